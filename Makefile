@@ -1,4 +1,4 @@
-# The two commands of the README, and those of whoever works on the code. Needs Python ≥ 3.11 and pip.
+# The README's two commands, and commands for development. Needs Python ≥ 3.11 and pip.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 .DEFAULT_GOAL := help
 .PHONY: help run test check format docs docs-serve bench test-fault test-fuzz test-matrix test-system test-browser test-deploy test-scale audit sbom clean
 
-# Tests start a hundred programs, which should not compile all modules again each time
+# Tests start a hundred programs, which should reuse compiled modules
 unexport PYTHONDONTWRITEBYTECODE
 
 help:  ## List the targets
@@ -16,59 +16,59 @@ run: $(VENV)/.serve  ## Install, train the default models if the registry is emp
 	$(BIN)/gramophone quickstart --if-empty
 	$(BIN)/gramophone serve
 
-test: $(VENV)/.test  ## Install what the tests need, and run them, in as many as four processes
+test: $(VENV)/.test  ## Install the test dependencies and run the tests in up to four processes
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
-check: $(VENV)/.dev  ## Format, lint, types and layers; what CI runs first
+check: $(VENV)/.dev  ## Check format, lint, types and layers; the first step of CI
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-format: $(VENV)/.dev  ## Put the code into its one format
+format: $(VENV)/.dev  ## Format the code and apply automatic fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs docs-serve: export NO_MKDOCS_2_WARNING := 1  # a newer major version of MkDocs, which this project does not use
+docs docs-serve: export NO_MKDOCS_2_WARNING := 1  # warns of a major version that this project does not use
 
-docs: $(VENV)/.docs  ## Build the documentation into build/docs; dead links and undocumented options fail
+docs: $(VENV)/.docs  ## Build the documentation into build/docs; dead links and undocumented options are errors
 	$(BIN)/mkdocs build --strict
 
-docs-serve: $(VENV)/.docs  ## Serve the documentation on port 8001 while you write
+docs-serve: $(VENV)/.docs  ## Serve the documentation on port 8001 with live reload
 	$(BIN)/mkdocs serve --dev-addr 127.0.0.1:8001
 
-test-fault: $(VENV)/.test  ## Tests that kill, fill disks, damage files, flood and hang
+test-fault: $(VENV)/.test  ## Test kills, full disks, damaged files, floods and hangs
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --timeout 600 tests/fault
 
-test-fuzz: $(VENV)/.fuzz  ## Hostile requests and files; GRAMOPHONE_FUZZ_CASES asks for more of them
+test-fuzz: $(VENV)/.fuzz  ## Test hostile requests and files; GRAMOPHONE_FUZZ_CASES sets their number
 	$(BIN)/python -m pytest -n 2 --dist loadfile --timeout 900 tests/fuzz
 
-test-matrix: $(VENV)/.test  ## Every endpoint with every family, tokenizer and precision, and with checkpoints of earlier versions
+test-matrix: $(VENV)/.test  ## Test every endpoint with every family, tokenizer and precision, and with checkpoints of earlier versions
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --timeout 900 tests/matrix tests/compatibility
 
-test-system: $(VENV)/.test  ## Tests of the whole program as a user starts it
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadgroup --no-loadscope-reorder --timeout 600 tests/system
+test-system: $(VENV)/.test  ## Test the program as a user starts it
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadscope --no-loadscope-reorder --timeout 600 tests/system
 
-test-browser: $(VENV)/.test  ## Tests of the playground, the documentation and its web page in a browser; they need Chromium (apt-get install chromium)
+test-browser: $(VENV)/.test  ## Test the playground, the documentation and its web page in a browser; needs Chromium (apt-get install chromium)
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile tests/browser
 
-test-deploy: $(VENV)/.deploy  ## Image, compose file, Prometheus, Grafana, Kubernetes, stock clients; needs promtool, a JDK, curl (apt-get install prometheus openjdk-17-jdk-headless curl)
+test-deploy: $(VENV)/.deploy  ## Test image, compose file, Prometheus, Grafana, Kubernetes, stock clients; needs promtool, a JDK, curl (apt-get install prometheus openjdk-17-jdk-headless curl)
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --timeout 900 tests/deploy
 
-test-scale: $(VENV)/.scale  ## Tests of n-grams estimated by DuckDB and Spark, which needs Java (apt-get install openjdk-17-jre-headless)
+test-scale: $(VENV)/.scale  ## Test n-gram estimation with DuckDB and Spark; needs Java (apt-get install openjdk-17-jre-headless)
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile tests/scale
 
-audit: $(VENV)/.audit  ## Ask for known weaknesses of what the image holds; needs a network
+audit: $(VENV)/.audit  ## Check the image's libraries for known vulnerabilities; needs a network
 	$(BIN)/pip-audit --strict --no-deps --disable-pip --requirement deploy/requirements.txt
 
-sbom: $(VENV)/.test  ## Write deploy/sbom.cdx.json anew, after a change of deploy/requirements.txt
+sbom: $(VENV)/.test  ## Regenerate deploy/sbom.cdx.json after a change of deploy/requirements.txt
 	$(BIN)/python -m pip install --quiet --requirement deploy/requirements.txt
 	$(BIN)/python deploy/sbom.py > deploy/sbom.cdx.json.new && mv deploy/sbom.cdx.json.new deploy/sbom.cdx.json
 
-bench: $(VENV)/.test  ## Benchmarks, for half an hour; all of each with LONG=1, some with ONLY="bench_int8 bench_ngram"
+bench: $(VENV)/.test  ## Run the benchmarks for half an hour; in full with LONG=1, some with ONLY="bench_int8 bench_ngram"
 	$(BIN)/python tests/benchmarks/run.py $(if $(LONG),--long) $(if $(ONLY),--only $(ONLY))
 
-clean:  ## Remove the environment and caches; registries stay
+clean:  ## Remove the environment and caches, but no registries
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(VENV)/bin/python:

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Install what Gramophone needs (requirements.txt) into an environment of its own, as small as it gets: no pip, no tests of
-# libraries, bytecode of what is imported only. The image's first stage runs this, and so does tests/deploy.
+# Install Gramophone's dependencies (requirements.txt) into a separate, minimal environment: no pip, no tests of
+# libraries, bytecode only for imported modules. The image's first stage and tests/deploy run this.
 #   deploy/install.sh ENVIRONMENT [cpu|cuda]
-# Where packages come from is told to pip as ever: PIP_INDEX_URL, PIP_EXTRA_INDEX_URL.
+# pip's own variables choose the package index: PIP_INDEX_URL, PIP_EXTRA_INDEX_URL.
 set -euo pipefail
 
 environment=$1 variant=${2:-cpu}
@@ -16,13 +16,13 @@ python=$environment/bin/python
 python3 -m pip --python "$python" install --quiet --no-cache-dir --no-compile --root-user-action=ignore \
   --requirement "$(dirname "$0")/requirements.txt"
 
-# what torch carries for building extensions, and tests of all: a quarter of a gigabyte
+# torch's files for building extensions, and all libraries' tests: a quarter of a gigabyte
 libraries=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 rm -rf "$libraries"/torch/{include,share,test}
 find "$libraries/torch/bin" -mindepth 1 ! -name torch_shm_manager -delete
 find "$libraries" -type d -name tests -prune -exec rm -rf {} +
 
-# whatever is imported here leaves its bytecode, so that a service need not compile it at each start
+# importing writes the bytecode, so a service need not compile it at each start
 "$python" -c 'import fastapi, httpx, matplotlib.pyplot, numba, rapidfuzz, rich, s3fs, sacrebleu, sentencepiece, torch, typer'
 cuda=$("$python" -c 'import torch; print(torch.version.cuda or "")')
 if [[ $variant == cuda && -z $cuda ]]; then

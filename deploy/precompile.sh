@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Compile the kernels that training and serving need, by using them once, so that no first request waits for it.
+# Compile the kernels for training and serving by using them once, so no first request has to wait.
 #   deploy/precompile.sh ENVIRONMENT KERNELS      from the repository's root
-# They are made for this machine's processor; on one of another kind each is compiled again when it is first used.
+# They are specific to this machine's processor type; on another type each is recompiled on first use.
 set -euo pipefail
 
 export PATH=$1/bin:$PATH NUMBA_CACHE_DIR=$2
@@ -14,7 +14,7 @@ gramophone train quickstart --name mixture --registry "$work/registry" --corpus 
   --set tokenizer.vocab_size=1000 --set train.max_steps=2 --set neural.hidden_size=64 --set neural.embedding_size=64
 gramophone train ngram --name bytes --registry "$work/registry" --corpus README.md --set ngram.quantize_bits=8
 
-# serve PRECISION: every model, networks in one precision
+# serve PRECISION: serve every model, networks in one precision
 serve() {
   local port patience=600
   port=$(python -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
@@ -23,13 +23,13 @@ serve() {
     gramophone serve &
   server=$!
   until python -c "import urllib.request as u; u.urlopen('$url/health/ready', timeout=3)" 2>/dev/null; do
-    kill -0 "$server" # else it ended by itself, and said why
+    kill -0 "$server" # else it has exited with a message
     ((patience--)) || { echo 'precompile.sh: the service did not become ready' >&2; exit 1; }
     sleep 0.5
   done
 }
 
-# load URL OPTIONS...: some requests alone, and some that are answered together
+# load URL OPTIONS...: send some requests one by one, and some concurrently
 load() {
   for clients in 1 8; do
     gramophone bench "$@" --clients "$clients" --requests 16 --warmup 0s >"$work/report" || { cat "$work/report" >&2; exit 1; }

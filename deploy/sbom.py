@@ -1,8 +1,8 @@
-"""Write what the image holds as a CycloneDX bill of materials: each library, its version, licence and what it needs.
+"""Write the image's CycloneDX bill of materials: each library, its version, licence and dependencies.
 
-    python deploy/sbom.py > deploy/sbom.cdx.json       in an environment that has the versions of requirements.txt
+    python deploy/sbom.py > deploy/sbom.cdx.json       in an environment with the versions of requirements.txt
 
-Only libraries of requirements.txt are listed, whatever else the environment has. No network is asked.
+Only libraries of requirements.txt are listed. It needs no network.
 """
 # ruff: noqa: INP001 - a script
 
@@ -20,35 +20,33 @@ _COMMAND = (
     *("--spec-version", "1.6", "--output-reproducible", "--pyproject", "pyproject.toml"),
 )
 _VARIANT = re.compile(rb"(?:\+|%2B)(?:cpu|cu\d+)\b")
-"""How torch's wheel was built, which the image's build decides."""
+"""Variant of torch's wheel, which the image's build chooses."""
 
 _LEFT_OUT = {"description", "externalReferences"}
 
 
 def normalised(name: str) -> str:
-    """A library's name in the one spelling that indexes use (PEP 503)."""
+    """Return a library's normalised name (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def pins() -> dict[str, str]:
-    """What requirements.txt names: normalised name → version."""
+    """Return the pins of requirements.txt: normalised name → version."""
     lines = REQUIREMENTS.read_text(encoding="utf-8").splitlines()
     pairs = (line.split("==") for line in lines if line and not line.startswith("#"))
     return {normalised(name): version for name, version in pairs}
 
 
 def kept(bill: dict[str, Any], wanted: dict[str, str]) -> dict[str, Any]:
-    """The bill of an environment, with what is wanted of it alone.
+    """Return the bill of an environment, reduced to the wanted libraries.
 
     Raises:
-        SystemExit: a library is missing, or there in another version.
+        SystemExit: a library is missing or has another version.
     """
     found = [one for one in bill["components"] if wanted.get(normalised(one["name"])) == one["version"]]
     missing = sorted(set(wanted) - {normalised(one["name"]) for one in found})
     if missing:
-        raise SystemExit(
-            f"sbom.py: this environment has not the versions of {REQUIREMENTS}: {', '.join(missing)}"
-        )
+        raise SystemExit(f"sbom.py: this environment lacks versions of {REQUIREMENTS}: {', '.join(missing)}")
     program = bill["metadata"]["component"]
     refs = {one["bom-ref"] for one in (*found, program)}
     needs = [one for one in bill["dependencies"] if one["ref"] in refs]

@@ -1,4 +1,4 @@
-"""Fixtures that every test folder may use."""
+"""Fixtures shared by all test folders."""
 
 import functools
 import gc
@@ -15,27 +15,27 @@ import structlog
 
 ROOT = Path(__file__).parents[1]
 
-# Tests ask over plain HTTP; to read the machine's certificates anew for each client takes 40 ms, and polls are many.
+# Tests use plain HTTP; reading the machine's certificates for each client takes 40 ms, and tests poll often.
 httpx._transports.default.create_ssl_context = functools.cache(httpx.create_ssl_context)
-# What tests make fail is logged with a plain traceback: to draw one with all local variables takes a tenth of a second.
+# Errors that tests provoke are logged with plain tracebacks: rich ones, with all local variables, take 0.1 s each.
 structlog.configure(
     processors=[
         *structlog.get_config()["processors"][:-1],
         structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
     ]
 )
-# Test processes share the cores: threads of their own would wait for one another. Torch reads this when it is
-# imported, also in the programs that tests start.
+# Test processes share the cores; threads in each would compete. Torch reads this variable on
+# import, also in the programs that tests start.
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # noqa: TID251 - tests are no part of the service
 
 
-# A machine that is busy is no fault of an example's; what takes too long is found by pytest's own limit.
+# A busy machine must not fail an example; pytest's own limit finds tests that hang.
 hypothesis.settings.register_profile("gramophone", deadline=None)
 hypothesis.settings.load_profile("gramophone")
 
 
 def pytest_configure(config):
-    """Compile the kernels once, two processes half of them each, as all test processes would compile all of them."""
+    """Compile the kernels once, in two processes from both ends, before every test process would compile all."""
     alone = hasattr(config, "workerinput") or not getattr(config.option, "numprocesses", None)
     if alone or any(ROOT.glob("models/**/__pycache__/*.nbi")):
         return
@@ -58,29 +58,29 @@ def pytest_configure(config):
 
 
 def pytest_xdist_auto_num_workers():
-    """One process more than cores: tests often wait, for a service that starts or for a clock."""
+    """Use one process more than cores: tests often wait, for a service or for a clock."""
     return (os.cpu_count() or 1) + 1
 
 
 def pytest_collection():
-    """Collect no garbage meanwhile: thousands of tests are none, and to look through them takes two seconds."""
+    """Disable garbage collection while tests are collected: none is garbage, and scanning takes two seconds."""
     gc.disable()
 
 
 def pytest_collection_modifyitems(items):
-    """Long files first: one that is begun last keeps one process busy while the others have nothing left."""
+    """Start long files first: a long file started last keeps one process busy while the others are idle."""
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 
 def pytest_collection_finish():
-    """Keep what stands now, thousands of tests, out of the garbage collections that loading a model asks for."""
+    """Exclude the collected tests, thousands of objects, from later garbage collections."""
     gc.freeze()
     gc.enable()
 
 
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
-    """The public data folder; where GRAMOPHONE_DATA is set it must be there."""
+    """Return the public data folder; if GRAMOPHONE_DATA is set, it must exist."""
     named = os.environ.get("GRAMOPHONE_DATA")  # noqa: TID251 - tests are no part of the service
     if not named:
         pytest.skip("GRAMOPHONE_DATA is not set")
@@ -91,7 +91,7 @@ def data_dir() -> Path:
 
 @pytest.fixture(scope="module")
 def no_pictures():
-    """Leave out the pictures of model cards and reports: for files that publish models and look at other things."""
+    """Skip the pictures of model cards and reports, in tests that publish models but check something else."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("training.model_card.draw_png", lambda *_, **__: b"")
         patch.setattr("training.report.draw_svg", lambda *_, **__: "<svg></svg>")
@@ -100,7 +100,7 @@ def no_pictures():
 
 @pytest.fixture
 def logs_as_before():
-    """`serve` sends the whole process's log lines elsewhere; put that back."""
+    """Restore the logging configuration that `serve` replaces for the process."""
     root, configuration = logging.getLogger(), structlog.get_config()
     handlers, level, raises = root.handlers, root.level, logging.raiseExceptions
     yield

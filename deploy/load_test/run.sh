@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# A mixture of what clients ask, at a stated rate for a stated time: `gramophone bench` once for each kind of request,
-# all at the same time. Prints what each was like; fails if one of them got no answer.
-#   deploy/load_test/run.sh URL [REQUESTS_A_SECOND [TIME]]      50 a second for 60s, unless they are given
-# GRAMOPHONE_API_KEY is sent where the service asks for keys. The n-th second of two runs is the same.
+# Mixed client traffic at a given rate for a given time: one `gramophone bench` per kind of request, all concurrent.
+# Prints the results of each; fails if a kind got no replies.
+#   deploy/load_test/run.sh URL [REQUESTS_A_SECOND [TIME]]      by default 50 per second for 60s
+# GRAMOPHONE_API_KEY is sent if set. The n-th seconds of two runs are identical.
 set -euo pipefail
 
 url=${1:?"give the service's address, such as http://127.0.0.1:8000"}
@@ -14,7 +14,7 @@ declare -A kinds=() # by process id
 trap 'rm -rf "$results"' EXIT
 trap 'kill "${!kinds[@]}" 2>/dev/null || true; exit 130' INT TERM
 
-# load KIND PERCENT OPTIONS...: begin with one kind, which is so much of all requests
+# load KIND PERCENT OPTIONS...: start one kind with its share of all requests
 load() {
   local kind=$1 hundredths=$((rate * $2)) share
   shift 2
@@ -23,7 +23,7 @@ load() {
   kinds[$!]=$kind
 }
 
-# what people wait for while they type comes most often; mistakes are answered 400 and 404
+# requests at each keystroke are the most frequent; mistakes are answered 400 and 404
 load next-token 36 "$url" --workload next-token
 load autocomplete 20 "$url/v1/autocomplete" --body "$here/autocomplete.jsonl"
 load score 20 "$url" --workload score

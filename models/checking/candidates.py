@@ -37,7 +37,7 @@ class Slot(NamedTuple):
         end: its end.
         first: index of its first token in the batch.
         last: index of the token after its last one.
-        known: True if the model knows its words.
+        known: True if all its words are known.
         exempt: True if it cannot be wrong: it is in the user dictionary or not a word of letters.
         log_weight: ln P(typed | intended) of the typed text itself, including the spelling of unknown words.
     """

@@ -172,7 +172,7 @@ class Issue(NamedTuple):
     Attributes:
         start: its start, in code points.
         end: its end.
-        known: True if the model knows its words.
+        known: True if all its words are known.
         probability: probability that a different text is intended.
         suggestions: corrections, the most probable first.
     """

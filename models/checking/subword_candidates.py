@@ -65,7 +65,7 @@ class SubwordCandidateGenerator(CandidateGenerator):
 
     @override
     def propose(self, context: CheckContext) -> CallGenerator[Corrections]:
-        # the caller's own suggestions
+        # only the caller's suggestions
         found: list[Correction] = []
         yield from self.add_given(context, found)
         yield None

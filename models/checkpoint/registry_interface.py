@@ -434,7 +434,7 @@ class Registry(Catalogue, ABC):
     ) -> dict[str, int]:
         """Change a model's aliases atomically; return the aliases before the change.
 
-        `change` is called again if another process was faster. `replace_damaged` starts anew from a damaged file.
+        `change` is called again if another process was faster. `replace_damaged` replaces a damaged file.
         """
         store, key = require_writable(self._store), f"{name}/{ALIASES_FILE}"
         for attempt in range(_MAX_ALIAS_ATTEMPTS):

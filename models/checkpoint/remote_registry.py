@@ -137,7 +137,7 @@ class RemoteRegistry(Registry):
     def sweep(self, *, older_than_s: float) -> int:
         """Remove contents that are old, by the store's own clock, and that no manifest lists.
 
-        Publishers store all contents of a version anew, so contents that are about to be listed are young. Ages are
+        Publishers store all contents of a version again, so contents that are about to be listed are young. Ages are
         checked again after the manifests are read. An unreadable manifest stops the sweep.
         """
         store = require_writable(self._store)

@@ -1,4 +1,4 @@
-"""Typed prefix of a text: the word in which it ends, and corrected prefixes for mistyped ones.
+"""Typed prefix of a text: the word at its end, and corrected prefixes for typing errors.
 
 `split_prefix` splits a text into the context, which is tokenised, and the beginning of the current
 word, which constrains the next tokens by its bytes. `corrected_prefixes` ranks prefixes within one
@@ -21,7 +21,7 @@ from models.tokenizers import SentencePieceTokenizer, Tokenizer, WordTokenizer
 from models.vocabulary import UNK
 
 _NO_SPACE_AFTER = frozenset(("Ps", "Pi", "Pc", "Sc"))
-"""Unicode categories of characters that a word follows directly: opening brackets and quotes, currency signs."""
+"""Unicode categories of characters followed directly by a word: opening brackets and quotes, currency signs."""
 
 _NO_SPACE_AFTER_CHARACTERS = frozenset("/\\-@#")
 _DASHES = frozenset("\u2013\u2014")
@@ -29,14 +29,14 @@ _QUOTES = frozenset("\"'")
 
 
 class PrefixSplit(NamedTuple):
-    """A text in two parts.
+    """Text split into context and prefix.
 
     Attributes:
-        context: what is tokenised as it stands.
-        prefix: the beginning of the current word, as typed; empty if the next word is to come.
-        start: where the current word begins, in code points of the text.
-        spelled: what the tokens after those of the context begin with.
-        space: whether a completion brings a space, as the text does not end in one.
+        context: text to tokenise.
+        prefix: typed beginning of the current word; empty if the next word has not started.
+        start: start of the current word, in code points of the text.
+        spelled: bytes that the tokens after the context must start with.
+        space: True if a completion starts with a space, because the text does not end with one.
     """
 
     context: str
@@ -47,11 +47,11 @@ class PrefixSplit(NamedTuple):
 
 
 def split_prefix(tokenizer: Tokenizer, text: str) -> PrefixSplit:
-    """Find the word in which a text ends.
+    """Split a text at the start of the word at its end.
 
-    For word tokenizers that is the last word, if a letter more would belong to it; for others the last run of
-    word characters (see `last_word`). White space before it is read as the one space that pieces carry; a text
-    of nothing else is read as empty.
+    For word tokenizers this is the last word, if a further letter would belong to it; for others the last run of
+    word characters (see `last_word_start`). White space before it is read as the single space of the word's first
+    piece; a text of white space is read as empty.
     """
     start = (
         _last_word_offset(tokenizer, text) if isinstance(tokenizer, WordTokenizer) else last_word_start(text)
@@ -69,7 +69,7 @@ def split_prefix(tokenizer: Tokenizer, text: str) -> PrefixSplit:
 
 
 def _last_word_offset(tokenizer: WordTokenizer, text: str) -> int:
-    """Return the start of the last word of a word tokenizer; the text's length if the text ends in none."""
+    """Return the start of the last word of a word tokenizer; the text's length if the text does not end in one."""
     if tokenizer.pattern is None:
         at_end = text and not text[-1].isspace()
         return len(text) - len(text.rsplit(maxsplit=1)[-1]) if at_end else len(text)
@@ -82,14 +82,14 @@ def _last_word_offset(tokenizer: WordTokenizer, text: str) -> int:
     if last is None or last.end() < len(read):
         return len(text)
     longer = pattern.match(last.group() + "a")
-    if longer is None or longer.end() <= len(last.group()):  # a letter more would be no part of the word
+    if longer is None or longer.end() <= len(last.group()):  # a further letter would not belong to the word
         return len(text)
     start = last.start()
     return start if len(read) == len(text) else _original_offset(text, len(read) - start)
 
 
 def _original_offset(text: str, num_lowered: int) -> int:
-    """Return the start of the last characters with `num_lowered` code points when lower-cased."""
+    """Return the start of the shortest suffix that has `num_lowered` code points when lower-cased."""
     at = len(text)
     while at and num_lowered > 0:
         at -= 1
@@ -98,7 +98,7 @@ def _original_offset(text: str, num_lowered: int) -> int:
 
 
 def _normalise(tokenizer: Tokenizer, prefix: str) -> str:
-    """A prefix as the tokenizer reads it."""
+    """Normalise a prefix as the tokenizer does."""
     if isinstance(tokenizer, WordTokenizer) and tokenizer.lowercase:
         return prefix.lower()
     if isinstance(tokenizer, SentencePieceTokenizer):
@@ -108,7 +108,7 @@ def _normalise(tokenizer: Tokenizer, prefix: str) -> str:
 
 
 def _needs_space(tokenizer: Tokenizer, text: str) -> bool:
-    """Return whether a space comes between a text and the next word."""
+    """True if a space separates a text from the next word."""
     if not text or text[-1].isspace():
         return False
     if isinstance(tokenizer, WordTokenizer):
@@ -118,9 +118,9 @@ def _needs_space(tokenizer: Tokenizer, text: str) -> bool:
     if last in _QUOTES:
         return not opens
     if last in _DASHES:
-        return opens  # one between spaces, not between words
+        return opens  # a dash between spaces, not between words
     if unicodedata.category(last).startswith("P") and unicodedata.east_asian_width(last) in "WF":
-        return False  # scripts that are written without spaces
+        return False  # scripts without spaces
     return last not in _NO_SPACE_AFTER_CHARACTERS and unicodedata.category(last) not in _NO_SPACE_AFTER
 
 
@@ -128,25 +128,25 @@ EDIT_PENALTY = 0.01
 """Factor of a prefix's probability per edit."""
 
 FIRST_LETTER_PENALTY = 0.1
-"""How much less probable yet, if the first letter is another: it is seldom mistyped."""
+"""Additional factor if the first letter differs, because it is rarely mistyped."""
 
 LETTER_PROBABILITY = 0.1
-"""How probable a letter within a word is taken to be, where the model is not asked: the inverse of a perplexity."""
+"""Assumed probability of a letter within a word, without a model call: the inverse of a perplexity."""
 
 LETTERS_PER_EDIT = 2
-"""Letters of a prefix per edit that is looked past."""
+"""Minimum letters of a prefix per edit."""
 
 _MAX_MATCHES = 256
 
 
 class CorrectedPrefix(NamedTuple):
-    """A prefix that differs from the one typed.
+    """Prefix that differs from the typed one.
 
     Attributes:
-        spelled: it, as `CompletionSearch` takes it.
-        edits: letters inserted, left out or replaced, or neighbours exchanged.
-        penalty: how probable its being mistyped so is taken to be; times the mass of a completion it ranks it.
-        weight: the penalty times the mass that the next token gives to it; to rank prefixes by.
+        spelled: its bytes, as for `CompletionSearch`.
+        edits: number of insertions, deletions, substitutions and transpositions.
+        penalty: assumed probability of the typing error; a factor of the mass of completions when ranked.
+        weight: the penalty times the mass of the prefix by the next token, for ranking prefixes.
     """
 
     spelled: bytes
@@ -156,7 +156,7 @@ class CorrectedPrefix(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The prefix as words begin with it."""
+        """Text of the prefix without the space."""
         return self.spelled.decode(errors="replace").removeprefix(" ")
 
 
@@ -169,19 +169,19 @@ def corrected_prefixes(
     limit: int = 8,
     ignore_case: bool = False,
 ) -> list[CorrectedPrefix]:
-    """The likeliest prefixes within some edits of the one typed, that one aside, the best first.
+    """Return the most probable prefixes within some edits of the typed one, without the typed one, the best first.
 
-    There is an edit for every two letters typed at most, and none in words of more than about thirty. Only the next
-    token is looked at: if it spells a part of the prefix alone, the rest is taken to be as typed. So with characters
-    for tokens only the first letter is corrected.
+    At most one edit per two typed letters is allowed, and none in words of more than about thirty letters. Only the
+    next token is used: if it spells only a part of the prefix, the rest is assumed to be as typed. With character
+    tokens, therefore, only the first letter is corrected.
 
     Args:
-        tokens: of the model.
-        spelled: the prefix typed, as `CompletionSearch` takes it.
-        log_probs: of the next token after the context [V].
-        edits: at most 2.
-        limit: how many at most.
-        ignore_case: whether the case of letters does not matter.
+        tokens: the model's token trie.
+        spelled: the typed prefix, as for `CompletionSearch`.
+        log_probs: log-probabilities of the next token after the context [V].
+        edits: maximum edits, at most 2.
+        limit: maximum number of prefixes.
+        ignore_case: ignore the case of letters.
     """
     spaced = spelled.startswith(b" ")
     key = fold_case(spelled) if ignore_case else spelled
@@ -209,11 +209,11 @@ def corrected_prefixes(
 def _whole_prefix_matches(
     table: LetterTable, typed: str, distances: npt.NDArray[np.int8], masses: FloatArray
 ) -> Iterator[tuple[str, tuple[int, float]]]:
-    """Beginnings of tokens that may stand for all that was typed, with their edits and a token's mass."""
+    """Yield prefixes of tokens that can replace the typed prefix, with their edits and no mass yet."""
     size, edits = len(typed), distances.shape[1] - distances.shape[0]
-    # of equally near ones the one as long as what was typed, then the longer
+    # among equal distances prefer the typed length, then longer prefixes
     lengths = sorted(range(size - edits, size + edits + 1), key=lambda length: (abs(length - size), -length))
-    cells = distances[size, lengths]  # [K, N]; past a token's end they are no less than at it
+    cells = distances[size, lengths]  # [K, N]; distances beyond a token's end are not smaller
     for token, which, distance in _best_matches(cells, masses, edits):
         yield table.texts[token][: lengths[which]], (distance, 0.0)
 
@@ -221,10 +221,10 @@ def _whole_prefix_matches(
 def _partial_prefix_matches(
     table: LetterTable, typed: str, distances: npt.NDArray[np.int8], masses: FloatArray
 ) -> Iterator[tuple[str, tuple[int, float]]]:
-    """Tokens that may stand for the beginning of what was typed, each with the rest, its edits and mass."""
+    """Yield tokens that can replace a part of the typed prefix, each with the rest, its edits and mass."""
     size, edits = len(typed), distances.shape[1] - distances.shape[0]
     offsets = sorted(range(-edits, edits + 1), key=abs)
-    num_typed = table.lengths + np.array(offsets)[:, None]  # letters that the token stands for [K, N]
+    num_typed = table.lengths + np.array(offsets)[:, None]  # typed letters that the token replaces [K, N]
     width = distances.shape[1] - 1
     cells = distances[np.clip(num_typed, 0, size), np.minimum(table.lengths, width), np.arange(len(masses))]
     cells[(num_typed < 1) | (num_typed >= size) | (table.lengths > width)] = edits + 1
@@ -237,17 +237,17 @@ def _partial_prefix_matches(
 def _best_matches(
     cells: npt.NDArray[np.int8], masses: FloatArray, edits: int
 ) -> Iterator[tuple[int, int, int]]:
-    """The most probable tokens within some edits but not none: where they are, by which way, the edits.
+    """Yield the most probable tokens within 1 to `edits` edits: column, row of its smallest distance, distance.
 
     Args:
-        cells: the edits of each way to read a token [K, N].
-        masses: of the tokens [N].
-        edits: at most so many.
+        cells: edits of each reading of a token [K, N].
+        masses: masses of the tokens [N].
+        edits: maximum edits.
     """
     nearest = cells.min(axis=0)
     columns = np.flatnonzero((nearest > 0) & (nearest <= edits))
     ranks = masses[columns] * EDIT_PENALTY ** nearest[columns].astype(np.float32)
     best = np.argsort(-ranks, kind="stable")[:_MAX_MATCHES]
-    columns = columns[best[::-1]]  # the best last, whom none overwrites
+    columns = columns[best[::-1]]  # the best last, so no other overwrites it
     ways = cells[:, columns].argmin(axis=0)
     return zip(columns.tolist(), ways.tolist(), nearest[columns].tolist(), strict=True)

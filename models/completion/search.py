@@ -1,9 +1,9 @@
-"""Best-first search for the words and phrases that begin with given bytes.
+"""Best-first search for the words and phrases that start with given bytes.
 
-A word's probability is summed over all of its tokenisations, and a word has ended only when the
-next token says so (Vieira et al., "From Language Models over Tokens to Language Models over
-Characters", 2024). The search expands the most probable token sequence first. Unexplored sequences
-are accounted for by their mass: probabilities are exact when nothing is left, lower bounds before.
+A word's probability is the sum over all its tokenisations, and a word ends only by a following token
+(Vieira et al., "From Language Models over Tokens to Language Models over Characters", 2024). The search
+expands the most probable token sequence first. Unexplored sequences count by their mass: probabilities
+are exact if nothing remains unexplored, otherwise lower bounds.
 """
 
 from bisect import bisect_left
@@ -25,15 +25,15 @@ from models.language_model import LanguageModel
 
 
 class ScoredCompletion(NamedTuple):
-    """A word or phrase that the text may go on as.
+    """Word or phrase that may continue the text.
 
     Attributes:
-        text: it, from where the current word begins.
-        mass: how probable it is that the text goes on so, jointly with what was typed of the word; the share
-            of `Found.live_mass` is the probability given what was typed.
-        num_words: in it.
-        is_complete: whether it ends with a word. A beginning of one is told where the search was cut before
-            any of its words was found; its mass is unexplored.
+        text: the completion, from the start of the current word.
+        mass: joint probability of the completion and the typed prefix; divided by `SearchResult.live_mass`, it is
+            the probability given the prefix.
+        num_words: number of words.
+        is_complete: True if it ends with a word. The beginning of a word is returned if the search ended before it
+            found a word that starts with it; its mass is unexplored.
     """
 
     text: str
@@ -46,10 +46,10 @@ class SearchResult(NamedTuple):
     """Completions found so far by a search.
 
     Attributes:
-        completions: the best of each number of words, the most probable first.
-        live_mass: how probable what was typed is, as far as is known: never less than it is in truth.
-        unexplored_mass: the share of it that no word was found for. This and the shares of all words found, told
-            or not, sum to 1; both are 0 where no tokens spell what was typed.
+        completions: the best ones of each number of words, the most probable first.
+        live_mass: upper bound of the probability of the typed prefix.
+        unexplored_mass: share of the live mass for which no word was found. The sum of this and the shares of all
+            words found, returned or not, is 1; both are 0 if no tokens spell the prefix.
     """
 
     completions: tuple[ScoredCompletion, ...]
@@ -58,10 +58,10 @@ class SearchResult(NamedTuple):
 
 
 class MassTable:
-    """Words and phrases with their masses, and what became of the rest.
+    """Words and phrases with their masses, and the mass without a word.
 
-    What was typed is as probable as all that was `completed`, is still `open`, or was `cut`; each counts single words
-    only, as every phrase begins with one.
+    The probability of the typed prefix is the sum of the masses `completed`, still `open` and `cut`; they count single
+    words only, because every phrase starts with one.
 
     Args:
         max_words: words of the longest phrase.
@@ -73,26 +73,26 @@ class MassTable:
 
     @property
     def live(self) -> float:
-        """Probability of the typed text, as far as it is known."""
+        """Probability of the typed prefix, as far as it is known."""
         return self.completed + self.open + self.cut
 
     @property
     def words(self) -> dict[bytes, float]:
-        """The mass of each word found."""
+        """Mass of each word found."""
         return self._by_length[0]
 
     def add(self, text: bytes, num_words: int, mass: float) -> None:
-        """Add a mass to that of a word or phrase; the account of `completed` is the caller's."""
+        """Add to the mass of a word or phrase; the caller updates `completed`."""
         found = self._by_length[num_words - 1]
         found[text] = found.get(text, 0.0) + mass
 
     def discard(self, mass: float) -> None:
-        """Take a mass that is open for one that will not be looked into."""
+        """Move an open mass to the unexplored mass."""
         self.open -= mass
         self.cut += mass
 
     def pruning_threshold(self, limit: int) -> float:
-        """Return the least mass to enter the best of any length; 0 while a length has fewer than `limit`."""
+        """Return the minimum mass to be among the best of any length; 0 if a length has fewer than `limit`."""
         least = float("inf")
         for found in self._by_length:
             if len(found) < limit:
@@ -101,11 +101,11 @@ class MassTable:
         return least
 
     def result(self, limit: int, beginnings: Mapping[bytes, float]) -> SearchResult:
-        """The best of each length, and the best beginnings of words where there are too few words.
+        """Return the best completions of each length, and word beginnings if there are too few words.
 
         Args:
-            limit: how many of each length.
-            beginnings: of words, none of which was found.
+            limit: maximum number per length.
+            beginnings: masses of word beginnings without a word found.
         """
         completions = [
             ScoredCompletion(text.decode(), mass, num_words, is_complete=True)
@@ -125,24 +125,24 @@ class MassTable:
 
 
 Masses: TypeAlias = npt.NDArray[np.float64]
-"""How probable things are, not as logarithms [n]."""
+"""Probabilities, not logarithms [n]."""
 
 _MIN_PRUNED_CHILDREN = 1 << 14
-"""Children never pruned: each takes a hundred bytes."""
+"""Maximum number of children without pruning; each takes a hundred bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A sequence of tokens whose next token's distribution is known.
+    """Token sequence whose next-token distribution is known.
 
     Attributes:
-        states: what the model remembers of it is a row of this.
-        row: which.
-        mass: how probable it is.
-        text: what it spells, from where the current word begins.
-        num_matched: bytes spelled of those that must be.
-        word_state: where it stands, as far as words go.
-        num_words: that have ended.
+        states: model states, one row for this node.
+        row: index of its row.
+        mass: its probability.
+        text: its bytes from the start of the current word.
+        num_matched: number of prefix bytes matched.
+        word_state: word state at its end.
+        num_words: number of ended words.
     """
 
     states: Any
@@ -155,13 +155,13 @@ class Node:
 
 
 class Child(NamedTuple):
-    """A sequence with one more token, not looked into.
+    """Sequence with one more token, not expanded yet.
 
     Attributes:
-        parent: what is before it.
-        token: its last.
-        mass: how probable it is.
-        num_words: that have ended in it.
+        parent: node before the token.
+        token: its last token.
+        mass: its probability.
+        num_words: number of ended words.
     """
 
     parent: Node
@@ -171,10 +171,10 @@ class Child(NamedTuple):
 
 
 class _Siblings:
-    """Children of one node, the least probable first.
+    """Children of one node, in ascending order of mass.
 
     Attributes:
-        masses: of those that are left, ascending.
+        masses: masses of the remaining children, ascending.
     """
 
     __slots__ = ("_parent", "_sums", "_tokens", "masses", "num_words")
@@ -188,7 +188,7 @@ class _Siblings:
 
     @property
     def best(self) -> float:
-        """The mass of the most probable; 0 if none is left."""
+        """Mass of the most probable child; 0 if none remains."""
         return self.masses[-1] if self.masses else 0.0
 
     @property
@@ -197,11 +197,11 @@ class _Siblings:
         return self._sums[len(self.masses)]
 
     def pop(self) -> Child:
-        """Take the most probable away."""
+        """Remove and return the most probable child."""
         return Child(self._parent, self._tokens.pop(), self.masses.pop(), self.num_words)
 
     def cut(self, least: float) -> float:
-        """Drop those of less than this mass; how much all they had."""
+        """Drop children below a mass; return their total mass."""
         past = bisect_left(self.masses, least)
         dropped = self._sums[past]
         del self._tokens[:past], self.masses[:past]
@@ -215,7 +215,7 @@ class _Siblings:
 
 
 class Frontier:
-    """All children, by falling mass; of equal ones those that came first."""
+    """Priority queue of children by mass; equal ones in order of insertion."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, _Siblings]] = []
@@ -227,7 +227,7 @@ class Frontier:
 
     @property
     def best(self) -> float:
-        """The greatest mass; 0 if there is no child."""
+        """Maximum mass of a child; 0 if there are none."""
         return -self._heap[0][0] if self._heap else 0.0
 
     @property
@@ -236,13 +236,13 @@ class Frontier:
         return sum(siblings.mass for _, _, siblings in self._heap if not siblings.num_words)
 
     def add(self, parent: Node, num_words: int, tokens: TokenIds, masses: Masses) -> None:
-        """Put in children of a node.
+        """Add children of a node.
 
         Args:
             parent: the node.
-            num_words: that have ended in each.
-            tokens: their last [n].
-            masses: each above 0 [n].
+            num_words: number of ended words of each child.
+            tokens: last token of each [n].
+            masses: mass of each, above 0 [n].
         """
         if not len(tokens):
             return
@@ -251,13 +251,13 @@ class Frontier:
         self._num_children += len(tokens)
 
     def prune(self, most: int) -> float:
-        """Drop all but the most probable of very many children, to bound memory.
+        """Drop all but the most probable children if there are very many, to bound memory.
 
         Args:
-            most: that can still be looked into.
+            most: number of children that can still be expanded.
 
         Returns:
-            The mass of those dropped in which no word has ended.
+            Mass of the dropped children without an ended word.
         """
         if self._num_children <= max(_MIN_PRUNED_CHILDREN, 2 * most):
             return 0.0
@@ -273,7 +273,7 @@ class Frontier:
         return dropped
 
     def pop(self) -> Child:
-        """Take the most probable child out; there is one."""
+        """Remove and return the most probable child; the queue must not be empty."""
         _, number, siblings = self._heap[0]
         child = siblings.pop()
         self._num_children -= 1
@@ -284,7 +284,7 @@ class Frontier:
         return child
 
     def first(self, limit: int) -> list[Child]:
-        """The most probable children in which no word has ended; they stay in."""
+        """Return the most probable children without an ended word, without removing them."""
         words = (siblings for _, _, siblings in self._heap if not siblings.num_words)
         every = (child for siblings in words for child in islice(siblings.left(), limit))
         return nlargest(limit, every, key=lambda child: child.mass)
@@ -298,16 +298,15 @@ class CompletionSettings:
     """Limits of a search for completions.
 
     Attributes:
-        limit: words, and phrases of each length, to tell.
+        limit: maximum words, and maximum phrases of each length, in the result.
         max_words: words of the longest phrase.
-        max_steps: rows that the model may be asked for.
-        rows_per_step: of them at once.
-        max_word_bytes: what a word may have beyond what was typed, and each more of a phrase; longer ones stay
-            unexplored.
-        floor: sequences of no more than this share of the live mass stay unexplored; 0 for none.
-        settled: the search ends as soon as no sequence left weighs as much as the last that is told, and all those
-            left have no more than this share of the live mass; 0 looks into all.
-        ignore_case: whether what the next tokens must begin with stands for any case.
+        max_steps: maximum rows of model calls.
+        rows_per_step: maximum rows per model call.
+        max_word_bytes: maximum bytes per word, not counting the typed prefix; longer words remain unexplored.
+        floor: sequences up to this share of the live mass remain unexplored; 0 explores all.
+        settled: the search ends when no remaining sequence can enter the result and all together have at most this
+            share of the live mass; 0 explores all.
+        ignore_case: match the prefix in any case.
     """
 
     limit: int = 10
@@ -321,15 +320,16 @@ class CompletionSettings:
 
 
 class CompletionSearch:
-    """A search for what a text goes on as.
+    """Search for the continuations of a text.
 
-    First `update` it the distribution after the context; then step the model and `update`, as long as it has something
-    to `ask`. `result` may be asked for at any time.
+    First call `update` with the distribution after the context. Then, while `next_step` returns a step, run the model
+    and call `update` again. `result` can be called at any time.
 
     Args:
-        tokens: of the model.
-        spelled: what the next tokens begin with: the beginning of a word, perhaps after a space; see `typed.cut`.
-        settings: how far to go.
+        tokens: the model's token trie.
+        spelled: bytes that the next tokens start with: the beginning of a word, perhaps after a space; see
+            `prefix.split_prefix`.
+        settings: limits of the search.
     """
 
     def __init__(self, tokens: TokenTrie, spelled: bytes, settings: CompletionSettings) -> None:
@@ -346,11 +346,11 @@ class CompletionSearch:
         self._first: FloatArray | None = None
 
     def update(self, state: Any, log_probs: Array) -> None:
-        """Look at what may come next.
+        """Expand nodes by their next-token distributions.
 
         Args:
-            state: after the context [1], or after what was asked for [R].
-            log_probs: of the next token [1 or R, V].
+            state: model state after the context [1], or after the requested step [R].
+            log_probs: log-probabilities of the next token [1 or R, V].
         """
         rows = to_numpy(log_probs)
         expand = self._expand_words if self._tokens.whole_words else self._expand
@@ -365,7 +365,7 @@ class CompletionSearch:
     def next_step(self) -> tuple[Any, TokenIds] | None:
         """Return the next step: R rows of states, and a token to read in each [R]; None if the search is finished."""
         self._findings.cut += self._frontier.prune(self._capacity())
-        self._findings.open = self._frontier.mass  # rounding has added up, and 0 must be 0
+        self._findings.open = self._frontier.mass  # removes accumulated rounding errors
         if self._is_converged():
             return None
         by_states: dict[int, list[Child]] = {}
@@ -397,7 +397,7 @@ class CompletionSearch:
         return sum(float(np.exp(self._first[token])) for token in ids)
 
     def _is_converged(self) -> bool:
-        """Return whether unexplored sequences can change the best completions little or not at all."""
+        """True if unexplored sequences can change the best completions little or not at all."""
         settings, findings = self._settings, self._findings
         return (
             findings.open <= settings.settled * findings.live
@@ -405,11 +405,11 @@ class CompletionSearch:
         )
 
     def _capacity(self) -> int:
-        """Children that are kept: no more than the steps left could be looked into, or told as beginnings."""
+        """Maximum number of children worth keeping: those that can still be expanded or returned as beginnings."""
         return max(self._settings.max_steps - self._num_requested, self._settings.limit)
 
     def _pop_best(self) -> list[Child]:
-        """The most probable children, taken out: as many as the model may be asked for at once."""
+        """Remove and return the most probable children, up to the number of rows of a model call."""
         settings = self._settings
         capacity = min(settings.rows_per_step, settings.max_steps - self._num_requested)
         max_bytes = len(self._prefix) + settings.max_word_bytes * settings.max_words
@@ -424,7 +424,7 @@ class CompletionSearch:
         return best
 
     def _child_node(self, child: Child, states: Any, row: int) -> Node:
-        """A node of a child whose next token's distribution has become known."""
+        """Create the node of a child whose next-token distribution is known."""
         parent = child.parent
         spelled = self._added_bytes(parent, child.token)
         num_matched = min(len(self._spelled), parent.num_matched + len(self._spellings[child.token]))
@@ -443,7 +443,7 @@ class CompletionSearch:
         return spelled
 
     def _expand_words(self, node: Node, row: FloatArray) -> None:
-        """Complete a phrase by each word, where each token is one."""
+        """Complete a phrase by each word, for tokenizers whose tokens are words."""
         findings = self._findings
         ids = self._sorted.ids if node.num_words else self._sorted.with_prefix(self._spelled)
         masses = _child_masses(node, row, ids)
@@ -478,7 +478,7 @@ class CompletionSearch:
             self._expand_crossing(node, row, moves.leaping, num_noted=1)
 
     def _push_children(self, node: Node, num_words: int, ids: TokenIds, masses: Masses) -> None:
-        """Put those children of a node into the frontier that are worth it; the others are given up."""
+        """Add the children of a node that exceed the floor to the frontier; discard the others."""
         findings, settings = self._findings, self._settings
         total = float(masses.sum())
         if not num_words:
@@ -490,13 +490,13 @@ class CompletionSearch:
         self._frontier.add(node, num_words, ids[worth], masses[worth])
 
     def _expand_crossing(self, node: Node, row: FloatArray, ids: TokenIds, *, num_noted: int = 0) -> None:
-        """Read tokens one by one that end words inside of them, or parts of characters.
+        """Read tokens that end words inside them, or are parts of characters, one by one.
 
         Args:
-            node: what is before them.
-            row: log-probabilities after it [V].
+            node: the node before them.
+            row: log-probabilities after the node [V].
             ids: the tokens [n].
-            num_noted: of the words that they end, those that are complete already.
+            num_noted: number of ended words that are already counted.
         """
         if not len(ids):
             return
@@ -523,7 +523,7 @@ class CompletionSearch:
             self._frontier.add(node, num_words, tokens, weights)
 
     def _complete(self, text: bytes, num_words: int, mass: float) -> None:
-        """Note that a word has ended, unless that was before the end of what was typed."""
+        """Record an ended word, unless it ended before the end of the typed prefix."""
         if mass <= 0:
             return
         if num_words == 1:
@@ -533,7 +533,7 @@ class CompletionSearch:
         self._findings.add(text, num_words, mass)
 
     def _key(self, spelled: bytes) -> bytes:
-        """Bytes as they are compared with what was typed."""
+        """Normalise bytes for the comparison with the prefix."""
         return fold_case(spelled) if self._settings.ignore_case else spelled
 
     def _partial_words(self) -> dict[bytes, float]:

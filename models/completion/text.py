@@ -1,8 +1,8 @@
-"""Word boundaries in text spelled by bytes, and edit distances of many tokens at once.
+"""Word boundaries in text given as bytes, and edit distances of many tokens in one pass.
 
 A word is a run of word characters: letters, digits, combining marks, the underscore, and an
-apostrophe or a hyphen between two of those. It ends where another character comes. Bytes that are
-not UTF-8 are read as U+FFFD, which is in no word; an incomplete character leaves the word open.
+apostrophe or a hyphen between two such characters. It ends at any other character. Invalid UTF-8 is
+decoded as U+FFFD, which is not a word character; an incomplete character does not end the word.
 """
 
 import codecs
@@ -16,20 +16,20 @@ import numpy.typing as npt
 from models.arrays import TokenIds
 
 MAX_LETTERS = 32
-"""Letters of a token that are looked at."""
+"""Maximum letters of a token that are compared."""
 
 
 class LetterTable:
     """Tokens and their letters.
 
     Args:
-        ids: of the tokens [N].
-        texts: what each spells.
+        ids: ids of the tokens [N].
+        texts: spelling of each token.
 
     Attributes:
-        ids: of the tokens [N].
-        lengths: letters of each [N].
-        texts: what each spells.
+        ids: ids of the tokens [N].
+        lengths: number of letters of each [N].
+        texts: spelling of each token.
     """
 
     def __init__(self, ids: Sequence[int], texts: Sequence[str]) -> None:
@@ -37,20 +37,20 @@ class LetterTable:
         self.texts = texts
         self.lengths = np.fromiter(map(len, texts), np.int64, len(texts))
         letters = np.array(texts, dtype=f"U{MAX_LETTERS}").view(np.uint32)
-        # [L, N], 0 past a token's end
+        # [L, N], 0 beyond a token's end
         self._letters = np.ascontiguousarray(letters.reshape(-1, MAX_LETTERS).T)
 
     def distances(self, word: str, edits: int) -> npt.NDArray[np.int8]:
         """Compute edit distances between each prefix of a word and each prefix of each token.
 
-        Letters are inserted, left out or replaced, or neighbours exchanged: optimal string alignment (Damerau 1964).
+        Edits are insertions, deletions, substitutions and transpositions: optimal string alignment (Damerau 1964).
 
         Args:
-            word: of at most `MAX_LETTERS - edits` letters, M.
-            edits: larger distances are not told apart.
+            word: at most `MAX_LETTERS - edits` letters, M.
+            edits: maximum distance of interest; all larger distances are returned as one value above it.
 
         Returns:
-            [M + 1, M + 1 + edits, N]; more than `edits` where that many do not suffice.
+            [M + 1, M + 1 + edits, N].
         """
         size, width = len(word), len(word) + edits
         table = np.full((size + 1, width + 1, len(self.ids)), edits + 1, np.int8)
@@ -72,25 +72,25 @@ class LetterTable:
 
 
 JOINERS = "'\u2019-"
-"""What joins word characters: "don't", "well-known"."""
+"""Characters that join word characters, as in "don't" and "well-known"."""
 
 
 def is_word_character(character: str) -> bool:
-    """Return whether a character may stand anywhere in a word; joiners may not."""
+    """True if a character can be anywhere in a word; joiners cannot."""
     return character.isalnum() or character == "_" or unicodedata.category(character).startswith("M")
 
 
 JOINER_BYTES = frozenset(joiner.encode() for joiner in JOINERS)
 MAX_WORD_RUN = 64
-"""Characters of a run that are taken for the beginning of one word."""
+"""Maximum characters of a run that are treated as the beginning of one word."""
 
 
 class WordState(NamedTuple):
     """State of a scan for words in a text.
 
     Attributes:
-        begun: whether the current word has a character.
-        pending: bytes after its last sure character: a joiner, an incomplete character, or both.
+        begun: True if the current word has a character.
+        pending: bytes after its last definite character: a joiner, an incomplete character, or both.
     """
 
     begun: bool = False
@@ -98,16 +98,16 @@ class WordState(NamedTuple):
 
 
 def scan_words(word_state: WordState, spelled: bytes) -> tuple[tuple[int, ...], WordState | None]:
-    """Read some more bytes of a text.
+    """Scan more bytes of a text.
 
     Returns:
-        Where words end, in bytes from where the pending bytes before these begin; words are told as long as a single
-        space stands between two. Then where the text goes on; None if no word goes on or begins there.
+        Ends of words, as byte offsets from the start of the pending bytes, while words are separated by single spaces;
+        and the state after the bytes, or None if no word continues or starts there.
     """
     raw = word_state.pending + spelled
     text, _ = codecs.utf_8_decode(raw, "replace", False)  # noqa: FBT003 - takes no names
     begun, joined = word_state.begun, False
-    sure = at = 0  # bytes up to the word's last sure character, and up to here
+    sure = at = 0  # bytes up to the word's last definite character, and up to this character
     ends: list[int] = []
     for character in text:
         at += len(character.encode())
@@ -126,18 +126,18 @@ def scan_words(word_state: WordState, spelled: bytes) -> tuple[tuple[int, ...], 
 
 
 def last_word_start(text: str) -> int:
-    """Return the start of the word at the end of a text; the text's length if there is none.
+    """Return the start of the word at the end of a text; the text's length if it does not end in a word.
 
-    A joiner after a word character may be within a word yet, so it belongs to the last one. Of a run of more than
-    `LONGEST` characters, as scripts without spaces have, the last so many are taken.
+    A joiner after a word character belongs to the word, because the word may continue. Runs longer than
+    `MAX_WORD_RUN` characters, as in scripts without spaces, are truncated to their last `MAX_WORD_RUN` characters.
     """
     at = len(text)
     least = max(at - MAX_WORD_RUN, 0)
     while at > least and (is_word_character(text[at - 1]) or _may_join(text, at - 1)):
         at -= 1
-    return at + 1 if at < len(text) and text[at] in JOINERS else at  # only where a run was cut
+    return at + 1 if at < len(text) and text[at] in JOINERS else at  # a joiner only if the run was truncated
 
 
 def _may_join(text: str, at: int) -> bool:
-    """Return whether the character at `at` may join its neighbours into one word."""
+    """True if the character at `at` may join its neighbours into one word."""
     return text[at] in JOINERS and at > 0 and is_word_character(text[at - 1])

@@ -1,6 +1,6 @@
-"""Token trie: the tokens that begin with given bytes, are a prefix of them, or end a word.
+"""Token trie: tokens that start with given bytes, are a prefix of them, or end a word.
 
-The trie is implicit: tokens sorted by their bytes, in which a prefix is a range. `TokenTransitions`
+The trie is implicit: tokens are sorted by their bytes, so a prefix is a range. `TokenTransitions`
 groups the tokens by their effect on the current word.
 """
 
@@ -26,11 +26,11 @@ class TokenTransitions(NamedTuple):
     """Transitions of tokens from a word state; tokens in no set lead to no word.
 
     Attributes:
-        ending: end the word just here, `</s>` among them.
-        inside: belong to the word as a whole, so that it goes on.
-        crossing: end the word inside of them, or are to be read byte by byte.
-        onward: of those that end it, those that begin the next word, after a space.
-        leaping: of those that end it, those that end further words.
+        ending: tokens that end the word before them, including `</s>`.
+        inside: tokens that belong to the word entirely, which continues.
+        crossing: tokens that end the word inside them, or must be read byte by byte.
+        onward: ending tokens that start the next word, after a space.
+        leaping: ending tokens that also end further words.
     """
 
     ending: TokenIds = NO_TOKENS
@@ -41,11 +41,11 @@ class TokenTransitions(NamedTuple):
 
 
 class SortedTokens:
-    """Tokens in the order of what they spell.
+    """Tokens sorted by their spelling.
 
     Attributes:
-        ids: in that order [N].
-        longest: bytes of the longest.
+        ids: ids of the tokens, sorted [N].
+        longest: bytes of the longest token.
     """
 
     def __init__(self, spellings: Sequence[bytes]) -> None:
@@ -59,11 +59,11 @@ class SortedTokens:
         self.longest = max(map(len, self._spellings), default=0)
 
     def equal_to(self, spelled: bytes) -> Sequence[int]:
-        """The tokens that spell just this."""
+        """Return the tokens with exactly this spelling."""
         return self._exactly.get(spelled, ())
 
     def with_prefix(self, spelled: bytes) -> TokenIds:
-        """The tokens that begin with some bytes, in order [n]."""
+        """Return the tokens that start with these bytes, in order [n]."""
         first = bisect_left(self._spellings, spelled)
         stem = spelled.rstrip(b"\xff")
         if not stem:
@@ -72,20 +72,20 @@ class SortedTokens:
         return self.ids[first:past]
 
     def proper_prefixes_of(self, spelled: bytes) -> TokenIds:
-        """The tokens that are a beginning of some bytes and shorter than they."""
+        """Return the tokens that are proper prefixes of these bytes."""
         lengths = range(1, min(len(spelled), self.longest + 1))
         return np.array([i for n in lengths for i in self._exactly.get(spelled[:n], ())], np.int64)
 
 
 class TokenTrie:
-    """The tokens of a tokenizer by what they spell. Control tokens spell nothing and are in no set.
+    """Tokens of a tokenizer by their spelling. Control tokens have no spelling and are in no set.
 
     Args:
-        tokenizer: any kind.
+        tokenizer: any tokenizer.
 
     Attributes:
-        token_bytes: what each spells [V].
-        whole_words: whether each is a word, as those of word tokenizers are.
+        token_bytes: spelling of each token [V].
+        whole_words: True if every token is a word, as for word tokenizers.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -98,20 +98,20 @@ class TokenTrie:
 
     @cached_property
     def folded_bytes(self) -> tuple[bytes, ...]:
-        """Case-folded spelling of each token [V], by Unicode; bytes that are no text stay as they are."""
+        """Case-folded spelling of each token [V], by Unicode; bytes that are not UTF-8 are unchanged."""
         return tuple(map(fold_case, self.token_bytes))
 
     @cached_property
     def folded(self) -> SortedTokens:
-        """The tokens in the order of what they spell whatever its case."""
+        """Tokens sorted by case-folded spelling."""
         return SortedTokens(self.folded_bytes)
 
     def letters(self, *, spaced: bool, ignore_case: bool) -> LetterTable:
-        """The letters of the tokens that are text; made when they are first asked for.
+        """Return the letters of the tokens that are valid text; computed on first use.
 
         Args:
-            spaced: of those that begin with a space, which is left out; else of those that do not.
-            ignore_case: letters whatever their case.
+            spaced: select tokens that start with a space, which is removed, or those that do not.
+            ignore_case: use case-folded letters.
         """
         key = spaced, ignore_case
         if key not in self._letters:
@@ -136,9 +136,9 @@ class TokenTrie:
         """Return the transitions of the tokens whose spellings begin with `spelled`, or are prefixes of it.
 
         Args:
-            word_state: where the text stands.
-            spelled: at least one byte; if the first is a space, the word begins after it.
-            tokens: in the order by which bytes are compared.
+            word_state: word state before the tokens.
+            spelled: at least one byte; if the first is a space, the word starts after it.
+            tokens: exact or case-folded order, for the comparison.
         """
         reaching, kinds = tokens.with_prefix(spelled), self._kinds
         within = tokens.proper_prefixes_of(spelled)
@@ -152,7 +152,7 @@ class TokenTrie:
 
 
 def fold_case(spelled: bytes) -> bytes:
-    """Bytes of a text whatever its case; as they are if they are no text."""
+    """Case-fold a text given as bytes; bytes that are not UTF-8 are unchanged."""
     try:
         return spelled.decode().casefold().encode()
     except UnicodeDecodeError:
@@ -160,7 +160,7 @@ def fold_case(spelled: bytes) -> bytes:
 
 
 def _decode(spelled: bytes) -> str:
-    """Bytes as text; empty if they are none."""
+    """Decode bytes; empty if they are not UTF-8."""
     try:
         return spelled.decode()
     except UnicodeDecodeError:
@@ -171,13 +171,13 @@ class _TransitionTable:
     """Token transitions by word state.
 
     Attributes:
-        before_word: where a word is to begin.
-        in_word: after a word character.
-        after_joiner: after a word's joiner, which may turn out to stand behind it.
-        in_character: within the bytes of a character after a word's beginning.
-        in_first_character: the same where the word is to begin.
-        directly: which tokens belong to a word, and which cross its end, if they begin in it [V each].
-        after_space: the same for tokens whose word begins after a space.
+        before_word: transitions at the start of a word.
+        in_word: transitions after a word character.
+        after_joiner: transitions after a joiner, which may turn out to follow the word.
+        in_character: transitions within the bytes of a character of a word that has begun.
+        in_first_character: the same for the first character of a word.
+        directly: masks of the tokens that are inside a word, and that cross its end, if they start in it [V each].
+        after_space: the same masks for tokens whose word starts after a space.
     """
 
     def __init__(self, token_bytes: Sequence[bytes]) -> None:
@@ -217,7 +217,7 @@ _FLAGS = (
 def _token_flags(spelled: bytes) -> Iterator[str]:
     """Yield the `_FLAGS` of a token."""
     spaced = spelled.startswith(_SPACE)
-    if _decode(spelled[spaced:]).isalnum():  # most are a word or a part of one
+    if _decode(spelled[spaced:]).isalnum():  # the most frequent case: a word or a part of one
         yield from ("ending", "onward", "spaced inside") if spaced else ("inside", "starting")
         return
     if 0x80 <= spelled[0] < 0xC0:
@@ -242,10 +242,10 @@ def _token_flags(spelled: bytes) -> Iterator[str]:
 
 
 def _may_hold_word(ends: Sequence[int], word_state: WordState | None) -> bool:
-    """Return whether scanned bytes hold a word or may hold one."""
+    """True if scanned bytes have a word or may start one."""
     return bool(ends) or word_state is not None
 
 
 def _with_eos(flags: npt.NDArray[np.bool_]) -> TokenIds:
-    """The tokens flagged, and `</s>`."""
+    """Return the flagged tokens, and `</s>`."""
     return np.concatenate([np.array([EOS]), np.flatnonzero(flags)])

@@ -2,12 +2,12 @@
 
     P(w | h) = (c(h, w) + T(h) · P(w)) / (c(h) + T(h)),    P(w) = c(w) / Σ c
 
-c counts, T(h) is the number of different words after h; counts that have decayed below one count in
-T by their remainder. Source: Witten and Bell 1991, method C, interpolated as in Chen and Goodman
-1998.
+c is a count and T(h) the number of distinct words after h; counts that have decayed below one add
+their value to T instead of 1. Source: Witten and Bell 1991, method C, interpolated as in Chen and
+Goodman 1998.
 
-A `UserModel` is an immutable value: learning makes a new one, so concurrent readers see either. It
-is independent of tokens: its words need not be in any model's vocabulary.
+A `UserModel` is an immutable value: learning creates a new one, so concurrent readers see either. It
+does not depend on tokens: its words need not be in any model's vocabulary.
 """
 
 import heapq
@@ -28,11 +28,11 @@ from rapidfuzz.process import cdist
 from models.completion.text import JOINERS, MAX_WORD_RUN, is_word_character, last_word_start
 
 SENTENCE_START = ""
-"""Stands before the first word of a sentence."""
+"""Previous word of the first word of a sentence."""
 
 _LARGEST_UNIT = 1e9
 _MIN_COUNT = 1e-12
-"""A count below it is none: one fades so far within forty half-lives."""
+"""Minimum count; a count of 1 decays to it within forty half-lives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,10 +40,10 @@ class UserModelLimits:
     """Size limits of one user's model.
 
     Attributes:
-        max_words: different words; past it an eighth is forgotten, the rarest and longest unused.
-        pairs_per_word: pairs of neighbours for each of these, on the average; likewise.
+        max_words: maximum distinct words; beyond it an eighth is removed, by lowest decayed count.
+        pairs_per_word: average maximum of word pairs per word of `max_words`; pairs are removed likewise.
         max_word_characters: longer words are not learnt.
-        half_life_words: after so many words more, one that was learnt counts half.
+        half_life_words: number of further words after which the count of a word is halved.
     """
 
     max_words: int = 1000
@@ -53,16 +53,16 @@ class UserModelLimits:
 
     @property
     def max_pairs(self) -> int:
-        """Pairs of neighbours at most."""
+        """Maximum number of word pairs."""
         return self.max_words * self.pairs_per_word
 
 
 class WordSequence(NamedTuple):
-    """Words that were written one after the other.
+    """Consecutive words.
 
     Attributes:
-        previous: the word before them; `START` where they begin a sentence, None where nobody knows.
-        words: they.
+        previous: the word before them; `SENTENCE_START` if they start a sentence, None if unknown.
+        words: the words.
     """
 
     previous: str | None
@@ -70,12 +70,12 @@ class WordSequence(NamedTuple):
 
 
 class UserModel:
-    """Words and pairs of neighbours with their counts.
+    """Words and word pairs with their counts.
 
     Args:
         words: count of each word, in units.
-        followers: for each word, and for `START`, the counts of words after it, in units.
-        unit: what counts as one now. It grows with every word learnt, which is how older counts fade.
+        followers: for each word, and for `SENTENCE_START`, the counts of words after it, in units.
+        unit: current weight of one occurrence. It grows with every word learnt, so older counts decay.
     """
 
     def __init__(
@@ -89,17 +89,17 @@ class UserModel:
         self._unit = unit
 
     def __len__(self) -> int:
-        """Different words."""
+        """Number of distinct words."""
         return len(self._words)
 
     @property
     def num_pairs(self) -> int:
-        """Different pairs of neighbours."""
+        """Number of distinct word pairs."""
         return sum(map(len, self._followers.values()))
 
     @cached_property
     def total(self) -> float:
-        """Sum of all words' counts."""
+        """Sum of the counts of all words."""
         return sum(self._words.values()) / self._unit
 
     def count(self, word: str) -> float:
@@ -112,30 +112,30 @@ class UserModel:
 
     @property
     def words(self) -> Iterable[str]:
-        """All of them."""
+        """All words."""
         return self._words
 
     def likeliest(self, limit: int) -> list[str]:
-        """The words with the highest counts."""
+        """Return the words with the highest counts."""
         return heapq.nlargest(limit, self._words, key=self._words.__getitem__)
 
     def words_with_prefix(self, prefix: str, *, ignore_case: bool = False) -> list[str]:
-        """The words that begin so, the prefix itself included."""
+        """Return the words that start with a prefix, including the prefix itself."""
         if not ignore_case:
             return [word for word in self._words if word.startswith(prefix)]
         folded = prefix.casefold()
         return [word for word in self._words if word.casefold().startswith(folded)]
 
     def updated(self, sentences: Iterable[WordSequence], bounds: UserModelLimits) -> "UserModel":
-        """The model once these sentences have been written too."""
+        """Return the model after learning sentences."""
         words, followers, unit = dict(self._words), dict(self._followers), self._unit
-        own: set[str] = set()  # whose followers are copies by now
+        own: set[str] = set()  # words whose followers are already copied
         growth = 2.0 ** (1 / bounds.half_life_words)
         for sentence in sentences:
             previous = sentence.previous
             for word in sentence.words:
                 if len(word) > bounds.max_word_characters:
-                    previous = word  # which has no followers, either
+                    previous = word  # has no followers either
                     continue
                 unit *= growth
                 words[word] = words.get(word, 0.0) + unit
@@ -149,9 +149,9 @@ class UserModel:
         return UserModel(words, followers, unit).limited_to(bounds)
 
     def export(self) -> tuple[list[tuple[str, float]], list[tuple[str, str, float]]]:
-        """Words, and pairs of neighbours, with their counts; what has faded to nothing is left out.
+        """Return words and word pairs with their counts, without counts that have decayed to almost 0.
 
-        See `user_model_from_counts`; the first of a pair is empty at the start of a sentence.
+        See `user_model_from_counts`; the first word of a pair is empty at the start of a sentence.
         """
         least = _MIN_COUNT * self._unit
         words = {word: count / self._unit for word, count in self._words.items() if count >= least}
@@ -163,7 +163,7 @@ class UserModel:
         return list(words.items()), pairs
 
     def limited_to(self, bounds: UserModelLimits) -> "UserModel":
-        """Return the model pruned to the bounds, its unit rescaled to a moderate number."""
+        """Return the model pruned to the limits, with its unit rescaled if it is very large."""
         words, followers = self._words, self._followers
         if len(words) > bounds.max_words:
             words = dict(heapq.nlargest(_pruned_size(bounds.max_words), words.items(), key=itemgetter(1)))
@@ -183,7 +183,7 @@ class UserModel:
 def user_model_from_counts(
     words: Iterable[tuple[str, float]], pairs: Iterable[tuple[str, str, float]] = ()
 ) -> UserModel:
-    """A model of given counts, each word and pair once, the latter of two neighbours among the words."""
+    """Create a model from counts of distinct words and of distinct pairs of these words."""
     return UserModel(dict(words), _group_pairs(pairs))
 
 
@@ -204,19 +204,19 @@ def _group_pairs(flat: Iterable[tuple[str, str, float]]) -> dict[str, dict[str, 
 
 
 _SENTENCE_BREAK = re.compile(r"(?<=[.!?…])\s+|[\r\n]+")
-"""Between sentences; a full stop inside a number or an address ends none."""
+"""Sentence boundaries; a full stop inside a number or an address is not one."""
 
 _SENTENCE_END = re.compile(r"([.!?…][\"'\u2019”»)\]]*|[\r\n])\s*\Z")
 _LOOKBACK_CHARACTERS = 256
-"""Characters before a word in which the previous word is looked for."""
+"""Number of characters before a word in which the previous word is searched."""
 
 
 def split_word_sequences(text: str, context: str | None = None) -> list[WordSequence]:
-    """The sentences of a text that have words.
+    """Split a text into sentences that have words.
 
     Args:
-        text: any.
-        context: what stands before it; empty if it begins a sentence, None if nobody knows.
+        text: any text.
+        context: text before it; empty at the start of a sentence, None if unknown.
     """
     several = sentence_words(text)
     before = None if context is None else previous_word(context)
@@ -224,7 +224,7 @@ def split_word_sequences(text: str, context: str | None = None) -> list[WordSequ
 
 
 def sentence_words(text: str) -> list[list[str]]:
-    """The words of each sentence of a text; sentences without any are left out."""
+    """Return the words of each sentence of a text; sentences without words are omitted."""
     return [
         words
         for piece in _SENTENCE_BREAK.split(text)
@@ -233,7 +233,7 @@ def sentence_words(text: str) -> list[list[str]]:
 
 
 def previous_word(text: str) -> str:
-    """The word after which the next one comes; `START` where that begins a sentence."""
+    """Return the last word of a text; `SENTENCE_START` if the next word starts a sentence."""
     tail = text[-_LOOKBACK_CHARACTERS:]
     if _SENTENCE_END.search(tail) is not None:
         return SENTENCE_START
@@ -244,11 +244,11 @@ def previous_word(text: str) -> str:
 
 
 def _chunk_words(part: str) -> Iterator[str]:
-    """The words of a text without white space."""
+    """Yield the words of a text without white space."""
     found: list[str] = []
     end = len(part)
     while end:
-        tail = max(end - MAX_WORD_RUN - 1, 0)  # which is all that `last_word` looks at
+        tail = max(end - MAX_WORD_RUN - 1, 0)  # `last_word_start` uses at most these characters
         begin = tail + last_word_start(part[tail:end])
         word = part[begin:end].rstrip(JOINERS)
         if word:
@@ -258,14 +258,14 @@ def _chunk_words(part: str) -> Iterator[str]:
 
 
 class ScoredPhrase(NamedTuple):
-    """A word, or words with a space between, and their probability."""
+    """Word, or words separated by spaces, with their probability."""
 
     text: str
     probability: float
 
 
 def most_probable(rated: Iterable[ScoredPhrase], limit: int) -> list[ScoredPhrase]:
-    """The likeliest, the likeliest first; of equally likely ones the first by spelling."""
+    """Return the most probable phrases in descending order; equal ones sorted by text."""
     return heapq.nsmallest(limit, rated, key=_rank_key)
 
 
@@ -274,11 +274,11 @@ def _rank_key(one: ScoredPhrase) -> tuple[float, str]:
 
 
 class NextWordModel:
-    """The words of several personal models, their counts added, after one word.
+    """Next-word distribution of several user models with summed counts, after one word.
 
     Args:
-        models: a user's, say, and a dictionary; with no words at all every probability is 0.
-        previous: the word before; `START` at the start of a sentence.
+        models: such as a user's model and a dictionary; without words every probability is 0.
+        previous: the word before; `SENTENCE_START` at the start of a sentence.
     """
 
     def __init__(self, models: Sequence[UserModel], previous: str) -> None:
@@ -292,16 +292,16 @@ class NextWordModel:
         self._novelty = sum(min(1.0, count) for count in after.values())
 
     def __bool__(self) -> bool:
-        """Return whether there are any words."""
+        """True if there are any words."""
         return bool(self._models)
 
     @cached_property
     def followers(self) -> list[ScoredPhrase]:
-        """The words that were written after the previous one, the likeliest first."""
+        """Words seen after the previous one, the most probable first."""
         return sorted(self._rated(self._after), key=_rank_key)
 
     def probability(self, word: str) -> float:
-        """Return the probability of a next word; 0 for a word never written."""
+        """Return the probability of a next word; 0 for an unknown word."""
         if not self._models:
             return 0.0
         alone = sum([model.count(word) for model in self._models]) / self._total
@@ -312,7 +312,7 @@ class NextWordModel:
     def words_with_prefix(
         self, prefix: str, *, ignore_case: bool, limit: int
     ) -> tuple[float, list[ScoredPhrase]]:
-        """The mass of the words that begin so, the prefix itself included, and the likeliest; with no prefix any."""
+        """Return the mass of the words with a prefix, itself included, and the most probable ones; "" matches all."""
         if not prefix:
             likeliest = (word for model in self._models for word in model.likeliest(limit))
             return float(bool(self)), most_probable(self._rated({*self._after, *likeliest}), limit)
@@ -328,9 +328,9 @@ class NextWordModel:
         return [ScoredPhrase(word, self.probability(word)) for word in words]
 
     def fuzzy_matches(self, prefix: str, edits: int, *, ignore_case: bool) -> dict[str, int]:
-        """The words that begin so after at most so many corrections, and how many.
+        """Return the words that start with a prefix after at most `edits` corrections, and their number.
 
-        Distance: inserted, deleted, changed and swapped neighbouring characters, none touched twice.
+        Corrections are insertions, deletions, substitutions and transpositions (optimal string alignment).
         """
         words = list({word for model in self._models for word in model.words})
         typed, texts = prefix, words
@@ -346,11 +346,11 @@ class NextWordModel:
 
 
 NextWordModels: TypeAlias = Callable[[str], NextWordModel]
-"""The words of several personal models after any word."""
+"""Next-word distributions of several user models by previous word."""
 
 
 def next_word_models(models: Sequence[UserModel]) -> NextWordModels:
-    """Return the words of several models after any word; what follows each is put together once."""
+    """Return the next-word distribution by previous word; each is computed once."""
     return cache(partial(NextWordModel, models))
 
 
@@ -367,13 +367,13 @@ def phrase_probability(words: NextWordModels, previous: str, several: Sequence[s
 def extend_phrases(
     words: NextWordModels, first: Iterable[ScoredPhrase], max_words: int, limit: int
 ) -> list[ScoredPhrase]:
-    """Extend words to phrases of 2 to `max_words` words, each pair of neighbours seen before.
+    """Extend words to phrases of 2 to `max_words` words whose word pairs were all seen before.
 
     Args:
-        words: that they are made of.
-        first: the words that phrases begin with, the likeliest ones.
-        max_words: of a phrase.
-        limit: phrases of each length at most, the likeliest.
+        words: next-word distributions.
+        first: first words of the phrases.
+        max_words: maximum words of a phrase.
+        limit: maximum phrases of each length, the most probable ones.
     """
     found: list[ScoredPhrase] = []
     longest = list(first)
@@ -385,6 +385,6 @@ def extend_phrases(
 
 
 def _phrase_extensions(words: NextWordModels, phrase: ScoredPhrase) -> Iterator[ScoredPhrase]:
-    """A phrase with each word that followed its last, the likeliest first."""
+    """Yield a phrase extended by each word seen after its last word, the most probable first."""
     for word, probability in words(phrase.text.rpartition(" ")[2]).followers:
         yield ScoredPhrase(f"{phrase.text} {word}", phrase.probability * probability)

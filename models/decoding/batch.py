@@ -1,8 +1,8 @@
 """Sequences of several requests decoded together (an immutable value), and their random numbers.
 
-A row's random number at a position is a function of its seed and of that position. It does not
-depend on the other rows of a batch, and no generator state is kept. Source: SplitMix64, Steele, Lea
-and Flood 2014.
+A row's random number at a position is a function of its seed and the position. It does not depend on
+the other rows of a batch, and there is no generator state. Source: SplitMix64, Steele, Lea and Flood
+2014.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ _GAMMA, _MULTIPLIER_1, _MULTIPLIER_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0
 
 
 def row_seed(seed: int, *numbers: int) -> int:
-    """The seed of a row of a request: of the request's own and of numbers such as those of its prompt and choice."""
+    """Derive the seed of a row from the request's seed and numbers such as the indices of its prompt and choice."""
     mixed = _mix_bits(seed + _GAMMA)
     for number in numbers:
         mixed = _mix_bits(mixed + (number + 1) * _GAMMA)
@@ -40,11 +40,11 @@ def row_seed(seed: int, *numbers: int) -> int:
 
 
 def uniform_numbers(seeds: Seeds, num_drawn: Int64s) -> npt.NDArray[np.float64]:
-    """A number in [0, 1) for each of R rows.
+    """Compute a random number in [0, 1) for each of R rows.
 
     Args:
-        seeds: of the rows [R].
-        num_drawn: how many numbers each has drawn before [R].
+        seeds: seeds of the rows [R].
+        num_drawn: number of earlier draws of each row [R].
     """
     numbers = np.empty(len(seeds))
     _fill_uniforms(seeds, num_drawn, numbers)
@@ -73,18 +73,18 @@ _NO_BANNED_IDS = np.zeros(0, np.int32)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SequenceBatch:
-    """Rows, their rules, and what was generated of each.
+    """Rows with their rules and generated tokens.
 
-    A batch and the one with a token more share memory past the shorter one's end: a row is
-    continued in one way only, or selected first, which copies.
+    A batch and its `append` share memory beyond the end of the shorter one. A row may therefore be
+    continued only once, unless it is selected first, which copies.
 
     Attributes:
         table: rules of the rows.
-        seeds: of the numbers by which their tokens are drawn [R].
-        history: tokens generated [R, at least the greatest length].
-        log_probs: the model's own of each, likewise.
-        lengths: how many each row has [R].
-        nodes: where each row stands among the sequences that are banned for it [R].
+        seeds: random seeds of the rows [R].
+        history: generated tokens [R, at least the maximum length].
+        log_probs: the model's own log-probabilities of the tokens, in the same shape.
+        lengths: number of generated tokens of each row [R].
+        nodes: node of each row in its automaton of banned sequences [R].
     """
 
     table: RuleTable
@@ -96,11 +96,11 @@ class SequenceBatch:
 
     @classmethod
     def of(cls, rules: Sequence[Rules], seeds: Sequence[int] | None = None) -> Self:
-        """Rows of which nothing is generated yet.
+        """Create rows without generated tokens.
 
         Args:
-            rules: of each row [R].
-            seeds: by `row_seed` [R]; left out where nothing is drawn.
+            rules: rules of each row [R].
+            seeds: seeds from `row_seed` [R]; None if no row is sampled.
         """
         count = len(rules)
         return cls(
@@ -116,22 +116,22 @@ class SequenceBatch:
         return len(self.lengths)
 
     def rows(self) -> KernelRows:
-        """Arrays for the choice of the next token, as compiled decoding takes them."""
+        """Return the arrays for the compiled choice of the next token."""
         table, banned = self.table, self._banned()
         return KernelRows(table.numbers, *table.bias, *banned, *table.prompt_ids, self.history, self.lengths)
 
     def last(self, row: int, count: int) -> tuple[list[int], list[float]]:
-        """The last tokens that were generated of a row, and the model's own log-probabilities of them."""
+        """Return the last generated tokens of a row, and the model's own log-probabilities of them."""
         end = int(self.lengths[row])
         cut = slice(end - count, end)
         return self.history[row, cut].tolist(), self.log_probs[row, cut].tolist()
 
     def append(self, tokens: TokenIds, log_probs: FloatArray) -> Self:
-        """Each row with a token more.
+        """Append one token to each row.
 
         Args:
             tokens: ids [R].
-            log_probs: the model's own of them [R].
+            log_probs: the model's own log-probabilities of them [R].
         """
         history, own, everyone = self.history, self.log_probs, np.arange(len(self))
         if self.lengths.max(initial=0) == history.shape[1]:
@@ -176,7 +176,7 @@ class SequenceBatch:
         return np.array(nodes, np.int64)
 
     def _banned(self) -> RaggedArray:
-        """The tokens that would complete a banned sequence of each row."""
+        """Collect the tokens that would complete a banned sequence of each row."""
         if not self.table.has_bans:
             return RaggedArray(_NO_BANNED_IDS, np.zeros((len(self), 2), np.int64))
         rows = zip(self.table.row_rules, self.nodes.tolist(), strict=True)
@@ -186,7 +186,7 @@ class SequenceBatch:
 
 
 def _pad_columns(array: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:
-    """An array [R, T] with capacity for more [R, width]; the same if it has that width."""
+    """Widen an array [R, T] to [R, width]; the same array if it has that width."""
     if array.shape[1] == width:
         return array
     wide = np.zeros((len(array), width), array.dtype)

@@ -1,10 +1,10 @@
 """Beam search over one prompt, with a compiled search for the best one-token extensions.
 
 `BeamSearch` holds no model states: each step takes the log-probabilities of the rows of its live
-beams, and `live` names the rows and tokens to continue with.
+beams, and `live` lists the rows and tokens to continue with.
 
-Source: diverse groups, Vijayakumar et al. 2016. The diversity penalty decides between beams; it is
-no part of their totals.
+Source: diverse groups, Vijayakumar et al. 2016. The diversity penalty affects the choice of beams, not
+their totals.
 """
 
 from collections import Counter
@@ -34,16 +34,16 @@ def _best_extensions(
     count: int,
     penalties: Mapping[int, float],
 ) -> list[tuple[int, int, float]]:
-    """The best extensions of beams by any token, as beam, token and score with the token.
+    """Find the best extensions of beams by any token, as beam, token and new total.
 
-    The best comes first; of equal ones the earlier beam, then the smaller id.
+    The best comes first; equal ones are ordered by beam, then by id.
 
     Args:
-        log_probs: a model's own [R, V]; they are not changed.
-        rows: the rules of all R rows.
-        beams: what to extend.
-        count: how many extensions, if so many are possible.
-        penalties: what to subtract from the score of a token while ranking; scores have it not.
+        log_probs: the model's log-probabilities [R, V]; unchanged.
+        rows: rules of all R rows.
+        beams: beams to extend.
+        count: maximum number of extensions.
+        penalties: subtracted from the scores of tokens for ranking, but not from the returned totals.
     """
     indices = np.empty(count, np.int64)
     ranks = np.full(count, -np.inf)
@@ -111,8 +111,8 @@ class TokenInfo(NamedTuple):
     """Log-probabilities of a generated token and its alternatives.
 
     Attributes:
-        logprob: its own log-probability of it.
-        top: the most probable tokens, if asked for.
+        logprob: the model's own log-probability of the token.
+        top: the most probable tokens, if requested.
     """
 
     logprob: float
@@ -120,7 +120,7 @@ class TokenInfo(NamedTuple):
 
 
 class HypothesisNode(NamedTuple):
-    """A token and what stands before it."""
+    """Token of a hypothesis, linked to the tokens before it."""
 
     previous: "HypothesisNode | None"
     token: int
@@ -132,13 +132,13 @@ _EMPTY_TAIL = Tail()
 
 @dataclass(slots=True)
 class Beam:
-    """A continuation that goes on.
+    """Unfinished hypothesis.
 
     Attributes:
-        row: where it stands in the batch.
-        total: its score, the sum over its tokens.
+        row: its row in the batch.
+        total: sum of its tokens' scores.
         end: its last token; None before the first.
-        tail: the end of its text, in which a stop string may have begun.
+        tail: the end of its text, which may be the beginning of a stop string.
     """
 
     row: int
@@ -148,13 +148,13 @@ class Beam:
 
 
 class FinishedBeam(NamedTuple):
-    """A continuation that has ended.
+    """Finished hypothesis.
 
     Attributes:
         score: its total over length ** length_penalty.
-        end: its last token, `</s>` aside; None if there is none.
-        eos: what the model says of the `</s>` that ended it; None if another thing did.
-        full: whether it was `max_tokens` that ended it.
+        end: its last token without `</s>`; None if it has none.
+        eos: log-probabilities of the `</s>` that ended it; None if it ended otherwise.
+        full: True if `max_tokens` ended it.
     """
 
     score: float
@@ -173,19 +173,19 @@ class FinishedBeam(NamedTuple):
 
 @dataclass(slots=True)
 class _Group:
-    """Beams that compete with each other, and the best of theirs that are finished."""
+    """Beams that compete with each other, and the best finished ones."""
 
     live: list[Beam]
     finished: list[FinishedBeam] = field(default_factory=list)
 
 
 class BeamSearch:
-    """The search for continuations of one prompt.
+    """Search for continuations of one prompt.
 
     Args:
-        parameters: of the request.
-        row: where the prompt stands in the batch.
-        stops: finds stop strings; None if there are none.
+        parameters: parameters of the request.
+        row: row of the prompt in the batch.
+        stops: search for stop strings; None without any.
     """
 
     def __init__(self, parameters: DecodingParameters, row: int, stops: StopBytes | None = None) -> None:
@@ -197,16 +197,16 @@ class BeamSearch:
 
     @property
     def live(self) -> list[Beam]:
-        """The beams that go on; none when the search is over."""
+        """Unfinished beams; empty at the end of the search."""
         return [beam for group in self._groups for beam in group.live]
 
     def step(self, log_probs: FloatArray, rows: KernelRows, tops: TopTokens | None) -> None:
         """Extend all beams by a token.
 
         Args:
-            log_probs: a model's own, of all rows of the batch [R, V].
-            rows: their rules.
-            tops: the most probable tokens of each row [R, k], if asked for.
+            log_probs: the model's log-probabilities of all rows of the batch [R, V].
+            rows: rules of the rows.
+            tops: the most probable tokens of each row [R, k], if requested.
         """
         self._steps += 1
         taken: Counter[int] = Counter()
@@ -219,7 +219,7 @@ class BeamSearch:
                 group.live = []
 
     def best(self) -> list[FinishedBeam]:
-        """The `n` best continuations that differ, or as many as there are, the best first."""
+        """Return the best distinct finished hypotheses, up to `n`, the best first."""
         every = sorted((f for group in self._groups for f in group.finished), key=lambda f: -f.score)
         seen: dict[tuple[int, ...], FinishedBeam] = {}
         for finished in every:
@@ -234,12 +234,12 @@ class BeamSearch:
         tops: TopTokens | None,
         shunned: dict[int, float],
     ) -> list[int]:
-        """Replace a group's beams by their best extensions; of those that end only what is among the best counts.
+        """Replace a group's beams by their best extensions; finished ones count only if they are among the best.
 
-        Twice as many extensions are looked at as beams are kept, since each beam may end.
+        Twice as many extensions as beams are computed, because every beam may end.
 
         Returns:
-            The tokens taken, `</s>` among them.
+            The chosen tokens, including `</s>`.
         """
         extensions = _best_extensions(log_probs, rows, group.live, count=2 * self._size, penalties=shunned)
         before, group.live = group.live, []
@@ -263,7 +263,7 @@ class BeamSearch:
             elif len(group.live) < self._size:
                 group.live.append(Beam(beam.row, total, link, tail))
                 taken.append(token)
-        if not extensions:  # nothing but the end is possible
+        if not extensions:  # no token is possible
             for beam in before:
                 self._finish(group, beam.total, beam.end)
         return taken
@@ -283,7 +283,7 @@ class BeamSearch:
         del group.finished[self._size :]
 
     def _is_done(self, group: _Group) -> bool:
-        """Return whether no beam of a group can beat its finished ones, or none needs to."""
+        """True if no beam of a group can become better than its finished ones, or early stopping applies."""
         parameters = self._parameters
         if len(group.finished) < self._size:
             return False
@@ -292,6 +292,6 @@ class BeamSearch:
         if not parameters.never_raises_scores:
             return False
         best = max((beam.total for beam in group.live), default=0.0)
-        # a total only falls, so it is best divided by the most, or the least, that it can come to be divided by
+        # totals never increase, so the bound uses the length that divides by the most
         length = parameters.max_tokens if parameters.length_penalty > 0 else self._steps + 1
         return bool(best / length**parameters.length_penalty <= group.finished[-1].score)

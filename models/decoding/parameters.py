@@ -2,17 +2,17 @@
 
 A model's log-probabilities are changed in this order:
 
-1. *mask*: `<unk>` and `<s>` are impossible; so is `</s>` before `min_tokens` and with `ignore_eos`,
-   and so is every token that would complete one of `bad_words`;
+1. *mask*: `<unk>` and `<s>` are impossible, and so are `</s>` before `min_tokens` or with `ignore_eos`,
+   and every token that would complete one of `bad_words`;
 2. *bias*: `logit_bias` is added;
 3. *penalties*: repetition, then frequency and presence;
 4. *temperature*;
-5. *top-k*; 6. *typical*; 7. *top-p*; 8. *min-p*: each counts the probability left by the ones
-   before it.
+5. *top-k*; 6. *typical*; 7. *top-p*; 8. *min-p*: each is relative to the probability that remains
+   after the steps before it.
 
-Greedy and beam search stop after the penalties. llama.cpp truncates in the same order; Hugging
-Face's generation and vLLM, too, apply bias and penalties before the temperature and the temperature
-before every truncation. Reported log-probabilities are always the model's own, before any of this.
+Greedy and beam search end after the penalties. llama.cpp truncates in the same order; Hugging Face's
+generation and vLLM also apply bias and penalties before the temperature, and the temperature before
+every truncation. Reported log-probabilities are always the model's own, before any of these steps.
 """
 
 from dataclasses import dataclass
@@ -40,48 +40,48 @@ DEFAULT_BEAMS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodingParameters:
-    """The choices a request makes about its continuation.
+    """Decoding parameters of a request.
 
     Attributes:
-        max_tokens: at most so many tokens; at least 1.
+        max_tokens: maximum number of tokens; at least 1.
         strategy: `greedy` takes the most probable token, `sample` draws one, `beam` searches for the most
-            probable continuations as wholes.
-        temperature: log-probabilities are divided by it before drawing; 0 means greedy.
-        top_k: draw among the k most probable tokens; None for all.
-        top_p: draw among the fewest tokens that together have this probability; 1 for all (nucleus sampling,
+            probable continuations.
+        temperature: divisor of the log-probabilities before drawing; 0 means greedy.
+        top_k: draw from the k most probable tokens; None for all.
+        top_p: draw from the fewest tokens that together have this probability; 1 for all (nucleus sampling,
             Holtzman et al. 2020).
-        min_p: draw among tokens that have at least this share of the greatest probability; 0 for all (Nguyen
+        min_p: draw from tokens with at least this share of the maximum probability; 0 for all (Nguyen
             et al. 2024).
-        typical_p: draw among the fewest tokens with this probability whose surprisal is nearest to the entropy; 1
+        typical_p: draw from the fewest tokens with this probability whose surprisal is closest to the entropy; 1
             for all (locally typical sampling, Meister et al. 2023).
-        repetition_penalty: the scores of tokens seen in the prompt or generated are divided by it where positive and
-            multiplied where negative (CTRL, Keskar et al. 2019). The scores are log-probabilities here and not
-            logits, hence negative but for a bias: the probability p of a seen token becomes p ** penalty, before
-            all are scaled to sum to 1. 1 for none.
+        repetition_penalty: divisor of positive and factor of negative scores of tokens in the prompt or the generated
+            text (CTRL, Keskar et al. 2019). Since scores here are log-probabilities, not logits, they are negative
+            unless a bias is added: the probability p of a seen token becomes p ** penalty, before normalisation.
+            1 for none.
         presence_penalty: subtracted from the scores of tokens that were generated.
-        frequency_penalty: subtracted as often as the token was generated. Both as OpenAI defines them.
-        logit_bias: pairs of an id, each once, and what is added to its score.
-        bad_words: texts of which no tokens that spell them by themselves, at the start or in the middle of a word,
-            are ever generated one after the other.
-        ignore_eos: never end with `</s>`, unless nothing else is possible.
-        min_tokens: not before so many tokens either.
-        n: how many continuations.
-        best_of: of how many that are drawn the n with the highest mean log-probability are kept; None for n.
-        num_beams: continuations kept while searching; None for 4, or `n` if that is more.
-        length_penalty: finished continuations are ranked by the sum of their scores over length ** length_penalty,
-            `</s>` counted in both: 0 prefers short ones, 1 takes the mean. (Wu et al. 2016 divide by
-            ((5 + length) / 6) ** alpha; this is what Hugging Face's generation does.)
-        early_stopping: end the search once `num_beams` continuations are finished; else only when no other can
-            be better. A single beam always stops early: it is greedy search.
-        num_beam_groups: beams are searched in so many groups, one after the other, each shunning the tokens that
-            the groups before it have just taken (diverse beam search, Vijayakumar et al. 2016).
-        diversity_penalty: by how much a token is less for each beam of an earlier group that took it in the same
-            step. It decides between tokens and is no part of a continuation's score.
-        seed: of the request's own random numbers; None lets the caller choose one.
+        frequency_penalty: subtracted once per occurrence of a generated token. Both as defined by OpenAI.
+        logit_bias: pairs of a distinct id and the value added to its score.
+        bad_words: texts whose token sequences, at the start or in the middle of a word, are never generated.
+        ignore_eos: never end with `</s>`, unless no other token is possible.
+        min_tokens: minimum number of tokens before `</s>`.
+        n: number of continuations.
+        best_of: number of sampled continuations, of which the n with the highest mean log-probability are returned;
+            None for n.
+        num_beams: number of hypotheses in the search; None for 4, or `n` if larger.
+        length_penalty: finished hypotheses are ranked by the sum of their scores over length ** length_penalty,
+            both including `</s>`: 0 favours short ones, 1 takes the mean. (Wu et al. 2016 divide by
+            ((5 + length) / 6) ** alpha; this is the formula of Hugging Face's generation.)
+        early_stopping: end the search when `num_beams` hypotheses are finished; else only when no other can be
+            better. A single beam always stops early: it is greedy search.
+        num_beam_groups: number of groups of beams, extended in turn; each is penalised for the tokens that the
+            groups before it have just chosen (diverse beam search, Vijayakumar et al. 2016).
+        diversity_penalty: subtracted from a token's score for each beam of an earlier group that chose it in the
+            same step. It affects the choice of tokens only, not the score of a hypothesis.
+        seed: random seed of the request; None lets the caller choose one.
         stop: the text ends before the first of these strings.
 
     Raises:
-        InvalidInputError: a value is outside its limits; the message names both.
+        InvalidInputError: a value is out of range; the message names the limit and the value.
     """
 
     max_tokens: int
@@ -136,7 +136,7 @@ class DecodingParameters:
             limit = f"must be from {-MAX_BIAS:g} to {MAX_BIAS:g}"
             self._require(-MAX_BIAS <= bias <= MAX_BIAS, f"logit_bias.{token_id}", limit, bias)
         if len({token_id for token_id, _ in self.logit_bias}) < count:
-            raise InvalidInputError("logit_bias names a token twice", parameter="logit_bias")
+            raise InvalidInputError("logit_bias contains a token twice", parameter="logit_bias")
         self._check_texts("bad_words", MAX_BAD_WORDS, MAX_BAD_WORD_LENGTH)
         total = sum(map(len, self.bad_words))
         limit = f"must have at most {MAX_BAD_WORDS_LENGTH} characters in all"
@@ -150,7 +150,7 @@ class DecodingParameters:
         self._require(self.n <= self.best_of <= MAX_CHOICES, "best_of", limit)
         if self.strategy == BEAM:
             raise InvalidInputError(
-                f"best_of is {self.best_of}, but strategy 'beam' draws nothing; use num_beams",
+                f"best_of is {self.best_of}, but strategy 'beam' does not sample; use num_beams",
                 parameter="best_of",
             )
 
@@ -158,7 +158,7 @@ class DecodingParameters:
         self._check_within("length_penalty", -MAX_LENGTH_PENALTY, MAX_LENGTH_PENALTY)
         self._check_within("diversity_penalty", 0, MAX_DIVERSITY_PENALTY)
         if self.strategy != BEAM:
-            limit = f"needs strategy 'beam', which is {self.strategy!r}"
+            limit = f"needs strategy 'beam', but strategy is {self.strategy!r}"
             self._require(self.num_beams in {None, 1}, "num_beams", limit)
             self._require(self.num_beam_groups == 1, "num_beam_groups", limit)
             self._require(self.diversity_penalty == 0, "diversity_penalty", limit)
@@ -186,29 +186,29 @@ class DecodingParameters:
 
     @property
     def greedy(self) -> bool:
-        """Whether each token is the most probable, without random numbers."""
+        """True if every token is the most probable one, without random numbers."""
         return self.strategy == GREEDY or (self.strategy == SAMPLE and self.temperature == 0)
 
     @property
     def beams(self) -> int:
-        """Continuations kept while searching; 1 unless the strategy is `beam`."""
+        """Number of hypotheses in the search; 1 unless the strategy is `beam`."""
         if self.strategy != BEAM:
             return 1
         return self.num_beams if self.num_beams is not None else max(DEFAULT_BEAMS, self.n)
 
     @property
     def num_samples(self) -> int:
-        """Continuations of each prompt that are drawn: `best_of`, or `n`."""
+        """Number of sampled continuations per prompt: `best_of`, or `n`."""
         return self.n if self.best_of is None else self.best_of
 
     @property
     def has_penalties(self) -> bool:
-        """Whether scores depend on the tokens before."""
+        """True if scores depend on earlier tokens."""
         return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
 
     @property
     def never_raises_scores(self) -> bool:
-        """Whether no score is ever above the model's own log-probability, or at least never above 0."""
+        """True if no score exceeds 0, or the model's own log-probability."""
         biases = (bias for _, bias in self.logit_bias)
         return (
             self.presence_penalty >= 0 and self.frequency_penalty >= 0 and all(bias <= 0 for bias in biases)

@@ -1,10 +1,10 @@
 """Decoding rules of rows as arrays for kernels: bias, penalties, banned sequences, work buffers.
 
-`BannedSequences` is an automaton over generated tokens: a node stands for the longest suffix of the
-generated text that begins a banned sequence, and determines the tokens that may not come next.
-Source: Aho and Corasick 1975.
+`BannedSequences` is an automaton over generated tokens: a node is the longest suffix of the generated
+text that begins a banned sequence, and determines the tokens that must not follow. Source: Aho and
+Corasick 1975.
 
-Kernels work in buffers of their thread, one set for each vocabulary size.
+Kernels use thread-local buffers, one set per vocabulary size.
 """
 
 import threading
@@ -21,10 +21,10 @@ from models.decoding.parameters import DecodingParameters
 
 
 class BannedSequences:
-    """An automaton over generated tokens that tells which would complete a sequence.
+    """Automaton over generated tokens that finds the tokens that would complete a banned sequence.
 
     Args:
-        sequences: of ids, none of them empty.
+        sequences: non-empty sequences of ids.
     """
 
     START = 0
@@ -38,7 +38,7 @@ class BannedSequences:
         self._banned: dict[int, npt.NDArray[np.int32]] = {}
 
     def advance(self, node: int, token: int) -> int:
-        """The node after one more token."""
+        """Return the node after one more token."""
         while token not in self._next[node]:
             if node == self.START:
                 return node
@@ -46,7 +46,7 @@ class BannedSequences:
         return self._next[node][token]
 
     def banned(self, node: int) -> npt.NDArray[np.int32]:
-        """The tokens that would complete a sequence; not to be written."""
+        """Return the tokens that would complete a sequence; read-only."""
         if node not in self._banned:
             ids: set[int] = set()
             end = node
@@ -70,7 +70,7 @@ class BannedSequences:
         self._complete[node] = True
 
     def _link(self) -> list[int]:
-        """For each node that of its longest proper end; nodes are visited in order of length."""
+        """Compute for each node the node of its longest proper suffix, in order of length."""
         shorter = [self.START] * len(self._next)
         level = list(self._next[self.START].values())
         while level:
@@ -87,7 +87,7 @@ class BannedSequences:
 
 
 TEMPERATURE, TOP_K, TYPICAL_P, TOP_P, MIN_P, REPETITION, PRESENCE, FREQUENCY, END_AFTER = range(9)
-"""Columns of `Rows.rules`; a temperature of 0 is greedy, a top-k of 0 none; `</s>` comes after so many tokens."""
+"""Columns of `KernelRows.rules`: temperature 0 is greedy, top-k 0 is off, END_AFTER is the minimum before `</s>`."""
 
 SUM_BLOCK = 512
 """Entries per block of the weight sums."""
@@ -101,19 +101,19 @@ Float64s = npt.NDArray[np.float64]
 
 
 class KernelRows(NamedTuple):
-    """R rows, each with its own rules. Rows may share stretches of what has spans.
+    """R rows with their rules. Rows may share parts of the arrays that have spans.
 
     Attributes:
-        rules: numbers of each row [R, 9].
-        bias_ids: tokens whose scores change.
-        bias_values: what is added to each.
-        bias_spans: the first of each row's, and the one after its last [R, 2].
-        banned_ids: tokens that may not come next.
-        banned_spans: likewise [R, 2].
-        prompt_ids: tokens of prompts, each once in a row's part.
-        prompt_spans: likewise [R, 2].
-        history: tokens generated [R, at least the greatest length].
-        lengths: how many each row has [R].
+        rules: rule parameters of each row [R, 9].
+        bias_ids: tokens with a bias.
+        bias_values: bias of each.
+        bias_spans: start and end of each row's biases [R, 2].
+        banned_ids: tokens that must not come next.
+        banned_spans: start and end of each row's banned tokens [R, 2].
+        prompt_ids: distinct tokens of prompts.
+        prompt_spans: start and end of each row's prompt tokens [R, 2].
+        history: generated tokens [R, at least the maximum length].
+        lengths: number of generated tokens of each row [R].
     """
 
     rules: Float64s
@@ -129,17 +129,17 @@ class KernelRows(NamedTuple):
 
 
 class KernelBuffers(NamedTuple):
-    """Arrays that kernels write while they work on one row of V entries; V' is V rounded up to whole blocks.
+    """Work arrays for one row of V entries; V' is V rounded up to full blocks.
 
     Attributes:
-        scores: [V']; minus infinity past V.
-        weights: [V']; likewise 0.
+        scores: [V']; minus infinity beyond V.
+        weights: [V']; 0 beyond V.
         keys: [V'].
         ids: [V'].
         indices: [V'].
         counts: [V]; all 0 between rows.
         histogram: [2048].
-        sums: of each block [V' / 512].
+        sums: sum of each block [V' / 512].
     """
 
     scores: FloatArray
@@ -157,7 +157,7 @@ _MAX_WIDTHS = 32
 
 
 class _ThreadBuffers(threading.local):
-    """Each thread's own, of the widths met last."""
+    """Buffers of a thread, for its most recent widths."""
 
     def __init__(self) -> None:
         self.by_width: dict[int, KernelBuffers] = {}
@@ -187,10 +187,10 @@ def buffers_for(width: int) -> KernelBuffers:
 
 
 _MIN_BLOCK_TEMPERATURE = 0.05
-"""Below it, weights in single precision soon come to nothing."""
+"""Minimum temperature for drawing by blocks; below it, weights underflow in single precision."""
 
 _UNLIMITED = 1 << 31
-"""More tokens than any vocabulary has."""
+"""More tokens than in any vocabulary."""
 
 _NO_IDS = np.zeros(0, np.int32)
 
@@ -200,13 +200,13 @@ class Rules:
     """Decoding rules of a request for one of its prompts, shared by all rows of that prompt.
 
     Attributes:
-        numbers: a row of `Rows.rules` [9].
-        bias_ids: tokens whose scores change [E].
-        bias_values: what is added to each [E].
-        prompt_ids: tokens of the prompt, each once [P]; none where nothing depends on them.
-        banned: sequences that are never completed; None if there are none.
-        unfiltered: whether tokens are drawn at a temperature, not too low, from all that the model says but for control
-            tokens: no rule looks at a whole distribution, or at what was generated.
+        numbers: a row of `KernelRows.rules` [9].
+        bias_ids: tokens with a bias [E].
+        bias_values: bias of each [E].
+        prompt_ids: distinct tokens of the prompt [P]; empty if no rule needs them.
+        banned: banned sequences; None without any.
+        unfiltered: True if tokens are drawn from the model's distribution without control tokens, at a temperature
+            that is not too low: no rule needs the full distribution or the generated tokens.
     """
 
     numbers: Float64s
@@ -220,7 +220,7 @@ class Rules:
 def compile_rules(
     parameters: DecodingParameters, prompt: TokenIds, banned: BannedSequences | None = None
 ) -> Rules:
-    """The rules of a request for rows that continue a prompt [T]."""
+    """Compile the rules of a request for rows that continue a prompt [T]."""
     numbers = [
         0.0 if parameters.greedy else parameters.temperature,
         float(min(parameters.top_k or 0, _UNLIMITED)),
@@ -254,11 +254,11 @@ def compile_rules(
 
 
 class RaggedArray(NamedTuple):
-    """Stretches of one array, of which each row has one; rows may share theirs.
+    """Parts of one array, one per row; rows may share a part.
 
     Attributes:
-        values: all of them.
-        spans: the first of each row's, and the one after its last [R, 2].
+        values: the concatenated parts.
+        spans: start and end of each row's part [R, 2].
     """
 
     values: npt.NDArray[Any]
@@ -266,33 +266,33 @@ class RaggedArray(NamedTuple):
 
 
 class RuleTable:
-    """The rules of R rows. A value.
+    """Rules of R rows, immutable.
 
     Args:
-        row_rules: of each [R].
+        row_rules: rules of each row [R].
     """
 
     def __init__(self, row_rules: Sequence[Rules]) -> None:
         self.row_rules = row_rules
 
     def select(self, rows: TokenIds) -> "RuleTable":
-        """The rules of some of the rows, which may repeat."""
+        """Select rows by index; an index may repeat."""
         return RuleTable([self.row_rules[row] for row in rows.tolist()])
 
     @cached_property
     def numbers(self) -> Float64s:
-        """Rule parameters, laid out as `Rows.rules` [R, 9]."""
+        """Rule parameters in the layout of `KernelRows.rules` [R, 9]."""
         return np.concatenate([rules.numbers for rules in self.row_rules]).reshape(len(self.row_rules), -1)
 
     @cached_property
     def bias(self) -> tuple[Int32s, FloatArray, Int64s]:
-        """Tokens whose scores change, what is added to each, and the span of each row."""
+        """Tokens with a bias, their biases, and the span of each row."""
         ids = pack_ragged([rules.bias_ids for rules in self.row_rules])
         return ids.values, pack_ragged([rules.bias_values for rules in self.row_rules]).values, ids.spans
 
     @cached_property
     def prompt_ids(self) -> RaggedArray:
-        """Tokens of prompts."""
+        """Distinct tokens of the prompts."""
         return pack_ragged([rules.prompt_ids for rules in self.row_rules])
 
     @cached_property
@@ -302,12 +302,12 @@ class RuleTable:
 
     @cached_property
     def has_bans(self) -> bool:
-        """Whether any row has sequences that are never completed."""
+        """True if any row has banned sequences."""
         return any(rules.banned is not None for rules in self.row_rules)
 
 
 def pack_ragged(parts: Sequence[npt.NDArray[Any]]) -> RaggedArray:
-    """The part of each row [R], one after the other; an array that several rows have is laid out once."""
+    """Concatenate the part of each row [R]; an array shared by several rows is stored once."""
     spans: dict[int, tuple[int, int]] = {}
     different, end = [], 0
     for part in parts:

@@ -1,11 +1,11 @@
-"""Compiled choice of the next token of each row, by as little of its distribution as its rules allow.
+"""Compiled choice of the next token of each row, from as little of its distribution as its rules need.
 
-With `choose_tokens` a row's whole distribution is adjusted (mask, bias, penalties), truncated and
-drawn from. Rows whose rules need no whole distribution are drawn by `sample_by_blocks`: first a
-block of 64 tokens by its sum, then the token within the block.
+`choose_tokens` adjusts a row's full distribution (mask, bias, penalties), truncates it and draws from
+it. Rows whose rules do not need the full distribution are drawn by `sample_by_blocks`: first a block
+of 64 tokens by its sum, then the token within the block.
 
-A row's answer depends on that row alone: sums run over fixed blocks in a fixed order. Exponentials
-are in single precision, with a relative error below 3e-7, and so are sums within a block.
+The result of a row depends only on that row: sums run over fixed blocks in a fixed order. Exponentials
+and sums within a block are in single precision, with a relative error below 3e-7.
 """
 
 from typing import Any, NamedTuple
@@ -39,20 +39,20 @@ from models.vocabulary import BOS, EOS, UNK
 
 _IMPOSSIBLE = np.float32(-np.inf)
 _MAX_SCORE = np.float32(3e38)
-"""By penalties next to nothing a score would become infinite, and no weight could be told from nothing beside it."""
+"""Limit for scores under extreme penalties; an infinite score would reduce all other weights to 0."""
 
 
 @numba.njit(nogil=True)
 def adjust_scores(scores: Any, row: Any, rows: Any, counts: Any) -> None:
-    """Turn a row of log-probabilities into scores, in place.
+    """Convert a row of log-probabilities to scores, in place.
 
-    The work grows with the row's biases and bans and the tokens that penalties look at, not with V.
+    The cost depends on the row's biases, bans and penalised tokens, not on V.
 
     Args:
         scores: [V] or longer, float32.
-        row: its number.
-        rows: `Rows`.
-        counts: [V], all 0; so they are left.
+        row: index of the row.
+        rows: `KernelRows`.
+        counts: [V], all 0, and 0 again afterwards.
     """
     scores[UNK] = scores[BOS] = _IMPOSSIBLE
     if rows.lengths[row] < rows.rules[row, END_AFTER]:
@@ -81,7 +81,7 @@ def _apply_penalties(scores: Any, row: Any, rows: Any, counts: Any) -> None:
                 scores[token] = penalise_repetition(scores[token], repetition)
     for index in range(length):
         token = history[row, index]
-        if counts[token]:  # its first occurrence; the count is cleared there
+        if counts[token]:  # only at its first occurrence, which clears the count
             score = penalise_repetition(scores[token], repetition)
             scores[token] = score - frequency * counts[token] - presence
             counts[token] = 0
@@ -89,14 +89,14 @@ def _apply_penalties(scores: Any, row: Any, rows: Any, counts: Any) -> None:
 
 @numba.njit(nogil=True, inline="always")
 def penalise_repetition(score: Any, penalty: Any) -> Any:
-    """The score of a token seen before."""
+    """Apply the repetition penalty to the score of a seen token."""
     return min(score / penalty, _MAX_SCORE) if score > 0 else score * penalty
 
 
 _LANES = 64
 _LOWEST = np.float32(-np.inf)
 _ZERO = np.float32(0)
-_NEGLIGIBLE = np.float32(-87)  # beside a score of 0, in single precision
+_NEGLIGIBLE = np.float32(-87)  # exp(-87) is negligible beside exp(0) in single precision
 _MIN_TEMPERATURE = 1e-30
 
 ROWS_TYPE = types.NamedTuple(  # type: ignore[no-untyped-call]  # numba ships no annotations for it
@@ -121,11 +121,11 @@ LOG_PROBS_TYPE = types.Array(types.float32, 2, "C", readonly=True)
 
 
 class ChosenTokens(NamedTuple):
-    """A token a row.
+    """One chosen token per row.
 
     Attributes:
         tokens: ids [R].
-        log_probs: the model's own of them [R].
+        log_probs: the model's unmodified log-probabilities of the tokens [R].
     """
 
     tokens: TokenIds
@@ -133,14 +133,14 @@ class ChosenTokens(NamedTuple):
 
 
 def choose_tokens(log_probs: FloatArray, rows: KernelRows, draws: npt.NDArray[np.float64]) -> ChosenTokens:
-    """One token a row: the most probable where the temperature is 0, else drawn.
+    """Choose one token per row: the most probable one at temperature 0, else a random one.
 
-    Of equally probable tokens the smallest id is chosen; `</s>` where none is possible.
+    Among equally probable tokens the smallest id wins; `</s>` is chosen if no token is possible.
 
     Args:
-        log_probs: a model's own [R, V]; they are not changed.
-        rows: their rules.
-        draws: a number in [0, 1) a row [R], read where one is drawn.
+        log_probs: the model's log-probabilities [R, V]; unchanged.
+        rows: rules of the rows.
+        draws: random numbers in [0, 1) [R]; unused at temperature 0.
     """
     chosen = ChosenTokens(np.empty(len(log_probs), np.int64), np.empty(len(log_probs), np.float32))
     _choose_rows(np.ascontiguousarray(log_probs), rows, draws, buffers_for(log_probs.shape[1]), *chosen)
@@ -156,7 +156,7 @@ def _truncates(rules: Any, row: Any) -> Any:
 
 @numba.njit(nogil=True)
 def _highest(scores: Any) -> Any:
-    """The greatest of scores, as many as a multiple of a block."""
+    """Return the maximum of scores; their number is a multiple of the block size."""
     lanes = np.full(_LANES, _LOWEST)
     for first in range(0, len(scores), _LANES):
         for lane in range(_LANES):
@@ -175,20 +175,20 @@ def _index_of(scores: Any, score: Any) -> Any:
 
 @numba.njit(nogil=True)
 def _write_weights(scores: Any, peak: Any, scale: Any, weights: Any, sums: Any) -> None:
-    """Write the exponentials of scores less their peak, times a scale, and the sum of each block of them."""
+    """Write exp((score − peak) · scale) of all scores, and the sum of each block."""
     for block in range(len(sums)):
         given = scores[block * SUM_BLOCK : (block + 1) * SUM_BLOCK]
         written = weights[block * SUM_BLOCK : (block + 1) * SUM_BLOCK]
         for index in range(SUM_BLOCK):
             score = (given[index] - peak) * scale
-            weight = exp(score)  # without a branch before it, so that the loop is vectorised
+            weight = exp(score)  # before the branch, so the loop can be vectorised
             written[index] = weight if score > _NEGLIGIBLE else _ZERO
         sums[block] = sum_lanes(written)
 
 
 @numba.njit(nogil=True)
 def _write_block_sums(weights: Any, count: Any, sums: Any) -> None:
-    """Write the sum of each block of the first `count` weights; what follows them in the last is cleared."""
+    """Write the sum of each block of the first `count` weights; the rest of the last block is cleared."""
     blocks = (count + SUM_BLOCK - 1) // SUM_BLOCK
     weights[count : blocks * SUM_BLOCK] = 0
     for block in range(blocks):
@@ -197,7 +197,7 @@ def _write_block_sums(weights: Any, count: Any, sums: Any) -> None:
 
 @numba.njit(nogil=True)
 def _draw_index(weights: Any, count: Any, sums: Any, draw: Any) -> Any:
-    """The index, of the first `count`, where the running sum of weights first exceeds a share of it."""
+    """Return the first index below `count` at which the cumulative weight exceeds the fraction `draw` of the total."""
     blocks = (count + SUM_BLOCK - 1) // SUM_BLOCK
     total = 0.0
     for block in range(blocks):
@@ -213,16 +213,16 @@ def _draw_index(weights: Any, count: Any, sums: Any, draw: Any) -> Any:
             running += weights[index]
             if running > target:
                 return index
-    while weights[last] == 0:  # rounding has carried the target past the last possible token
+    while weights[last] == 0:  # rounding moved the target past the last possible token
         last = block * SUM_BLOCK - 1 if last == 0 else last - 1
     return last
 
 
 @numba.njit(nogil=True)
 def _choose_row(scores: Any, row: Any, rules: Any, draw: Any, buffers: Any, width: Any) -> Any:
-    """The token of one row, by its scores, which are written over."""
+    """Choose the token of one row from its scores, which are overwritten."""
     peak = _highest(scores)
-    if not peak > _LOWEST:  # nothing is possible, or the model gave no numbers: no index has such a score
+    if not peak > _LOWEST:  # no token is possible, or all scores are NaN
         return EOS
     if rules[row, TEMPERATURE] == 0:
         return _index_of(scores, peak)
@@ -247,7 +247,7 @@ def _choose_row(scores: Any, row: Any, rules: Any, draw: Any, buffers: Any, widt
 def _choose_rows(log_probs: Any, rows: Any, draws: Any, buffers: Any, tokens: Any, own: Any) -> None:
     scores, width = buffers.scores, log_probs.shape[1]
     for row in range(len(tokens)):
-        for token in range(width):  # a slice would be copied more slowly
+        for token in range(width):  # faster than copying a slice
             scores[token] = log_probs[row, token]
         adjust_scores(scores, row, rows, buffers.counts)
         tokens[row] = _choose_row(scores, row, rows.rules, draws[row], buffers, width)
@@ -255,26 +255,26 @@ def _choose_rows(log_probs: Any, rows: Any, draws: Any, buffers: Any, tokens: An
 
 
 UNDETERMINED = -1
-"""Chosen where too little weight is left to draw by: nearly all of it was on what may not come."""
+"""Result if too little weight is possible to draw from."""
 
 _MIN_SHARE = 1e-12
-"""Of the weight of all tokens: with less, the rest may be too little for single precision."""
-_NEGLIGIBLE_SUM = 1e-30  # weights of impossible tokens may sum to less than it, but not to 0
+"""Minimum share of possible tokens in the total weight; below it, single precision is too coarse."""
+_NEGLIGIBLE_SUM = 1e-30  # rounding error of a block sum whose tokens are all impossible
 _ONE = np.float32(1)
 _FLOATS, _TABLE = types.float32[::1], types.float32[:, ::1]
 _DOUBLES, _INTEGERS, _FLAGS = types.float64[::1], types.int64[::1], types.boolean[::1]
 
 
 def sample_by_blocks(model: BlockSampler[Any], state: Any, batch: SequenceBatch) -> ChosenTokens:
-    """A token a row, drawn at its temperature; of rows that are `RuleTable.plain`.
+    """Draw one token per row at its temperature; for rows that are `RuleTable.unfiltered`.
 
     Args:
-        model: weighs blocks of tokens.
-        state: its own, R rows.
+        model: a model with block sums.
+        state: its state, R rows.
         batch: the rows.
 
     Returns:
-        `UNDETERMINED` for a row that must be drawn otherwise.
+        The tokens; `UNDETERMINED` for rows that need the full distribution.
     """
     rules, everyone = batch.table.numbers, np.arange(len(batch))
     temperatures = rules[:, TEMPERATURE].astype(np.float32)
@@ -318,9 +318,9 @@ def _is_possible(token: Any, endless: Any) -> Any:
 def _draw_blocks(
     sums: Any, first: Any, highest: Any, scales: Any, endless: Any, draws: Any, blocks: Any, targets: Any
 ) -> None:
-    """Write the block [R] in which each row's token lies, and what is left there of its share of the weight [R].
+    """Write the block of each row's token [R], and the target for the cumulative weight within it [R].
 
-    It is not a number where too little weight is left, and the block the first.
+    If too little weight is possible, the target is NaN and the block is 0.
     """
     for row in range(len(blocks)):
         in_first = 0.0
@@ -349,7 +349,7 @@ def _draw_blocks(
 def _draw_in_blocks(
     logits: Any, highest: Any, scales: Any, endless: Any, blocks: Any, targets: Any, indices: Any
 ) -> None:
-    """Write the index of each row's token within its block [R]; -1 where it is undetermined."""
+    """Write the index of each row's token within its block [R]; -1 if undetermined."""
     for row in range(len(indices)):
         indices[row], running = -1, 0.0
         if np.isnan(targets[row]):
@@ -357,7 +357,7 @@ def _draw_in_blocks(
         for index in range(BLOCK_TOKENS):
             weight = _token_weight(logits[row, index], highest[row], scales[row])
             if weight > 0 and _is_possible(blocks[row] * BLOCK_TOKENS + index, endless[row]):
-                indices[row] = index  # the last that is possible, should rounding carry the target past it
+                indices[row] = index  # kept if rounding moves the target past the last possible token
                 running += weight
                 if running > targets[row]:
                     break
@@ -367,9 +367,9 @@ class TokenChoices(NamedTuple):
     """Chosen next tokens.
 
     Attributes:
-        chosen: a token a row.
-        full_rows: rows whose whole distributions were computed, ascending [F].
-        log_probs: these [F, V].
+        chosen: one token per row.
+        full_rows: rows whose full distributions were computed, ascending [F].
+        log_probs: these distributions [F, V].
     """
 
     chosen: ChosenTokens
@@ -383,13 +383,13 @@ _NO_LOG_PROBS = np.zeros((0, 0), np.float32)
 def choose_next_tokens(
     model: LanguageModel[Any], state: Any, batch: SequenceBatch, *, in_full: npt.NDArray[np.bool_]
 ) -> TokenChoices:
-    """Choose a token for each of R rows. What a row is given depends on that row alone.
+    """Choose a token for each of R rows. The result of a row depends only on that row.
 
     Args:
-        model: any; one that weighs blocks of tokens spares most of the work.
-        state: its own, R rows.
-        batch: the rows; theirs are the rules.
-        in_full: which of them must have their whole distributions computed [R].
+        model: any model; block sums avoid most of the work.
+        state: its state, R rows.
+        batch: the rows with their rules.
+        in_full: mask of the rows that need their full distributions [R].
     """
     chosen = ChosenTokens(np.full(len(batch), UNDETERMINED), np.empty(len(batch), np.float32))
     if supports(model, BlockSampler):
@@ -408,13 +408,13 @@ def choose_next_tokens(
 
 
 def _select_rows(state: Any, batch: SequenceBatch, rows: TokenIds) -> tuple[Any, SequenceBatch]:
-    """Select rows, ascending, of a state and a batch; all of them are not copied."""
+    """Select ascending rows of a state and a batch; if all are selected, nothing is copied."""
     return (state, batch) if len(rows) == len(batch) else (state.select(rows), batch.select(rows))
 
 
 @numba.njit(nogil=True)
 def insert_sorted(values: Any, items: Any, value: Any, item: Any) -> None:
-    """Put a value, greater than the last, at its index among values in descending order, after its equals."""
+    """Insert a value greater than the last one into values in descending order, after equal ones."""
     index = len(values) - 1
     while index > 0 and values[index - 1] < value:
         values[index], items[index] = values[index - 1], items[index - 1]
@@ -424,16 +424,16 @@ def insert_sorted(values: Any, items: Any, value: Any, item: Any) -> None:
 
 @numba.njit(types.void(LOG_PROBS_TYPE, types.int64[:, ::1], types.float32[:, ::1]), nogil=True, cache=True)
 def write_top_tokens(log_probs: Any, ids: Any, values: Any) -> None:
-    """Write the greatest entries of each row of log_probs [R, V], the greatest first; of equal ones by id.
+    """Write the largest entries of each row of log_probs [R, V] in descending order; equal ones by id.
 
     Args:
-        log_probs: of R rows.
-        ids: written, [R, k].
-        values: written, [R, k].
+        log_probs: R rows.
+        ids: output [R, k].
+        values: output [R, k].
     """
     last = ids.shape[1] - 1
     for row in range(len(log_probs)):
-        # the first entries as they come, so that impossible ones are ranked too
+        # insert the first k tokens unconditionally, so impossible ones are ranked too
         for token in range(last + 1):
             values[row, token] = np.float32(-np.inf)
             insert_sorted(values[row, : token + 1], ids[row, : token + 1], log_probs[row, token], token)

@@ -1,4 +1,4 @@
-"""Stop texts in text that arrives in pieces, and the token sequences that spell a text."""
+"""Stop strings in text that arrives in pieces, and the token sequences that spell a text."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,12 +8,12 @@ from models.vocabulary import UNK
 
 
 class StopStrings:
-    """Filter of text that passes everything before the first stop string.
+    """Filter that passes text up to the first stop string.
 
-    Text is held back only while its end could be the beginning of a stop string.
+    Text is held back only while its end may be the beginning of a stop string.
 
     Args:
-        stops: non-empty strings; none means that nothing is ever held back.
+        stops: non-empty strings; without any, no text is held back.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -22,7 +22,7 @@ class StopStrings:
         self.stopped = False
 
     def push(self, text: str) -> str:
-        """The text that has become certain not to belong to a stop string; empty once stopped."""
+        """Return the text that is certain not to belong to a stop string; empty after a stop."""
         if self.stopped:
             return ""
         if not self._stops:
@@ -38,13 +38,13 @@ class StopStrings:
         return text[: len(text) - keep]
 
     def flush(self) -> str:
-        """The text held back, now that no more will come."""
+        """Return the text held back, at the end of the input."""
         held, self._held = self._held, ""
         return held
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of the text that is a proper beginning of the stop string."""
+    """Length of the longest suffix of the text that is a proper prefix of the stop string."""
     longest = min(len(text), len(stop) - 1)
     return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)
 
@@ -53,9 +53,9 @@ class Tail(NamedTuple):
     """Search state of a text that may contain a stop string.
 
     Attributes:
-        raw: its end, in which one may have begun.
-        begun: whether there is any text.
-        stopped: whether it has one.
+        raw: the end of the text, which may be the beginning of a stop string.
+        begun: True if the text is not empty.
+        stopped: True if the text contains a stop string.
     """
 
     raw: bytes = b""
@@ -68,8 +68,8 @@ class StopBytes:
 
     Args:
         stops: non-empty strings, at least one.
-        token_bytes: what each token adds to a text [V].
-        strip_space: whether the space that the first token brings is none of the text's.
+        token_bytes: bytes that each token adds to a text [V].
+        strip_space: True if the leading space of the first token is not part of the text.
     """
 
     def __init__(self, stops: Sequence[str], token_bytes: Sequence[bytes], *, strip_space: bool) -> None:
@@ -79,7 +79,7 @@ class StopBytes:
         self._kept = max(map(len, self._stops)) - 1
 
     def advance(self, tail: Tail, token: int) -> Tail:
-        """The text with one more token."""
+        """Append a token to a text."""
         raw = self._token_bytes[token]
         if self._strip_space and not tail.begun:
             begun, raw = bool(raw), raw.removeprefix(b" ")
@@ -91,14 +91,14 @@ class StopBytes:
 
 
 _PRECEDING = ("a", "e", "s", ".")
-"""Characters after which a text is tokenised, for the tokens that spell it in the middle of a word."""
+"""Characters before a text that is tokenised in the middle of a word."""
 
 
 def spellings(tokenizer: Tokenizer, text: str) -> list[tuple[int, ...]]:
-    """The tokens that spell a text at the start of a word and those that do in the middle of one, each once.
+    """Return the distinct token sequences that spell a text at the start or in the middle of a word.
 
-    A tokenizer may know other ways to spell it, and in the middle of a word its tokens may be joined
-    with what is before them. What has an unknown word is no spelling.
+    Other spellings may exist, and in the middle of a word the first token may include preceding characters.
+    Sequences with an unknown word are omitted.
     """
     raw, token_bytes = text.encode(), tokenizer.token_bytes
     found = [tuple(tokenizer.encode(text))]

@@ -1,6 +1,6 @@
-"""The k most probable tokens of one distribution or of many.
+"""The k most probable tokens of one or several distributions.
 
-The compiled kernel is imported at first use, so that a service starts without compiled code.
+The compiled kernel is imported on demand, so a service starts without compiled code.
 """
 
 import numpy as np
@@ -10,21 +10,21 @@ from models.language_model import TopTokens
 
 
 def top_tokens(log_probs: FloatArray, k: int) -> TopTokens:
-    """Rank the k most probable tokens; equal ones stand in order of id.
+    """Rank the k most probable tokens; equal ones are in order of id.
 
     Args:
         log_probs: one distribution [V].
         k: from 1 to V.
     """
     kth = np.partition(log_probs, len(log_probs) - k)[len(log_probs) - k]
-    candidates = np.flatnonzero(log_probs >= kth)  # k of them, and more if the k-th has equals
+    candidates = np.flatnonzero(log_probs >= kth)  # more than k if others equal the k-th
     order = np.argsort(-log_probs[candidates], kind="stable")[:k]
     ids = candidates[order]
     return TopTokens(ids, log_probs[ids])
 
 
 def top_tokens_of_rows(log_probs: FloatArray, k: int) -> TopTokens:
-    """Rank the k most probable tokens of each of R distributions, for a small k: compiled, and fast.
+    """Rank the k most probable tokens of each of R distributions; compiled, and fast for small k.
 
     Args:
         log_probs: [R, V].
@@ -33,7 +33,7 @@ def top_tokens_of_rows(log_probs: FloatArray, k: int) -> TopTokens:
     Returns:
         Ids and log-probabilities [R, k].
     """
-    from models.decoding.sampling import write_top_tokens  # a service starts without compiled code
+    from models.decoding.sampling import write_top_tokens  # on demand: compiled code
 
     ids = np.empty((len(log_probs), k), np.int64)
     values = np.empty((len(log_probs), k), np.float32)

@@ -1,8 +1,8 @@
 """Compiled truncation of distributions: top-k, typical, top-p, min-p.
 
-The first three keep the entries with the smallest keys whose weights reach a target: the k greatest
-scores, the tokens nearest to the entropy, the most probable tokens. The last key kept is found in a
-histogram of the keys' bits, eleven at a time, so nothing is sorted.
+The first three keep the entries with the smallest keys whose weights reach a target: the k largest
+scores, the tokens closest to the entropy, the most probable tokens. The last key that is kept is found
+by a histogram of the keys' bits, eleven bits at a time, without sorting.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 from models.decoding.rules import MIN_P, TOP_K, TOP_P, TYPICAL_P
 
 SHARE_TOLERANCE = 1e-6
-"""A share counts as reached so little below it, as probabilities come from single precision."""
+"""Relative tolerance for reaching a share, because probabilities are in single precision."""
 
 _LOW_BITS = np.uint32(9)
 _MIDDLE_BITS = np.uint32(20)
@@ -24,17 +24,17 @@ _ONE = np.float32(1)
 
 @numba.njit(nogil=True)
 def truncate(row: Any, rules: Any, buffers: Any, width: Any) -> Any:
-    """Keep what a row's rules leave.
+    """Truncate a row's distribution by its rules.
 
     Args:
-        row: its number.
-        rules: of all rows.
-        buffers: the scores over the temperature, the greatest of them 0, and their exponentials as weights.
+        row: index of the row.
+        rules: rules of all rows.
+        buffers: scores divided by the temperature, with maximum 0, and their exponentials as weights.
         width: V.
 
     Returns:
-        How many tokens are left, at least one; the beginnings of `buffers.ids`, in order of id, and of
-        `buffers.weights` hold them.
+        Number of remaining tokens, at least one; they are at the start of `buffers.ids`, in order of id, with
+        their weights in `buffers.weights`.
     """
     count = _compact_possible(buffers, width)
     top_k = rules[row, TOP_K]
@@ -53,7 +53,7 @@ def truncate(row: Any, rules: Any, buffers: Any, width: Any) -> Any:
 
 @numba.njit(nogil=True)
 def _compact_possible(buffers: Any, width: Any) -> Any:
-    """Move what has a weight to the front; how many."""
+    """Move tokens with a weight to the front; return their number."""
     scores, weights, ids = buffers.scores, buffers.weights, buffers.ids
     count = 0
     for token in range(width):
@@ -64,14 +64,14 @@ def _compact_possible(buffers: Any, width: Any) -> Any:
 
 @numba.njit(nogil=True)
 def _negate(scores: Any, keys: Any, count: Any) -> None:
-    """Keys of which the least are those of the greatest scores, which are at most 0."""
+    """Write keys whose order is the reverse of the scores, which are at most 0."""
     for index in range(count):
-        keys[index] = abs(scores[index])  # and not -0, whose bits are the greatest
+        keys[index] = abs(scores[index])  # not -0, whose bits would be the largest
 
 
 @numba.njit(nogil=True)
 def _keep_typical(buffers: Any, count: Any, share: Any) -> Any:
-    """Keep the tokens whose surprisal differs least from the entropy; logarithms of the total cancel in that."""
+    """Keep the tokens whose surprisal is closest to the entropy; the logarithm of the total cancels."""
     scores, weights, keys = buffers.scores, buffers.weights, buffers.keys
     total, moment = 0.0, 0.0
     for index in range(count):
@@ -85,7 +85,7 @@ def _keep_typical(buffers: Any, count: Any, share: Any) -> Any:
 
 @numba.njit(nogil=True)
 def _keep_smallest_share(buffers: Any, count: Any, share: Any) -> Any:
-    """Keep the tokens with the least keys that together have a share of the weight."""
+    """Keep the tokens with the smallest keys that together have a share of the weight."""
     weights, total = buffers.weights, 0.0
     for index in range(count):
         total += weights[index]
@@ -94,7 +94,7 @@ def _keep_smallest_share(buffers: Any, count: Any, share: Any) -> Any:
 
 @numba.njit(nogil=True)
 def _keep_min_p(buffers: Any, count: Any, share: Any) -> Any:
-    """Keep the tokens with at least a share of the greatest weight."""
+    """Keep the tokens with at least a share of the maximum weight."""
     scores, weights, ids = buffers.scores, buffers.weights, buffers.ids
     highest = np.float32(0)
     for index in range(count):
@@ -110,16 +110,16 @@ def _keep_min_p(buffers: Any, count: Any, share: Any) -> Any:
 
 @numba.njit(nogil=True)
 def _keep_smallest(buffers: Any, count: Any, target: Any, each: Any) -> Any:
-    """Keep the tokens with the least keys, as few as reach a target; of equal ones those that come first.
+    """Keep the tokens with the smallest keys, as few as reach a target; among equal keys the first ones.
 
     Args:
-        buffers: with `count` scores, weights, ids and keys of at least 0.
-        count: how many there are.
-        target: that the weights of those kept reach.
-        each: what every token weighs instead, if it is not 0.
+        buffers: with `count` scores, weights, ids and non-negative keys.
+        count: number of entries.
+        target: sum of weights to reach.
+        each: weight of every token instead of its own, unless 0.
 
     Returns:
-        How many are kept.
+        Number of tokens kept.
     """
     scores, weights, ids, indices, histogram = (
         buffers.scores,
@@ -128,14 +128,14 @@ def _keep_smallest(buffers: Any, count: Any, target: Any, each: Any) -> Any:
         buffers.indices,
         buffers.histogram,
     )
-    keys = buffers.keys.view(np.uint32)  # floats of at least 0 are ordered as their bits are
+    keys = buffers.keys.view(np.uint32)  # non-negative floats are ordered like their bits
     # radix select by the upper 11, middle 11 and low 9 bits of keys whose sign is clear: three passes, no sort
     below = 0.0
     histogram[:] = 0
     for index in range(count):
         histogram[keys[index] >> _MIDDLE_BITS] += each or weights[index]
     high, below = _find_bucket(histogram, below, target)
-    unsure = 0  # tokens in the bucket of the last key kept
+    unsure = 0  # tokens in the bucket of the last key that is kept
     for index in range(count):
         indices[unsure] = index
         unsure += keys[index] >> _MIDDLE_BITS == high
@@ -150,7 +150,7 @@ def _keep_smallest(buffers: Any, count: Any, target: Any, each: Any) -> Any:
             histogram[keys[index] & _LOW_MASK] += each or weights[index]
     low, below = _find_bucket(histogram, below, target)
     last = (upper << _LOW_BITS) | low
-    ties = 0  # keys equal to the last that are kept
+    ties = 0  # number of keys equal to the last one that are kept
     for index in indices[:unsure]:
         if keys[index] == last and below < target:
             ties += 1
@@ -161,14 +161,14 @@ def _keep_smallest(buffers: Any, count: Any, target: Any, each: Any) -> Any:
         scores[num_kept], weights[num_kept], ids[num_kept] = scores[index], weights[index], ids[index]
         num_kept += (keys[index] < last) | (
             tie & (ties > 0)
-        )  # without a branch, which would often be guessed wrong
+        )  # without a branch, which would often be mispredicted
         ties -= tie
     return num_kept
 
 
 @numba.njit(nogil=True)
 def _find_bucket(histogram: Any, below: Any, target: Any) -> Any:
-    """The first bucket that reaches the target, else the last that is not empty; and the weight before it."""
+    """Return the first bucket that reaches the target, else the last non-empty one, and the weight before it."""
     found, before = 0, below
     for bucket in range(len(histogram)):
         if histogram[bucket] > 0:

@@ -1,7 +1,7 @@
 """Lists of candidates to re-rank, a check of their scores, and computations in bounded steps.
 
-`Steps` is a generator that yields after a bounded amount of work, so its caller can run other work
-in between, or stop.
+`Steps` is a generator that yields after a bounded amount of work, so its caller can interleave other
+work, or stop.
 """
 
 import re
@@ -12,12 +12,12 @@ from typing import TypeAlias, TypeVar
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A hypothesis.
+    """Hypothesis with its first-pass features.
 
     Attributes:
-        text: the whole sentence.
-        features: of the first pass, by name, such as `am`; natural logarithms, larger is better, unless the weights
-            say otherwise.
+        text: the complete sentence.
+        features: features by name, such as `am`; natural logarithms, larger is better, unless their weights are
+            negative.
     """
 
     text: str
@@ -26,14 +26,14 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class CandidateList:
-    """The hypotheses for one input; at least one.
+    """Hypotheses for one input; at least one.
 
     Attributes:
-        name: the caller's id for it.
-        context: what stands before each candidate; may be empty.
-        candidates: in first-pass order.
-        references: what is right, if that is known; several ways to say it may be.
-        continuation: what is scored after each candidate, which is then only its context (query likelihood);
+        name: the client's id.
+        context: text before each candidate; may be empty.
+        candidates: hypotheses in first-pass order.
+        references: correct texts, if known; several are alternatives.
+        continuation: text that is scored after each candidate, which is then its context (query likelihood);
             None scores the candidates themselves.
     """
 
@@ -49,14 +49,14 @@ R = TypeVar("R")
 
 _CHARACTERS_PER_STEP = 1 << 13
 _CHARACTERS_PER_ITEM = 64
-"""What even an empty item costs."""
+"""Fixed cost of an item, even an empty one."""
 
 Steps: TypeAlias = Generator[None, None, T]
-"""A computation under way: it stops often, and returns its result."""
+"""Computation in steps, which yields often and returns its result."""
 
 
 def run_steps(steps: Steps[T]) -> T:
-    """Do all that is left of a computation."""
+    """Run a computation to its end."""
     while True:
         try:
             next(steps)
@@ -68,12 +68,12 @@ def run_steps(steps: Steps[T]) -> T:
 def map_in_steps(
     items: Iterable[T], prepare: Callable[[T], R], *, size: Callable[[T], int]
 ) -> Steps[list[R]]:
-    """Prepare each item, a bounded amount of text a step.
+    """Map a function over items, with a bounded amount of text per step.
 
     Args:
-        items: each with a context and a text, say.
-        prepare: tokenises one.
-        size: how many characters, ids or words it has.
+        items: such as texts.
+        prepare: the function, such as a tokenizer.
+        size: number of characters, ids or words of an item.
     """
     prepared: list[R] = []
     read = 0
@@ -89,17 +89,17 @@ def map_in_steps(
 _SCORE = re.compile(
     r"(?:old_|hyp_|asr_)?(?:(?:am|lm|ac|acoustic|language|graph|nn|rnn)(?:_model)?(?:_score)?|score|total|log_?prob)s?"
 )
-"""Names of what models and decoders give; what is called a posterior or a confidence may be one."""
+"""Names of scores of models and decoders; features called a posterior or confidence may be probabilities."""
 
 
 class ScoreRanges:
-    """Between which numbers the scores of lists lie, by feature; zeros are left out, as products underflow to them."""
+    """Range of each score over lists; zeros are ignored, because products of probabilities underflow to 0."""
 
     def __init__(self) -> None:
         self._ranges: dict[str, tuple[float, float]] = {}
 
     def watch(self, lists: Iterable[CandidateList]) -> Iterator[CandidateList]:
-        """The same lists, looked at."""
+        """Pass lists through and record their scores."""
         for one in lists:
             for candidate in one.candidates:
                 for name, value in candidate.features.items():
@@ -109,7 +109,7 @@ class ScoreRanges:
             yield one
 
     def warnings(self) -> Iterator[str]:
-        """A sentence for each score all of whose values lie above 0 and up to 1, and not all at 1."""
+        """Yield a warning for each score whose values are all between 0 and 1, and not all 1."""
         for name, (low, high) in sorted(self._ranges.items()):
             if 0 < low < 1 and high <= 1 and _SCORE.fullmatch(name.lower()):
                 yield (

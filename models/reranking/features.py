@@ -1,10 +1,9 @@
 """Features of candidates: given, derived and computed ones, as columns over all candidates.
 
-Given with the candidates: an acoustic score, for example. Computed with models: `lm`, the
-natural-log probability; `tokens`, the number of tokens it sums over; `unk`, how many of those are
-unknown; and `words`, runs between white space. A further model named `old` has `lm:old`,
-`tokens:old`, `unk:old`. With a length exponent, `lm` is divided by `tokens` to that power, and
-`lm_sum` is the sum itself.
+Given with the candidates: an acoustic score, for example. Computed with models: `lm`, the natural-log
+probability; `tokens`, its number of tokens; `unk`, the number of unknown tokens; and `words`, runs
+between white space. A further model named `old` has `lm:old`, `tokens:old`, `unk:old`. With a length
+exponent, `lm` is divided by `tokens` to that power, and `lm_sum` is the sum itself.
 
 Derived from a list's texts, order and given features:
 
@@ -36,37 +35,37 @@ CONSENSUS = "consensus"
 LENGTHS = ("words", "characters", "tokens")
 
 CANDIDATES_PER_STEP = 256
-"""Candidates whose features are looked at in a step."""
+"""Candidates whose features are computed per step."""
 
 _LENGTH_MARK = "*"
 
 
 def is_derived(name: str) -> bool:
-    """Return whether a feature of this name is made here and not given, by the name's shape alone."""
+    """True if the form of a name is that of a derived feature."""
     return name.partition(":")[0] in {RANK, CONSENSUS} or base_feature(name) is not None
 
 
 def base_feature(name: str) -> str | None:
-    """The given feature that a derived one needs: `am` for `am*words`; None if it needs none."""
+    """Return the given feature that a derived one needs, `am` for `am*words`; None if it needs none."""
     base, _, length = name.rpartition(_LENGTH_MARK)
     return base if base and length in LENGTHS else None
 
 
 def needs_tokens(name: str) -> bool:
-    """Return whether a derived feature needs the language model's token counts."""
+    """True if a derived feature needs the language model's token counts."""
     return base_feature(name) is not None and name.endswith(_LENGTH_MARK + "tokens")
 
 
 def length_scaled_name(name: str, length: str) -> str:
-    """The name of a given feature times a length of the text."""
+    """Return the name of a given feature times a length of the text."""
     return name + _LENGTH_MARK + length
 
 
 def check_derived(name: str) -> None:
-    """Refuse what has the shape of a derived feature and is none.
+    """Check a name that has the form of a derived feature.
 
     Raises:
-        InvalidInputError: the message names the choices.
+        InvalidInputError: there is no such feature; the message lists the choices.
     """
     kind, colon, which = name.partition(":")
     if base_feature(name) is not None:
@@ -74,24 +73,24 @@ def check_derived(name: str) -> None:
     choices = {RANK: ("", "log"), CONSENSUS: UTILITIES}[kind]
     if which not in choices or (colon and not which):
         known = ", ".join(f"{kind}:{choice}" if choice else kind for choice in choices)
-        raise InvalidInputError(f"there is no feature {name!r}; there are: {known}", parameter="weights")
+        raise InvalidInputError(f"there is no feature {name!r}; features: {known}", parameter="weights")
 
 
 def derive(
     name: str, texts: Sequence[str], given: Callable[[str], Floats], tokens: Floats | None = None
 ) -> Steps[Floats]:
-    """A derived feature of one list's candidates [C].
+    """Compute a derived feature of one list's candidates [C], in bounded steps.
 
-    There is a stop after every bounded piece: comparing each text with each takes its time.
+    Comparing all pairs of texts takes many steps.
 
     Args:
-        name: of the feature.
-        texts: of all candidates of the list, in first-pass order.
-        given: finds the values [C] of a given feature by name.
-        tokens: the language model's token counts [C]; where there is no model, None.
+        name: name of the feature.
+        texts: texts of all candidates of the list, in first-pass order.
+        given: returns the values [C] of a given feature.
+        tokens: the language model's token counts [C]; None without a model.
 
     Raises:
-        InvalidInputError: there is no such feature, or it needs a model and there is none.
+        InvalidInputError: the feature is unknown, or needs a model and there is none.
     """
     check_derived(name)
     base = base_feature(name)
@@ -100,10 +99,10 @@ def derive(
             count = count_words if name.endswith("words") else len
             return given(base) * np.array([count(text) for text in texts], dtype=np.float64)
         if tokens is None:
-            raise InvalidInputError(f"{name} needs a language model, and none is asked", parameter="weights")
+            raise InvalidInputError(f"{name} needs a language model, but none is used", parameter="weights")
         return given(base) * tokens
     if name == RANK:
-        return 0.0 - text_ranks(texts)  # not −0 for the first
+        return 0.0 - text_ranks(texts)  # 0, not −0, for the first
     if name == RANK_LOG:
         return 0.0 - np.log1p(text_ranks(texts))
     uniform = np.full(len(texts), 1 / len(texts))
@@ -112,50 +111,50 @@ def derive(
 
 
 def text_ranks(texts: Sequence[str]) -> Floats:
-    """Number of other texts of its list before each [C]; equal texts have the rank of the first."""
+    """Count the other texts before each in its list [C]; equal texts have the rank of the first."""
     seen: dict[str, int] = {}
     return np.array([seen.setdefault(text, len(seen)) for text in texts], dtype=np.float64)
 
 
 LM, LM_SUM, NUM_TOKENS, NUM_UNKNOWN, NUM_WORDS = "lm", "lm_sum", "tokens", "unk", "words"
 MODEL_FEATURES = (LM, NUM_TOKENS, NUM_UNKNOWN)
-"""What is computed with each model."""
+"""Features computed with each model."""
 
 COMPUTED_FEATURES = frozenset({*MODEL_FEATURES, LM_SUM, NUM_WORDS})
 MAX_FEATURE = 1e12
-"""Beyond it, in either direction, totals would no longer be exact, and at last not finite."""
+"""Maximum magnitude of a feature; beyond it, totals would be inexact and finally infinite."""
 
 _MODEL_SEPARATOR = ":"
 _MODEL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 def feature_name(kind: str, model: str) -> str:
-    """The name of a feature, such as `lm`, of a model called so; of the main model if that is empty."""
+    """Return the name of a model's feature, such as `lm`; `model` is empty for the main model."""
     return kind + _MODEL_SEPARATOR + model if model else kind
 
 
 def feature_model(feature: str) -> str | None:
-    """The further model that a feature is computed with, by the name it is called; None if with no such."""
+    """Return the name of the further model that a feature is computed with; None if there is none."""
     kind, colon, name = feature.partition(_MODEL_SEPARATOR)
     return name if colon and kind in {*MODEL_FEATURES, LM_SUM} else None
 
 
 def is_reserved(feature: str, models: Collection[str]) -> bool:
-    """Return whether a feature of this name is made here, so that it cannot be given."""
+    """True if a feature of this name is computed or derived, so it cannot be given."""
     is_computed = feature in COMPUTED_FEATURES or feature_model(feature) in models
     return is_computed or is_derived(feature)
 
 
 def needs_main_model(feature: str) -> bool:
-    """Return whether a feature is computed with the main model, or derived of such."""
+    """True if a feature is computed with the main model, or derived from such a feature."""
     return not {feature, base_feature(feature)}.isdisjoint({*MODEL_FEATURES, LM_SUM}) or needs_tokens(feature)
 
 
 def check_model_names(names: Sequence[str], *, parameter: str) -> None:
-    """Refuse names of further models that features could not be called by.
+    """Check that names of further models can be part of feature names.
 
     Raises:
-        InvalidInputError: one has other characters than letters, digits and `_.-`, is too long, or is given twice.
+        InvalidInputError: a name has characters other than letters, digits and `_.-`, is too long or not unique.
     """
     for index, name in enumerate(names):
         where = f"{parameter}[{index}].name"
@@ -165,16 +164,16 @@ def check_model_names(names: Sequence[str], *, parameter: str) -> None:
                 parameter=where,
             )
         if name in names[:index]:
-            raise InvalidInputError(f"{where} is {name!r}, as another model is called", parameter=where)
+            raise InvalidInputError(f"{where} is {name!r}, the name of an earlier model", parameter=where)
 
 
 class ListFeatures(NamedTuple):
-    """Computed features of the candidates of L lists: N rows, one list after the other.
+    """Computed features of the candidates of L lists: N rows, the lists concatenated.
 
     Attributes:
-        names: of the columns; `lm` is the sum of the tokens' log-probabilities, whatever the length exponent.
+        names: names of the columns; `lm` is the sum of the tokens' log-probabilities, whatever the length exponent.
         values: float64 [N, F].
-        offsets: where each list's rows begin, and N at the end [L + 1].
+        offsets: first row of each list, and N at the end [L + 1].
     """
 
     names: tuple[str, ...]
@@ -182,22 +181,22 @@ class ListFeatures(NamedTuple):
     offsets: npt.NDArray[np.int64]
 
     def column(self, name: str) -> Floats:
-        """One feature of all candidates [N]."""
+        """Return one feature of all candidates [N]."""
         values: Floats = self.values[:, self.names.index(name)]
         return values
 
     def matrix(self, names: Sequence[str], given: Mapping[str, Floats]) -> Floats:
-        """Features by name, those that are not computed as they were given, of all candidates [N, len(names)]."""
+        """Collect features by name, computed or given, of all candidates [N, len(names)]."""
         columns = [self.column(name) if name in self.names else given[name] for name in names]
         return np.column_stack(columns) if columns else np.zeros((len(self.values), 0), dtype=np.float64)
 
     def of_lists(self, begin: int, end: int) -> "ListFeatures":
-        """The features of the candidates of some lists in a row."""
+        """Slice the features of consecutive lists."""
         offsets = self.offsets[begin : end + 1]
         return ListFeatures(self.names, self.values[offsets[0] : offsets[-1]], offsets - offsets[0])
 
     def normalised(self, length_exponent: float) -> "ListFeatures":
-        """The same with each model's sum divided by its tokens to a power, and the undivided sums beside them."""
+        """Divide each model's sum by a power of its tokens, and append the undivided sums."""
         if not length_exponent:
             return self
         models = [
@@ -214,7 +213,7 @@ class ListFeatures(NamedTuple):
 
 
 def offsets_of(lists: Sequence[CandidateList]) -> npt.NDArray[np.int64]:
-    """Offsets of each list's candidates in their concatenation, and their number [L + 1]."""
+    """Offsets of each list's candidates in their concatenation, and the total number [L + 1]."""
     offsets = np.zeros(len(lists) + 1, dtype=np.int64)
     np.cumsum([len(one.candidates) for one in lists], out=offsets[1:])
     return offsets
@@ -227,18 +226,18 @@ def feature_matrix(
     *,
     place: Callable[[int], str] = "lists[{}].".format,
 ) -> Steps[Floats]:
-    """Features by name, whether computed, derived or given, of all candidates [N, len(names)].
+    """Collect computed, derived or given features by name, of all candidates [N, len(names)], in bounded steps.
 
-    There is a stop after every bounded piece: comparing each text with each takes its time.
+    Comparing all pairs of texts takes many steps.
 
     Args:
-        lists: whose candidates.
-        computed: features of them.
-        names: of the columns.
-        place: what stands before `candidates` in a message about a list, by its number.
+        lists: the lists.
+        computed: their computed features.
+        names: names of the columns.
+        place: returns the prefix of `candidates` in messages, by list index.
 
     Raises:
-        InvalidInputError: a feature is not given, is outside its limits, or cannot be derived.
+        InvalidInputError: a feature is missing, out of range, or cannot be derived.
     """
     features = yield from with_derived(lists, computed, names, place=place)
     given = {name: given_column(lists, name, place=place) for name in names if name not in features.names}
@@ -252,16 +251,16 @@ def with_derived(
     *,
     place: Callable[[int], str] = "lists[{}].".format,
 ) -> Steps[ListFeatures]:
-    """Add features that are made of each list's texts, order and given features.
+    """Add derived features, from each list's texts, order and given features.
 
     Args:
-        lists: whose candidates.
-        computed: features of them.
-        names: of features; those that are not derived are left out.
-        place: what stands before `candidates` in a message about a list, by its number.
+        lists: the lists.
+        computed: their computed features.
+        names: names of features; only derived ones are added.
+        place: returns the prefix of `candidates` in messages, by list index.
 
     Raises:
-        InvalidInputError: there is no such feature, or what it needs is not given.
+        InvalidInputError: a feature is unknown, or a feature that it needs is missing.
     """
     made = tuple(name for name in names if is_derived(name))
     if not made:
@@ -292,10 +291,10 @@ def given_column(
     place: Callable[[int], str] = "lists[{}].".format,
     first: int = 0,
 ) -> Floats:
-    """A given feature of all candidates [N]; `place` is told numbers of lists from `first` up.
+    """Collect a given feature of all candidates [N]; list indices in messages start at `first`.
 
     Raises:
-        InvalidInputError: a candidate lacks it, or it is outside its limits.
+        InvalidInputError: a candidate lacks it, or it is out of range.
     """
     try:
         values = np.array([c.features[name] for one in lists for c in one.candidates], dtype=np.float64)
@@ -321,10 +320,10 @@ def check_given(
     models: Collection[str],
     place: Callable[[int], str] = "lists[{}].".format,
 ) -> None:
-    """Refuse given features that have the name of one that is computed here.
+    """Refuse given features with the name of a computed one.
 
     Raises:
-        InvalidInputError: there is one.
+        InvalidInputError: a given feature has a reserved name.
     """
     names: set[str] = set().union(*(c.features for one in lists for c in one.candidates))
     for name in sorted(names):
@@ -340,7 +339,7 @@ def check_given(
 def _feature_locations(
     lists: Sequence[CandidateList], label: Callable[[int], str], first: int = 0
 ) -> Iterator[tuple[str, Mapping[str, float]]]:
-    """The name of each candidate's features in the request, and the features."""
+    """Yield the request field and the features of each candidate."""
     for i, one in enumerate(lists, start=first):
         for j, candidate in enumerate(one.candidates):
             yield f"{label(i)}candidates[{j}].features", candidate.features

@@ -4,11 +4,11 @@ The utility of a candidate is its expectation over the posteriors of the list: e
 turn is the reference (Kumar & Byrne 2004; on n-best lists Goel & Byrne 2000, SRILM's `nbest-lattice
 -wer`).
 
-For confidences every other candidate is aligned to one by edit distance; a word's confidence is the
-posterior mass of the candidates with the same word in this position. This is the confusion network
-of SRILM's `nbest-lattice` (Mangu et al. 2000) and of hystoc (Beneš et al. 2023) along one
-candidate: as that candidate is the pivot, no network is built, and the order of the others has no
-influence.
+For confidences, every other candidate is aligned to the chosen one by edit distance; a word's
+confidence is the posterior mass of the candidates with the same word in this position. This is the
+confusion network of SRILM's `nbest-lattice` (Mangu et al. 2000) and of hystoc (Beneš et al. 2023)
+along one candidate: since that candidate is the pivot, no network is built, and the order of the
+other candidates does not matter.
 """
 
 import importlib
@@ -28,15 +28,15 @@ from models.reranking.metrics.error_rate import pairwise_distances, words_as_cha
 def merge_equal_candidates(
     candidates: Sequence[Hashable], posteriors: npt.ArrayLike
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-    """Merge C candidates that are equal into U, in the order in which they first come.
+    """Merge C candidates into U distinct ones, in the order of first occurrence.
 
     Args:
-        candidates: what is compared, such as texts; at least one.
-        posteriors: of each, or weights in proportion to them [C].
+        candidates: hashable values, such as texts; at least one.
+        posteriors: posterior of each, or proportional weights [C].
 
     Returns:
-        Where each is first among the candidates [U], which one each candidate is [C], and the mass of each, 1
-        together [U].
+        Index of each distinct candidate's first occurrence [U], the distinct index of each candidate [C], and the
+        normalised mass of each distinct candidate [U].
     """
     mass = np.asarray(posteriors, np.float64)
     number_of: dict[Hashable, int] = {}
@@ -53,22 +53,22 @@ UTILITIES: tuple[Utility, ...] = get_args(Utility)
 _IntArray: TypeAlias = npt.NDArray[np.int64]
 _Scores: TypeAlias = npt.NDArray[np.float64]
 MAX_COMPARED_WORDS = 8192
-"""Of one text: a pair is compared at once, which takes some 15 ms for two of so many."""
+"""Maximum words of a text; a pair of texts is compared in one step, which takes some 15 ms at this size."""
 
 _WORD_PAIRS_PER_STEP = 4_000_000
 _CHARACTERS_PER_STEP = 100_000
 _CHARACTERS_PER_PAIR = 64
-"""What a pair costs however short it is."""
+"""Fixed cost of a pair, even of short texts."""
 
 
 class _PairwiseUtilities(NamedTuple):
-    """U texts that can be compared with each other.
+    """Pairwise utilities of U texts.
 
     Attributes:
-        utilities: from numbers of texts [C] and of references [R] to utilities [C, R].
-        sizes: of the texts, by which what comparing takes grows [U].
-        squared: whether it grows by the size of the reference too.
-        most: sizes in a step, or products of sizes, which then takes a millisecond or so.
+        utilities: maps indices of texts [C] and references [R] to utilities [C, R].
+        sizes: sizes of the texts, which determine the cost of a comparison [U].
+        squared: True if the cost is the product of the sizes of text and reference, False if it is the text's size.
+        most: maximum cost per step, about a millisecond.
     """
 
     utilities: Callable[[_IntArray, _IntArray], _Scores]
@@ -77,7 +77,7 @@ class _PairwiseUtilities(NamedTuple):
     most: int
 
     def blocks(self) -> Iterator[tuple[_IntArray, _IntArray]]:
-        """All pairs of texts and references, in blocks of a step each or one pair."""
+        """Yield all pairs of texts and references, in blocks of one step or one pair."""
         everyone = np.arange(len(self.sizes))
         costs = self.sizes if self.squared else np.ones(len(self.sizes))
         for references in _blocks_by_cost(everyone, costs * self.sizes.sum(), self.most):
@@ -86,7 +86,7 @@ class _PairwiseUtilities(NamedTuple):
 
 
 def _blocks_by_cost(numbers: _IntArray, costs: npt.NDArray[np.float64], most: int) -> Iterator[_IntArray]:
-    """Numbers in runs that cost no more than the most, or of one."""
+    """Group numbers into runs that cost at most `most`, or have one member."""
     ends, begin = np.cumsum(costs), 0
     while begin < len(numbers):
         spent = ends[begin] - costs[begin]
@@ -96,21 +96,21 @@ def _blocks_by_cost(numbers: _IntArray, costs: npt.NDArray[np.float64], most: in
 
 
 def expected_utilities(texts: Sequence[str], posteriors: npt.ArrayLike, utility: Utility) -> Steps[_Scores]:
-    """Average agreement of each candidate with the list; choose the first of the largest.
+    """Compute the expected utility of each candidate against the list, in bounded steps; the work grows with C².
 
-    There is a stop after every bounded piece: the work grows with C².
+    The largest wins, the first of equal ones.
 
     Args:
-        texts: the candidates; equal ones count as one, with the mass of all; at least one.
-        posteriors: of each, or weights in proportion to them [C].
-        utility: `wer`, minus the number of word errors; `chrf`, sentence chrF; `bleu`, sentence BLEU, with its
-            effective order; both in percent, as sacrebleu has them.
+        texts: the candidates, at least one; equal ones count as one, with their total mass.
+        posteriors: posterior of each, or proportional weights [C].
+        utility: `wer`, minus the number of word errors; `chrf`, sentence chrF; `bleu`, sentence BLEU with effective
+            order; both in percent, as in sacrebleu.
 
     Returns:
         Expected utility of each candidate, itself included [C]; larger is better.
 
     Raises:
-        InvalidInputError: a text has too many words to be compared.
+        InvalidInputError: a text has too many words.
     """
     first, of_candidate, mass = merge_equal_candidates(texts, posteriors)
     distinct_texts = [texts[index] for index in first]
@@ -126,7 +126,7 @@ def expected_utilities(texts: Sequence[str], posteriors: npt.ArrayLike, utility:
 
 
 def load_ngram_kernels() -> None:
-    """Load the compiled code that `chrf` and `bleu` need, which takes a second the first time."""
+    """Load the compiled kernels for `chrf` and `bleu`, which takes a second the first time."""
     importlib.import_module("models.reranking.metrics.ngram_overlap")
 
 
@@ -135,8 +135,8 @@ def _wer_utilities(texts: Sequence[str]) -> Steps[_PairwiseUtilities]:
     longest = max(map(len, spelled))
     if longest > MAX_COMPARED_WORDS:
         raise InvalidInputError(
-            f"a candidate has {longest} words; where the words of each are compared with those of each, at most "
-            f"{MAX_COMPARED_WORDS} are accepted",
+            f"a candidate has {longest} words; comparing the words of all pairs of candidates accepts at most "
+            f"{MAX_COMPARED_WORDS}",
             parameter="candidates",
         )
 
@@ -145,13 +145,13 @@ def _wer_utilities(texts: Sequence[str]) -> Steps[_PairwiseUtilities]:
             np.float64
         )
 
-    # 64 words of the longer text are compared with a word of the other at once
+    # the kernel compares 64 words of the longer text with a word of the other at once
     sizes = np.array([len(text) + 8.0 for text in spelled])
     return _PairwiseUtilities(utilities, sizes, squared=True, most=_WORD_PAIRS_PER_STEP)
 
 
 def _ngram_utilities(texts: Sequence[str], utility: Literal["chrf", "bleu"]) -> Steps[_PairwiseUtilities]:
-    from models.reranking.metrics import ngram_overlap  # compiles kernels: only where it is asked for
+    from models.reranking.metrics import ngram_overlap  # imported on demand because it compiles kernels
 
     count = ngram_overlap.count_character_ngrams if utility == "chrf" else ngram_overlap.count_word_ngrams
     counts, chrf = (yield from count(texts)), ngram_overlap.ChrF()
@@ -170,17 +170,17 @@ def _ngram_utilities(texts: Sequence[str], utility: Literal["chrf", "bleu"]) -> 
 
 _WORD = re.compile(r"\S+")
 _ALIGNMENT_CELLS_PER_STEP = 2_000_000
-"""Of the candidate times those of others: what aligning them takes grows so."""
+"""Alignment cells per step: words of the candidate times words of the others."""
 
 
 class WordPosterior(NamedTuple):
-    """A word of a candidate.
+    """Word of a candidate with its confidence.
 
     Attributes:
-        text: what stands between white space.
-        start: where it starts in the candidate's text, in characters.
-        end: where it ends.
-        confidence: posterior mass of candidates with this word at this place, from 0 to 1.
+        text: text between white space.
+        start: its start in the candidate's text, in characters.
+        end: its end.
+        confidence: posterior mass of the candidates with this word at this position, from 0 to 1.
     """
 
     text: str
@@ -192,17 +192,17 @@ class WordPosterior(NamedTuple):
 def word_confidences(
     texts: Sequence[str], posteriors: npt.ArrayLike, chosen: int
 ) -> Steps[list[WordPosterior]]:
-    """Confidence of each word of a candidate, in order; 1 exactly where all candidates agree.
+    """Compute the confidence of each word of a candidate, in order; exactly 1 if all candidates agree.
 
-    There is a stop after every bounded piece: aligning long texts takes its time.
+    Long texts are aligned in bounded steps.
 
     Args:
         texts: the candidates.
-        posteriors: of each, or weights in proportion to them [C].
-        chosen: number of the candidate asked about.
+        posteriors: posterior of each, or proportional weights [C].
+        chosen: index of the candidate.
 
     Raises:
-        InvalidInputError: there are more distinct words than can be compared.
+        InvalidInputError: too many distinct words.
     """
     spans = yield from map_in_steps(texts, lambda text: [*_WORD.finditer(text)], size=len)
     strings = yield from words_as_characters([match[0] for match in words] for words in spans)
@@ -217,7 +217,7 @@ def word_confidences(
 def _agreement_masses(
     pivot: str, compared_texts: Sequence[str], posteriors: npt.NDArray[np.float64]
 ) -> Steps[list[float]]:
-    """Mass of the others that have each unit of the pivot where an alignment puts it."""
+    """Compute, for each unit of the pivot, the mass of the texts whose alignment has the same unit there."""
     lost: list[int] = []
     masses: list[float] = []
     aligned = 0

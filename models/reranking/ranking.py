@@ -1,8 +1,8 @@
 """Log-linear ranking of candidates, total = Σ_f w_f · feature_f, and weight profiles.
 
 Weights are signed and totals are not normalised: only the order of a list's candidates counts.
-Weights of `words` and `tokens` are insertion bonuses, a negative one of `unk` is a penalty for
-unknown words. A negative weight of a model subtracts what is known already, such as the language
+Weights of `words` and `tokens` are insertion bonuses, and a negative weight of `unk` is a penalty for
+unknown words. A negative weight of a model subtracts its contribution, such as that of the language
 model inside a recogniser (density ratio, McDermott et al. 2019).
 
 A profile is a named set of tuned weights, with the models and the metric that they were tuned for.
@@ -22,37 +22,37 @@ from models.reranking import features
 from models.reranking.features import COMPUTED_FEATURES, LM, LM_SUM, feature_model
 
 MAX_POSTERIOR_SCALE = 1e6
-"""What totals may be multiplied by, at most."""
+"""Maximum factor of totals."""
 
 
 def scaled_posteriors(totals: npt.NDArray[np.float64], scale: float = 1.0) -> npt.NDArray[np.float64]:
-    """exp(scale · total) of each candidate, normalised over the list [C]: all alike at 0, the sharper the larger."""
+    """exp(scale · total) of each candidate, normalised over the list [C]: uniform at scale 0, sharper if larger."""
     mass: npt.NDArray[np.float64] = np.exp(scale * (totals - totals.max()))
     mass /= mass.sum()
     return mass
 
 
 def rank_by(values: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-    """Order candidates by falling value [C], such as an expected utility; equal ones stay in the order they came in."""
+    """Order candidates by descending value [C], such as an expected utility; equal ones keep their order."""
     return np.argsort(-values, kind="stable")
 
 
 MAX_LENGTH_EXPONENT = 4.0
 MAX_WEIGHT = 1e6
-"""Beyond it, in either direction, totals would no longer be exact."""
+"""Maximum magnitude of a weight; beyond it, totals would be inexact."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLinearModel:
-    """Weights of the features; a feature without a weight does not count.
+    """Feature weights; features without a weight do not count.
 
     Attributes:
-        weights: signed, by feature.
-        length_exponent: `lm` is divided by `tokens` to this power: 0 takes the sum of the tokens'
+        weights: signed weights by feature.
+        length_exponent: `lm` is divided by `tokens` to this power: 0 uses the sum of the tokens'
             log-probabilities, 1 their mean.
 
     Raises:
-        InvalidInputError: a weight or the exponent is outside its limits.
+        InvalidInputError: a weight or the exponent is out of range.
     """
 
     weights: Mapping[str, float] = field(default_factory=lambda: {LM: 1.0})
@@ -71,14 +71,14 @@ class LogLinearModel:
             )
 
     def check(self, models: Collection[str]) -> None:
-        """Refuse weights of what can be neither computed nor given.
+        """Check that every weighted feature can be computed or given.
 
         Args:
-            models: what further models are called.
+            models: names of the further models.
 
         Raises:
-            InvalidInputError: a weight is of a model that does not score, of a derived feature that there is not, or
-                of undivided sums where nothing is divided.
+            InvalidInputError: a weight is for an unknown model, an unknown derived feature, or an undivided sum
+                without a length exponent.
         """
         for name in self.weights:
             model = feature_model(name)
@@ -86,18 +86,18 @@ class LogLinearModel:
                 called = ", ".join(sorted(models)) or "none"
                 raise _weight_error(
                     name,
-                    f"weights.{name} is given, but no model is called {model!r}; those that are: {called}",
+                    f"weights.{name} is given, but there is no model {model!r}; models: {called}",
                 )
             if name.partition(":")[0] == LM_SUM and not self.length_exponent:
                 raise _weight_error(
-                    name, f"weights.{name} is given, but without length_exponent the sum is the feature {LM}"
+                    name, f"weights.{name} requires length_exponent; without it, the sum is the feature {LM}"
                 )
             if features.is_derived(name):
                 features.check_derived(name)
 
     @property
     def given(self) -> tuple[str, ...]:
-        """The features that must be given with every candidate, because weights need them."""
+        """Features that every candidate must have, because weights need them."""
         needed = dict.fromkeys(
             features.base_feature(name) if features.is_derived(name) else name for name in self.weights
         )
@@ -106,13 +106,13 @@ class LogLinearModel:
         )
 
     def totals(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """The weighted sum of each candidate's features [N].
+        """Compute the weighted sum of each candidate's features [N].
 
         Args:
-            values: of the features that have weights, in the order of the weights [N, W].
+            values: values of the weighted features, in the order of the weights [N, W].
         """
         totals = np.zeros(len(values))
-        for index, weight in enumerate(self.weights.values()):  # one by one: the same sum in whatever company
+        for index, weight in enumerate(self.weights.values()):  # not a matrix product, which rounds by batch
             totals += weight * values[:, index]
         return totals
 
@@ -174,13 +174,13 @@ class Profile(BaseModel):
     @field_validator("figures")
     @classmethod
     def _are_json(cls, figures: dict[str, Any]) -> dict[str, Any]:
-        json.dumps(figures, allow_nan=False)  # a ValueError where one is no number, which no reply could hold
+        json.dumps(figures, allow_nan=False)  # raises ValueError for NaN and infinity
         return figures
 
     def weighting(self) -> LogLinearModel:
-        """The weights as a model.
+        """Return the weights as a model.
 
         Raises:
-            InvalidInputError: one is outside its limits.
+            InvalidInputError: a weight or the exponent is out of range.
         """
         return LogLinearModel(weights=self.weights, length_exponent=self.length_exponent)

@@ -1,4 +1,4 @@
-"""Every benchmark runs without arguments, and `make bench` goes through all of them whatever becomes of one."""
+"""Every benchmark runs without arguments, and `make bench` runs all of them even if one fails."""
 
 import argparse
 import importlib
@@ -18,7 +18,7 @@ MADE_UP = {
 
 
 class ParsedError(Exception):
-    """Raised instead of running: all arguments could be left out."""
+    """Raised instead of running: every argument has a default."""
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def driver(monkeypatch):
 
 @pytest.fixture
 def run(driver, monkeypatch, tmp_path, capfd):
-    """Runs the driver over made-up benchmarks: its status, the lines of its table by name, and the last."""
+    """Run the driver over made-up benchmarks; return its status, the table's lines by name, and the last line."""
     for name, source in MADE_UP.items():
         (tmp_path / f"{name}.py").write_text(source)
     plans = {"bench_a": driver.Plan(headline="peer"), "bench_e": driver.Plan(long_only="it takes hours")}

@@ -1,4 +1,4 @@
-"""Every error has an HTTP answer, light imports stay light, and conventions of the service's source hold."""
+"""Every error has an HTTP status, light imports stay light, and the service's source follows its conventions."""
 
 import inspect
 import re
@@ -19,7 +19,7 @@ KINDS = [
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_error_is_answered_on_purpose(kind):
-    """By its own entry, or that of a class above it other than the root."""
+    """Each error has its own entry, or a base class other than the root has one."""
     assert kind is LanguageModelError or any(
         above in ERROR_STATUSES
         for above in kind.__mro__
@@ -46,7 +46,7 @@ def test_statuses_are_errors_and_codes_are_own(kind):
     ],
 )
 def test_heavy_packages_are_not_imported(module, unwanted):
-    """A server without neural models starts without torch; a client needs httpx and pydantic alone."""
+    """A server without neural models starts without torch; a client needs only httpx and pydantic."""
     code = f"import sys, {module}; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code],

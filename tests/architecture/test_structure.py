@@ -1,4 +1,4 @@
-"""The product's modules: their number and size, who imports them, no cycles, names made of the glossary's words."""
+"""Product modules: number, size, importers, no cycles, and names that use the glossary's words."""
 
 import ast
 import functools
@@ -15,16 +15,16 @@ MAX_MODULES = 290
 MIN_MEDIAN_LINES = 180
 MAX_LINES = 800
 MAX_LONELY_SHARE = 0.35
-"""Of modules with at most one importer."""
+"""Maximum share of modules that at most one other module imports."""
 MAX_BYTES_PER_LINE = 42
 NO_BEGINNING = re.compile(r"(What|How|Where|When|Who|Whom|Which|Whose|Whether|Why|That|If|So|Some|They|It)\b")
-"""No docstring begins so: a noun or a verb says what the thing is."""
+"""First words that docstrings avoid: a docstring begins with a noun or a verb."""
 CLIENT = "service/client/"
-"""Its public names are those of what it asks for: `service.client.RerankOptions` is what a caller sends."""
+"""Exempt from unique class names: its classes mirror the service's, as `service.client.RerankOptions` does."""
 
 
 class Source(NamedTuple):
-    """A file of the product, its text and its syntax tree."""
+    """Source file of the product: path, text and syntax tree."""
 
     path: str
     text: str
@@ -32,30 +32,30 @@ class Source(NamedTuple):
 
     @property
     def module(self):
-        """Its dotted name."""
+        """Dotted module name."""
         return self.path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
 
     @property
     def is_package(self):
-        """Whether it is an `__init__.py`."""
+        """True if the file is an `__init__.py`."""
         return self.path.endswith("__init__.py")
 
 
 @functools.cache
 def read_sources():
-    """All Python files of the product, read when the first test needs them."""
+    """Read all Python files of the product, on first use."""
     files = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
     texts = {path: path.read_text(encoding="utf-8") for path in files}
     return [Source(path.relative_to(ROOT).as_posix(), text, ast.parse(text)) for path, text in texts.items()]
 
 
 def read_modules():
-    """All but packages' `__init__`."""
+    """Return all sources except the packages' `__init__.py`."""
     return [source for source in read_sources() if not source.is_package]
 
 
 def imported_names(source):
-    """Dotted names that a file imports, also where the import is deferred or for type checking only."""
+    """Yield the dotted names that a file imports, deferred and type-checking imports included."""
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -65,13 +65,13 @@ def imported_names(source):
 
 
 def import_graph(sources):
-    """The modules that each module imports."""
+    """Map each module to the modules that it imports."""
     known = {source.module for source in sources}
     return {source.module: set(imported_names(source)) & known - {source.module} for source in sources}
 
 
 def find_cycle(graph):
-    """Modules that import one another in a circle; empty if there are none."""
+    """Return the modules of an import cycle, or an empty list."""
     done, path = set(), []
 
     def visit(module):
@@ -94,7 +94,7 @@ def test_a_cycle_is_found():
 
 
 def test_no_modules_import_one_another():
-    """Deferred imports, those for type checking and packages' `__init__` count."""
+    """Deferred imports, type-checking imports and the packages' `__init__.py` count."""
     assert find_cycle(import_graph(read_sources())) == []
 
 
@@ -111,7 +111,7 @@ def test_lines_are_not_squeezed():
 
 
 def test_most_modules_are_shared():
-    """One that a single other module imports is often a part of that one."""
+    """A module with a single importer is often a part of that importer."""
     graph = import_graph(read_modules())
     importers = {module: sum(module in imports for imports in graph.values()) for module in graph}
     lonely = [module for module, count in importers.items() if count <= 1]
@@ -119,7 +119,7 @@ def test_most_modules_are_shared():
 
 
 def public_classes(source):
-    """Names of the classes that a file defines for others."""
+    """Return the names of the public classes that a file defines."""
     found = (node.name for node in source.tree.body if isinstance(node, ast.ClassDef))
     return [name for name in found if not name.startswith("_")]
 
@@ -134,7 +134,7 @@ def test_a_class_name_means_one_thing():
 
 
 def words_of(name):
-    """The words of a name: `HTTPServer_pool2` has `http`, `server` and `pool`."""
+    """Return the lower-case words of a name: `HTTPServer_pool2` has `http`, `server` and `pool`."""
     return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)]
 
 
@@ -145,7 +145,7 @@ def test_names_are_taken_apart():
 
 
 def read_words():
-    """The words that names are made of, and those that they avoid."""
+    """Return the words allowed in names, and the words to avoid."""
     terms = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
     field = {word for row in re.findall(r"^\| ([^|]+) \|", terms, re.MULTILINE) for word in words_of(row)}
     text = re.sub(
@@ -172,7 +172,7 @@ ENDINGS = {
 
 
 def is_known(word):
-    """Whether a word stands in the glossary, be it in another form: `scorers` for `score`."""
+    """True if the glossary has the word, perhaps in another form: `scorers` for `score`."""
     if word in KNOWN or len(word) == 1:
         return True
     for ending, instead in ENDINGS.items():
@@ -216,7 +216,7 @@ def test_docstrings_begin_with_a_verb_or_a_noun():
 
 
 def test_everything_is_caught_in_few_places():
-    """The engine's steps, the last resort, and where libraries raise anything or what was acquired is given back."""
+    """Exceptions: engine steps, the last resort, libraries that raise anything, and releasing of resources."""
     everything = re.compile(r"except (Base)?Exception\b|except:")
     assert {
         source.path: len(everything.findall(source.text))

@@ -1,11 +1,11 @@
-"""Keystrokes through HTTP: people who type lines of the novels letter by letter, alone and several at once.
+"""Keystrokes over HTTP: typists enter lines of the novels letter by letter, alone and several at once.
 
     GRAMOPHONE_DATA=… python tests/benchmarks/bench_autocomplete.py [--registry DIR] [--model NAME …] [--keys 1500]
         [--typists 4]
 
-Closed loop with a pause: each typist sends the text so far with a session of its own, waits for the answer, and
-presses the next key so many milliseconds after the last. A space makes the model read a word more; other keys find
-what it said already. Times are those of the client; the server's own, from its metrics, stand beside them. In an
+Closed loop with a pause: each typist sends the text so far in a session of its own, waits for the reply, and presses
+the next key a fixed interval after the last. After a space the model reads one more word; other keys reuse its
+cached output. The client measures the times; the server's own, from its metrics, are printed beside them. In an
 empty registry the quickstart's models are trained first. Nothing is written outside it, or a temporary folder.
 """
 
@@ -30,7 +30,7 @@ from preparation import (
 
 
 async def typist(client, model, number, lines, keys, pause_s):
-    """Type until so many keys are pressed; for each, whether it began a word, and how long its answer took."""
+    """Type a number of keys; for each, return True if it began a word, and the seconds until its reply."""
     times = []
     for line in lines:
         for end in range(1, len(line) + 1):
@@ -47,7 +47,7 @@ async def typist(client, model, number, lines, keys, pause_s):
 
 
 async def type_together(port, model, lines, *, typists, keys, pause_s):
-    """The times of all keys of several typists, each with lines of their own."""
+    """Return the times of all keys of several typists, each with separate lines."""
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
         await typist(client, model, "warm-up", lines[:2], 20, 0)
         tasks = [
@@ -58,7 +58,7 @@ async def type_together(port, model, lines, *, typists, keys, pause_s):
 
 
 def server_buckets(port):
-    """Upper ends of the server's buckets of seconds, and the requests for completions in each and those below."""
+    """Return the server's cumulative latency histogram: upper bucket bounds in seconds, and completion requests."""
     wanted = 'gramophone_e2e_request_latency_seconds_bucket{handler="/v1/autocomplete",le="'
     text = httpx.get(f"http://127.0.0.1:{port}/metrics").text
     found = [line.removeprefix(wanted).split('"} ') for line in text.splitlines() if line.startswith(wanted)]
@@ -66,7 +66,7 @@ def server_buckets(port):
 
 
 def at_server(before, after, percent):
-    """A percentile of the server's own times in milliseconds, as straight lines within buckets give it."""
+    """Return a percentile of the server's times in milliseconds, interpolated linearly within buckets."""
     ends, counts = after[:-1, 0], after[:-1, 1].copy()
     if len(before):
         counts -= before[:-1, 1]
@@ -75,7 +75,7 @@ def at_server(before, after, percent):
 
 
 def show(title, times, before, after):
-    """Print the percentiles, and those of keys that begin a word."""
+    """Print the percentiles of all keys and the median of keys that begin a word."""
     every = 1e3 * np.array([took for _, took in times])
     spaces = 1e3 * np.array([took for is_space, took in times if is_space])
     client = "  ".join(f"p{p} {np.percentile(every, p):6.2f}" for p in (50, 90, 99))

@@ -1,11 +1,11 @@
-"""What to plan with: requests that one core answers, latency at half of the peak, and memory, by model and endpoint.
+"""Capacity figures: requests per core-second, latency at half of the peak, and memory, by model and endpoint.
 
     python tests/benchmarks/bench_capacity.py [--registry DIR] [--model mixture] [--text FILE.xz] [--seconds 4]
         [--clients 16]
 
-The peak is that of a closed loop. Requests a core-second are counted by the service's own processor time, so that
-the generator, which has the same cores, and whatever else the machine does change them little. Latency is that of an
-open loop at half of the peak, from when a request was due. In an empty registry the quickstart's models are trained
+A closed loop gives the peak. Requests per core-second are divided by the service's own processor time, so the
+generator, which shares the cores, and other load on the machine hardly change them. Latency comes from an open loop
+at half of the peak, counted from when a request was due. In an empty registry the quickstart's models are trained
 first.
 """
 
@@ -30,7 +30,7 @@ MIB = 2**20
 
 
 def requests(workload, texts, model):
-    """What is asked; of a rerank request 100 candidates, of a generation 32 tokens."""
+    """Requests of a workload: a rerank request has 100 candidates, a generation 32 tokens."""
     if workload != "autocomplete":
         return workload_requests(workload, WorkloadOptions(texts=texts, model=model))
     prefixes = itertools.islice(typed_prefixes(itertools.cycle(texts)), 2048)
@@ -40,13 +40,13 @@ def requests(workload, texts, model):
 
 
 def cpu_s(pid):
-    """Processor time that a process has taken, in user and system mode together."""
+    """Processor seconds that a process has used, in user and system mode together."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(") ")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
 
 def memory_bytes(pid):
-    """Resident memory of a process, and its part that no other process could share."""
+    """Resident memory of a process, and its private part."""
     text = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
     sizes = {
         line.split(":")[0]: int(line.split()[1]) * 1024 for line in text.splitlines() if line.endswith("kB")

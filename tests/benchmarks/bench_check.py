@@ -1,10 +1,10 @@
-"""How long /v1/check takes for a sentence of twenty words, beside /v1/score of the same sentence.
+"""Latency of /v1/check for a sentence of twenty words, beside /v1/score of the same sentence.
 
     GRAMOPHONE_DATA=… python tests/benchmarks/bench_check.py [--registry FOLDER --models kn5,mix] [--count 200]
 
-One request after the other over one connection, each with another sentence, every other word of which may be looked up
-for the first time. In an empty registry an n-gram model of order 5 and a mixture with a barely trained LSTM
-are made, of the novels or else as the quickstart does: the time depends on the size of a model, not on how good it is.
+Requests go one after the other over one connection, each with a new sentence; up to half of its words are looked up
+for the first time. In an empty registry an n-gram model of order 5 and a mixture with a barely trained LSTM are
+built, from the novels or else as the quickstart does: latency depends on a model's size, not on its quality.
 """
 
 import argparse
@@ -31,14 +31,14 @@ WORDS = 20
 
 
 def sentences(data, count):
-    """So many sentences of twenty words, cut from longer ones."""
+    """Return a number of sentences of twenty words, cut from longer ones."""
     words = [text.split() for text in typed_texts(data)]
     long = [" ".join(text[:WORDS]) for text in words if len(text) >= WORDS]
     return [long[k % len(long)] for k in range(count)]
 
 
 def measure(http, path, bodies):
-    """Milliseconds that each request takes, sorted."""
+    """Return the milliseconds of each request, sorted."""
     took = []
     for body in bodies:
         began = time.perf_counter()
@@ -48,7 +48,7 @@ def measure(http, path, bodies):
 
 
 def compare(http, model, texts):
-    """Print both endpoints' times with one model."""
+    """Print the times of both endpoints with one model."""
     measure(http, "/v1/check", [{"text": texts[0], "model": model}])  # builds what is built once
     check = measure(http, "/v1/check", [{"text": text, "model": model} for text in texts])
     score = measure(

@@ -1,11 +1,11 @@
-"""What a request is told in company, and what is left of those who hang up.
+"""Replies under concurrent load, and resources left behind by clients that disconnect.
 
     GRAMOPHONE_DATA=… python tests/benchmarks/bench_company.py [--requests 10000]
 
-First the same scoring request, `--equal` times, alone and beside 64 clients who score, re-rank, generate and
-type: all answers must be the same bytes. Then many requests of which three in ten hang up after a random time:
-afterwards nothing may be under way, and memory, threads and open files are those of before. Figures are printed;
-anything that is not so ends the run with an error. Nothing is written outside a temporary folder.
+First the same scoring request runs `--equal` times, alone and beside 64 clients that score, re-rank, generate and
+type: all replies must have the same bytes. Then three in ten of many requests are abandoned after a random time:
+afterwards no request may be under way, and memory, threads and open files must be back at their earlier values.
+The benchmark prints the figures and exits with an error if a check fails. It writes only to a temporary folder.
 """
 
 import argparse
@@ -35,11 +35,11 @@ from service.bench.plan import Request, Target
 from service.bench.workloads import WorkloadOptions, workload_requests
 
 _EQUAL = 20
-"""Connections over which the equal requests come."""
+"""Number of connections that send the equal requests."""
 
 
 def mixed(texts, generator):
-    """Requests of every kind, for ever."""
+    """Yield requests of every kind, endlessly."""
     lists = workload_requests(
         "rerank", WorkloadOptions(texts=texts, model="mixture", seed=generator.randrange(1000)), 50
     )
@@ -54,19 +54,19 @@ def mixed(texts, generator):
 
 
 def request(endpoint, **body):
-    """A request to the mixture, unless it names another model."""
+    """Return a request to the mixture, unless another model is named."""
     return Request(f"/v1/{endpoint}", json.dumps({"model": "mixture", **body}).encode())
 
 
 async def answer(connection, asked):
-    """The body of the answer, which must be one."""
+    """Return the body of a reply, which must succeed."""
     reply = await connection.send(asked)
     assert (reply.status, reply.error) == (200, None), reply.body
     return reply.body
 
 
 async def company(target, texts, count):
-    """Equal requests beside 64 clients; how many different answers there are, the idle one included."""
+    """Send equal requests beside 64 clients; all replies, the idle one included, must be equal."""
     stop = False
 
     async def client(seed):
@@ -95,7 +95,7 @@ async def company(target, texts, count):
 
 
 async def hang_ups(target, texts, count):
-    """Requests of which three in ten end when the client hangs up."""
+    """Send requests; the client abandons three in ten."""
     generator = random.Random(0)
     requests = mixed(texts, generator)
     gone = 0
@@ -121,7 +121,7 @@ async def hang_ups(target, texts, count):
 
 
 def state_of(port, pid):
-    """Requests under way, resident MiB, threads and open files of the service."""
+    """Return the service's requests under way, resident MiB, threads and open files."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as reply:
         lines = dict(line.rsplit(" ", 1) for line in reply.read().decode().splitlines() if line[0] != "#")
     under_way = sum(float(lines[f"gramophone_num_requests_{what}"]) for what in ("waiting", "running"))

@@ -1,10 +1,9 @@
-"""What the search for completions costs besides the model.
+"""Cost of the search for completions, without the model.
 
     GRAMOPHONE_DATA=… python tests/benchmarks/bench_completion.py [--texts 200]
 
-Beginnings of held-out lines of the novels (without the public data: of Python's documentation) are completed by n-gram
-models of order 5, of words and of pieces. A row is a distribution that the search looks at. Times are CPU times of one
-thread.
+N-gram models of order 5, of words and of pieces, complete prefixes of held-out lines of the novels (without the public
+data: of Python's documentation). A row is a distribution that the search reads. Times are CPU times of one thread.
 """
 
 import argparse
@@ -25,21 +24,21 @@ from training.tokenizer import TokenizerSettings, encode_corpus, learn_tokenizer
 
 
 def lines_of(data, split):
-    """Lines to train with, or others to complete."""
+    """Return the lines of a split: some to train with, others to complete."""
     if data is None:
         return novels_or_documentation(None)[split]
     return read_lines(data / "novels-1m" / f"{split}.txt.xz")
 
 
 def trained(kind, lines):
-    """A tokenizer and an n-gram model of its tokens."""
+    """Return a tokenizer and an n-gram model over its tokens."""
     tokenizer = learn_tokenizer(TokenizerSettings(kind=kind), lines, progress=Silent())
     corpus = encode_corpus(tokenizer, lines, progress=Silent())
     return tokenizer, estimate(corpus, tokenizer.vocabulary, order=5, progress=Silent()).model
 
 
 class Stopwatch:
-    """Adds up CPU times."""
+    """Sums CPU times."""
 
     def __init__(self):
         self.total_s = 0.0
@@ -52,7 +51,7 @@ class Stopwatch:
 
 
 def search(model, tokens, typed, state, log_probs, **options):
-    """Rows looked at, seconds of the first look, of all, of the model, and the share left unexplored."""
+    """Return rows read, seconds of the first read, of the search, of the model, and the unexplored mass."""
     own, models = Stopwatch(), Stopwatch()
     found = own(CompletionSearch, tokens, typed.spelled, CompletionSettings(**options))
     own(found.update, state, log_probs)

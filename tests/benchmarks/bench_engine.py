@@ -1,9 +1,9 @@
-"""32 generations at once over HTTP, beside a bare loop that steps and samples the same model at batch 32.
+"""32 concurrent generations over HTTP, beside a bare loop that steps and samples the same model at batch 32.
 
     python tests/benchmarks/bench_engine.py [--precision int8] [--hidden-size 512] [--vocab-size 16000]
 
-The model is random: every text goes on to its limit. The bare loop runs in a process of its own that does
-nothing else; the service and its clients share the machine with each other. Rounds alternate; read the ratios.
+The model is random: every text runs to its limit. The bare loop has a process of its own; the service and its
+clients share the machine. Rounds alternate; read the ratios.
 Nothing is written outside a temporary folder.
 """
 
@@ -36,7 +36,7 @@ ROWS = 32
 
 
 def publish(root, layers, hidden, vocab_size):
-    """A random LSTM under the name `m`."""
+    """Publish a random LSTM under the name `m`."""
     torch.manual_seed(0)
     vocabulary = Vocabulary([f"w{i}" for i in range(vocab_size - 3)])
     config = NetworkConfig(cell="lstm", layers=layers, embedding_size=hidden, hidden_size=hidden)
@@ -48,7 +48,7 @@ def publish(root, layers, hidden, vocab_size):
 
 
 def bare_loop(registry, precision, tokens):
-    """Tokens per second of a loop that steps and draws, 32 rows at once."""
+    """Return the tokens per second of a loop that steps and samples 32 rows at once."""
     path = LocalRegistry(Path(registry)).resolve("m").path
     model = load_checkpoint(path, device="cpu", precision=precision).model
     random = np.random.default_rng(0)
@@ -67,7 +67,7 @@ def bare_loop(registry, precision, tokens):
 
 
 async def generate(port, tokens, stream):
-    """One connection's request; how many tokens came."""
+    """Send one generation over a connection; return its number of tokens."""
     connection = await Connection.open(Target.parse(f"http://127.0.0.1:{port}"))
     body = {"prompt": "w5 w6", "max_tokens": tokens, "ignore_eos": True, "stream": stream, "seed": 1}
     reply = await connection.send(Request("/v1/generate", json.dumps(body).encode()))
@@ -77,7 +77,7 @@ async def generate(port, tokens, stream):
 
 
 async def served(port, tokens, stream):
-    """Tokens per second of 32 requests at once."""
+    """Return the tokens per second of 32 concurrent requests."""
     began = time.perf_counter()
     counts = await asyncio.gather(*(generate(port, tokens, stream) for _ in range(ROWS)))
     return sum(counts) / (time.perf_counter() - began)

@@ -1,11 +1,10 @@
-"""Every family's small recipe on one text, from training to an answer over HTTP: a table for comparison.
+"""Every family's small recipe on one text, from training to a reply over HTTP: a table for comparison.
 
     GRAMOPHONE_DATA=… python tests/benchmarks/bench_families.py [--epochs 3] [--set KEY=VALUE ...]
 
-Each recipe is trained by the command line, published, evaluated with the state carried across lines, and
-asked for a score by a service that holds them all. Without the public data the text is Python's own
-documentation. All goes to a temporary folder unless --registry names one; what lies there already is not
-trained again.
+The command line trains and publishes each recipe and evaluates it with the state carried across lines; a service
+with all models then scores a sentence. Without the public data the text is Python's own documentation. Output goes
+to a temporary folder unless --registry names one; models that are already there are not trained again.
 """
 
 import argparse
@@ -25,7 +24,7 @@ RECIPES = ("ngram", "feed-forward", "elman", "mingru", "gru", "lstm", "mixture")
 
 
 def publish(recipe, registry, data, epochs, settings):
-    """Train and publish; whatever is published already stays."""
+    """Train and publish a recipe, unless it is published."""
     texts = [] if data is None else [f"--{part}={data / f'{part}.txt.xz'}" for part in ("valid", "test")]
     corpus = [] if data is None else [f"--corpus={data / 'train.txt.xz'}"]
     bounds = () if recipe == "ngram" else ("--set", f"train.epochs={epochs}")
@@ -43,7 +42,7 @@ def evaluated(recipe, registry, data):
 
 
 def ask_all(registry, recipes):
-    """What a service that holds all models says of one sentence: log-probability and milliseconds by recipe."""
+    """Score one sentence with all models of a service: log-probability and milliseconds by recipe."""
     port = free_port()
     command = [*GRAMOPHONE, "serve", "--registry", str(registry), "--port", str(port)]
     server = subprocess.Popen(command, **QUIET)

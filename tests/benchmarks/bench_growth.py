@@ -1,11 +1,11 @@
-"""How many different n-grams a text has as it grows, by order: what a corpus past memory has to be planned with.
+"""Number of distinct n-grams of a growing text, by order: planning figures for a corpus larger than memory.
 
     GRAMOPHONE_DATA=… python tests/benchmarks/bench_growth.py [--order 5] [--parts 5] [--sentences N]
 
 Counts are of the novels' training text (without the public data: of Python's documentation), its first part, twice as
-much, and so on. The exponent is that of Heaps' law,
-distinct = K·N^β, between neighbouring points. It falls with every doubling, so it bounds what a larger text
-of the same kind has from above; other kinds of text (the web, many languages) have more.
+much, and so on. The exponent is that of Heaps' law, distinct = K·N^β, between neighbouring points.
+It falls with every doubling, so it is an upper bound for a larger text of the same kind; other kinds of text (the
+web, many languages) have more.
 """
 
 import argparse
@@ -24,7 +24,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--order", type=int, default=5)
     parser.add_argument("--parts", type=int, default=5)
-    parser.add_argument("--sentences", type=int, default=None, help="of all; every one if left out")
+    parser.add_argument("--sentences", type=int, default=None, help="number of sentences; all by default")
     given = parser.parse_args()
     lines = novels_or_documentation(data_folder(), given.sentences)["train"]
     tokenizer = learn_tokenizer(TokenizerSettings(), lines)

@@ -1,14 +1,14 @@
-"""A keystroke beside eight clients who send small bodies that ask for much work.
+"""Keystroke latency beside eight clients that send small but expensive requests.
 
     python tests/benchmarks/bench_heavy_company.py [--old CHECKOUT --pairs 10] [--seconds 4] [--model ngram …]
         [--company beams …] [--registry DIR] [--json FILE]
 
-One client types lines letter by letter and asks /v1/autocomplete after each, 10 ms after the answer to the last; the
-company asks the same model, each of its clients again as soon as it is answered: beams of 64, 64 samples, the best of
-64, 3,100 contexts in a body under 16 KiB, and minimum Bayes risk over lists of 300 candidates × 300 words. With
-`--old` a service of another checkout runs too, and both are measured by turns, so that ratios hold whatever else the
-machine does. Printed are medians over the rounds with 95 % intervals (bootstrap over rounds). In an empty
-registry the quickstart's models are trained first. Nothing is written outside it, or a temporary folder.
+One client types lines letter by letter and calls /v1/autocomplete after each, 10 ms after the last reply. The eight
+clients load the same model in a closed loop: beams of 64, 64 samples, the best of 64, 3,100 contexts in a body under
+16 KiB, or minimum Bayes risk over lists of 300 candidates × 300 words. With `--old` a service of another checkout
+runs too and both are measured in turn, so other load on the machine hardly changes the ratios. The benchmark prints
+medians over the rounds with 95 % intervals (bootstrap over rounds). In an empty registry the quickstart's models are
+trained first. Nothing is written outside it, or a temporary folder.
 """
 
 import argparse
@@ -37,26 +37,26 @@ from service.bench.workloads import candidate_variants
 ROOT = Path(__file__).parents[2]
 _LETTERS = [chr(code) for code in range(33, 127) if chr(code) not in '"\\']
 _NUM_CLIENTS = 8
-_NUM_DIFFERENT = 64  # bodies of a kind; they come again after that
+_NUM_DIFFERENT = 64  # different bodies of a kind, sent in a cycle
 _PAUSE_S = 0.01
 _WARMUP_S = 1.0
-_SETTLE_S = 0.5  # in which what the company left is given up
+_SETTLE_S = 0.5  # time to cancel the requests that are left
 _WITHOUT = "nobody"
 
 
 def generate(generator, prompt, **body):
-    """A request for much longer text than it is itself."""
+    """Request a text much longer than the request."""
     body |= {"prompt": prompt, "max_tokens": 64, "ignore_eos": True, "seed": generator.randrange(1 << 32)}
     return body
 
 
 def contexts(generator):
-    """3,100 contexts of two letters each, five bytes with their marks."""
+    """Return 3,100 contexts of two letters each, five bytes with quotes and comma."""
     return ["".join(generator.choices(_LETTERS, k=2)) for _ in range(3100)]
 
 
 def lists(generator, texts):
-    """300 hypotheses of 300 words, alike as those of a decoder are, ranked by its own scores: no model is asked."""
+    """Return 300 similar hypotheses of 300 words, ranked by their own scores: no model is called."""
     words = " ".join(generator.sample(texts, 60)).split()[:300]
     some = candidate_variants(" ".join(words), words, 300, generator)
     candidates = [{"text": text, "features": {"am": -generator.random()}} for text in some]
@@ -76,7 +76,7 @@ COMPANY = {
 
 
 def requests_of(kind, model, texts):
-    """Different requests of one kind of company."""
+    """Return different requests of one kind."""
     generator = random.Random(kind)
     made = (COMPANY[kind](generator, texts) for _ in range(8 if kind.startswith("mbr") else _NUM_DIFFERENT))
     bodies = [
@@ -86,10 +86,8 @@ def requests_of(kind, model, texts):
 
 
 def keep_company(target, requests, to_parent):
-    """Ask until interrupted, in a process of its own; then tell answers a second and errors."""
-    signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # shells let what runs in the background ignore it
+    """Send requests until interrupted, in a process of its own; then send its rate and errors to the parent."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore SIGINT in background processes
     summary = summarise_load(
         run_load(target, requests, ClosedLoop(_NUM_CLIENTS), LoadSettings(duration_s=3600))
     )
@@ -99,7 +97,7 @@ def keep_company(target, requests, to_parent):
 
 @contextlib.contextmanager
 def company(target, requests):
-    """Clients who ask while the block runs; what comes of it is put into the list."""
+    """Run the clients during the block, then append their rate to the list."""
     found = []
     if not requests:
         yield [0.0]
@@ -108,7 +106,7 @@ def company(target, requests):
     from_child, to_parent = context.Pipe(duplex=False)
     child = context.Process(target=keep_company, args=(target, requests, to_parent))
     child.start()
-    to_parent.close()  # the child has it: should that die, nothing is waited for
+    to_parent.close()  # the child has a copy: if the child dies, recv does not block
     try:
         yield found
     finally:
@@ -120,7 +118,7 @@ def company(target, requests):
 
 
 async def type_keys(target, model, lines, seconds):
-    """The times of the answers to keystrokes, in milliseconds."""
+    """Return the latencies of keystrokes in milliseconds."""
     connection, times, until_s = await Connection.open(target), [], time.perf_counter() + seconds
     typed = (line[:end] for line in itertools.cycle(lines) for end in range(1, len(line) + 1))
     while (sent_s := time.perf_counter()) < until_s:
@@ -134,7 +132,7 @@ async def type_keys(target, model, lines, seconds):
 
 
 def look(target, model, requests, lines, seconds):
-    """p50, p99 and the longest of keystrokes in milliseconds, and answers a second that the company had."""
+    """Return p50, p99 and maximum of keystroke latency in milliseconds, and the clients' replies per second."""
     with company(target, requests) as rate:
         times = asyncio.run(type_keys(target, model, lines, seconds))
     time.sleep(_SETTLE_S)
@@ -142,7 +140,7 @@ def look(target, model, requests, lines, seconds):
 
 
 def interval(values):
-    """The median, and its 95 % interval by the bootstrap."""
+    """Return the median and its 95 % bootstrap interval as text."""
     values = np.asarray(values)
     drawn = np.random.default_rng(0).integers(len(values), size=(10_000, len(values)))
     low, high = np.percentile(np.median(values[drawn], axis=1), [2.5, 97.5])
@@ -150,7 +148,7 @@ def interval(values):
 
 
 def show(title, seen):
-    """Print what was seen of one kind of company: rounds of figures, of each service."""
+    """Print the figures of one model and load: rounds of each service."""
     for name, rounds in seen.items():
         values = zip(FIGURES, np.array(rounds).T, strict=True)
         print(f"{title:18} {name:7} " + "   ".join(f"{what} {interval(column)}" for what, column in values))
@@ -163,7 +161,7 @@ def show(title, seen):
 
 @contextlib.contextmanager
 def serving(checkouts, registry):
-    """A service of each checkout, one process each; their targets."""
+    """Start a service for each checkout, one process each; yield their targets."""
     servers, targets = [], {}
     try:
         for name, root in checkouts.items():
@@ -180,7 +178,7 @@ def serving(checkouts, registry):
 
 
 def measure_all(targets, given):
-    """Rounds of every model and company, by service; each round asks the services one after the other, by turns."""
+    """Measure every model and load, by service; the services take turns in each round."""
     texts = typed_texts(None, longer_than=4)
     kinds = [_WITHOUT, *(given.company or COMPANY)]
     asked = {
@@ -204,14 +202,14 @@ def measure_all(targets, given):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--old", type=Path, default=None, help="another checkout, measured by turns with this one"
+        "--old", type=Path, default=None, help="another checkout, measured in turn with this one"
     )
-    parser.add_argument("--pairs", type=int, default=3, help="rounds")
-    parser.add_argument("--seconds", type=float, default=4, help="of typing, in each")
+    parser.add_argument("--pairs", type=int, default=3, help="number of rounds")
+    parser.add_argument("--seconds", type=float, default=4, help="typing time per measurement")
     parser.add_argument("--model", action="append", default=None)
     parser.add_argument("--company", action="append", choices=tuple(COMPANY), default=None)
     parser.add_argument("--registry", type=Path, default=None)
-    parser.add_argument("--json", type=Path, default=None, help="file that the figures of all rounds go to")
+    parser.add_argument("--json", type=Path, default=None, help="file for the figures of all rounds")
     given = parser.parse_args()
     checkouts = {"new": ROOT} if given.old is None else {"old": given.old.resolve(), "new": ROOT}
     with registry_at(given.registry) as registry:

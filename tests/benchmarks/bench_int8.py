@@ -1,9 +1,9 @@
-"""How fast int8 inference is on a CPU, beside our float32 and a bare torch loop of the same shape.
+"""Speed of int8 inference on a CPU, beside our float32 and a bare torch loop of the same shape.
 
     python tests/benchmarks/bench_int8.py [--layers 2] [--hidden-size 512] [--vocab-size 16000]
 
-Figures are medians of stretches that alternate, with their ratios; on a shared machine only the ratios
-mean anything. Float32 computes in as many threads as `--threads` says, int8 in one. Nothing is written.
+Figures are medians of alternating stretches, with their ratios; on a shared machine only the ratios
+are meaningful. Float32 computes in `--threads` threads, int8 in one. Nothing is written.
 """
 
 import argparse
@@ -21,11 +21,11 @@ from models.neural.network import Network
 from models.vocabulary import Vocabulary
 
 STRETCH = 5
-"""Runs on end: what a model has in the caches after the first is its own."""
+"""Consecutive runs of a model: after the first, the CPU caches hold its own data."""
 
 
 class Bare:
-    """nn.Embedding, nn.LSTM and a tied softmax, nothing else."""
+    """Bare nn.Embedding, nn.LSTM and a tied softmax."""
 
     def __init__(self, network):
         config = network.config
@@ -41,7 +41,7 @@ class Bare:
 
 
 def compare(title, rivals, repeats):
-    """Run the rivals in turns; print each one's median and how many times the last one is faster."""
+    """Run the rivals in turn; print each median and the speed-up of the last rival."""
     times = {name: [] for name in rivals}
     for turn in range(repeats + 2):
         for name, work in rivals.items():
@@ -59,7 +59,7 @@ def compare(title, rivals, repeats):
 
 
 def stepper(model, batch):
-    """One step of a model after another: advance, then the distribution."""
+    """Return a function that advances the model by one step and returns the distribution."""
     random = np.random.default_rng(0)
     state = model.initial_state(batch)
 
@@ -86,7 +86,7 @@ def bare_stepper(bare, batch):
 
 
 def compare_scoring(model, quantized, bare, count):
-    """Whole sentences of 20 tokens, side by side."""
+    """Compare scoring of sentences of 20 tokens."""
     tokens, lengths = pad_sequences(np.random.default_rng(0).integers(3, len(model.vocabulary), (count, 20)))
     ids = torch.as_tensor(tokens.T.copy())
     compare(

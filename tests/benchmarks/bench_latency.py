@@ -1,12 +1,12 @@
-"""Keystrokes at a steady rate, alone and while re-ranking takes all that is left of the machine.
+"""Keystrokes at a steady rate, alone and while re-ranking uses the rest of the machine.
 
     GRAMOPHONE_DATA=… python tests/benchmarks/bench_latency.py [--seconds 20] [--ngram-rate 300] [--typing-rate 20]
 
-Open loop: requests leave at the times of a Poisson process whatever became of those before, and a request's time
-counts from when it should have left. The n-gram model is of order 5 over the novels; people type into a mixture
-of an n-gram model and an LSTM, a word more with each request. The bulk is n-best lists of 100 candidates, four
-requests at a time. Without the public data the models are those of the quickstart. Nothing is written
-outside a temporary folder unless --registry names one, whose models are used again.
+Open loop: requests leave at the times of a Poisson process whether or not earlier ones have ended, and a request's
+time counts from when it was due. The n-gram model is of order 5 over the novels; typists use a mixture of an n-gram
+model and an LSTM, with one more word in each request. The bulk is n-best lists of 100 candidates, four requests at a
+time. Without the public data the models are those of the quickstart. Nothing is written outside a temporary folder
+unless --registry names one, whose models are reused.
 """
 
 import argparse
@@ -51,7 +51,7 @@ def open_loop(title, port, requests, rate, seconds):
 
 
 def start_reranking(port, texts, seconds):
-    """A closed loop of four requests with ten lists of 100 candidates each, in a process of its own."""
+    """Start a closed loop of four requests with ten lists of 100 candidates each, in a process of its own."""
     command = [*GRAMOPHONE, "bench", f"http://127.0.0.1:{port}", "--model", "mixture", "--text", str(texts)]
     options = ["--workload", "rerank", "--items", "1000", "--clients", "4", "--duration", f"{seconds}s"]
     return subprocess.Popen(
@@ -60,14 +60,14 @@ def start_reranking(port, texts, seconds):
 
 
 def run(port, texts, given, folder):
-    """The figures of the service."""
+    """Print the service's figures."""
     num_typed = int(given.typing_rate * (given.seconds + WARMUP_S)) + 100
     quick = workload_requests("next-token", WorkloadOptions(texts=texts, model="ngram"), 30_000)
     slow = workload_requests("next-token", WorkloadOptions(texts=texts, model="mixture"), 2 * num_typed)
     open_loop("n-gram", port, quick, given.ngram_rate, given.seconds)
     open_loop("mixture, a word more each time", port, slow[:num_typed], given.typing_rate, given.seconds)
     texts_file = folder / "texts"
-    short = (" ".join(text.split()[:25]) for text in texts)  # as long as what is recognised or translated
+    short = (" ".join(text.split()[:25]) for text in texts)  # as in speech or translation
     texts_file.write_text("\n".join(short), encoding="utf-8")
     rival = start_reranking(port, texts_file, 2 * given.seconds + 6)
     time.sleep(5)

@@ -1,11 +1,11 @@
-"""How fast lattices are read and rescored, beside a token-passing loop of Python over KenLM.
+"""Speed of reading and rescoring lattices, beside a token-passing loop in Python over KenLM.
 
     GRAMOPHONE_DATA=… python tests/benchmarks/bench_lattices.py [--lattices 200] [--vocab-size 16000]
 
-The lattices are made of the public n-best lists (without them: of variants of Python's documentation): each utterance's
-words, with what any of the recogniser's words was taken for elsewhere as alternatives, each at several times. Speeds
-are arcs of the lattices a second; a way is an arc gone by a token, what the model is asked for. Figures are medians;
-on a shared machine only ratios mean anything. Nothing is written but to a temporary folder.
+The lattices are built from the public n-best lists (without them: from variants of Python's documentation): the words
+of each utterance, with the words that the recogniser confused them with elsewhere as alternatives, each at several
+times. Speeds are lattice arcs per second; a way is an arc followed by one token, one query of the model. Figures are
+medians; on a shared machine only ratios are meaningful. Nothing is written outside a temporary folder.
 """
 
 import argparse
@@ -43,13 +43,13 @@ from training.progress import Silent
 kenlm = peer("kenlm", "ufal.kenlm>=26")
 WEIGHTS = PathWeights(am=0.1, lm=1.0)
 TIMES = 3
-"""Nodes at which a word may end."""
+"""Number of nodes at which a word may end."""
 CHOICES = 5
-"""Words that it may be taken for, besides itself."""
+"""Number of alternatives of a word."""
 
 
 def confusions(lists):
-    """What each word was taken for, in any list, most often first."""
+    """Map each word to the words it was confused with in any list, most frequent first."""
     counts = defaultdict(lambda: defaultdict(int))
     for one in lists:
         first = one.texts[0].split()
@@ -66,7 +66,7 @@ def confusions(lists):
 
 
 def made_lattice(words, heard, common, random, name):
-    """Words one after the other, each with alternatives, ending at one of several times."""
+    """Build a lattice of consecutive words with alternatives, each ending at one of several times."""
     rows = []
     for place, word in enumerate(words):
         others = [*heard.get(word, [])[:CHOICES]]
@@ -83,7 +83,7 @@ def made_lattice(words, heard, common, random, name):
 
 
 def timed(work, repeats=3):
-    """Median seconds, and what was answered."""
+    """Return the median seconds of some work, and its result."""
     seconds = []
     for _ in range(repeats):
         started = time.perf_counter()
@@ -93,7 +93,7 @@ def timed(work, repeats=3):
 
 
 def python_loop(lattice, oracle):
-    """The total of the best path by token passing with KenLM, a token and an arc at a time; exact, as ours."""
+    """Return the best path's total by token passing with KenLM, one token and arc at a time; exact, like ours."""
     start = kenlm.State()
     oracle.BeginSentenceWrite(start)
     tokens = [{} for _ in range(lattice.num_nodes)]
@@ -117,7 +117,7 @@ def python_loop(lattice, oracle):
 
 
 def in_batches(lattices, size, model, speller, search):
-    """All of them rescored, some at a time."""
+    """Rescore all lattices in batches."""
     answers = []
     for begin in range(0, len(lattices), size):
         some = lattices[begin : begin + size]

@@ -33,13 +33,13 @@ def zipf(vocab_size):
 
 
 def torchs(output, features, ids):
-    """What a plain training loop does."""
+    """Run the step of a plain training loop."""
     leaf = features.detach().requires_grad_()
     functional.cross_entropy(output.logits(leaf), ids).backward()
 
 
 def median_s(step, output, seconds):
-    """Median seconds of a step, the first one left out."""
+    """Return the median seconds of a step, without the first."""
     times = []
     ends = time.perf_counter() + seconds
     while time.perf_counter() < ends or len(times) < 3:
@@ -51,7 +51,7 @@ def median_s(step, output, seconds):
 
 
 def cases(vocab_size, counts):
-    """Each loss with a layer that it trains."""
+    """Yield each loss with a layer that it trains."""
     softmax = Softmax(WIDTH, vocab_size, shared=None)
     vectors = ClusteredEmbedding(vocab_size, WIDTH, cutoffs=CUTOFFS[vocab_size])
     adaptive = AdaptiveSoftmax(WIDTH, vectors)
@@ -67,7 +67,7 @@ def cases(vocab_size, counts):
 def main():
     """Print a table for each vocabulary."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=3.0, help="of each case")
+    parser.add_argument("--seconds", type=float, default=3.0, help="time per case")
     seconds = parser.parse_args().seconds
     torch.manual_seed(1)
     for vocab_size in CUTOFFS:

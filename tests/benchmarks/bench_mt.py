@@ -1,10 +1,10 @@
-"""Choosing among nine systems' translations: by agreement alone, and with a language model, tuned on one half.
+"""Choosing among nine systems' translations: by consensus alone, and with a language model, tuned on one half.
 
     GRAMOPHONE_DATA=… python tests/benchmarks/bench_mt.py [--every 6]
 
-Minimum-Bayes-risk choice by chrF is the feature `consensus:chrf` alone. With the language model (order 4, on a part
-of the novels and the references of the half that is tuned on) and the number of words, weights are found on one half
-of the segments and choose in the other. Told are chrF and BLEU of all segments, beside the best single system.
+The feature `consensus:chrf` alone is the minimum-Bayes-risk choice by chrF. The language model is of order 4, on a
+part of the novels and the references of the tuning half. Weights found on one half of the segments choose in the
+other. The figures are chrF and BLEU of all segments, beside the best single system.
 """
 
 import argparse
@@ -42,7 +42,7 @@ TUNED = {
     "consensus (2), lm, words, unk": ("consensus:chrf", "consensus:bleu", "lm", "words", "unk"),
 }
 Choice = np.ndarray
-"""A candidate of each segment, by its row among all."""
+"""Chosen candidate of each segment: its row among all candidates."""
 
 
 def spaced(text: str) -> str:
@@ -50,7 +50,7 @@ def spaced(text: str) -> str:
 
 
 def model_features(corpus: Sequence[str], texts: Sequence[str]) -> np.ndarray:
-    """`lm`, `tokens`, `unk` of each text under an n-gram of a text; words seen once are unknown."""
+    """`lm`, `tokens`, `unk` of each text under an n-gram model of the corpus; words seen once are unknown."""
     counts = Counter(word for line in corpus for word in line.split())
     tokenizer = WordTokenizer(Vocabulary(sorted(word for word, count in counts.items() if count > 1)))
     encoded = EncodedCorpus.from_sentences(tokenizer.encode_all(corpus))
@@ -104,7 +104,7 @@ def counts_of(metric: Metric, lists: Sequence[CandidateList]) -> np.ndarray:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--every", type=int, default=6, help="take one of so many lines of the novels")
+    parser.add_argument("--every", type=int, default=6, help="use one in this many lines of the novels")
     arguments = parser.parse_args()
     folder = needed_data()
     lists = [

@@ -2,11 +2,11 @@
 
     GRAMOPHONE_DATA=… python tests/benchmarks/bench_ngram.py [--order 5] [--sentences N]
 
-Trains order 5 on the novels of the public data folder by the command line, as a user would (without the data on
-Python's documentation, which makes a model small enough for caches), gives KenLM the same model as an ARPA file, and
-leaves nothing behind. Training, reading and writing are done once, the rest several times. Takes some three minutes
+Trains order 5 on the novels of the public data folder with the command line (without the data, on Python's
+documentation; that model is small enough for CPU caches), gives KenLM the same model as an ARPA file, and deletes
+everything at the end. Training, reading and writing run once, the rest several times. It takes some three minutes
 and 4 GB.
-Seconds differ between machines and hours; ratios of medians measured in one run are what may be quoted.
+Seconds differ between machines and hours; only ratios of medians measured in one run may be quoted.
 """
 
 import argparse
@@ -73,7 +73,7 @@ print(json.dumps(times))
 
 
 def prepare(data: Path | None, scratch: Path, sentences: int | None) -> dict[str, Path]:
-    """The text, lower-cased, with spaces between words: one file a split."""
+    """Write the text, lower-cased, with spaces between words: one file per split."""
     files = {}
     for split, lines in novels_or_documentation(data, sentences).items():
         files[split] = scratch / f"{split}.txt"
@@ -83,7 +83,7 @@ def prepare(data: Path | None, scratch: Path, sentences: int | None) -> dict[str
 
 
 def median_seconds(work: dict[str, Callable[[], object]], repeats: int = REPEATS) -> dict[str, float]:
-    """Median wall time of each, taken in turns so that all see the same noise."""
+    """Return the median wall time of each, measured in turn so that noise affects all equally."""
     seconds: dict[str, list[float]] = {name: [] for name in work}
     for name, call in [*work.items(), *list(work.items()) * repeats]:  # the first round warms up
         began = time.perf_counter()
@@ -93,7 +93,7 @@ def median_seconds(work: dict[str, Callable[[], object]], repeats: int = REPEATS
 
 
 def bench_training(files: dict[str, Path], registry: Path, order: int) -> Path:
-    """The whole command, from text files to a published version."""
+    """Run the command from text files to a published version."""
     command = [sys.executable, "-m", "service.cli", "train", "ngram", "--name", "novels", "--json"]
     command += ["--corpus", str(files["train"]), "--valid", str(files["valid"]), "--test", str(files["test"])]
     command += ["--registry", str(registry), "--set", f"ngram.order={order}"]
@@ -115,7 +115,7 @@ def bench_training(files: dict[str, Path], registry: Path, order: int) -> Path:
 
 
 def bench_file(path: Path, model: NGramModel, coded: NGramModel, scratch: Path) -> None:
-    """Bytes an n-gram, and milliseconds to open, each in a fresh process."""
+    """Print the bytes per n-gram and the milliseconds to open, each in a fresh process."""
     for name, one in {"exact": model, "quantised": coded}.items():
         one.automaton.save(scratch / name)
         size = (scratch / name).stat().st_size
@@ -134,7 +134,7 @@ def bench_file(path: Path, model: NGramModel, coded: NGramModel, scratch: Path) 
 
 
 def bench_arpa(model: NGramModel, arpa: Path) -> kenlm.Model:
-    """Export, KenLM's own reading of the file, and import."""
+    """Time the export, KenLM's reading of the file, and the import."""
     began = time.perf_counter()
     write_arpa(arpa, model.vocabulary, list_ngrams(model.automaton))
     exported = time.perf_counter()
@@ -150,7 +150,7 @@ def bench_arpa(model: NGramModel, arpa: Path) -> kenlm.Model:
 
 
 def contexts_of(lines: Sequence[str]) -> Iterator[list[str]]:
-    """Beginnings of test sentences, of random lengths."""
+    """Yield prefixes of test sentences, of random lengths."""
     random = np.random.default_rng(0)
     for place in random.integers(0, len(lines), CONTEXTS):
         words = lines[place].split()
@@ -158,7 +158,7 @@ def contexts_of(lines: Sequence[str]) -> Iterator[list[str]]:
 
 
 def bench_distributions(model: NGramModel, oracle: kenlm.Model, lines: Sequence[str]) -> None:
-    """What may come next, context by context; KenLM is asked for every word."""
+    """Time next-word distributions, context by context; KenLM is queried for every word."""
     vocabulary = model.vocabulary
     states, theirs = [], []
     for words in contexts_of(lines):
@@ -198,8 +198,8 @@ def bench_distributions(model: NGramModel, oracle: kenlm.Model, lines: Sequence[
 def bench_scoring(
     model: NGramModel, coded: NGramModel, tokenizer: Tokenizer, oracle: kenlm.Model, lines: Sequence[str]
 ) -> None:
-    """Tokens a second over all test sentences; KenLM takes text, one sentence a call."""
-    exhaust = deque(maxlen=0).extend  # goes through an iterator and keeps nothing
+    """Print tokens per second over all test sentences; KenLM scores text, one sentence per call."""
+    exhaust = deque(maxlen=0).extend  # consumes an iterator and stores nothing
     ids, offsets = tokenizer.encode_ragged(lines)
     sentences = [np.append(ids[begin:end], EOS) for begin, end in pairwise(offsets.tolist())]
     tokens, begins = np.concatenate(sentences).astype(np.int64), offsets + np.arange(len(offsets))
@@ -232,9 +232,9 @@ def bench_scoring(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--order", type=int, default=5, help="of the model, 5 by default")
+    parser.add_argument("--order", type=int, default=5, help="model order, 5 by default")
     parser.add_argument(
-        "--sentences", type=int, default=None, help="of the novels' training text; all if left out"
+        "--sentences", type=int, default=None, help="sentences of the novels' training text; all by default"
     )
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

@@ -2,10 +2,10 @@
 
     GRAMOPHONE_DATA=… python tests/benchmarks/bench_ngram_device.py [--sentences N] [--device cpu]
 
-On a CUDA device; `--device cpu` computes with torch on the CPU, which shows no more than that it works: tensors are
-for devices. Two models of order 5 are made from the first sentences of the novels (without the public data: of
-Python's documentation), one with their most frequent words, one whose vocabulary is filled up with words never
-seen. Seconds differ between machines and hours; ratios of one run are what may be quoted.
+It needs a CUDA device; `--device cpu` runs torch on the CPU and only shows that the code works: the tensors are
+meant for devices. Two models of order 5 are estimated from the first sentences of the novels (without the public data:
+of Python's documentation): one with the most frequent words, one whose vocabulary is padded with words never
+seen. Seconds differ between machines and hours; only ratios of one run may be quoted.
 """
 
 import argparse
@@ -35,7 +35,7 @@ WORD = re.compile(r"[a-z0-9]+(?:['\u2019][a-z]+)?|[^\sa-z0-9]")
 
 
 def vocabulary_of(texts: list[list[str]], size: int) -> Vocabulary:
-    """The most frequent words; if there are too few, others that no text has."""
+    """Return the most frequent words, padded with words that no text has."""
     words = [word for word, _ in Counter(word for text in texts for word in text).most_common(size - 3)]
     return Vocabulary(words + [f"never {number}" for number in range(size - 3 - len(words))])
 
@@ -46,7 +46,7 @@ def encode(texts: list[list[str]], vocabulary: Vocabulary) -> list[list[int]]:
 
 
 def median_seconds(work: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """Median wall time of each, taken in turns so that all see the same noise; a device is waited for."""
+    """Return the median wall time of each, measured in turn so that noise is shared; synchronises the device."""
     seconds: dict[str, list[float]] = {name: [] for name in work}
     for name, call in [*work.items(), *list(work.items()) * REPEATS]:  # the first round warms up
         began = time.perf_counter()
@@ -58,7 +58,7 @@ def median_seconds(work: dict[str, Callable[[], object]]) -> dict[str, float]:
 
 
 def bench(cpu: NGramModel, device: TensorNGramModel, texts: list[list[int]], batch: int) -> None:
-    """Distributions after, and scores of, as many texts as the batch has rows."""
+    """Compare distributions and scores of a batch of texts."""
     tokens, lengths = pad_sequences([[*texts[row % len(texts)], EOS] for row in range(batch)])
     start, device_start = cpu.initial_state(batch), device.initial_state(batch)
     middle = lengths // 2
@@ -87,7 +87,7 @@ def bench(cpu: NGramModel, device: TensorNGramModel, texts: list[list[int]], bat
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sentences", type=int, default=100_000, help="how much text to estimate from")
+    parser.add_argument("--sentences", type=int, default=100_000, help="number of training sentences")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     arguments = parser.parse_args()
     device = arguments.device

@@ -1,15 +1,15 @@
-"""The service beside LitServe, batching, and beside a plain FastAPI handler: the same LSTM, requests and answers.
+"""The service beside LitServe with batching and a plain FastAPI handler: the same LSTM, requests and replies.
 
     python tests/benchmarks/bench_peers.py [--seconds 2] [--rounds 3] [--clients 1 4 16 32 64] [--tune 3] [--workers 2]
 
-The model is random (2 x 512, tied, V = 16k); the peers compute it in float32 with nn.LSTM, whole batches where
-there are any. First closed loops, for the peak; then open loops (Poisson) at half of the better peer's peak. Servers
-and clients share the machine. One server is loaded at a time and the others are held (SIGSTOP), as LitServe polls
-when idle; servers take turns within every round, so that what else the machine does hits all alike. Read the ratios.
+The model is random (2 x 512, tied, V = 16k); the peers compute it in float32 with nn.LSTM, in batches where they
+batch. Closed loops measure the peak; open loops (Poisson) then run at half of the better peer's peak. Servers and
+clients share the machine. One server is loaded at a time and the others are stopped (SIGSTOP), because LitServe polls
+when idle; servers take turns within every round, so other load on the machine affects all equally. Read the ratios.
 
-LitServe is installed on first use, into a folder inside this environment, and left out where that fails. `--tune` tries
-the sensible ways to set each peer up, for some seconds each, and goes on with the fastest. Nothing else is written
-outside a temporary folder.
+LitServe is installed on first use, into a folder inside this environment, and omitted if that fails. `--tune` tries the
+sensible settings of each peer, for some seconds each, and continues with the fastest. Nothing else is written outside
+a temporary folder.
 """
 
 import argparse
@@ -50,16 +50,16 @@ from service.bench.plan import ClosedLoop, LoadSettings, OpenLoop
 from service.bench.results import summarise_load
 
 TOLERANCE = 1e-4
-"""Nats by which a peer's score may differ from ours in float32."""
+"""Maximum difference in nats between a peer's score and ours in float32."""
 WARMUP_S = 0.5
 REQUESTS_PER_S = 1500
-"""More than any server answers: no request is made twice, which a cache of ours would be glad of."""
+"""More than any server answers: no request is repeated, so our caches give no advantage."""
 FEWEST = 120
-"""Requests of an open loop, on average, for a 99th percentile; of fewer than 100 the longest stands in for it."""
+"""Mean number of requests of an open loop for a 99th percentile; below 100 requests the maximum replaces it."""
 
 
 def load(server, name, workload, loop, seconds, random):
-    """What came of loading one server for some seconds, the others being held."""
+    """Load one server for some seconds while the others are stopped; return the summary."""
     requests = workload.requests(name, int(REQUESTS_PER_S * (seconds + WARMUP_S)), random)
     with server.turn() as target:
         recording = run_load(target, requests, loop, LoadSettings(duration_s=seconds, warmup_s=WARMUP_S))
@@ -70,7 +70,7 @@ def load(server, name, workload, loop, seconds, random):
 
 
 def check_same_work(servers, workload):
-    """Ask all servers the same and compare what they say; print how far int8 is from float32."""
+    """Send all servers the same requests and compare the replies; print the differences from float32."""
     answers = {}
     for name, server in servers.items():
         requests = workload.requests(name, 16, np.random.default_rng(1))
@@ -87,7 +87,7 @@ def check_same_work(servers, workload):
 
 
 async def replies(target, requests):
-    """Bodies of the answers, asked one after the other."""
+    """Return the bodies of the replies to consecutive requests."""
     connection = await Connection.open(target)
     bodies = [(await connection.send(request)).body for request in requests]
     connection.close()
@@ -95,7 +95,7 @@ async def replies(target, requests):
 
 
 def peaks(servers, workload, given, random):
-    """Print requests a second by the number of clients; each server's best median."""
+    """Print requests per second by number of clients; return each server's best median."""
     rates = {(name, clients): [] for name in servers for clients in given.clients}
     for _, clients, name in itertools.product(range(given.rounds), given.clients, servers):
         loop = ClosedLoop(clients=clients)
@@ -115,7 +115,7 @@ def peaks(servers, workload, given, random):
 
 
 def half_load(servers, workload, best, given, random):
-    """Print p50 and p99 of open loops at half of the better peer's peak, from when a request should have left."""
+    """Print p50 and p99 of open loops at half of the better peer's peak, counted from when a request was due."""
     rate = max(best[name] for name in best.keys() & PEERS) / 2
     seconds = max(given.open_seconds, FEWEST / rate)
     able = [name for name in servers if best[name] > rate]
@@ -133,7 +133,7 @@ def half_load(servers, workload, best, given, random):
 
 
 def tuned(peer, command, workload, seconds, folder, random):
-    """The options with which a peer is fastest, chosen one after the other."""
+    """Return the fastest options of a peer, chosen one after the other."""
     rates = {}
     best = tuple(choices[0] for choices in VARIANTS[peer])
     for place, choices in enumerate(VARIANTS[peer]):
@@ -151,7 +151,7 @@ def tuned(peer, command, workload, seconds, folder, random):
 
 
 def compare(workload, registry, python, given):
-    """Everything about one kind of request."""
+    """Run all comparisons for one kind of request."""
     random = np.random.default_rng(0)
     version = LocalRegistry(registry).resolve("m").path
     commands = {FASTAPI: partial(fastapi_command, version)}
@@ -176,20 +176,18 @@ def compare(workload, registry, python, given):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--seconds", type=float, default=2, help="of a closed loop; twice that for generation"
+        "--seconds", type=float, default=2, help="time of a closed loop; twice that for generation"
     )
-    parser.add_argument("--open-seconds", type=float, default=8, help="of an open loop, at least")
+    parser.add_argument("--open-seconds", type=float, default=8, help="minimum time of an open loop")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 16, 32, 64])
     parser.add_argument("--only", choices=["score", "generate"])
     parser.add_argument(
-        "--workers", type=int, default=os.cpu_count(), help="processes of ours; by default one a core"
+        "--workers", type=int, default=os.cpu_count(), help="number of our processes; one per core by default"
     )
-    parser.add_argument(
-        "--tune", type=float, default=0, metavar="SECONDS", help="for each way to set up a peer"
-    )
+    parser.add_argument("--tune", type=float, default=0, metavar="SECONDS", help="time per setting of a peer")
     given = parser.parse_args()
-    # servers have process groups of their own and would outlive a benchmark that is told to end
+    # servers have process groups of their own and would outlive a benchmark that is terminated
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
     python = litserve_python()
     with tempfile.TemporaryDirectory() as folder:

@@ -1,9 +1,9 @@
-"""How fast recurrent models train, score and step, beside bare torch loops of the same shape.
+"""Training, scoring and stepping speed of recurrent models, beside bare torch loops of the same shape.
 
     python tests/benchmarks/bench_recurrent.py [--cell gru] [--hidden-size 512] [--vocab-size 4096]
 
 Every figure is printed with its ratio to the bare loop measured in the same run; on a shared
-machine only the ratios mean anything. Nothing is written.
+machine only the ratios are meaningful. Nothing is written.
 """
 
 import argparse
@@ -30,7 +30,7 @@ BATCH_SIZE, BPTT_LENGTH, UPDATES = 32, 32, 30
 
 
 def median_seconds(work, repeats=7):
-    """The median of some runs, after one to warm up."""
+    """Return the median of some runs, after one warm-up."""
     work()
     times = []
     for _ in range(repeats):
@@ -41,7 +41,7 @@ def median_seconds(work, repeats=7):
 
 
 class Bare(nn.Module):
-    """Embedding, nn.LSTM or nn.GRU, tied output: nothing else."""
+    """Bare embedding, nn.LSTM or nn.GRU, and tied output."""
 
     def __init__(self, config, vocab_size):
         super().__init__()
@@ -56,7 +56,7 @@ class Bare(nn.Module):
 
 
 def bare_training(config, vocab_size):
-    """Tokens per second of a float32 loop with AdamW."""
+    """Return the tokens per second of a float32 loop with AdamW."""
     network = Bare(config, vocab_size)
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
     text = torch.randint(3, vocab_size, (BPTT_LENGTH + 1, BATCH_SIZE))
@@ -73,7 +73,7 @@ def bare_training(config, vocab_size):
 
 
 def our_training(config, vocabulary, precision):
-    """Tokens per second of the trainer, its validation (one short sentence) included."""
+    """Return the tokens per second of the trainer, its validation (one short sentence) included."""
     ids = np.random.default_rng(0).integers(3, len(vocabulary), BATCH_SIZE * (BPTT_LENGTH + 1) * UPDATES)
     text = EncodedCorpus.from_sentences(ids.reshape(-1, 20))
     settings = TrainSettings(

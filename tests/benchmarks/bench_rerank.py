@@ -1,11 +1,11 @@
-"""Re-ranking 1,000 lists of 100 candidates in one call of lines: an n-gram model, and an LSTM beside a torch loop.
+"""Re-ranking 1,000 lists of 100 candidates in one JSONL request: an n-gram model, and an LSTM beside a torch loop.
 
     GRAMOPHONE_DATA=… python tests/benchmarks/bench_rerank.py [--lists 1000] [--neural-lists 20] [--rounds 5]
 
-The lists are made from the hypotheses of data/nbest (without the public data: of Python's documentation) by word
-substitutions and deletions of a fixed seed. The torch loop has the same weights and scores a list after the other as
-one padded batch; it runs in a process of its own that does nothing else, and the service shares the machine with its
-client. Rounds alternate: read the ratios. Nothing is written outside a temporary folder.
+The lists are derived from the hypotheses of data/nbest (without the public data: from Python's documentation) by word
+substitutions and deletions with a fixed seed. The torch loop has the same weights and scores one list after the other
+as one padded batch; it runs alone in a process of its own, and the service shares the machine with its client.
+Rounds alternate: read the ratios. Nothing is written outside a temporary folder.
 """
 
 import argparse
@@ -39,7 +39,7 @@ LINES = "application/x-ndjson"
 
 
 def hypotheses(data):
-    """The recognisers' lists, as words; without data sentences of the documentation with variants of them."""
+    """Return the recognisers' lists as words; without data, sentences of the documentation with variants."""
     if data is None:
         yield from ([text.split() for text in texts] for texts in lists_of_variants())
         return
@@ -49,7 +49,7 @@ def hypotheses(data):
 
 
 def edited(words, frequent, random):
-    """A hypothesis with one to three of its words deleted or changed for frequent ones."""
+    """Delete or replace one to three words of a hypothesis; replacements are frequent words."""
     words = list(words)
     for _ in range(random.integers(1, 4)):
         place = int(random.integers(len(words)))
@@ -61,7 +61,7 @@ def edited(words, frequent, random):
 
 
 def make_lists(data, count):
-    """Lists of 100 candidates, the recogniser's own first, each with a made-up acoustic score."""
+    """Make lists of 100 candidates, the recogniser's own first, each with a made-up acoustic score."""
     random = np.random.default_rng(0)
     given = [one for one in hypotheses(data) if one]
     counts = Counter(word for one in given for words in one for word in words)
@@ -78,7 +78,7 @@ def make_lists(data, count):
 
 
 def publish_lstm(root, words):
-    """A random LSTM over these words."""
+    """Publish a random LSTM over these words."""
     torch.manual_seed(0)
     vocabulary = Vocabulary([*words, *(f"<{i}>" for i in range(VOCAB_SIZE - 3 - len(words)))])
     config = NetworkConfig(cell="lstm", layers=LAYERS, embedding_size=HIDDEN, hidden_size=HIDDEN)
@@ -89,11 +89,11 @@ def publish_lstm(root, words):
 
 
 class Service:
-    """A service in a process of its own.
+    """Service in a process of its own.
 
     Args:
-        registry: what it serves.
-        options: of `gramophone serve`.
+        registry: registry to serve.
+        options: further options of `gramophone serve`.
     """
 
     def __init__(self, registry, *options):
@@ -110,7 +110,7 @@ class Service:
         self._process.wait()
 
     def rerank(self, body, model):
-        """Candidates a second of one call of lines, and the answer."""
+        """Return the candidates per second of one JSONL request, and the reply."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port)
         began = time.perf_counter()
         path = f"/v1/rerank?model={model}&weights=lm=0.5,am=1,words=0.3"
@@ -130,7 +130,7 @@ class Service:
 
 
 def torch_loop(folder, body):
-    """Candidates a second of the padded-batch loop, and the scores of the first list."""
+    """Return the candidates per second of the padded-batch loop, and the scores of the first list."""
     checkpoint = load_checkpoint(folder, device="cpu", precision="float32")
     network, encode = TorchNetwork(folder), checkpoint.tokenizer.encode
     lists = [json.loads(line)["candidates"] for line in body.split(b"\n")]
@@ -142,14 +142,14 @@ def torch_loop(folder, body):
 
 
 def in_own_process(folder, body):
-    """What `torch_loop` gives, in a process that does nothing else."""
+    """Run `torch_loop` alone in a process of its own."""
     command = [sys.executable, __file__, "--torch-loop", str(folder)]
     done = subprocess.run(command, input=body, check=True, capture_output=True)
     return json.loads(done.stdout)
 
 
 def report(name, rates, than=None):
-    """A line; the ratio is to the median of other rates."""
+    """Print a line; the ratio is to the median of other rates."""
     median = statistics.median(rates)
     spread = f"{min(rates):,.0f} to {max(rates):,.0f}"
     ratio = "" if than is None else f"   {median / statistics.median(than):5.2f} x the torch loop"

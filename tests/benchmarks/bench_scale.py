@@ -1,10 +1,10 @@
-"""n-grams estimated in memory and past it, in one run: seconds and peak memory of the commands, and their models.
+"""n-grams estimated in memory and out of core, in one run: seconds and peak memory of the commands, and their models.
 
     GRAMOPHONE_DATA=… python tests/benchmarks/bench_scale.py [--sentences 100000] [--order 5] [--memory-limit 600MB]
 
-Memory is what is not the pages of files, looked at every 20 ms. With --sentences 0 it is all of novels/, where
-a limit of 1GB is half of what the estimator in memory takes. Without the public data it is a text of random words.
-Nothing is left behind.
+Memory is anonymous memory (no file pages), sampled every 20 ms. With --sentences 0 the text is all of novels/, for
+which a limit of 1GB is half of what the in-memory estimator takes. Without the public data it is a text of random
+words. Everything is deleted at the end.
 """
 
 import argparse
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def written(path: Path, count: int | None) -> Path:
-    """Sentences of the novels, or random words."""
+    """Write sentences of the novels, or random words."""
     data = data_folder()
     with path.open("w") as file:
         if data:
@@ -65,7 +65,7 @@ def written(path: Path, count: int | None) -> Path:
 
 
 def run(command: list[str]) -> tuple[float, int, int]:
-    """Seconds of the whole command, peak of its own memory in bytes, and n-grams."""
+    """Return the command's seconds, peak of its own memory in bytes, and number of n-grams."""
     child = subprocess.Popen(
         [*GRAMOPHONE, *command],
         stdout=subprocess.PIPE,

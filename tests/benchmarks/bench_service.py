@@ -1,9 +1,9 @@
-"""The service beside a bare FastAPI route that answers nothing: what our layers cost, and what they carry.
+"""The service beside a bare FastAPI route that returns an empty reply: cost and throughput of our layers.
 
     python tests/benchmarks/bench_service.py [--requests 1000] [--registry DIR]
 
-Server and client are processes of the same machine, closed loop: for peak throughput and for
-latency without a queue, not for latency under a given load. In an empty registry the quickstart's
+Server and client are processes on the same machine in a closed loop: it measures peak throughput and
+latency without a queue, not latency under a given load. In an empty registry the quickstart's
 models are trained first. Nothing is written outside it, or a temporary folder.
 """
 
@@ -52,7 +52,7 @@ WORDS = (
 
 
 def closed_loop(port, path, bodies, clients, count):
-    """What came of so many requests."""
+    """Send a number of requests; return the summary."""
     target, requests = Target.parse(f"http://127.0.0.1:{port}"), [Request(path, body) for body in bodies]
     summary = summarise_load(
         run_load(target, requests, ClosedLoop(clients), LoadSettings(num_requests=count))
@@ -62,7 +62,7 @@ def closed_loop(port, path, bodies, clients, count):
 
 
 def compare(name, port, path, bodies, baseline=None):
-    """Print p50 and p99 of one connection and the throughput of sixteen; the median of three rounds."""
+    """Print p50 and p99 of one connection and the throughput of sixteen: the median of three rounds."""
     closed_loop(port, path, bodies, 1, 50)
     rounds = [closed_loop(port, path, bodies, 1, len(bodies)).latency_ms for _ in range(3)]
     p50 = statistics.median(latency.p50 for latency in rounds)

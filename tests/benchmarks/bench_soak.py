@@ -1,11 +1,11 @@
-"""A soak: mixed traffic at 70 % of capacity, while versions change and clients hang up; what grows meanwhile?
+"""A soak: mixed traffic at 70 % of capacity while versions change and clients disconnect; resource growth is checked.
 
     python tests/benchmarks/bench_soak.py [--minutes 20] [--registry FOLDER] [--out FOLDER]
 
-Capacity is the best of a short ramp of closed loops with the same mixed traffic. Then comes an open loop from a process
-of its own; each half minute a version is published or an alias moved, a tenth of the streams are left in the middle,
-and some requests are wrong on purpose. The picture (soak.png) and all figures (soak.json) lie in --out; the exit code
-is 1 where something leaks, or an answer was wrong. The registry's models `mixture` and `ngram` are trained if missing.
+A short ramp of closed loops with the same mixed traffic measures the capacity. An open loop from a separate process
+follows; every half minute a version is published or an alias moved, a tenth of the streams are abandoned halfway,
+and some requests are invalid on purpose. The plot (soak.png) and all figures (soak.json) go to --out; the exit code
+is 1 if something leaks or a reply is wrong. The registry's models `mixture` and `ngram` are trained if missing.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from models.checkpoint.registry import LocalRegistry
 
 SHARE = 0.7
 RAMP = (8, 16)
-RAMP_S = 40.0  # re-ranking is a hundredth of the requests and half of the work: less would not have its share
+RAMP_S = 40.0  # re-ranking is a hundredth of the requests and half of the work: a shorter ramp has too little
 SAMPLE_S = 5.0
 STATE_TTL_S = 20
 SWAP_S = 30.0
@@ -45,7 +45,7 @@ BodyLimit.__call__ = leaking
 
 
 def train(folder):
-    """The models, if they are not there yet."""
+    """Train the models unless they exist."""
     if not (folder / "mixture").exists():
         command = [sys.executable, "-m", "service.cli", "quickstart", "--registry", str(folder)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -53,7 +53,7 @@ def train(folder):
 
 @contextlib.contextmanager
 def service(folder, log, leak_kib):
-    """A running service: its process and port. It may leak so much with every request."""
+    """Run a service; yield its process and port. It leaks the given memory with every request."""
     port = free_port()
     settings = {
         "GRAMOPHONE_REGISTRY": str(folder),
@@ -76,13 +76,13 @@ def service(folder, log, leak_kib):
 
 
 def load(port, file, seconds, *options):
-    """The process that puts a load on."""
+    """Start the process that generates load."""
     command = [sys.executable, "-m", "soak.clients", str(port), str(file), "--seconds", str(seconds)]
     return subprocess.Popen([*command, "--models", MODELS, *map(str, options)], cwd=HERE)
 
 
 def read(file):
-    """When each request was due, its kind, its latency in seconds, and what became of it."""
+    """Return the due time, kind, latency in seconds and outcome of each request."""
     lines = (line.rstrip("\n").split("\t", 3) for line in file.read_text(encoding="utf-8").splitlines())
     return [
         (float(ended_s) - float(latency_s), kind, float(latency_s), outcome)
@@ -91,7 +91,7 @@ def read(file):
 
 
 def capacity_per_s(port, folder, seconds):
-    """Scenes a second at the best number of clients."""
+    """Return the scenes per second at the best number of clients."""
     rates = {}
     for clients in RAMP:
         file = folder / f"ramp-{clients}"
@@ -102,7 +102,7 @@ def capacity_per_s(port, folder, seconds):
 
 
 def soak(pid, port, swaps, given, rate, file):
-    """Put the load on; the samples, and when something was changed."""
+    """Run the load; return the samples and the times of changes."""
     seconds = 60 * given.minutes
     samples, swapped_s = [], []
     clients = load(port, file, seconds, "--rate", rate)
@@ -119,7 +119,7 @@ def soak(pid, port, swaps, given, rate, file):
 
 
 def at_rest(pid, port):
-    """A sample once nothing is under way and states have been forgotten; the last one, if that takes too long."""
+    """Return a sample once no request is under way and states have expired; after a limit, the last one."""
     until_s = time.monotonic() + STATE_TTL_S + 60
     while True:
         time.sleep(1)
@@ -130,7 +130,7 @@ def at_rest(pid, port):
 
 
 def report(result, swapped_s, rate, out, log):
-    """Print what was found and write it down; whether all is well."""
+    """Print and write the results; return True if nothing leaks."""
     print("\n".join(table(result)))
     verdicts = result.verdicts()
     for name, (is_well, told) in verdicts.items():
@@ -159,12 +159,12 @@ def main():
     parser.add_argument("--minutes", type=float, default=20)
     parser.add_argument("--registry", type=Path)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--rate", type=float, help="scenes a second, instead of 70 %% of what is measured")
+    parser.add_argument("--rate", type=float, help="scenes per second; 70 %% of capacity by default")
     parser.add_argument(
-        "--leak-kib", type=int, default=0, help="of every request, to see that it is found out"
+        "--leak-kib", type=int, default=0, help="KiB leaked per request, to check the detection"
     )
     given = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # by the way out that ends the service too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # exits normally, which also stops the service
     with tempfile.TemporaryDirectory() as name:
         folder = given.registry or Path(name) / "registry"
         out = given.out or Path(name)

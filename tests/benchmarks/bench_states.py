@@ -1,12 +1,12 @@
-"""One call that continues 32 kept states by a word each, beside plain scoring of the same 32 words.
+"""One call that continues 32 stored states by a word each, beside plain scoring of the same 32 words.
 
     GRAMOPHONE_DATA=… python tests/benchmarks/bench_states.py [--requests 200] [--rows 32] [--registry DIR]
 
 The n-gram model is of order 5 over the novels (without the public data, that of the quickstart); the LSTM has
-2×512 units and random weights over 16,000 words, in int8 and in single precision. One connection, one request at
-a time, by turns. `score` reads 32 texts of eight words and scores the last; a state has read the other seven.
-`1 state, 32 words` continues one state in 32 ways, `next` asks for whole distributions [32, V]. Nothing is
-written outside a temporary folder, unless --registry names one, whose model `ngram` is used again.
+2×512 units and random weights over 16,000 words, in int8 and in single precision. Requests take turns over one
+connection. `score` reads 32 texts of eight words; a state has already read the first seven.
+`1 state, 32 words` continues one state in 32 ways, `next` requests full distributions [32, V]. Nothing is
+written outside a temporary folder, unless --registry names one, whose model `ngram` is reused.
 """
 
 import argparse
@@ -39,20 +39,20 @@ WORDS_BEFORE = 7
 
 
 def words_of(registry, model):
-    """Some of a model's words."""
+    """Return some of a model's words."""
     tokens = load_checkpoint(LocalRegistry(registry).resolve(model).path).tokenizer.vocabulary.tokens[3:]
     return random.Random(0).sample(tokens, min(2000, len(tokens)))
 
 
 async def ask(connection, path, body):
-    """A reply's JSON."""
+    """Return a reply's JSON."""
     reply = await connection.send(Request(path, json.dumps(body).encode()))
     assert reply.status == 200, reply.body
     return json.loads(reply.body)
 
 
 async def latencies(port, model, words, rows, requests):
-    """Seconds of each request, by what was asked."""
+    """Return the seconds of each request, by kind of request."""
     connection = await Connection.open(Target.parse(f"http://127.0.0.1:{port}"))
     choose = random.Random(1)
     contexts = [" ".join(choose.choices(words, k=WORDS_BEFORE)) for _ in range(rows)]
@@ -85,7 +85,7 @@ async def latencies(port, model, words, rows, requests):
 
 
 def continued(pairs, *, keep):
-    """A body for POST /v1/states/advance."""
+    """Return a body for POST /v1/states/advance."""
     return {"continuations": [{"state": state, "text": word, "keep": keep} for state, word in pairs]}
 
 

@@ -2,10 +2,10 @@
 
     GRAMOPHONE_DATA=… python tests/benchmarks/bench_training.py [--epochs 1] [--hidden-size 512]
 
-The loop is what one would write first: nn.Embedding, nn.LSTM, nn.Dropout, a tied nn.functional.linear
-over the whole vocabulary, cross_entropy, AdamW, all in float32. Both read the same stretches of the same
+The loop is the obvious one: nn.Embedding, nn.LSTM, nn.Dropout, a tied nn.functional.linear
+over the full vocabulary, cross_entropy, AdamW, all in float32. Both read the same stretches of the same
 text with the same learning rates, so perplexities after the same number of updates compare. Without the
-public data it is a text of random words, and perplexities say nothing. Nothing is written.
+public data the text is random words, and perplexities are meaningless. Nothing is written.
 """
 
 import argparse
@@ -52,7 +52,7 @@ class Plain(nn.Module):
 
 
 def train_plainly(texts, vocabulary, settings, size):
-    """The loop; returns the model, as ours so that both are evaluated alike, and tokens a second."""
+    """Run the loop; return its weights in our model, for an equal evaluation, and tokens per second."""
     network = Plain(len(vocabulary), size)
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3, weight_decay=settings.weight_decay)
     streams = Streams(texts[0], batch_size=settings.batch_size, bptt_length=settings.bptt_length, seed=1)
@@ -82,7 +82,7 @@ def train_plainly(texts, vocabulary, settings, size):
 
 
 def train_ours(texts, vocabulary, settings, size):
-    """The trainer, its one validation of a few tokens included."""
+    """Run the trainer; its one validation of a few tokens is included."""
     config = NetworkConfig(embedding_size=size, hidden_size=size, dropout=DROPOUT)
     started = time.perf_counter()
     result = train_network(
@@ -99,7 +99,7 @@ def train_ours(texts, vocabulary, settings, size):
 
 
 def texts_of(words_at_most):
-    """Training and validation text, encoded, and their vocabulary."""
+    """Return training and validation text, encoded, and their vocabulary."""
     folder = data_folder()
     if folder is None:
         lines = [
@@ -122,7 +122,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--hidden-size", type=int, default=512)
-    parser.add_argument("--share", type=float, default=0.2, help="of the training text")
+    parser.add_argument("--share", type=float, default=0.2, help="share of the training text")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

@@ -2,10 +2,10 @@
 
     GRAMOPHONE_DATA=… python tests/benchmarks/bench_tuning.py [--folds 2] [common-voice …]
 
-For each fold an n-gram of order 4 is estimated from the references of the other folds, and scores the fold's
-lists: once in our automaton, for `tune`, and once in KenLM's Python module, for a grid of weights with the place in
-the list as the first-pass score. Every list is re-ranked by weights that were found on the other folds.
-Then half of the lists is tuned on and the other half re-ranked, over several halves: what is lost at most.
+For each fold an n-gram model of order 4 is estimated from the references of the other folds and scores the fold's
+lists: once in our automaton, for `tune`, and once in KenLM's Python module, for a grid of weights with the rank in
+the list as the first-pass score. Weights found on the other folds re-rank every list.
+Then half of the lists is tuned on and the other half re-ranked, over several halves: the maximum loss.
 """
 
 import argparse
@@ -43,13 +43,13 @@ ORDER = 4
 BATCH = 512
 HALVES = 10
 WEIGHTS = np.concatenate(([0.0], np.geomspace(0.01, 10, 40)))
-"""Of KenLM's score, where a place in the list weighs 1."""
+"""Grid of weights of KenLM's score; the rank in the list has weight 1."""
 
 WORD_BONUSES = np.linspace(-3, 3, 25)
 
 
 class Scored(NamedTuple):
-    """What the two models of the fold's text say of each candidate: ours [C, 4], KenLM's log-probability [C]."""
+    """Scores of each candidate by both models of the fold's text: ours [C, 4], KenLM's log-probability [C]."""
 
     ours: np.ndarray
     kenlm: np.ndarray
@@ -95,7 +95,7 @@ def scored(lists: Sequence[CandidateList], folds: np.ndarray) -> Scored:
 
 
 def grid_searched(data: TuningData, peer: np.ndarray, folds: np.ndarray) -> np.ndarray:
-    """The candidates [N] that KenLM's score chooses, with weights that are best on the other folds."""
+    """Return the candidates [N] that KenLM's score chooses, with the best weights of the other folds."""
     problem = data.problem
     rank = problem.features[:, problem.names.index("rank")]
     words = problem.features[:, problem.names.index("words")]
@@ -121,7 +121,7 @@ def line(label: str, problem: TuningProblem, chosen: np.ndarray) -> str:
 
 
 def worst_half(data: TuningData) -> tuple[float, int]:
-    """The most that a half loses by weights of the other half, in points of WER, and how often weights were used."""
+    """Return the maximum loss with the other half's weights, in points of WER, and how often weights were used."""
     problem, lost, used = data.problem, -math.inf, 0
     for seed in range(HALVES):
         order = np.random.default_rng(seed).permutation(problem.num_lists)

@@ -1,15 +1,15 @@
-"""This checkout beside another one: the same models, requests and loads, measured by turns.
+"""This checkout beside another one: the same models, requests and loads, measured in turn.
 
     GRAMOPHONE_DATA=… python tests/benchmarks/bench_versions.py --old CHECKOUT [--pairs 10] [--seconds 2]
         [--only http start process] [--registry DIR] [--json FILE]
 
-`http` loads a service of each checkout, in int8, with what bench_peers, bench_engine, bench_latency and bench_rerank
-ask, and with 1,000 texts in one request that share their beginnings. `start` times `gramophone serve` until its first
-answer, and commands.
-`process` times steps and sentences in a process of each checkout, as bench_int8 and bench_ngram do. One side is held
-(SIGSTOP, or waiting for its turn) while the other works, and who begins changes from pair to pair. Printed are
+`http` loads an int8 service of each checkout with the requests of bench_peers, bench_engine, bench_latency and
+bench_rerank, and with 1,000 texts in one request that share their prefixes. `start` times `gramophone serve` until its
+first reply, and commands.
+`process` times steps and sentences in a process of each checkout, as bench_int8 and bench_ngram do. One side is stopped
+(SIGSTOP, or waiting for its turn) while the other works, and the order changes from pair to pair. The output is
 medians and the ratio new to old with the 95 % interval of its median (bootstrap over pairs).
-Nothing is written outside a temporary folder unless --registry names one, whose models are used again.
+Nothing is written outside a temporary folder unless --registry names one, whose models are reused.
 """
 
 import argparse
@@ -28,15 +28,15 @@ import numpy as np
 ROOT = Path(__file__).parents[2]
 _VOCAB_SIZE = 16_000  # of the random LSTM
 _WARMUP_S = 0.4
-_FIRST_RUNS = 2  # of each workload in a process, not counted
-_LEAST_S = 0.2  # of work in a process for one figure
+_FIRST_RUNS = 2  # warm-up runs of each workload in a process
+_LEAST_S = 0.2  # minimum work in a process for one figure
 
 
-# --- in a process of one checkout: nothing of this project's is imported before -----------------------
+# --- in a process of one checkout: no module of this project is imported before -------------------------
 
 
 def steps(model, rows):
-    """Advance rows by one token, then predict, again and again."""
+    """Advance rows by one token, then predict, repeatedly."""
     random, state = np.random.default_rng(0), model.initial_state(rows)
 
     def step():
@@ -48,10 +48,10 @@ def steps(model, rows):
 
 
 def sentences(model, count):
-    """Score so many sequences of 20 tokens in one call."""
+    """Score a number of sequences of 20 tokens in one call."""
     try:
         from models.language_model import pad_sequences, score_sequences
-    except ImportError:  # a checkout before both had these names
+    except ImportError:  # a checkout older than both names
         from models.scoring import pad as pad_sequences
         from models.scoring import score_sequences
     ids = np.random.default_rng(0).integers(3, len(model.vocabulary), (count, 20))
@@ -80,7 +80,7 @@ PROCESS = {
 
 
 def work(registry):
-    """Answer each name on standard input with the seconds that one run of that workload takes."""
+    """Reply to each workload name on standard input with the seconds of one run."""
     from models.checkpoint.load import load_checkpoint
 
     loaded, runs = {}, {}
@@ -106,7 +106,7 @@ def work(registry):
 
 
 class Server:
-    """A service of one checkout, held while it is not its turn."""
+    """Service of one checkout, stopped except during its turn."""
 
     def __init__(self, root, registry):
         from preparation import GRAMOPHONE, QUIET, free_port, wait_until_ready
@@ -132,7 +132,7 @@ class Server:
 
     @contextlib.contextmanager
     def turn(self):
-        """The target, while the block runs."""
+        """Yield the target while the process runs."""
         os.killpg(self._process.pid, signal.SIGCONT)
         try:
             yield self._target
@@ -140,19 +140,19 @@ class Server:
             os.killpg(self._process.pid, signal.SIGSTOP)
 
     def close(self):
-        """End it."""
+        """Stop the service."""
         os.killpg(self._process.pid, signal.SIGCONT)
         self._process.terminate()
         self._process.wait()
 
 
 def environment(root):
-    """The environment in which a program imports that checkout's packages."""
+    """Return the environment in which a program imports that checkout's packages."""
     return {**os.environ, "PYTHONPATH": str(root)}  # noqa: TID251 - benchmarks are no part of the service
 
 
 def http_workloads(data):
-    """Title → requests, loop, how the figure is read, and whether more of it is better."""
+    """Map a title to requests, loop, function that reads the figure, and True if more is better."""
     from bench_peers import GENERATE, SCORE
     from preparation import typed_texts
 
@@ -219,7 +219,7 @@ def http_workloads(data):
 
 
 def compare_http(checkouts, registry, data, given):
-    """Pairs of every load."""
+    """Measure pairs of every load."""
     from service.bench.driver import run_load
     from service.bench.plan import LoadSettings
     from service.bench.results import summarise_load
@@ -237,7 +237,7 @@ def compare_http(checkouts, registry, data, given):
                 assert not errors, (title, name, errors)
                 return figure(summary)
 
-            for name in servers:  # both have compiled, and read, what this asks
+            for name in servers:  # both compile and cache for these requests
                 measure(name)
             seen[title] = pairs(measure, given.pairs)
             show(title, seen[title], more=more)
@@ -248,7 +248,7 @@ def compare_http(checkouts, registry, data, given):
 
 
 def compare_start(checkouts, registry, given):
-    """Pairs of starts until the first answer, and of commands."""
+    """Measure pairs of starts until the first reply, and of commands."""
     from preparation import GRAMOPHONE, QUIET, free_port
 
     def first_answer(name):
@@ -292,7 +292,7 @@ def compare_start(checkouts, registry, given):
 
 
 def compare_process(checkouts, registry, given):
-    """Pairs of every workload in a process of each checkout."""
+    """Measure pairs of every workload in a process of each checkout."""
     workers = {
         name: subprocess.Popen(
             [sys.executable, __file__, "--work", str(registry)],
@@ -326,7 +326,7 @@ def compare_process(checkouts, registry, given):
 
 
 def pairs(measure, count):
-    """Figures of both sides; who begins changes from pair to pair."""
+    """Return the figures of both sides; the order changes from pair to pair."""
     seen = {"old": [], "new": []}
     for turn in range(count):
         for name in list(seen)[:: 1 if turn % 2 else -1]:
@@ -347,12 +347,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--old", type=Path, help="the other checkout")
     parser.add_argument("--pairs", type=int, default=10)
-    parser.add_argument("--seconds", type=float, default=2, help="of a load")
+    parser.add_argument("--seconds", type=float, default=2, help="time of a load")
     parser.add_argument(
         "--only", nargs="+", choices=["http", "start", "process"], default=["process", "start", "http"]
     )
     parser.add_argument("--registry", type=Path, default=None)
-    parser.add_argument("--json", type=Path, default=None, help="file that the figures of all pairs go to")
+    parser.add_argument("--json", type=Path, default=None, help="file for the figures of all pairs")
     parser.add_argument("--work", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.work:

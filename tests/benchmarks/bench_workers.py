@@ -1,12 +1,12 @@
-"""Two workers beside one: requests a CPU second of each, memory of the second, what a relay costs, how clients spread.
+"""Two workers beside one: requests per CPU second, memory of the second, cost of a relay, and spread of clients.
 
     GRAMOPHONE_DATA=… python tests/benchmarks/bench_workers.py [--seconds 2] [--registry FOLDER]
 
-Each worker stays on a core of its own, and what it did is divided by the CPU time that it took, so that neither the
-load generator nor anybody else on the machine counts. The n-gram model is of order 5 over a million words of novels
-(without the public data: of Python's own documentation), the mixture that of `gramophone quickstart`. Memory is what
-is private to a process, and all that is mapped divided by how many map it (Pss); both as the kernel tells. Nothing is
-written outside a temporary folder unless --registry names one, whose models are used again.
+Each worker is pinned to a core, and its work is divided by its CPU time, so the load generator and other processes
+on the machine do not count. The n-gram model is of order 5 over a million words of novels (without the public data:
+of Python's own documentation), the mixture that of `gramophone quickstart`. Memory is a process's private memory, and
+its proportional share of everything mapped (Pss), as the kernel reports them. Nothing is written outside a temporary
+folder unless --registry names one, whose models are reused.
 """
 
 import argparse
@@ -64,14 +64,14 @@ BLOCKS, BLOCK = 20, 100
 
 
 def prepare(registry, data):
-    """Train the models that are not there yet."""
+    """Train the missing models."""
     quickstart(registry)
     corpus = [] if data is None else [f"--corpus={data / 'novels-1m' / 'train.txt.xz'}"]
     train(registry, "ngram", NOVELS, *corpus, "--set", "tokenizer.kind=word", "--set", "ngram.order=5")
 
 
 class Service:
-    """A running service of some workers: its port, and the processes that serve."""
+    """Running service: its port and its worker processes."""
 
     def __init__(self, registry, models, workers):
         self.port = free_port()
@@ -97,7 +97,7 @@ class Service:
 
 @contextlib.contextmanager
 def running(registry, models, workers):
-    """A service while the block runs."""
+    """Run a service during the block."""
     service = Service(registry, models, workers)
     try:
         yield service
@@ -106,14 +106,14 @@ def running(registry, models, workers):
 
 
 def cpu_s(pid):
-    """CPU time that the threads of a process have taken."""
+    """Return the CPU seconds that the threads of a process have used."""
     return (
         sum(int(path.read_text().split()[0]) for path in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
     )
 
 
 def memory_mb(pid):
-    """What is private to a process, and its share of all that it has mapped."""
+    """Return a process's private memory and its proportional share of mapped memory (Pss), in MB."""
     kb = {}
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:
         name, value = line.split()[:2]
@@ -122,7 +122,7 @@ def memory_mb(pid):
 
 
 def answered(port, path="/v1/score"):
-    """Requests for a path that each worker has answered."""
+    """Return the number of requests for a path that each worker has answered."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as reply:
         lines = reply.read().decode().splitlines()
     counts = {}
@@ -134,7 +134,7 @@ def answered(port, path="/v1/score"):
 
 
 def warm_up(service, model):
-    """The requests to send, each worker having answered some of them."""
+    """Return the requests to send, after each worker has answered some."""
     bodies = [
         Request("/v1/score", json.dumps({"texts": [" ".join(WORDS[: 3 + i % 14])], "model": model}).encode())
         for i in range(4000)
@@ -144,7 +144,7 @@ def warm_up(service, model):
 
 
 def per_cpu_second(service, bodies, seconds):
-    """Requests per CPU second of each worker under sixteen clients that score a sentence at a time."""
+    """Return the requests per CPU second of each worker under sixteen clients that score one sentence at a time."""
     before, taken = answered(service.port), [cpu_s(pid) for pid in service.pids]
     summary = summarise_load(
         run_load(service.target, bodies, ClosedLoop(16), LoadSettings(duration_s=seconds))
@@ -157,7 +157,7 @@ def per_cpu_second(service, bodies, seconds):
 
 @contextlib.contextmanager
 def busy(core):
-    """Somebody else at work on a core while the block runs."""
+    """Keep a core busy with another process during the block."""
     spin = f"import os; os.sched_setaffinity(0, {{{core}}})\nwhile True: pass"
     process = subprocess.Popen([sys.executable, "-c", spin])
     try:
@@ -168,10 +168,10 @@ def busy(core):
 
 
 def compare(title, registry, model, seconds):
-    """A lone worker, the same beside a busy core, and two, by turns in short windows; medians, and memory.
+    """Compare one worker, one worker beside a busy core, and two, in short alternating windows; print memory.
 
-    A host's cores change their speed by a third within seconds as its other guests come and go, so the three are asked
-    in windows next to each other, and what is compared is the ratios within a round.
+    A host's cores change their speed by a third within seconds as other guests come and go, so the three are measured
+    in adjacent windows and ratios are taken within a round.
     """
     cores = sorted(os.sched_getaffinity(0))
     lone, beside, each, totals = [], [], ([], []), []
@@ -200,11 +200,11 @@ def compare(title, registry, model, seconds):
 
 
 def relay_costs(registry):
-    """CPU and time that a request takes more when the other worker has accepted it."""
+    """Print the additional CPU and wall time of a request that the other worker accepted."""
     with running(registry, NOVELS, 2) as service:
         homes = Affinity(WorkerPool(0, 2, "", SharedStatus(2), Path(), Path(), -1))
         names = [next(name for name in NAMES if homes.of(_scope(name), b"") == number) for number in (0, 1)]
-        # over one connection, of whichever worker: one client's states are at home there, the other's are not
+        # one connection to either worker: one client's states are local there, the other's are relayed
         found = asyncio.run(_both(service, names))
     (near_s, near_cpu_s), (far_s, far_cpu_s) = sorted(found)
     print(
@@ -216,7 +216,7 @@ def relay_costs(registry):
 
 
 async def _both(service, names):
-    """For the states of each client: the time of a request, and the CPU time of all workers; medians of blocks."""
+    """Return each client's median request time and CPU time of all workers, over blocks of requests."""
     target = Target.parse(f"http://127.0.0.1:{service.port}")
     connection = await Connection.open(target)
     requests = []
@@ -239,7 +239,7 @@ async def _both(service, names):
 
 
 def _post(path, body, name):
-    """The bytes of a request of a client that names itself."""
+    """Return the bytes of a request with the client's name."""
     content = json.dumps(body).encode()
     head = f"POST {path} HTTP/1.1\r\nhost: x\r\nx-gramophone-session: {name}\r\ncontent-length: {len(content)}\r\n\r\n"
     return head.encode() + content
@@ -250,7 +250,7 @@ def _scope(name):
 
 
 def spread(registry):
-    """How bursts of connections fall to two workers: the largest share over the fair one."""
+    """Print how evenly bursts of connections spread over two workers: the largest share over the fair one."""
     with running(registry, NOVELS, 2) as service:
         for clients in (8, 16, 64):
             shares = [asyncio.run(_burst(service.port, clients)) for _ in range(20)]
@@ -262,7 +262,7 @@ def spread(registry):
 
 
 async def _burst(port, clients):
-    """The larger share of connections over the fair one; each asks once and stays."""
+    """Return the larger share of connections over the fair one; each connection sends one request and stays open."""
     target, before = Target.parse(f"http://127.0.0.1:{port}"), answered(port, "/health/live")
     connections = await asyncio.gather(*(Connection.open(target) for _ in range(clients)))
     ask = b"GET /health/live HTTP/1.1\r\nhost: x\r\n\r\n"

@@ -1,6 +1,6 @@
-"""What benchmarks need before they measure: public data, peers, models, free ports, ready services.
+"""Preparation of benchmarks: public data, peers, models, free ports, ready services.
 
-Also how they report that something is missing.
+It also reports missing requirements.
 """
 
 import contextlib
@@ -23,30 +23,30 @@ from training.texts import read_default_corpus
 GRAMOPHONE = (sys.executable, "-m", "service.cli")
 QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 LEFT_OUT = 77
-"""Exit status of a benchmark that cannot run here, as automake has it for tests; `run.py` knows it."""
+"""Exit status of a benchmark that cannot run here, following automake's convention; `run.py` checks it."""
 REASON = "left out: "
-"""Begins the line before it."""
+"""Prefix of the line that states the reason."""
 
 
 def leave_out(why):
-    """Say why nothing is measured, and end without failing."""
+    """Print why nothing is measured, and exit as skipped."""
     print(f"{REASON}{why}")
     sys.exit(LEFT_OUT)
 
 
 def data_folder():
-    """The folder of public data, or None."""
+    """Return the folder of public data, or None."""
     named = os.environ.get("GRAMOPHONE_DATA")  # noqa: TID251 - benchmarks are no part of the service
     return Path(named) if named else None
 
 
 def needed_data():
-    """The folder of public data; without it the benchmark is left out."""
+    """Return the folder of public data; without it the benchmark is skipped."""
     return data_folder() or leave_out("it needs the public data: set GRAMOPHONE_DATA to their folder")
 
 
 def peer(module, package):
-    """A module to compare with; where it is not installed the benchmark is left out."""
+    """Import a module to compare with; if it is not installed the benchmark is skipped."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError:
@@ -54,13 +54,13 @@ def peer(module, package):
 
 
 def read_lines(path):
-    """The lines of a compressed text."""
+    """Return the lines of a compressed text."""
     with lzma.open(path, "rt", encoding="utf-8") as lines:
         return [line.rstrip("\n") for line in lines]
 
 
 def typed_texts(data, longer_than=8):
-    """Sentences of more words than that, which people may be typing: of the novels, else of Python's documentation."""
+    """Return sentences of more than `longer_than` words, of the novels or Python's documentation, as typed text."""
     if data is None:
         return [text for text in default_texts() if len(text.split()) > longer_than]
     lines = itertools.islice(read_lines(data / "novels-1m" / "test.txt.xz"), 2000)
@@ -68,7 +68,7 @@ def typed_texts(data, longer_than=8):
 
 
 def novels_or_documentation(data, sentences=None):
-    """Sentences of the novels, else of Python's documentation, by split; so many to train with."""
+    """Return sentences of the novels or Python's documentation, by split; `sentences` limits the training text."""
     if data is None:
         parts = zip(("train", "valid", "test"), read_default_corpus(Silent()), strict=True)
         splits = {split: one.sentences for split, one in parts}
@@ -81,7 +81,7 @@ def novels_or_documentation(data, sentences=None):
 
 
 def lists_of_variants():
-    """Sentences of Python's documentation, each with four variants of it: in place of a recogniser's lists."""
+    """Return sentences of Python's documentation, each with four variants: a substitute for a recogniser's lists."""
     texts, choice = shuffled(default_texts(), seed=0), random.Random(0)
     words = " ".join(texts[:200]).split()
     return [[text, *candidate_variants(text, words, 4, choice)] for text in texts]
@@ -89,7 +89,7 @@ def lists_of_variants():
 
 @contextlib.contextmanager
 def registry_at(given):
-    """The given folder, made if it is not there, or a temporary one."""
+    """Yield the given folder, created if missing, or a temporary one."""
     with tempfile.TemporaryDirectory() as name:
         folder = given or Path(name)
         folder.mkdir(parents=True, exist_ok=True)
@@ -97,25 +97,25 @@ def registry_at(given):
 
 
 def gramophone(*arguments):
-    """Run a command quietly; one that fails ends the benchmark with what it said."""
+    """Run a command quietly; on failure exit with its error output."""
     done = subprocess.run([*GRAMOPHONE, *map(str, arguments)], capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"gramophone {' '.join(map(str, arguments))}: {done.stderr[-2000:]}")
 
 
 def train(registry, recipe, name, *options):
-    """Publish a model of a recipe, unless there is one of that name."""
+    """Train and publish a model of a recipe, unless one of that name exists."""
     if not (registry / name).exists():
         gramophone("train", recipe, "--name", name, "--registry", registry, *options)
 
 
 def quickstart(registry):
-    """The models of the quickstart, if the registry is empty: `ngram`, `lstm`, `mixture`."""
+    """Publish the quickstart's models if the registry is empty: `ngram`, `lstm`, `mixture`."""
     gramophone("quickstart", "--if-empty", "--registry", registry)
 
 
 def ngram_and_mixture(registry, data):
-    """`ngram`, of order 5 over the novels, and `mixture`, with a barely trained LSTM; without data the quickstart's."""
+    """Publish `ngram`, of order 5, and `mixture`, with a barely trained LSTM; without data the quickstart's."""
     if data is None:
         quickstart(registry)
         return
@@ -127,14 +127,14 @@ def ngram_and_mixture(registry, data):
 
 
 def free_port():
-    """A port that nobody listens on."""
+    """Return an unused port."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]
 
 
 def wait_until_ready(port):
-    """Return once a service on the port says that it is ready."""
+    """Wait until the service on a port is ready."""
     while True:
         with socket.socket() as s:
             if s.connect_ex(("127.0.0.1", port)) == 0:

@@ -1,11 +1,11 @@
-"""Run all benchmarks one after the other; a table at the end shows each result, and which failed or were left out.
+"""Run all benchmarks one after the other and print a table of results, failures and skipped benchmarks.
 
     python tests/benchmarks/run.py [--long] [--only bench_int8 …]
 
-Each runs in a process of its own, with fewer rounds or smaller texts than by itself (`PLANS`), so that all take some
-half an hour on two cores, and none is begun after eighty minutes. With `--long` each takes all that it takes by itself,
-for hours. One that fails or is stopped at its limit does not end the run, but makes it fail; one that is left out, as
-it needs what is not here, does not. Those that ask the same models share them, in a temporary folder.
+Each runs in a process of its own, with fewer rounds or smaller texts than its defaults (`PLANS`), so that all take some
+half an hour on two cores; none starts after eighty minutes. With `--long` each runs with its defaults, for hours.
+A benchmark that fails or exceeds its limit makes the run fail but does not end it; a benchmark that is left out because
+of a missing requirement does not. Benchmarks with the same models share them, in a temporary folder.
 """
 
 import argparse
@@ -30,13 +30,13 @@ DONE, OUT, FAILED = "done", "left out", "FAILED"
 
 
 class Plan(NamedTuple):
-    """How one benchmark is run.
+    """Settings of one benchmark in a run.
 
     Attributes:
-        short: its arguments, unless all is to take long.
-        long_only: why it is left out unless all is to take long; None if it is not.
-        models: `quickstart` or `novels`: what is in the registry that it shares; without the public data both are one.
-        headline: the last line with this text stands in the table; the very last if it is empty.
+        short: its arguments without `--long`.
+        long_only: the reason for running it only with `--long`; None if it always runs.
+        models: `quickstart` or `novels`: models of the shared registry; without the public data both are the same.
+        headline: the table shows the last line with this text; if empty, the very last line.
     """
 
     short: str = ""
@@ -73,11 +73,11 @@ PLANS = {
     "bench_tuning": Plan(headline="KenLM"),
     "bench_workers": Plan("--seconds 0.5", models="quickstart"),
 }
-"""Of those that are not run as they are."""
+"""Plans of the benchmarks that do not run with their defaults."""
 
 
 class Row(NamedTuple):
-    """What became of one benchmark."""
+    """Result of one benchmark."""
 
     name: str
     outcome: str
@@ -86,7 +86,7 @@ class Row(NamedTuple):
 
 
 def end(process):
-    """Stop a process and all that it started in its group."""
+    """Stop a process and all of its process group."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
             os.killpg(process.pid, number)
@@ -94,7 +94,7 @@ def end(process):
 
 
 def run(command, limit_s):
-    """Its exit status, None if it was stopped at the limit, and its lines, which are printed as they come."""
+    """Return the exit status, None after the limit, and the output lines, which are also printed."""
     stopped, lines = threading.Event(), []
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
@@ -114,7 +114,7 @@ def run(command, limit_s):
 
 
 def told_by(status, lines, plan, limit_s):
-    """What a process came to, and the line that says it."""
+    """Return the outcome of a process and the line to show."""
     if status is None:
         return FAILED, f"stopped after {limit_s / 60:g} minutes"
     last = lines[-1] if lines else ""
@@ -128,7 +128,7 @@ def told_by(status, lines, plan, limit_s):
 
 
 def run_one(script, plan, folder, *, long, limit_s):
-    """Run a benchmark, or leave it out."""
+    """Run a benchmark, or skip it."""
     if plan.long_only and not long:
         return Row(script.stem, OUT, 0.0, f"{plan.long_only}: make bench LONG=1 ONLY={script.stem}")
     arguments = [] if long else plan.short.split()
@@ -152,7 +152,7 @@ def show(rows):
 
 
 def main(arguments=None, scripts=HERE):
-    """Run those of a folder; 1 if one failed."""
+    """Run the benchmarks of a folder; return 1 if one failed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--long", action="store_true", help="run every benchmark in full; takes hours")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="run only these, for example bench_int8")
@@ -175,5 +175,5 @@ def main(arguments=None, scripts=HERE):
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # by the way out that ends the benchmark too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # exits normally, which also stops the benchmark
     sys.exit(main())

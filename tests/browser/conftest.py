@@ -1,4 +1,4 @@
-"""A real service with a small real model, and a real browser to look at it with."""
+"""A real service with a small real model, and a real browser."""
 
 import contextlib
 import re
@@ -26,11 +26,11 @@ from training.progress import Silent
 TABS = ("write", "generate", "rerank", "check", "models")
 WIDE, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
 WAIT_MS = 30_000
-"""For what is to appear: a busy machine needs ten seconds to draw the API page for the first time."""
+"""Timeout of an expectation: a busy machine needs ten seconds for the first view of the API page."""
 
 expect.set_options(timeout=WAIT_MS)
 EVIL = "<img/src=x/onerror=pwned=1>"
-"""Markup that would run if it were taken for markup; a word to the model, since it has no space."""
+"""Markup that runs if a page inserts it as HTML; the model reads it as one word, since it has no space."""
 
 SENTENCES = (
     "the cat sat on the mat",
@@ -76,7 +76,7 @@ def _description():
 
 
 def _publish(registry, name, model, tokenizer):
-    """A version with a card, a picture and a report beside it."""
+    """Publish a version with a card, a picture and a report."""
 
     def write(folder):
         (folder / "MODEL_CARD.md").write_text(CARD)
@@ -95,7 +95,7 @@ def _draw(path):
 
 @pytest.fixture(scope="session")
 def registry(tmp_path_factory):
-    """`words`, an n-gram model of the sentences, and `slow`, which takes its time and never ends."""
+    """Yield `words`, an n-gram model of the sentences, and `slow`, which is slow and never predicts the end."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(load.FAMILIES, "fake", ("tests.support.fake_models", "FakeModel"))
         registry = LocalRegistry(tmp_path_factory.mktemp("browser") / "registry", create=True)
@@ -111,7 +111,7 @@ def registry(tmp_path_factory):
 
 @contextlib.contextmanager
 def serving_at(settings):
-    """The service at the settings' port, once its models are loaded, while the block runs."""
+    """Run the service at the settings' port during the block, with its models loaded."""
     app = create_app(settings)
     server, listening = DrainingServer(app, settings), listen(settings)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
@@ -147,7 +147,7 @@ def browser():
 
 
 class Watched:
-    """What a page says that it should not: errors, warnings, failed requests, requests that go elsewhere."""
+    """Records problems of a page: errors, warnings, failed requests, requests to other hosts."""
 
     def __init__(self, page, url):
         self.said = []
@@ -157,13 +157,13 @@ class Watched:
         page.on("request", lambda asked: asked.url.startswith((url, "blob:")) or self.said.append(asked.url))
 
     def _failed(self, asked):
-        if asked.failure != "net::ERR_ABORTED":  # what a newer keystroke made useless
+        if asked.failure != "net::ERR_ABORTED":  # aborted for a newer keystroke
             self.said.append(f"{asked.url}: {asked.failure}")
 
 
 @pytest.fixture
 def open_page(browser, url):
-    """Opens the page in a context of its own; at the end it must have said nothing, but for what `allowed` matches."""
+    """Open pages, each in a context of its own; at the end only messages that match `allowed` may have been logged."""
     opened = []
 
     def run(place="", *, at=url, allowed=None, scheme="light", size=WIDE, **options):
@@ -181,12 +181,12 @@ def open_page(browser, url):
 
 
 def editor(page):
-    """The text area of the view that is shown."""
+    """Return the text area of the visible view."""
     return page.locator("section:not([hidden]) textarea").first
 
 
 def middle_of(page, selector, text):
-    """Where the element with just this text is drawn, once it is there."""
+    """Return the centre of the element with exactly this text, once it is visible."""
     find = """([selector, text]) => {
         const found = [...document.querySelectorAll(selector)].find(e => e.textContent === text);
         const box = found?.getBoundingClientRect();
@@ -196,12 +196,12 @@ def middle_of(page, selector, text):
 
 
 def picker(page):
-    """Where the model is chosen."""
+    """Return the model selector."""
     return page.get_by_role("combobox", name="Model", exact=True)
 
 
 def write(page, text):
-    """Type a text in the place of what stands there, key by key."""
+    """Replace the text with a new one, key by key."""
     editor(page).focus()
     page.keyboard.press("Control+A")
     page.keyboard.press("Delete")

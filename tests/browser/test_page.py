@@ -1,4 +1,4 @@
-"""The page as a whole, the tab of models, the API page, and requests to copy."""
+"""The page as a whole, the tab of models, the API page, and the copied requests."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ addEventListener('securitypolicyviolation', event => violations.push(event.viola
 
 
 def settled(page):
-    """Wait until the view has built itself and nothing is asked any more."""
+    """Wait until the view is built and no request is pending."""
     expect(page.locator("main section:not([hidden]) > *").locator("visible=true").first).to_be_visible()
     page.wait_for_load_state("networkidle")
 
@@ -25,7 +25,7 @@ def settled(page):
 @pytest.mark.parametrize("tab", TABS)
 @pytest.mark.parametrize(("size", "scheme"), [(WIDE, "light"), (PHONE, "dark")], ids=["wide", "phone"])
 def test_every_tab_is_quiet_and_as_wide_as_the_window(open_page, tab, size, scheme):
-    """That nothing is said on the console is what `open_page` asks at the end of each test."""
+    """`open_page` checks at the end of each test that the console is empty."""
     page = open_page(f"#{tab}", size=size, scheme=scheme)
     settled(page)
     for summary in page.locator("main details > summary").all():
@@ -44,7 +44,7 @@ def test_the_page_follows_the_colours_of_the_system(open_page, scheme, is_dark):
 
 
 def test_the_policy_is_kept(open_page, url):
-    """That nothing comes from elsewhere `open_page` asks at the end, too."""
+    """`open_page` also checks at the end that nothing was loaded from other hosts."""
     page = open_page()
     page.add_init_script(VIOLATIONS)
     for tab in TABS:
@@ -89,7 +89,7 @@ def test_a_text_is_written_generated_and_copied_with_the_keyboard_alone(open_pag
     page.keyboard.press("ArrowRight")
     expect(page.get_by_role("tabpanel", name="Generate")).to_be_visible()
     prompt = page.get_by_label("Prompt")
-    for _ in range(3):  # past the model, too
+    for _ in range(3):  # past the model selector, too
         page.keyboard.press("Tab")
         if prompt.evaluate("e => e === document.activeElement"):
             break
@@ -115,7 +115,7 @@ def test_whoever_wants_less_motion_gets_none(open_page):
 
 
 def test_controls_have_names(open_page):
-    """What a screen reader would read out: no control without a name."""
+    """A screen reader needs a name for every control."""
     page = open_page()
     for tab in TABS:
         page.goto(page.url.split("#")[0] + f"#{tab}")
@@ -183,11 +183,11 @@ def test_the_api_page_is_linked_and_shows_every_endpoint(open_page, url):
 
 SCORING = "docs#/Score/score_texts_v1_score_post"
 SWAGGER_WARNING = "deep link whitespace"
-"""What Swagger UI says on the console of every address that has an underscore."""
+"""Console warning of Swagger UI for every address with an underscore."""
 
 
 def tried(page, body, media_type="application/json"):
-    """Send a body to /v1/score from the API page: its table of what the service replied."""
+    """Send a body to /v1/score from the API page; return its table of replies."""
     page.add_init_script(VIOLATIONS)
     page.reload()
     operation = page.locator(".opblock.is-open")
@@ -249,7 +249,7 @@ def test_the_api_page_asks_for_a_key_and_shows_none(open_page, registry):
 
 
 def copied(page, name):
-    """What a button of the view that is shown puts on the clipboard."""
+    """Click a button of the visible view; return the clipboard."""
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.locator("main section:not([hidden])").get_by_role("button", name=name).locator(
         "visible=true"

@@ -1,4 +1,4 @@
-"""A service that goes away and comes back, and one that asks for a key."""
+"""A service that stops and restarts, and one that requires a key."""
 
 import pytest
 from playwright.sync_api import Error, expect
@@ -56,7 +56,7 @@ def test_a_stream_that_breaks_off_is_told(open_page, registry):
 
 @pytest.fixture(scope="module")
 def locked(registry):
-    """A service with a key, and the key."""
+    """Run a service with a key; yield its address and the key."""
     made = create_key("page", ["infer"])
     with serving_at(settings(registry, port=0, api_keys=(made.key.line,))) as address:
         yield address, made.secret
@@ -76,7 +76,7 @@ def test_a_key_is_asked_for_once_and_kept_for_the_tab(open_page, locked):
 
 
 def test_a_refusal_that_comes_after_the_key_is_there_asks_for_none(open_page, locked):
-    """The request is sent again with the key."""
+    """The page repeats the request with the key."""
     address, secret = locked
     page, held = open_page("#write", at=address, allowed="status of 401"), []
     dialog = page.get_by_role("dialog")

@@ -121,7 +121,7 @@ def texts(page):
 
 
 def weigh(page, feature, value):
-    """Move a slider as a hand does: all the way, then let it go."""
+    """Move a slider to a value."""
     slider = page.get_by_label(f"weight of {feature}")
     slider.evaluate(
         "(range, value) => { range.value = value; range.dispatchEvent(new Event('input')); }", str(value)
@@ -136,7 +136,7 @@ def test_the_model_puts_the_likeliest_first(rerank_page):
 
 def test_a_slider_reorders_at_once_without_asking_again(rerank_page):
     expect(texts(rerank_page)).to_have_count(3)
-    rerank_page.wait_for_load_state("networkidle")  # what the page asked as it opened has been answered
+    rerank_page.wait_for_load_state("networkidle")  # the page's initial requests are answered
     rerank_page.route("**/v1/rerank", lambda route: route.abort())
     weigh(rerank_page, "lm", 0)
     weigh(rerank_page, "am", 1)
@@ -237,6 +237,6 @@ def test_a_word_of_the_dictionary_is_right(check_page):
 def test_the_threshold_says_how_much_is_told(check_page):
     write(check_page, "the caat sat on the mat")
     expect(issues(check_page).get_by_role("button", name="Add to dictionary")).to_have_count(1)
-    # what was typed may still be asked about meanwhile, at the threshold before
+    # a request for the typed text, with the old threshold, may still be pending
     with check_page.expect_request(lambda asked: '"threshold":0.9' in (asked.post_data or "")):
         check_page.get_by_label("Threshold").fill("0.9")

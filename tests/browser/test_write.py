@@ -1,4 +1,4 @@
-"""Writing: completions, what comes next, and how surprising the text was."""
+"""Writing: completions, next words, and surprisal of the text."""
 
 import re
 
@@ -71,7 +71,7 @@ def test_tab_that_comes_before_the_answer_takes_the_completion_when_it_comes(pag
 def test_completions_that_no_longer_fit_go_at_once(page):
     write(page, "return the n")
     expect(words(page)).to_have_text(["name", "number", "names", "new"])
-    page.route("**/v1/autocomplete", lambda _route: None)  # no answer ever comes
+    page.route("**/v1/autocomplete", lambda _route: None)  # never answered
     page.keyboard.type("u")
     expect(words(page)).to_have_text(["number"])
     page.keyboard.press("Tab")
@@ -248,7 +248,7 @@ def test_markup_that_is_typed_or_told_stays_text(page):
 
 
 def test_all_of_a_long_text_is_read(page):
-    """Of more than two thousand lines only the last hundred or so were."""
+    """Regression: only the last hundred or so of more than two thousand lines were read."""
     text = "\n".join(f"the {number}" for number in range(2100))
     editor(page).evaluate(
         "(area, text) => { area.value = text; area.dispatchEvent(new Event('input')); }", text
@@ -257,7 +257,7 @@ def test_all_of_a_long_text_is_read(page):
 
 
 def test_a_completion_taken_with_enter_teaches_nothing_yet(page):
-    """The line was learnt as if it had ended there, and again when it did."""
+    """Regression: the line was learnt here, and again at its end."""
     taught = []
     page.on("request", lambda asked: asked.url.endswith("/accepted") and taught.append(asked.post_data_json))
     page.locator("summary", has_text="Options").first.click()

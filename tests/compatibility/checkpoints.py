@@ -1,4 +1,4 @@
-"""What the stored checkpoints are: their training text, and the command that trained each."""
+"""Stored checkpoints: their training text, and the command that trained each."""
 
 import random
 from typing import NamedTuple
@@ -17,7 +17,7 @@ TOKENIZERS = {
     "unigram": {"kind": "unigram", "vocab_size": 80, "byte_fallback": False},
     "folded": {"kind": "bpe", "vocab_size": 90, "normalization": "nmt_nfkc_cf", "byte_fallback": False},
 }
-"""Recipe settings of each tokenizer, by the name that ends a checkpoint's name."""
+"""Recipe settings of each tokenizer, by the last part of a checkpoint's name."""
 
 CELLS = ("feed-forward", "elman", "gru", "lstm", "mingru")
 
@@ -38,13 +38,13 @@ class Checkpoint(NamedTuple):
     """A stored checkpoint.
 
     Attributes:
-        name: the model's name in the registry: what it is, and its tokenizer.
-        recipe: the name of a recipe of the package.
-        settings: recipe keys set in addition to the tokenizer's, as `--set` takes them.
-        networks: whether a network is in it, so that its scores are computed in float32 or int8.
-        int8: whether all its networks can compute in int8.
-        backward: whether it reads from right to left, and has nothing to say of what comes next.
-        keeps: endings of those pictures and reports of its model card that are stored; the others are left out.
+        name: model name in the registry: family and tokenizer.
+        recipe: name of a recipe of the package.
+        settings: recipe keys set in addition to the tokenizer's, as for `--set`.
+        networks: True if it contains a network, so its scores are computed in float32 or int8.
+        int8: True if all its networks can compute in int8.
+        backward: True if it reads from right to left and predicts no next token.
+        keeps: suffixes of the stored pictures and reports of its model card; others are omitted.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Checkpoint(NamedTuple):
 
     @property
     def tokenizer(self) -> str:
-        """The name of its tokenizer."""
+        """Name of its tokenizer."""
         return self.name.rpartition("-")[2]
 
 
@@ -101,7 +101,7 @@ def _keys(table: str, settings: dict[str, object]) -> dict[str, object]:
 
 
 def _of_each_tokenizer() -> list[Checkpoint]:
-    """Every family over each kind of tokenizer; mixtures and caches hold those before them."""
+    """Return every family with each kind of tokenizer; mixtures and caches contain earlier models."""
     found = []
     for tokens in ("word", "char", "bpe", "unigram"):
         found += [
@@ -124,13 +124,13 @@ def _of_each_tokenizer() -> list[Checkpoint]:
 
 
 CALIBRATED = ("ngram-word", "ngram-bpe")
-"""Checkpoints of which it was measured how well they find wrong words, so that `precision` can be asked for."""
+"""Checkpoints with a calibration for checking, so that requests may set `precision`."""
 
 PROMOTED, ALIAS = "ngram-word", "champion"
-"""A checkpoint and the alias that points at it."""
+"""A checkpoint and the alias that points to it."""
 
 PROFILE, TUNED = "tuned", "ngram-word"
-"""A profile of weights, and the checkpoint that it was tuned with."""
+"""A profile of weights, and the checkpoint it was tuned with."""
 
 CHECKPOINTS = (
     *_of_each_tokenizer(),
@@ -186,7 +186,7 @@ CHECKPOINTS = (
     _network("deep-mingru-word", "mingru", layers=2, embedding_size=17, residual=True, layer_norm=True),
     _network("self-normalised-word", "lstm", train={"self_normalise": 0.1}),
     _network("backward-word", "lstm", direction="backward"),
-    # mixtures of every kind, and caches around each kind of model
+    # every kind of mixture, and caches around each kind of model
     _mixture("ngram-static-word", "ngram-absolute-word", "ngram-witten-bell-word", kind="static"),
     _mixture("global-mixture-word", "gru-word", "ngram-word", "elman-word"),
     _mixture("nested-mixture-bpe", "mixture-bpe", "elman-bpe"),
@@ -195,11 +195,11 @@ CHECKPOINTS = (
     _mixture("cached-mixture-word", "mixture-word", cache=True),
     _mixture("cache-within-word", "ngram-word", "lstm-word", cache=True, around="neural"),
 )
-"""All, each after those that it is made of."""
+"""All checkpoints, each after its parts."""
 
 
 def training_text(lines: int, seed: int) -> str:
-    """Lines of a small language in which words, names, numbers and marks come again in like places."""
+    """Return lines of a small language with recurring words, names, numbers and punctuation."""
     draw = random.Random(seed)
     nouns = ("cat", "dog", "owl", "hen", "naïve painter", "old café")
     places = ("mat", "bed", "house", "roof", "river", "station")

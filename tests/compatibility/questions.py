@@ -1,4 +1,4 @@
-"""What every stored checkpoint is asked: every endpoint, and of some checkpoints every option."""
+"""Requests to every stored checkpoint: every endpoint, and for some checkpoints every option."""
 
 import json
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from tests.compatibility.checkpoints import CALIBRATED, CELLS, CHECKPOINTS, PROF
 JSON, LINES, BINARY = "application/json", "application/x-ndjson", "application/octet-stream"
 
 PARTNER = "ngram-word"
-"""The checkpoint that others are compared and mixed with; it is the default model too."""
+"""Checkpoint that others are compared and mixed with; also the default model."""
 
 THOROUGH = {
     "int8": (
@@ -26,7 +26,7 @@ THOROUGH = {
     ),
     "float32": ("lstm-word", "self-normalised-word", "adaptive-word"),
 }
-"""Checkpoints that are asked with every option, by the precision of the service."""
+"""Checkpoints that are tested with every option, by precision of the service."""
 
 FEW_TOPICS = tuple(
     f"ngram-{name}-word"
@@ -44,10 +44,10 @@ FEW_TOPICS = tuple(
         "static",
     )
 )
-"""N-gram models that differ from `ngram-word` in their probabilities only."""
+"""N-gram models that differ from `ngram-word` only in their probabilities."""
 
 TOPICS_OF_FEW = ("score", "next-token", "generate", "autocomplete", "check", "rerank", "states", "models")
-"""What these are asked."""
+"""Topics of these models."""
 
 _SUBWORDS = ("char", "bpe", "unigram")
 _IN_INT8_ONLY = {f"{cell}-{tokens}" for cell in CELLS for tokens in _SUBWORDS} - {
@@ -75,9 +75,9 @@ class Question(NamedTuple):
     """A request.
 
     Attributes:
-        body: an object that is sent as JSON, a text that is sent as it is, or nothing.
-        content_type: of the body.
-        accept: what the client takes.
+        body: an object sent as JSON, a text sent unchanged, or nothing.
+        content_type: media type of the body.
+        accept: media types that the client accepts.
 
     In body and path, `<handle 0>` stands for the first handle of a state or session in the replies before.
     """
@@ -90,7 +90,7 @@ class Question(NamedTuple):
 
 
 def topics_of(checkpoint: Checkpoint, precision: str) -> dict[str, list[Question]]:
-    """What a checkpoint is asked, by topic; the questions of a topic build on one another."""
+    """Return a checkpoint's requests by topic; the requests of a topic depend on earlier ones."""
     topics = {
         "score": _score,
         "next-token": _next_token,
@@ -361,7 +361,7 @@ def _tune(checkpoint: Checkpoint, *, thorough: bool) -> Iterator[Question]:
     common = {"model": checkpoint.name, "lists": lists, **quick}
     yield _post(path, **common, features=["am", "lm"], length_exponents=[0])
     if thorough:
-        # of few features no two weightings are as good, so that no last digit of a score decides
+        # with few features no two weightings tie, so no last digit of a score decides
         for metric in ("cer", "bleu", "chrf"):
             normaliser = "lower" if metric == "cer" else "none"
             yield _post(path, **common, features=["lm"], metric=metric, normaliser=normaliser, seed=3)
@@ -407,7 +407,7 @@ def _models(checkpoint: Checkpoint, *, thorough: bool) -> Iterator[Question]:
 
 
 def service_topics() -> dict[str, list[Question]]:
-    """What a service is asked that is about no one model; each topic leaves the service as it was."""
+    """Return requests that concern no single model; each topic leaves the service unchanged."""
     spare, alias = "ngram-mle-word", "/admin/models/ngram-word/aliases/trial"
     profile = {"weights": {"lm": 0.5, "am": 1.0}, "models": [{"address": PARTNER}], "created": "2026-01-01"}
     lists = [{"candidates": _CANDIDATES}]
@@ -440,12 +440,12 @@ def service_topics() -> dict[str, list[Question]]:
 
 
 def exact() -> list[Checkpoint]:
-    """The checkpoints whose answers are the same to the bit: n-gram models, and networks in int8."""
+    """Return the checkpoints with bit-identical replies: n-gram models, and networks in int8."""
     return [checkpoint for checkpoint in CHECKPOINTS if checkpoint.int8 or not checkpoint.networks]
 
 
 def in_float32() -> list[Checkpoint]:
-    """The checkpoints with networks, which compute in float32 too, but for some that differ in the tokenizer only."""
+    """Return the checkpoints with networks that run in float32 too, without some that differ only in the tokenizer."""
     return [
         checkpoint
         for checkpoint in CHECKPOINTS

@@ -1,14 +1,14 @@
 """Make checkpoints and record their replies with another version's code.
 
-Both are stored once and stay as they are: today's code must load these checkpoints and answer as that version did.
-They are made again only to cover more, such as a new family or endpoint, and then by the same version's code:
+Both are stored once and never change: today's code must load these checkpoints and answer as that version did.
+Make them again only to cover more, such as a new family or endpoint, and then with the same version's code:
 
     git worktree add --detach ../old c6402de
     python -m tests.compatibility.record ../old               # records the replies of the stored checkpoints
     python -m tests.compatibility.record ../old --train       # trains and stores the checkpoints first
 
-The environment needs the libraries of both versions. The other version is used by its command line and over HTTP
-only, so that it does not matter how its modules are named. Training again gives other weights, hence other replies.
+The environment needs the libraries of both versions. The other version is used only through its command line and
+HTTP, so its module names do not matter. Training again gives other weights and therefore other replies.
 """
 
 import argparse
@@ -53,7 +53,7 @@ _TRAIN_LINES, _VALIDATION_LINES = 160, 40
 _MIXTURE_RECIPE = 'family = "mixture"\n'
 _PICTURES = (".png", ".html")
 _FOLDERS = (".calibrations", ".profiles")
-"""What a registry holds beside its models."""
+"""Registry folders besides its models."""
 
 _LISTS = (
     ("The cat sat on the mat.", "The cat sad on the mat.", -3.0, -2.5),
@@ -63,9 +63,9 @@ _LISTS = (
     ("The old café painted the bed.", "The old calf painted the bed.", -6.0, -5.9),
     ("A cat ran to the station.", "A cat run to the station.", -3.3, -3.0),
 )
-"""What was said, what was heard wrongly, and the acoustic scores of both."""
+"""The spoken text, the misrecognised text, and the acoustic scores of both."""
 
-# one process, so that libraries are loaded and kernels compiled once
+# one process, to load libraries and compile kernels once
 _RUN_ALL = """
 import json, sys
 from service.cli import main
@@ -80,11 +80,11 @@ for arguments in json.load(sys.stdin):
 
 
 def publish_all(tree: Path, folder: Path) -> None:
-    """Publish every checkpoint into `registry` within a folder, by the commands of the source tree of a version.
+    """Publish every checkpoint into `registry` within a folder, with the commands of a version's source tree.
 
     Args:
         tree: the source tree.
-        folder: empty; the commands run in it, so that provenance names no folder of this machine.
+        folder: empty folder; the commands run in it, so provenance names no folder of this machine.
     """
     (folder / "train.txt").write_text(training_text(_TRAIN_LINES, seed=3), encoding="utf-8")
     (folder / "valid.txt").write_text(training_text(_VALIDATION_LINES, seed=4), encoding="utf-8")
@@ -99,7 +99,7 @@ def publish_all(tree: Path, folder: Path) -> None:
 
 
 def pack(registry: Path) -> None:
-    """Drop the pictures of most model cards and store the registry as the archive of the tests."""
+    """Drop the pictures of most model cards and store the registry as the tests' archive."""
     for checkpoint in CHECKPOINTS:
         _drop_pictures(registry / checkpoint.name / "versions" / "1", checkpoint.keeps)
     with tarfile.open(ARCHIVE, "w:xz", preset=9) as archive:
@@ -108,7 +108,7 @@ def pack(registry: Path) -> None:
 
 
 def _commands() -> Iterator[list[str]]:
-    """The arguments of `gramophone`, call by call."""
+    """Yield the arguments of each `gramophone` call."""
     yield from map(_training, CHECKPOINTS)
     for name in CALIBRATED:
         yield ["evaluate", name, "--task", "check", "--corpus", "valid.txt", "--save-calibration"]
@@ -117,7 +117,7 @@ def _commands() -> Iterator[list[str]]:
 
 
 def _line(heard: tuple[str, str, float, float]) -> str:
-    """A list of candidates in JSON."""
+    """Return a list of candidates as JSON."""
     right, wrong, right_score, wrong_score = heard
     candidates = [
         {"text": wrong, "features": {"am": wrong_score}},
@@ -127,25 +127,25 @@ def _line(heard: tuple[str, str, float, float]) -> str:
 
 
 def _training(checkpoint: Checkpoint) -> list[str]:
-    """The arguments that train a checkpoint."""
+    """Return the arguments that train a checkpoint."""
     recipe = "mixture.toml" if checkpoint.recipe == "mixture" else checkpoint.recipe
     settings = dict(checkpoint.settings)
-    if checkpoint.recipe != "mixture":  # the models of a mixture have theirs
+    if checkpoint.recipe != "mixture":  # the models of a mixture have their own
         settings |= {f"tokenizer.{key}": value for key, value in TOKENIZERS[checkpoint.tokenizer].items()}
     assignments = [word for key, value in settings.items() for word in ("--set", f"{key}={_toml(value)}")]
     texts = ["--valid", "valid.txt"]
-    if checkpoint.recipe != "mixture":  # the parts of mixtures are trained already
+    if checkpoint.recipe != "mixture":  # the parts of mixtures are already trained
         texts += ["--corpus", "train.txt"]
     return ["train", recipe, "--name", checkpoint.name, *texts, *assignments]
 
 
 def _toml(value: object) -> str:
-    """A value as TOML has it, which for these is how JSON has it."""
+    """Return a value as TOML, which is the same as JSON for these values."""
     return json.dumps(value, ensure_ascii=False)
 
 
 def _drop_pictures(directory: Path, keeps: tuple[str, ...]) -> None:
-    """Delete pictures and reports of a checkpoint and of its parts, and take them out of the manifests."""
+    """Delete pictures and reports of a checkpoint and of its parts, and remove them from the manifests."""
     for manifest in sorted(directory.rglob("manifest.json"), key=lambda path: -len(path.parts)):
         fields = json.loads(manifest.read_bytes())
         del fields["checksum"]
@@ -168,7 +168,7 @@ def _canonical(fields: dict[str, object]) -> bytes:
 
 
 def _anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-    """An entry without owner and time, so that packing the same files gives the same archive."""
+    """Remove owner and time from an entry, so packing the same files gives the same archive."""
     entry.uid = entry.gid = entry.mtime = 0
     entry.uname = entry.gname = ""
     entry.mode = 0o755 if entry.isdir() else 0o644
@@ -197,7 +197,7 @@ def record(tree: Path, temporary: Path) -> None:
 
 
 def _check_complete(service: Service, asked: Iterable[dict[str, list[Question]]]) -> None:
-    """Check that every endpoint of the service was asked."""
+    """Check that the requests cover every endpoint of the service."""
     questions = [question for topics in asked for some in topics.values() for question in some]
     documented = service.client.get("/openapi.json").json()["paths"]
     for path, operations in documented.items():
@@ -211,7 +211,7 @@ def _check_complete(service: Service, asked: Iterable[dict[str, list[Question]]]
 
 
 def _replies(service: Service, questions: Sequence[Question]) -> list[Stored]:
-    """The replies to the questions of a topic."""
+    """Return the replies to the requests of a topic."""
     handles = Handles()
     return [ask(service.client, question, handles) for question in questions]
 
@@ -221,7 +221,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("tree", type=Path, help="source tree of the version that is recorded")
+    parser.add_argument("tree", type=Path, help="source tree of the version to record")
     parser.add_argument("--train", action="store_true", help="train and store the checkpoints first")
     options = parser.parse_args()
     tree = options.tree.resolve()

@@ -1,4 +1,4 @@
-"""A service over the stored checkpoints, its replies, and where both are stored."""
+"""A service with the stored checkpoints, its replies, and the paths of both."""
 
 import base64
 import contextlib
@@ -41,7 +41,7 @@ _KEY = (
     "tests:infer,admin:sha256-b4e5581c780972fa4471d2c8f38a6e08-"
     "aac5027f575e2dbfba4df68f93252eb0c019c2188a0d46c50d7eb0b17297cd9f"
 )
-"""A key made by c6402de, by which the tests alone are let in."""
+"""Key made by c6402de; only the tests have its secret."""
 
 _SECRET = "gm_6CQvQSte-_MwM0Qny2tfmD54irtiUm2kCo3YeSxlh5E"  # noqa: S105 - of the key above
 
@@ -51,13 +51,13 @@ _POLL_S = 0.05
 
 
 class Service:
-    """A service of a source tree, which loads its models while others are asked.
+    """Service of a source tree, with some stored checkpoints.
 
     Args:
         tree: the source tree, of this version or of another.
-        folder: where the service finds a registry of its own, and leaves its log.
-        checkpoints: what is served, beside the model that others are compared with.
-        precision: of networks, `int8` or `float32`.
+        folder: folder for the service's own registry and its log.
+        checkpoints: checkpoints to serve, in addition to the partner model.
+        precision: precision of networks, `int8` or `float32`.
     """
 
     def __init__(self, tree: Path, folder: Path, checkpoints: Sequence[Checkpoint], precision: str) -> None:
@@ -84,7 +84,7 @@ class Service:
 
     @functools.cached_property
     def client(self) -> httpx.Client:
-        """A client with the key, once all models are loaded."""
+        """Client with the key, once all models are loaded."""
         client = httpx.Client(
             base_url=f"http://127.0.0.1:{self._port}",
             headers={"authorization": f"Bearer {_SECRET}"},
@@ -95,13 +95,13 @@ class Service:
 
     def close(self) -> None:
         """Stop the service."""
-        self._process.kill()  # what it has written is deleted
+        self._process.kill()  # its files are deleted anyway
         self._process.wait()
         if "client" in vars(self):
             self.client.close()
 
     def _wait_until_loaded(self, client: httpx.Client) -> None:
-        """Wait for every model; one that fails to load fails all."""
+        """Wait until every model is loaded; fail if one fails."""
         end = time.monotonic() + _PATIENCE_S
         states: dict[str, str] = {}
         while time.monotonic() < end:
@@ -120,13 +120,13 @@ Stored: TypeAlias = dict[str, Any]
 """A reply: `status` if it is not 200, `type` if it is not JSON, and `json`, `text`, `float32` or `sha256`."""
 
 TOLERANCE = 1e-5
-"""By how much two numbers of float32 computations may differ."""
+"""Maximum difference between two numbers of float32 computations."""
 
 _SHARE = 1e-6
-"""The same as a share, for sums over many tokens."""
+"""Relative tolerance, for sums over many tokens."""
 
 _AS_SHARES = ("perplexity", "posterior_scale")
-"""Figures that may differ by the tolerance as a share, being exponentials, or chosen by a search."""
+"""Figures to which the tolerance applies as a share: exponentials, and results of a search."""
 
 _VOLATILE = (
     (re.compile(r'("id":"cmpl-)[0-9a-f]+'), r"\1…"),
@@ -135,37 +135,37 @@ _VOLATILE = (
     (re.compile(r'("(?:last_used|load_seconds|warm_up_seconds)":)[^,}]+'), r'\1"…"'),
     (re.compile(r'("(?:own|mapped|device|in_use)_bytes":)\d+'), r'\1"…"'),
 )
-"""Fields that differ from run to run: ids of requests, times, and memory."""
+"""Fields that differ between runs: ids of requests, times, and memory."""
 
 _HANDLE = re.compile(r'"(?:state|session)":"((?:[\w-]+\.)+[\w.,-]+)"')
 _FILES = ("text/markdown", "text/html", "image/png")
-"""Media types of files of a checkpoint, which are given as they were published."""
+"""Media types of checkpoint files, which are served as published."""
 
 _OBJECT = re.compile(r"(data: |)(\{.*\})(\s*)")
 _DIGITS = 8
-"""That are stored of a number of a float32 computation."""
+"""Digits stored of a number of a float32 computation."""
 
 _DERIVED = re.compile(
     r'("(?:posterior|expected_utility|confidence|probability|unexplored_mass|entropy_bits|cross_entropy)":)'
     r"(-?[0-9][0-9.e+-]*)"
 )
-"""Figures that NumPy's exponentials and logarithms are in, whose last digit differs between kinds of processors."""
+"""Figures computed with NumPy's exp and log, whose last digit differs between processors."""
 
 _LAST_DIGITS = 1e-14
 _EXPONENTIALS = "84ffffc9a0418509"
-"""A hash of NumPy's exponentials and logarithms where the replies were recorded."""
+"""Hash of NumPy's exp and log on the recording machine."""
 
 _RANKED_BY = ("logprob", "probability", "total", "score")
 
 
 class Handles:
-    """The handles of states and sessions in the replies of one topic, numbered as they first occur."""
+    """Handles of states and sessions in the replies of one topic, numbered in order of appearance."""
 
     def __init__(self) -> None:
         self._known: list[str] = []
 
     def hide(self, text: str) -> str:
-        """A reply with names for handles."""
+        """Replace the handles in a reply with their numbers."""
         for found in _HANDLE.findall(text):
             if found not in self._known:
                 self._known.append(found)
@@ -174,14 +174,14 @@ class Handles:
         return text
 
     def fill_in(self, text: str) -> str:
-        """A request with handles for their names."""
+        """Replace the numbers in a request with their handles."""
         for number, known in enumerate(self._known):
             text = text.replace(f"<handle {number}>", known)
         return text
 
 
 def ask(client: httpx.Client, question: Question, handles: Handles) -> Stored:
-    """Ask a question and give the reply as it is stored."""
+    """Send a request; return the reply in its stored form."""
     body = question.body
     content = body if body is None or isinstance(body, str) else json.dumps(body)
     headers = {
@@ -210,7 +210,7 @@ def _content(media_type: str, reply: httpx.Response, handles: Handles) -> Stored
     for pattern, masked in _VOLATILE:
         text = pattern.sub(masked, text)
     value = json.loads(text) if media_type == JSON else None
-    # JSON that is spelled as Python does is easier to read as a value
+    # JSON in Python's own spelling is stored as a value, which is easier to read
     return {"json": value} if value is not None and _spelled(value) == text else {"text": text}
 
 
@@ -219,7 +219,7 @@ def _spelled(value: object) -> str:
 
 
 def rounded(reply: Stored) -> Stored:
-    """A reply of a float32 computation as it is stored: with as many digits as matter."""
+    """Round the numbers of a float32 reply for storage."""
     if "json" in reply:
         return reply | {"json": _rounded(reply["json"])}
     if "text" in reply:
@@ -228,7 +228,7 @@ def rounded(reply: Stored) -> Stored:
 
 
 def _rounded_line(line: str) -> str:
-    """A line of a text: an object, an event that is one, or anything else."""
+    """Round a line: a JSON object, an event with one, or other text."""
     found = _OBJECT.fullmatch(line)
     if found is None:
         return line
@@ -245,12 +245,12 @@ def _rounded(value: Any) -> Any:
 
 
 def path_of(folder: Path, name: str) -> Path:
-    """The file of a checkpoint's replies."""
+    """Return the path of a checkpoint's recorded replies."""
     return folder / f"{name}.json"
 
 
 def write(path: Path, topics: dict[str, list[Stored]]) -> None:
-    """Write replies, each in a line."""
+    """Write replies, one per line."""
     blocks = (
         f"{json.dumps(topic)}: [\n" + ",\n".join(f"  {_spelled(reply)}" for reply in replies) + "\n]"
         for topic, replies in topics.items()
@@ -259,15 +259,15 @@ def write(path: Path, topics: dict[str, list[Stored]]) -> None:
 
 
 def read(path: Path) -> dict[str, list[Stored]]:
-    """Read what `write` wrote."""
+    """Read the file that `write` wrote."""
     topics: dict[str, list[Stored]] = json.loads(path.read_text(encoding="utf-8"))
     return topics
 
 
 def same(expected: Stored, given: Stored) -> bool:
-    """Whether two replies have the same bytes, but for what is volatile.
+    """True if two replies have the same bytes, except in volatile fields.
 
-    Where NumPy computes other last digits, figures with its exponentials in them may differ by these.
+    If NumPy's exponentials differ from the recording machine's, derived figures may differ in the last digits.
     """
     texts = [_bytes_of(expected), _bytes_of(given)]
     if texts[0] == texts[1]:
@@ -282,19 +282,19 @@ def same(expected: Stored, given: Stored) -> bool:
 
 
 def _bytes_of(reply: Stored) -> str:
-    """What was sent, after its status and type."""
+    """Return status, media type and content as text."""
     content = _spelled(reply["json"]) if "json" in reply else reply.get("text")
     return f"{reply.get('status')} {reply.get('type')} {content or _spelled(reply)}"
 
 
 def exponentials() -> str:
-    """A hash of some of NumPy's exponentials and logarithms."""
+    """Return a hash of some of NumPy's exponentials and logarithms."""
     values = np.linspace(-30, 0, 10_001)
     return hashlib.sha256(np.exp(values).tobytes() + np.log(-values[:-1]).tobytes()).hexdigest()[:16]
 
 
 def close(expected: Stored, given: Stored) -> bool:
-    """Whether two replies agree but for numbers that differ by the tolerance at most."""
+    """True if two replies agree, with numbers within the tolerance."""
     if {key: expected.get(key) for key in ("status", "type", "sha256")} != {
         key: given.get(key) for key in ("status", "type", "sha256")
     }:
@@ -303,7 +303,7 @@ def close(expected: Stored, given: Stored) -> bool:
 
 
 def _values(reply: Stored) -> Iterator[Any]:
-    """What a reply says: one value, or one for each line."""
+    """Yield the values of a reply: one value, or one per line."""
     if "json" in reply:
         yield reply["json"]
     elif "float32" in reply:
@@ -315,7 +315,7 @@ def _values(reply: Stored) -> Iterator[Any]:
 
 
 def _close(expected: Any, given: Any, name: str = "") -> bool:
-    """Whether two values agree; `name` is the field they stand in."""
+    """True if two values agree; `name` is their field."""
     if isinstance(expected, float) and isinstance(given, float):
         share = TOLERANCE if name in _AS_SHARES else _SHARE
         return math.isclose(expected, given, rel_tol=share, abs_tol=TOLERANCE)
@@ -333,7 +333,7 @@ def _close(expected: Any, given: Any, name: str = "") -> bool:
 
 
 def _same_but_for_ties(expected: list[Any], given: list[Any]) -> bool:
-    """Whether two rankings have the same entries, in an order that differs among ties only."""
+    """True if two rankings have the same entries, in an order that differs only among ties."""
     rest = list(given)
     for entry in expected:
         place = next((number for number, one in enumerate(rest) if _close(entry, one)), None)
@@ -344,6 +344,6 @@ def _same_but_for_ties(expected: list[Any], given: list[Any]) -> bool:
 
 
 def _tied(one: Any, other: Any) -> bool:
-    """Whether two entries of a ranking are ranked by the same number."""
+    """True if two entries of a ranking have the same sort key."""
     by = next((key for key in _RANKED_BY if isinstance(one, dict) and key in one), None)
     return by is not None and _close(one[by], other[by])

@@ -1,7 +1,7 @@
 """Checkpoints published by an earlier version answer every endpoint as that version did.
 
-N-gram models and networks in int8 give the same bytes; networks in float32 give numbers within 1e-5. Fields that tell
-times, memory and ids of requests are left out. `record.py` says how the replies were recorded.
+N-gram models and networks in int8 give the same bytes; networks in float32 give numbers within 1e-5. Times, memory
+and request ids are omitted. `record.py` explains how the replies were recorded.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ import pytest
 from tests.compatibility.questions import exact, in_float32, service_topics, topics_of
 from tests.compatibility.replies import REPLIES, Handles, Service, ask, close, path_of, read, same
 
-pytestmark = pytest.mark.xdist_group("compatibility")  # in one process, which starts the services once
+pytestmark = pytest.mark.xdist_group("compatibility")  # in one process, which starts each service once
 
 TREE = Path(__file__).parents[2]
 CHECKPOINTS = {"int8": exact(), "float32": in_float32()}
@@ -30,7 +30,7 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def service_of(tmp_path_factory):
-    """A service in a precision, started when first asked for: what one has compiled, the next finds."""
+    """Return the service of a precision, started on first use; compiled kernels are reused."""
     with contextlib.ExitStack() as opened:
 
         @functools.cache

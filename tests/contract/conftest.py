@@ -15,7 +15,7 @@ from tests.support.checkpoints import damage
 from tests.support.fake_models import FakeModel, fake_vocabulary
 from tests.support.services import running, serving
 
-# flashlight has no wheels for later Pythons
+# flashlight has no wheels for later Python versions
 collect_ignore = [] if sys.version_info < (3, 13) else ["test_flashlight.py"]
 METRICS = {"valid": {"perplexity": 12.5, "word_perplexity": None}, "corpus": {"lines": 3}}
 
@@ -26,7 +26,7 @@ def publish(registry, name, model, tokenizer):
 
 
 def fill(root):
-    """A registry with models that work, one that is slow, one that fails, and one that is damaged."""
+    """Create a registry with working models, a slow one, a failing one, and a damaged one."""
     registry = LocalRegistry(root, create=True)
     words = WordTokenizer(fake_vocabulary())
     characters = CharacterTokenizer(Vocabulary("abcdefghijklmnopqrstuvwxyzé ."))
@@ -47,7 +47,7 @@ def serve():
 
 @pytest.fixture(scope="session")
 def fake_family():
-    """Let the loader know the made-up family."""
+    """Register the made-up family with the loader."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(load.FAMILIES, "fake", ("tests.support.fake_models", "FakeModel"))
         yield

@@ -1,4 +1,4 @@
-"""Decoders of other projects, in folders of their own: what they pin does not go with what we do."""
+"""Decoders of other projects, each in its own folder: their pinned dependencies conflict with ours."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ VERSIONS = {"pyctcdecode": "0.5.0", "pygtrie": "2.6.2", "flashlight-text": "0.0.
 
 
 def importable(*names):
-    """Let packages be imported, without what they depend on; each is installed once into the environment's folder."""
+    """Make packages importable, without their dependencies; each is installed once into the environment's folder."""
     for name in names:
         folder = Path(sys.prefix) / "decoders" / f"{name}-{VERSIONS[name]}"
         if not folder.exists():

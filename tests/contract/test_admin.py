@@ -1,4 +1,4 @@
-"""Administering models over HTTP: who may, what is told, loading, unloading, aliases."""
+"""Administering models over HTTP: permissions, replies, loading, unloading, aliases."""
 
 import errno
 import os
@@ -23,7 +23,7 @@ from tests.support.services import running, serving
 
 @pytest.fixture
 def registry(fake_family, tmp_path):
-    """`main` with two versions of which the first is the champion, `other` with one, `damaged` with one."""
+    """Create `main` with two versions, the first the champion, and `other` and `damaged` with one each."""
     registry = LocalRegistry(tmp_path)
     words = WordTokenizer(fake_vocabulary())
     for name, seed in (("main", 1), ("main", 2), ("other", 3), ("damaged", 4)):
@@ -261,7 +261,7 @@ def test_an_alias_is_deleted(admin, registry):
     ],
 )
 def test_a_bad_alias_changes_nothing(admin, registry, path, body, status):
-    # httpx would take dots out of a path that it is given as text
+    # httpx would normalise dots in a path given as text
     url = httpx.URL(str(admin.base_url)).copy_with(raw_path=f"/admin/models/{path}".encode())
     answer = admin.put(url, json=body)
     assert answer.status_code == status

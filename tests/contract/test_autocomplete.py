@@ -30,7 +30,7 @@ def refused(http, **body):
 
 
 def probabilities(last, prefix=""):
-    """What the model says of the words that begin so, given that one of them comes."""
+    """Return the model's probabilities of words with a prefix, normalised over these words."""
     row = np.exp(MODEL.table[last].astype(np.float64))
     begun = {word: row[IDS[word]] for word in WORDS if word.startswith(prefix)}
     return {word: mass / sum(begun.values()) for word, mass in begun.items()}
@@ -237,7 +237,7 @@ def test_a_dictionary_of_long_phrases_is_bounded(http):
 
 @contextlib.contextmanager
 def taking(server, delay_s):
-    """Let the slow model take so long over each look."""
+    """Delay each step of the slow model."""
     model = server.app.state.services.host.resolve("slow").model
     before, model.delay_s = model.delay_s, delay_s
     try:
@@ -255,7 +255,7 @@ async def post(client, **body):
 
 
 def in_order(server, bodies, pause_s=0.05):
-    """The answers to requests that are sent one after the other, none waited for, and how long each took."""
+    """Send requests at intervals without waiting; return each reply and its duration."""
 
     async def main():
         async with httpx.AsyncClient(base_url=server.url, timeout=10) as client:
@@ -269,7 +269,7 @@ def in_order(server, bodies, pause_s=0.05):
 
 
 def left(server):
-    """Sessions that are remembered, and jobs, once there is nothing to wait for."""
+    """Return the number of sessions and jobs, once no job is pending."""
     services = server.app.state.services
     until = time.monotonic() + 5
     while len(services.engine.scheduler) and time.monotonic() < until:
@@ -284,7 +284,7 @@ def test_a_newer_request_of_the_session_takes_the_place_of_the_older(server):
         )
     error = old.json()["error"]
     assert (old.status_code, error["code"], error["type"]) == (409, "superseded", "conflict_error")
-    assert old_s < 0.3  # sooner than the model has looked once
+    assert old_s < 0.3  # sooner than the model's first step
     assert new.status_code == 200
     assert left(server) == (0, 0)
 

@@ -1,4 +1,4 @@
-"""What users of autocomplete have accepted: learnt, mixed in, told, replaced and forgotten."""
+"""Text accepted by users of autocomplete: learnt, mixed in, listed, replaced and deleted."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Every wrong request is answered with its status, its parameter, and one shape of body."""
+"""Every invalid request gets its status, its parameter, and one shape of body."""
 
 import json
 import socket
@@ -12,7 +12,7 @@ LIST = {"candidates": [{"text": "a"}]}
 
 
 def error_of(response, status):
-    """The error of an answer, once its shape and status are checked."""
+    """Check a reply's shape and status; return its error."""
     assert response.status_code == status, response.text
     assert response.headers["content-type"] == "application/json"
     assert response.headers["x-request-id"]
@@ -156,7 +156,7 @@ def test_an_announced_body_over_the_limit_is_refused(http):
     ],
 )
 def test_a_body_of_any_length_over_the_limit_is_not_waited_for(server, length, status):
-    """From 10¹⁸ on it was held for the time that a body has, and answered 408."""
+    """Regression: from 10¹⁸ on the service waited for the body until the timeout and answered 408."""
     head = f"POST {NEXT} HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n{{"
     got = asked(server.url, head.encode())
     assert (got.status, got.headers["connection"]) == (status, "close")
@@ -173,7 +173,7 @@ def test_a_streamed_body_over_the_limit_is_refused(http):
 
 
 def test_a_false_content_length_does_not_help(server):
-    """A body shorter than announced is never answered as if it were whole."""
+    """A body shorter than announced is never treated as complete."""
     host, port = server.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=5) as connection:
         connection.sendall(b"POST /v1/next-token HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{}")
@@ -246,7 +246,7 @@ def test_a_method_that_a_path_lacks_is_told_all_that_it_has(http, path, allowed)
     ],
 )
 def test_options_of_lines_are_refused_where_the_body_is_json(http, path, body, option):
-    """They were not looked at, and a caller might think they counted."""
+    """Regression: they were ignored silently."""
     error = error_of(http.post(f"{path}?{option}", json=body), 400)
     assert error["param"] == option.partition("=")[0]
     assert http.post(f"{path}?trace=1", json=body).status_code == 200

@@ -1,4 +1,4 @@
-"""`gramophone bench` and a real service."""
+"""`gramophone bench` against a real service."""
 
 import json
 from functools import partial
@@ -12,25 +12,25 @@ from service.settings import Settings
 from tests.support.services import running, typed_line
 
 QUICK = ["--requests", "20", "--warmup", "0"]
-pytestmark = pytest.mark.timeout(method="thread")  # the clock takes the alarm that would end a test
+pytestmark = pytest.mark.timeout(method="thread")  # the clock uses the alarm signal of the default method
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _silent_service():
-    """The service is in this process and would log to the command's output."""
+    """Silence the service: it runs in this process and would log to the command's output."""
     with capture_logs():
         yield
 
 
 @pytest.fixture
 def bench(capsys, monkeypatch):
-    """Run `gramophone bench …` as from a shell: exit code, standard output, standard error."""
+    """Run `gramophone bench …` as from a shell; return exit code, standard output, standard error."""
     return partial(typed_line, capsys, monkeypatch, "bench")
 
 
 @pytest.fixture
 def measured(bench, server):
-    """What the command tells programs, run against the service."""
+    """Run the command against the service; return the runs of its JSON output."""
 
     def run(*argv):
         code, out, err = bench(server.url, "--json", *QUICK, *argv)
@@ -58,7 +58,7 @@ def test_tokens_are_counted_as_the_service_counts_them(measured, server, workloa
 
     before = generated()
     (run,) = measured("--workload", workload, "--model", "chars", "--max-tokens", 9, "--clients", 2)
-    # the probe before it is the 21st request
+    # the warm-up probe is the 21st request
     assert run["tokens_per_s"] * run["duration_s"] == pytest.approx((generated() - before) * 20 / 21)
     assert run["ttft_ms"]["count"] == 20
     assert run["itl_ms"]["count"] == 20 * 8

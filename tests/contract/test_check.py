@@ -50,7 +50,7 @@ def test_words_have_their_surprisal_and_the_text_its_own(http):
 
 
 def test_surprisals_are_those_of_score(http):
-    """Whatever the tokens, as long as words stand between spaces."""
+    """For any tokenizer, if spaces separate the words."""
     for model in MODELS:
         words = ask(http, "a cat sat on the mat", model=model)["words"]
         scored = http.post(

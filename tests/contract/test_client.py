@@ -1,4 +1,4 @@
-"""The typed client, synchronous and asynchronous, against the real service and made-up answers."""
+"""The typed client, synchronous and asynchronous, against the real service and made-up replies."""
 
 import asyncio
 import math
@@ -31,7 +31,7 @@ def client(server):
 
 
 def in_async(server, use):
-    """What an asynchronous client answers."""
+    """Return the result of an asynchronous client."""
 
     async def main():
         async with AsyncClient(server.url) as client:
@@ -103,7 +103,7 @@ def test_a_failure_in_mid_stream_is_raised(server, client):
 
 
 def answering(*responses):
-    """A transport that gives these answers one after the other, and the number it was asked."""
+    """Return a transport with these replies in order, and the list of its requests."""
     pending, asked = list(responses), []
 
     def answer(request):

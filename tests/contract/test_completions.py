@@ -1,4 +1,4 @@
-"""POST /v1/completions to the letter of OpenAI's contract, over HTTP."""
+"""POST /v1/completions over HTTP: every detail of OpenAI's contract."""
 
 import itertools
 import json
@@ -87,14 +87,14 @@ def test_ids_that_begin_with_the_start_say_what_the_text_does(http):
         ask(http, prompt=prompt, **options)["choices"][0] for prompt in ("the cat", [1, 3, 4], [3, 4])
     )
     assert text == with_start
-    assert text == without  # of bigrams the last word alone counts
+    assert text == without  # for bigrams only the last word counts
     empty, start = (ask(http, prompt=prompt, **options)["choices"][0] for prompt in ("", [1]))
     assert empty == start
 
 
 def test_the_end_of_a_sentence_is_an_entry_without_text(http, server):
     model = server.app.state.services.host.resolve("mixture").model
-    before = int(model.table[3:, 2].argmax()) + 3  # the word after which the end is most probable
+    before = int(model.table[3:, 2].argmax()) + 3  # the word with the most probable end
     choice = ask(
         http, model="mixture", prompt=[before], logprobs=0, max_tokens=5, logit_bias={"2": 100}, temperature=0
     )["choices"][0]
@@ -117,7 +117,7 @@ def test_the_first_generated_token_of_an_empty_prompt_has_its_logprob(http):
 
 
 def test_echo_says_the_prompt_as_it_was_given(http):
-    prompt = "the  CAT sat"  # the tokenizer keeps neither the two spaces nor the word
+    prompt = "the  CAT sat"  # the tokenizer keeps neither the two spaces nor the unknown word
     choice = ask(http, model="mixture", prompt=prompt, echo=True, max_tokens=2, seed=1, logprobs=1)[
         "choices"
     ][0]

@@ -1,4 +1,4 @@
-"""Flashlight's decoders, which are torchaudio's, with a served model: their own KenLM's scores, and the model's own."""
+"""Flashlight's decoders (torchaudio's) with a served model: scores equal those of KenLM and of the model itself."""
 
 import math
 from types import SimpleNamespace
@@ -44,7 +44,7 @@ def trained(tokenizer):
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
-    """A client of a service with models of words and of characters, the latter, and the former as a file."""
+    """Serve word and character models; yield a client, the character model, and the word model's ARPA file."""
     folder = tmp_path_factory.mktemp("flashlight")
     registry = LocalRegistry(folder / "registry", create=True)
     words = WordTokenizer(Vocabulary(sorted({word for line in SENTENCES for word in line.split()})))
@@ -63,7 +63,7 @@ def served(tmp_path_factory):
 
 
 def heard(text, seed=0):
-    """Log-probabilities [T, N] of a text, half noise."""
+    """Return log-probabilities [T, N] of a text, half noise."""
     random = np.random.default_rng(seed)
     rows = []
     for letter in text.replace(" ", "|") + "|":
@@ -79,7 +79,7 @@ def decoded(decoder, emissions):
 
 
 def lexicon_decoder(flashlight, lm, words, tokens):
-    """As torchaudio builds one."""
+    """Build the decoder as torchaudio does."""
     trie = flashlight.Trie(tokens.index_size(), SILENCE)
     start = lm.start(start_with_nothing=False)
     for index in range(words.index_size()):
@@ -112,7 +112,7 @@ def dictionary_of(flashlight, entries):
 
 def served_lm(flashlight, client, **options):
     class ServedLM(TorchaudioLM, flashlight.LM):
-        """As a user writes it."""
+        """The class that a user would write."""
 
     return ServedLM(client, flashlight.LMState, **options)
 
@@ -148,7 +148,7 @@ def lexicon_free_decoder(flashlight, lm):
 
 
 def direct_lm(flashlight, model, ids):
-    """The model without a service."""
+    """Wrap the model without a service."""
 
     class DirectLM(flashlight.LM):
         def __init__(self):
@@ -174,7 +174,7 @@ def direct_lm(flashlight, model, ids):
 def test_without_a_lexicon_hypotheses_and_scores_are_those_of_the_model_itself(flashlight, served):
     ids = [0, *(served.characters.vocabulary.id_of(letter) for letter in [" ", *LETTERS])]
     ours = served_lm(flashlight, served.client, token_ids=ids, model="characters")
-    own_lm = direct_lm(flashlight, served.characters, ids)  # held here, as decoders do not
+    own_lm = direct_lm(flashlight, served.characters, ids)  # keeps a reference, since decoders do not
     decoders = [lexicon_free_decoder(flashlight, lm) for lm in (ours, own_lm)]
     for seed, line in enumerate(SENTENCES[:2]):
         mine, own = (decoded(decoder, heard(line, seed)) for decoder in decoders)

@@ -1,4 +1,4 @@
-"""POST /v1/generate over HTTP, whole and streamed; failures after the first event."""
+"""POST /v1/generate over HTTP, in one reply and streamed; failures after the first event."""
 
 import json
 import threading
@@ -173,7 +173,7 @@ def test_usage_counts_the_tokens_of_all_choices(http):
 
 
 def test_the_same_seed_gives_the_same_text_under_load(http, server):
-    """Alone, and while forty others are being generated."""
+    """Alone, and beside forty other generations."""
     bodies = [{"model": "chars", "max_tokens": 30, "seed": seed, "n": 1 + seed % 3} for seed in range(40)]
     bodies += [{"model": "chars", "strategy": "beam", "max_tokens": 10, "prompt": c} for c in "abcd"]
     alone = [ask(http, **body)["choices"] for body in bodies]
@@ -221,7 +221,7 @@ def test_no_alternatives_are_not_no_logprobs(http):
         ({"n": 65}, "n", "n is 65; it must be from 1 to 64"),
         ({"best_of": 65}, "best_of", "best_of is 65"),
         ({"strategy": "beam", "num_beams": 65}, "num_beams", "num_beams is 65"),
-        ({"num_beams": 3}, "num_beams", "needs strategy 'beam', which is 'sample'"),
+        ({"num_beams": 3}, "num_beams", "needs strategy 'beam', but strategy is 'sample'"),
         ({"best_of": 2, "stream": True}, "best_of", "cannot be streamed"),
         ({"logprobs": 21}, "logprobs", "less than or equal to 20"),
         ({"logprobs": -1}, "logprobs", "greater than or equal to 0"),
@@ -261,7 +261,7 @@ def test_bad_words_and_biases_hold(http):
 
 
 def test_a_silent_stream_shows_that_it_is_alive(http, server, monkeypatch):
-    """Before the first event, which beams have only at the end, and between events."""
+    """Before the first event, which beams send only at the end, and between events."""
     monkeypatch.setattr(streaming, "HEARTBEAT_S", 0.02)
     model = server.app.state.services.host.resolve("slow").model
     for body in ({"max_tokens": 2}, {"max_tokens": 2, "strategy": "beam"}):

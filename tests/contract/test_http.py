@@ -18,7 +18,7 @@ LINES = b'{"text": "a"}\n{"text": "the cat"}\n'
 
 
 def post(path, body, *, version="1.1", kind="application/json", more=""):
-    """The bytes of a request; a body that is no bytes is JSON."""
+    """Return the bytes of a request; a body other than bytes is sent as JSON."""
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     head = f"POST {path} HTTP/{version}\r\nhost: a\r\ncontent-type: {kind}\r\n{more}"
     return f"{head}content-length: {len(content)}\r\n\r\n".encode() + content
@@ -29,7 +29,7 @@ def generate(tokens, **options):
 
 
 def half_closed(server, data):
-    """All that is answered to who closes its side at once."""
+    """Send data, close the sending side at once, and return all replies."""
     with connect(server.url) as connection:
         connection.sendall(data)
         connection.shutdown(socket.SHUT_WR)
@@ -55,9 +55,7 @@ def test_http_1_0_has_no_chunks(server, path, body, kind, end, more):
 
 
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
-@pytest.mark.parametrize(
-    "tokens", [1, 20]
-)  # answered before it is looked whether the client has gone, and after
+@pytest.mark.parametrize("tokens", [1, 20])  # answered before and after the check for a closed connection
 def test_who_sends_no_more_is_answered(server, version, tokens):
     (got,) = half_closed(server, post("/v1/generate", generate(tokens), version=version))
     assert (got.status, got.headers["connection"]) == (200, "close")
@@ -71,7 +69,7 @@ def test_who_sends_no_more_gets_all_of_a_stream(server):
 
 
 def test_who_sends_no_more_gets_all_answers(server):
-    """Of a body that fills the buffers, and of requests that wait for it."""
+    """With a body that fills the buffers, and pipelined requests behind it."""
     large = post("/v1/generate", json.dumps(generate(20)).encode() + b" " * 90_000)
     got = half_closed(server, large + post("/v1/generate", generate(5)) + post("/nowhere", {}))
     assert [one.status for one in got] == [200, 200, 404]
@@ -84,7 +82,7 @@ def test_who_sends_no_more_gets_all_answers(server):
 )
 @pytest.mark.parametrize("close", [False, True])
 def test_what_is_wrong_after_a_request_takes_nothing_of_its_answer(server, after, close):
-    """The connection ends after it."""
+    """The connection closes after the reply."""
     if not close and after.endswith(b"hos"):
         after += b"t\r\n\r\n"
     data = post("/v1/generate", generate(20)) + after
@@ -101,7 +99,7 @@ def test_what_is_wrong_after_a_request_takes_nothing_of_its_answer(server, after
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("reset", [False, True])
 def test_the_work_of_who_has_gone_ends(server, version, stream, reset):
-    """Closing a connection looks like sending no more, until something is sent."""
+    """A closed connection looks half-closed until the service writes to it."""
     scheduler = server.app.state.services.engine.scheduler
     with connect(server.url) as connection:
         connection.sendall(post("/v1/generate", generate(900, stream=stream), version=version))
@@ -114,7 +112,7 @@ def test_the_work_of_who_has_gone_ends(server, version, stream, reset):
     before = time.monotonic()
     while len(scheduler) and time.monotonic() - before < 10:
         time.sleep(0.001)
-    assert time.monotonic() - before < 2  # of the 18 s that the work takes
+    assert time.monotonic() - before < 2  # of 18 s of work
 
 
 BODY = b'{"context": "the"}'
@@ -136,7 +134,7 @@ FRAMED = {
 
 
 def cuts(head, rest):
-    """The same bytes in segments: one, two after the head, two within it, one for each byte."""
+    """Split the same bytes into segments: one, at the end of the head, within the head, and single bytes."""
     yield (head + rest,)
     yield head, rest
     yield head[:60], head[60:] + rest
@@ -163,7 +161,7 @@ def test_body_and_next_request_are_read_however_they_come(server, caplog, offer,
 
 @pytest.mark.parametrize("frame", [COUNTED % len(LIVE + b"\r\n"), CHUNKED])
 def test_a_body_is_never_the_next_request(server, frame):
-    """Behind a proxy that passes offers on, its sender could have put answers before those to others."""
+    """Otherwise, behind a proxy that forwards offers, its sender could inject replies to other clients."""
     smuggled = LIVE + b"\r\n"
     body = smuggled if b"Length" in frame else b"%x\r\n%b\r\n0\r\n\r\n" % (len(smuggled), smuggled)
     for segments in cuts(POST + OFFERS["h2c"] + frame, body + LAST):
@@ -196,7 +194,7 @@ REQUESTS = 400
 
 
 def bodies(generator):
-    """Requests of every kind, some short, some long."""
+    """Yield requests of every kind, short and long."""
     words = " ".join(
         generator.choice(["the", "cat", "a", "dog", "ran"]) for _ in range(generator.randrange(1, 60))
     )
@@ -211,7 +209,7 @@ def bodies(generator):
 
 
 async def ask(url, path, body, patience_s):
-    """Send a request and read what comes, for a while."""
+    """Send a request and read the reply until a timeout."""
     host, port = url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     content = json.dumps(body).encode()
@@ -226,7 +224,7 @@ async def ask(url, path, body, patience_s):
 
 
 async def crowd(url):
-    """Many requests, of which three in ten are not waited for; the answers of the others."""
+    """Send many requests, abandoning three in ten; return the replies to the others."""
     generator = random.Random(0)
     places = asyncio.Semaphore(24)
 

@@ -1,4 +1,4 @@
-"""Limits on connections, headers and time; low priority of heavy requests; answers under load."""
+"""Limits on connections, headers and time; low priority of heavy requests; replies under load."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ LIVE = b"GET /health/live HTTP/1.1\r\nhost: a\r\n\r\n"
 
 @pytest.fixture(scope="module")
 def impatient(registry):
-    """A service that waits half a second for anything and takes four connections and small heads."""
+    """Run a service with half a second of patience, four connections and small heads."""
     settings = Settings(
         registry=registry.root,
         models=("mixture",),
@@ -36,7 +36,7 @@ def impatient(registry):
 
 @pytest.fixture
 def url(impatient):
-    """Its address, once the connections of the test before are gone."""
+    """Return its address, once the connections of the previous test are closed."""
     for _ in range(300):
         with contextlib.suppress(httpx.TransportError):
             if httpx.get(f"{impatient.url}/v1/models", headers={"connection": "close"}).status_code == 200:
@@ -112,7 +112,7 @@ def test_a_long_head_is_refused_whether_it_ends_or_not(url):
         b"GET /" + b"a" * 3000 + b" HTTP/1.1\r\nhost: a\r\n\r\n",
     ):
         told = asked(url, data)
-        assert told.status in {431, 0}  # 0: reset while much was still on its way
+        assert told.status in {431, 0}  # 0: reset while data was still arriving
         if told.status:
             assert "2048 bytes" in told.error["message"]
     assert asked(url, HEAD + b"x-long: " + b"a" * 3000 + b"\r\n\r\n").status == 431
@@ -139,7 +139,7 @@ def test_what_is_no_http_is_refused_in_our_shape(url):
 def test_connections_past_the_limit_are_told_to_come_back(url):
     with contextlib.ExitStack() as stack:
         held = [stack.enter_context(connect(url)) for _ in range(4)]
-        for connection in held:  # each is known to the service once it has answered
+        for connection in held:  # the service counts a connection once it has answered
             connection.sendall(LIVE)
             assert answer(connection).status == 200
         told = asked(url, WHOLE)
@@ -168,10 +168,10 @@ def chunked(trailers=b""):
 
 
 def test_trailers_without_end_are_refused(url):
-    """They were kept, however many came."""
+    """Regression: any number of trailers was stored."""
     with connect(url) as connection:
         connection.sendall(chunked())
-        time.sleep(0.1)  # so that they come in a read of their own
+        time.sleep(0.1)  # so they arrive in a separate read
         connection.sendall(b"a: b\r\n" * 500)
         assert answer(connection).status == 431
 
@@ -181,7 +181,7 @@ def test_trailers_do_not_pass_for_headers(url):
 
 
 def test_what_goes_wrong_after_the_answer_is_not_answered_again(url):
-    """A second answer to one request would be taken for that to the next."""
+    """The client would take a second reply for the reply to its next request."""
     with connect(url) as connection:
         connection.sendall(b"POST /nowhere HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n")
         assert answer(connection).status == 404
@@ -190,7 +190,7 @@ def test_what_goes_wrong_after_the_answer_is_not_answered_again(url):
 
 
 def test_nothing_is_written_into_an_answer_that_is_under_way(url):
-    """A refusal of what came next stood in the middle of a stream."""
+    """Regression: a refusal of the next request appeared in the middle of a stream."""
     body = b'{"max_tokens": 1000, "ignore_eos": true, "stream": true}'
     with connect(url) as connection:
         connection.sendall(
@@ -206,7 +206,7 @@ def test_nothing_is_written_into_an_answer_that_is_under_way(url):
 
 
 def test_an_endless_body_after_a_refusal_ends_the_connection(url):
-    """The answer is out; what is still sent is not taken for ever."""
+    """After the reply, the rest of the body is read only for a limited time."""
     with connect(url) as connection:
         connection.sendall(b"POST /nowhere HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n")
         assert answer(connection).status == 404
@@ -247,7 +247,7 @@ LIGHT = {
 
 @pytest.fixture
 def submitted(monkeypatch):
-    """The jobs that the engine was given."""
+    """Record the jobs submitted to the engine."""
     jobs, submit = [], Scheduler.submit
     monkeypatch.setattr(Scheduler, "submit", lambda self, job: (jobs.append(job), submit(self, job))[1])
     monkeypatch.setattr("service.routes.request.BULK_TOKENS", 600)  # small limits for small models
@@ -267,7 +267,7 @@ def test_what_asks_for_little_does_not(http, submitted, path, body):
 
 
 def score_of(client, number):
-    """One of four kinds of request, different for every number."""
+    """Send one of four kinds of request, different for every number."""
     text = " ".join(["the cat", "a dog ran", "on of the house"][: 1 + number % 3] * (1 + number % 5))
     kinds = (
         lambda: client.next_token(text, top_k=5),

@@ -30,7 +30,7 @@ def backward_model():
 
 @pytest.fixture(scope="module")
 def ngram_http(tmp_path_factory):
-    """A service with the same text's model read forward and backward."""
+    """Serve models of the same text, read forward and backward."""
     registry = LocalRegistry(tmp_path_factory.mktemp("ngrams"), create=True)
     for name, model in {"forward": families.model("ngram"), "backward": backward_model()}.items():
         description = CheckpointDescription("2026-01-01T00:00:00+00:00", {}, {}, [[3, 4]], {}, direction=name)
@@ -112,7 +112,7 @@ def test_what_comes_next_is_not_asked_of_a_backward_model(ngram_http, path, body
 
 @pytest.fixture(scope="module")
 def neural_http(tmp_path_factory):
-    """A service with a small model of each kind, and one that reads backward."""
+    """Serve a small model of each kind, and one that reads backward."""
     registry = LocalRegistry(tmp_path_factory.mktemp("networks"), create=True)
     names = {name.replace(" ", "-"): (name, "forward") for name in families.NEURAL}
     for published, (name, direction) in {**names, "backward": ("every option", "backward")}.items():
@@ -134,7 +134,7 @@ def neural_http(tmp_path_factory):
 
 @pytest.mark.parametrize("model", [name.replace(" ", "-") for name in families.NEURAL])
 def test_every_family_scores_predicts_and_generates(neural_http, model):
-    """What it says comes next is what it scores."""
+    """The probability of the end is the same from next-token as from score."""
     tokens = ask(neural_http, "/v1/score", texts=[TEXT], detail="token", model=model)["results"][0]["tokens"]
     following = ask(neural_http, "/v1/next-token", context=TEXT, top_k=40, model=model)["results"][0][
         "candidates"
@@ -168,13 +168,13 @@ PARTS = {
     "cached mixture": ("mixture by context",),
 }
 ABOUT = CheckpointDescription("2026-01-01T00:00:00+00:00", {"int8": {"cost": 0.0}}, {}, [[3, 4]], {})
-PROMPT = [5, 9, 5, 2, 1, 0, 7, 9, 5]  # `</s>`, `<s>` and `<unk>` in it, and words that come again
+PROMPT = [5, 9, 5, 2, 1, 0, 7, 9, 5]  # has `</s>`, `<s>` and `<unk>`, and repeated words
 MODELS = [name.replace(" ", "-") for name in PARTS]
 
 
 @pytest.fixture(scope="module")
 def cached_registry(tmp_path_factory):
-    """Every model of the table, made of the parts that it names."""
+    """Publish every model of the table with its parts."""
     registry, made = LocalRegistry(tmp_path_factory.mktemp("cached"), create=True), {}
     for name, parts in PARTS.items():
         version = registry.publish(
@@ -193,7 +193,7 @@ def cached_registry(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=["float32", "auto"])
 def cached_http(cached_registry, request):
-    """A service in single precision, or one in int8 as the models advise."""
+    """Run a service in single precision, or in int8 as the models recommend."""
     settings = Settings(registry=cached_registry.root, precision=request.param)
     with running(settings) as server, httpx.Client(base_url=server.url, timeout=60) as client:
         yield client
@@ -247,7 +247,7 @@ SETTINGS = ("tokenizer.kind=char", "neural.hidden_size=29", "neural.embedding_si
 
 @pytest.fixture(scope="module")
 def precision_registry(tmp_path_factory):
-    """A tiny LSTM, and its mixture with an n-gram model."""
+    """Train a tiny LSTM, and an n-gram model."""
     folder = tmp_path_factory.mktemp("precision")
     corpus = folder / "corpus.txt"
     corpus.write_text("\n".join(TRAIN * 20))

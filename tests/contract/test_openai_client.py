@@ -162,7 +162,7 @@ def test_an_error_within_a_stream_is_raised(client, server):
 
 @pytest.fixture
 def overloaded_once(server, monkeypatch):
-    """The next request finds the service full."""
+    """Make the service refuse the next request as overloaded."""
     scheduler = server.app.state.services.engine.scheduler
     submit, refused = scheduler.submit, []
 

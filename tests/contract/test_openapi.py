@@ -1,4 +1,4 @@
-"""Examples of the OpenAPI document agree with the service's replies; every bound in it is enforced."""
+"""Examples of the OpenAPI document agree with the service's replies; the service enforces every bound in it."""
 
 import contextlib
 import json
@@ -44,7 +44,7 @@ BINARY = "application/octet-stream"
 
 
 def publish(registry, name, seed, tokenizer):
-    """A model with a card, over pieces of words as the default models have."""
+    """Publish a model with a card, over subwords like the default models."""
     description = CheckpointDescription(
         "2026-01-01T00:00:00+00:00", {"valid": {"perplexity": 12.5}}, {}, [[3, 4]], {}
     )
@@ -59,7 +59,7 @@ def publish(registry, name, seed, tokenizer):
 
 @pytest.fixture(scope="module")
 def served(fake_family, tmp_path_factory):
-    """A service with models of the default models' names, and its client, which may do everything."""
+    """Serve models under the default models' names; yield the service and a client with all scopes."""
     registry = LocalRegistry(tmp_path_factory.mktemp("examples") / "registry", create=True)
     tokenizer = learn_tokenizer(TokenizerSettings(kind="bpe", vocab_size=330), TEXT, progress=Silent())
     for seed, name in enumerate(("lstm", "mixture", "ngram")):
@@ -81,25 +81,25 @@ def document(served):
 
 @pytest.fixture(scope="module")
 def answers(served, document):
-    """All examples and what is answered to them."""
+    """All examples and their replies."""
     asker = Asker(served[1], document)
     return [(example, asker.ask(example)) for example in examples_in(document)]
 
 
 @pytest.fixture(scope="module")
 def recorded():
-    """The recorded replies of the default models."""
+    """Recorded replies of the default models."""
     return json.loads(RECORDED_REPLIES.read_text(encoding="utf-8"))
 
 
 def reply_of(document, example, media_type=None):
-    """What the document says of an example's reply: of one media type, or of all."""
+    """Return the documented replies to an example: of one media type, or of all."""
     content = document["paths"][example.path][example.method]["responses"]["200"]["content"]
     return content if media_type is None else content[media_type]
 
 
 def values(media_type, text):
-    """The JSON values that a reply is made of."""
+    """Return the JSON values of a reply."""
     if media_type == JSON:
         return [json.loads(text)]
     if media_type == LINES:
@@ -112,7 +112,7 @@ def values(media_type, text):
 
 
 def names_in(document, schema, found):
-    """The fields of values by place, all values together; each is as the schema says."""
+    """Check values against a schema; return the field names by place, over all values."""
     names = {}
     for value in found:
         for place, some in Checker(document).check(value, schema).items():
@@ -147,9 +147,7 @@ def test_every_operation_has_an_example_of_what_is_asked_and_a_recorded_reply(do
         expected = WRITTEN & operation["responses"]["200"]["content"].keys()
         missing = expected - recorded.get(f"{method.upper()} {path}", {}).keys()
         without += [f"{method} {path} reply {media_type}" for media_type in missing]
-    without.remove(
-        "get /v1/models/{address}/files/{name} reply text/markdown"
-    )  # the card, which shows it itself
+    without.remove("get /v1/models/{address}/files/{name} reply text/markdown")  # shown by the card itself
     assert without == [], "record them: python -m tests.support.openapi REGISTRY"
 
 
@@ -212,7 +210,7 @@ def test_the_errors_shown_are_those_answered(served, document):
         said = shown[error["code"]]
         assert (
             error["message"].partition(";")[0] == said["message"].partition(";")[0]
-        )  # not which models are here
+        )  # without the list of loaded models
         assert {**error, "message": ""} == {**said, "message": ""}
 
 
@@ -298,7 +296,7 @@ UNBOUNDED = {
     "models": "of a profile that is stored; checked where it is used",
     "posterior_scale": "of a profile that is stored; checked where it is used",
 }
-"""By the name of the field: what bounds it where the document cannot say; those of numbers have one bound at least."""
+"""Reasons for fields without a documented bound; numbers have at least one of two."""
 
 MORE_BODIES = {
     "/v1/score": {"texts": None, "token_ids": [[3, 4]]},
@@ -314,7 +312,7 @@ MORE_BODIES = {
         "dictionary": ["word"],
     },
 }
-"""What the examples do not have, put into the first of each."""
+"""Fields missing in the examples, merged into the first of each."""
 
 BEYOND = {
     "minimum": lambda bound, _: bound - 1,
@@ -330,10 +328,10 @@ BEYOND = {
     "minProperties": lambda _bound, _: {},
     "maxProperties": lambda bound, _: {str(n): 0.0 for n in range(bound + 1)},
 }
-"""A value past each bound, of a list with the item that is there."""
+"""Values just beyond each bound; lists repeat an existing item."""
 
 NO_IDS = {"NextTokenRequest.context minItems 1", "OpenStatesRequest.context minItems 1"}
-"""An empty list is no texts, but it may be no token ids."""
+"""An empty list is invalid as texts, but valid as token ids."""
 
 _NUMBER = ({"minimum", "exclusiveMinimum"}, {"maximum", "exclusiveMaximum"})
 BOUNDS = {
@@ -343,7 +341,7 @@ BOUNDS = {
     "array": ({"maxItems"},),
     "object": ({"maxProperties"},),
 }
-"""By type: of which keywords there should be one."""
+"""Keywords by type; each group needs one of its keywords."""
 
 
 @pytest.fixture
@@ -352,7 +350,7 @@ def openapi(served):
 
 
 def nodes(schemas, schema, place, path=()):
-    """All schemas of values below one: where they stand in the document and in a body, and themselves."""
+    """Yield all schemas below one, with their places in the document and in a body."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         yield from nodes(schemas, schemas[name], name, path)
@@ -369,10 +367,10 @@ def nodes(schemas, schema, place, path=()):
 
 
 def placed(value, path, new):
-    """A copy of a body with another value at a path.
+    """Return a copy of a body with another value at a path.
 
     Raises:
-        LookupError: an object on the way is not there.
+        LookupError: a parent object is missing.
     """
     if not path:
         return new
@@ -383,12 +381,12 @@ def placed(value, path, new):
     if not isinstance(value, dict) and step != "*":
         raise LookupError(step)
     names = value or {}
-    name = next(iter(names), "5") if step == "*" else step  # any name that is there
+    name = next(iter(names), "5") if step == "*" else step  # any existing name
     return {**names, name: placed(names.get(name), below, new)}
 
 
 def asked(document):
-    """Each example of a body, with what more there may be in it, and its schema."""
+    """Yield each example body, also with its additional fields, and its schema."""
     for example in examples_in(document):
         if example.media_type == JSON and isinstance(example.body, dict):
             content = document["paths"][example.path][example.method]["requestBody"]["content"]
@@ -397,7 +395,7 @@ def asked(document):
 
 
 def beyond(document):
-    """What the document says of each bound: its place, the field it is of, and an example with a value past it."""
+    """Yield each documented bound: its place, its field, and an example that violates it."""
     schemas = document["components"]["schemas"]
     for example, schema in asked(document):
         for place, path, node in nodes(schemas, schema, ""):

@@ -1,4 +1,4 @@
-"""The playground's and the models' files; CORS and the headers for browsers."""
+"""Files of the playground and of models; CORS and security headers."""
 
 import re
 from pathlib import Path
@@ -26,7 +26,7 @@ def registry_root(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def told(fake_family, registry_root):
-    """A service with keys, and a model that has a card, a picture and a report beside it."""
+    """Serve, with keys, a model that has a card, a picture and a report."""
     registry = LocalRegistry(registry_root, create=True)
     tokenizer = WordTokenizer(fake_vocabulary())
 
@@ -84,7 +84,7 @@ def test_the_page_is_small():
 
 
 def test_nothing_of_the_page_is_markup_made_of_text():
-    """The policy would forbid it; nobody should have to find out there."""
+    """The content security policy would block it at run time."""
     for path in STATIC.glob("*.js"):
         found = re.search(
             r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", path.read_text()
@@ -185,7 +185,7 @@ def test_a_file_that_was_deleted_since_is_not_found(told, registry_root):
 @pytest.mark.parametrize("is_unmounted", [False, True])
 def test_a_card_is_asked_for_later_while_the_registry_is_away(told, registry_root, is_unmounted):
     aside = registry_root.rename(registry_root.with_name("aside"))
-    if is_unmounted:  # the folder of a volume
+    if is_unmounted:  # an unmounted volume leaves an empty folder
         registry_root.mkdir()
     answer = ask(told, "/v1/models/mixture/card")
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "registry_unavailable")
@@ -203,7 +203,7 @@ def test_a_model_that_is_not_here_is_not_called_unknown_while_the_registry_is_aw
 
 
 def _luminance(colour):
-    """Relative luminance of #rrggbb, as WCAG 2 defines it."""
+    """Return the relative luminance of #rrggbb (WCAG 2)."""
     shares = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in shares]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

@@ -1,4 +1,4 @@
-"""pyctcdecode with a served model: recordings that only a language model can tell apart, and KenLM's own scores."""
+"""pyctcdecode with a served model: recordings that need a language model, and scores equal to KenLM's."""
 
 import logging
 
@@ -50,7 +50,7 @@ def trained(tokenizer):
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
-    """A service with an n-gram model of words and one of characters, and the former as a file for KenLM."""
+    """Serve n-gram models of words and of characters; the word model is also an ARPA file for KenLM."""
     folder = tmp_path_factory.mktemp("fusion")
     registry = LocalRegistry(folder / "registry", create=True)
     words = WordTokenizer(Vocabulary(sorted({word for line in SENTENCES for word in line.split()})))
@@ -69,7 +69,7 @@ def served(tmp_path_factory):
 
 @pytest.fixture
 def lm(served):
-    """Makes a language model of the service, whose states are freed when the test is over."""
+    """Make language models of the service; their states are freed at the end of the test."""
     client, _, words, store = served
     made = []
 
@@ -84,7 +84,7 @@ def lm(served):
 
 
 def spoken(text, *, sure=0.9, mistaken=None):
-    """Log-probabilities [T, C] of a text that was heard well, but for some letters: place → what was heard instead."""
+    """Return log-probabilities [T, C] of a well-recognised text; `mistaken` maps positions to misrecognised letters."""
     random = np.random.default_rng(0)
     rows = []
     for place, letter in enumerate(text):
@@ -113,13 +113,13 @@ def test_a_served_model_puts_right_what_was_misheard(pyctcdecode, lm, model):
 @pytest.mark.parametrize("boundary", [True, False])
 @pytest.mark.parametrize("seed", range(2))
 def test_beams_and_scores_are_those_of_kenlm(pyctcdecode, served, lm, seed, boundary):
-    """Of recordings that are half noise, so that there are unknown words, and beginnings of none, among the beams."""
+    """The recordings are half noise, so beams contain unknown words and unknown prefixes."""
     _, arpa, words, _ = served
     random = np.random.default_rng(seed)
     heard = np.exp(spoken(SENTENCES[seed], sure=0.5)) + 0.2 * random.dirichlet(
         np.full(len(LABELS), 0.2), size=2 * len(SENTENCES[seed]) - 1
     )
-    heard[-1, [0, BLANK]] = 1e-12  # it ends in a letter: an empty last word is an unknown one to KenLM
+    heard[-1, [0, BLANK]] = 1e-12  # ends in a letter: KenLM treats an empty last word as unknown
     logits = np.log(heard / heard.sum(axis=1, keepdims=True))
     options = {"alpha": 0.6, "beta": 1.1, "unk_score_offset": -4.0, "score_boundary": boundary}
     own_lm = pyctcdecode.LanguageModel(kenlm.Model(str(arpa)), words, **options)

@@ -1,4 +1,4 @@
-"""A service whose registry is in an object store, and what becomes of it when that is slow, lies or is not there."""
+"""A service with its registry in an object store that may be slow, corrupt or unavailable."""
 
 import contextlib
 import json
@@ -24,14 +24,14 @@ SCORE = {"texts": ["the cat sat on the mat"]}
 
 @pytest.fixture
 def store(fake_family, monkeypatch):
-    """An S3 server of its own."""
+    """Run a separate S3 server."""
     with s3_server() as server, using(server, monkeypatch, patience=QUICK):
         yield server
 
 
 @pytest.fixture
 def registry(store, tmp_path):
-    """`main@1`, the champion, as a publisher elsewhere sees it."""
+    """Publish `main@1`, the champion, from another machine's cache."""
     registry = open_registry(f"{store.make_bucket('models')}/all", cache=tmp_path / "publisher")
     add_version(registry)
     registry.set_alias("main", "champion", 1)
@@ -46,7 +46,7 @@ def add_version(registry):
 
 @pytest.fixture
 def started(registry, tmp_path):
-    """Starts services that share a cache."""
+    """Start services that share a cache."""
 
     @contextlib.contextmanager
     def start(**options):
@@ -57,14 +57,14 @@ def started(registry, tmp_path):
         )
         with running(settings) as server, httpx.Client(base_url=server.url, timeout=20) as client:
             retries = server.app.state.services.host._retries
-            retries._clock = lambda: time.monotonic() * 100  # waits of tenths of seconds
+            retries._clock = lambda: time.monotonic() * 100  # waits of tenths of a second
             yield client
 
     return start
 
 
 def answering(client):
-    """Which version answers."""
+    """Return the address of the version that answers."""
     answer = client.post("/v1/score", json=SCORE)
     assert answer.status_code == 200
     return answer.json()["model"]
@@ -198,7 +198,7 @@ def test_the_command_line_reads_the_endpoint_from_the_environment(store, registr
 
 
 def only(store, fault):
-    """A fault of contents: manifests and aliases still come."""
+    """Apply a fault to contents only; manifests and aliases still arrive."""
 
     def faulty(environ, start_response):
         is_content = environ["REQUEST_METHOD"] == "GET" and "/.blobs/" in environ["PATH_INFO"]

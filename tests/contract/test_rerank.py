@@ -111,7 +111,7 @@ def small_model(*, self_normalised):
 
 @pytest.fixture(scope="module")
 def score_mode_http(tmp_path_factory):
-    """A service with a self-normalised model and one that is not."""
+    """Serve a self-normalised model and an ordinary one."""
     registry = LocalRegistry(tmp_path_factory.mktemp("modes"), create=True)
     about = CheckpointDescription("2026-01-01T00:00:00+00:00", {}, {}, [[3, 4]], {})
     for name in ("pulled", "free"):

@@ -1,4 +1,4 @@
-"""POST /v1/score and POST /v1/quality over HTTP, as one object and as lines."""
+"""POST /v1/score and POST /v1/quality over HTTP, as a JSON object and as lines."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ def one(http, text, **body):
 
 
 def expected(words, *, before=BOS, eos=True):
-    """Log-probabilities of words by the table of the made-up model."""
+    """Return log-probabilities of words from the made-up model's table."""
     ids = [IDS.get(word, 0) for word in words] + [EOS] * eos
     return [float(MODEL.table[a, b]) for a, b in zip([before, *ids], ids, strict=False)]
 
@@ -135,13 +135,13 @@ def test_options_of_lines_are_checked(http):
 
 
 def distinct_texts(count):
-    """Texts of 20 words that share no beginning: none is read at the cost of another."""
+    """Return texts of 20 words without common prefixes, so none shares work with another."""
     random = np.random.default_rng(4)
     return [" ".join(random.choice(WORDS, 20)) for _ in range(count)]
 
 
 def test_a_failure_on_the_way_is_the_last_line(http, server):
-    """The request's time runs out after some lines: they stand, and the last line says why it stops."""
+    """The request times out after some lines: they are sent, and the last line gives the reason."""
     engine = server.app.state.services.engine
     content = "\n".join(json.dumps({"text": text}) for text in ["the"] * 256 + distinct_texts(600))
     patient, engine._request_timeout_s = engine._request_timeout_s, 0.4
@@ -180,7 +180,7 @@ def test_figures_are_those_of_score(http):
 
 
 def test_the_difference_is_that_of_bits_per_word(http):
-    """The two models need not have the same tokens."""
+    """The two models may have different tokens."""
     own = ask_quality(http, ["a cat sat"], model="mixture")["results"][0]
     other = ask_quality(http, ["a cat sat"], model="chars")["results"][0]
     reply = ask_quality(http, ["a cat sat"], model="mixture", against="chars")

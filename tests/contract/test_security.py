@@ -1,4 +1,4 @@
-"""Who is let in: keys, their scopes, and that no route is forgotten."""
+"""Access control: keys, their scopes, and complete coverage of the routes."""
 
 import httpx
 import pytest
@@ -44,7 +44,7 @@ def unlocked(registry):
 
 
 def paths(routes):
-    """The paths of an application's routes, those of included routers too."""
+    """Yield the paths of an application's routes, including nested routers."""
     for route in routes:
         if getattr(route, "path", None) is not None:
             yield route.path
@@ -143,7 +143,7 @@ def test_with_a_good_key_a_wrong_path_is_404_and_a_wrong_method_405(locked):
     ["/metrics%0a", "/METRICS", "//metrics", "/metrics/", "/v1/../metrics", "/v1/models/..%2f..%2fmetrics"],
 )
 def test_no_spelling_of_a_path_gets_round_the_table(locked, path):
-    whole = str(locked.base_url).rstrip("/") + path  # alone, `//metrics` would name a host
+    whole = str(locked.base_url).rstrip("/") + path  # `//metrics` alone would name a host
     answer = locked.get(whole, headers=bearer(KEYS[KeyScope.INFER].secret))
     assert answer.status_code in {403, 404}
 
@@ -174,7 +174,7 @@ def test_keys_change_while_the_service_runs(registry, tmp_path):
         assert (status(old), status(new)) == (200, 401)
         other = tmp_path / "other"
         other.write_text(new.key.line)
-        other.replace(file)  # as a mounted secret is changed
+        other.replace(file)  # mounted secrets are replaced like this
         server.app.state.keys.force_reload()
         assert (status(old), status(new)) == (401, 200)
 

@@ -39,7 +39,7 @@ def test_settings_that_name_an_unknown_model_stop_the_start(registry):
 
 
 def test_settings_that_name_no_version_after_the_at_sign_stop_the_start(registry):
-    with pytest.raises(InvalidInputError, match="'mixture@'; after @ stands"):
+    with pytest.raises(InvalidInputError, match="'mixture@'; a version number or an alias must follow the @"):
         create_app(Settings(registry=registry.root, models=("mixture@",)))
 
 
@@ -178,14 +178,14 @@ def wait_for(condition):
 
 
 def value(text, series):
-    """The value of a series in an exposition."""
+    """Return the value of a series in an exposition."""
     (line,) = [line for line in text.splitlines() if line.rpartition(" ")[0] == series]
     return float(line.rpartition(" ")[2])
 
 
 @pytest.fixture(scope="module")
 def watching(registry):
-    """A service that looks at its registry often."""
+    """Run a service that polls its registry often."""
     settings = Settings(registry=registry.root, models=("mixture",), watch_interval_s=0.05)
     with running(settings) as server:
         yield server
@@ -250,7 +250,7 @@ def spans():
 
 @pytest.fixture
 def traced(registry, spans, monkeypatch):
-    """A service whose spans are kept here."""
+    """Run a service whose spans are recorded here."""
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(spans))
     monkeypatch.setattr(composition, "make_tracer_provider", lambda _endpoint: provider)
@@ -260,7 +260,7 @@ def traced(registry, spans, monkeypatch):
 
 
 def finished(spans, count=1):
-    """So many spans: each ends a moment after its answer has arrived."""
+    """Wait for a number of spans: each ends shortly after its reply has arrived."""
     give_up_s = time.monotonic() + 10
     while len(spans.get_finished_spans()) < count and time.monotonic() < give_up_s:
         time.sleep(0.005)
@@ -333,7 +333,7 @@ def test_set_but_not_installed_stops_the_start(monkeypatch):
 
 
 def test_unset_it_is_not_imported():
-    """FastAPI brings the interface; what costs is the SDK."""
+    """FastAPI brings the API package; only the SDK is expensive."""
     code = "import sys, service.app; print(*sys.modules)"
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)

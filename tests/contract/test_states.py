@@ -1,4 +1,4 @@
-"""/v1/states over HTTP: stepwise scores equal whole scores for every family; concurrent use of one state."""
+"""/v1/states over HTTP: stepwise scores equal full-text scores for every family; concurrent use of one state."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
@@ -36,7 +36,7 @@ def states_registry(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=["float32", "auto"])
 def states_http(states_registry, request):
-    """A service in single precision, or one in int8 as the models advise."""
+    """Run a service in single precision, or in int8 as the models recommend."""
     settings = Settings(registry=states_registry.root, precision=request.param)
     with running(settings) as server, httpx.Client(base_url=server.url, timeout=60) as client:
         yield client
@@ -57,7 +57,7 @@ def advanced(http, continuations, **body):
 
 
 def whole(http, model, words, **options):
-    """What /v1/score says of a text."""
+    """Return the score of a text from /v1/score."""
     return ask(http, "/v1/score", texts=[" ".join(words)], model=model, detail="token", **options)["results"][
         0
     ]
@@ -85,7 +85,7 @@ def test_word_by_word_is_the_same_as_the_whole(states_http, model):
 
 @pytest.mark.parametrize("model", PARTS)
 def test_many_continuations_of_many_states_are_each_as_alone(states_http, model):
-    """Of unequal lengths, forks among them, with and without an end; and ten of one state, which share its row."""
+    """Different lengths, forks, with and without the end; and ten continuations of one state, which share its row."""
     contexts = ["", "w3 w5", "w9"]
     states = opened(states_http, context=contexts, model=model)
     asked = [
@@ -227,14 +227,14 @@ def states_server(tmp_path_factory):
 
 @pytest.fixture
 def post_states(states_server):
-    """Asks for JSON; whatever the status."""
+    """Post JSON; return the reply of any status."""
     with httpx.Client(base_url=states_server.url, timeout=30) as client:
         yield lambda path, body: client.post(f"/v1/states{path}", json=body)
 
 
 @pytest.fixture
 def kept(states_server):
-    """How many states are kept, and their bytes."""
+    """Return the number of stored states, and their bytes."""
     store = states_server.app.state.services.states
     return lambda: (len(store), store.num_bytes)
 
@@ -263,7 +263,7 @@ def test_a_state_that_is_freed_meanwhile_is_continued_rightly_or_not_found(post_
     replies = [one for told in at_once(race) for one in told]
     assert {one.status_code for one in replies} <= {200, 404}
     results = [one.json()["results"][0] for one in replies if one.status_code == 200]
-    assert len(results) >= CLIENTS * ROUNDS  # of each two that ask, one at least comes before the other frees
+    assert len(results) >= CLIENTS * ROUNDS  # of each two, at least one precedes the other's free
     assert max(r["logprob"] for r in results) == pytest.approx(min(r["logprob"] for r in results), abs=1e-5)
     post_states("/free", {"states": [r["state"] for r in results]})
     assert kept() == (0, 0)

@@ -1,4 +1,4 @@
-"""States that are gone, of others, of another process, too many; and requests that are no requests."""
+"""Handles of freed states, of other models and processes; too many states; and invalid requests."""
 
 import time
 
@@ -166,7 +166,7 @@ def test_a_state_that_is_not_used_expires_and_its_memory_is_given_back(registry)
         store = server.app.state.services.states
         assert len(store) == 1
         until = time.monotonic() + 5
-        while len(store) and time.monotonic() < until:  # nobody asks for anything
+        while len(store) and time.monotonic() < until:  # without any request
             time.sleep(0.02)
         assert "gramophone_states 0.0" in client.get("/metrics").text
         assert "not used for 0.2 s" in error_of(client.post(NEXT, json={"states": [state]}), 404)["message"]
@@ -175,7 +175,7 @@ def test_a_state_that_is_not_used_expires_and_its_memory_is_given_back(registry)
 def test_one_state_too_many_is_told_the_numbers_and_costs_nothing(registry):
     with started(registry, max_states=2) as server, Client(server.url, max_retries=0) as client:
         (state,) = (one.state for one in client.states.open("the").states)
-        with pytest.raises(OverloadedError, match=r"1 states are stored and 2 are to be added; the maximum is 2"):
+        with pytest.raises(OverloadedError, match=r"1 states are stored and 2 are to be added; .* is 2"):
             client.states.advance([{"state": state, "text": "cat"}, {"state": state, "text": "dog"}])
         with pytest.raises(OverloadedError) as caught:
             client.states.open(["the"] * 2)
@@ -189,7 +189,9 @@ def test_one_state_too_many_is_told_the_numbers_and_costs_nothing(registry):
 def test_memory_is_bounded_too(registry):
     with started(registry, max_state_bytes=1500) as server, Client(server.url, max_retries=0) as client:
         client.states.open("the")
-        with pytest.raises(OverloadedError, match=r"take 1000 bytes and the 1 to be added take 1000; .* 1500"):
+        with pytest.raises(
+            OverloadedError, match=r"take 1000 bytes and the 1 to be added take 1000; .* 1500"
+        ):
             client.states.open("the")
 
 

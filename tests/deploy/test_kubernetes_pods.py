@@ -25,10 +25,10 @@ from tests.deploy.prometheus_rule import MADE, prometheus_rule
 UID = re.compile(r"--uid (\d+)")
 UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 INTERPRETER_BYTES = 512 * 2**20
-"""RUNBOOK.md: a process with torch imported, before any model."""
+"""Memory of a process with torch imported, before any model (RUNBOOK.md)."""
 
 USER_BYTES = 4 * 2**20
-"""Of the settings' table: what a user's words take at most."""
+"""Maximum memory of a user's words (settings table)."""
 
 
 def in_bytes(quantity):
@@ -46,7 +46,7 @@ CONTAINERS = [
 
 @pytest.mark.parametrize(("pod", "container"), CONTAINERS)
 def test_containers_have_no_rights(pod, container):
-    """The profile `restricted`, and a file system that nothing is written to."""
+    """The profile `restricted`, and a read-only root file system."""
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     own = container["securityContext"]
@@ -65,7 +65,7 @@ def test_nothing_talks_to_the_api_server(pod, container):
 
 @pytest.mark.parametrize(("pod", "container"), CONTAINERS)
 def test_services_do_not_leak_into_the_environment(pod, container):
-    """A Service named gramophone would set GRAMOPHONE_PORT, and the settings would refuse it."""
+    """A Service named gramophone would set GRAMOPHONE_PORT, which the settings would refuse."""
     assert pod["enableServiceLinks"] is False
 
 
@@ -93,7 +93,7 @@ def test_the_user_is_the_images(pod, container):
 
 @pytest.mark.parametrize(("pod", "container"), CONTAINERS)
 def test_the_images_entrypoint_is_kept(pod, container):
-    """It lays the compiled kernels where they may be added to; `command` would go past it."""
+    """The entry point copies the compiled kernels to a writable folder; `command` would bypass it."""
     if container["image"].startswith("gramophone"):
         assert "command" not in container
         assert container["args"][0] == "gramophone"
@@ -106,7 +106,7 @@ def test_secrets_are_mounted_or_referred_to_and_never_written_down(overlay):
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_variables_are_settings(overlay):
-    """A misspelt one would keep the service from starting."""
+    """A misspelt variable would keep the service from starting."""
     known = {f"GRAMOPHONE_{name.upper()}" for name in Settings.model_fields}
     for name, template in pod_templates(overlay):
         for container in containers(template):
@@ -126,7 +126,7 @@ def test_values_are_taken_by_the_settings(overlay, monkeypatch):
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_probes_ask_what_the_service_answers(overlay):
-    """Slow loads are no reason to restart: only /health/live, which answers while models are loaded, may do that."""
+    """Slow loads must not cause restarts: only /health/live, which answers during loading, may."""
     (container,) = named(overlay, "Deployment", "gramophone")["spec"]["template"]["spec"]["containers"]
     paths = {kind: container[kind]["httpGet"]["path"] for kind in container if kind.endswith("Probe")}
     assert paths == {
@@ -138,7 +138,7 @@ def test_probes_ask_what_the_service_answers(overlay):
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_a_pod_has_the_time_that_it_takes_to_end(overlay):
-    """Before SIGTERM a pause; then requests under way, the server's last seconds, and a load under way."""
+    """A pause before SIGTERM, then running requests, the server's last seconds, and a load in progress."""
     pod = named(overlay, "Deployment", "gramophone")["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     pause_s = float(container["lifecycle"]["preStop"]["exec"]["command"][1])
@@ -193,7 +193,7 @@ def test_the_cache_fits_on_the_pods_disk(overlay):
 
 
 VERSIONS = ("1.29", kubernetes_validate.latest_version())
-"""Of the API: the oldest that the manifests are meant for, and the newest."""
+"""Kubernetes API versions: the oldest supported and the newest."""
 
 CUSTOM = {
     "ServiceMonitor": prometheus_operator.ServiceMonitor,
@@ -203,7 +203,7 @@ CUSTOM = {
 
 @functools.cache
 def custom_schema(kind):
-    """The Prometheus operator's own schema, as a package has it, but that unknown fields are refused."""
+    """Return the Prometheus operator's own schema from its package, changed to refuse unknown fields."""
     schema = CUSTOM[kind].model_json_schema(by_alias=True)
     for definition in (schema, *schema["$defs"].values()):
         if definition.get("properties"):
@@ -223,7 +223,7 @@ def test_every_resource_is_what_the_api_asks_for(overlay, version):
 @pytest.mark.parametrize("overlay", ["gpu", "s3"])
 def test_custom_resources_are_what_the_operator_asks_for(overlay, kind):
     (resource,) = (r for r in rendered(overlay) if r["kind"] == kind)
-    # its patterns are Go's, so the schema itself is not checked
+    # its patterns are Go's, so the schema itself is not validated
     jsonschema.Draft202012Validator(custom_schema(kind)).validate(resource)
 
 
@@ -235,12 +235,12 @@ def test_the_operators_schema_refuses_a_misspelt_field():
 
 
 def test_the_rules_are_those_of_prometheus():
-    """After a change of rules.yml: python -m tests.deploy.prometheus_rule."""
+    """After a change of rules.yml run: python -m tests.deploy.prometheus_rule."""
     assert MADE.read_text(encoding="utf-8") == prometheus_rule()
 
 
 def test_all_files_are_used():
-    """A file that no kustomization names would be a promise that nobody keeps."""
+    """A file that no kustomization names would have no effect."""
     for folder in {path.parent for path in KUBERNETES.rglob("*.yaml")} - {KUBERNETES}:
         text = (folder / "kustomization.yaml").read_text(encoding="utf-8")
         others = {path.name for path in folder.glob("*.yaml")} - {"kustomization.yaml"}

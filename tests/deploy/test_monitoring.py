@@ -1,4 +1,4 @@
-"""The Grafana dashboards and their provisioning; Prometheus' configuration and rules under promtool."""
+"""Grafana dashboards and their provisioning; Prometheus' configuration and rules under promtool."""
 
 import itertools
 import json
@@ -11,7 +11,7 @@ from tests.deploy.monitoring import boards, panels, queries
 from tests.deploy.tools import ROOT, run, tool
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # of the package's own
+    warnings.simplefilter("ignore")  # the package's own warnings
     from grafana_foundation_sdk.cog.encoder import JSONEncoder
     from grafana_foundation_sdk.cog.plugins import register_default_plugins
     from grafana_foundation_sdk.models.dashboard import Dashboard
@@ -25,7 +25,7 @@ each_panel = pytest.mark.parametrize(
 
 
 def covered(panel):
-    """The squares of the grid that a panel covers."""
+    """Return the grid squares of a panel."""
     place = panel["gridPos"]
     columns = range(place["x"], place["x"] + place["w"])
     return set(itertools.product(columns, range(place["y"], place["y"] + place["h"])))
@@ -39,7 +39,7 @@ def test_grafanas_own_types_know_every_field(board):
 
 
 def lost(wanted, read, place=""):
-    """Places in a document that another does not have, or has otherwise."""
+    """Return the places where a document's value is missing or different in another."""
     if isinstance(wanted, dict) and isinstance(read, dict):
         return [at for key, value in wanted.items() for at in lost(value, read.get(key), f"{place}.{key}")]
     if isinstance(wanted, list) and isinstance(read, list) and len(wanted) == len(read):
@@ -76,7 +76,7 @@ def test_a_panel_asks_the_data_source_that_was_chosen(panel):
 
 @each_panel
 def test_a_panel_is_of_the_instances_that_were_chosen(panel):
-    """And takes their processes together: each has a label `worker` where there are several."""
+    """Queries also sum over their processes: each has a label `worker` if there are several."""
     expressions = [target["expr"] for target in panel["targets"]]
     assert all('instance=~"$instance"' in expression for expression in expressions)
     assert not any("worker" in expression for expression in expressions)
@@ -125,13 +125,13 @@ def promtool(*arguments):
 
 
 def expectations(alert):
-    """What the unit tests expect of an alert, each time they look: labels of those that fire, or nothing."""
+    """Return the expected results of an alert at each evaluation of the unit tests: labels, or nothing."""
     looks = [look for test in UNIT_TESTS for look in test.get("alert_rule_test", [])]
     return [look["exp_alerts"] for look in looks if look["alertname"] == alert]
 
 
 def test_the_configuration_is_one(tmp_path):
-    """As it stands, but for files that lie elsewhere in a container."""
+    """The configuration is valid, with the container's paths replaced."""
     here = (FOLDER / "prometheus.yml").read_text()
     here = here.replace("/etc/prometheus/rules.yml", str(FOLDER / "rules.yml"))
     (key := tmp_path / "key").touch()
@@ -167,6 +167,6 @@ def test_every_alert_says_how_bad_it_is_and_where_to_read_on(alert):
 
 @pytest.mark.parametrize("alert", ALERTS)
 def test_no_alert_depends_on_the_number_of_processes(alert):
-    """Each has a label `worker` where there are several: what fires must take them together."""
+    """Alerts aggregate over the processes: each has a label `worker` if there are several."""
     expected = [labels for fired in expectations(alert) for labels in fired]
     assert not any("worker" in labels["exp_labels"] for labels in expected)

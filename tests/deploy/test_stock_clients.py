@@ -1,4 +1,4 @@
-"""Clients that offer HTTP/2 with each request, as they come: the JDK's, and `curl --http2`."""
+"""Unmodified clients that offer HTTP/2 with each request: the JDK's, and `curl --http2`."""
 
 import pytest
 
@@ -11,7 +11,7 @@ JSON = ("--header", "content-type: application/json")
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory):
-    """A service that takes one connection at a time: one more is answered 503."""
+    """Run a service that accepts one connection at a time; another is answered 503."""
     registry = tmp_path_factory.mktemp("clients") / "registry"
     train_small(registry)
     with serving_processes(registry, ["a"], MAX_CONNECTIONS="1") as started:
@@ -20,21 +20,21 @@ def url(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory):
-    """A file with a body that takes many segments; curl waits to be asked for it."""
+    """Write a body of many segments; curl sends it with `Expect: 100-continue`."""
     path = tmp_path_factory.mktemp("clients") / "large.json"
     path.write_text(SCORE + " " * 2_000_000, encoding="utf-8")
     return path
 
 
 def curl(*arguments):
-    """The output of curl, which must go well."""
+    """Return the output of curl, which must succeed."""
     return run(
         tool("curl", "Debian's curl"), "--http2", "--silent", "--show-error", "--fail", *JSON, *arguments
     )
 
 
 def test_a_program_of_the_jdk_is_answered(url):
-    tool("javac", "Debian's openjdk-17-jdk-headless")  # without it java runs no source
+    tool("javac", "Debian's openjdk-17-jdk-headless")  # java needs it to run a source file
     java = tool("java", "the same")
     lines = run(java, str(ROOT / "tests/deploy/StockClient.java"), url, timeout=120).splitlines()
     bodies = [f"{what} 200 true" for what in ("small", "large", "chunked", "awaited")]

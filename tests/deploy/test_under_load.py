@@ -1,6 +1,6 @@
-"""The real thing but for containers: a service under the bundled load test, scraped by a real Prometheus.
+"""The real deployment without containers: a service under the bundled load test, scraped by a real Prometheus.
 
-Every panel of the dashboards must then show something, and every rule must be about series that there are.
+Every panel of the dashboards must then show data, and every rule must use existing series.
 """
 
 import subprocess
@@ -27,7 +27,7 @@ RULES = [
 
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory):
-    """Models as `gramophone quickstart` trains them, but small."""
+    """Train models like those of `gramophone quickstart`, but small."""
     folder = tmp_path_factory.mktemp("deploy") / "registry"
     options = ["--name", "mixture", "--corpus", "README.md", "--registry", str(folder)]
     settings = [f"--set={setting}" for setting in SMALL]
@@ -37,7 +37,7 @@ def registry(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def monitor(registry, tmp_path_factory):
-    """A Prometheus that has seen a service of two processes under the bundled load test: 15 requests a second, 12 s."""
+    """Run the bundled load test (15 requests per second, 12 s) on a service of two processes, scraped by Prometheus."""
     with serving_processes(registry, ["loaded"], WORKERS="2") as services:
         ((_, port),) = services.values()
         with monitoring(port, tmp_path_factory.mktemp("prometheus") / "data") as prometheus:

@@ -1,4 +1,4 @@
-"""External programs for the tests of deploy/, and services as processes with a small n-gram model."""
+"""External programs for the tests of deploy/, and service processes with a small n-gram model."""
 
 import contextlib
 import os
@@ -18,14 +18,14 @@ PATH = f"{BIN}{os.pathsep}{os.environ['PATH']}"  # noqa: TID251 - the environmen
 
 
 def tool(name, package):
-    """Where a program is; a test that needs one that is not there fails and names its package."""
+    """Return the path of a program; if it is missing the test fails and names its package."""
     found = shutil.which(name, path=PATH)
     assert found, f"{name} is not installed: it comes with {package}"
     return found
 
 
 def run(*command, **options):
-    """The output of a program that is to go well; what it complained of, if it does not."""
+    """Run a program that must succeed; return its output."""
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, **options)
     assert done.returncode == 0, f"{Path(command[0]).name}: {done.stdout}{done.stderr}"
     return done.stdout
@@ -49,8 +49,8 @@ def train_small(registry):
 
 
 def wait_until_it_answers(url, process, path):
-    """Return once a path is answered 200."""
-    deadline = time.monotonic() + 240  # kernels are compiled where they were never used
+    """Wait until a path answers 200."""
+    deadline = time.monotonic() + 240  # kernels are compiled on first use
     while time.monotonic() < deadline:
         assert process.poll() is None, f"what should answer at {url} has ended"
         with contextlib.suppress(httpx.TransportError):
@@ -62,7 +62,7 @@ def wait_until_it_answers(url, process, path):
 
 @contextlib.contextmanager
 def serving_processes(registry, names, **settings):
-    """A service of each process name: by it, its process and its port. Settings are named without our prefix."""
+    """Run a service for each process name; yield process and port by name. Settings lack the GRAMOPHONE_ prefix."""
     clean = {key: value for key, value in os.environ.items() if not key.startswith("GRAMOPHONE_")}  # noqa: TID251
     started = {}
     try:

@@ -1,8 +1,7 @@
-"""Disks that are full for a while.
+"""Disks that are temporarily full.
 
-Two kinds, both refusals of the kernel's own, so that libraries in any language meet them: files that may not
-grow (RLIMIT_FSIZE), which any process may ask for; and, where this process may mount, a small file system in
-memory that is filled up (ENOSPC).
+Two kinds, both refusals by the kernel, which libraries in any language see: files that may not grow (RLIMIT_FSIZE),
+available to any process; and a small in-memory file system that is filled up (ENOSPC), if this process may mount.
 """
 
 import contextlib
@@ -15,7 +14,7 @@ _SIZE_BYTES = 32 << 20
 
 
 class GrowthLimit:
-    """A folder in which no file can grow past some bytes while it is full, nor anywhere else."""
+    """Folder in which no file can grow past a size while it is full; the limit holds for the whole process."""
 
     refusal = "File too large"
 
@@ -24,7 +23,7 @@ class GrowthLimit:
 
     @contextlib.contextmanager
     def full(self, room_bytes=0):
-        """Let no file grow past so many bytes in the block."""
+        """Let no file grow past `room_bytes` during the block."""
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (room_bytes, before[1]))
         try:
@@ -34,7 +33,7 @@ class GrowthLimit:
 
 
 class SmallDisk:
-    """A file system of its own, which a file fills up."""
+    """Separate file system that a filler file fills up."""
 
     refusal = "No space left on device"
 
@@ -45,7 +44,7 @@ class SmallDisk:
 
     @contextlib.contextmanager
     def full(self, room_bytes=0):
-        """Leave so many bytes for the block, rounded up to pages."""
+        """Leave `room_bytes` free during the block, rounded up to pages."""
         filler = self._root / "filler"
         there = os.statvfs(self._root)
         pages = there.f_bavail - -(-room_bytes // there.f_frsize)
@@ -73,7 +72,7 @@ def _may_mount():
         mounted = _mount(place)
         if mounted:
             _unmount(place)
-    except OSError:  # there is no such program
+    except OSError:  # no mount program
         return False
     else:
         return mounted
@@ -82,12 +81,12 @@ def _may_mount():
 
 
 KINDS = ("growth limit", "small disk") if os.geteuid() == 0 and _may_mount() else ("growth limit",)
-"""The kinds that this process can have."""
+"""Kinds of disks available to this process."""
 
 
 @contextlib.contextmanager
 def disk_of_kind(kind, folder):
-    """A disk at an empty folder."""
+    """Yield a disk at an empty folder."""
     if kind == "growth limit":
         yield GrowthLimit(folder)
         return

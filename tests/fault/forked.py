@@ -1,6 +1,6 @@
-"""Work in forked children of a program that has imported all it needs, and their death at moments of a seed.
+"""Work in forked children of a program with its imports done, killed at random moments of a seed.
 
-For programs without threads only: starting one costs seconds, forking one a hundredth of that.
+Only for programs without threads. Starting a program costs seconds, forking it a hundredth of that.
 """
 
 import json
@@ -16,7 +16,7 @@ LIMIT_S = 240
 
 
 class Child:
-    """A process that does some work and ends."""
+    """Process that does some work and ends."""
 
     def __init__(self, work):
         sys.stdout.flush()
@@ -26,26 +26,26 @@ class Child:
         self.status = None
 
     def has_ended(self):
-        """Whether it is over."""
+        """True if the process has ended."""
         if self.status is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             self.status = status if pid else None
         return self.status is not None
 
     def wait(self):
-        """Its status, 0 if it got through its work."""
+        """Wait for the status: 0 if the work was finished."""
         if self.status is None:
             self.status = os.waitpid(self.pid, 0)[1]
         return self.status
 
     def kill(self):
-        """End it as by SIGKILL or the OOM killer; whether it was still there."""
+        """Send SIGKILL, like the OOM killer; return True if the process was still running."""
         if not self.has_ended():
             os.kill(self.pid, signal.SIGKILL)
         return self.wait() != 0
 
     def kill_after(self, happened, random_s):
-        """Kill it some time after something has happened; whether it was still there."""
+        """Kill the process some time after an event; return True if it was still running."""
         until_s = time.monotonic() + LIMIT_S
         while not self.has_ended() and not happened():
             assert time.monotonic() < until_s
@@ -55,7 +55,7 @@ class Child:
 
 
 def told_by_child(work):
-    """What some work gives, done in a process of its own; as JSON can carry it."""
+    """Return the JSON value of some work, done in a process of its own."""
     reading, writing = os.pipe()
     child = Child(lambda: os.write(writing, json.dumps(work()).encode()))
     os.close(writing)
@@ -66,13 +66,13 @@ def told_by_child(work):
 
 
 def moments(seed, count, most_s):
-    """So many durations up to some seconds."""
+    """Return random durations up to a number of seconds."""
     chance = random.Random(seed)
     return [chance.uniform(0, most_s) for _ in range(count)]
 
 
 def report_of(module, *arguments, **environment):
-    """What a program of this folder prints as JSON."""
+    """Return the JSON output of a program of this folder."""
     command = [sys.executable, "-m", f"tests.fault.{module}", *map(str, arguments)]
     done = subprocess.run(
         command,

@@ -1,4 +1,4 @@
-"""Estimate past memory, killed at moments of a seed and begun again; compare with one left in peace.
+"""Out-of-core estimation, killed at random moments of a seed and restarted; compared with an undisturbed run.
 
 python -m tests.fault.kill_estimation FOLDER SEED
 """
@@ -21,7 +21,7 @@ STAGES_BETWEEN = 3
 
 
 def estimate(folder, name):
-    """The command of a user; what it says goes into a file."""
+    """Run the user's command; its output goes to a file."""
     said = os.open(folder / f"said-{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(said, 1)
     os.dup2(said, 2)
@@ -32,12 +32,12 @@ def estimate(folder, name):
 
 
 def stages(folder):
-    """How many stages of the killed one are whole."""
+    """Return the number of complete stages of the killed run."""
     return len(list((folder / "registry").glob(".runs/killed/estimation/stage-*")))
 
 
 def main(folder, seed):
-    """Kill after some more stages each time, then let it finish."""
+    """Kill each run some stages later, then let one finish."""
     words = random.Random(1)
     lines = (" ".join(f"w{int(words.paretovariate(0.7)) % 500}" for _ in range(9)) for _ in range(1000))
     (folder / "corpus.txt").write_text("\n".join(lines))

@@ -1,4 +1,4 @@
-"""Train a network that is saved at every update, killed at moments of a seed and resumed; compare with one in peace.
+"""Network training saved at every update, killed at random moments of a seed and resumed; compared with a plain run.
 
 python -m tests.fault.kill_network_trainer FOLDER SEED
 """
@@ -17,30 +17,30 @@ KILLS = 6
 
 
 def train(state, target):
-    """From the state, if there is one; the weights go into a file."""
+    """Train from the state, if it exists; write the weights to a file."""
     torch.set_num_threads(1)
     save_file(weights(fit(state)), target)
 
 
 def saved_at(state):
-    """When the state was saved last; 0 before the first time."""
+    """Return the time of the last save; 0 if there is none."""
     return state.stat().st_mtime_ns if state.exists() else 0
 
 
 def step_of(state):
-    """How far the saved run is; reading it checks its hash."""
+    """Return the step of the saved run; reading it checks its hash."""
     return saved_state(state)["step"]
 
 
 def difference(folder):
-    """The names of the tensors that differ by a bit, and how many were compared."""
+    """Return the names of tensors that are not bit-identical, and the number compared."""
     expected, found = (load_file(folder / name) for name in ("peace", "killed"))
     assert expected.keys() == found.keys()
     return [[name for name in expected if not torch.equal(expected[name], found[name])], len(expected)]
 
 
 def main(folder, seed):
-    """Kill and resume, then let it finish."""
+    """Kill and resume, then let one run finish."""
     state, steps, killed = folder / "state.pt", [], 0
     for moment_s in moments(seed, KILLS, 0.1):
         before = saved_at(state)

@@ -1,6 +1,6 @@
-"""Publish again and again, each time killed at a later file operation; print what is left as JSON.
+"""Publish repeatedly, each time killed at a later file operation; print the results as JSON.
 
-Run as a program, so that the process that forks has no threads. The n-th child kills itself
+It is a program, so the forking process has no threads. The n-th child kills itself
 with SIGKILL at its n-th file operation; the first child that finishes ends the series.
 """
 
@@ -28,7 +28,7 @@ FILE_OPERATIONS = {
 
 
 PUBLISHED = 12
-"""Versions in the beginning: a deleter that is killed late has deleted one, and the next one takes another."""
+"""Initial versions: each deleter killed late has deleted one, and the next deletes another."""
 
 
 def die_at(operation: int) -> None:
@@ -46,7 +46,7 @@ def die_at(operation: int) -> None:
 
 
 def survives(operation: int, work: Callable[[], object]) -> bool:
-    """Whether a child that dies at the n-th operation gets through its work before."""
+    """True if a child that dies at the n-th operation finishes its work first."""
     child = os.fork()
     if child == 0:
         die_at(operation)
@@ -58,7 +58,7 @@ def survives(operation: int, work: Callable[[], object]) -> bool:
 
 
 def series(work: Callable[[], object], look: Callable[[], list[int]]) -> list[list[int]]:
-    """What a look tells after each death, and at last after the work was done."""
+    """Return the result of a check after each death, and after the finished work."""
     told: list[list[int]] = []
     done = False
     while not done:
@@ -68,7 +68,7 @@ def series(work: Callable[[], object], look: Callable[[], list[int]]) -> list[li
 
 
 def main(root: Path) -> None:
-    """Kill publishers, movers of an alias, deleters, and fetchers from a store, at every operation."""
+    """Kill publishers, alias changes, deleters and fetchers at every operation."""
     registry = LocalRegistry(root / "registry", create=True)
     for _ in range(PUBLISHED):
         registry.publish("m", write_minimal)
@@ -95,9 +95,9 @@ def main(root: Path) -> None:
 
 
 def fetches(root: Path) -> list[list[int]]:
-    """Kill whoever fetches a version from a store, then fetch another; at last, how much is left of those killed.
+    """Kill fetchers of a version from a store, then fetch another; the last value is the number of leftover folders.
 
-    What lies in the cache under the version's name is whole, or is not there.
+    A version folder in the cache is either complete or missing.
     """
     publisher = open_registry("memory://killed", cache=root / "publisher")
     publisher.publish("m", write_minimal)

@@ -1,6 +1,6 @@
-"""Publish at a store again and again, each time killed after one more request; print what is left as JSON.
+"""Publish to a store repeatedly, each time killed after one more request; print the results as JSON.
 
-Run as a program, so that the process that forks has no threads: all that asks the store is done in children.
+It is a program, so the forking process has no threads; only children access the store.
 """
 
 import json
@@ -17,7 +17,7 @@ from tests.support.checkpoints import write_minimal
 
 
 def die_after(store, requests):
-    """Kill this process when the store has answered so many times."""
+    """Kill this process after a number of replies from the store."""
     left = requests
 
     def counted(method, *arguments):
@@ -33,7 +33,7 @@ def die_after(store, requests):
 
 
 def publish(address, requests):
-    """Publish something new, in a cache of its own; dead after so many requests."""
+    """Publish new content from a separate cache; die after a number of requests."""
     with tempfile.TemporaryDirectory() as cache:
         registry = open_registry(address, cache=Path(cache))
         die_after(registry._store, requests)
@@ -41,13 +41,13 @@ def publish(address, requests):
 
 
 def write_two_files(folder, content):
-    """The smallest checkpoint with a file more."""
+    """Write the smallest checkpoint with one more file."""
     (folder / "more.bin").write_bytes(b"more " + content)
     write_minimal(folder, content=content)
 
 
 def look(address, pipe):
-    """Tell how many versions there are, all of which verify, and what can be swept."""
+    """Write the number of versions, all verified, and of removable files to the pipe."""
     with tempfile.TemporaryDirectory() as cache:
         registry = open_registry(address, cache=Path(cache))
         published = registry.published()
@@ -62,7 +62,7 @@ def look(address, pipe):
 
 
 def in_child(work, *arguments):
-    """Whether a child got through its work."""
+    """True if a child finished its work."""
     child = os.fork()
     if child == 0:
         work(*arguments)

@@ -1,4 +1,4 @@
-"""Train and publish again and again, killed at moments of a seed; print as JSON what is there after each.
+"""Train and publish repeatedly, killed at random moments of a seed; print the versions after each as JSON.
 
 python -m tests.fault.kill_trainer FOLDER SEED
 """
@@ -24,7 +24,7 @@ KILLS_WHILE_PUBLISHING = 12
 
 
 def train(folder):
-    """The command of a user."""
+    """Run the user's command."""
     sys.argv = ["gramophone", "train", "ngram", "--name", "m", "--corpus", str(folder / "corpus.txt")]
     sys.argv += ["--registry", str(folder / "registry"), "--set", "ngram.order=2"]
     null = os.open(os.devnull, os.O_WRONLY)
@@ -34,7 +34,7 @@ def train(folder):
 
 
 def listed(registry):
-    """The versions there are, each of which loads."""
+    """Return the version numbers; each version must load."""
     numbers = registry.versions("m")
     for number in numbers:
         load_checkpoint(registry.resolve(f"m@{number}").path)
@@ -42,12 +42,12 @@ def listed(registry):
 
 
 def entries(registry):
-    """All that lies beside the versions, too."""
+    """Return the names of versions and of everything beside them."""
     return {path.name for path in (registry.root / "m" / "versions").iterdir()}
 
 
 def main(folder, seed):
-    """Kill anywhere, then while a version is being written; at last let one finish."""
+    """Kill anywhere, then while a version is being written; finally let one finish."""
     (folder / "corpus.txt").write_text("the cat sat on the mat\na dog sat on a log\n" * 50)
     registry = LocalRegistry(folder / "registry", create=True)
     began_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""A backup is copied over the registry of a service under load, again and again. By itself: so many times over.
+"""Copy a backup over the registry of a service under load, repeatedly; as a program, TIMES times.
 
 python -m tests.fault.restore_in_place TIMES
 """
@@ -33,13 +33,13 @@ SERVE = "from service.app import serve\nfrom service.settings import read_settin
 
 
 class Told(NamedTuple):
-    """What came of it.
+    """Result of a run.
 
     Attributes:
-        copies: how often the backup was copied.
-        right: answers that were what they had been before.
-        wrong: statuses or faults of the others.
-        deaths: how often a process that serves has died.
+        copies: number of copies of the backup.
+        right: number of replies equal to the first.
+        wrong: statuses or errors of the others.
+        deaths: number of deaths of serving processes.
     """
 
     copies: int
@@ -49,7 +49,7 @@ class Told(NamedTuple):
 
 
 def large_registry(root):
-    """A registry of one n-gram model of some 10 MB, whose files may be written to, as those of old were."""
+    """Create a registry with an n-gram model of some 10 MB, with writable files like old registries."""
     random = np.random.default_rng(0)
     rows = [random.integers(3, len(WORDS), 10) for _ in range(20_000)]
     tokenizer = WordTokenizer(Vocabulary(WORDS))
@@ -67,12 +67,12 @@ def large_registry(root):
 
 
 def copy_over(backup, registry):
-    """What people do."""
+    """Copy the backup as operators do."""
     subprocess.run(["cp", "-r", f"{backup}/.", registry.root], check=True)
 
 
 def damage_and_mend(backup, registry):
-    """What `gramophone models restore` is for."""
+    """Damage a file and restore it as `gramophone models restore` does."""
     path = registry.version("ngram", 1).path / "ngram.bin"
     path.chmod(0o644)
     path.write_bytes(b"")
@@ -81,7 +81,7 @@ def damage_and_mend(backup, registry):
 
 
 def restored_in_place(registry, folder, *, workers, put_back=copy_over, **settings):
-    """Serve a registry, have clients ask, and put a backup back all the while."""
+    """Serve a registry under load while putting a backup back repeatedly."""
     backup = folder / "backup"
     shutil.copytree(registry.root, backup)
     ours = {"GRAMOPHONE_WORKERS": str(workers), "GRAMOPHONE_WATCH_INTERVAL_S": "0.1", **settings}
@@ -103,7 +103,7 @@ def restored_in_place(registry, folder, *, workers, put_back=copy_over, **settin
 
 
 class _Client(threading.Thread):
-    """Asks the same texts until it is stopped, and compares the answers with its first."""
+    """Sends the same texts until stopped, and compares the replies with the first."""
 
     def __init__(self, url, seed):
         super().__init__()
@@ -136,7 +136,7 @@ class _Client(threading.Thread):
 
 
 def main():
-    """Do it so many times with one process and with two, and print what came of it."""
+    """Run it a number of times with one process and with two, and print the results."""
     for workers in (1, 2):
         for run in range(int(sys.argv[1])):
             with contextlib.ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""The wall clock jumps by hours, as when it is set: nothing ends early, nothing hangs, nothing is lost."""
+"""The wall clock jumps by hours, as when it is set: nothing ends early, hangs or is lost."""
 
 import ast
 import time
@@ -27,7 +27,7 @@ WALL_CLOCKS = {"time.time", "time.time_ns", "time.localtime", "time.gmtime"}
 
 
 class Wall:
-    """The wall clock of this process, with an error."""
+    """Wall clock of this process, with an error."""
 
     def __init__(self):
         self.error_s = 0.0
@@ -50,7 +50,7 @@ def wall(monkeypatch):
 
 @pytest.fixture
 def service(tmp_path, monkeypatch):
-    """A service of one model that takes its time; states live two seconds, requests one and a half."""
+    """Run a service with a slow model; states live two seconds, requests one and a half."""
     monkeypatch.setitem(load.FAMILIES, "fake", ("tests.support.fake_models", "FakeModel"))
     registry = LocalRegistry(tmp_path / "registry", create=True)
     add_version(registry)
@@ -149,7 +149,7 @@ def test_versions_and_aliases_are_followed(service, wall, jump_s):
 
 
 def served(http, address):
-    """Whether an address comes to answer."""
+    """Wait until an address answers."""
     wait_until(
         lambda: http.post("/v1/score", json={"texts": ["a"]}).json().get("model") == address, seconds=10
     )
@@ -157,7 +157,7 @@ def served(http, address):
 
 
 class Jumping(Silent):
-    """Lets the clock jump with every update of a training."""
+    """Lets the clock jump at every update of a training."""
 
     def __init__(self, wall, jump_s):
         self._wall, self._jump_s = wall, jump_s
@@ -178,7 +178,7 @@ def test_a_training_takes_the_minutes_it_was_given(wall, jump_s):
 
 @JUMPS
 def test_contents_that_are_being_published_are_not_swept_away(jump_s, tmp_path):
-    """By somebody whose clock is wrong: by it, the store's times are as wrong the other way."""
+    """The sweeping client's clock is wrong: relative to it, the store's times are shifted the other way."""
     registry = open_registry(f"memory://clock{jump_s:g}", cache=tmp_path)
     store = registry._store
 
@@ -198,7 +198,7 @@ def test_contents_that_are_being_published_are_not_swept_away(jump_s, tmp_path):
 
 
 def test_durations_are_measured_by_no_wall_clock():
-    """What asks for the time of day only tells it: when something was last used, or was made."""
+    """The time of day is only reported: as the last use or creation time."""
     asking, unspelled = set(), []
     for package in ("models", "service", "training"):
         for path in (ROOT / package).rglob("*.py"):

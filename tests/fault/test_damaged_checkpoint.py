@@ -1,6 +1,6 @@
 """Checkpoints with missing, cut or changed files, or one flipped bit.
 
-They are refused by name while earlier versions stay served.
+They are refused by name while earlier versions are still served.
 """
 
 import random
@@ -34,7 +34,7 @@ DESCRIPTION = CheckpointDescription(
 
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory):
-    """A whole checkpoint of every family, by name; the mixture embeds the first two."""
+    """Write a valid checkpoint of every family, by name; the mixture embeds the first two."""
     folder = tmp_path_factory.mktemp("checkpoints")
     for name in FAMILIES:
         parts = [folder / "ngram", folder / "lstm"] if name == "mixture" else []
@@ -64,7 +64,7 @@ def test_an_undamaged_checkpoint_answers_as_the_model_it_was_made_from(checkpoin
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_whoever_may_read_one_file_may_read_all(checkpoints, name):
-    """A registry that one user trains into and another serves from."""
+    """One user may train into a registry and another serve from it."""
     assert len({path.stat().st_mode for path in files_of(checkpoints / name)}) == 1
 
 
@@ -91,7 +91,7 @@ def test_damage_to_any_file_is_seen_and_the_file_is_named(checkpoints, name, dam
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_model_that_answers_otherwise_than_published_fails_its_golden_test(checkpoints, name, tmp_path):
-    """As a change of library or hardware might; the hashes are right."""
+    """As after a change of library or hardware; the hashes are right."""
     other = tmp_path / "other"
     other.mkdir()
     parts = [checkpoints / "ngram", checkpoints / "lstm"] if name == "mixture" else []
@@ -151,7 +151,7 @@ PICTURE = bytes(range(256)) * 4
 
 @pytest.fixture(scope="module")
 def every_kind(tmp_path_factory):
-    """A checkpoint of every kind, by name; composites embed those that came before."""
+    """Write a checkpoint of every kind, by name; composites embed earlier ones."""
     folder = tmp_path_factory.mktemp("checkpoints")
     for name in KINDS:
         (folder / name).mkdir()
@@ -166,7 +166,7 @@ def write(folder, name, parts=()):
 
 
 def flip(path, chance):
-    """Flip one bit in place; what undoes it."""
+    """Flip one bit in place; return the function that undoes it."""
     place, bit = chance.randrange(path.stat().st_size), 1 << chance.randrange(8)
 
     def turn():
@@ -196,7 +196,7 @@ def test_a_flipped_bit_in_any_file_of_any_kind_is_refused_and_the_file_is_named(
 
 @pytest.fixture
 def promoted(every_kind, tmp_path):
-    """A registry with two versions of a mixture, and a host that serves the first, which is the champion."""
+    """Create a registry with two versions of a mixture, and a host that serves the first, the champion."""
     registry = LocalRegistry(tmp_path / "registry", create=True)
     parts = [every_kind / part for part in PARTS["mixture"]]
     for _ in range(2):
@@ -221,7 +221,7 @@ def test_the_version_before_answers_until_a_damaged_one_is_mended(promoted):
     for path in files:
         undo = flip(path, chance)
         registry.set_alias("m", "champion", 2)
-        clock.now_s += 10_000  # whatever failed may be tried again
+        clock.now_s += 10_000  # past the wait before another try
         host.refresh()
         assert score(host) == before
         damages.append(host.find("m").failure or host.models["m@2"].failure)
@@ -244,14 +244,14 @@ def test_a_damaged_cache_of_a_remote_registry_mends_itself_wherever_the_damage_i
 
 
 def test_the_golden_test_refuses_what_the_hashes_would_let_through(every_kind, tmp_path):
-    """As where memory was bad while the checkpoint was written: its weights are others than those that were tested."""
+    """As with bad memory during writing: the weights differ from the tested ones."""
     copy = tmp_path / "copy"
     shutil.copytree(every_kind / "lstm", copy)
     manifest = read_manifest(copy)
     tensors = load_file(copy / "model.safetensors")
-    for name in (name for name, tensor in tensors.items() if tensor.any()):  # of zeros, hardly others come
+    for name in (name for name, tensor in tensors.items() if tensor.any()):  # flips in zeros change little
         damaged = {key: value.copy() for key, value in tensors.items()}
-        damaged[name].view("u1").flat[3::4] ^= 2  # an exponent's bit in each number
+        damaged[name].view("u1").flat[3::4] ^= 2  # an exponent bit of each number
         save_file(damaged, copy / "model.safetensors")
         write_manifest(copy, manifest.model_copy(update={"files": file_entries(copy)}))
         with pytest.raises(CheckpointError):

@@ -1,4 +1,4 @@
-"""Clients by the hundred that want nothing, or never finish asking: others are served, and nothing runs out."""
+"""Hundreds of idle clients or of endless requests: other clients are served, and no resource runs out."""
 
 import contextlib
 import random
@@ -24,7 +24,7 @@ def registry(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["lone", "workers"])
 def few_files(request, registry, tmp_path_factory):
-    """A service that the system lets have 200 files, each of its processes, though its settings ask for more."""
+    """Run a service whose processes may open 200 files each, although its settings need more."""
     settings = {"GRAMOPHONE_BODY_TIMEOUT_S": "2"}
     folder = tmp_path_factory.mktemp("few")
     with faulty_service(registry, folder, workers=request.param, files=200, **settings) as service:
@@ -33,7 +33,7 @@ def few_files(request, registry, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def small(registry, tmp_path_factory):
-    """A service that takes twenty connections."""
+    """Run a service with a limit of twenty connections."""
     settings = {"GRAMOPHONE_BODY_TIMEOUT_S": "2", "GRAMOPHONE_MAX_CONNECTIONS": str(LIMIT)}
     with faulty_service(registry, tmp_path_factory.mktemp("small"), **settings) as service:
         yield service
@@ -41,7 +41,7 @@ def small(registry, tmp_path_factory):
 
 @pytest.fixture
 def resident(small):
-    """Somebody who was there before."""
+    """A client that connected before the flood."""
     with httpx.Client(base_url=small.url, timeout=20) as client:
         wait_until(lambda: client.post("/v1/score", json=SCORE).status_code == 200)
         yield client
@@ -58,8 +58,8 @@ def test_idle_connections_ten_times_past_the_limit(small, resident):
         wait_until(lambda: sum(map(is_open, idle)) <= 2 * LIMIT)
         assert small.files() <= before + 2 * LIMIT
         told = asked(small.url, WHOLE)
-        assert told.status in {0, 503}  # cut off, or told to come back
-        wait_until(small.serves_newcomers)  # those who asked nothing have had their time
+        assert told.status in {0, 503}  # cut off, or rejected with Retry-After
+        wait_until(small.serves_newcomers)  # idle connections have timed out
     assert is_served(resident)
     wait_until(lambda: small.files() <= before + 2)
 
@@ -96,14 +96,14 @@ def test_more_connections_than_files(few_files):
             assert all(is_served(resident) for _ in range(20))
             wait_until(lambda: sum(map(is_open, idle)) <= 200)
             time.sleep(1)
-            assert few_files.cpu_s() - cpu_s < 0.7 * (time.monotonic() - began_s) + 1  # nobody spins
+            assert few_files.cpu_s() - cpu_s < 0.7 * (time.monotonic() - began_s) + 1  # no busy loop
             wait_until(few_files.serves_newcomers)
         assert is_served(resident)
     wait_until(lambda: few_files.files() <= before + 4)
 
 
 def test_no_descriptor_is_left(few_files):
-    """Something else has eaten the descriptors: to accept fails, and goes well again once there are some."""
+    """Descriptors are exhausted: accepting fails, and recovers once some are free."""
     normal = {pid: resource.prlimit(pid, resource.RLIMIT_NOFILE) for pid in few_files.pids}
     with httpx.Client(base_url=few_files.url, timeout=20) as resident:
         assert is_served(resident)
@@ -124,7 +124,7 @@ def test_no_descriptor_is_left(few_files):
 
 
 def garbage(generator):
-    """What begins as requests and goes wrong somewhere."""
+    """Return bytes that begin as requests and become invalid somewhere."""
     whole = WHOLE * generator.randrange(3)
     place = generator.randrange(len(WHOLE))
     flipped = WHOLE[:place] + generator.randbytes(3) + WHOLE[place + 3 :]

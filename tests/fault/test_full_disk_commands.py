@@ -1,4 +1,4 @@
-"""Commands and logs on a full disk: one clear message, no partial files, no lost answers."""
+"""Commands and logs on a full disk: one clear message, no partial files, no lost replies."""
 
 import errno
 import os
@@ -33,7 +33,7 @@ FULL = GrowthLimit(None)
 
 @pytest.fixture
 def typed(capsys, monkeypatch, tmp_path):
-    """Run `gramophone …` in a folder with a text: exit code, standard output, standard error."""
+    """Run `gramophone …` in a folder with a text; return exit code, standard output, standard error."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "corpus.txt").write_text("".join(LINES * 3))
 
@@ -81,7 +81,7 @@ def test_a_report_that_finds_no_room_is_named_and_an_older_one_stays(typed, tmp_
 
 
 def test_the_parts_of_a_mixture_that_find_no_room_are_told_by_their_place(tmp_path, monkeypatch):
-    """They are written to the folder of temporary files first."""
+    """The parts are written to the temporary folder first."""
     part = tmp_path / "part"
     part.mkdir()
     write(part, "ngram")
@@ -98,7 +98,7 @@ def test_the_parts_of_a_mixture_that_find_no_room_are_told_by_their_place(tmp_pa
 
 
 class Meddling(Silent):
-    """Does something at the n-th update of a training."""
+    """Calls a function at the n-th update of a training."""
 
     def __init__(self, updates, meddle):
         self._left, self._meddle = updates, meddle
@@ -110,7 +110,7 @@ class Meddling(Silent):
 
 
 def test_a_state_that_finds_no_room_is_told_once_and_saved_when_there_is_room(tmp_path):
-    """Saved after each update, so often refused."""
+    """Saving is tried, and refused, after every update."""
     state = tmp_path / "state.pt"
     with FULL.full(1000):
         result = fit(state, max_steps=6)

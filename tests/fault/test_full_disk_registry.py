@@ -38,7 +38,7 @@ def disk(request, tmp_path):
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory):
-    """What the mixture is made of, as checkpoints."""
+    """Write the parts of the mixture as checkpoints."""
     folders = [tmp_path_factory.mktemp("parts") / name for name in NAMES[:2]]
     for folder in folders:
         folder.mkdir()
@@ -55,7 +55,7 @@ def writer(name, parts):
 
 
 def refused(disk, room_bytes, work):
-    """Whether a full disk refused the work, in one line that says what could not be written; else it was done."""
+    """True if a full disk refused the work, with one line that names the file; False if it succeeded."""
     try:
         with disk.full(room_bytes):
             work()
@@ -70,7 +70,7 @@ def refused(disk, room_bytes, work):
 
 
 def assert_whole(registry, count):
-    """So many versions, each with all its files, and nothing of any other."""
+    """Check the number of versions, that each is complete, and that no temporary file is left."""
     numbers = registry.versions("m")
     assert len(numbers) == count
     for number in numbers:
@@ -164,7 +164,7 @@ def test_profiles_and_calibrations_stay_as_they_were(disk):
 
 @pytest.mark.parametrize("room_bytes", [0, 300, 5000])
 def test_weights_that_find_no_room_on_the_shelf_are_this_processs_own(disk, room_bytes, caplog):
-    """As in a container whose /dev/shm is small."""
+    """As in a container with a small /dev/shm."""
     caplog.set_level(logging.WARNING)
     made = {"values": np.arange(30_000, dtype=np.int32)}
     with disk.full(room_bytes):

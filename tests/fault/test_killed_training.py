@@ -15,12 +15,12 @@ def trainer_report(tmp_path_factory):
 
 
 def test_trainers_were_killed(trainer_report):
-    """A few may have been through already."""
+    """A few may have finished before."""
     assert trainer_report["killed"] >= 10
 
 
 def test_every_listed_version_loads_and_none_is_lost_after_every_kill(trainer_report):
-    """Each look has loaded all it lists."""
+    """Every check loads all listed versions."""
     assert trainer_report["versions"][0] == [1]
     for before, after in itertools.pairwise(trainer_report["versions"]):
         assert after in (before, [*before, len(before) + 1])

@@ -1,4 +1,4 @@
-"""Inputs that make the model raise, hang or return NaN: they fail alone."""
+"""Inputs for which the model raises, hangs or returns NaN: only their requests fail."""
 
 import contextlib
 import json
@@ -38,7 +38,7 @@ def client(service):
 
 
 def poisoned(poison):
-    """A path and a body for each way in which a model is asked."""
+    """Return a path and a body for each kind of model call."""
     generate = {"prompt": poison, "max_tokens": 5, "ignore_eos": True}
     return [
         ("/v1/score", {"texts": [f"the {poison} cat"]}),
@@ -52,7 +52,7 @@ def poisoned(poison):
 
 
 def at_rest(service):
-    """What a service holds once nothing is under way."""
+    """Return the files, threads and states of a service once no request is under way."""
     wait_until(lambda: service.metric("gramophone_num_requests_running") == 0)
     return service.files(), service.threads(), service.metric("gramophone_states")
 
@@ -102,15 +102,15 @@ def test_a_thousand_times_poison_leaves_nothing(service, client):
         assert client.post(path, json=body).status_code == 500
     assert client.post("/v1/score", json=SCORE).status_code == 200
     (_, *others), (files_before, *others_before) = at_rest(service), before
-    # connections from before may have been closed, and that over which it was last asked is about to be; others are
-    # closed for resting only later, and could make up for a file that is left
+    # older connections may have closed, and the last one is about to; others close only later, when
+    # idle, and could hide a leaked file
     wait_until(lambda: service.files() <= files_before, seconds=2)
     assert others == others_before
     assert service.resident_bytes() - resident_bytes < 24 * MIB
 
 
 def stages():
-    """A request cut off after so many bytes, and how much of its answer is read."""
+    """Return requests cut off at different points, each with the number of reply bytes to read."""
     body = json.dumps({"prompt": "the cat", "max_tokens": 400, "ignore_eos": True, "stream": True}).encode()
     head = b"POST /v1/generate HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % len(body)
     whole = head + body
@@ -142,7 +142,7 @@ def test_requests_that_are_cancelled_leave_nothing(service, client, stage):
 
 
 FATAL = 9
-"""A token that the model cannot read."""
+"""Token on which the model fails."""
 
 
 class BrittleModel(FakeModel):

@@ -27,7 +27,7 @@ def test_there_were_many_places_to_die_at(report):
 
 
 def test_no_version_is_lost_and_each_is_whole_after_every_kill(report):
-    """Each listed version was verified; their number never falls, and rises by one at a time."""
+    """Each listed version is verified; their number never falls, and rises by one at a time."""
     counts = [PUBLISHED, *(versions for versions, _ in report["publish"])]
     assert all(after - before in {0, 1} for before, after in itertools.pairwise(counts))
     assert counts[-1] > PUBLISHED
@@ -44,7 +44,7 @@ def test_what_killed_publishers_left_behind_was_cleared_by_the_last_one(report):
 
 
 def test_a_version_is_there_whole_or_deleted_after_every_kill(report):
-    """It is deleted by its renaming; what a killed deleter left of its files a sweep removes."""
+    """Renaming deletes it; a sweep removes the files that a killed deleter leaves."""
     counts = [report["alias"][-1][0], *(versions for versions, _ in report["delete"])]
     assert all(before - after in {0, 1} for before, after in itertools.pairwise(counts))
     assert counts[-1] < counts[0]
@@ -64,7 +64,7 @@ PUBLISHERS, VERSIONS = 4, 200
 
 @pytest.fixture(scope="module", params=["folder", "s3"])
 def outcome(request, tmp_path_factory):
-    """What the publishers told, what the watcher saw, and what is there in the end."""
+    """Return the publishers' results, the watcher's result, and the final versions."""
     folder = tmp_path_factory.mktemp("publishers")
     with s3_server() as server, pytest.MonkeyPatch.context() as patch:
         for name, value in server.environment.items():

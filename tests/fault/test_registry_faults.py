@@ -1,4 +1,4 @@
-"""Stores that stall, lie, break off, vanish or are full: a clear error, nothing half kept, and all is well after."""
+"""Stores that stall, corrupt, disconnect, vanish or are full: a clear error, no partial files, and recovery."""
 
 import errno
 import json
@@ -28,7 +28,7 @@ def server():
 
 @pytest.fixture
 def opened(server, monkeypatch, tmp_path):
-    """Opens a registry with `m@1`, each time with a cache of its own."""
+    """Open a registry with `m@1`, each time with a separate cache."""
     with using(server, monkeypatch):
         address = server.make_bucket("faults")
         caches = (tmp_path / f"cache-{number}" for number in range(9))
@@ -39,7 +39,7 @@ def opened(server, monkeypatch, tmp_path):
 
 
 def kept(registry):
-    """Files in the cache that are contents or of versions, by name; those of what is last known aside."""
+    """Return the cached files of contents and versions, by name, without the cached listings."""
     cache = registry.work_folder.parents[1]
     return sorted(path.name for path in cache.rglob("*") if path.is_file() and ".known" not in path.parts)
 
@@ -112,7 +112,7 @@ def test_a_store_that_vanishes_in_the_middle_leaves_nothing_and_can_be_gone_on_w
         registry.fetch(version)
     assert kept(registry) == []
     server.fault = None
-    registry._cached.refresh()  # as the watch does
+    registry._cached.refresh()  # as the watcher does
     assert (registry.fetch(version) / "weights.bin").read_bytes() == CONTENT
 
 
@@ -146,7 +146,7 @@ def test_a_damaged_cache_mends_itself(opened):
 
 
 def losing_one_answer(server, condition, lost):
-    """The store does what it is asked to on this condition and says so to nobody, once: the client asks again."""
+    """Let the store execute one request with this header but reply 500, so the client repeats it."""
 
     def lose_one(environ, start_response):
         if lost or condition not in environ:
@@ -170,7 +170,7 @@ def test_a_version_is_published_though_the_store_never_says_so(server, opened, m
     def mute(environ, start_response):
         answer = server.pass_on(environ, start_response)
         if "HTTP_IF_NONE_MATCH" in environ:
-            time.sleep(2.0)  # longer than anybody waits
+            time.sleep(2.0)  # longer than every timeout
         return answer
 
     monkeypatch.setattr(checkpoint_registry, "STORE_TIMEOUTS", QUICK._replace(read_s=0.5))
@@ -200,7 +200,7 @@ def killed(server):
 
 
 def test_a_publisher_killed_at_any_request_leaves_all_versions_whole(killed):
-    """Each listed version was fetched and verified; one more comes when the manifest is stored, and not before."""
+    """Each listed version is fetched and verified; a version appears when its manifest is stored, not before."""
     counts = [left["versions"] for left in killed]
     assert len(counts) >= 5
     assert counts[-1] - counts[0] == 2  # killed right after its commit, and not killed

@@ -1,4 +1,4 @@
-"""The registry vanishes and comes back under a service: what was served still is, what is new follows by itself."""
+"""The registry vanishes and returns under a service: loaded models are still served, new ones follow automatically."""
 
 import httpx
 import pytest
@@ -33,7 +33,7 @@ def add_version(registry):
 
 @pytest.fixture
 def root(tmp_path):
-    """A registry's folder, with `m@1`."""
+    """Create a registry folder with `m@1`."""
     registry = LocalRegistry(tmp_path / "registry", create=True)
     add_version(registry)
     registry.set_alias("m", "champion", 1)
@@ -42,7 +42,7 @@ def root(tmp_path):
 
 @pytest.fixture(params=[[], ["m"], ["m@champion"]], ids=["every model", "by name", "by alias"])
 def http(root, request):
-    """A service that looks at it often, told to serve that in several ways."""
+    """Run a service that polls it often, with the model named in several ways."""
     settings = Settings(registry=root, watch_interval_s=0.03, models=request.param)
     with running(settings) as server, httpx.Client(base_url=server.url, timeout=30) as client:
         yield client
@@ -53,7 +53,7 @@ def move_away(root):
 
 
 def unmount(root):
-    """The folder stays, empty, as that of a volume that is not mounted."""
+    """Leave an empty folder, as when a volume is not mounted."""
     move_away(root)
     root.mkdir()
 
@@ -64,7 +64,7 @@ def replace_by_a_file(root):
 
 
 def come_back(root):
-    """With a version and a champion that are new."""
+    """Restore it with a new version and champion."""
     elsewhere = root.with_name("elsewhere")
     registry = LocalRegistry(elsewhere)
     add_version(registry)
@@ -82,7 +82,7 @@ def answer(http):
 
 
 def looks(http):
-    """So many times that the service has surely looked at the registry."""
+    """Yield replies until the service has surely polled the registry."""
     for _ in range(10):
         yield answer(http)
 
@@ -104,7 +104,7 @@ def test_a_folder_that_is_gone_changes_nothing_and_is_followed_again_when_it_is_
 @pytest.mark.parametrize("go", [move_away, replace_by_a_file])
 @pytest.mark.parametrize("addresses", [[], ["m"]], ids=["every model", "by name"])
 def test_how_long_ago_the_folder_could_be_read_is_known(root, go, addresses):
-    """It is what an alert goes by."""
+    """An alert uses this age."""
     clock = Clock()
     host = ModelHost(Loader(registry=LocalRegistry(root), clock=clock), addresses=addresses)
     go(root)
@@ -117,7 +117,7 @@ def test_how_long_ago_the_folder_could_be_read_is_known(root, go, addresses):
 
 
 def test_a_profile_that_is_gone_with_its_registry_is_not_taken_for_unknown(root):
-    """The request is asked again later; an unknown profile would be the client's mistake."""
+    """Clients retry this error; an unknown profile would be the client's mistake."""
     profiles = ProfileStore(root)
     profiles.write(profile("p"))
     move_away(root)
@@ -128,7 +128,7 @@ def test_a_profile_that_is_gone_with_its_registry_is_not_taken_for_unknown(root)
 
 
 def test_what_failed_while_the_store_was_gone_is_tried_at_once_when_it_is_back(tmp_path, monkeypatch):
-    """However long that was: the wait between tries grows to ten minutes."""
+    """At any age of the failure: the wait between tries grows to ten minutes."""
 
     def vanish(*_):
         store.down = True
@@ -142,7 +142,7 @@ def test_what_failed_while_the_store_was_gone_is_tried_at_once_when_it_is_back(t
     host.load_all()
     add_version(publisher)
     with monkeypatch.context() as patch:
-        patch.setattr(store, "chunks", vanish)  # between a look, which saw the version, and its files
+        patch.setattr(store, "chunks", vanish)  # after the listing with the version, before its files
         for _ in range(30):
             clock.now_s += 100.0
             host.refresh()

@@ -1,4 +1,4 @@
-"""A backup is copied over the registry of a service under load: what is served survives, and a fatal signal is told."""
+"""A backup is copied over the registry of a service under load: serving continues, and a fatal signal is logged."""
 
 import os
 import signal

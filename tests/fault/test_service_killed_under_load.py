@@ -1,4 +1,4 @@
-"""The service is killed with -9 at random moments under load and started again: nobody is told anything wrong."""
+"""The service is killed with -9 at random moments under load and restarted: no client gets a wrong reply."""
 
 import contextlib
 import random
@@ -21,7 +21,7 @@ SERVED = {"GRAMOPHONE_MODELS": "main@1"}
 
 
 class Client:
-    """Asks for scores until it is stopped; what is not answered is asked again, as a client that retries does."""
+    """Requests scores until stopped, and repeats failed requests as a retrying client does."""
 
     def __init__(self, seed, urls):
         self.told, self.refused, self.retries = [], set(), 0
@@ -83,7 +83,7 @@ def test_clients_that_retry_get_right_answers_and_the_registry_is_unhurt(monkeyp
 
 
 def scores_of(registry):
-    """What version 1 says of texts."""
+    """Return a function that scores texts with version 1."""
     checkpoint = load.load_checkpoint(registry.fetch(registry.version("main", 1)))
     table, id_of = checkpoint.model.table, checkpoint.model.vocabulary.id_of
 

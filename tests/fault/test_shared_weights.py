@@ -1,4 +1,4 @@
-"""Packed weights in files that several processes share: whoever comes first, at once, or dies on the way."""
+"""Packed weights in files shared by several processes: several start at once, or one dies while writing."""
 
 import json
 import signal

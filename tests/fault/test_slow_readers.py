@@ -1,4 +1,4 @@
-"""Clients that ask and do not read: they are cut off in time, their answers have bounded memory, others are served."""
+"""Clients that send but do not read: they are disconnected in time, memory is bounded, other clients are served."""
 
 import contextlib
 import json
@@ -36,14 +36,14 @@ def service(registry, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def patient(registry, tmp_path_factory):
-    """A service that waits for minutes, but keeps little."""
+    """Run a service with a long send timeout and a small limit on unsent bytes."""
     settings = {"GRAMOPHONE_SEND_TIMEOUT_S": "600", "GRAMOPHONE_MAX_UNSENT_BYTES": str(UNSENT_BYTES)}
     with faulty_service(registry, tmp_path_factory.mktemp("patient"), **settings) as service:
         yield service
 
 
 def asking(url, path, body, headers=""):
-    """A connection with a small window over which something was asked; nothing is read."""
+    """Send a request over a connection with a small window, without reading."""
     parts, content = urlsplit(url), json.dumps(body).encode()
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -55,7 +55,7 @@ def asking(url, path, body, headers=""):
 
 
 def is_cut(connection):
-    """Whether the connection is no more, without reading."""
+    """True if the connection is closed; it is checked without reading."""
     return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] != _ESTABLISHED
 
 
@@ -72,7 +72,7 @@ def test_an_answer_that_nobody_takes_is_not_kept(service, headers):
 
 def test_a_stream_that_nobody_reads_frees_its_slot_and_its_connection(service):
     endless = {"prompt": "the", "max_tokens": 60_000, "ignore_eos": True, "stream": True}
-    time.sleep(2.5)  # connections of before are idle for too long by now
+    time.sleep(2.5)  # idle connections of earlier tests have timed out
     before = service.files()
     with contextlib.ExitStack() as stack:
         for _ in range(5):
@@ -90,7 +90,7 @@ def test_who_reads_slowly_but_steadily_has_all(service):
         while len(received) < length:
             received += connection.recv(1 << 17)
             if len(received) > rests * length / 40:
-                time.sleep(0.1)  # longer in all than it may take nothing
+                time.sleep(0.1)  # in total longer than the send timeout
                 rests += 1
         assert time.monotonic() - began_s > 2 * SEND_TIMEOUT_S
     assert received.startswith(b"HTTP/1.1 200")
@@ -107,5 +107,5 @@ def test_answers_that_nobody_takes_have_bounded_memory(patient):
             assert other.post("/v1/score", json=SCORE).status_code == 200
         assert patient.resident_bytes() - before_bytes < UNSENT_BYTES + (64 << 20)
         cut = [is_cut(connection) for connection in slow]
-        assert cut == sorted(cut, reverse=True)  # those who were slow for longest
+        assert cut == sorted(cut, reverse=True)  # the slowest first
         assert 8 < sum(cut) < 24

@@ -1,4 +1,4 @@
-"""A minute of the soak that the benchmarks take twenty of: nothing leaks, no answer is wrong; a leak is found out."""
+"""A minute of the benchmarks' twenty-minute soak: nothing leaks, no reply is wrong; a leak is detected."""
 
 import json
 import shutil
@@ -16,7 +16,7 @@ LEAK_KIB = 128
 
 
 def started(folder, registry, *options):
-    """A soak of a registry's copy, at work."""
+    """Start a soak with a copy of a registry."""
     shutil.copytree(registry, folder / "registry")
     command = [sys.executable, str(SCRIPT), "--minutes", "1", "--rate", "8", "--out", str(folder)]
     command += ["--registry", str(folder / "registry"), *options]
@@ -25,7 +25,7 @@ def started(folder, registry, *options):
 
 @pytest.fixture(scope="module")
 def soaks(tmp_path_factory):
-    """What a service was found to do, and one that keeps something of every request; both at once, to spare time."""
+    """Return the soak results of a service, and of one that leaks with every request; both run at once to save time."""
     folder = tmp_path_factory.mktemp("soak")
     models = ["train", "quickstart", "--name", "mixture", "--registry", str(folder / "registry")]
     hasty = [*models, "--set", "train.max_steps=5"]
@@ -39,7 +39,7 @@ def soaks(tmp_path_factory):
         said = {name: process.communicate(timeout=280)[0] for name, process in working.items()}
     finally:
         for process in working.values():
-            process.terminate()  # it ends its service, too
+            process.terminate()  # it stops its service, too
     for name, process in working.items():
         assert process.returncode in {0, 1}, said[name]
         assert (folder / name / "soak.png").stat().st_size > 10_000

@@ -20,7 +20,7 @@ SET += ["train.validations=2", "train.save_minutes=0.05"]
 
 @pytest.fixture
 def train(tmp_path):
-    """Starts a training of `m`; its lines of progress come from its standard error."""
+    """Start a training of `m`; progress lines go to its standard error."""
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("the cat sat on the mat\na dog ran on a log\n" * 60)
     command = [sys.executable, "-m", "service.cli", "train", "lstm", "--name", "m", "--corpus", str(corpus)]
@@ -42,7 +42,7 @@ def train(tmp_path):
 
 
 def test_the_training_is_saved_and_the_line_says_how_to_go_on(train, tmp_path):
-    """Between two savings, so that it is the signal that saves; gone on with, it is published."""
+    """The signal comes between two saves, so it causes the save; resumed, the training publishes."""
     process = train("--set", "train.max_steps=100000000")
     folder = tmp_path / "registry" / ".runs" / "m"
     state = folder / "lstm" / "state.pt"
@@ -67,12 +67,12 @@ def test_the_training_is_saved_and_the_line_says_how_to_go_on(train, tmp_path):
 
 
 def test_before_there_is_anything_to_save_it_ends_at_once(train, tmp_path):
-    """Here while it waits to be fed its text."""
+    """Here it is still waiting for its text."""
     (tmp_path / "corpus.txt").unlink()
     corpus = tmp_path / "corpus.txt"
     subprocess.run(["mkfifo", str(corpus)], check=True)
     process = train()
-    with corpus.open("w"):  # opened once the program reads
+    with corpus.open("w"):  # returns once the program reads
         process.send_signal(signal.SIGTERM)
         _, said = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 143
@@ -88,7 +88,7 @@ HANG_LIMIT_S = 120
 
 @pytest.fixture
 def processes(tmp_path):
-    """Two that train together without end, as torchrun would start them; they save after every update."""
+    """Start two endless training processes, as torchrun would; they save after every update."""
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
     command = [
         sys.executable,

@@ -1,4 +1,4 @@
-"""Distributed training on two machines without a common disk: one torchrun and folder for each."""
+"""Distributed training on two machines without a shared disk: a torchrun and a folder for each."""
 
 import contextlib
 import json
@@ -24,10 +24,10 @@ class Machine:
     """One torchrun with one process.
 
     Args:
-        folder: its own, where it works; `corpus.txt` is in it.
-        rank: among the machines.
-        port: of the first one, where they meet.
-        arguments: of `gramophone train`, besides what is common to all tests.
+        folder: the machine's working folder, with `corpus.txt`.
+        rank: rank among the machines.
+        port: port of the first machine, where they connect.
+        arguments: arguments of `gramophone train`, in addition to those common to all tests.
     """
 
     def __init__(self, folder, rank, port, arguments):
@@ -47,11 +47,11 @@ class Machine:
 
     @property
     def state(self):
-        """What is saved to go on with."""
+        """Path of the saved training state."""
         return self.folder / "registry" / ".runs" / "m" / "lstm" / "state.pt"
 
     def wait_until_it_trains(self):
-        """Until the state was saved anew, twice."""
+        """Wait until the state was saved twice."""
         for _ in range(2):
             before = self._saved_at()
             until = time.monotonic() + LIMIT_S
@@ -60,7 +60,7 @@ class Machine:
                 time.sleep(0.001)
 
     def die(self):
-        """As by a power cut: torchrun and what it started, at once."""
+        """Kill torchrun and its process at once, as in a power cut."""
         pid = self.process.pid
         with contextlib.suppress(ProcessLookupError, FileNotFoundError):
             started = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
@@ -69,7 +69,7 @@ class Machine:
         self.process.wait()
 
     def ended(self):
-        """Its exit status and all it said."""
+        """Return the exit status and the complete output."""
         status = self.process.wait(timeout=LIMIT_S)
         return status, self.log.read_text()
 
@@ -79,7 +79,7 @@ class Machine:
 
 @contextlib.contextmanager
 def two_machines(folders, arguments, *, others=None):
-    """Both, started; `others` are the second one's arguments if they differ."""
+    """Start both machines; `others` are the second one's arguments if they differ."""
     port = free_port()
     machines = [Machine(folders[0], 0, port, arguments), Machine(folders[1], 1, port, others or arguments)]
     try:
@@ -98,7 +98,7 @@ ARGUMENTS = ["--corpus", "corpus.txt", *(part for key in SET for part in ("--set
 
 
 def folders_in(folder, *texts):
-    """A folder for each machine, with its text."""
+    """Create a folder for each machine, with its text."""
     folders = [folder / name for name in ("first", "second")]
     for own, text in zip(folders, texts or (TEXT, TEXT), strict=True):
         own.mkdir()
@@ -107,7 +107,7 @@ def folders_in(folder, *texts):
 
 
 def published(folder):
-    """Where the only version is."""
+    """Return the folder of the only version."""
     registry = open_registry(folder / "registry")
     assert registry.versions("m") == [1]
     return registry.fetch(registry.resolve("m@1"))
@@ -115,7 +115,7 @@ def published(folder):
 
 @pytest.fixture(scope="module")
 def together(tmp_path_factory):
-    """The folders of two machines that were left in peace."""
+    """Train on two machines undisturbed; return their folders."""
     folders = folders_in(tmp_path_factory.mktemp("together"))
     with two_machines(folders, ARGUMENTS) as machines:
         for status, said in [machine.ended() for machine in machines]:
@@ -143,7 +143,7 @@ def test_two_machines_come_to_the_weights_of_one(together, tmp_path):
 
 
 def test_evicted_then_killed_then_resumed_equals_left_in_peace_bit_for_bit(together, tmp_path):
-    """SIGTERM comes to the second machine only, later it loses its power; the first one's disk is all there is."""
+    """Only the second machine gets SIGTERM and later loses power; only the first one's disk has the state."""
     folders = folders_in(tmp_path)
     with two_machines(folders, ARGUMENTS) as (first, second):
         first.wait_until_it_trains()
@@ -166,7 +166,7 @@ def test_evicted_then_killed_then_resumed_equals_left_in_peace_bit_for_bit(toget
 
 
 def test_another_text_on_one_machine_is_refused_by_name(tmp_path):
-    """On both, before anything is trained."""
+    """On both machines, before the training starts."""
     folders = folders_in(tmp_path, TEXT, TEXT.replace("mat", "hat"))
     with two_machines(folders, ARGUMENTS) as machines:
         for status, said in [machine.ended() for machine in machines]:

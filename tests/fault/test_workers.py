@@ -37,7 +37,7 @@ def registry(monkeypatch, tmp_path):
 
 
 class Load:
-    """Requests over one connection, one after the other, until it is stopped; what became of them."""
+    """Sends requests over one connection, one after the other, until stopped; records the outcomes."""
 
     def __init__(self, client):
         self.statuses, self.cut = [], 0
@@ -49,7 +49,7 @@ class Load:
         while not self._stop.is_set():
             try:
                 self.statuses.append(self._client.post("/v1/score", json=SCORE).status_code)
-            except httpx.TransportError:  # the next request connects anew
+            except httpx.TransportError:  # the next request reconnects
                 self.cut += 1
 
     def stop(self):
@@ -72,13 +72,13 @@ def test_a_killed_worker_is_missed_by_its_own_requests_only(registry, tmp_path):
         wait_for(lambda: len(told(workers, "worker accepts connections")) == 3, seconds=60)
         for load in loads:
             load.stop()
-        # all that was cut off is what the dead worker was about to answer; nothing was told that it is not ready
+        # only the dead worker's pending reply is lost; no request is answered as not ready
         assert loads[0].cut == 0
         assert loads[1].cut <= 1
         assert {status for load in loads for status in load.statuses} == {200}
         assert workers.pid_of(1) == restarted["pid"]
         assert workers.metric("gramophone_worker_restarts_total") == {"0": 0, "1": 1}
-        # it counts from nought, which is how a rate knows of a restart, and serves what was loaded by hand
+        # its counters restart from zero, as rate() expects, and it serves the model loaded manually
         again = workers.client(1)
         assert again.post("/v1/score", json={**SCORE, "model": "other"}).status_code == 200
         counted = workers.metric("gramophone_scored_tokens_total")
@@ -100,13 +100,13 @@ def test_what_a_killed_worker_knew_is_told_to_be_gone(registry, tmp_path):
         wait_for(lambda: workers.metric("gramophone_ready") == {"0": 1, "1": 1}, seconds=60)
         answer = clients[1 - keeper].post("/v1/states/next", json={"states": [opened]})
         assert answer.json()["error"]["code"] == "unknown_state"
-        kill(workers, keeper)  # one that dies again and again is started less and less often
+        kill(workers, keeper)  # repeated deaths restart with growing delays
         wait_for(lambda: len(told(workers, "worker restarted")) == 2)
         assert [line["again_in_s"] for line in told(workers, "worker died")] == [0.0, 0.5]
 
 
 def kill(workers, number):
-    """Kill a worker; return once its supervisor has seen it."""
+    """Kill a worker; return once its supervisor has noticed."""
     seen = len(told(workers, "worker died"))
     os.kill(workers.pid_of(number), signal.SIGKILL)
     wait_for(lambda: len(told(workers, "worker died")) > seen)
@@ -126,17 +126,17 @@ def hanging_registry(tmp_path_factory):
 
 @pytest.fixture
 def two(hanging_registry, tmp_path):
-    """Two workers, of which one that is silent for some seconds is killed."""
+    """Run two workers; one that is silent for some seconds is killed."""
     settings = {"GRAMOPHONE_MODELS": "main", "GRAMOPHONE_HANG_TIMEOUT_S": str(HANG_S)}
     with running_workers(hanging_registry, tmp_path, program=poisoned_program(), **settings) as workers:
         yield workers
 
 
 def is_replaced(workers, number, *, whose_pid_was):
-    """Whether another worker serves in the place of one."""
+    """True if a new process serves in place of a worker."""
     try:
         both = workers.metric("gramophone_ready") == {"0": 1, "1": 1}
-    except OSError:  # it was asked of the one that was killed at that moment
+    except OSError:  # the worker was killed during the request
         return False
     return both and workers.pid_of(number) != whose_pid_was
 
@@ -180,9 +180,7 @@ def test_nobody_is_killed_where_all_were_held_up(two):
         os.kill(pid, signal.SIGCONT)
     time.sleep(HANG_S)
     assert two.client(0).post("/v1/score", json=SCORE).status_code == 200
-    assert not [
-        line for line in two.lines() if line["event"] in {"worker died", "hung worker killed"}
-    ]
+    assert not [line for line in two.lines() if line["event"] in {"worker died", "hung worker killed"}]
 
 
 def test_a_lone_process_whose_model_hangs_is_not_alive(hanging_registry, tmp_path):
@@ -205,7 +203,7 @@ def test_opposite_changes_at_the_same_moment_end_alike_in_both(hanging_registry,
 
 
 def end_alike(two):
-    """Ask one for a change and the other for its opposite, over and over."""
+    """Send opposite changes to the two workers, repeatedly."""
     clients = [two.client(number) for number in (0, 1)]
     for _ in range(10):
         at_once, done = threading.Barrier(2), []
@@ -222,12 +220,12 @@ def end_alike(two):
             thread.start()
         for thread in threads:
             thread.join()
-        assert set(done) <= {200, 202, 404}  # what is not loaded cannot be unloaded
+        assert set(done) <= {200, 202, 404}  # a model that is not loaded cannot be unloaded
         assert settled(clients) in ([200, 200], [404, 404])
 
 
 def settled(clients):
-    """What both say of a model once no load of it is under way."""
+    """Return both workers' statuses for a model once no load is in progress."""
 
     def statuses():
         body = {**SCORE, "model": "other"}
@@ -241,7 +239,7 @@ def settled(clients):
 
 @pytest.fixture
 def temporary():
-    """A folder of temporary files with a path that leaves room for sockets' names."""
+    """A temporary folder with a path short enough for socket names."""
     with tempfile.TemporaryDirectory() as folder:
         yield folder
 
@@ -275,6 +273,6 @@ def made(folder):
 
 
 def folders_of(service):
-    """Folders that a service's workers share, in memory and among temporary files: those that its supervisor holds."""
+    """Return the folders that a service's workers share, in memory and on disk: those its supervisor holds open."""
     held = {link.readlink() for link in Path(f"/proc/{service.supervisor.pid}/fd").iterdir()}
     return {path for path in held if path.name.startswith("gramophone-")}

@@ -1,4 +1,4 @@
-"""Requests for a fuzzer's cases, and checks that hold for every reply."""
+"""Sending of a fuzzer's cases, and checks that hold for every reply."""
 
 import json
 from http import HTTPStatus
@@ -18,7 +18,7 @@ _BUSY = {
     "states_full",
     "too_many_connections",
 }
-"""Codes of errors that are the service's and no fault of it."""
+"""Error codes with which a service under load may answer 5xx."""
 
 
 def _refuse_constant(name):
@@ -26,19 +26,19 @@ def _refuse_constant(name):
 
 
 def read_json(text):
-    """JSON in which all numbers are finite."""
+    """Parse JSON; all numbers must be finite."""
     return json.loads(text, parse_constant=_refuse_constant)
 
 
 def check_reply(document, operation, status, headers, content):
-    """See that an answer is what the document says, and no fault of the service.
+    """Check that a reply matches the document and is no internal error.
 
     Args:
-        document: as it is served.
-        operation: of it; None where it has none.
-        status: of the answer.
-        headers: of the answer.
-        content: its body, bytes.
+        document: the served OpenAPI document.
+        operation: the document's operation, or None.
+        status: status of the reply.
+        headers: headers of the reply.
+        content: body of the reply, bytes.
     """
     assert headers["x-request-id"]
     media_type = headers.get("content-type", "").partition(";")[0]
@@ -50,7 +50,7 @@ def check_reply(document, operation, status, headers, content):
 
 
 def check_error(document, status, headers, reply):
-    """See that an error has the one shape, tells nothing of the inside, and is no fault of the service."""
+    """Check that an error has the common shape, leaks no internals, and is no internal error."""
     Checker(document).check(reply, {"$ref": "#/components/schemas/ErrorReply"})
     error = reply["error"]
     assert error["code"]
@@ -77,7 +77,7 @@ def _check_success(checker, operation, media_type, content):
 
 
 def events_of(content):
-    """The data of a stream's events; the last says that it is done, or what went wrong."""
+    """Return the data of a stream's events; the stream ends with [DONE] or an error."""
     *events, last, rest = content.decode().split("\n\n")
     assert rest == ""
     if last != "data: [DONE]":
@@ -88,20 +88,20 @@ def events_of(content):
 
 
 TIMEOUT_S = 60
-"""An answer that takes longer is a hang."""
+"""A slower reply counts as a hang."""
 
 DOCUMENT = served_document()
 
 
 class Asker:
-    """Asks a service over connections that stay open.
+    """Client that fuzzes a service over persistent connections.
 
     Args:
-        service: that is fuzzed.
+        service: the fuzzed service.
 
     Attributes:
-        asked: the operations that were.
-        succeeded: those that were answered with a success.
+        asked: names of the operations called.
+        succeeded: names of the operations that succeeded at least once.
     """
 
     def __init__(self, service):
@@ -114,7 +114,7 @@ class Asker:
         self._session.close()
 
     def ask(self, case, headers=None):
-        """The answer to a case, once it is seen to be what the document says; headers others than the service's."""
+        """Send a case and check the reply against the document; `headers` replace the service's."""
         if case.path.startswith("/v1/states/") and isinstance(case.body, dict):
             case.body = _with_states(case.body, self._opened_states())
         answer = case.call(
@@ -147,7 +147,7 @@ class Asker:
 
 
 def _with_states(body, handles):
-    """A body with handles where it has what stands for them."""
+    """Replace the placeholders in a body with handles."""
     text = json.dumps(body)
     for place, handle in zip(STATES, handles, strict=False):
         text = text.replace(json.dumps(place), json.dumps(handle))

@@ -1,4 +1,4 @@
-"""Services that are fuzzed, and that must be as they were once that is over."""
+"""Services to fuzz, whose resources and replies must be unchanged afterwards."""
 
 import contextlib
 
@@ -9,17 +9,17 @@ from tests.fuzz.asking import Asker
 from tests.fuzz.served import fuzzed
 
 GROWTH_BYTES = 200 * 2**20
-"""What a process may grow by: what numba and torch make when something is first asked for, and caches."""
+"""Allowed growth of a process: first-use allocations of numba and torch, and caches."""
 
 POOL_THREADS = 8
-"""What asyncio and numba may start when something is first asked for."""
+"""Threads that asyncio and numba may start on first use."""
 
 
 @contextlib.contextmanager
 def unharmed(service):
-    """See that a service holds no more when the block ends than before, answers the same, and logged no fault."""
+    """Check that after the block a service holds no more resources, gives the same replies, and logged no error."""
     golden, asked, before = service.golden(), service.num_asked(), service.process
-    most_files = before.open_files + 1  # the connection over which it is asked may be there or closed
+    most_files = before.open_files + 1  # the metrics connection may be open or closed
     yield
     held, open_files = service.wait_until_idle(most_files)
     after = service.process
@@ -36,7 +36,7 @@ def unharmed(service):
 
 @pytest.fixture(scope="session")
 def keys():
-    """A key for each scope, and one for all."""
+    """A key for each scope, and one with all scopes."""
     made = {scope: create_key(f"for-{scope}", [scope]) for scope in KeyScope}
     return {**made, "all": create_key("for-all", list(KeyScope))}
 
@@ -60,7 +60,7 @@ def unguarded(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def guarded_asker(guarded):
-    """Asks that one, with the key for all unless told otherwise; there are a profile and a user to ask about."""
+    """Fuzz the guarded service, by default with the full key; a profile and a user exist."""
     with guarded.client() as client:
         client.put("/admin/profiles/ngram", json={"weights": {"lm": 1.0}}).raise_for_status()
         client.post("/v1/autocomplete/users/ann/accepted", json={"text": "the cat"}).raise_for_status()
@@ -70,13 +70,13 @@ def guarded_asker(guarded):
 
 @pytest.fixture(scope="module")
 def unguarded_asker(unguarded):
-    """Asks the other."""
+    """Fuzz the unguarded service."""
     with contextlib.closing(Asker(unguarded)) as asker:
         yield asker
 
 
 @pytest.fixture(scope="module")
 def guarded_client(guarded):
-    """A client of the guarded service, with the key for all."""
+    """A client of the guarded service, with the full key."""
     with guarded.client() as client:
         yield client

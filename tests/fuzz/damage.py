@@ -1,4 +1,4 @@
-"""Damaged variants of valid files, and questions to models read from them."""
+"""Damaged variants of valid files, and calls of models read from them."""
 
 import json
 import re
@@ -33,12 +33,12 @@ _places = st.integers(0, 1 << 20)
 
 @st.composite
 def damaged(draw, sources, words=()):
-    """A file that is as it should be, but for one to three edits of bytes, numbers, fields or lines.
+    """Draw a valid file with one to three edits of bytes, numbers, fields or lines.
 
     Args:
-        draw: by hypothesis.
+        draw: hypothesis' draw function.
         sources: strategy for the contents of valid files.
-        words: bytes that mean something in the format.
+        words: byte strings with a meaning in the format.
     """
     content = draw(sources)
     nasty = st.sampled_from([*NASTY_BYTES, *words])
@@ -48,18 +48,18 @@ def damaged(draw, sources, words=()):
 
 
 def any_bytes():
-    """Bytes that are of no format."""
+    """Draw bytes of no format."""
     return st.binary(max_size=200)
 
 
 @st.composite
 def damaged_json(draw, sources, values=()):
-    """JSON with one or two values in it replaced, taken away or doubled.
+    """Draw JSON with one or two values replaced, removed or doubled.
 
     Args:
-        draw: by hypothesis.
-        sources: strategy for what the JSON of valid files says.
-        values: that mean something in the format.
+        draw: hypothesis' draw function.
+        sources: strategy for the parsed JSON of valid files.
+        values: values with a meaning in the format.
     """
     whole = draw(sources)
     nasty = st.sampled_from([*NASTY_VALUES, *values])
@@ -174,11 +174,11 @@ _EDITS = [
 
 
 def ask_model(model, *, normalised):
-    """Scores, states and distributions, which must be numbers and agree.
+    """Check that scores, states and distributions of a model are numbers and agree.
 
     Args:
-        model: of any family.
-        normalised: whether rows must sum to 1.
+        model: a model of any family.
+        normalised: True if rows must sum to 1.
     """
     size = len(model.vocabulary)
     random = np.random.default_rng(1)
@@ -201,8 +201,8 @@ def ask_model(model, *, normalised):
 
 
 def ask_ngram(model):
-    """What only n-gram models are asked, as well."""
-    ask_model(model, normalised=False)  # a file may list what it likes
+    """Check the methods that only n-gram models have, as well."""
+    ask_model(model, normalised=False)  # a file may list any numbers
     size, rows = len(model.vocabulary), 6
     tokens = np.random.default_rng(2).integers(0, size, (rows, 5))
     lengths = np.full(rows, 5)

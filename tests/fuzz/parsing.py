@@ -1,10 +1,10 @@
-"""Parsers asked in a process of their own, which a file must not bring down, hang or fill the memory of.
+"""Parsers in a process of their own, which no file may crash, hang or fill with memory.
 
     python -m tests.fuzz.parsing MODULE      (a function, a path a line in, a reply a line out, in JSON)
 
-A function of a test module reads the file of a path and asks what it read. It may return, or raise one of the
-project's own errors, which name the file; all else is a failure: other errors, a signal, ten seconds of the
-processor, half a gigabyte more than a good file took.
+A function of a test module reads the file at a path and uses the result. It may return, or raise one of the
+project's own errors, which name the file; everything else is a failure: other errors, a signal, ten seconds of
+processor time, half a gigabyte more than a valid file takes.
 """
 
 import faulthandler
@@ -27,12 +27,12 @@ from hypothesis import HealthCheck, currently_in_test_context, event, settings
 from models.errors import LanguageModelError
 
 CASES = int(os.environ.get("GRAMOPHONE_FUZZ_CASES", "100"))  # noqa: TID251 - tests are no part of the service
-"""Files that each test tries."""
+"""Number of files that each test tries."""
 
 SPARE_BYTES = 512 << 20
 _PROCESSOR_S = 10
 _LONGEST_MESSAGE = 4000  # characters
-_PATIENCE_S = 240  # a machine may be busy; what hangs busily is found by its processor time
+_PATIENCE_S = 240  # generous for busy machines; the processor time limit catches busy loops
 
 fuzz = settings(
     max_examples=CASES,
@@ -46,17 +46,17 @@ fuzz = settings(
         HealthCheck.filter_too_much,
     ],
 )
-"""Case by case the same in every run, and as many as are asked for."""
+"""The same cases in every run, as many as `CASES`."""
 
 fuzz_slowly = settings(fuzz, max_examples=max(CASES // 4, 1))
-"""A quarter of them, where each takes long."""
+"""A quarter of the cases, for slow parsers."""
 
 
 class ParserProcess:
-    """Asks functions of a test module in another process, which is replaced when it dies; a context manager.
+    """Context manager that runs functions of a test module in another process, replaced when it dies.
 
     Args:
-        module: that has them, such as `__name__`.
+        module: name of the test module, such as `__name__`.
     """
 
     def __init__(self, module: str) -> None:
@@ -74,12 +74,12 @@ class ParserProcess:
         self._errors.close()
 
     def answer(self, function: str, path: Path, *, good: bool = False) -> dict[str, str]:
-        """What a function makes of a file: its `outcome`, and the `error` and `message` if there is one.
+        """Return a function's result for a file: its `outcome`, and `error` and `message` if any.
 
         Args:
-            function: its name; it takes a path.
-            path: of the file.
-            good: whether the file is valid; what it takes is what others may take, and some more.
+            function: name of the function, which takes a path.
+            path: path of the file.
+            good: True if the file is valid; its memory use, plus a margin, becomes the limit for other files.
 
         Raises:
             AssertionError: the process died or hung.
@@ -111,7 +111,7 @@ class ParserProcess:
         return self._process
 
     def _end(self, process: subprocess.Popen[bytes], how: str) -> str:
-        """What became of the process."""
+        """Return a description of how the process ended."""
         if how == "hung":
             process.kill()
         process.communicate()
@@ -128,10 +128,10 @@ class Parser:
     """A function that reads one file.
 
     Args:
-        process: that has it.
-        function: its name.
-        path: where the files are laid.
-        good: a valid one, which must be read.
+        process: process with the function.
+        function: name of the function.
+        path: path for the files.
+        good: content of a valid file, which must load.
     """
 
     def __init__(self, process: ParserProcess, function: str, path: Path, good: bytes) -> None:
@@ -144,14 +144,14 @@ class Parser:
         assert reply["outcome"] == "loaded", f"a good file is not read: {reply}"
 
     def ask(self, content: bytes, *, named: str | None = None) -> str:
-        """What a file comes to: `loaded`, or `refused` by an error that names it.
+        """Return a file's outcome: `loaded`, or `refused` by an error that names it.
 
         Args:
-            content: of the file.
-            named: what the error must say; the file's name if not given.
+            content: content of the file.
+            named: text required in the error; by default the file name.
 
         Raises:
-            AssertionError: anything else happened.
+            AssertionError: any other outcome.
         """
         self.path.write_bytes(content)
         reply = self._process.answer(self._function, self.path)
@@ -166,10 +166,10 @@ class Parser:
 
 
 def _main(module: str) -> None:
-    """Answer until nobody asks."""
+    """Answer requests until standard input ends."""
     faulthandler.enable()
     replies = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no reply
+    os.dup2(2, 1)  # library output must not mix with replies
     functions = importlib.import_module(module)
     for line in sys.stdin:
         name, path, good = json.loads(line)
@@ -196,7 +196,7 @@ def _outcome(read, path: Path) -> dict[str, str]:
 
 
 def _bound_memory(*, spare_bytes: int | None) -> None:
-    """Let this process have so much more memory than it has; None: as much as it likes."""
+    """Limit this process to its current memory plus `spare_bytes`; None removes the limit."""
     status = Path("/proc/self/status").read_text(encoding="ascii")
     used = int(re.search(r"VmData:\s+(\d+) kB", status)[1]) << 10
     _, most = resource.getrlimit(resource.RLIMIT_DATA)

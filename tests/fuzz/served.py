@@ -28,7 +28,7 @@ from tests.support.services import running_process
 from tests.support.text_models import learnt_pieces, piece_model
 
 MODELS = ("lstm", "mixture", "ngram")
-"""The LSTM has characters and computes in int8, the mixture has words, the n-gram model subwords."""
+"""The LSTM reads characters and computes in int8, the mixture reads words, the n-gram model subwords."""
 
 STATE_TTL_S = 4
 LIMITS = {
@@ -43,7 +43,7 @@ LIMITS = {
     "GRAMOPHONE_NUM_THREADS": "1",
     "GRAMOPHONE_LOG_FORMAT": "json",
 }
-"""Smaller than an operator's, so that made-up requests come to them."""
+"""Smaller than in production, so that made-up requests reach them."""
 
 GOLDEN = (
     ("/v1/score", {"texts": ["the cat sat", "hats"], "detail": "token", "model": "ngram@1"}),
@@ -51,7 +51,7 @@ GOLDEN = (
     ("/v1/generate", {"prompt": "the ", "seed": 3, "max_tokens": 20, "model": "lstm@1", "logprobs": True}),
     ("/v1/next-token", {"context": "w3 w4", "top_k": 9, "model": "mixture@1"}),
 )
-"""Requests whose answers never change; they name versions, as aliases may be moved."""
+"""Requests whose replies never change; they name versions, since aliases may move."""
 
 _CARD = {
     "MODEL_CARD.md": b"# A model",
@@ -63,7 +63,7 @@ _ASKED = re.compile(r"^gramophone_http_requests_total\{.*\} (\S+)$", re.MULTILIN
 
 
 class Process(NamedTuple):
-    """What a process holds of the system."""
+    """System resources of a process."""
 
     open_files: int
     threads: int
@@ -74,8 +74,8 @@ class Fuzzed(NamedTuple):
     """A service to fuzz.
 
     Attributes:
-        headers: with the key that may do all, if there are keys.
-        log: the file that its log goes to.
+        headers: headers with the full key, if there are keys.
+        log: the service's log file.
     """
 
     url: str
@@ -85,33 +85,33 @@ class Fuzzed(NamedTuple):
 
     @property
     def process(self):
-        """What the process holds now."""
+        """Current resources of the process."""
         proc = Path(f"/proc/{self.pid}")
         told = dict(line.split(":", 1) for line in (proc / "status").read_text().splitlines())
         resident_kib = int(told["VmRSS"].split()[0])
         return Process(len(list((proc / "fd").iterdir())), int(told["Threads"]), 1024 * resident_kib)
 
     def client(self):
-        """A client with the key."""
+        """Return a client with the key."""
         return httpx.Client(base_url=self.url, headers=self.headers, timeout=60)
 
     def golden(self):
-        """The answers to the golden requests, byte for byte; what was unloaded is loaded before."""
+        """Return the replies to the golden requests, byte for byte; unloaded models are loaded first."""
         with self.client() as client:
             for model in MODELS if self.headers else ():
                 client.post("/admin/models/load", json={"model": model, "wait": True}).raise_for_status()
             return [client.post(path, json=body).raise_for_status().content for path, body in GOLDEN]
 
     def held(self):
-        """How much is waiting, under way and kept, by the names of the metrics."""
+        """Return the numbers of waiting, running and stored items, by metric."""
         return {name: float(value) for name, value in _HELD.findall(self._metrics())}
 
     def num_asked(self):
-        """How many requests it has answered."""
+        """Return the number of requests answered."""
         return int(sum(map(float, _ASKED.findall(self._metrics()))))
 
     def wait_until_idle(self, open_files):
-        """Wait until nothing is held, and no more files are open; what still is after some time."""
+        """Wait until nothing is held and the number of open files has dropped; return the remainder after a limit."""
         until = time.monotonic() + 8 * STATE_TTL_S
         while (
             any(self.held().values()) or self.process.open_files > open_files
@@ -126,14 +126,14 @@ class Fuzzed(NamedTuple):
 
 @contextlib.contextmanager
 def fuzzed(folder, *, headers, **settings):
-    """The service, ready, while the block runs; settings as in the environment."""
+    """Run the service during the block, ready; settings are environment variables."""
     log = folder / "log"
     with running_process(_fill(folder), log, **(LIMITS | settings)) as (child, url):
         yield Fuzzed(url, headers, child.pid, log)
 
 
 def _fill(folder):
-    """A registry with the models."""
+    """Publish the models to a registry."""
     registry, scratch = (LocalRegistry(folder / name, create=True) for name in ("registry", "parts"))
     characters = CharacterTokenizer(Vocabulary([*map(chr, range(32, 127)), *"éß中🎷"]))
     torch.manual_seed(5)
@@ -155,11 +155,11 @@ def _publish(registry, name, model, tokenizer, parts=()):
 
 
 CASES = int(os.environ.get("GRAMOPHONE_FUZZ_CASES", "12"))  # noqa: TID251 - tests are no part of the service
-"""Drawn for each operation, beside its examples and the edges of its schema."""
+"""Cases drawn for each operation, in addition to its examples and schema boundaries."""
 
 JSON, LINES, EVENTS = "application/json", "application/x-ndjson", "text/event-stream"
 STATES = tuple(f"(state {number})" for number in range(3))
-"""Stand for handles of states that are opened just before they are asked about."""
+"""Placeholders for handles of states, which are opened just before the request."""
 
 _TEXTS = [
     "the cat sat on the mat",
@@ -184,21 +184,21 @@ _LIKELY: dict[str, Any] = {
     "timeout_ms": {"enum": [20000, 10]},
     "user": {"enum": ["ann", "bob"]},
 }
-"""By the name of the field or parameter."""
+"""Likely values by name of the field or parameter."""
 
 _TOKEN = {"type": "integer"}
 _LIKELY_TOKEN = {"type": "integer", "minimum": 0, "maximum": 39}
 
 
 def served_document():
-    """What /openapi.json tells, without a service."""
+    """Return the document of /openapi.json without a running service."""
     app = FastAPI(title="Gramophone", version="0")
     include_endpoints(app)
     return make_document(app, app.state.endpoints)
 
 
 def likely(document, *, lines):
-    """The same document with likely values: of bodies that are lines or other programs' lists, or of all else."""
+    """Return a copy of the document with likely values: with `lines` only non-JSON bodies, else only JSON bodies."""
     document = json.loads(json.dumps(document))
     for schema in document["components"]["schemas"].values():
         for name, field in schema.get("properties", {}).items():
@@ -221,7 +221,7 @@ def _with_likely(name, schema):
 
 
 def _with_likely_items(name, schema):
-    """Tokens of lists and handles of states, however deep in a schema."""
+    """Add likely values to token ids in lists and to handles of states, at any depth of a schema."""
     if isinstance(schema, list):
         return [_with_likely_items(name, one) for one in schema]
     if not isinstance(schema, dict):
@@ -235,7 +235,7 @@ def _with_likely_items(name, schema):
 
 
 def _keep_bodies(operation, *, lines):
-    """Bodies of some media types, with the options that go with them; one of lines is a list, which `_lines` writes."""
+    """Keep bodies of some media types with their options; a body of lines becomes a list, which `_lines` serialises."""
     content = operation["requestBody"]["content"]
     operation["requestBody"]["content"] = {
         media_type: body for media_type, body in content.items() if (media_type != JSON) == lines
@@ -260,22 +260,22 @@ def _lines(_context, value):
 
 
 def fuzz_schema(document, *, lines=False):
-    """What schemathesis draws cases of, for pytest: those with bodies of lines, or all others."""
+    """Return the schema that schemathesis draws cases from: those with bodies of lines, or all others."""
     settings = {
         "generation": {
             "max-examples": CASES,
             "deterministic": True,
             "database": "none",
-            "with-security-parameters": False,  # made-up keys in the place of ours
+            "with-security-parameters": False,  # no made-up keys
         },
         "checks": {
-            # what a service may say that is asked for more than it has time for
+            # statuses of a service that has too little time
             "not_a_server_error": {"expected-statuses": ["2xx", "3xx", "4xx", "503", "504"]},
-            # too long is wrong as well; what is out of time was not looked at
+            # too much work is refused as well; a request that times out is not validated
             "negative_data_rejection": {"expected-statuses": ["4xx", "503", "504"]},
-            # the schema does not tell what fields mean together, nor the limits of a service
+            # the schema describes neither dependent fields nor the service's limits
             "positive_data_acceptance": {"enabled": False},
-            "ignored_auth": {"enabled": False},  # has a test of its own, that draws keys
+            "ignored_auth": {"enabled": False},  # another test draws keys
         },
     }
     config = schemathesis.Config.from_dict(settings)
@@ -289,10 +289,10 @@ settings = hypothesis.settings(
     database=None,
     suppress_health_check=list(hypothesis.HealthCheck),
 )
-"""Of every fuzzer: the same cases in every run."""
+"""Settings of every fuzzer: the same cases in every run."""
 
 drawn = hypothesis.settings(settings, phases=(hypothesis.Phase.generate, hypothesis.Phase.shrink))
-"""Without examples and the edges of schemas."""
+"""Without examples and schema boundaries."""
 
 many = hypothesis.settings(settings, max_examples=20 * CASES)
-"""Of a fuzzer that is one test."""
+"""For a fuzzer in a single test."""

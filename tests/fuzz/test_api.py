@@ -1,4 +1,4 @@
-"""Every operation of the OpenAPI document, asked what it allows and what it does not."""
+"""Every operation of the OpenAPI document, with valid and invalid requests."""
 
 from http import HTTPStatus
 
@@ -11,7 +11,7 @@ SCHEMA, LINES_SCHEMA = fuzz_schema(DOCUMENT), fuzz_schema(DOCUMENT, lines=True)
 
 
 def test_the_network_computes_in_int8(guarded):
-    """The first of this file: it may be unloaded later."""
+    """Keep this test first: the model may be unloaded later."""
     with guarded.client() as client:
         assert client.get("/v1/models/lstm").json()["precision"] == "int8"
 
@@ -22,7 +22,7 @@ def test_an_operation_answers_as_documented(case, guarded_asker):
     answer = guarded_asker.ask(case)
     streamed = answer.headers["content-type"][0].startswith(
         EVENTS
-    )  # whose schema is of one event; it was looked at
+    )  # the schema describes one event; the events are checked already
     case.validate_response(answer, excluded_checks=[response_schema_conformance] if streamed else None)
 
 
@@ -30,7 +30,7 @@ def test_an_operation_answers_as_documented(case, guarded_asker):
 @settings
 def test_lines_are_answered_by_lines(case, guarded_asker):
     answer = guarded_asker.ask(case)
-    # a line that is wrong is answered by a line with an error
+    # an invalid line is answered by a line with an error
     case.validate_response(answer, excluded_checks=[negative_data_rejection, response_schema_conformance])
     if answer.status_code == HTTPStatus.OK and case.media_type == LINES:
         asked = max(1, len(case.body)) if isinstance(case.body, list) else 1  # an empty line is a line
@@ -45,5 +45,5 @@ def test_the_document_is_the_one_that_is_served(guarded):
 
 
 def test_each_operation_that_was_asked_was_answered_once(guarded_asker):
-    """The last of this file: what is only ever refused is not fuzzed."""
+    """Keep this test last: an operation that is always refused is not fuzzed."""
     assert guarded_asker.asked - guarded_asker.succeeded == set()

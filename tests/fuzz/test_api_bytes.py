@@ -1,4 +1,4 @@
-"""Requests that no library would send: bodies that are almost JSON, and bytes that are almost HTTP."""
+"""Requests that no library sends: bodies that are almost JSON, and bytes that are almost HTTP."""
 
 import json
 
@@ -30,7 +30,7 @@ NASTY = [
     *(b'"\\ud800"', b'"\\udc00\\ud800"', b'"\\u0000"', b'"\\x41"', b'"a', b'"\n"', b"/**/", b",", b"\x00"),
     *(b'"\xff"', b'"\xc0\x80"', b'"\xed\xa0\x80"', b'"\xf5\x80\x80\x80"', b"\xef\xbb\xbf"),
 ]
-"""What stands where a value should."""
+"""Replacements for a JSON value."""
 
 MEDIA_TYPES = [
     *(
@@ -50,13 +50,13 @@ CODINGS = ["utf-8-sig", "utf-16", "utf-16-le", "utf-32", "utf-7"]
 
 
 def written(example):
-    """The body of an example as bytes."""
+    """Return the body of an example as bytes."""
     body = example.body
     return (body if isinstance(body, str) else json.dumps(body, ensure_ascii=False)).encode()
 
 
 def target_of(example):
-    """Its path, with its parameters' own examples."""
+    """Return an example's path, with its parameters' own examples."""
     operation, path = DOCUMENT["paths"][example.path][example.method], example.path
     for parameter in operation.get("parameters", ()):
         path = path.replace(f"{{{parameter['name']}}}", str(parameter.get("example", "")))
@@ -64,7 +64,7 @@ def target_of(example):
 
 
 def places(value, path=()):
-    """Where in a JSON value its parts are."""
+    """Yield the paths of all parts of a JSON value."""
     yield path
     parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for step, part in parts:
@@ -72,7 +72,7 @@ def places(value, path=()):
 
 
 def replaced(value, path, part):
-    """The value with another part at a place."""
+    """Return the value with another part at a path."""
     if not path:
         return part
     copy = value.copy()
@@ -82,7 +82,7 @@ def replaced(value, path, part):
 
 @st.composite
 def damaged(draw, example):
-    """A body that was right, and is damaged in one way."""
+    """Draw an example's body with one kind of damage."""
     body = written(example)
     way = draw(st.sampled_from(["value", "cut", "spliced", "coded", "twice", "garbage"]))
     if way == "value" and not isinstance(example.body, str):

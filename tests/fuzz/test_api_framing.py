@@ -1,4 +1,4 @@
-"""Bytes that are almost HTTP: heads that lie, bodies cut short, chunks that are none, garbage."""
+"""Bytes that are almost HTTP: wrong heads, truncated bodies, invalid chunks, garbage."""
 
 import json
 import socket
@@ -11,7 +11,7 @@ from tests.fuzz.served import many
 from tests.support.http import answer, answers, connect
 
 TIMEOUT_S = 10
-"""More than the time that the service gives a request to arrive."""
+"""Longer than the service waits for a request."""
 
 BODY = json.dumps({"texts": ["the cat sat"] * 3, "model": "ngram"}).encode()
 TARGETS = [
@@ -71,20 +71,20 @@ FIELDS = [
 
 
 def sent(service, data, *, cut_off):
-    """What comes back for some bytes: an answer, or nothing where the connection is closed."""
+    """Send bytes; return the reply, or nothing if the connection is closed."""
     with connect(service.url, TIMEOUT_S) as connection:
         try:
             connection.sendall(data)
             if cut_off:
                 connection.shutdown(socket.SHUT_WR)
         except (BrokenPipeError, ConnectionResetError):
-            pass  # refused before it was whole
+            pass  # refused before the end
         return answer(connection)
 
 
 def check(got):
-    """See that a refusal has the shape of all, and that there is no fault."""
-    assert got.status < 500 or got.status == 501, got  # a coding that is not known
+    """Check that a refusal has the common shape and is no internal error."""
+    assert got.status < 500 or got.status == 501, got  # an unknown transfer coding
     if got.status >= 400 and got.body:
         check_error(DOCUMENT, got.status, got.headers, read_json(got.body))
 

@@ -1,4 +1,4 @@
-"""With bad keys nothing is answered, whatever is asked; without keys all is open but administration."""
+"""With bad keys every request is refused; without keys everything but administration is open."""
 
 from http import HTTPStatus
 
@@ -19,7 +19,7 @@ GUESSES = st.one_of(
 SCHEMES = st.sampled_from(["Bearer ", "bearer ", "Basic ", "Token ", "Bearer", ""])
 DEMANDS = access_table()
 REFUSED = {HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND}
-"""A parameter with a slash in it makes a path that leads nowhere."""
+"""404, since a parameter with a slash gives an unknown path."""
 
 
 @ASKS_A_KEY.given(scheme=SCHEMES, guess=GUESSES)

@@ -1,4 +1,4 @@
-"""Calls in any order that go on from one another: states, users' words, models that are unloaded and loaded again."""
+"""Calls in any order that depend on one another: states, users' words, models that are unloaded and reloaded."""
 
 import hypothesis
 import pytest
@@ -18,18 +18,18 @@ from tests.fuzz.served import MODELS, fuzzed, settings
 TOKENS = st.lists(st.integers(3, 39), min_size=1, max_size=4)
 USERS = st.sampled_from(["ann", "bob"])
 UNLOADED = "lstm"
-"""The one that is unloaded; the default cannot be."""
+"""Model that is unloaded; the default cannot be."""
 
 
 class Kept:
-    """A state as a client knows it: what was read, and whether it is still there."""
+    """A state from the client's side: its text, and whether it is lost."""
 
     def __init__(self, handle, model, read):
         self.handle, self.model, self.read, self.lost = handle, model, read, False
 
 
 class Sessions(RuleBasedStateMachine):
-    """What a client does, and what it must be told by what it did before."""
+    """A client's actions, and the replies that earlier actions imply."""
 
     states = Bundle("states")
 
@@ -38,18 +38,18 @@ class Sessions(RuleBasedStateMachine):
         self.client, self.kept, self.accepted = client, [], {}
 
     def ask(self, path, status=200, method="POST", **body):
-        """The answer, which has the status."""
+        """Return the reply, which must have the status."""
         answer = self.client.request(method, path, json=body or None)
         assert answer.status_code == status, (path, body, answer.text)
         return answer.json()
 
     def keep(self, handle, model, read):
-        """Know of a state."""
+        """Record a state."""
         self.kept.append(Kept(handle, model, read))
         return self.kept[-1]
 
     def logprob(self, state, tokens):
-        """What the tokens score after what was read."""
+        """Return the expected log-probability of tokens after a state's text."""
         scored = self.ask("/v1/score", model=state.model, context=state.read, token_ids=[tokens], eos=False)
         return pytest.approx(scored["results"][0]["logprob"], abs=1e-4)
 
@@ -106,7 +106,7 @@ class Sessions(RuleBasedStateMachine):
         self.ask(f"/v1/autocomplete/users/{user}", 404, method="GET")
 
     def teardown(self):
-        """Leave nothing."""
+        """Free all states and delete all users."""
         if self.kept:
             handles = [state.handle for state in self.kept]
             for first in range(0, len(handles), 50):
@@ -117,7 +117,7 @@ class Sessions(RuleBasedStateMachine):
 
 @pytest.fixture
 def client(keys, tmp_path):
-    """Of a service that forgets no state by itself."""
+    """A client of a service whose states do not expire."""
     options = {"GRAMOPHONE_API_KEYS": keys["all"].key.line, "GRAMOPHONE_STATE_TTL_S": "600"}
     headers = {"authorization": f"Bearer {keys['all'].secret}"}
     with (

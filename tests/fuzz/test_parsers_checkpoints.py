@@ -1,4 +1,4 @@
-"""Checkpoints with something wrong in a file, though its hash is right: served truly, or refused by name."""
+"""Checkpoints with an error in a file whose hash is right: served correctly, or refused by name."""
 
 import functools
 import hashlib
@@ -74,7 +74,7 @@ CONFIG_VALUES = [
 
 
 def load_and_ask(path: Path) -> None:
-    """What serving does with a checkpoint, in either precision; hashes are made to be right."""
+    """Load a checkpoint as for serving, in both precisions, after correcting the hashes."""
     folder = path.parent
     while not (folder / "golden.json").is_file() or folder.parent.name == "parts":
         folder = folder.parent
@@ -90,14 +90,14 @@ def load_and_ask(path: Path) -> None:
 
 
 def read_one_manifest(path: Path) -> None:
-    """A manifest, and the files that it vouches for."""
+    """Read a manifest, and check its list of files."""
     manifest = parse_manifest(path.read_bytes(), path)
     assert manifest == read_manifest(path.parent)
     assert all(not Path(name).is_absolute() and ".." not in name.split("/") for name in manifest.files)
 
 
 def map_shelf(path: Path) -> None:
-    """Packed weights as processes share them; a damaged file is never taken."""
+    """Map packed weights as processes share them; a damaged file is never used."""
     with path.open("rb") as file:
         for array in map_hashed_tensors(file).values():
             array.sum()
@@ -105,7 +105,7 @@ def map_shelf(path: Path) -> None:
 
 @functools.cache
 def checkpoints():
-    """A folder with a checkpoint of each family, removed when nobody needs it."""
+    """Write a checkpoint of each family to a folder, which is removed with the last reference."""
     keeper = tempfile.TemporaryDirectory()
     folder = Path(keeper.name)
     for name in ("ngram", "lstm", *(n for n in FILES if n not in {"ngram", "lstm"})):
@@ -148,7 +148,7 @@ def manifest(process, tmp_path_factory):
 
 
 def sealed(fields):
-    """A manifest that says these fields, with a checksum that is right."""
+    """Return a manifest with these fields and the right checksum."""
     if isinstance(fields, dict):
         fields = {key: value for key, value in fields.items() if key != "checksum"}
         fields["checksum"] = hashlib.sha256(canonical(fields)).hexdigest()
@@ -156,7 +156,7 @@ def sealed(fields):
 
 
 def canonical(fields):
-    """The one spelling of a manifest."""
+    """Return the canonical form of a manifest."""
     return (json.dumps(fields, indent=1, sort_keys=True) + "\n").encode()
 
 

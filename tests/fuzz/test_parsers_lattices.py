@@ -1,4 +1,4 @@
-"""Lattices of HTK and Kaldi with something wrong: rescored, or told of by their line."""
+"""HTK and Kaldi lattices with errors: rescored, or reported by line number."""
 
 import functools
 import io
@@ -58,12 +58,12 @@ MEANING = [
 
 @functools.cache
 def speller():
-    """What spells words for the small model."""
+    """Return the speller of words for the small model."""
     return LabelTokenizer(families.tokenizer())
 
 
 def rescore_lattices(path: Path) -> None:
-    """What a file of the format that it is called after has, rescored and searched."""
+    """Read, rescore and search the file of the format in its name."""
     form = "slf" if path.suffix == ".slf" else "kaldi"
     symbols = read_symbol_file(path.with_name("words.txt")) if path.stem == "numbers" else None
     read = list(read_lattices(path, form, name=path.name, symbols=symbols, no_words=NON_WORD_LABELS))
@@ -82,13 +82,13 @@ def rescore_lattices(path: Path) -> None:
 
 
 def read_table(path: Path) -> None:
-    """Kaldi's words by number."""
+    """Read Kaldi's word symbols."""
     table = read_symbol_file(path)
     assert {table.ids[word]: word for word in table.ids} == dict(table.words)
 
 
 def text_of(seed, form):
-    """One or two random lattices as a file."""
+    """Return one or two random lattices as a file."""
     text = io.StringIO()
     for number in range(1 + seed % 2 if form != "slf" else 1):
         lattice = random_lattice(np.random.default_rng(seed + number), words=WORDS, num_nodes=4, num_arcs=4)

@@ -1,4 +1,4 @@
-"""n-best lists of all formats with something wrong: what can be read is, and the rest is told of by its line."""
+"""n-best lists of all formats with errors: readable parts are read, and the rest is reported by line number."""
 
 import math
 from dataclasses import replace
@@ -44,18 +44,18 @@ lists = st.builds(
 
 
 def read_and_write_again(path: Path) -> None:
-    """What stands in a file of the format that it is called after, and all of it once more."""
+    """Read a file of the format in its name, and write it again."""
     form = path.stem if path.stem in FORMAT_NAMES else None
     _check(read_lists(path, format_name=form, beam_size=BEAM_SIZE if form == "nemo" else None), path.name)
 
 
 def read_beside_words(path: Path) -> None:
-    """Kaldi's words, in whose folder an archive of scores lies."""
+    """Read Kaldi's words, in a folder with an archive of scores."""
     _check(read_lists(path.parent, format_name="kaldi"), path.parent.name)
 
 
 def read_with_references(path: Path) -> None:
-    """Two lists, and references for them from a file."""
+    """Read two lists with references from a file."""
     _check(read_lists(path.with_name("lists.jsonl"), references=[path]), path.parent.name)
 
 
@@ -76,13 +76,13 @@ def _check(items, named):
 
 
 def text_in(form, some):
-    """Lists as a file of a format; of those with one list a file, the first."""
+    """Return lists as a file of a format; if the format has one list per file, only the first."""
     some = [replace(one, name=f"u{place}") for place, one in enumerate(some)]
     return "".join(format_lists(some[: 1 if FORMATS[form].one_list_per_file else None], form)).encode()
 
 
 def files_in(form):
-    """Strategy for valid files of a format."""
+    """Return a strategy for valid files of a format."""
     return st.lists(lists, min_size=1, max_size=3).map(lambda some: text_in(form, some))
 
 

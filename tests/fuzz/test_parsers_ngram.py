@@ -1,4 +1,4 @@
-"""ARPA files and ngram.bin with something wrong: read and answering, or refused by name; never read past their end."""
+"""ARPA files and ngram.bin with errors: read and usable, or refused by name; never read past their end."""
 
 import functools
 import gzip
@@ -51,7 +51,7 @@ packed_arpa_files = st.builds(lambda content, pack: pack(content), arpa_files, s
 
 
 def read_and_ask_arpa(path: Path) -> None:
-    """What importing does, up to publishing, and then serving."""
+    """Import as far as publishing, then load as for serving."""
     vocabulary, orders, _ = read_arpa(path)
     model = NGramModel(build_automaton(orders), vocabulary)
     folder = path.with_name("published")
@@ -64,7 +64,7 @@ def read_and_ask_arpa(path: Path) -> None:
 
 
 def load_and_ask(path: Path) -> None:
-    """What serving does, of an ngram.bin with the vocabulary and the config.json that it asks for."""
+    """Load an ngram.bin as for serving, with a matching vocabulary and config.json."""
     arrays = map_tensors(path)
     size = int(arrays["first_arcs"][1]) if arrays.get("first_arcs", np.zeros(0)).shape > (1,) else 0
     vocabulary = Vocabulary(f"w{number}" for number in range(min(size, 1000) - len(CONTROL_TOKENS)))
@@ -75,7 +75,7 @@ def load_and_ask(path: Path) -> None:
 
 @functools.cache
 def saved(order, *, coded):
-    """The arrays of a model's file."""
+    """Return the arrays of a model's file."""
     text, _ = random_arpa(np.random.default_rng(order), order=order, num_words=140)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.arpa"
@@ -85,7 +85,7 @@ def saved(order, *, coded):
 
 
 def as_file(arrays):
-    """The content of a file with these arrays."""
+    """Return the content of a file with these arrays."""
     with tempfile.NamedTemporaryFile() as file:
         write_tensors(Path(file.name), arrays)
         return Path(file.name).read_bytes()
@@ -93,7 +93,7 @@ def as_file(arrays):
 
 @st.composite
 def changed(draw, array):
-    """An array with other numbers, or more or fewer of them."""
+    """Draw an array with other numbers, or with more or fewer."""
     array, place = array.copy(), draw(st.integers(0, 1 << 20))
     how = draw(
         st.sampled_from(["number", "number", "number", "neighbour", "swap", "cut", "longer", "turned"])
@@ -115,13 +115,13 @@ def changed(draw, array):
     else:
         number = int(flat[place]) + draw(st.sampled_from([1, -1])) if how == "neighbour" else None
         number = draw(st.sampled_from(NASTY_ELEMENTS)) if number is None else number
-        flat[place] = np.array(number, np.int64).astype(array.dtype)  # what does not fit wraps
+        flat[place] = np.array(number, np.int64).astype(array.dtype)  # too large numbers wrap
     return array
 
 
 @st.composite
 def changed_arrays(draw):
-    """A file whose header is in order, but not its numbers, or not how many there are."""
+    """Draw a file with a valid header but wrong numbers or array sizes."""
     arrays = dict(saved(draw(st.integers(1, 4)), coded=draw(st.booleans())))
     for _ in range(draw(st.integers(1, 3))):
         name = draw(st.sampled_from(sorted(arrays)))

@@ -1,4 +1,4 @@
-"""Recipes, profiles, calibrations, aliases, keys and lists of words with something wrong: read, or refused by name."""
+"""Recipes, profiles, calibrations, aliases, keys and word lists with errors: read, or refused by name."""
 
 import contextlib
 import json
@@ -60,20 +60,20 @@ CALIBRATION = {
 
 
 def read_recipe(path: Path) -> None:
-    """A recipe, which must come back from what its checkpoint keeps of it."""
+    """Read a recipe; its form in a checkpoint must give it back."""
     recipe = load_recipe(str(path))
     assert Recipe.model_validate(json.loads(recipe.model_dump_json())) == recipe
 
 
 def read_profile(path: Path) -> None:
-    """A profile, and its weights."""
+    """Read a profile and its weights."""
     profile = ProfileStore(path.parent.parent).read(path.stem)
     assert all(math.isfinite(weight) for weight in profile.weighting().weights.values())
     json.dumps(profile.model_dump(mode="json"), allow_nan=False).encode()
 
 
 def read_calibration(path: Path) -> None:
-    """A calibration, and thresholds for precisions."""
+    """Read a calibration, and thresholds for precisions."""
     calibration = CalibrationStore(path.parent.parent).read(path.stem)
     assert calibration is not None
     assert 0 <= calibration.points[0].threshold <= 1
@@ -83,35 +83,35 @@ def read_calibration(path: Path) -> None:
 
 
 def read_aliases(path: Path) -> None:
-    """A model's aliases, as the service lists them."""
+    """Read a model's aliases, as the service lists them."""
     aliases = LocalRegistry(path.parent.parent).aliases(path.parent.name)
     assert all(is_name(alias) and number > 0 for alias, number in aliases.items())
 
 
 def read_keys(path: Path) -> None:
-    """A file of keys."""
+    """Read a file of keys."""
     assert KeyStore(file=path).find(b"gm_guessed") is None
 
 
 def read_weighted_words(path: Path) -> None:
-    """A user's dictionary."""
+    """Read a user's dictionary."""
     for entry in read_dictionary(path):
         assert isinstance(entry["weight"], float)
         assert entry["text"].encode()
 
 
 def read_bench_texts(path: Path) -> None:
-    """Sentences for a load test."""
+    """Read sentences for a load test."""
     assert all(text.encode().strip() for text in load_texts(path))
 
 
 def read_bench_bodies(path: Path) -> None:
-    """Requests for a load test."""
+    """Read requests for a load test."""
     assert all(request.body for request in read_bodies(path))
 
 
 def as_json(value):
-    """The content of a file."""
+    """Return the content of a JSON file."""
     return json.dumps(value).encode()
 
 
@@ -126,7 +126,7 @@ FILES = {
     "read_bench_texts": ("texts.txt", "a line\n\nanother … one\n".encode()),
     "read_bench_bodies": ("bodies.jsonl", b'{"model": "a"}\n{"model": "b", "n": 2}\n'),
 }
-"""What each function of this module reads: where the file lies, and a valid one."""
+"""Input of each function of this module: the path, and a valid file."""
 
 
 @pytest.fixture(scope="module")

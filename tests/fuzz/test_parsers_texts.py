@@ -1,4 +1,4 @@
-"""Corpora and word vectors with something wrong: bad text, cut and hostile packed files, lines without an end."""
+"""Corpora and word vectors with errors: bad text, truncated and hostile compressed files, endless lines."""
 
 import gzip
 import lzma
@@ -30,14 +30,14 @@ MEBIBYTES = 4000
 
 
 def read_text(path: Path) -> None:
-    """Sentences, by lines and by paragraphs."""
+    """Read sentences, by lines and by paragraphs."""
     for unit in ("line", "paragraph"):
         corpus = read_corpus([path], unit=unit, progress=Silent())
         assert all(sentence.encode().strip() for sentence in corpus.sentences)
 
 
 def read_vectors(path: Path) -> None:
-    """Vectors of three words."""
+    """Read vectors of three words."""
     read = read_embeddings(path, Vocabulary(["the", "cat", "new york"]), size=WIDTH)
     assert read.vectors.shape == (len(set(read.rows.tolist())), WIDTH)
     assert np.isfinite(read.vectors).all()
@@ -83,7 +83,7 @@ def test_word_vectors(vectors, content):
 
 
 def bomb(piece, how):
-    """So many mebibytes of a piece, packed: one packed mebibyte again and again, as all three formats allow."""
+    """Repeat one compressed mebibyte of a piece `MEBIBYTES` times, which all three formats allow."""
     return PACKERS[how](piece * ((1 << 20) // len(piece))) * MEBIBYTES
 
 

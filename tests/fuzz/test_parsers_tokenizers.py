@@ -1,4 +1,4 @@
-"""Files of tokenizers with something wrong: they encode and decode, or are refused by name."""
+"""Tokenizer files with errors: they encode and decode, or are refused by name."""
 
 import functools
 import io
@@ -15,7 +15,7 @@ from models.tokenizers import SPM_FILE, load_tokenizer
 from tests.fuzz.damage import any_bytes, damaged, damaged_json
 from tests.fuzz.parsing import Parser, ParserProcess, fuzz
 
-pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")  # where a case fails
+pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")  # if a case fails
 TEXTS = ["the cat sat", "", " ", "Zürich … 日本 \u2581 x", "<s> <unk> </s>", "\ufffd\u0300\U0001f600" * 50]
 WORDS = {
     "kind": "word",
@@ -28,7 +28,7 @@ CHARACTERS = {"kind": "char", "tokens": list("the ca,é")}
 
 
 def load_and_encode(path: Path) -> None:
-    """A tokenizer, and texts there and back."""
+    """Load a tokenizer, and encode and decode texts."""
     folder = path.parent
     if path.name == SPM_FILE:
         (folder / "tokenizer.json").write_text(json.dumps({"kind": "sentencepiece"}))
@@ -48,7 +48,7 @@ def load_and_encode(path: Path) -> None:
 
 @functools.cache
 def learnt(kind, byte_fallback=False):
-    """A small model of SentencePiece."""
+    """Train a small SentencePiece model."""
     lines = ["the cat sat on the mat", "a cat and a dog", "the dog sat"] * 20
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.Train(
@@ -76,7 +76,7 @@ SCORES = [0.0, -1e38, 1e38, float("nan"), float("inf"), -1.0]
 
 @st.composite
 def changed_models(draw):
-    """A model whose bytes are in order, but not what they say of pieces, of the trainer or of the normaliser."""
+    """Draw a model with a valid encoding but wrong pieces, trainer or normaliser settings."""
     proto = sentencepiece_model_pb2.ModelProto.FromString(draw(models_of_pieces))
     for _ in range(draw(st.integers(1, 3))):
         piece = proto.pieces[draw(st.integers(0, len(proto.pieces) - 1))]

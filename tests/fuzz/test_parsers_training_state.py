@@ -1,4 +1,4 @@
-"""States of interrupted trainings with something wrong: gone on with, or refused by name; no code in them is run."""
+"""Training states with errors: resumed, or refused by name; code in them never runs."""
 
 import functools
 import hashlib
@@ -31,7 +31,7 @@ VALUES = [
 
 
 class Interrupting(Silent):
-    """Presses Ctrl-C after three updates."""
+    """Raises Ctrl-C after three updates."""
 
     def __init__(self):
         self.left = 4
@@ -43,7 +43,7 @@ class Interrupting(Silent):
 
 
 def go_on(path: Path) -> None:
-    """A run that is taken up again, to the end of a few more updates; a copy is, as the run replaces its file."""
+    """Resume a run for a few more updates, from a copy, since the run replaces its file."""
     copied = path.with_name(f"copy-{path.name}")
     shutil.copyfile(path, copied)
     fit(copied, max_steps=5, batch_size=4)
@@ -51,7 +51,7 @@ def go_on(path: Path) -> None:
 
 @functools.cache
 def interrupted():
-    """The content of a run's file after three updates."""
+    """Return the content of a run's file after three updates."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "state.pt"
         fit(path, progress=Interrupting(), max_steps=5, batch_size=4)
@@ -59,7 +59,7 @@ def interrupted():
 
 
 def sealed(written):
-    """A file's content whose hash is right."""
+    """Prefix a file's content with the right hash."""
     return hashlib.sha256(written).digest() + written
 
 
@@ -85,7 +85,7 @@ def test_states_with_other_bytes(run, data):
 @fuzz_slowly
 @given(st.data())
 def test_states_that_say_something_else(run, data):
-    """All but the optimizer's moments and the history, which nothing can be compared with yet."""
+    """Everything but the optimizer's moments and the history, which nothing can validate yet."""
     state = torch.load(io.BytesIO(run.good[32:]), weights_only=True)
     apart = {"optimizer": state.pop("optimizer"), "history": state.pop("history")}
     for _ in range(data.draw(st.integers(1, 2))):
@@ -106,7 +106,7 @@ def test_states_that_say_something_else(run, data):
 
 
 class Hostile:
-    """Makes a file when it is unpickled."""
+    """Creates a folder when it is unpickled."""
 
     def __init__(self, path):
         self.path = str(path)
@@ -116,7 +116,7 @@ class Hostile:
 
 
 def archived(pickled):
-    """What torch writes, with another pickle in it."""
+    """Return torch's archive with another pickle in it."""
     target = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(interrupted()[32:])) as good, zipfile.ZipFile(target, "w") as bad:
         for name in good.namelist():

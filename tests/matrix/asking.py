@@ -1,4 +1,4 @@
-"""A service process with the models of many cells, and requests to one of them."""
+"""A service process with the models of many cells, and requests to each."""
 
 import contextlib
 import json
@@ -22,11 +22,11 @@ from tests.support.http import free_port
 CARD = "MODEL_CARD.md"
 
 DEFAULT = "default"
-"""A model beside those of the matrix: it answers requests that name none, so it cannot be unloaded."""
+"""Default model beside those of the matrix: it answers requests without a model, so it cannot be unloaded."""
 
 
 def publish_all(root, cells) -> LocalRegistry:
-    """A registry with the models of cells, what those are made of, and the default."""
+    """Publish the models of cells, their parts, and the default."""
     registry, made = LocalRegistry(root, create=True), {}
 
     def path_of(cell):
@@ -58,15 +58,15 @@ _START_S, _TIMEOUT_S = 600, 60
 _JSON, _LINES, _BINARY = "application/json", "application/x-ndjson", "application/octet-stream"
 
 ASKED = Counter()
-"""How often each endpoint was asked of each model, by whether it answered or refused."""
+"""Number of requests by endpoint, cell and success."""
 
 
 class Model:
     """One model of a service.
 
     Args:
-        client: with the service's address and a key.
-        cell: which one.
+        client: client with the service's address and a key.
+        cell: cell of the model.
     """
 
     def __init__(self, client, cell):
@@ -75,7 +75,7 @@ class Model:
         self.vocab_size = len(self.tokenizer.vocabulary)
 
     def send(self, endpoint, *, content=None, headers=None, params=None, **names):
-        """The answer to any request; `endpoint` is a method and a path as the routes have it, with names to fill in."""
+        """Send any request; `endpoint` is a method and a path as in the routes, and `names` are its parameters."""
         method, path = endpoint.split(" ")
         answer = self.client.request(
             method,
@@ -88,16 +88,16 @@ class Model:
         return answer
 
     def post(self, endpoint, body, *, accept="*/*", **names):
-        """The answer to a JSON body, whatever it is."""
+        """Post a JSON body; return the reply, whatever its status."""
         headers = {"content-type": _JSON, "accept": accept}
         return self.send(f"POST {endpoint}", content=json.dumps(body), headers=headers, **names)
 
     def ask(self, endpoint, **body):
-        """What this model answers to a JSON body."""
+        """Post a JSON body with this model; return the JSON of the reply."""
         return _good(self.post(endpoint, {"model": self.cell.model, **body})).json()
 
     def lines(self, endpoint, items):
-        """What this model answers to lines, one each."""
+        """Post lines with this model; return one value per line."""
         content, query = "\n".join(map(json.dumps, items)), {"model": self.cell.model}
         answer = _good(
             self.send(f"POST {endpoint}", content=content, headers={"content-type": _LINES}, params=query)
@@ -105,23 +105,23 @@ class Model:
         return [json.loads(line) for line in answer.text.splitlines()]
 
     def events(self, endpoint, **body):
-        """What this model streams, the mark of the end aside."""
+        """Return the events that this model streams, without the end mark."""
         text = _good(self.post(endpoint, {"model": self.cell.model, "stream": True, **body})).text
         told = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
         return [json.loads(one) for one in told if one != "[DONE]"]
 
     def rows(self, contexts):
-        """Whole distributions [B, V], by POST /v1/next-token."""
+        """Return full distributions [B, V] from POST /v1/next-token."""
         body = {"model": self.cell.model, "context": contexts}
         answer = _good(self.post("/v1/next-token", body, accept=_BINARY))
         return np.frombuffer(answer.content, "<f4").reshape(-1, self.vocab_size)
 
     def score(self, texts, **options):
-        """What POST /v1/score says of texts, one result each."""
+        """Return the results of POST /v1/score, one per text."""
         return self.ask("/v1/score", texts=texts, **options)["results"]
 
     def log_probs(self, text, **options):
-        """The log-probability of each token of a text, by POST /v1/score."""
+        """Return the log-probability of each token of a text from POST /v1/score."""
         return [token["logprob"] for token in self.score([text], detail="token", **options)[0]["tokens"]]
 
 
@@ -132,7 +132,7 @@ def _good(answer):
 
 @contextlib.contextmanager
 def serving_models(registry, device, names, log):
-    """A client of a service of a registry's models on a device, once all are loaded."""
+    """Serve a registry's models on a device; yield a client once all are loaded."""
     key = create_key("matrix", list(KeyScope))
     port = free_port()
     rounded = [name for name in names if name.endswith(INT8)]
@@ -162,7 +162,7 @@ def serving_models(registry, device, names, log):
 
 
 def _wait_until_loaded(child, client, log):
-    """Wait for every model; one that fails to load fails all."""
+    """Wait until every model is loaded; fail if one fails."""
     end = time.monotonic() + _START_S
     states = set()
     while time.monotonic() < end:

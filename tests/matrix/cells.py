@@ -1,4 +1,4 @@
-"""Columns (family, tokenizer, precision, device) and rows (endpoints) of the matrix, and the cells that are refused."""
+"""Columns (family, tokenizer, precision, device) and rows (endpoints) of the matrix, and the refused cells."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -12,13 +12,13 @@ FLOAT32, INT8 = "float32", "int8"
 
 
 class Cell(NamedTuple):
-    """A model as it is served somewhere.
+    """A model on a device.
 
     Attributes:
-        device: where.
-        tokens: the name of its tokenizer.
-        family: what it is.
-        precision: of its networks.
+        device: name of the device.
+        tokens: name of the tokenizer.
+        family: family of the model.
+        precision: precision of its networks.
     """
 
     device: str
@@ -31,50 +31,50 @@ class Cell(NamedTuple):
 
     @property
     def model(self) -> str:
-        """Under which name it is published: once in each precision, as that is set by name."""
+        """Published name: one per precision, since precision is set by name."""
         return f"{self.tokens}.{self.family}.{self.precision}"
 
     @property
     def address(self) -> str:
-        """What replies call it."""
+        """Address in replies."""
         return f"{self.model}@1"
 
     @property
     def reads_backward(self) -> bool:
-        """Whether it reads from right to left."""
+        """True if it reads from right to left."""
         return self.family in BACKWARD
 
     @property
     def partner(self) -> "Cell":
-        """An n-gram model that it can be mixed with."""
+        """N-gram model that it can be mixed with."""
         family = "backward-ngram" if self.reads_backward else "witten-bell"
         return self._replace(family=family, precision=FLOAT32)
 
     @property
     def is_exact(self) -> bool:
-        """Whether answers are the same to the bit in any company: those of tables, and of sums of integers."""
+        """True if replies are bit-identical in any batch: those of tables, and of integer sums."""
         return self.device == "cpu" and (self.precision == INT8 or not networks_in(self.family))
 
     @property
     def tolerance(self) -> float:
-        """How far two log-probabilities that ought to be the same may lie apart, in nats."""
+        """Maximum difference in nats between two log-probabilities that should be equal."""
         return {"cpu": 2e-5, "cuda": 2e-3}[self.device]
 
     @property
     def mass_tolerance(self) -> float:
-        """How far from one a distribution may sum."""
+        """Maximum deviation of a distribution's sum from one."""
         if self.family in UNNORMALISED:
             return 0.1
         return {"cpu": 1e-5, "cuda": 1e-4}[self.device]
 
 
 def precisions_of(device: str, family: str) -> tuple[str, ...]:
-    """In what a family computes on a device; sums of integers are the CPU's alone."""
+    """Return the precisions of a family on a device; only the CPU computes in int8."""
     return (FLOAT32, INT8) if device == "cpu" and networks_in(family) else (FLOAT32,)
 
 
 def kind_of(family: str) -> str:
-    """What makes a family another case than others of its tokenizer: how it is computed, and what it is made of."""
+    """Return the kind of a family: families of a kind share computation and composition."""
     if family in BACKWARD:
         return "backward"
     if family in PARTS:
@@ -83,10 +83,10 @@ def kind_of(family: str) -> str:
 
 
 def chosen_cells(device: str) -> list[Cell]:
-    """The columns of a device: every family in each precision, and every tokenizer with each kind in each precision.
+    """Return the columns of a device: each family in each precision, and each tokenizer with each kind and precision.
 
-    Chosen pairwise, as a tokenizer meets only what a kind's families have in common: the families take tokenizers in
-    turn.
+    The choice is pairwise, since a tokenizer interacts only with the common code of a kind's families: the families
+    take the tokenizers in turn.
     """
     members: dict[tuple[str, str], list[str]] = {}
     for family in FAMILIES:
@@ -101,7 +101,7 @@ def chosen_cells(device: str) -> list[Cell]:
 
 
 CELLS = tuple(cell for device in DEVICES for cell in chosen_cells(device))
-"""All columns; those of a CUDA device are there where there is one."""
+"""All columns; those of CUDA only if a device exists."""
 
 
 RIGHT_TO_LEFT = "reads from right to left"
@@ -113,11 +113,11 @@ class Refusal(NamedTuple):
 
     Attributes:
         endpoint: a path that takes POST.
-        who: of which models.
-        body: what is asked, the model aside.
-        parameter: the field that the error names.
-        says: what is in its message.
-        always: whether the endpoint is refused whatever is asked; then the models have no other row of it.
+        who: predicate of the refusing models.
+        body: body of the request, without the model.
+        parameter: field that the error names.
+        says: part of the error message.
+        always: True if the models refuse every request to the endpoint, and so have no other row for it.
     """
 
     endpoint: str
@@ -129,7 +129,7 @@ class Refusal(NamedTuple):
 
     @property
     def cells(self) -> list[Cell]:
-        """The models that refuse."""
+        """Cells of the refusing models."""
         return [cell for cell in CELLS if self.who(cell)]
 
 
@@ -159,27 +159,27 @@ _NOT_TRAINED = "was not trained for unnormalised scores"
 _NOT_MEASURED = "was not calibrated"
 
 REFUSALS = (
-    # who cannot tell what comes next has nothing to continue, complete, correct or keep
+    # a model that cannot predict the next token cannot continue, complete, correct or open states
     Refusal("/v1/next-token", backward, {"context": "the"}, "model", RIGHT_TO_LEFT, always=True),
     Refusal("/v1/generate", backward, {"prompt": "the"}, "model", RIGHT_TO_LEFT, always=True),
     Refusal("/v1/completions", backward, {"prompt": "the"}, "model", RIGHT_TO_LEFT, always=True),
     Refusal("/v1/autocomplete", backward, {"text": "the"}, "model", RIGHT_TO_LEFT, always=True),
     Refusal("/v1/check", backward, {"text": "the"}, "model", RIGHT_TO_LEFT, always=True),
     Refusal("/v1/states", backward, {"context": "the"}, "model", RIGHT_TO_LEFT, always=True),
-    # … and what it scores has nothing before it
+    # … and its scores take no context
     Refusal("/v1/score", backward, {"texts": ["mat"], "context": "the "}, "context", RIGHT_TO_LEFT),
     Refusal("/v1/rerank", backward, _AFTER_A_CONTEXT, "context", RIGHT_TO_LEFT),
     Refusal("/v1/rerank", backward, _IN_A_SESSION, "model", RIGHT_TO_LEFT),
-    # logits are no log-probabilities but where training made them so
+    # logits are log-probabilities only if training normalised them
     Refusal("/v1/rerank", normalised_only, _UNNORMALISED, "score_mode", _NOT_TRAINED),
-    # a share of right alarms is promised where it was measured
+    # precision can be set only for a calibrated model
     Refusal("/v1/check", forward, _PRECISE, "precision", _NOT_MEASURED),
 )
-"""All of them. Each is answered 400, with the code `unsupported_parameter`."""
+"""All refusals. Each is answered 400, with the code `unsupported_parameter`."""
 
 
 def is_refused(endpoint: str, cell: Cell) -> bool:
-    """Whether a model refuses an endpoint whatever is asked."""
+    """True if a model refuses every request to an endpoint."""
     return any(one.always and one.endpoint == endpoint and one.who(cell) for one in REFUSALS)
 
 
@@ -199,11 +199,11 @@ WITHOUT_A_MODEL = {
     "PUT /v1/autocomplete/users/{user}": "the same",
     "DELETE /v1/autocomplete/users/{user}": "the same",
 }
-"""Endpoints that have no row, and what they are about instead of a model."""
+"""Endpoints without a row, and their subject instead of a model."""
 
 
 def row(*endpoints):
-    """A test that asks endpoints, such as `POST /v1/score`, of every model that does not refuse the first one.
+    """Mark a test that calls endpoints, such as `POST /v1/score`, with every model that does not refuse the first.
 
     The test takes a fixture `model`, or a `cell`.
     """

@@ -1,4 +1,4 @@
-"""One service a device with the models of all tests that are run."""
+"""One service per device with the models of all selected tests."""
 
 import contextlib
 from collections import Counter
@@ -10,7 +10,7 @@ from tests.matrix.asking import ASKED, Model, publish_all, serving_models
 
 @pytest.fixture(scope="session")
 def wanted(request):
-    """The cells of the tests that are run, and those that they are mixed with."""
+    """Cells of the selected tests, and their mixture partners."""
     params = (item.callspec.params for item in request.session.items if hasattr(item, "callspec"))
     cells = {param["cell"] for param in params if "cell" in param}
     return sorted(cells | {cell.partner for cell in cells})
@@ -23,7 +23,7 @@ def registry(wanted, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def client_of(registry, wanted, tmp_path_factory):
-    """The client of each device's service, started when it is first needed."""
+    """Return a client of each device's service, started on first use."""
     clients = {}
     with contextlib.ExitStack() as services:
 
@@ -39,12 +39,12 @@ def client_of(registry, wanted, tmp_path_factory):
 
 @pytest.fixture
 def model(cell, client_of):
-    """The model of a cell, served."""
+    """Return the served model of a cell."""
     return Model(client_of(cell.device), cell)
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Say how large the matrix was; of several processes, each knows of its own requests only."""
+    """Print the size of the matrix; each test process counts only its own requests."""
     if not ASKED:
         return
     outcomes = Counter(is_success for _, _, is_success in ASKED)

@@ -20,7 +20,7 @@ def greedy(model):
 
 
 def streamed(events):
-    """The text and the ids of a stream of one choice."""
+    """Return the text and the ids of a stream of one choice."""
     pieces = [choice for event in events for choice in event["choices"]]
     return "".join(piece["text"] for piece in pieces), [i for piece in pieces for i in piece["token_ids"]]
 

@@ -94,7 +94,7 @@ def test_every_refusal_is_documented(model):
 
 
 def served(routes):
-    """Method and path of every route, those of included routers too."""
+    """Yield method and path of every route, including nested routers."""
     for route in routes:
         if getattr(route, "path", None) is None:
             yield from served(route.original_router.routes)
@@ -103,7 +103,7 @@ def served(routes):
 
 
 def in_rows():
-    """The endpoints that tests of this folder ask of every model."""
+    """Return the endpoints that tests of this folder call with every model."""
     names = [f"tests.matrix.{path.stem}" for path in Path(__file__).parent.glob("test_*.py")]
     tests = [test for name in names for test in vars(importlib.import_module(name)).values()]
     return {endpoint for test in tests for endpoint in getattr(test, "endpoints", ())}

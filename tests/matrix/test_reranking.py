@@ -1,4 +1,4 @@
-"""Which candidate is best: the order of scores, of one model, several, mixed ones, in sessions, and tuned."""
+"""The best candidate: ordering by one model, several, mixed ones, in sessions, and tuned."""
 
 import math
 
@@ -74,7 +74,7 @@ def test_a_session_goes_on_from_what_was_committed(model):
         assert by_index(again)[place]["features"]["lm"] == pytest.approx(after, abs=40 * model.cell.tolerance)
 
 
-@row("POST /v1/next-token", "POST /v1/rerank")  # who reads backward takes no context
+@row("POST /v1/next-token", "POST /v1/rerank")  # backward models take no context
 def test_a_context_counts_as_what_was_committed_does(model):
     said = "The cat sat on the mat"
     ranked = by_index(ranking(model, {"candidates": CANDIDATES, "context": said}))
@@ -84,7 +84,7 @@ def test_a_context_counts_as_what_was_committed_does(model):
 
 
 def total_after(model, context, text):
-    """The score of a text after a context; the space between is scored where tokens begin with it."""
+    """Return the score of a text after a context; the space between belongs to the text if tokens begin with spaces."""
     if model.tokenizer.leading_space:
         text = f" {text}"
     else:
@@ -112,6 +112,6 @@ def test_tuned_weights_lie_between_the_first_pass_and_the_oracle_and_come_again(
     ]
     body = {"lists": lists, "features": ["am", "lm"], "length_exponents": [0], **QUICK}
     first, again = (model.ask(TUNE, **body) for _ in range(2))
-    assert first == again | {"profile": first["profile"]}  # which has the time
+    assert first == again | {"profile": first["profile"]}  # it contains the time
     assert first["oracle"] <= first["tuned"] <= first["worst"]
     assert first["tuned"] <= first["baseline"]

@@ -1,4 +1,4 @@
-"""Scores, kept states and tokenization with every model."""
+"""Scores, stored states and tokenization with every model."""
 
 import math
 
@@ -14,17 +14,17 @@ SCORE, QUALITY = "/v1/score", "/v1/quality"
 
 
 def forward_row(endpoint):
-    """A row without the models that read from right to left, as it takes a context."""
+    """Mark a row without right-to-left models, since it takes a context."""
     return row("POST /v1/next-token", endpoint)
 
 
 def near(expected, **tolerance):
-    """A figure that may be missing, as where a probability is zero."""
+    """Compare a figure that may be missing, as for a probability of zero."""
     return None if expected is None else pytest.approx(expected, **tolerance)
 
 
 def total(log_probs):
-    """A sum as replies have it."""
+    """Return a sum as replies report it."""
     return LOG_ZERO if LOG_ZERO in log_probs else sum(log_probs)
 
 
@@ -128,7 +128,7 @@ def test_offline_evaluation_finds_the_same_perplexity(model, registry, tmp_path)
 OPEN, ADVANCE = "/v1/states", "/v1/states/advance"
 NEXT, FREE = "/v1/states/next", "/v1/states/free"
 PIECE = 4
-"""Tokens read at once."""
+"""Number of tokens per piece."""
 
 
 def opened(model, context=""):

@@ -1,4 +1,4 @@
-"""A small language, every kind of tokenizer for it, and a tiny model of every family."""
+"""A small language, each kind of tokenizer for it, and a tiny model of each family."""
 
 import functools
 
@@ -26,10 +26,10 @@ TOKENIZERS = {
     "unigram": {"kind": "unigram", "vocab_size": 296},
     "folded": {"kind": "bpe", "vocab_size": 90, "normalization": "nmt_nfkc_cf", "byte_fallback": False},
 }
-"""Settings of tokenizers by name; `folded` normalises what it reads, and has no bytes to spell the unknown with."""
+"""Tokenizer settings by name; `folded` normalises its input and has no bytes for unknown characters."""
 
 LOSSLESS = frozenset({"bpe", "unigram"})
-"""Tokenizers that give any text back."""
+"""Tokenizers that reproduce any text."""
 
 TEXTS = (
     "The cat sat on the mat.",
@@ -37,7 +37,7 @@ TEXTS = (
     "the naïve owl  saw 漢字 <s> here",
     "zzz",
 )
-"""To ask about: seen words and unseen, two spaces, characters that no tokenizer has learnt, spellings of controls."""
+"""Test texts: known and unknown words, two spaces, characters unknown to all tokenizers, spelled control tokens."""
 
 _NOUNS, _PLACES = ("cat", "dog", "owl", "hen", "naïve café"), ("mat", "bed", "house", "roof")
 _VERBS = ("sat on", "ran to", "slept on", "saw")
@@ -45,7 +45,7 @@ _VERBS = ("sat on", "ran to", "slept on", "saw")
 
 @functools.cache
 def sentences(count: int = 160, seed: int = 3) -> tuple[str, ...]:
-    """Lines in which words come again in like places; some words come once."""
+    """Return lines with recurring words; some words occur once."""
     random = np.random.default_rng(seed)
     lines = []
     for number in range(count):
@@ -58,13 +58,13 @@ def sentences(count: int = 160, seed: int = 3) -> tuple[str, ...]:
 
 @functools.cache
 def tokenizer(name: str):
-    """The tokenizer of a name."""
+    """Return the tokenizer with a name."""
     return learn_tokenizer(TokenizerSettings(**TOKENIZERS[name]), list(sentences()))
 
 
 @functools.cache
 def encoded(name: str, *, held_out: bool = False) -> EncodedCorpus:
-    """The language in a tokenizer's ids: what is learnt from, or other lines."""
+    """Return the language in a tokenizer's ids: the training lines, or held-out ones."""
     lines = sentences(40, seed=4) if held_out else sentences()
     return encode_corpus(tokenizer(name), list(lines))
 
@@ -79,14 +79,14 @@ SMOOTHINGS = (
     "kneser-ney",
     "modified-kneser-ney",
 )
-"""Each smoothing with code of its own; `add-k` is that of `laplace`."""
+"""Each smoothing with its own code; `add-k` shares that of `laplace`."""
 
 NGRAMS = {
     **{name: {"smoothing": make_smoothing(name)} for name in SMOOTHINGS},
     "pruned": {"prune": (0, 0, 1), "prune_entropy": 1e-4},
     "quantised": {"quantise": True},
 }
-"""What `estimate` makes each n-gram model of the table with."""
+"""Arguments of `estimate` for each n-gram model."""
 
 NETWORKS = {
     **{name.replace(" ", "-"): options for name, options in families.NEURAL.items()},
@@ -100,7 +100,7 @@ NETWORKS = {
     "self-normalised": {"self_normalised": True},
     "backward-lstm": {"cell": "lstm"},
 }
-"""The shapes of networks: those of the invariants of the families, and more."""
+"""Configurations of the networks: those of the family tests, and more."""
 
 PARTS = {
     "mixture": ("modified-kneser-ney", "lstm"),
@@ -111,25 +111,25 @@ PARTS = {
     "cached-mixture": ("mixture-by-context",),
     "backward-mixture": ("backward-ngram", "backward-lstm"),
 }
-"""What models that hold others are made of."""
+"""Parts of composite models."""
 
 BACKWARD = ("backward-ngram", "backward-lstm", "backward-mixture")
 """Families that read from right to left."""
 
 FAMILIES = (*NGRAMS, "static-mixture", "backward-ngram", *NETWORKS, *PARTS)
-"""All, each after what it is made of."""
+"""All families, each after its parts."""
 
 UNNORMALISED = frozenset({"quantised"})
-"""Families whose rows sum to one only nearly."""
+"""Families whose rows sum only approximately to one."""
 
 _ORDER = 3
 _SHARPNESS = 1.5
-"""By how much weights of networks that were never trained are larger, so that their distributions are not flat."""
+"""Factor of the weights of untrained networks, so that their distributions are not flat."""
 
 
 @functools.cache
 def model(family: str, tokens: str):
-    """The model of a family over the vocabulary of a tokenizer."""
+    """Return the model of a family over a tokenizer's vocabulary."""
     if family in NGRAMS:
         return _ngram(tokens, **NGRAMS[family])
     if family == "backward-ngram":
@@ -144,7 +144,7 @@ def model(family: str, tokens: str):
 
 
 def networks_in(family: str) -> set[str]:
-    """The networks that a model of a family is, or is made of."""
+    """Return the networks in a model of a family."""
     if family in PARTS:
         return set().union(*map(networks_in, PARTS[family]))
     return {family} & set(NETWORKS)
@@ -170,7 +170,7 @@ def _network(tokens, **options):
 
 def _composite(family, parts):
     if family == "mixture-by-context":
-        table = [[0.8, 0.2], [0.5, 0.5], [0.2, 0.8]]  # as many context lengths as an order of 3 has
+        table = [[0.8, 0.2], [0.5, 0.5], [0.2, 0.8]]  # one row per context length of order 3
         return MixtureModel(parts, [0.4, 0.6], weights_by_context=table)
     if family == "unigram-cache":
         return CacheModel(*parts, CacheConfig(kind="unigram", window=9, half_life=7.0, weight=0.2))

@@ -1,4 +1,4 @@
-"""The relational estimator, run by DuckDB, against the estimator in memory and KenLM's."""
+"""The relational estimator on DuckDB, compared with the in-memory estimator and KenLM's."""
 
 import lzma
 import tempfile
@@ -65,7 +65,7 @@ def test_every_weight_of_the_pruned_reference_is_that_of_kenlm(engine, data_dir,
     rows = [line.split("\t") for line in lzma.decompress(packed).decode().splitlines()]
     expected = {r[1]: (float(r[0]), float(r[2]) if len(r) == 3 else 0.0) for r in rows if len(r) > 1}
     assert found.keys() == expected.keys()
-    del found["<s>"], expected["<s>"]  # 0 there, minus infinity here: it is never asked for
+    del found["<s>"], expected["<s>"]  # 0 here, minus infinity in KenLM's file: it is never predicted
     differences = np.array([found[ngram] for ngram in expected]) - np.array(list(expected.values()))
     assert np.abs(differences).max() < 1e-5
 

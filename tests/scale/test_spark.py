@@ -1,4 +1,4 @@
-"""The relational plan on Spark: the models of DuckDB's engine and of the estimator in memory."""
+"""The relational plan on Spark gives the models of DuckDB's engine and of the in-memory estimator."""
 
 import json
 import lzma

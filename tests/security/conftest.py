@@ -1,4 +1,4 @@
-"""A service with keys of every scope, and a registry beside which lies what nobody may read or change."""
+"""A service with keys of every scope, and a registry next to files that nobody may read or change."""
 
 from typing import NamedTuple
 
@@ -16,16 +16,16 @@ from tests.support.fake_models import FakeModel, fake_vocabulary
 from tests.support.services import running
 
 CANARY = "canary-4f1c"
-"""Stands in every file that no request may bring out."""
+"""Content of every file that no reply may contain."""
 
 
 class Locked(NamedTuple):
-    """A service that asks for keys.
+    """A service that requires keys.
 
     Attributes:
-        url: where it is.
+        url: address of the service.
         app: the application.
-        secrets: a key for each scope, and one with all under None.
+        secrets: a key for each scope, and one for all scopes under None.
         root: the registry's folder; its parent is the test's own.
     """
 
@@ -39,7 +39,7 @@ class Locked(NamedTuple):
 
 
 def fill(root):
-    """A model that works, with a card and a file that is not for people, and one that is damaged."""
+    """Publish a working model with a card and a private file, and a damaged one."""
     registry = LocalRegistry(root, create=True)
     words = WordTokenizer(fake_vocabulary())
     description = CheckpointDescription("2026-01-01T00:00:00+00:00", {}, {}, [[3, 4]], {})
@@ -81,6 +81,6 @@ def locked(registry):
 
 @pytest.fixture
 def client(locked):
-    """A client whose key is good for everything."""
+    """A client whose key has all scopes."""
     with httpx.Client(base_url=locked.url, headers=locked.headers(), timeout=20) as client:
         yield client

@@ -82,7 +82,7 @@ def everything_under(folder):
 
 
 def request(locked, place, name):
-    """The answer to a request whose path has a name in it, as it is spelled."""
+    """Send a request whose path contains a name, unescaped; return the reply."""
     method, pattern, body = place
     head = b"%s %s HTTP/1.1\r\nhost: a\r\nauthorization: Bearer %s\r\ncontent-length: %d\r\n\r\n"
     sent = head % (method.encode(), pattern % name, locked.secrets[None].encode(), len(body))
@@ -174,7 +174,7 @@ PACKERS = {
 }
 BOMB_BYTES = 20 * MIB
 FILLINGS = {"one line": b"a", "lines": b"a line of text " * 60 + b"\n", "zeros": b"\0"}
-"""What a bomb is filled with, again and again."""
+"""Repeated contents of decompression bombs."""
 
 
 @pytest.fixture(params=PACKERS)
@@ -187,7 +187,7 @@ def bomb(pack, filling, head=b""):
 
 
 def peak_bytes(work, match="over 250 times its size"):
-    """The memory that a piece of work takes at most, while it fails as it must."""
+    """Return the peak memory of some work that must fail."""
     tracemalloc.start()
     try:
         with pytest.raises(FormatError, match=match):

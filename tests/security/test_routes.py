@@ -69,19 +69,19 @@ WAYS_IN = {
         ADMIN,
     ),
 }
-"""Method and path as the router has them → scope that a key must have; None is open to all."""
+"""Method and path as in the router → scope required of a key; None is open to all."""
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
 REFUSED = {401, 403}
 
 
 def ways_into(routes, prefix=""):
-    """Each method and path of an application, those of routers and applications within it too.
+    """Yield each method and path of an application, including nested routers and applications.
 
-    Whatever is of a kind that is not known here – a socket, a host – is told as such, and so found to be new.
+    A route of an unknown kind, such as a socket or a host, is yielded by its type, so the test finds it as new.
     """
     for route in routes:
-        if hasattr(route, "original_router"):  # a router that was included
+        if hasattr(route, "original_router"):  # an included router
             yield from ways_into(route.original_router.routes, prefix)
         elif isinstance(route, Mount):
             yield from ways_into(route.routes, prefix + route.path)
@@ -92,7 +92,7 @@ def ways_into(routes, prefix=""):
 
 
 def asked(url, method, path, secret=None):
-    """The status of a request with an empty object; the path goes as it is."""
+    """Send an empty object to an unescaped path; return the status."""
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=20)
     headers = {"content-type": "application/json"}
@@ -106,7 +106,7 @@ def asked(url, method, path, secret=None):
 
 
 def filled(path):
-    """A path with something in the place of its parameters."""
+    """Replace the parameters of a path."""
     return re.sub(r"\{\w+(:path)?\}", "mixture", path)
 
 
@@ -156,11 +156,11 @@ def test_an_upgrade_is_no_way_round(locked, path):
 
 
 def test_what_workers_ask_of_one_another_is_behind_no_port(locked):
-    """Its paths lead nowhere from outside; `test_workers_remember` asks one of a service of two workers."""
+    """Its paths are unknown from outside; `test_workers_shared` requests one from a service of two workers."""
     paths = [
         value for value in vars(peers).values() if isinstance(value, str) and value.startswith(PEER_PREFIX)
     ]
-    assert len(paths) > 3  # and PRIVATE itself
+    assert len(paths) > 3  # PRIVATE itself is one
     assert {asked(locked.url, "GET", path) for path in paths} == {401}
     assert {asked(locked.url, "POST", path, locked.secrets[None]) for path in paths} == {404}
     assert not is_from_peer({"server": ("127.0.0.1", 8000)})
@@ -187,13 +187,13 @@ def serving(registry, **options):
 
 @pytest.fixture(scope="module")
 def url(registry):
-    """A service as the command starts it: no keys, on 127.0.0.1."""
+    """Run a service as the command does: no keys, on 127.0.0.1."""
     with serving(registry, cors_origins=(LISTED,)) as server:
         yield server.url
 
 
 def taught(url, **headers):
-    """The status of what a page may send without asking first: a form's method and type."""
+    """Return the status of a request that a page may send without a preflight: a form's method and type."""
     names = {name.replace("_", "-"): value for name, value in headers.items()}
     return httpx.post(
         f"{url}{TEACH}", json=WORDS, headers={"content-type": "text/plain", **names}
@@ -232,7 +232,7 @@ def test_programs_the_own_page_and_named_sites_do(url, sent):
 
 
 def test_the_own_page_is_known_by_its_origin_alone(url):
-    """Browsers leave `Sec-Fetch-Site` out where a page came without TLS from another machine."""
+    """Browsers omit `Sec-Fetch-Site` if a page came without TLS from another machine."""
     assert taught(url, origin=url) == 200
     assert httpx.delete(f"{url}/v1/autocomplete/users/default").status_code == 200
 
@@ -256,7 +256,7 @@ def test_names_that_nobody_can_register_are_answered(url, name):
 
 
 def test_keys_and_other_addresses_leave_names_open(registry):
-    """Whoever has keys may call it what they like; elsewhere than on loopback its name is not known to it."""
+    """With keys any host name is allowed; except on loopback the service cannot know its names."""
     for options in ({"api_keys": (KEY.key.line,)}, {"host": "0.0.0.0"}):  # noqa: S104 - as in a container
         with serving(registry, **options) as server:
             headers = {"host": "lm.example.org", "authorization": f"Bearer {KEY.secret}"}
@@ -303,7 +303,7 @@ PLACES = [
 
 @pytest.fixture
 def connections(monkeypatch):
-    """Where this process connects to, from now on."""
+    """Record the addresses that this process connects to."""
     made, connect = [], socket.socket.connect
 
     def watching(self, address):

@@ -1,6 +1,6 @@
 """Forbidden calls in the sources, pinned dependencies and the SBOM, safe defaults, the table of threats.
 
-Secrets are compared in constant time only.
+Secrets are compared only in constant time.
 """
 
 import ast
@@ -33,7 +33,7 @@ MODULES = {
     "xml",
     "lxml",
 }
-"""Formats that run code or expand entities when they are read; YAML and XML are not read at all."""
+"""Formats whose readers run code or expand entities; YAML and XML are not read at all."""
 
 CALLS = {"eval", "exec", "compile", "__import__", "input"}
 METHODS = {
@@ -53,7 +53,7 @@ def sources():
 
 
 def problems(source):
-    """What a module does that it may not."""
+    """Yield the forbidden imports and calls of a module."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.partition(".")[0] in MODULES)
@@ -178,7 +178,7 @@ SECRET_WORDS = {"digest", "salt", "secret", "presented", "given", "hashed"}
 
 
 def names_in(node):
-    """Names and attributes that a piece of code reads."""
+    """Yield the names and attributes that a piece of code reads."""
     for part in ast.walk(node):
         if isinstance(part, ast.Name):
             yield part.id
@@ -187,7 +187,7 @@ def names_in(node):
 
 
 def plain_comparisons(source):
-    """Comparisons of secrets by ==, !=, in and their like, whose time tells how much was equal."""
+    """Yield comparisons of secrets by ==, !=, in and similar, whose duration reveals the length of the equal part."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Compare) and not all(isinstance(op, (ast.Is, ast.IsNot)) for op in node.ops):
             sides = [side for side in (node.left, *node.comparators) if not isinstance(side, ast.Call)]
@@ -222,7 +222,7 @@ BOUNDS = [
 @pytest.mark.parametrize("name", BOUNDS)
 def test_every_limit_is_set(name):
     limit = getattr(DEFAULTS, name)
-    assert name == "max_top_k" or 0 < limit < math.inf  # that one is bounded by the vocabulary
+    assert name == "max_top_k" or 0 < limit < math.inf  # max_top_k is bounded by the vocabulary
 
 
 def test_there_are_limits_on_all_that_a_client_can_make_grow():

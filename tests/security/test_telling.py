@@ -1,4 +1,4 @@
-"""What a hostile request leaves in replies' heads, log lines, metrics and messages: no line of its own, no secret."""
+"""Effects of hostile requests on response headers, log lines, metrics and messages: no forged line, no secret."""
 
 import json
 import re
@@ -43,7 +43,7 @@ BODIES = (
 
 
 def attack(url):
-    """All of these requests, and what they were answered."""
+    """Send all hostile requests; return the replies and the metrics."""
     good = {"authorization": f"Bearer {KEY.secret}"}
     with httpx.Client(base_url=url, timeout=20) as client:
         answers = [client.get(path, headers=good) for path in PATHS]
@@ -56,7 +56,7 @@ def attack(url):
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory):
-    """Answers, metrics and log of a service that was attacked, at the level that tells most; JSON escapes anyway."""
+    """Replies, metrics and log of an attacked service, at log level debug in text form; JSON escapes anyway."""
     from models.checkpoint import load
     from tests.security.conftest import fill
 
@@ -110,7 +110,7 @@ def test_no_reply_has_a_header_that_a_request_made_up(told):
 
 
 def test_replies_tell_no_place_on_this_machine(told, tmp_path_factory):
-    """Not even of a model that could not be loaded, to whoever may administer; nor that this is Python."""
+    """Not even for a model that failed to load, to an administrator; nor that the service runs Python."""
     answers = told[0]
     base = str(tmp_path_factory.getbasetemp())
     for answer in answers:
@@ -183,14 +183,14 @@ def test_what_could_be_read_in_two_ways_is_refused_and_the_connection_closed(loc
     with connect(locked.url) as connection:
         connection.sendall(request_bytes + b"GET /health/live HTTP/1.1\r\nhost: a\r\n\r\n")
         received = b"".join(iter(lambda: connection.recv(65536), b""))
-    assert received.split()[1] in {b"400", b"501"}  # a coding that is not known is 501
+    assert received.split()[1] in {b"400", b"501"}  # an unknown coding is answered 501
     assert received.count(b"HTTP/1.1 ") == 1
     assert json.loads(received.partition(b"\r\n\r\n")[2])["error"]["code"] == "bad_http"
     assert b"forged" not in received
 
 
 def test_an_address_in_the_request_line_is_only_a_path(locked):
-    """No request is made of it: the service is no proxy."""
+    """The service is no proxy: it connects to no such address."""
     answer = asked(locked.url, b"GET http://127.0.0.1:9/health/live HTTP/1.1\r\nhost: a\r\n\r\n")
     assert (answer.status, json.loads(answer.body)["status"]) == (200, "ok")
 

@@ -13,15 +13,6 @@ import pytest
 from tests.contract.conftest import fake_family, registry  # noqa: F401 - fixtures of this folder too
 from tests.support.http import free_port
 
-
-def pytest_collection_modifyitems(items):
-    """Keep the tests of a file in one process, but those of each page of the documentation together."""
-    for item in items:
-        block = getattr(item, "callspec", None) and item.callspec.params.get("block")
-        document = getattr(block, "document", None)
-        item.add_marker(pytest.mark.xdist_group(str(document or item.path)))
-
-
 GRAMOPHONE = [sys.executable, "-m", "service.cli"]
 
 

@@ -242,7 +242,7 @@ def call(folder, script, *, programs=None, **more):
     finally:  # nothing that it started is left
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-    assert process.returncode == 0, f"{script}\n{output[-3000:]}\n{errors[-3000:]}"
+    assert process.returncode == 0, f"{script.removeprefix(PRELUDE)}\n{output[-3000:]}\n{errors[-3000:]}"
     return output
 
 

@@ -14,7 +14,7 @@ import pytest
 from tests.support.http import free_port
 from tests.support.object_stores import s3_server
 from tests.system import documentation_commands
-from tests.system.documentation import ADDRESS, BLOCKS, PAGE_OF, ask
+from tests.system.documentation import ADDRESS, BLOCKS, DOCUMENTS, PAGE_OF, ROOT, ask
 from tests.system.documentation_commands import (
     FURNISHED,
     INDEPENDENT,
@@ -91,8 +91,26 @@ def store():
         yield server
 
 
-@pytest.mark.parametrize("block", RUN, ids=str)
-def test_a_block_does_what_the_page_shows(block, workshop, furnished, served, store):
+def page_tests(blocks):
+    """Return a class of tests for the blocks of one page: pytest-xdist keeps a class in one process, in order."""
+
+    @pytest.mark.parametrize("block", blocks, ids=str)
+    def run(_self, block, workshop, furnished, served, store):
+        check(block, workshop, furnished, served, store)
+
+    return type("PageTests", (), {"test_a_block_does_what_the_page_shows": run})
+
+
+for document in DOCUMENTS:
+    if any(block.document == document for block in RUN):
+        name = "".join(
+            part.capitalize() for part in re.findall(r"[a-z]+", str(document.relative_to(ROOT)).lower())
+        )
+        globals()[f"Test{name}"] = page_tests([block for block in RUN if block.document == document])
+
+
+def check(block, workshop, furnished, served, store):
+    """Run a block, and assert that it prints what the page shows."""
     place = workshop(block)
     url = f"http://127.0.0.1:{place.port}" if PAGE_OF[block.document].asks_own_service(block) else served
     if block.title:

@@ -1,4 +1,4 @@
-"""lm-evaluation-harness against a running service: its figures are those of offline evaluation."""
+"""lm-evaluation-harness against a running service: its figures equal those of offline evaluation."""
 
 import contextlib
 import json
@@ -73,7 +73,7 @@ metric_list: [{metric: acc}]
 
 
 class Case(NamedTuple):
-    """How a model is trained and asked."""
+    """Training and tokenizer options of a model."""
 
     tokenizer: list[str]
     backend: str
@@ -88,7 +88,7 @@ MODELS = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Published models, documents and tasks."""
+    """Train models; write documents and tasks."""
     folder = tmp_path_factory.mktemp("harness")
     corpus = folder / "corpus.txt"
     corpus.write_text("\n".join(TRAIN))
@@ -118,9 +118,9 @@ def write_task(folder, name, task, rows):
 
 @pytest.fixture(scope="module")
 def harness(folder):
-    """What the harness says of each model: figures by task, and samples by task."""
+    """Run the harness on each model: figures by task, and samples by task."""
     with contextlib.ExitStack() as services:
-        # one a service: the harness names no model when it asks for tokens, so it gets the default's
+        # one service per model: the harness names no model in token requests, so it gets the default's
         settings = [Settings(registry=folder / "registry", models=(model,)) for model in MODELS]
         urls = [services.enter_context(running(each)).url for each in settings]
         _run_harness(
@@ -130,7 +130,7 @@ def harness(folder):
 
 
 def _arguments(folder, url, model):
-    """What a user writes after `lm_eval`."""
+    """Return the arguments of `lm_eval`."""
     arguments = {
         "model": model,
         "base_url": f"{url}/v1/completions",
@@ -145,7 +145,7 @@ def _arguments(folder, url, model):
 
 
 def _run_harness(calls, folder):
-    """Call it several times in one process: to start it takes longer than all that it asks here."""
+    """Run the harness several times in one process: starting it takes longer than all its requests here."""
     offline = {"HF_HOME": str(folder / "hf"), "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
     environment = {**os.environ, **offline, "TOKENIZERS_PARALLELISM": "false"}  # noqa: TID251 - tests are no part of the service
     done = subprocess.run(
@@ -217,7 +217,7 @@ def test_its_choices_are_scored_as_they_are_offline(harness, folder, model):
 
 
 def _is_greedy(model, ids, place):
-    """Whether the token in a place is the most probable one."""
+    """True if the token at a position is the most probable one."""
     state = model.empty_state(1)
     for token in ids[:place]:
         state = model.advance(state, np.array([token]))
@@ -226,7 +226,7 @@ def _is_greedy(model, ids, place):
 
 
 def test_sentences_are_documents_without_their_ends(harness, folder):
-    """The harness predicts no `</s>`; /v1/score can be told to leave it out too."""
+    """The harness predicts no `</s>`; /v1/score can omit it too."""
     _, samples = harness["mixture"]
     settings = Settings(registry=folder / "registry", models=("mixture",))
     with running(settings) as server, Client(server.url) as client:

@@ -18,7 +18,7 @@ PRIVATE = "cat sat on the mat"
 
 @pytest.fixture
 def process(registry, tmp_path):
-    """A running service: its process, its URL and its log."""
+    """Run a service; yield its process, its URL and its log."""
     log = tmp_path / "log"
     settings = {
         "GRAMOPHONE_MODELS": "slow,damaged",
@@ -40,7 +40,7 @@ def test_a_signal_lets_requests_finish_then_ends_the_process(process):
     child.send_signal(signal.SIGTERM)
     thread.join()
     assert answers[0].json()["usage"]["completion_tokens"] == 40
-    assert child.wait(timeout=10) == -signal.SIGTERM  # ended by the signal, as uvicorn has it
+    assert child.wait(timeout=10) == -signal.SIGTERM  # ended by the signal, as with uvicorn
     with pytest.raises(httpx.ConnectError):
         httpx.get(url)
 
@@ -61,7 +61,7 @@ def test_the_log_is_json_and_never_holds_the_text(process):
 
 
 def logged(log, event):
-    """Each log line of an event."""
+    """Return each log line of an event."""
     return [line for line in map(json.loads, log.read_text().splitlines()) if line["event"] == event]
 
 
@@ -139,7 +139,7 @@ STREAM = {"prompt": "the", "max_tokens": 40, "seed": 1, "stream": True}
 
 @pytest.fixture
 def start(registry, tmp_path):
-    """Starts a service with so much time to drain."""
+    """Start a service with the given time to drain."""
 
     def starting(drain_s):
         settings = {
@@ -198,7 +198,7 @@ def test_readiness_fails_as_soon_as_the_signal_comes(start):
         try:
             status = httpx.get(f"{url}/health/ready").status_code
         except httpx.TransportError:
-            status = 503  # nobody listens any more
+            status = 503  # it no longer listens
         assert status == 503
         list(lines)
 

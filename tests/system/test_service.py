@@ -1,4 +1,4 @@
-"""The service as a process: shutting down, starting wrongly, an alias moved."""
+"""The service as a process: shutdown, failed starts, a moved alias."""
 
 import signal
 import subprocess
@@ -64,7 +64,7 @@ def test_a_wrong_setting_is_one_line_and_exit_code_2(default_models, variables, 
 
 @pytest.mark.parametrize("command", ["next lstm --json", "next ngram", "score ngram", "models show ngram"])
 def test_a_terminal_a_disk_or_an_input_that_fails_is_no_traceback(default_models, command):
-    """Output to a full disk, input closed, and a terminal that knows ASCII only."""
+    """Output to a full disk, closed input, and an ASCII-only terminal."""
     python = f"{' '.join(GRAMOPHONE)} {command} --registry {default_models}"
     environment = {"PYTHONIOENCODING": "ascii", "PATH": "/usr/bin:/bin"}
     for shell in (f"{python} >/dev/full </dev/null", f"{python} <&-"):

@@ -1,4 +1,4 @@
-"""Two processes that train one network, started by torchrun, beside one."""
+"""Two processes that train one network, started by torchrun, compared with one process."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--np
 
 @pytest.fixture(scope="module")
 def together(tmp_path_factory):
-    """Where two processes left what they came to."""
+    """Train with two processes; return the folder of the results."""
     folder = tmp_path_factory.mktemp("together")
     command = [*TORCHRUN, "tests.support.trained_together", str(folder)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=200)
@@ -26,7 +26,7 @@ def together(tmp_path_factory):
 
 @pytest.mark.parametrize("loss", ["softmax", "sampled"])
 def test_two_processes_come_to_the_weights_of_one(together, loss):
-    """With dropout of all kinds, penalties, averages, lengths that vary; up to rounding."""
+    """With every kind of dropout, penalties, averages, varying lengths; up to rounding."""
     alone = weights(fit(**RUNS[loss]))
     shared = load_file(weights_file(together, loss))
     for name, tensor in alone.items():
@@ -34,7 +34,7 @@ def test_two_processes_come_to_the_weights_of_one(together, loss):
 
 
 def test_one_process_goes_on_with_what_two_began(together):
-    """The state that the first one saves holds the carried state of all."""
+    """The state saved by the first process contains the carried state of all."""
     state = state_file(together, "begun")
     assert saved_state(state)["hidden"][0].shape[1] == SETTINGS["batch_size"]
     resumed = fit(state, max_steps=12)

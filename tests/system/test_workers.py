@@ -1,4 +1,4 @@
-"""Two workers behind one port: who takes connections, what all of them tell, how they start and stop."""
+"""Two workers behind one port: accepted connections, common metrics, start and stop."""
 
 import contextlib
 import os
@@ -31,7 +31,7 @@ def workers(registry, tmp_path_factory):
 
 @pytest.fixture
 def short_folder():
-    """A folder of temporary files whose path leaves room for sockets."""
+    """Yield a temporary folder whose path is short enough for sockets."""
     with tempfile.TemporaryDirectory() as name:
         yield Path(name)
 
@@ -75,7 +75,7 @@ def test_the_workers_are_counted(workers):
 
 
 def test_bursts_of_connections_are_shared_evenly(workers):
-    """Most are: a worker that the system lets wait for long is not waited for."""
+    """Most bursts are: an accepting worker does not wait for one that the system delays."""
     assert any(largest_share_of_eight(workers) <= 5 for _ in range(4))
 
 
@@ -133,7 +133,7 @@ def test_all_workers_finish_what_is_under_way_when_told_to_stop(registry, tmp_pa
 
 
 def test_a_signal_to_all_processes_at_once_is_one_signal(registry, tmp_path):
-    """Service managers tell the whole group: a worker hears of it twice, and must finish what is under way."""
+    """Service managers signal the whole group: a worker gets the signal twice, and must finish running requests."""
     with running_workers(registry, tmp_path, GRAMOPHONE_MODELS="slow") as workers:
         client, answers = workers.client(1), []
         body = {"prompt": "the", "max_tokens": 100, "seed": 1}
@@ -145,7 +145,7 @@ def test_a_signal_to_all_processes_at_once_is_one_signal(registry, tmp_path):
         wait_for(lambda: [line["event"] for line in workers.lines()].count("Shutting down") == 2)
         workers.supervisor.send_signal(signal.SIGTERM)
         time.sleep(0.2)
-        with pytest.raises(httpx.ConnectError):  # and who comes now is refused, not kept waiting
+        with pytest.raises(httpx.ConnectError):  # new clients are refused, not left waiting
             httpx.get(f"{workers.url}/health/live")
         thread.join()
         assert answers[0].json()["usage"]["completion_tokens"] == 100
@@ -172,7 +172,7 @@ def test_workers_end_when_their_supervisor_is_killed(registry, tmp_path, short_f
     with running_workers(registry, tmp_path, **settings) as workers:
         pids = workers.pids()
         (folder,) = (path.parent for path in short_folder.glob("gramophone-*/0.sock"))
-        assert folder.stat().st_mode & 0o777 == 0o700  # nobody else reaches the workers' own sockets
+        assert folder.stat().st_mode & 0o777 == 0o700  # no other user can open the workers' sockets
         workers.supervisor.kill()
         wait_for(lambda: not any(_lives(pid) for pid in pids))
         assert not list(short_folder.glob("gramophone-*"))

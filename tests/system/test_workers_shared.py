@@ -16,7 +16,7 @@ from tests.support.http import asked
 from tests.support.services import running_workers, wait_for
 
 USERS = ["ann", "bob", "cid", "dan"]
-"""They do not all fall to the same worker."""
+"""Users of different workers."""
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +185,7 @@ SCORE = {"texts": ["the cat sat"]}
 
 @pytest.fixture(scope="module")
 def admin_registry(fake_family, tmp_path_factory):
-    """`main` and `twin` with two versions of which the first is the champion, `other` with one."""
+    """Publish `main` and `twin` with two versions, the first the champion, and `other` and `later` with one each."""
     registry = LocalRegistry(tmp_path_factory.mktemp("admin") / "registry", create=True)
     words = WordTokenizer(fake_vocabulary())
     for seed, name in enumerate(("main", "main", "twin", "twin", "other", "later")):

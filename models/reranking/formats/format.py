@@ -331,7 +331,7 @@ def read_blocks(source: Path | BinaryIO, name: str) -> Iterator[bytes]:
             finally:
                 buffered.detach()  # otherwise the caller's stream would be closed too
     except FileNotFoundError:
-        raise FormatError(name, "no such file") from None
+        raise FormatError(name, "there is no such file") from None
     except IsADirectoryError:
         raise FormatError(name, "is a folder") from None
     except DECOMPRESSION_ERRORS as error:

@@ -16,15 +16,15 @@ _WITH_NORMALISERS = ("wer", "cer")
 
 
 def make_metric(name: str, *, num_references: int | None = 1, normaliser: str = UNCHANGED) -> Metric:
-    """The metric of a name.
+    """Create a metric by name.
 
     Args:
         name: one of `METRIC_NAMES`.
-        num_references: of each input, for the signature only; None where it varies.
-        normaliser: what is done to texts and references first; error rates alone have it.
+        num_references: number of references per input, only for the signature; None if it varies.
+        normaliser: normalisation of texts and references; only for error rates.
 
     Raises:
-        InvalidInputError: there is no such metric or normaliser, or the metric has none.
+        InvalidInputError: the metric or normaliser is unknown, or the metric has no normaliser.
     """
     if name not in METRIC_NAMES:
         raise InvalidInputError(
@@ -38,17 +38,17 @@ def make_metric(name: str, *, num_references: int | None = 1, normaliser: str = 
         )
     if name in _WITH_NORMALISERS:
         return ErrorRate(name, num_references, normaliser)
-    from models.reranking.metrics import ngram_overlap  # compiles kernels: only where it is asked for
+    from models.reranking.metrics import ngram_overlap  # imported on demand because it compiles kernels
 
     return (ngram_overlap.Bleu if name == "bleu" else ngram_overlap.ChrF)(num_references)
 
 
 def summarise_lists(lists: Iterable[CandidateList]) -> dict[str, Any]:
-    """Count lists, and what is in them, by name; where there are references, give the rates of word errors too.
+    """Count lists, candidates and features by name, with word error rates if there are references.
 
-    `duplicates` have the text of a candidate before them in their list, `lists_of_one_text` cannot be re-ranked,
-    `features` counts the candidates that have each. `first_wer` and `oracle_wer`, per cent, are of the first
-    candidates, and of those with the fewest errors, of lists with references.
+    `duplicates` have the text of an earlier candidate of their list, `lists_of_one_text` cannot be re-ranked,
+    `features` counts the candidates that have each feature. `first_wer` and `oracle_wer`, in percent, are for the
+    first candidates and the candidates with the fewest errors, over the lists with references.
     """
     counts, features, metric = Counter[str](), Counter[str](), make_metric("wer")
     errors = np.zeros((2, 2), np.int64)

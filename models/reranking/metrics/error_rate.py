@@ -17,13 +17,13 @@ from models.errors import InvalidInputError
 from models.reranking.candidates import Steps, map_in_steps, run_steps
 from models.reranking.metrics.metric import NORMALISERS, UNCHANGED, Metric, Statistics, check_references
 
-_MAX_DISTINCT_WORDS = 0x110000  # characters there are
+_MAX_DISTINCT_WORDS = 0x110000  # number of code points
 
 
 def words_as_characters(texts: Iterable[Sequence[str]]) -> Steps[list[str]]:
-    """Texts of words as strings, in which a character stands for a word, the same one in all of them.
+    """Encode texts as strings with one character per word, consistently over all texts, in bounded steps.
 
-    There is a stop after every bounded piece.
+    Used for comparisons of words by string algorithms.
 
     Raises:
         InvalidInputError: there are more distinct words than characters.
@@ -33,19 +33,19 @@ def words_as_characters(texts: Iterable[Sequence[str]]) -> Steps[list[str]]:
 
 
 class _WordCharacters(dict[str, str]):
-    """A character for each word, in the order of their requests."""
+    """Characters by word, assigned in the order of lookups."""
 
     def __missing__(self, word: str) -> str:
         if len(self) == _MAX_DISTINCT_WORDS:
             raise InvalidInputError(
-                f"the texts of one list have more than {_MAX_DISTINCT_WORDS} distinct words, which is the most that "
-                "are compared"
+                f"the texts of a list have more than {_MAX_DISTINCT_WORDS} distinct words, the maximum for a "
+                "comparison"
             )
         return self.setdefault(word, chr(len(self)))
 
 
 def pairwise_distances(texts: Sequence[str], references: Sequence[str]) -> npt.NDArray[np.int32]:
-    """Edits that turn each text into each of the others [C, R]."""
+    """Compute the edit distance of each text from each reference [C, R]."""
     if not texts or not references:
         return np.zeros((len(texts), len(references)), np.int32)
     return cdist(texts, references, scorer=Levenshtein.distance, dtype=np.int32)
@@ -55,13 +55,13 @@ def pairwise_distances(texts: Sequence[str], references: Sequence[str]) -> npt.N
 class ErrorRate(Metric):
     """Word or character error rate; statistics are errors and reference units.
 
-    Words are what stands between white space; characters are code points, spaces between words included, white
-    space at the ends aside. Edits count against the reference that needs fewest; of references that need equally
-    many the longest counts, as the rate is then lowest. An empty reference counts as one unit.
+    Words are separated by white space; characters are code points of the stripped text, including spaces between
+    words. The errors are those against the reference with the fewest edits, and among equal ones the longest, which
+    gives the lowest rate. An empty reference counts as one unit.
 
     Attributes:
         name: `wer` or `cer`.
-        num_references: of each input, for the signature only; None where it varies.
+        num_references: number of references per input, only for the signature; None if it varies.
         normaliser: one of `NORMALISERS`.
     """
 

@@ -1,6 +1,6 @@
 """Interface of metrics: counts that add up over a corpus, text normalisers, and signatures.
 
-A signature says what was counted, in the form of sacrebleu's, so that figures can be compared.
+A signature states the settings of a metric in sacrebleu's form, so that scores can be compared.
 """
 
 import unicodedata
@@ -13,36 +13,36 @@ import numpy.typing as npt
 from models.errors import InvalidInputError
 
 Statistics: TypeAlias = npt.NDArray[np.int64]
-"""Counts of which those of a corpus are the sum of those of its segments [..., S]."""
+"""Counts whose sum over segments gives the counts of a corpus [..., S]."""
 
 
 class Metric(Protocol):
-    """A corpus-level metric by its sufficient statistics."""
+    """Corpus-level metric with additive sufficient statistics."""
 
     @property
     def name(self) -> str:
-        """`wer`, `cer`, `bleu` or `chrf`."""
+        """Name: `wer`, `cer`, `bleu` or `chrf`."""
         ...
 
     @property
     def higher_is_better(self) -> bool:
-        """Whether a larger score is better; not so for error rates."""
+        """True if a larger score is better; False for error rates."""
         ...
 
     @property
     def signature(self) -> str:
-        """Exactly what is counted; sacrebleu's own signature for `bleu` and `chrf`."""
+        """Settings of the metric; sacrebleu's own signature for `bleu` and `chrf`."""
         ...
 
     def statistics(self, texts: Sequence[str], references: Sequence[str]) -> Statistics:
-        """Counts of each text against one input's references.
+        """Count the statistics of each text against one input's references.
 
         Args:
             texts: hypotheses for one input [C].
-            references: several ways to say what is right; at least one.
+            references: alternative references; at least one.
 
         Returns:
-            [C, S]; S is the metric's own, and the same for all texts.
+            [C, S]; S depends on the metric only.
 
         Raises:
             InvalidInputError: there is no reference.
@@ -50,7 +50,7 @@ class Metric(Protocol):
         ...
 
     def score(self, totals: Statistics) -> npt.NDArray[np.float64]:
-        """Percent, such as a WER of 15.44 or a BLEU of 34.47.
+        """Compute the score in percent, such as a WER of 15.44 or a BLEU of 34.47.
 
         Args:
             totals: statistics, summed over segments [..., S].
@@ -75,7 +75,7 @@ UNCHANGED = "none"
 
 
 class _WithoutPunctuation(dict[int, int | None]):
-    """A table for `str.translate` that looks a character up in Unicode's when it is first met."""
+    """Table for `str.translate` that looks up a character's category on first use."""
 
     def __missing__(self, character: int) -> int | None:
         replacement = None if unicodedata.category(chr(character)).startswith("P") else character
@@ -95,4 +95,4 @@ NORMALISERS: dict[str, Callable[[str], str]] = {
     "lower": str.lower,
     "lower-unpunctuated": _lower_unpunctuated,
 }
-"""`lower-unpunctuated` also takes away all of Unicode's punctuation, so that `don't` becomes `dont`."""
+"""`lower-unpunctuated` also removes all Unicode punctuation, so `don't` becomes `dont`."""

@@ -4,9 +4,9 @@ BLEU is the geometric mean of word n-gram precisions with a brevity penalty (Pap
 on the tokenisation of NIST's mteval-v13a.pl. chrF is the F-score of character n-grams without white
 space (Popović 2015). Both agree with sacrebleu.
 
-N-grams are numbered exactly: that of order n by the number of its first n − 1 units and its last
+N-grams get exact numbers: an n-gram is identified by the number of its first n − 1 units and its last
 unit, in one hash table per order. Numbers are unique over all orders, so one array by number holds
-all counts. The kernels release the interpreter lock. Imported when first used.
+all counts. The kernels release the interpreter lock. The module is imported on demand.
 """
 
 import re
@@ -27,7 +27,7 @@ IntArray: TypeAlias = npt.NDArray[np.int64]
 UnitArray: TypeAlias = npt.NDArray[np.int32]
 
 _NGRAMS_PER_STEP = 1 << 14
-"""Counted in a step, which then takes a millisecond or so; a text of more is counted at once."""
+"""N-grams counted per step, about a millisecond; a longer text is counted in one step."""
 
 _FREE = np.int64(-1)
 _HASH_MIX = np.uint64(0x9E3779B97F4A7C15)
@@ -37,14 +37,14 @@ _PLACES_BY_ORDER = types.Array(types.int64, 2, "C", readonly=True)
 
 
 class NgramCounts(NamedTuple):
-    """The n-grams of T texts, of orders 1 to N.
+    """N-grams of T texts, of orders 1 to N.
 
     Attributes:
-        grams: the number of each n-gram, once a text; by order, then by text [E].
-        counts: how often it occurs there [E].
-        starts: where the entries of an order and a text begin, and where those of the order end [N, T + 1].
-        num_grams: numbers are below this.
-        lengths: units of each text [T].
+        grams: distinct n-gram numbers, by order, then by text [E].
+        counts: count of each in its text [E].
+        starts: first entry of each order and text, and the end of the order [N, T + 1].
+        num_grams: upper bound of the numbers.
+        lengths: number of units of each text [T].
     """
 
     grams: UnitArray
@@ -54,17 +54,17 @@ class NgramCounts(NamedTuple):
     lengths: IntArray
 
     def totals(self, texts: IntArray) -> IntArray:
-        """Numbers of n-grams of each order in the texts, by their numbers [..., N]."""
+        """Return the number of n-grams of texts, given by their indices, by order [..., N]."""
         totals: IntArray = np.maximum(self.lengths[texts][..., None] - np.arange(len(self.starts)), 0)
         return totals
 
     def matches(self, texts: IntArray, references: IntArray, groups: IntArray) -> IntArray:
-        """N-grams that texts share with groups of references, each as often as one of the group has it.
+        """Count the n-grams that texts share with groups of references, clipped to the largest count in the group.
 
         Args:
-            texts: numbers of texts [C].
-            references: numbers of texts, group by group [M].
-            groups: where each group begins in `references`, and the end [G + 1].
+            texts: indices of texts [C].
+            references: indices of texts, group by group [M].
+            groups: start of each group in `references`, and the end [G + 1].
 
         Returns:
             Σ min(count in the text, largest count in the group) by order [C, G, N].
@@ -75,12 +75,12 @@ class NgramCounts(NamedTuple):
 
 
 def count_ngrams_in_steps(units: UnitArray, lengths: IntArray, order: int) -> Steps[NgramCounts]:
-    """Count the n-grams of some texts, of orders 1 to `order`, with a stop after every bounded piece.
+    """Count the n-grams of texts, of orders 1 to `order`, in bounded steps.
 
     Args:
-        units: the texts' units one after the other, from 0 up [Σ lengths].
-        lengths: units of each text [T].
-        order: the highest, N.
+        units: concatenated units of the texts, ≥ 0 [Σ lengths].
+        lengths: number of units of each text [T].
+        order: highest order N.
     """
     ends = np.concatenate(([0], np.cumsum(lengths)))
     grams, counts = np.empty((2, len(units) * order), np.int32)
@@ -88,9 +88,9 @@ def count_ngrams_in_steps(units: UnitArray, lengths: IntArray, order: int) -> St
     num_units = int(units.max(initial=0)) + 1
     slots = 1 << (2 * len(units)).bit_length()
     table = np.empty(slots, np.int64), np.empty(slots, np.int32)
-    beginning_at = np.zeros(len(units), np.int32)  # the (n - 1)-gram that begins at each place
-    held = np.zeros(len(units) * order + 1, np.int32)  # counts of the text under way, by number
-    # order and text to go on with; numbers and entries given: 0 is the empty n-gram
+    beginning_at = np.zeros(len(units), np.int32)  # number of the (n - 1)-gram that starts at each position
+    held = np.zeros(len(units) * order + 1, np.int32)  # counts in the current text, by number
+    # next order and text, and the numbers of n-grams and entries so far; n-gram 0 is empty
     at = np.array([0, 0, 1, 0])
     while _count_ngrams(units, num_units, ends, *table, beginning_at, held, at, grams, counts, starts):
         yield
@@ -128,9 +128,9 @@ def _count_ngrams(
     counts: UnitArray,
     starts: IntArray,
 ) -> bool:
-    """Fill in some more of an `NgramCounts`' arrays for texts that end at `ends`; whether there is more to do.
+    """Fill the arrays of `NgramCounts` for texts that end at `ends`, one step; return True until all are filled.
 
-    Keys and `number_of` are the hash table of the order under way [a power of two, above twice the units].
+    `keys` and `number_of` are the hash table of the current order [a power of two, above twice the units].
     """
     num_texts = len(ends) - 1
     shift, wrap = np.uint64(64), np.int64(len(keys) - 1)
@@ -186,8 +186,8 @@ def _match_ngrams(
     groups: IntArray,
     shared: IntArray,
 ) -> None:
-    """Fill in what `NgramCounts.matches` returns."""
-    held = np.zeros(num_grams, np.int32)  # the group's counts of the order under way, by number
+    """Compute the result of `NgramCounts.matches`."""
+    held = np.zeros(num_grams, np.int32)  # the group's counts of the current order, by number
     for n in range(len(starts)):
         for group in range(len(groups) - 1):
             members = references[groups[group] : groups[group + 1]]
@@ -206,20 +206,20 @@ def _match_ngrams(
 
 _ENTITIES_13A = (("&quot;", '"'), ("&amp;", "&"), ("&lt;", "<"), ("&gt;", ">"))
 _RULES_13A = (
-    # ASCII punctuation but for apostrophe, comma, full stop and hyphen
+    # ASCII punctuation except apostrophe, comma, full stop and hyphen
     (
         re.compile(r"""([!-&(-+/:-@\[-`{-~])"""),
         r" \1 ",
     ),
-    (re.compile(r"([^0-9])([.,])"), r"\1 \2 "),  # a point or comma after anything but a digit
-    (re.compile(r"([.,])([^0-9])"), r" \1 \2"),  # or before anything but one
+    (re.compile(r"([^0-9])([.,])"), r"\1 \2 "),  # a full stop or comma after a non-digit
+    (re.compile(r"([.,])([^0-9])"), r" \1 \2"),  # or before a non-digit
     (re.compile(r"([0-9])(-)"), r"\1 \2 "),  # a hyphen after a digit
 )
-"""One after the other: where a rule has used a character up, such as in an ellipsis, the order shows."""
+"""Applied in this order, which matters for consecutive characters, such as an ellipsis."""
 
 
 def tokenize_13a(text: str) -> list[str]:
-    """Words and punctuation of a text."""
+    """Split a text into words and punctuation."""
     text = text.rstrip().replace("<skipped>", "").replace("-\n", "").replace("\n", " ")
     if "&" in text:
         for entity, character in _ENTITIES_13A:
@@ -232,10 +232,10 @@ def tokenize_13a(text: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class NgramMetric(Metric):
-    """A metric of n-grams that agrees with sacrebleu's of the same name.
+    """N-gram metric that agrees with sacrebleu's metric of the same name.
 
     Attributes:
-        num_references: of each input, for the signature only; None where it varies.
+        num_references: number of references per input, only for the signature; None if it varies.
     """
 
     num_references: int | None = 1
@@ -245,7 +245,7 @@ class NgramMetric(Metric):
     @property
     @override
     def signature(self) -> str:
-        from sacrebleu.metrics.bleu import BLEU  # here, as nothing but signatures needs it
+        from sacrebleu.metrics.bleu import BLEU  # only for signatures: its tokeniser would cache users' texts
         from sacrebleu.metrics.chrf import CHRF
 
         metric = BLEU() if self.name == "bleu" else CHRF()
@@ -260,8 +260,8 @@ BLEU_ORDER = 4
 class Bleu(NgramMetric):
     """BLEU with sacrebleu's defaults; statistics are both lengths, then shared and all n-grams by order [C, 10].
 
-    A text counts against all references at once. The score is 0 where it is too short to have an n-gram of every
-    order.
+    A text is compared with all references together. The score is 0 if the text is too short to have an n-gram of
+    every order.
     """
 
     name = "bleu"
@@ -281,10 +281,10 @@ class Bleu(NgramMetric):
 
 
 def effective_bleu(totals: Statistics) -> tuple[npt.NDArray[np.float64], IntArray]:
-    """BLEU over the orders that the texts have n-grams of, as sacrebleu's `sentence_bleu`, and how many those are.
+    """Compute BLEU over the orders that the texts have, as sacrebleu's `sentence_bleu`, and the number of orders.
 
-    An order without a shared n-gram counts half, a quarter … of one (smoothing of mteval-v13a.pl; Chen & Cherry
-    2014, method 3); without any shared word the score is 0.
+    An order without a shared n-gram counts as 1/2, 1/4, … n-gram (smoothing of mteval-v13a.pl; Chen & Cherry 2014,
+    method 3); without any shared word the score is 0.
 
     Args:
         totals: statistics [..., 10].
@@ -304,7 +304,7 @@ def effective_bleu(totals: Statistics) -> tuple[npt.NDArray[np.float64], IntArra
 
 
 def count_word_ngrams(texts: Sequence[str]) -> Steps[NgramCounts]:
-    """Count the word n-grams of texts, as far as BLEU looks at them, with a stop after every bounded piece."""
+    """Count the word n-grams of texts up to BLEU's highest order, in bounded steps."""
     tokens = yield from map_in_steps(texts, tokenize_13a, size=len)
     number_of: dict[str, int] = {}
     numbers = [number_of.setdefault(word, len(number_of)) for text in tokens for word in text]
@@ -315,21 +315,21 @@ def count_word_ngrams(texts: Sequence[str]) -> Steps[NgramCounts]:
 def bleu_statistics(
     counts: NgramCounts, texts: IntArray, references: IntArray, groups: IntArray
 ) -> Statistics:
-    """Counts of each text against each group of references.
+    """Count the statistics of each text against each group of references.
 
     Args:
-        counts: of all of them.
-        texts: numbers of texts [C].
-        references: numbers of texts, group by group [M].
-        groups: where each group begins in `references`, and the end [G + 1].
+        counts: n-grams of all texts.
+        texts: indices of texts [C].
+        references: indices of texts, group by group [M].
+        groups: start of each group in `references`, and the end [G + 1].
 
     Returns:
-        [C, G, 10]: the text's length in words, the closest in the group, shared n-grams and all by order.
+        [C, G, 10]: the text's length in words, the closest length in the group, shared and all n-grams by order.
     """
     shared = counts.matches(texts, references, groups)
     lengths, of_references = counts.lengths[texts][:, None], counts.lengths[references]
-    # the length closest to the text's, the shorter of two as close: distance and length as one number, so that one
-    # minimum finds both
+    # the reference length closest to the text's, the shorter of equally close ones: distance and length are packed
+    # into one number, so one minimum finds both
     bound = 2 * max(of_references.max(initial=0), lengths.max(initial=0)) + 1
     keys = np.abs(lengths - of_references) * bound + of_references
     closest = np.minimum.reduceat(keys, groups[:-1], axis=1) % bound
@@ -341,15 +341,15 @@ def bleu_statistics(
 
 CHRF_ORDER = 6
 CHRF_BETA = 2
-"""How many times recall weighs as much as precision."""
+"""Weight of recall relative to precision."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChrF(NgramMetric):
-    """chrF2 with sacrebleu's defaults; statistics are n-grams of text, of reference, and shared, by order [C, 18].
+    """chrF2 with sacrebleu's defaults; statistics are n-grams of text and reference and shared ones, by order [C, 18].
 
-    A text counts against the reference with the best chrF, the first of equals. The score is the F of the means of
-    precision and recall over the orders that both sides have.
+    A text is compared with the reference with the best chrF, the first of equal ones. The score is the F-score of the
+    mean precision and the mean recall over the orders that both sides have.
     """
 
     name = "chrf"
@@ -367,7 +367,7 @@ class ChrF(NgramMetric):
     def score(self, totals: Statistics) -> npt.NDArray[np.float64]:
         shape = totals.shape[:-1]
         precision, recall, orders = np.zeros(shape), np.zeros(shape), np.zeros(shape)
-        # one after the other as sacrebleu does: equal to the last bit, so ties are its ties
+        # in sacrebleu's order of operations, so results and ties are identical to the last bit
         for n in range(CHRF_ORDER):
             in_text, in_reference, shared = np.moveaxis(totals[..., 3 * n : 3 * n + 3], -1, 0)
             both = (in_text > 0) & (in_reference > 0)
@@ -380,7 +380,7 @@ class ChrF(NgramMetric):
 
 
 def count_character_ngrams(texts: Sequence[str]) -> Steps[NgramCounts]:
-    """Count the character n-grams of texts, as far as chrF looks at them, with a stop after every bounded piece."""
+    """Count the character n-grams of texts up to chrF's highest order, in bounded steps."""
     strings = yield from map_in_steps(texts, lambda text: "".join(text.split()), size=len)
     points = np.frombuffer("".join(strings).encode("utf-32-le", "surrogatepass"), np.int32)
     lengths = np.fromiter(map(len, strings), np.int64, len(strings))
@@ -388,18 +388,18 @@ def count_character_ngrams(texts: Sequence[str]) -> Steps[NgramCounts]:
 
 
 def chrf_statistics(counts: NgramCounts, texts: IntArray, references: IntArray) -> Statistics:
-    """Counts of each text against each reference.
+    """Count the statistics of each text against each reference.
 
     Args:
-        counts: of all of them.
-        texts: numbers of texts [C].
-        references: numbers of texts [R].
+        counts: n-grams of all texts.
+        texts: indices of texts [C].
+        references: indices of texts [R].
 
     Returns:
-        [C, R, 18]: for each order n-grams of the text, of the reference, and shared ones.
+        [C, R, 18]: for each order, n-grams of the text and of the reference, and shared ones.
     """
     shared = counts.matches(texts, references, np.arange(len(references) + 1))
     in_reference = np.broadcast_to(counts.totals(references), shared.shape)
-    # n-grams are not held against a text where the reference is too short to have any
+    # orders that the reference is too short for do not count
     in_text = np.where(in_reference > 0, counts.totals(texts)[:, None], 0)
     return np.stack([in_text, in_reference, shared], axis=-1).reshape(*shared.shape[:2], 3 * CHRF_ORDER)

@@ -35,16 +35,16 @@ def paired_bootstrap(
 ) -> Steps[SignificanceResult]:
     """Compare two systems on the same segments, resampled with replacement, in steps.
 
-    The p-value is two-sided: the share of samples whose difference is as far from the samples' mean as the observed
-    one is from 0, itself counted among them (shift method; Riezler & Maxwell 2005). sacrebleu's test folds
-    differences by their absolute value first, and so gives about half of it.
+    The p-value is two-sided: the share of samples, including the observed one, whose difference is as far from the
+    samples' mean as the observed difference is from 0 (shift method; Riezler & Maxwell 2005). sacrebleu's test first
+    takes absolute values of the differences, and so gives about half of it.
 
     Args:
-        metric: makes scores of summed statistics.
-        before: of the baseline's segments [N, S]; at least one.
-        after: of the other system's [N, S].
-        samples: how many, at least 1.
-        seed: of the draws; equal seeds give equal results.
+        metric: computes scores from summed statistics.
+        before: statistics of the baseline's segments [N, S]; at least one.
+        after: statistics of the other system's segments [N, S].
+        samples: number of samples, at least 1.
+        seed: random seed; equal seeds give equal results.
     """
     both = np.stack([before, after])
     score_before, score_after = metric.score(both.sum(axis=1)).tolist()
@@ -65,13 +65,13 @@ def paired_bootstrap(
 def resampled_scores(
     metric: Metric, stats: Statistics, *, samples: int, seed: int
 ) -> npt.NDArray[np.float64]:
-    """Scores of systems on segments drawn with replacement, the same for all of them.
+    """Score systems on resampled segments, the same segments for all systems.
 
     Args:
-        metric: makes scores of summed statistics.
-        stats: of K systems' N segments [K, N, S].
-        samples: how many.
-        seed: of the draws.
+        metric: computes scores from summed statistics.
+        stats: statistics of K systems' N segments [K, N, S].
+        samples: number of samples.
+        seed: random seed.
 
     Returns:
         [samples, K].
@@ -81,6 +81,6 @@ def resampled_scores(
     draws = np.random.default_rng(seed).integers(segments, size=(samples, segments))
     cells = draws + segments * np.arange(samples)[:, None]
     times_drawn = np.bincount(cells.ravel(), minlength=draws.size).reshape(draws.shape)
-    # a product in double precision: exact below 2 ** 53, and much faster than picking rows
+    # a float64 matrix product: exact below 2 ** 53, and much faster than gathering rows
     totals = np.rint(times_drawn.astype(np.float64) @ by_segment).astype(np.int64)
     return metric.score(totals.reshape(samples, systems, width))

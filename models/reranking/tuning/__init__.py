@@ -1,1 +1,1 @@
-"""Tuning of the weights of a log-linear model over candidates, and tests whether they help."""
+"""Tuning of the weights of a log-linear model over candidates, and significance of the gain."""

@@ -1,4 +1,4 @@
-"""Tuning with cross-fitting: every list is held out once, so the gain is one to expect on new lists."""
+"""Tuning with cross-fitting: every list is held out once, so the gain can be expected on new lists."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -66,13 +66,13 @@ class CountsResult:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TuningData:
-    """Lists as a problem, in one or more shapes.
+    """Lists as a tuning problem, in one or more shapes.
 
     Attributes:
-        lists: each with references.
-        shapes: one problem under each length exponent, the simplest first.
-        candidate_indices: of the problem's candidates in their lists, equal texts left out [C].
-        counts: what the lists were like.
+        lists: the lists with references.
+        shapes: the problem under each length exponent, the simplest first.
+        candidate_indices: index of each candidate of the problem in its list, without equal texts [C].
+        counts: numbers of lists and candidates.
         ignored: given features that some candidates lack.
     """
 
@@ -84,11 +84,11 @@ class TuningData:
 
     @property
     def problem(self) -> TuningProblem:
-        """The problem in its simplest shape."""
+        """Problem in its simplest shape."""
         return self.shapes[0]
 
     def texts(self, chosen: Ints) -> list[str]:
-        """The texts of a choice of candidates [N]."""
+        """Return the texts of a choice of candidates [N]."""
         return [
             one.candidates[index].text
             for one, index in zip(self.lists, self.candidate_indices[chosen].tolist(), strict=True)
@@ -96,22 +96,22 @@ class TuningData:
 
 
 def select_with_references(lists: Sequence[CandidateList]) -> tuple[Ints, tuple[CandidateList, ...]]:
-    """The lists with references, and their numbers among all.
+    """Select the lists with references, and their indices.
 
     Raises:
-        InvalidInputError: none does.
+        InvalidInputError: no list has a reference.
     """
     numbers = [number for number, one in enumerate(lists) if one.references]
     if not numbers:
         raise InvalidInputError(
-            f"not one of {len(lists)} lists has a reference: give reference or references with each",
+            f"none of {len(lists)} lists has a reference: give reference or references with each list",
             parameter="lists",
         )
     return np.array(numbers), tuple(lists[number] for number in numbers)
 
 
 def list_prefix(numbers: Ints, index: int) -> str:
-    """Prefix of fields of a list in messages, by the numbers of some lists among all."""
+    """Return the prefix of a selected list's fields in messages; `numbers` are the indices of the selected lists."""
     return f"lists[{numbers[index]}]."
 
 
@@ -123,17 +123,17 @@ def tuning_data(
     features: Sequence[str] | None = None,
     length_exponents: Sequence[float] = (0.0,),
 ) -> Steps[TuningData]:
-    """Make a problem of lists.
+    """Create a tuning problem from lists.
 
     Args:
-        lists: as given; those without references are left out.
-        computed: what models say of the candidates of those with references, in order.
-        metric: what to tune for.
-        features: that may have weights; None for all that `default_features` finds.
-        length_exponents: to choose from; where no model scores, there is no choice.
+        lists: all lists; those without references are skipped.
+        computed: computed features of the lists with references, in order.
+        metric: metric to tune for.
+        features: features that may have weights; None: those of `default_features`.
+        length_exponents: exponents to choose from; used only if a language model scores.
 
     Raises:
-        InvalidInputError: no list has references, a candidate lacks a feature, or there are too many.
+        InvalidInputError: no list has a reference, a candidate lacks a feature, or there are too many features.
     """
     numbers, annotated = select_with_references(lists)
     common, ignored = yield from given_features(annotated)
@@ -188,7 +188,7 @@ def tuning_data(
 
 
 def given_features(lists: Sequence[CandidateList]) -> Steps[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """The given features that every candidate has, and those that only some have, both sorted."""
+    """Return the given features that every candidate has, and those that only some have, both sorted."""
     kinds: set[frozenset[str]] = set()
     looked_at = 0
     for one in lists:
@@ -204,10 +204,10 @@ def given_features(lists: Sequence[CandidateList]) -> Steps[tuple[tuple[str, ...
 def default_features(
     lists: Sequence[CandidateList], computed: ListFeatures, given: Sequence[str]
 ) -> tuple[str, ...]:
-    """The features that may have weights by default.
+    """Choose the features that may have weights by default.
 
-    The place in the list, twice; what is given with every candidate, and, if that looks like a mean
-    over the text, also times the text's length; what the models say; and the number of words.
+    These are both rank features, the features given with every candidate, each also times the text's
+    length if it seems to be a mean over the text, the models' features, and the number of words.
     """
     names = [RANK, RANK_LOG]
     words = np.array([count_words(one.candidates[0].text) for one in lists], dtype=np.float64)
@@ -221,17 +221,17 @@ def default_features(
 
 
 def looks_like_mean(values: Floats, words: Floats) -> bool:
-    """Return whether a score of some texts is probably a mean over each and not a sum: it does not grow with length.
+    """True if a score is probably a mean over each text and not a sum, because it does not grow with length.
 
     Args:
-        values: of the first candidate of each list [N].
-        words: of the same texts [N].
+        values: scores of the first candidate of each list [N].
+        words: numbers of words of the same texts [N].
     """
     if (
         min((values < 0).mean(), (values > 0).mean()) > 1 - _SAME_SIGN_SHARE
         or (values == 0).mean() > 1 - _SAME_SIGN_SHARE
     ):
-        return False  # no logarithms of probabilities, nor costs
+        return False  # neither log-probabilities nor costs
     sizes = np.abs(values)
     if sizes.std() == 0 or words.std() == 0:
         return False
@@ -249,7 +249,7 @@ def _check_names(names: Sequence[str]) -> None:
 
 
 def _chunks(offsets: Ints) -> list[slice]:
-    """Runs of lists of a few hundred candidates, or of one list that has more."""
+    """Split lists into runs of at most a few hundred candidates, or of one longer list."""
     begins = [0]
     for number, (begin, end) in enumerate(pairwise(offsets.tolist())):
         if begin > offsets[begins[-1]] and end - offsets[begins[-1]] > CANDIDATES_PER_STEP:
@@ -258,7 +258,7 @@ def _chunks(offsets: Ints) -> list[slice]:
 
 
 def _first_occurrences(texts: Sequence[str]) -> RowMask:
-    """Mask of a list's candidates with a text that none before had [C]."""
+    """Mask of a list's candidates whose text occurs for the first time [C]."""
     order = text_ranks(texts)
     fresh: RowMask = np.ones(len(order), dtype=np.bool_)
     fresh[1:] = order[1:] > np.maximum.accumulate(order)[:-1]
@@ -290,7 +290,7 @@ class FoldResult:
 
 @dataclass(frozen=True, slots=True)
 class TuningFigures:
-    """Weights, and what they are worth; `TuneReply` of the service says what the fields mean."""
+    """Weights and their evaluation; `TuneReply` of the service documents the fields."""
 
     decision: str
     reason: str
@@ -314,12 +314,12 @@ class TuningOutcome(NamedTuple):
     """Result of tuning.
 
     Attributes:
-        data: what was tuned on.
-        figures: the weights, and what they are worth.
-        fitted: the weights found on all lists; what to use from now on.
-        first: the candidate of each list that came first [N].
-        held_out: the one chosen by the weights that were found without its fold [N].
-        oracle: the best one [N].
+        data: the tuning data.
+        figures: the weights and their evaluation.
+        fitted: the recommended weights, found on all lists, or the first pass.
+        first: first candidate of each list [N].
+        held_out: candidate of each list chosen by the weights found without its fold [N].
+        oracle: best candidate of each list [N].
     """
 
     data: TuningData
@@ -333,16 +333,16 @@ class TuningOutcome(NamedTuple):
 def cross_fit(
     data: TuningData, folds: Ints, settings: TuningSettings, *, searched: Callable[[], None] = lambda: None
 ) -> Steps[TuningOutcome]:
-    """Find weights, and recommend whether to use them.
+    """Find weights, and decide whether to recommend them.
 
-    Weights are found as many times as there are folds, each time without one, whose lists they then re-rank; and
-    once more on all lists: those are the answer, if what was held out got better by more than chance.
+    Weights are found once per fold, on the other folds, and re-rank the fold's lists; then once more on all lists.
+    The latter are the result if the held-out lists improve by more than chance.
 
     Args:
         data: lists and their features.
-        folds: of each list, from 0 [N].
-        settings: how to look.
-        searched: called whenever a resample has been searched, at most `settings.num_resamples` times.
+        folds: fold of each list, from 0 [N].
+        settings: settings of the search.
+        searched: callback after each resample, called at most `settings.num_resamples` times.
 
     Raises:
         InvalidInputError: there are fewer lists than folds, or a fold is empty.
@@ -352,7 +352,7 @@ def cross_fit(
     if len(sizes) > settings.folds or not sizes.all():
         raise InvalidInputError(
             f"folds is {settings.folds}, but {len(folds)} lists with {int((sizes > 0).sum())} different "
-            "references or sets of them cannot fill so many: give more lists, or fewer folds",
+            "sets of references cannot fill them: give more lists, or fewer folds",
             parameter="folds",
         )
     held_out = problem.first_pass().copy()
@@ -425,12 +425,12 @@ def _accept_or_reject(
             f"Keep the first pass: {change}, which may be chance (p > {settings.max_p_value:g}).",
         )
     if fitted.weights is None:
-        return "first_pass", f"Keep the first pass: {change}, but all lists together bear no weights out."
+        return "first_pass", f"Keep the first pass: {change}, but no weights beat it on all lists together."
     return "tuned", f"Use the weights: {change}."
 
 
 def candidate_totals(data: TuningData, fitted: FittedWeights) -> Floats:
-    """The totals of all candidates [C]; of the first pass, minus the place in the list."""
+    """Compute the totals of all candidates [C]; for the first pass, minus the index in the list."""
     problem = data.shapes[fitted.shape]
     if fitted.weights is None:
         indices = np.arange(len(problem.features)) - np.repeat(problem.first_pass(), np.diff(problem.offsets))

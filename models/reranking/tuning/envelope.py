@@ -1,8 +1,8 @@
 """Upper envelope of straight lines, compiled: the best candidate of each list along a line.
 
-On the line w + γ·d in weight space a candidate's total is a straight line in γ: value (f·w) + γ
-slope (f·d). The best candidates from γ = −∞ to ∞ are the pieces of the upper envelope, of which a
-list of K candidates has at most K (Och 2003, Minimum Error Rate Training in Statistical Machine
+On the line w + γ·d in weight space, a candidate's total is a straight line in γ with value f·w and
+slope f·d. The best candidates from γ = −∞ to ∞ are the pieces of the upper envelope; a list of K
+candidates has at most K pieces (Och 2003, Minimum Error Rate Training in Statistical Machine
 Translation, §5).
 """
 
@@ -16,7 +16,7 @@ _NONE = -1
 
 @numba.njit(nogil=True, error_model="numpy")
 def _next_winner(values: Any, slopes: Any, begin: Any, end: Any, winner: Any) -> Any:
-    """Find the first to overtake the winner, the steepest of simultaneous ones, and where; NONE if nobody does."""
+    """Find the first candidate to overtake the winner, the steepest of simultaneous ones, and where; or _NONE."""
     following, at = _NONE, 0.0
     for candidate in range(begin, end):
         if slopes[candidate] > slopes[winner]:
@@ -53,24 +53,24 @@ def _next_winner(values: Any, slopes: Any, begin: Any, end: Any, winner: Any) ->
 def upper_envelopes(
     values: Any, slopes: Any, offsets: Any, first: Any, breaks: Any, previous: Any, entering: Any
 ) -> Any:
-    """Write each list's winner at γ = −∞, and where its winner changes.
+    """Find each list's winner at γ = −∞, and the points at which its winner changes.
 
     Args:
         values: total of each candidate at γ = 0 [C].
-        slopes: of each candidate [C].
-        offsets: where lists begin in those, and the last ends [N+1]; no list is empty.
-        first: room for the first winners [N].
-        breaks: room for the γ at which winners change, list by list [C].
-        previous: room for who won up to there [C].
-        entering: room for who wins from there on [C].
+        slopes: slope of each candidate [C].
+        offsets: start of each list in these arrays, and the end [N+1]; no list is empty.
+        first: output: first winners [N].
+        breaks: output: values of γ at which winners change, list by list [C].
+        previous: output: winner before each change [C].
+        entering: output: winner after each change [C].
 
     Returns:
-        How many changes there are.
+        Number of changes.
     """
     count = 0
     for one in range(len(offsets) - 1):
         begin, end = offsets[one], offsets[one + 1]
-        winner = begin  # at −∞: the least slope, of those the greatest value, of those the first
+        winner = begin  # at −∞: smallest slope, then largest value, then first
         for candidate in range(begin + 1, end):
             if slopes[candidate] < slopes[winner] or (
                 slopes[candidate] == slopes[winner] and values[candidate] > values[winner]

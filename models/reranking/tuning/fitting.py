@@ -1,11 +1,11 @@
 """Fitting of weights that generalise: bagging over resamples, folds, and the posterior scale.
 
-A search on error counts overfits the lists that it is given. So the weights are the mean of those
-that many resamples of the lists find best (bagging, Breiman 1996); a feature on whose sign the
-resamples hardly agree gets no weight. A more complicated answer must beat a simpler one on the
-lists that it was found with, by more than chance would often have it; otherwise the simplest
-stands, the first pass. Without this the folds of a useless model contradict each other: each takes
-what is best outside it by chance, and so worst inside.
+A search on error counts overfits its lists. The weights are therefore the mean of the best weights of
+many resamples of the lists (bagging, Breiman 1996); a feature gets no weight if the resamples
+disagree on its sign. A more complex result must beat a simpler one on the lists it was found with, by
+more than chance explains; otherwise the simplest result, the first pass, remains. Without this rule,
+the folds of a useless model contradict each other: each fold selects what is best on the other lists
+by chance, and therefore worst on its own.
 
 The posterior scale is the factor that makes totals log-posteriors, up to a constant.
 """
@@ -27,7 +27,7 @@ from models.reranking.tuning.problem import Floats, Ints, TuningProblem, centre_
 
 
 def is_improvement(problem: TuningProblem, test: SignificanceResult) -> bool:
-    """Return whether the difference is for the better."""
+    """True if the difference is an improvement."""
     return (test.difference > 0) == problem.metric.higher_is_better and test.difference != 0
 
 
@@ -41,22 +41,22 @@ MIN_SAMPLES = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuningSettings:
-    """Options of the search for weights and of its evaluation.
+    """Settings of the search for weights and of its evaluation.
 
     Attributes:
-        folds: parts of the lists, each of which is held out once.
-        seed: of folds, random starts and resamples: equal seeds give equal results.
-        restarts: random starts of a search, beside those from each feature alone.
-        resamples: of the lists, of whose best weights the mean is taken.
-        length_exponents: of the language models, to choose from; the first is the simplest.
-        max_p_value: how probable by chance a gain on lists held out may be at most, either way, to be believed; 1 takes
-            what is better at all. The default believes in a gain that is none once in ten times; stricter
-            ones forgo more of small gains than they spare.
-        bootstrap_samples: that this probability is told from.
+        folds: number of parts of the lists, each held out once.
+        seed: random seed of folds, starts and resamples; equal seeds give equal results.
+        restarts: random starts of a search, in addition to one start per feature.
+        resamples: number of resamples whose best weights are averaged.
+        length_exponents: candidate exponents of the language models, the simplest first.
+        max_p_value: maximum two-sided p-value of a gain on held-out lists to be accepted; 1 accepts any gain. The
+            default accepts a gain that is only chance once in ten times; stricter values reject so many small gains
+            that they lose more than they save.
+        bootstrap_samples: number of samples that estimate the p-value.
         window: radians to either side over which the loss along a line is averaged.
 
     Raises:
-        InvalidInputError: one is outside its limits.
+        InvalidInputError: a value is out of range.
     """
 
     folds: int = 2
@@ -81,7 +81,7 @@ class TuningSettings:
 
     @property
     def num_resamples(self) -> int:
-        """Resamples of all folds, and of all lists, under each exponent."""
+        """Number of resamples of all folds and of all lists, over all exponents."""
         return (self.folds + 1) * len(self.length_exponents) * self.resamples
 
 
@@ -93,29 +93,29 @@ def _check_range(parameter: str, value: float, least: float, most: float, what: 
 
 
 _MAX_EXPLORED_LISTS = 500
-"""Where valleys lie is looked up on so many lists at most."""
+"""Maximum lists of the first search, which locates the minima."""
 
 _MAX_RESAMPLE_LISTS = 1000
-"""Of so many lists a resample consists at most: more made the mean no better, and every step dearer."""
+"""Maximum lists per resample; more lists made the mean no better and every step slower."""
 
 _NUM_MINIMA = 3
-"""Of those found, so many of the lowest are searched with every resample."""
+"""Number of the lowest minima that every resample starts from."""
 
 _IN_SAMPLE_P_FACTOR = 1.5
-"""On the lists that weights were found with, `max_p_value` may be so many times what it is on lists held out: there are
-fewer of them, and what passes here is judged again there."""
+"""Factor of `max_p_value` on the lists that weights were found with: these lists are fewer, and the result is tested
+again on held-out lists."""
 
 _MIN_AGREEMENT = 0.5
-"""A feature whose mean weight is less than this share of its deviation over the resamples gets none."""
+"""Minimum mean weight relative to its deviation over the resamples; features below it get no weight."""
 
 
 class FittedWeights(NamedTuple):
-    """Weights for features as they are.
+    """Weights for raw features.
 
     Attributes:
         weights: [D]; None for the first pass.
-        length_exponent: of the language models.
-        shape: its place among the shapes.
+        length_exponent: exponent of the language models.
+        shape: index of the shape with this exponent.
     """
 
     weights: Floats | None
@@ -123,11 +123,11 @@ class FittedWeights(NamedTuple):
     shape: int
 
     def chosen(self, problem: TuningProblem) -> Ints:
-        """The candidates that these weights choose [N]; of a problem of this shape."""
+        """Choose candidates of a problem of this shape with these weights [N]."""
         return problem.first_pass() if self.weights is None else problem.chosen(self.weights)
 
     def by_feature(self, names: Sequence[str]) -> dict[str, float]:
-        """The weights that are not zero, by feature; of the first pass, those that keep its order."""
+        """Return the nonzero weights by feature; for the first pass, a weight that keeps its order."""
         if self.weights is None:
             return {RANK: 1.0}
         return {name: weight for name, weight in zip(names, self.weights.tolist(), strict=True) if weight}
@@ -146,10 +146,10 @@ def fit_feature_weights(
     """Find weights on some lists of a problem.
 
     Args:
-        shapes: of one problem, the simplest first.
-        lists: numbers of those to look at; no other has an influence.
-        settings: how to look.
-        searched: called whenever a resample has been searched.
+        shapes: shapes of one problem, the simplest first.
+        lists: indices of the lists to use; other lists have no influence.
+        settings: settings of the search.
+        searched: callback after each resample.
     """
     best = FIRST_PASS_WEIGHTS
     for index, shape in enumerate(shapes):
@@ -175,10 +175,10 @@ def fit_feature_weights(
 def _mean_weights(
     problem: TuningProblem, settings: TuningSettings, searched: Callable[[], None]
 ) -> Steps[Floats | None]:
-    """The mean of the resamples' best weights [D], that of the feature that decides most being 1 or −1.
+    """Compute the mean of the resamples' best weights [D], scaled so that the most influential feature has ±1.
 
-    They are smaller where features are so different in size that a weight would be larger than one may be.
-    None if no feature tells candidates apart, or none is agreed on.
+    Weights are scaled down further if one would exceed `MAX_WEIGHT`. Returns None if no feature distinguishes
+    candidates, or the resamples agree on none.
     """
     scaled, deviations = standardise_features(problem)
     telling = np.flatnonzero(deviations > 0)
@@ -198,14 +198,14 @@ def _mean_weights(
     weights[telling] = mean
     raw = np.divide(weights, deviations, out=np.zeros_like(weights), where=deviations > 0)
     unit = max(np.abs(raw[np.argmax(np.abs(weights))]), np.abs(raw).max() / MAX_WEIGHT)
-    scaled_raw: Floats = np.clip(raw / unit, -MAX_WEIGHT, MAX_WEIGHT)  # but for rounding, nothing is cut
+    scaled_raw: Floats = np.clip(raw / unit, -MAX_WEIGHT, MAX_WEIGHT)  # clips rounding errors only
     return scaled_raw
 
 
 def _resampled_weights(
     problem: TuningProblem, settings: TuningSettings, searched: Callable[[], None]
 ) -> Steps[Floats]:
-    """The best weights of each resample [R, D]."""
+    """Find the best weights of each resample [R, D]."""
     random = np.random.default_rng(settings.seed)
     explored = problem.of(np.sort(random.permutation(problem.num_lists)[:_MAX_EXPLORED_LISTS]))
     begin = start_points(len(problem.names), restarts=settings.restarts, seed=settings.seed)
@@ -222,14 +222,14 @@ def _resampled_weights(
 
 
 def assign_folds(lists: Sequence[CandidateList], *, folds: int, seed: int) -> Ints:
-    """The fold of each list [N], from 0; about as many lists in each.
+    """Assign lists to folds of about equal size; return the fold of each list, from 0 [N].
 
-    Lists of the same references are in one fold: else what is held out would have been seen.
+    Lists with equal references share a fold; otherwise held-out references would have been used in the fit.
 
     Args:
-        lists: each with references.
-        folds: how many; at least 2.
-        seed: another one gives other folds.
+        lists: lists with references.
+        folds: number of folds, at least 2.
+        seed: random seed of the assignment.
     """
     groups: dict[tuple[str, ...], list[int]] = {}
     for number, one in enumerate(lists):
@@ -245,7 +245,7 @@ def assign_folds(lists: Sequence[CandidateList], *, folds: int, seed: int) -> In
 
 
 _MAX_DECADES = 3.0
-"""Decades to either side of totals of deviation 1 within their lists."""
+"""Decades searched to either side, relative to totals with deviation 1 within their lists."""
 
 _GRID_POINTS = 61
 _REFINEMENTS = 40
@@ -267,14 +267,14 @@ class PosteriorResult:
 
 
 def fit_posterior_scale(problem: TuningProblem, totals: Floats) -> Steps[tuple[float, PosteriorResult]]:
-    """The factor under which the best candidates of the lists have the greatest posterior mass, in the geometric mean.
+    """Find the factor that maximises the geometric mean of the posterior mass of the lists' best candidates.
 
     Args:
-        problem: whose lists; one whose candidates are all as good says nothing and is left out.
-        totals: of the candidates [C].
+        problem: the lists; a list whose candidates are all equally good is ignored.
+        totals: totals of the candidates [C].
 
     Returns:
-        The factor, and the posteriors under it; 1 where no list says anything.
+        The factor, or 1 if all lists are ignored, and the fit of the posteriors.
     """
     costs = problem.costs(problem.statistics[problem.oracle()].sum(axis=0))
     begins, lengths = problem.offsets[:-1], np.diff(problem.offsets)
@@ -296,7 +296,7 @@ def fit_posterior_scale(problem: TuningProblem, totals: Floats) -> Steps[tuple[f
     uniform = cross_entropy(0.0)
     if deviation <= LOSS_TOLERANCE:
         return 1.0, PosteriorResult(uniform, uniform)
-    # no request may ask for a larger scale
+    # the maximum scale of a request
     widest = min(_MAX_DECADES, math.log10(MAX_POSTERIOR_SCALE * deviation))
     decades = np.linspace(-_MAX_DECADES, widest, _GRID_POINTS)
     losses = []

@@ -1,13 +1,13 @@
 """Minimum error rate training: Powell's search for weights on exact error counts.
 
-A point on the line w + tan(θ)·d is given by its angle θ, from −90° to 90°: only the direction of
-the weights counts, and 90° is d alone. The loss is constant between the angles at which the best
-candidate of some list changes. Its least value is often in a narrow interval, by chance; so the
-search minimises the loss averaged over a window of angles, which prefers broad minima (Cer,
-Jurafsky & Manning 2008, Regularization and Search for Minimum Error Rate Training, §3).
+A point on the line w + tan(θ)·d is given by its angle θ, from −90° to 90°: only the direction of the
+weights matters, and 90° is d alone. The loss is constant between the angles at which the best
+candidate of a list changes. Its minimum is often in a narrow interval, by chance; the search therefore
+minimises the loss averaged over a window of angles, which prefers broad minima (Cer, Jurafsky &
+Manning 2008, Regularization and Search for Minimum Error Rate Training, §3).
 
-As the loss is known everywhere on a line, each step goes to its minimum at once: first along every
-feature, then along the direction of the whole round (Powell 1964; Och 2003).
+Since the loss is known everywhere on a line, each step goes directly to its minimum: first along every
+feature, then along the direction of the entire round (Powell 1964; Och 2003).
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,27 +21,27 @@ from models.reranking.tuning.problem import Floats, Ints, TuningProblem
 _MAX_ANGLE = np.pi / 2
 _LISTS_PER_STEP = 1024
 LOSS_TOLERANCE = 1e-9
-"""Losses so near are the same, but for rounding."""
+"""Losses within this tolerance count as equal."""
 
 
 class LossCurve(NamedTuple):
-    """The loss along a line.
+    """Loss along a line.
 
     Attributes:
-        angles: at which it may change, rising [M].
-        losses: before the first, between two, and after the last [M+1].
+        angles: angles at which it may change, ascending [M].
+        losses: losses before, between and after the angles [M+1].
     """
 
     angles: Floats
     losses: Floats
 
     def at(self, angles: Floats) -> Floats:
-        """The loss at some angles; at one where it changes, the one after it."""
+        """Return the loss at angles; where it changes, the value after the change."""
         losses: Floats = self.losses[np.searchsorted(self.angles, angles, side="right")]
         return losses
 
     def smoothed(self, angles: Floats, window: float) -> Floats:
-        """The mean loss over `window` radians to either side of some angles, as far as the line goes."""
+        """Average the loss over `window` radians to either side of angles, within the line."""
         edges = np.concatenate(([-_MAX_ANGLE], self.angles, [_MAX_ANGLE]))
         area = np.concatenate(([0.0], np.cumsum(np.diff(edges) * self.losses)))
         low, high = np.maximum(angles - window, -_MAX_ANGLE), np.minimum(angles + window, _MAX_ANGLE)
@@ -49,9 +49,9 @@ class LossCurve(NamedTuple):
         return means
 
     def best(self, window: float) -> tuple[float, float]:
-        """The angle of the least smoothed loss, the middle of where it is that low, and that loss."""
+        """Return the angle of the smallest smoothed loss, the middle of its interval, and that loss."""
         edges = np.concatenate((self.angles - window, self.angles + window, [-_MAX_ANGLE, _MAX_ANGLE, 0.0]))
-        knots = np.unique(np.clip(edges, -_MAX_ANGLE, _MAX_ANGLE))  # where the slope of the mean may change
+        knots = np.unique(np.clip(edges, -_MAX_ANGLE, _MAX_ANGLE))  # the slope of the mean may change here
         losses = self.smoothed(knots, window)
         low = losses <= losses.min() + LOSS_TOLERANCE
         begin = int(np.argmax(low))
@@ -61,12 +61,12 @@ class LossCurve(NamedTuple):
 
 
 def line_loss(problem: TuningProblem, values: Floats, slopes: Floats) -> Steps[LossCurve]:
-    """The loss along a line, exactly.
+    """Compute the exact loss along a line.
 
     Args:
-        problem: whose lists.
+        problem: the lists.
         values: total of each candidate at angle 0 [C].
-        slopes: what a step along the line adds to it [C].
+        slopes: slope of each candidate's total [C].
     """
     from models.reranking.tuning.envelope import upper_envelopes
 
@@ -102,8 +102,8 @@ class LocalMinimum(NamedTuple):
     """End point of a search.
 
     Attributes:
-        weights: of length 1 [D].
-        loss: there, smoothed.
+        weights: unit vector [D].
+        loss: smoothed loss at this point.
     """
 
     weights: Floats
@@ -111,7 +111,7 @@ class LocalMinimum(NamedTuple):
 
 
 def start_points(num_features: int, *, restarts: int, seed: int) -> Iterator[Floats]:
-    """Starting points of searches: each feature alone, then at random."""
+    """Yield the starting points of searches: each feature alone, then random ones."""
     yield from np.eye(num_features)
     yield from np.random.default_rng(seed).standard_normal((restarts, num_features))
 
@@ -119,11 +119,11 @@ def start_points(num_features: int, *, restarts: int, seed: int) -> Iterator[Flo
 def powell_search(
     problem: TuningProblem, begin: Iterator[Floats] | Sequence[Floats], *, window: float
 ) -> Steps[list[LocalMinimum]]:
-    """End points of the searches from given starts, the best first, of equal ones the one found first.
+    """Search from each start; return the end points, the best first, equal ones in the order of their starts.
 
     Args:
-        problem: with standardised features, of which each tells some candidates apart; at least one.
-        begin: the starts [D].
+        problem: with standardised features, each of which distinguishes some candidates; at least one.
+        begin: starting points [D].
         window: radians to either side over which the loss along a line is averaged.
     """
     found = []
@@ -138,7 +138,7 @@ def _powell_descent(problem: TuningProblem, start: Floats, window: float) -> Ste
         before = found
         for feature, direction in enumerate(np.eye(len(problem.names))):
             weight = found.weights[feature]
-            # no weight, if that is as good: unless nothing would be left without it
+            # prefer a zero weight if it is as good, unless all weights would be zero
             none = () if abs(weight) >= 1 - LOSS_TOLERANCE else (float(np.arctan(-weight)),)
             found = yield from _search_line(problem, found.weights, direction, window, (*none, 0.0))
         travelled = found.weights - before.weights
@@ -152,14 +152,14 @@ def _powell_descent(problem: TuningProblem, start: Floats, window: float) -> Ste
 def _search_line(
     problem: TuningProblem, weights: Floats, direction: Floats, window: float, preferred: Sequence[float]
 ) -> Steps[LocalMinimum]:
-    """Go to the best place on a line.
+    """Move to the best point of a line.
 
     Args:
         problem: with standardised features.
-        weights: where one stands, of length 1 [D].
-        direction: of length 1 [D].
-        window: as in `search`.
-        preferred: angles of which the first that is as good as the best place is taken instead.
+        weights: current unit vector [D].
+        direction: unit vector [D].
+        window: as in `powell_search`.
+        preferred: angles; the first one that is as good as the best point is used instead.
     """
     curve = yield from line_loss(problem, problem.features @ weights, problem.features @ direction)
     best, least = curve.best(window)

@@ -1,4 +1,4 @@
-"""The plainest service of a torch model: a FastAPI handler that computes what one request asks.
+"""The plainest service of a torch model: a FastAPI handler that computes one request.
 
     python tests/benchmarks/peers/fastapi_app.py FOLDER --port 8001 [--threads 1] [--handlers 2]
 
@@ -29,7 +29,7 @@ class GenerateRequest(BaseModel):
 
 
 def make_app(network, handlers):
-    """The two endpoints; at most so many handlers at once."""
+    """Return an app with the two endpoints and a maximum number of concurrent handlers."""
 
     @asynccontextmanager
     async def lifespan(_app):

@@ -1,9 +1,9 @@
-"""A torch model behind LitServe, with its dynamic batching on.
+"""A torch model behind LitServe, with dynamic batching.
 
     ENVIRONMENT/bin/python tests/benchmarks/peers/litserve_app.py FOLDER score|generate --port 8001
 
-One endpoint a server: each has a worker process of its own, which looks for requests a thousand times a second
-even when there are none.
+One endpoint per server: each has a worker process of its own, which polls for requests a thousand times per second
+even when idle.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from network import Network
 
 
 class Served(litserve.LitAPI):
-    """What the two endpoints share: the network, loaded in the worker process."""
+    """Base of the two endpoints: loads the network in the worker process."""
 
     def __init__(self, folder, threads, **options):
         super().__init__(**options)
@@ -60,11 +60,11 @@ def main():
     parser.add_argument("folder", type=Path)
     parser.add_argument("endpoint", choices=["score", "generate"])
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--threads", type=int, default=1, help="of torch, in each worker process")
+    parser.add_argument("--threads", type=int, default=1, help="torch threads of each worker process")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument(
-        "--batch-timeout", type=float, default=0.005, help="seconds a batch waits for company"
+        "--batch-timeout", type=float, default=0.005, help="seconds a batch waits for more requests"
     )
     parser.add_argument("--fast-queue", action="store_true", help="ZeroMQ between the processes")
     given = parser.parse_args()

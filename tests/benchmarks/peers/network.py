@@ -1,4 +1,4 @@
-"""A checkpoint's LSTM in plain torch, as both peers compute it: `nn.LSTM`, whole batches, no gradients."""
+"""A checkpoint's LSTM in plain torch, as both peers compute it: `nn.LSTM`, batches, no gradients."""
 
 import json
 
@@ -9,20 +9,20 @@ from torch.nn import functional
 
 BOS = 1
 CONTROLS = [0, 1, 2]
-"""`<unk>`, `<s>` and `</s>`: none of them is drawn, as with the service's `ignore_eos`."""
+"""`<unk>`, `<s>` and `</s>`: never drawn, as with the service's `ignore_eos`."""
 
 POSITIONS = 256
-"""Distributions computed at once: memory of a few MB is used again, more would be fetched anew each time."""
+"""Positions per output computation: a few MB of memory are reused, more would be allocated anew each time."""
 
 CELL_ROWS = 16
-"""Up to so many rows a step is computed cell by cell: `nn.LSTM` packs its weights anew at every call."""
+"""Maximum rows for stepping cell by cell: `nn.LSTM` packs its weights again at every call."""
 
 
 class Network:
-    """A tied LSTM language model.
+    """Tied LSTM language model.
 
     Args:
-        folder: of a published version; its `config.json` and `model.safetensors` are read.
+        folder: folder of a published version; its `config.json` and `model.safetensors` are read.
     """
 
     def __init__(self, folder):
@@ -44,7 +44,7 @@ class Network:
 
     @torch.inference_mode()
     def score(self, texts):
-        """Log-probabilities [B] of texts of token ids, each after `<s>`; `</s>` is not scored."""
+        """Return log-probabilities [B] of texts of token ids, each after `<s>`; `</s>` is not scored."""
         lengths = torch.tensor([len(ids) for ids in texts])
         targets = nn.utils.rnn.pad_sequence([torch.tensor(ids) for ids in texts], batch_first=True)
         inputs = torch.cat([torch.full((len(texts), 1), BOS), targets[:, :-1]], dim=1)
@@ -56,7 +56,7 @@ class Network:
 
     @torch.inference_mode()
     def generate(self, prompts, max_tokens, seeds):
-        """Tokens [B, T] drawn at temperature 1 after prompts of token ids; a row's draws are its own seed's."""
+        """Draw tokens [B, T] at temperature 1 after prompts of token ids; each row has its own seed."""
         draws = torch.stack(
             [torch.rand(max_tokens, generator=torch.Generator().manual_seed(seed)) for seed in seeds]
         )
@@ -76,7 +76,7 @@ class Network:
         return functional.cross_entropy(logits, ids, reduction="none")
 
     def _step(self, ids, hidden):
-        """Read one token a row, ids [B, 1]; the output [B, H] and what is carried on."""
+        """Read one token per row, ids [B, 1]; return the output [B, H] and the hidden state."""
         if len(ids) > CELL_ROWS:
             outputs, hidden = self.lstm(self.embedding(ids), hidden)
             return outputs[:, 0], hidden
@@ -87,7 +87,7 @@ class Network:
         return output, [torch.stack(part) for part in zip(*layers, strict=True)]
 
     def _read(self, prompts):
-        """The last output [B, H] of each row, and what is carried on."""
+        """Return the last output [B, H] of each row, and the hidden state."""
         tokens = [torch.tensor(ids) for ids in prompts]
         if len({len(ids) for ids in tokens}) == 1:
             outputs, hidden = self.lstm(self.embedding(torch.stack(tokens)))

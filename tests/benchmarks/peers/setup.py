@@ -1,4 +1,4 @@
-"""The peers of the comparison: workloads, variants, LitServe's environment, and servers that take turns."""
+"""Peers of the comparison: workloads, variants, LitServe's environment, and servers that take turns."""
 
 import contextlib
 import json
@@ -23,7 +23,7 @@ VOCAB_SIZE = 16_000
 SCORED_TOKENS, PROMPT_TOKENS, NEW_TOKENS = 26, 8, 32
 
 OURS = {"float32": "gramophone float32", "int8": "gramophone int8"}
-"""What our servers are called, by precision."""
+"""Names of our servers, by precision."""
 LITSERVE, FASTAPI = "LitServe", "FastAPI"
 PEERS = (LITSERVE, FASTAPI)
 
@@ -33,15 +33,15 @@ class Workload(NamedTuple):
 
     Attributes:
         name: the peers' endpoint.
-        title: what is done.
+        title: description of the work.
         path: our endpoint.
         num_ids: token ids in a request.
-        ours: our body of token ids and a seed.
-        theirs: the peers'.
-        our_answer: the score or the ids in a reply of ours.
-        their_answer: in a peer's.
-        bars: peak rate over the better peer's that is asked of each precision of ours.
-        stretch: a closed loop lasts so many times as long as is asked: batches of long requests come in bursts.
+        ours: our body from token ids and a seed.
+        theirs: the peers' body.
+        our_answer: the score or the ids in our reply.
+        their_answer: the same in a peer's reply.
+        bars: required peak rate over the better peer's, for each of our precisions.
+        stretch: factor for the duration of a closed loop: batches of long requests come in bursts.
     """
 
     name: str
@@ -56,13 +56,13 @@ class Workload(NamedTuple):
     stretch: int
 
     def requests(self, server, count, random):
-        """Requests that were never made before, for a server by its name."""
+        """Return requests never sent before, for a server given by name."""
         path, body = (f"/{self.name}", self.theirs) if server in PEERS else (self.path, self.ours)
         ids = random.integers(3, VOCAB_SIZE, (count, self.num_ids)).tolist()
         return [Request(path, json.dumps(body(row, seed)).encode()) for seed, row in enumerate(ids)]
 
     def answer(self, server, body):
-        """What a server's reply says."""
+        """Return the score or ids in a server's reply."""
         return (self.their_answer if server in PEERS else self.our_answer)(json.loads(body))
 
 
@@ -106,10 +106,10 @@ VARIANTS = {
         (("--handlers=2",), ("--handlers=0",), ("--handlers=40",)),
     ),
 }
-"""Choices that are made one after the other: options to try for each."""
+"""Choices made one after the other: the options to try for each."""
 
 BUSY = {LITSERVE: 64, FASTAPI: 4}
-"""Clients with whom a peer is about as fast as it gets."""
+"""Number of clients at which a peer is close to its peak."""
 
 CHOSEN = {
     "score": {
@@ -124,24 +124,24 @@ CHOSEN = {
 
 
 def litserve_command(python, version, endpoint, options):
-    """Starts LitServe with one endpoint and the model in a folder."""
+    """Return the command that starts LitServe with one endpoint and the model in a folder."""
     return [python, str(_HERE / "litserve_app.py"), str(version), endpoint, *options]
 
 
 def fastapi_command(version, options):
-    """Starts the FastAPI handlers."""
+    """Return the command that starts the FastAPI handlers."""
     return [sys.executable, str(_HERE / "fastapi_app.py"), str(version), *options]
 
 
 LITSERVE_PACKAGE = "litserve==0.2.19"
 FOLDER = Path(sys.prefix) / "peers"
-"""Inside the environment whose packages it shares, to be deleted with it."""
+"""Folder inside the environment whose packages it shares; it is deleted with the environment."""
 
 
 def litserve_python():
-    """An interpreter that has LitServe and our torch; the environment is made if it is not there.
+    """Return an interpreter with LitServe and our torch; the environment is created on first use.
 
-    None, and a word on why, if it cannot be made.
+    If that fails, print the reason and return None.
     """
     python = FOLDER / "bin" / "python"
     done = FOLDER / LITSERVE_PACKAGE
@@ -152,7 +152,7 @@ def litserve_python():
         )
         venv.create(FOLDER, clear=True, with_pip=True)
         own = sysconfig.get_path("purelib", vars={"base": str(FOLDER)})
-        # what lies in a folder named here is found after the environment's own packages
+        # Python finds the folder named here after the environment's own packages
         (Path(own) / "shared.pth").write_text(f"{sysconfig.get_path('purelib')}\n", encoding="utf-8")
         install = [
             str(python),
@@ -180,11 +180,11 @@ _PATIENCE_S = 120
 
 
 class Server:
-    """A server in a process group of its own, ready and held.
+    """Server in a process group of its own, ready and stopped (SIGSTOP).
 
     Args:
-        command: starts it; `--port` and a number are added, and it answers GET /health/ready.
-        log: file that takes what it prints.
+        command: command that starts it; `--port` and a number are added, and it answers GET /health/ready.
+        log: file for its output.
     """
 
     def __init__(self, command, log):
@@ -202,7 +202,7 @@ class Server:
 
     @contextlib.contextmanager
     def turn(self):
-        """Let it run while the block does; where it is."""
+        """Let the server run during the block; yield its address."""
         self._signal(signal.SIGCONT)
         try:
             yield Target.parse(f"http://127.0.0.1:{self._port}")
@@ -210,7 +210,7 @@ class Server:
             self._signal(signal.SIGSTOP)
 
     def close(self):
-        """End all its processes."""
+        """Kill all its processes."""
         with contextlib.suppress(ProcessLookupError):
             self._signal(signal.SIGKILL)
         self._process.wait()
@@ -237,7 +237,7 @@ class Server:
 
 @contextlib.contextmanager
 def running(commands, folder):
-    """Servers by the names of their commands, started one after the other, while the block runs."""
+    """Start the servers one after the other; yield them by name."""
     with contextlib.ExitStack() as stack:
         servers = {}
         for name, command in commands.items():

@@ -1,8 +1,8 @@
-"""The clients of a soak test, as a process of their own, and the requests that they send.
+"""Clients of a soak test in a process of their own, and the requests that they send.
 
 python -m soak.clients PORT FILE --seconds S (--rate R | --clients N) --models a,b
 
-Each finished request is a line of the file: the time by the clock of `time.time`, the kind, the latency in
+Each finished request is a line of the file: the end time by `time.time`, the kind, the latency in
 seconds since it was due, and the outcome: `ok`, `hung_up`, or the error.
 """
 
@@ -33,10 +33,10 @@ class Scene(NamedTuple):
     """One arrival.
 
     Attributes:
-        kind: what is counted together.
-        request: to send; the first of several for states.
-        hangs_up: whether the client goes in the middle of the answer.
-        statuses: that are right.
+        kind: kind, for the statistics.
+        request: request to send; the first of several for states.
+        hangs_up: True if the client disconnects before the end of the reply.
+        statuses: expected statuses.
     """
 
     kind: str
@@ -56,7 +56,7 @@ KINDS = {
     "rerank": 2,
     "bad": 3,
 }
-"""Kinds of scenes, and how many of a hundred each is."""
+"""Kinds of scenes, and their percentages."""
 
 _BAD = (
     (Request("/v1/score", b'{"texts": ['), {400}),
@@ -71,7 +71,7 @@ _BAD = (
 
 
 def scenes(seed: int, models: list[str]) -> Iterator[Scene]:
-    """Scenes for ever; each asks one of the models."""
+    """Yield scenes endlessly; each uses one of the models."""
     generator = random.Random(seed)
     texts = shuffled(default_texts(), seed)
     words = [word for text in texts[:200] for word in text.split()]
@@ -88,7 +88,7 @@ def scenes(seed: int, models: list[str]) -> Iterator[Scene]:
         path, body = next(sources[kind])
         request = Request(path, json.dumps(body | {"model": generator.choice(models)}).encode())
         hangs_up = kind == "stream" and generator.random() < 0.1
-        # of one who types only the newest key is answered
+        # a newer keystroke of a session cancels the older ones
         statuses = frozenset({200, 409}) if kind == "autocomplete" else frozenset({200})
         yield Scene(kind, request, hangs_up, statuses)
 
@@ -96,7 +96,7 @@ def scenes(seed: int, models: list[str]) -> Iterator[Scene]:
 def _bodies(
     kind: str, texts: Iterator[str], words: list[str], generator: random.Random
 ) -> Iterator[tuple[str, dict[str, object]]]:
-    """Paths and bodies of one kind, for ever."""
+    """Yield paths and bodies of one kind, endlessly."""
     typists = [typed_prefixes(texts) for _ in range(20)]
     while True:
         if kind == "next-token":
@@ -124,11 +124,11 @@ STEPS = 3
 
 
 class Clients:
-    """Plays scenes, and notes how it went.
+    """Players of scenes that write the outcomes.
 
     Args:
         target: the service.
-        out: the file of lines.
+        out: file for the lines.
     """
 
     def __init__(self, target, out):
@@ -136,7 +136,7 @@ class Clients:
         self._pool = ConnectionPool(partial(Connection.open, target), 512)
 
     async def play(self, scene: Scene, due_s: float) -> None:
-        """Play one scene that was due at a time of `time.perf_counter`."""
+        """Play one scene that was due at `due_s`, by `time.perf_counter`."""
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 if scene.hangs_up:
@@ -157,7 +157,7 @@ class Clients:
             return await connection.send(request)
 
     async def _hang_up(self, request: Request) -> str:
-        """Go while the answer comes."""
+        """Disconnect while the reply arrives."""
         connection = await Connection.open(self._target)
         try:
             async with asyncio.timeout(0.02):
@@ -169,7 +169,7 @@ class Clients:
         return "hung_up"
 
     async def _decode(self, opening: Request) -> str:
-        """Open states, go some steps from them, and free most; the others are left to be forgotten."""
+        """Open states, advance them some steps, and free three quarters; the others expire."""
         reply = await self._asked(opening)
         if reply.status != 200:
             return _told(reply)
@@ -179,7 +179,7 @@ class Clients:
             body = {"continuations": continuations, "free": handles}
             reply = await self._asked(Request("/v1/states/advance", json.dumps(body).encode()))
             if reply.status != 200:
-                # the model's version was replaced, and its states went with it
+                # the model's version was replaced and its states were dropped
                 return "ok" if b"unknown_state" in reply.body or b"unloaded" in reply.body else _told(reply)
             handles = [one["state"] for one in json.loads(reply.body)["results"]]
         if hash(handles[0]) % 4:
@@ -187,7 +187,7 @@ class Clients:
         return "ok"
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connections."""
         self._pool.close()
 
 
@@ -202,7 +202,7 @@ def _told(reply: Reply) -> str:
 
 
 async def open_loop(clients, source, given):
-    """Scenes at a rate that does not depend on the answers."""
+    """Play scenes at a rate that does not depend on the replies."""
     started_s = time.perf_counter()
     async with asyncio.TaskGroup() as tasks:
         with PreciseClock() as clock:
@@ -214,7 +214,7 @@ async def open_loop(clients, source, given):
 
 
 async def closed_loop(clients, source, given):
-    """Clients who each play another scene when theirs has ended."""
+    """Run clients that each play the next scene when the last has ended."""
     until_s = time.perf_counter() + given.seconds
 
     async def client():
@@ -227,7 +227,7 @@ async def closed_loop(clients, source, given):
 
 
 async def run(given, out):
-    """Put the load on."""
+    """Generate the load."""
     clients = Clients(Target.parse(f"http://127.0.0.1:{given.port}"), out)
     source = scenes(given.seed, given.models.split(","))
     try:

@@ -1,4 +1,4 @@
-"""Resources of a process, changes of versions during a soak, and its tables, verdicts and picture."""
+"""Process resources, version changes during a soak, and its tables, verdicts and plot."""
 
 import os
 import shutil
@@ -22,7 +22,7 @@ MIB = 1 << 20
 
 
 def sample(pid, port):
-    """One sample: memory in MiB, files, threads, and the service's own figures."""
+    """Return one sample: memory in MiB, files, threads, and the service's own metrics."""
     memory = {}
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()[1:]:
         name, value = line.split()[:2]
@@ -41,18 +41,18 @@ def sample(pid, port):
 
 
 def _sockets(pid):
-    """Descriptors that are connections, which come and go with clients."""
+    """Count the sockets among the open files; they come and go with clients."""
     count = 0
     for path in Path(f"/proc/{pid}/fd").iterdir():
         try:
             count += str(path.readlink()).startswith("socket:")
-        except FileNotFoundError:  # closed since the folder was listed
+        except FileNotFoundError:  # closed since the listing
             continue
     return count
 
 
 def _figures(port):
-    """Sums of samples by name."""
+    """Return the sums of metric samples by name."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as reply:
         lines = reply.read().decode().splitlines()
     sums = {}
@@ -68,14 +68,14 @@ _KEPT_VERSIONS = 3
 
 
 class Swaps:
-    """By turns publishes a copy of a model as its next version, and moves an alias to the other of two.
+    """Alternating changes: publish a copy of a model as its next version, or move an alias between two versions.
 
-    It is made before the service is started, which serves by that alias and follows both.
+    Create it before the service starts: the service serves by that alias and follows both.
 
     Args:
-        registry: of the service.
-        published: the model that gets new versions.
-        aliased: the model whose alias `champion` is moved.
+        registry: registry of the service.
+        published: model that gets new versions.
+        aliased: model whose alias `champion` moves.
     """
 
     def __init__(self, registry, published, aliased):
@@ -87,7 +87,7 @@ class Swaps:
         registry.set_alias(aliased, "champion", registry.versions(aliased)[0])
 
     def swap(self):
-        """Do the next one."""
+        """Make the next change."""
         self._count += 1
         if self._count % 2:
             self._publish(self._published)
@@ -105,21 +105,21 @@ class Swaps:
 
 P99_RATIO = 1.3
 MEMORY_GROWTH = 0.03
-"""Of the memory, over the second half of the soak."""
+"""Maximum growth as a share of memory, over the second half of the soak."""
 
 MORE_THREADS = 4 + (os.cpu_count() or 1)
-"""As many as an event loop starts for what would block it, when there is first so much of that at once."""
+"""Number of threads that an event loop starts for blocking work when it first needs that many."""
 
 _SHOWN = ("rss_mib", "pss_mib", "anonymous_mib", "files", "threads", "running", "states", "cache_bytes")
 
 
 class Soak:
-    """The samples and the requests of a soak.
+    """Samples and requests of a soak.
 
     Args:
-        samples: in order.
-        requests: (time_s, kind, latency_s, outcome) of each, the first being when it was due.
-        window_s: how long the first and the last part are that are compared.
+        samples: samples in order.
+        requests: (time_s, kind, latency_s, outcome) of each request; time_s is when it was due.
+        window_s: length of the first and the last window, which are compared.
         at_rest: a sample from before the load and one from after it.
     """
 
@@ -130,11 +130,11 @@ class Soak:
         self._ended_s = max(time_s for time_s, _, _, _ in requests)
 
     def outcomes(self):
-        """How often what went wrong went wrong."""
+        """Count the outcomes other than success."""
         return Counter(outcome for _, _, _, outcome in self.requests if outcome not in {"ok", "hung_up"})
 
     def latencies_s(self, kind=None, *, last=False):
-        """Of a kind, or of all, in the first window or in the last."""
+        """Return the latencies of a kind, or of all, in the first or last window."""
         low_s = self._ended_s - self.window_s if last else self._began_s
         return np.array(
             [
@@ -145,34 +145,33 @@ class Soak:
         )
 
     def figures(self, name, *, last=False):
-        """A sampled figure in the first window or in the last."""
+        """Return a sampled figure in the first or last window."""
         low_s = self._ended_s - self.window_s if last else self._began_s
         return np.array(
             [one[name] for one in self.samples if low_s <= one["time_s"] <= low_s + self.window_s]
         )
 
     def memory_growth(self):
-        """How memory grows over the second half, by the least of its two parts: in shares, and MiB an hour.
+        """Return memory growth over the second half, from the minima of its two parts: as a share, and in MiB per hour.
 
-        The least, as a version that is loaded or leaves, or one long request, moves memory up and down by more than
-        a leak of a minute would. Pages of files do not count: what is private of them changes with who else on the
-        machine maps them.
+        Minima are used because loading or unloading a version, or one long request, changes memory by more than a
+        minute of a leak would. File pages do not count: their private share depends on other processes that map them.
         """
         half = self.samples[len(self.samples) // 2 :]
         middle = len(half) // 2
         memory = np.array([one["anonymous_mib"] for one in half])
-        growth = 2 * (memory[middle:].min() - memory[:middle].min())  # of one part, over the part before it
+        growth = 2 * (memory[middle:].min() - memory[:middle].min())  # of one part over the last
         return float(growth / memory.mean()), float(3600 * growth / (half[-1]["time_s"] - half[0]["time_s"]))
 
     def p99_ratio(self, kind=None):
-        """The last window's 99th percentile over the first's; NaN where there is none."""
+        """Return the last window's 99th percentile over the first's; NaN if either has too few requests."""
         first, last = self.latencies_s(kind), self.latencies_s(kind, last=True)
         if min(len(first), len(last)) < 100:
             return float("nan")
         return float(np.percentile(last, 99) / np.percentile(first, 99))
 
     def leaks(self):
-        """Verdicts on what is held, by name: whether all is well, and the figures."""
+        """Return verdicts on resources, by name: True if all is well, and the figures."""
         growth, mib_per_hour = self.memory_growth()
         files = self.after["files"] - self.after["sockets"], self.before["files"] - self.before["sockets"]
         return {
@@ -204,13 +203,13 @@ class Soak:
         }
 
     def verdicts(self):
-        """Those and the verdict on latency."""
+        """Return the verdicts on resources and on latency."""
         ratio = self.p99_ratio()
         return {**self.leaks(), "p99": (ratio <= P99_RATIO, f"last over first: {ratio:.2f}")}
 
 
 def table(soak):
-    """Lines that compare the first window with the last."""
+    """Yield lines that compare the first window with the last."""
     yield f"{'':16}{'first':>12}{'last':>12}{'ratio':>8}   ({soak.window_s:.0f} s each)"
     for name in _SHOWN:
         first, last = (np.median(soak.figures(name, last=last)) for last in (False, True))
@@ -226,7 +225,7 @@ def table(soak):
 
 
 def draw(soak, swaps_s, path):
-    """Write the curves as a picture."""
+    """Plot the curves to a file."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 10), layout="constrained")
@@ -258,11 +257,11 @@ def _memory(axis, minutes, samples):
     ):
         axis.plot(minutes, [one[name] for one in samples], label=label)
     axis.set_ylabel("memory, MiB")
-    axis.set_ylim(0, 1.2 * max(one["rss_mib"] for one in samples))  # room for the legend
+    axis.set_ylim(0, 1.2 * max(one["rss_mib"] for one in samples))  # space for the legend
 
 
 def _latency(axis, soak, began_s):
-    """The percentiles of all requests by the half minute."""
+    """Plot the percentiles of all requests per half minute."""
     times = np.array([time_s for time_s, _, _, outcome in soak.requests if outcome == "ok"])
     latencies = np.array([latency for _, _, latency, outcome in soak.requests if outcome == "ok"])
     step_s = max(5.0, min(30.0, (times.max() - began_s) / 20))

@@ -1,4 +1,4 @@
-"""A service with small models of several families that know the same words."""
+"""A service with small models of several families over the same words."""
 
 import httpx
 import numpy as np
@@ -62,7 +62,7 @@ def http(reranking_server):
 
 @pytest.fixture(scope="session")
 def rerank(http):
-    """Asks for one or more lists and gives the reply."""
+    """Send one or more lists; return the reply."""
 
     def ask(*lists, **options):
         response = http.post("/v1/rerank", json={"lists": lists, **options})
@@ -74,7 +74,7 @@ def rerank(http):
 
 @pytest.fixture(scope="session")
 def refused(http):
-    """Asks what cannot be answered and gives the error."""
+    """Send an invalid request; return its error."""
 
     def ask(*lists, **options):
         response = http.post("/v1/rerank", json={"lists": lists, **options})
@@ -86,7 +86,7 @@ def refused(http):
 
 @pytest.fixture(scope="session")
 def texts():
-    """A list of candidates without features."""
+    """Make a list of candidates without features."""
 
     def make(*candidates, **rest):
         return {"candidates": [{"text": text} for text in candidates], **rest}
@@ -96,7 +96,7 @@ def texts():
 
 @pytest.fixture(scope="session")
 def score(http):
-    """The sum and the tokens that /v1/score tells of a text."""
+    """Return the total and the tokens of a text from /v1/score."""
 
     def ask(text, **options):
         body = {"texts": [text], "detail": "token", **options}
@@ -107,5 +107,5 @@ def score(http):
 
 @pytest.fixture(scope="session")
 def by_index():
-    """A list's candidates in the order given."""
+    """Sort a list's candidates in the order given."""
     return lambda ranked: sorted(ranked["ranking"], key=lambda c: c["index"])

@@ -67,7 +67,7 @@ ABOUT = {"weights": {"rank": 1.0}}
 
 @pytest.fixture(scope="module")
 def clients(reranking_registry):
-    """One who administers, and one who asks."""
+    """Return a client with administration rights, and one without."""
     keys = [create_key("operator", ["admin", "infer"]), create_key("caller", ["infer"])]
     settings = Settings(
         registry=reranking_registry, models=("new",), api_keys=tuple(one.key.line for one in keys)

@@ -273,7 +273,7 @@ def test_a_weight_beside_a_model_counts_without_others(client):
 
 
 def test_a_weight_beside_a_model_does_not_undo_a_profile(client):
-    """Lines were ranked by the language model alone, whatever the profile said."""
+    """Regression: lines were ranked by the language model alone and the profile was ignored."""
     options = {"models": [{"model": "old", "name": "o", "weight": -0.5}], "profile": "speech"}
     with pytest.raises(BadRequestError, match="profile") as raised:
         next(client.rerank_lines(LISTS[:1], **options))

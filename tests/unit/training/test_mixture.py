@@ -111,7 +111,9 @@ def test_plans_that_no_part_can_fulfil_are_refused_by_key():
         InvalidInputError, match=r"mixture\.weights is 'by-order', but no part .* are neural, gru"
     ):
         check_mixing_plan(load_recipe("mixture", [BY_ORDER]), ["neural", "gru"])
-    with pytest.raises(InvalidInputError, match=r"cache\.around is 'neural', but no part .* are ngram, ngram"):
+    with pytest.raises(
+        InvalidInputError, match=r"cache\.around is 'neural', but no part .* are ngram, ngram"
+    ):
         check_mixing_plan(load_recipe("mixture", [CACHE, "cache.around=neural"]), ["ngram", "ngram"])
 
 

@@ -83,9 +83,7 @@ def test_resumed_weights_are_those_of_one_go(run, tmp_path):
 def test_without_resume_an_old_state_is_removed_with_a_note(run):
     run(updates=7)
     result = run()
-    assert (
-        result["notes"][0] == "an unfinished training (lstm) was removed; --resume would have continued it"
-    )
+    assert result["notes"][0] == "an unfinished training (lstm) was removed; --resume would have continued it"
     assert result["history"][-1]["step"] == 20
 
 

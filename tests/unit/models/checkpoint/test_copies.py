@@ -47,7 +47,7 @@ def test_it_is_shared_and_removed_by_the_last_who_gives_it_back(folder, version)
 
 def test_what_is_not_what_was_published_is_not_copied_and_named_where_it_lies(folder, version):
     (version / "weights.bin").write_bytes(b"weig")
-    with pytest.raises(IntegrityError, match=rf"{version}/weights\.bin has 4 bytes, 7 were published"):
+    with pytest.raises(IntegrityError, match=rf"{version}/weights\.bin has 4 bytes, but 7 were published"):
         take(folder, version)
     (version / "weights.bin").unlink()
     with pytest.raises(IntegrityError, match=rf"{version}/weights\.bin cannot be read"):
@@ -67,7 +67,7 @@ def test_without_room_there_is_none_and_the_log_says_so(folder, version, monkeyp
 
     monkeypatch.setattr(copies, "_copy", full)
     assert take(folder, version) is None
-    assert "(No space left on device): copying files over it would kill this process" in caplog.text
+    assert "(No space left on device): overwriting its files would kill this process" in caplog.text
     assert not list(folder.iterdir())
 
 

@@ -179,7 +179,7 @@ def test_what_is_no_number_is_refused(tmp_path, given, number, field):
 def test_a_file_of_another_version_is_refused(tmp_path):
     store = CalibrationStore(tmp_path)
     store.write(calibration()).rename(tmp_path / CALIBRATIONS_FOLDER / "small@4.json")
-    with pytest.raises(FormatError, match="is the calibration of 'small@3'"):
+    with pytest.raises(FormatError, match="has the calibration of 'small@3'"):
         store.read("small@4")
 
 

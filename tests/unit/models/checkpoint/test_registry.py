@@ -271,7 +271,7 @@ def test_what_one_publishes_another_resolves_and_fetches(opened):
 
 def test_an_empty_registry_has_no_model(any_registry):
     assert any_registry.models() == any_registry.published() == any_registry.versions("m") == []
-    with pytest.raises(ModelNotFoundError, match="there are: none"):
+    with pytest.raises(ModelNotFoundError, match="models: none"):
         any_registry.resolve("m")
 
 

@@ -87,7 +87,7 @@ def test_another_version_of_the_same_number_is_not_taken_for_damage(registry, ba
     shutil.rmtree(path)
     path.mkdir()
     write_minimal(path, b"else", schema_version=schema_version, reader_version=schema_version)
-    with pytest.raises(InvalidInputError, match="not as in the backup: m@2"):
+    with pytest.raises(InvalidInputError, match="these differ from the backup: m@2"):
         restore(backup, registry)
 
 

@@ -60,7 +60,7 @@ def test_a_value_outside_its_limits_is_refused_by_name_and_value(field, value):
         ),
         ({"num_beam_groups": 0}, "num_beam_groups is 0"),
         ({"diversity_penalty": -1.0}, "diversity_penalty is -1.0; it must be from 0 to 100"),
-        ({"n": 2, "best_of": 3}, "best_of is 3, but strategy 'beam' draws nothing"),
+        ({"n": 2, "best_of": 3}, "best_of is 3, but strategy 'beam' does not sample"),
     ],
 )
 def test_beams_have_limits_of_their_own(options, message):

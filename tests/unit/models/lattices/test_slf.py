@@ -127,7 +127,9 @@ def test_what_is_wrong_is_named_with_its_line(lines, number, problem):
 
 
 def test_bytes_that_are_not_utf_8_are_refused():
-    assert str(read_slf([b"N=2 L=1", b"J=0 S=0 E=1 W=caf\xe9"], "a.slf")).startswith("a.slf:2: the line is not UTF-8")
+    assert str(read_slf([b"N=2 L=1", b"J=0 S=0 E=1 W=caf\xe9"], "a.slf")).startswith(
+        "a.slf:2: the line is not UTF-8"
+    )
 
 
 def test_a_lattice_is_written_and_read_back():

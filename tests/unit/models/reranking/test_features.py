@@ -155,7 +155,7 @@ def test_derived_features_are_told_by_the_shape_of_their_names(name, derived, ba
 
 @pytest.mark.parametrize("name", ["rank:square", "rank:", "consensus", "consensus:ter"])
 def test_a_name_that_only_looks_derived_is_refused_with_the_choices(name):
-    with pytest.raises(InvalidInputError, match=r"there is no feature .*; there are: "):
+    with pytest.raises(InvalidInputError, match=r"there is no feature .*; features: "):
         check_derived(name)
 
 

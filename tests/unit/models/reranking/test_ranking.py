@@ -36,9 +36,9 @@ def test_features_that_must_be_given_are_those_that_nobody_computes():
 @pytest.mark.parametrize(
     ("weights", "said"),
     [
-        ({"lm:small": 1.0}, "no model is called 'small'; those that are: other"),
-        ({"unk:small": 1.0}, "no model is called 'small'"),
-        ({"lm_sum": 1.0}, "without length_exponent the sum is the feature lm"),
+        ({"lm:small": 1.0}, "there is no model 'small'; models: other"),
+        ({"unk:small": 1.0}, "there is no model 'small'"),
+        ({"lm_sum": 1.0}, "without it, the sum is the feature lm"),
         ({"rank:square": 1.0}, "there is no feature 'rank:square'"),
     ],
 )

@@ -126,7 +126,7 @@ def test_lattices_go_through_a_pipe(gramophone, kaldi, monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (["--weights", "lmscale=3"], "weights.lmscale: a path has no such feature"),
+        (["--weights", "lmscale=3"], "weights.lmscale is not a feature of a path"),
         (["--weights", "lm"], "weights takes NAME="),
         (["--output-format", "word"], "word"),
         (["--max-tokens-per-node", 0], "max_tokens_per_node is 0; it must be at least 1"),

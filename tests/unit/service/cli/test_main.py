@@ -218,14 +218,14 @@ def test_a_list_nested_without_end_is_told(typed, registry, tmp_path):
     lists = tmp_path / "lists"
     lists.write_text("[" * 100_000)
     code, _, err = typed("rerank", "small", lists, "--format", "jsonl", "--registry", registry)
-    assert (code, err.splitlines()[0]) == (2, f"gramophone: {lists}:1: it is nested too deeply")
+    assert (code, err.splitlines()[0]) == (2, f"gramophone: {lists}:1: JSON is nested too deeply")
 
 
 @pytest.mark.parametrize("command", [["score", "small@", "a b"], ["models", "show", "small@"]])
 def test_an_address_without_what_it_announces_is_refused(typed, registry, command):
     code, _, err = typed(*command, "--registry", registry)
     assert code == 2
-    assert err.startswith("gramophone: the model is 'small@'; after @ stands ")
+    assert err.startswith("gramophone: the model is 'small@'; a version number or an alias must follow the @")
 
 
 def test_a_number_without_end_deletes_nothing(typed, registry):

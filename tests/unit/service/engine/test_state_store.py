@@ -88,9 +88,7 @@ def test_states_that_are_not_used_expire_and_used_ones_stay():
 def test_one_state_too_many_is_refused_with_the_numbers_and_none_is_kept():
     store = made()
     store.keep("me", [kept()] * 3)
-    with pytest.raises(
-        StatesFullError, match="3 states are stored and 2 are to be added; the maximum is 4"
-    ):
+    with pytest.raises(StatesFullError, match="3 states are stored and 2 are to be added; the maximum is 4"):
         store.keep("me", [kept()] * 2)
     assert len(store) == 3
     with pytest.raises(StatesFullError):

@@ -224,7 +224,9 @@ def test_ranking_words_after_many_known_contexts_gives_others_their_turn(words, 
 def test_a_text_of_too_many_characters_is_refused_before_it_is_tokenised(words, finish):
     few = Limits(max_texts=1, max_tokens_per_sequence=3, max_new_tokens=1)
     command = NextTokenRequest(context="x" * 65_537, top_k=1)
-    with pytest.raises(ContextLengthError, match=r"context has 65537 characters.*at most 65536 characters or 3 tokens"):
+    with pytest.raises(
+        ContextLengthError, match=r"context has 65537 characters.*at most 65536 characters or 3 tokens"
+    ):
         finish(rank_next_tokens(words, command, few))
 
 

@@ -33,14 +33,17 @@ def test_where_some_failed_it_is_told_which():
     error = json.loads(answer.body)["error"]
     assert (answer.status, error["code"]) == (503, "engine_error")
     assert (
-        error["message"] == "worker 2 of 3 failed and workers 0, 1 succeeded; repeat the request: no room for a@1"
+        error["message"]
+        == "worker 2 of 3 failed and workers 0, 1 succeeded; repeat the request: no room for a@1"
     )
     assert dict(answer.headers)[b"content-length"] == str(len(answer.body)).encode()
 
 
 def test_where_the_one_asked_failed_alone_it_is_told_too():
     answer = _merge_responses(failed("no room"), 0, {1: DONE})
-    assert json.loads(answer.body)["error"]["message"].startswith("worker 0 of 2 failed and worker 1 did not")
+    assert json.loads(answer.body)["error"]["message"].startswith(
+        "worker 0 of 2 failed and worker 1 succeeded"
+    )
 
 
 def test_what_each_worker_adds_to_its_answers_is_not_added_twice():

@@ -231,7 +231,7 @@ def test_a_folder_with_too_long_a_path_is_told_of_and_left_clean(monkeypatch, tm
     folder.mkdir(parents=True)
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     one = Supervisor(2, name=None, patience_s=1)
-    with socket.socket() as listening, pytest.raises(InvalidInputError, match="set TMPDIR to a shorter one"):
+    with socket.socket() as listening, pytest.raises(InvalidInputError, match="set TMPDIR to a shorter path"):
         one.run(listening)
     assert not list(folder.iterdir())
 

@@ -292,9 +292,7 @@ def test_equal_facts_pass():
 
 
 def test_the_first_other_process_is_named_with_both_values():
-    with pytest.raises(
-        InvalidInputError, match=r"process 2 on c .* process 0 on a: seed is 3, but 1 in"
-    ):
+    with pytest.raises(InvalidInputError, match=r"process 2 on c .* process 0 on a: seed is 3, but 1 in"):
         check_agreement([told("a", seed=1), told("b", seed=1), told("c", seed=3)])
 
 

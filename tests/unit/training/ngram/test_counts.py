@@ -58,7 +58,9 @@ def test_suffixes_drop_the_first_word(corpus):
 
 @pytest.mark.parametrize("order", [0, -1, MAX_ORDER + 1])
 def test_an_order_out_of_range_is_refused(corpus, order):
-    with pytest.raises(InvalidInputError, match=rf"ngram.order is {order}; it must be from 1 to 255") as raised:
+    with pytest.raises(
+        InvalidInputError, match=rf"ngram.order is {order}; it must be from 1 to 255"
+    ) as raised:
         count_ngrams(corpus, 10, order=order, progress=Silent())
     assert raised.value.parameter == "ngram.order"
 

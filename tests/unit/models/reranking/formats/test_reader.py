@@ -128,7 +128,9 @@ def test_a_folder_of_srilms_has_a_list_a_file(tmp_path):
     assert [(one.name, one.candidates[0].text) for one in read_lists(tmp_path)] == [("a", "a.gz"), ("b", "b")]
 
 
-@pytest.mark.parametrize(("name", "problem"), [("moses", "all lists in one file"), ("srilm", "without files")])
+@pytest.mark.parametrize(
+    ("name", "problem"), [("moses", "all lists in one file"), ("srilm", "without files")]
+)
 def test_other_folders_are_refused(tmp_path, name, problem):
     with pytest.raises(FormatError, match=problem):
         list(read_lists(tmp_path, format_name=name))

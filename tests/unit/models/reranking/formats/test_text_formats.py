@@ -331,6 +331,8 @@ def test_a_feature_that_the_first_candidate_lacks_is_not_lost_silently(tmp_path)
         CandidateList("u", "", (Candidate("a", {"am": 1.0}),)),
         CandidateList("v", "", (Candidate("b", {"am": 1.0, "lm": 2.0}),)),
     ]
-    with pytest.raises(InvalidInputError, match="v-1 has 'lm', but the first candidate of the first list does not"):
+    with pytest.raises(
+        InvalidInputError, match="v-1 has 'lm', but the first candidate of the first list does not"
+    ):
         write_lists(some, tmp_path / "out", "kaldi")
     assert list((tmp_path / "out").iterdir()) == []

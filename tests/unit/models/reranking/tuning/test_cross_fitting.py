@@ -180,7 +180,7 @@ def test_names_that_cannot_be_are_refused(features, message):
 
 
 def test_lists_without_any_reference_are_refused():
-    with pytest.raises(InvalidInputError, match="not one of 1 lists has a reference"):
+    with pytest.raises(InvalidInputError, match="none of 1 lists has a reference"):
         data(candidate_list("a", reference=None))
 
 
