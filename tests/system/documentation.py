@@ -105,10 +105,10 @@ PAGE_OF = {document: Page(document) for document in DOCUMENTS}
 BLOCKS = [block for page in PAGE_OF.values() for block in page.blocks]
 
 
-def ask(block: Block, url: str) -> str:
-    """Return the output of a block of curl, sent to another address than the one it names."""
+def ask(block: Block, url: str, folder: Path | None = None) -> str:
+    """Return the output of a block of curl, run in a folder, sent to another address than the one it names."""
     script = 'curl() { command curl -sS --fail-with-body "$@"; }\n' + block.text.replace(ADDRESS, url)
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    done = subprocess.run(["bash", "-c", script], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.strip()
 

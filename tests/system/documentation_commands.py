@@ -310,8 +310,11 @@ briefly() {  # a command that serves: until it is ready
   kill $service
   wait $service || true
 }
-serve_on() {  # for the rest of the page: other blocks run in other processes
+leave() {  # ends the service that an earlier block of the page started
   if [[ -f .service ]]; then kill -TERM "$(cat .service)" || true; tail --pid="$(cat .service)" -f /dev/null; fi
+}
+serve_on() {  # for the rest of the page: other blocks run in other processes
+  leave
   GRAMOPHONE_PORT=$PORT setsid "$@" > .service.log 2>&1 & echo $! > .service
   answers $! || { cat .service.log >&2; exit 1; }
 }
@@ -319,6 +322,7 @@ serve_with_key() {  # for the rest of the script; there is a version 4 to move t
   [[ -e registry/lstm/versions/4 ]] || cp -r registry/lstm/versions/3 registry/lstm/versions/4
   gramophone keys create --name operator --scopes infer,admin > keys 2> key
   KEY=$(sed 's/.*: //' key)
+  leave
   GRAMOPHONE_API_KEYS_FILE=keys GRAMOPHONE_PORT=$PORT gramophone serve & local service=$!
   URL=http://127.0.0.1:$PORT
   trap "kill $service" EXIT

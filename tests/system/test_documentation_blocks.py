@@ -117,7 +117,7 @@ def check(block, workshop, furnished, served, store):
         (place.folder / block.title).write_text(block.text.replace(ADDRESS, url), encoding="utf-8")
         return
     if block.is_request:
-        compare(block, ask(block, url))
+        compare(block, ask(block, url, place.folder))
         return
     variables = {
         "URL": url,

@@ -93,5 +93,5 @@ def test_the_window_is_refused_before_the_text_is_read():
 @pytest.mark.parametrize("sentences", [[], [[]]])
 def test_a_text_that_says_nothing_of_a_cache_is_refused(sentences):
     corpus = EncodedCorpus.from_sentences(sentences)
-    with pytest.raises(InvalidInputError, match="the held-out text has (no|one) token"):
+    with pytest.raises(InvalidInputError, match=r"the held-out text has (no|one) token"):
         fit_cache(families.model("ngram"), corpus, window=5)
