@@ -14,7 +14,7 @@ from tests.system.documentation import ROOT
 
 ASSETS = ROOT / "docs/assets"
 TYPED = "Return the number of items in the list.\nIf the key is not fuond, raise a KeyError.\nReturn the len"
-SIZE, REPORT_SIZE = {"width": 1000, "height": 520}, {"width": 1000, "height": 900}
+SIZE, REPORT_SIZE = {"width": 1000, "height": 520}, {"width": 1000, "height": 860}
 
 
 def draw_playground(page: Page, url: str) -> None:
@@ -29,10 +29,11 @@ def draw_playground(page: Page, url: str) -> None:
     page.screenshot(path=ASSETS / "playground.png")
 
 
-def draw_report(page: Page, report: Path, picture: str) -> None:
-    """Take a picture of the beginning of a report."""
+def draw_report(page: Page, report: Path, heading: str, picture: str) -> None:
+    """Take a picture of a report, from a heading on."""
     page.set_viewport_size(REPORT_SIZE)
     page.goto(report.resolve().as_uri())
+    page.get_by_role("heading", name=heading).first.evaluate("heading => heading.scrollIntoView()")
     page.screenshot(path=ASSETS / picture)
 
 
@@ -43,8 +44,8 @@ def main(url: str, training: str, tuning: str) -> None:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         page = browser.new_page(color_scheme="light")
         draw_playground(page, url)
-        draw_report(page, Path(training), "training-report.png")
-        draw_report(page, Path(tuning), "tuning-report.png")
+        draw_report(page, Path(training), "Training", "training-report.png")
+        draw_report(page, Path(tuning), "train.nbest", "tuning-report.png")
         browser.close()
 
 

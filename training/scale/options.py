@@ -109,6 +109,8 @@ _RESERVE_BYTES = 64 * 1024**2
 """Memory reserved for an engine's unaccounted allocations and for reading and writing tables."""
 
 _ENGINE_SHARE = 0.8
+"""Share of the remaining memory given to DuckDB, which exceeds its own limit by up to 15 %."""
+
 _MIN_ENGINE_BYTES = 100 * 1024**2
 """Minimum memory for DuckDB to sort wide rows."""
 

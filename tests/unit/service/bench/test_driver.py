@@ -127,9 +127,9 @@ def answer_of(data, *, close=False):
     ("data", "close", "kind", "example"),
     [
         (whole(b'{"error": {"message": "full"}}', "429 Too Many"), False, "http_429", "full"),
-        (b"", True, "cut", "ended before"),
-        (whole(b"12345")[:-2], True, "cut", "ended before"),
-        (EVENTS + token_event(), True, "cut", "ended before"),
+        (b"", True, "cut", "before the end"),
+        (whole(b"12345")[:-2], True, "cut", "before the end"),
+        (EVENTS + token_event(), True, "cut", "before the end"),
         (b"SSH-2.0-OpenSSH\r\n", False, "protocol", "not HTTP"),
         (EVENTS + chunk(b'data: {"error": {"message": "late"}}\n\n') + chunk(b""), False, "stream", "late"),
         (b"", False, "timeout", "no answer within 0.2 s"),
