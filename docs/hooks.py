@@ -190,9 +190,9 @@ def metrics_page(exposition: str) -> str:
             rows.append((f"`{name}`", family.type, described(name, family.documentation)))
     return f"""# Metrics
 
-`GET /metrics` answers in Prometheus' text format, to a key of the scope `metrics` if the service has keys. With several
-workers every sample has a label `worker`: sum over it; the metrics of workers exist only then. A histogram `x` has the
-series `x_bucket`, `x_count` and `x_sum`.
+`GET /metrics` returns Prometheus' text format; if the service has keys, it requires one with the scope `metrics`. With
+several workers, every sample has the label `worker`: sum over it. The `gramophone_worker…` metrics exist only with
+several workers. A histogram `x` has the series `x_bucket`, `x_count` and `x_sum`.
 
 {table(("Metric", "Type", "Meaning"), sorted(rows))}"""
 
@@ -286,11 +286,11 @@ def operation_section(method: str, path: str, operation: Json, schemas: Json, re
     content = operation["responses"]["200"].get("content", {})
     if json_reply := content.get("application/json"):
         lines += [
-            "**Reply**\n",
+            "\n**Reply**\n",
             field_table(f"reply of {name}", json_reply["schema"], schemas, defaults=False),
         ]
     if others := [f"`{kind}`" for kind in content if kind != "application/json"]:
-        lines.append(f"{'Also replies' if json_reply else 'Replies'} {', '.join(others)}.\n")
+        lines.append(f"\n{'Also replies' if json_reply else 'Replies'} {', '.join(others)}.\n")
     return "\n".join(lines) + example(name, path, json_body, replies)
 
 

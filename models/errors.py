@@ -156,7 +156,7 @@ class NotReadyError(EngineError):
 
 
 class MemoryBudgetError(EngineError):
-    """Loading a model would exceed the memory budget; the message lists what could be unloaded."""
+    """Loading a model would exceed the memory budget; the message lists models that can be unloaded."""
 
     code = "memory_budget"
 

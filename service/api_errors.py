@@ -123,7 +123,7 @@ def error_json(body: ErrorBody) -> bytes:
 
 
 def error_response(status: int, body: ErrorBody, headers: dict[str, str] | None = None) -> Response:
-    """Return an unsuccessful response."""
+    """Return an error response."""
     return Response(error_json(body), status, headers, "application/json")
 
 

@@ -137,7 +137,7 @@ def _checked_scopes(scopes: Iterable[str]) -> frozenset[KeyScope]:
         known = frozenset()
     if not known:
         raise InvalidInputError(
-            f"the scopes must be among {', '.join(KeyScope)}, separated by commas", parameter="scopes"
+            f"scopes must be a comma-separated list of {', '.join(KeyScope)}", parameter="scopes"
         )
     return known
 
@@ -219,7 +219,7 @@ class KeyStore:
         except OSError as error:
             raise FormatError(file, f"cannot be read: {error.strerror}") from None
         except UnicodeDecodeError:
-            raise FormatError(file, "is not text in UTF-8", hint="write one key per line") from None
+            raise FormatError(file, "is not UTF-8", hint="write one key per line") from None
         numbered = [(i, line.strip()) for i, line in enumerate(lines, 1)]
         try:
             keys = tuple(

@@ -314,15 +314,15 @@ def _add_gauges(services: Services, *, follows: bool) -> None:
     gauges: dict[str, tuple[str, Callable[[], float]]] = {
         "models_loaded": ("Loaded models", lambda: host.num_loaded),
         "num_requests_waiting": (
-            "Requests that wait for their first step",
+            "Requests waiting for their first step",
             lambda: scheduler.admission.num_waiting,
         ),
         "num_requests_running": (
-            "Unfinished requests that have run their first step",
+            "Unfinished requests that have taken their first step",
             lambda: len(scheduler) - scheduler.admission.num_waiting,
         ),
-        "ready": ("Readiness of the service for requests: 1 or 0", lambda: ready() == READY),
-        "draining": ("Shutdown in progress: 1 or 0", lambda: scheduler.admission.draining),
+        "ready": ("1 if the service is ready for requests, else 0", lambda: ready() == READY),
+        "draining": ("1 during shutdown, else 0", lambda: scheduler.admission.draining),
         "autocomplete_users": ("Autocomplete users with a personal model", lambda: len(services.users)),
         "states": ("Model states stored for decoders", lambda: len(services.states)),
         "states_bytes": ("Bytes of model states stored for decoders", lambda: services.states.num_bytes),

@@ -32,7 +32,7 @@ _OTHER_FILES = 128
 def reserve_descriptors(max_connections: int) -> int:
     """Raise the limit on file descriptors for `max_connections`; return the number of connections that fit.
 
-    As many again are reserved for connections that get 503. The usual soft limit, 1,024, is below the hard limit.
+    The same number is reserved for connections that get 503. The usual soft limit, 1,024, is below the hard limit.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * max_connections + _OTHER_FILES
@@ -205,7 +205,7 @@ def listen(settings: Settings) -> socket.socket:
         _log.warning(
             "anyone who can reach this service can use it: no API keys are set",
             host=settings.host,
-            advice="set GRAMOPHONE_API_KEYS_FILE (make keys with `gramophone keys create`), or listen on 127.0.0.1",
+            advice="set GRAMOPHONE_API_KEYS_FILE (create keys with `gramophone keys create`), or listen on 127.0.0.1",
         )
     return listening
 

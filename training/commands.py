@@ -221,7 +221,7 @@ def run_train(
 
 @contextlib.contextmanager
 def _resume_hint(hint: Callable[[], str]) -> Iterator[None]:
-    """Print how to resume if SIGTERM ends the command."""
+    """Print instructions for resuming if SIGTERM ends the command."""
     try:
         with exit_on_sigterm():
             yield

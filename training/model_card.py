@@ -29,7 +29,7 @@ def card_notes(metrics: Mapping[str, Any]) -> Iterator[str]:
         if arpa["ignored_starts"]:
             yield f"{arpa['ignored_starts']:,} n-grams that end in <s> are ignored; <s> is never predicted"
         if arpa["split_words"]:
-            yield f"{arpa['split_words']:,} words contain white space, where texts are split"
+            yield f"{arpa['split_words']:,} words contain white space, at which texts are split"
     sums = metrics.get("normalisation")
     if sums and not sums["normalised"]:
         yield (

@@ -33,10 +33,10 @@ def _unused_keys(recipe: "Recipe") -> Iterator[tuple[str, str]]:
     if recipe.cache.model_fields_set and not recipe.mixture.cache:
         key = min(recipe.cache.model_fields_set)
         given = getattr(recipe.cache, key)
-        yield f"cache.{key}", f"cache.{key} acts with mixture.cache=true only, given {given}"
+        yield f"cache.{key}", f"cache.{key} requires mixture.cache=true, given {given}"
     is_set_twice = recipe.direction is not None and "direction" in recipe.ngram.model_fields_set
     if recipe.direction is not None and recipe.family == "mixture":
-        problem = "direction acts on the families ngram and neural; the parts of a mixture read forward"
+        problem = "direction applies to the families ngram and neural; the parts of a mixture read forward"
         yield "direction", f"{problem}, given {recipe.direction}"
     elif is_set_twice and recipe.ngram.direction != recipe.direction:
         problem = f"ngram.direction is {recipe.ngram.direction}, but direction is {recipe.direction}"
@@ -56,7 +56,7 @@ def _unused_network_keys(recipe: "Recipe") -> Iterator[tuple[str, str]]:
     neural = recipe.neural
     drops = neural.dropout or neural.of_inputs or neural.between_layers
     if "dropout_start" in recipe.train.model_fields_set and not drops:
-        problem = f"train.dropout_start acts with neural.dropout above 0 only, given {neural.dropout}"
+        problem = f"train.dropout_start requires neural.dropout above 0, given {neural.dropout}"
         yield "train.dropout_start", problem
     mismatch = recipe.train.problem_with(neural.output)
     if mismatch is not None:
@@ -67,7 +67,7 @@ def _unused_smoothing_keys(ngram: "NGramSettings") -> Iterator[tuple[str, str]]:
     for key, smoothing in SMOOTHING_OF_KEY.items():
         if key in ngram.model_fields_set and ngram.smoothing != smoothing:
             given = f"given {getattr(ngram, key)} with {ngram.smoothing}"
-            yield f"ngram.{key}", f"ngram.{key} acts with ngram.smoothing={smoothing} only, {given}"
+            yield f"ngram.{key}", f"ngram.{key} requires ngram.smoothing={smoothing}, {given}"
 
 
 def _unused_part_keys(recipe: "Recipe") -> Iterator[tuple[str, str]]:
@@ -77,7 +77,7 @@ def _unused_part_keys(recipe: "Recipe") -> Iterator[tuple[str, str]]:
     for key in type(recipe.ngram).model_fields:
         if key in recipe.ngram.model_fields_set - acting:
             also = "; with mixture.kind=static it would" if key in _STATIC_MIXTURE_KEYS else ""
-            problem = f"ngram.{key} cannot act on a {kind} mixture of published models"
+            problem = f"ngram.{key} has no effect on a {kind} mixture of published models"
             yield f"ngram.{key}", f"{problem}, given {getattr(recipe.ngram, key)!r}{also}"
 
 
@@ -171,7 +171,7 @@ class NGramSettings(_Table):
             dropped. The first must be 0, no threshold may be below the previous one, and the last applies
             to all higher orders.
         prune_entropy: relative increase in perplexity below which an n-gram is dropped, such as 1e-8; 0 drops none.
-        quantize_bits: bits per stored probability and back-off weight; None stores float32.
+        quantize_bits: bits per stored probability and back-off weight; unset stores float32.
         direction: `forward` predicts a word from the words before it; `backward`, from the words after it.
     """
 
@@ -217,9 +217,9 @@ class MixtureSettings(_Table):
         publish_parts: also publish each trained part, under its recipe's name.
         weights: `global`, one weight per part; `by-order`, one weight per part and context length of the
             first n-gram model among the parts.
-        context: context for fitting weights and for figures: `sentence` starts every line anew; `stream`
-            carries the state across lines. None is `stream` with a cache, else `sentence`.
-        cache: add a cache of the last tokens, with the settings `[cache]`; a single part is then enough.
+        context: context for fitting weights and for figures: `sentence` resets the state at every line;
+            `stream` carries it across lines. Unset means `stream` with a cache, else `sentence`.
+        cache: add a cache of the last tokens, with the settings in `[cache]`; one part is then enough.
     """
 
     kind: Literal["dynamic", "static"] = "dynamic"
@@ -255,8 +255,8 @@ class CacheSettings(_Table):
 
     Attributes:
         window: number of tokens in the cache; neural features take four bytes per dimension and token.
-        around: model that the cache wraps: `mixture`, with the features of its first part that has any;
-            `neural`, that part alone, before it is mixed with the other parts.
+        around: model that the cache wraps: `mixture`, with the features of its first part that has features;
+            `neural`, this part alone, before it is mixed with the other parts.
     """
 
     window: int = Field(default=10_000, ge=1, le=MAX_WINDOW)

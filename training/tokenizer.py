@@ -38,13 +38,13 @@ class TokenizerSettings(BaseModel):
     Attributes:
         kind: `word`, `char`, or the SentencePiece types `bpe` and `unigram`.
         vocab_size: vocabulary size, including control tokens. Words and characters: the maximum; the most
-            frequent are kept, all if None. Pieces: the exact size, an error if the text is too small;
-            None requests 8000 and accepts fewer.
+            frequent are kept, all if unset. Pieces: the exact size, an error if the text is too small; unset
+            requests 8000 and accepts fewer.
         min_count: minimum count of a word or character; rarer ones become `<unk>`.
         lowercase: lower-case the text first (words only).
-        pattern: regular expression that matches a word; None splits at white space (words only).
+        pattern: regular expression that matches a word; unset splits at white space (words only).
         marked_unknown: meaning of "<unk>" in a text: `word`, an ordinary word; `unknown`, the unknown word,
-            for corpora that replace rare words by it (words only).
+            for corpora in which it replaces rare words (words only).
         normalization: SentencePiece normalisation rule; `identity` leaves the text unchanged.
         byte_fallback: encode characters outside the vocabulary as bytes, so no text is lost (pieces only).
     """
@@ -73,7 +73,7 @@ class TokenizerSettings(BaseModel):
 def learn_tokenizer(
     settings: TokenizerSettings, sentences: Sentences, *, progress: Progress = SILENT
 ) -> Tokenizer:
-    """Learn a tokenizer from training text; only word counts and a sample are held in memory.
+    """Learn a tokenizer from training text; only word counts and a sample are in memory.
 
     Raises:
         InvalidInputError: the text is too small for the settings; the message names the limit.
@@ -152,7 +152,7 @@ def _most_frequent(counts: Mapping[str, int], settings: TokenizerSettings) -> li
     tokens = sorted((t for t, n in counts.items() if n >= settings.min_count), key=lambda t: (-counts[t], t))
     if not tokens:
         raise InvalidInputError(
-            f"tokenizer.min_count is {settings.min_count}; no {settings.kind} of the training text occurs as often",
+            f"tokenizer.min_count is {settings.min_count}; no {settings.kind} of the training text occurs that often",
             parameter="tokenizer.min_count",
         )
     max_tokens = None if settings.vocab_size is None else settings.vocab_size - len(CONTROL_TOKENS)

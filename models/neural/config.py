@@ -58,21 +58,21 @@ class NetworkConfig(BaseModel):
         hidden_size: width of each layer.
         window: number of context tokens of a feed-forward network.
         activation: activation function of feed-forward and Elman layers.
-        residual: whether a layer's input is added to its output if both have the same width.
-        layer_norm: whether each layer's input and the last layer's output are normalised (Ba et al. 2016).
-        orthogonal: whether the recurrent matrices are initialised orthogonal, gate by gate (Saxe et al. 2014).
+        residual: add each layer's input to its output, if both have the same width.
+        layer_norm: normalise each layer's input and the last layer's output (Ba et al. 2016).
+        orthogonal: initialise the recurrent matrices orthogonally, gate by gate (Saxe et al. 2014).
         forget_bias: initial bias of an LSTM's forget gates (Jozefowicz et al. 2015).
-        learned_state: whether the initial state is learned instead of zero.
+        learned_state: learn the initial state, instead of using zeros.
         attention: attention over the last outputs of the layers, added to the newest output: `additive` (Bahdanau
             et al. 2015), `multiplicative` (Luong et al. 2015), `scaled` (Vaswani et al. 2017) or `none`.
         attention_window: number of outputs to attend to, including the newest.
         attention_size: width of the vectors that additive and scaled attention compare.
-        tied: whether embedding and output share their matrix (Press and Wolf 2017); if their widths
+        tied: share one matrix between embedding and output (Press and Wolf 2017); if their widths
             differ, a linear layer projects the hidden state to the embedding's width.
         output: `softmax` over all tokens at once, or `adaptive`, in two steps for rare tokens, whose
             vectors are narrower (Grave et al. 2017; if tied, also in the embedding, Baevski and Auli 2019).
         cutoffs: frequency ranks at which the clusters of an adaptive softmax begin, such as [2000, 10000].
-        self_normalised: whether logits were trained to approximate log-probabilities; set by training,
+        self_normalised: true if logits were trained to approximate log-probabilities; set by training,
             not in a recipe.
         dropout: share of values dropped in training before the output layer; also the default of
             `input_dropout` and `hidden_dropout`.
@@ -81,7 +81,7 @@ class NetworkConfig(BaseModel):
         embedding_dropout: share of the vocabulary whose vectors are dropped in each segment of training
             text (Gal and Ghahramani 2016).
         weight_drop: share of the hidden-to-hidden weights dropped in each segment (Merity et al. 2018).
-        variational: whether a row of a segment drops the same values at every step (Gal and
+        variational: drop the same values of a segment's row at every step (Gal and
             Ghahramani 2016) instead of new values at each step.
     """
 
@@ -141,12 +141,12 @@ class NetworkConfig(BaseModel):
         for key, (controlling, values) in ACTS_WITH.items():
             given = getattr(self, controlling)
             if key in self.model_fields_set and given not in values:
-                return f"{key} acts with neural.{controlling}={' or '.join(values)} only, given {given}"
+                return f"{key} requires neural.{controlling}={' or '.join(values)}, given {given}"
         if "self_normalised" in self.model_fields_set:
             return f"self_normalised is decided by train.self_normalise and train.loss, given {self.self_normalised}"
         if self.residual and self.hidden_size not in self.layer_inputs:
             return (
-                f"residual acts on layers as wide as their input, given neural.hidden_size={self.hidden_size} "
+                f"residual requires layers as wide as their input, given neural.hidden_size={self.hidden_size} "
                 f"and one layer that reads {self.layer_inputs[0]}"
             )
         return None

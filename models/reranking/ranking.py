@@ -148,11 +148,11 @@ class Profile(BaseModel):
         name: name of the profile.
         weights: weights by feature; {"rank": 1} keeps the order of the first pass.
         length_exponent: exponent e of the `lm` feature's divisor, `tokens` ** e.
-        posterior_scale: factor of totals whose products are log-posteriors, up to a constant.
+        posterior_scale: scale of the posteriors, exp(scale · total) normalised over a list.
         metric: metric that the weights were tuned for.
         signature: settings of the metric, as sacrebleu writes them.
         models: language models of the features.
-        decision: `tuned` if the weights beat the first pass on held-out lists, else `first_pass`.
+        decision: `tuned` if the weights improve on the first pass on held-out lists, else `first_pass`.
         figures: scores from tuning, as in the reply of /v1/rerank/tune.
         created: time of tuning, ISO 8601 in UTC.
     """

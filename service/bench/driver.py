@@ -1,7 +1,7 @@
 """Execution of a load: probe the target, send requests on schedule, record the replies.
 
-The clock uses a system alarm, which is accurate to about ten microseconds; an event loop's timers count
-milliseconds. Garbage collection is disabled during a load, because a full collection delays every reply.
+The clock uses a system alarm, accurate to about ten microseconds; an event loop's timers have millisecond
+resolution. Garbage collection is disabled during a load, because a full collection delays every reply.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ _LEAST_WAIT_S = 1e-6  # 0 would disable the alarm
 class PreciseClock:
     """Clock for one sleeping task, woken by the system's alarm signal; works on the main thread only.
 
-    A sleeping thread that wakes the loop is worse: it is late by 0.1 ms instead of 0.03 ms, and waits twice for a
+    A sleeping thread that wakes the loop is worse: it wakes 0.1 ms late instead of 0.03 ms, and waits twice for a
     core on a busy machine.
     """
 
@@ -144,7 +144,7 @@ class LoadRun:
             elif reply.error is not None:
                 error = "stream", reply.error
         except TimeoutError:  # a subclass of OSError, so it comes first
-            error = TIMEOUT, f"no answer within {self._terms.timeout_s:g} s"
+            error = TIMEOUT, f"no reply within {self._terms.timeout_s:g} s"
         except ExchangeError as failure:
             error = failure.kind, str(failure)
         except OSError as failure:
@@ -222,10 +222,10 @@ def probe(target: Target, request: Request, timeout_s: float) -> None:
     try:
         reply = asyncio.run(send())
     except TimeoutError:
-        raise EngineError(f"{target_name} was not answered within {timeout_s:g} s") from None
+        raise EngineError(f"{target_name} got no reply within {timeout_s:g} s") from None
     except (ExchangeError, OSError) as error:
-        raise EngineError(f"{target_name} was not answered: {error}") from None
+        raise EngineError(f"{target_name} got no reply: {error}") from None
     if reply.error is not None:
-        raise EngineError(f"{target_name} failed in the middle: {reply.error}")
+        raise EngineError(f"{target_name} failed during the stream: {reply.error}")
     if not 200 <= reply.status < 300 and reply.status != HTTPStatus.TOO_MANY_REQUESTS:
-        raise EngineError(f"{target_name} was answered {reply.status}: {error_message(reply.body)}")
+        raise EngineError(f"{target_name} got status {reply.status}: {error_message(reply.body)}")

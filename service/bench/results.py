@@ -49,12 +49,12 @@ class Observation:
 
     @property
     def latency_s(self) -> float:
-        """Time from due to end."""
+        """Time from the due time to the end."""
         return self.ended_s - self.intended_s
 
     @property
     def ttft_s(self) -> float | None:
-        """Time from due to first token; None if none was streamed."""
+        """Time from the due time to the first token; None if none was streamed."""
         return self.token_times_s[0] - self.intended_s if self.token_times_s else None
 
     @property
@@ -176,7 +176,7 @@ def validity_problems(
     Args:
         recording: recording of the run.
         latency: latency of the replies.
-        lateness: time from due to start of requests in the generator.
+        lateness: time from a request's due time to its start in the generator.
     """
     found = []
     if latency is not None and lateness is not None:
@@ -212,8 +212,8 @@ class GeneratorFigures(BaseModel):
     """Figures of the generator itself.
 
     Attributes:
-        lateness_ms: time from due to start of requests.
-        connecting_ms: time from start to connection.
+        lateness_ms: time from a request's due time to its start.
+        connecting_ms: time from a request's start to its connection.
         waited_for_connection: number of requests that waited for a connection.
         cpu_share: CPU use as a share of one core.
     """
@@ -233,7 +233,7 @@ class LoadSummary(BaseModel):
         clients: number of clients of a closed loop.
         duration_s: length of the measurement.
         offered_per_s: requested rate, in requests per second; None in a closed loop.
-        sent_per_s: requests per second that were due, after random arrivals.
+        sent_per_s: requests due per second; differs from `offered_per_s` if arrivals are random.
         achieved_per_s: replies per second that arrived during the measurement.
         items_per_s: texts, candidates or contexts per second in these replies.
         tokens_per_s: tokens per second that arrived during the measurement.

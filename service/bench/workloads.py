@@ -52,7 +52,7 @@ def shuffled(texts: Sequence[str], seed: int) -> list[str]:
 
 
 def typed_prefixes(texts: Iterable[str]) -> Iterator[str]:
-    """Yield the prefixes that a user types of each text, each one word longer than the last."""
+    """Yield the prefixes of each text while a user types it, each one word longer than the last."""
     for text in texts:
         words = text.split()
         for end in range(1, max(len(words), 2)):
@@ -72,7 +72,7 @@ def candidate_variants(text: str, words: Sequence[str], count: int, generator: r
 
 _NUM_REQUESTS = range(100, 2049)
 _NUM_ITEMS = 10_000
-"""Number of items in all distinct requests, within the bounds of `_NUM_REQUESTS`; requests then repeat."""
+"""Total items of the distinct requests, within the bounds of `_NUM_REQUESTS`; after them, requests repeat."""
 _LIST_LENGTH = 100
 """Maximum candidates per list to re-rank."""
 _DEFAULT_ITEMS = {"next-token": 1, "score": 1, "rerank": _LIST_LENGTH}
@@ -127,7 +127,7 @@ def _bodies(
 
 
 def workload_requests(name: str, options: WorkloadOptions, count: int | None = None) -> list[Request]:
-    """Return the requests of a workload, distinct as far as the texts suffice.
+    """Return the requests of a workload, all distinct if there are enough texts.
 
     Args:
         name: name of the workload.

@@ -54,10 +54,10 @@ def score(
     texts: Annotated[
         list[str] | None, typer.Argument(help="Texts. Default: lines of standard input.")
     ] = None,
-    context: Annotated[str, typer.Option(help="Text before each text; not scored.")] = "",
+    context: Annotated[str, typer.Option(help="Context before each text; not scored.")] = "",
     bos: Annotated[bool, typer.Option(help="Begin with `<s>`.")] = True,
     eos: Annotated[bool, typer.Option(help="Score `</s>` at the end.")] = True,
-    detail: Annotated[Literal["none", "token", "word"], typer.Option(help="Detail of the report.")] = "none",
+    detail: Annotated[Literal["none", "token", "word"], typer.Option(help="Level of detail.")] = "none",
     published: PublishedModels,
     as_json: JsonOption = False,
 ) -> None:
@@ -84,22 +84,22 @@ class _GenerateOptions(NamedTuple):
         "sample"
     )
     max_tokens: Annotated[int, typer.Option(help="Maximum new tokens.")] = 64
-    temperature: Annotated[float, typer.Option(help="Flatter above 1, sharper below, greedy at 0.")] = 1.0
-    top_k: Annotated[int | None, typer.Option(help="Sample from the k likeliest. Default: all.")] = None
-    top_p: Annotated[float, typer.Option(help="Sample from the fewest tokens of this total mass.")] = 1.0
-    min_p: Annotated[float, typer.Option(help="Minimum probability relative to the likeliest token.")] = 0.0
+    temperature: Annotated[float, typer.Option(help="Sampling temperature; greedy at 0.")] = 1.0
+    top_k: Annotated[int | None, typer.Option(help="Sample from the k most probable. Default: all.")] = None
+    top_p: Annotated[float, typer.Option(help="Nucleus sampling: total probability of the tokens.")] = 1.0
+    min_p: Annotated[float, typer.Option(help="Minimum probability relative to the best token.")] = 0.0
     repetition_penalty: Annotated[float, typer.Option(help="Above 1, earlier tokens become less likely.")] = (
         1.0
     )
     n: Annotated[int, typer.Option("-n", help="Number of continuations, printed one after another.")] = 1
-    num_beams: Annotated[int | None, typer.Option(help="Beam size of strategy beam.")] = None
+    num_beams: Annotated[int | None, typer.Option(help="Number of beams, for strategy beam.")] = None
     length_penalty: Annotated[
         float, typer.Option(help="With beam: above 0 favours long continuations, below 0 short ones.")
     ] = 1.0
     bad_words: Annotated[
         list[str] | None, typer.Option("--bad-word", help="Never generate this; may be repeated.")
     ] = None
-    seed: Annotated[int | None, typer.Option(help="The same seed gives the same text.")] = None
+    seed: Annotated[int | None, typer.Option(help="Random seed; equal seeds give equal texts.")] = None
     stop: Annotated[list[str] | None, typer.Option(help="End before this string; may be repeated.")] = None
 
 
@@ -145,16 +145,16 @@ class _RerankOptions(NamedTuple):
         float | None, typer.Option(help="Divide lm by the number of tokens to this power [default: 0].")
     ] = None
     posterior_scale: Annotated[
-        float | None, typer.Option(help="Factor of the totals before the softmax to posteriors [default: 1].")
+        float | None, typer.Option(help="Scale of the totals in the posteriors' softmax [default: 1].")
     ] = None
     mbr: Annotated[
         Literal["wer", "chrf", "bleu"] | None,
-        typer.Option(help="Minimum Bayes risk: order by this metric, expected under the posteriors."),
+        typer.Option(help="Minimum Bayes risk: rank by the expectation of this metric."),
     ] = None
     confidences: Annotated[bool, typer.Option(help="Report a confidence per word of the best candidate.")] = (
         False
     )
-    detail: Annotated[Literal["none", "token", "word"], typer.Option(help="Detail of the report.")] = "none"
+    detail: Annotated[Literal["none", "token", "word"], typer.Option(help="Level of detail.")] = "none"
     bos: Annotated[bool, typer.Option(help="Begin with `<s>`.")] = True
     eos: Annotated[bool, typer.Option(help="Score `</s>` at the end.")] = True
     drop_duplicates: Annotated[bool, typer.Option(help="Omit candidates with equal text.")] = False
@@ -182,8 +182,8 @@ def rerank(
 ) -> None:
     """Re-rank the candidates of n-best lists; print one list per line, as JSON.
 
-    A file's feature that has the name of a computed one, such as Moses' lm, is renamed old_lm. With references, the
-    word error rates before and after go to standard error.
+    A feature with the name of a computed one gets the prefix old_: Moses' lm becomes old_lm. With references, the
+    word error rates before and after are printed to standard error.
     """
     from models.reranking.features import is_reserved
     from service.local import ask
@@ -259,7 +259,7 @@ def check(
     min_precision: Annotated[
         float | None,
         typer.Option(
-            help="Instead of --threshold: precision to reach, by the figures that `evaluate` saved."
+            help="Instead of --threshold: target precision, by the calibration that `evaluate` saved."
         ),
     ] = None,
     max_suggestions: Annotated[int, typer.Option(help="Maximum suggestions per word.")] = 5,
@@ -267,8 +267,8 @@ def check(
         Path | None,
         typer.Option(help="File of correct words, one per line; weights after a tab are ignored."),
     ] = None,
-    error_rate: Annotated[float, typer.Option(help="Prior share of wrong words.")] = 0.01,
-    max_edits: Annotated[int, typer.Option(help="Maximum wrong letters per word: 1 or 2.")] = 2,
+    error_rate: Annotated[float, typer.Option(help="Prior probability that a word is wrong.")] = 0.01,
+    max_edits: Annotated[int, typer.Option(help="Maximum edits per word: 1 or 2.")] = 2,
     published: PublishedModels,
     as_json: JsonOption = False,
 ) -> None:
@@ -335,7 +335,7 @@ def complete(
     texts: Annotated[list[str], typer.Argument(help="Texts to complete, as typed up to the caret.")],
     limit: Annotated[int, typer.Option(help="Maximum completions per text.")] = 10,
     max_words: Annotated[int, typer.Option(help="Maximum words per completion.")] = 1,
-    min_probability: Annotated[float, typer.Option(help="Minimum probability.")] = 0.0,
+    min_probability: Annotated[float, typer.Option(help="Minimum probability of a completion.")] = 0.0,
     rank: Annotated[
         Literal["probability", "savings"],
         typer.Option(help="Sort key: the probability, or the probability times the characters saved."),
@@ -349,12 +349,12 @@ def complete(
         typer.Option(help="File of additional words, one per line, with an optional weight after a tab."),
     ] = None,
     blocklist: Annotated[Path | None, typer.Option(help="File of words to exclude, one per line.")] = None,
-    user_weight: Annotated[float, typer.Option(help="Share of the dictionary in the probabilities.")] = 0.2,
+    user_weight: Annotated[float, typer.Option(help="Weight of the dictionary in the probabilities.")] = 0.2,
     max_steps: Annotated[int, typer.Option(help="Maximum model evaluations for the search.")] = 128,
     published: PublishedModels,
     as_json: JsonOption = False,
 ) -> None:
-    """Complete a text's last word, or predict the next one; exact over all tokenizations of a word."""
+    """Complete the last word of a text, or predict the next; exact over all tokenisations of a word."""
     from service.console.tables import show_completions
     from service.local import ask
 

@@ -62,7 +62,7 @@ def bench(
         int | None, typer.Option("--requests", min=1, help="Instead of --duration: measured requests.")
     ] = None,
     warmup: Annotated[
-        str, typer.Option(metavar="TIME", help="Length of the unmeasured load before the measurement.")
+        str, typer.Option(metavar="TIME", help="Length of the warm-up before the measurement.")
     ] = "2s",
     connections: Annotated[
         int,
@@ -70,7 +70,7 @@ def bench(
             "--connections", min=1, help="Open loop: maximum open connections; further requests queue."
         ),
     ] = 512,
-    timeout: Annotated[str, typer.Option(metavar="TIME", help="Timeout of a request.")] = "60s",
+    timeout: Annotated[str, typer.Option(metavar="TIME", help="Timeout per request.")] = "60s",
     key: Annotated[
         str | None, typer.Option(envvar="GRAMOPHONE_API_KEY", help="API key, sent as a bearer token.")
     ] = None,
@@ -148,6 +148,6 @@ def bench(
     else:
         print_load(summary, load)
     if not summary.answered:
-        problem = "nothing was answered" if summary.requests else "replies to the warm-up took all the time"
+        problem = "no request got a reply" if summary.requests else "the warm-up requests took all the time"
         typer.echo(f"gramophone: {problem}", err=True)
         raise typer.Exit(EXIT_FAILED)

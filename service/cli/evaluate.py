@@ -33,7 +33,7 @@ def evaluate(
     *,
     task: Annotated[
         Literal["perplexity", "autocomplete", "check"],
-        typer.Option(help="Perplexity; keystrokes that completions save; or detection of inserted errors."),
+        typer.Option(help="Perplexity; keystroke savings of completions; or detection of inserted errors."),
     ] = "perplexity",
     corpus: Annotated[
         list[Path] | None,
@@ -44,7 +44,7 @@ def evaluate(
         typer.Option(help="Fresh state per line; state carried across lines; or documents in windows."),
     ] = "sentence",
     unit: Annotated[
-        Literal["line", "paragraph"], typer.Option(help="Unit of the files that is one sentence.")
+        Literal["line", "paragraph"], typer.Option(help="Sentences: one per line, or split from paragraphs.")
     ] = "line",
     window: Annotated[
         int, typer.Option(min=1, help="Tokens per window of a document.")
@@ -63,8 +63,8 @@ def evaluate(
         int | None,
         typer.Option(
             min=1,
-            help="Maximum predictions for the means of --detail and --against [4096]; else words to type [2000], or "
-            "words to check per kind of error [5000].",
+            help="Predictions averaged by --detail and --against [4096]; autocomplete: words to type [2000]; "
+            "check: words per kind of error [5000].",
         ),
     ] = None,
     overlap: Annotated[
@@ -75,23 +75,23 @@ def evaluate(
         bool,
         typer.Option(
             "--dynamic",
-            help="Dynamic evaluation: a float32 copy of a neural model trains on the text as it reads it.",
+            help="Dynamic evaluation: a float32 copy of a neural model learns from the text after scoring it.",
         ),
     ] = False,
     report: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="Autocomplete: HTML page with curves.")
+        Path | None, typer.Option(metavar="FILE.html", help="Autocomplete: HTML report to write.")
     ] = None,
     kinds: Annotated[
         list[str] | None,
         typer.Option(
-            help="Check: kind of inserted errors: real_word, non_word or space; may be repeated. Default: all."
+            help="Check: kind of error to insert: real_word, non_word or space; may be repeated. Default: all."
         ),
     ] = None,
     save_calibration: Annotated[
         bool,
         typer.Option(
             "--save-calibration",
-            help="Check: save the precision of each threshold, which /v1/check needs for `precision`.",
+            help="Check: save the precision at each threshold, which `precision` in /v1/check requires.",
         ),
     ] = False,
     published: PublishedModels,
@@ -116,11 +116,11 @@ def evaluate(
         if name not in _TASK_OPTIONS[task]:
             fitting = [owner for owner, own in _TASK_OPTIONS.items() if name in own]
             raise InvalidInputError(
-                f"--{name} goes with --task {' or '.join(fitting)}, the task is {task}",
+                f"--{name} requires --task {' or '.join(fitting)}; the task is {task}",
                 parameter=name.replace("-", "_"),
             )
     if task == "perplexity" and sample is not None and not detail and against is None:
-        raise InvalidInputError("--sample needs --detail or --against", parameter="sample")
+        raise InvalidInputError("--sample requires --detail or --against", parameter="sample")
     common: dict[str, Any] = {"corpus": corpus or (), **published._asdict()}
     if sample is not None:
         common["sample"] = sample

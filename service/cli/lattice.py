@@ -54,13 +54,13 @@ def lattice(
         int,
         typer.Option(
             min=0,
-            help="Neural models: histories with this many equal last words are merged; 0 compares all words.",
+            help="Neural models: merge hypotheses with this many equal last words; 0 compares all words.",
         ),
     ] = 4,
     no_word: Annotated[
         list[str] | None,
         typer.Option(
-            help="Label without a word, in addition to `!NULL`, `<eps>` and similar; may be repeated."
+            help="Label that is not a word, in addition to `!NULL`, `<eps>` and similar; may be repeated."
         ),
     ] = None,
     output: Annotated[
@@ -77,10 +77,10 @@ def lattice(
     reference_layout: ReferenceLayoutOption = None,
     published: PublishedModels,
 ) -> None:
-    """Rescore lattices with a language model, which replaces the one of the first pass.
+    """Rescore lattices with a language model in place of the first pass's model.
 
     Features of a word string are am and old_lm, the lattice's acoustic and language model scores; lm, its natural-log
-    probability by the model, including the end of sentence; words and unk, its numbers of words and unknown tokens.
+    probability by the model, including the end of sentence; words and unk, the numbers of its words and unknown tokens.
     The best string has the largest weighted sum. With references, the word error rates of the best strings and of the
     lattices' oracle paths go to standard error.
     """
@@ -104,7 +104,7 @@ def lattice(
     check_output_format(output_format)
     if output_format in LATTICE_FORMATS and references:
         raise InvalidInputError(
-            "--references goes with n-best lists, not with lattices", parameter="references"
+            "--references applies to n-best lists, not to lattices", parameter="references"
         )
     compared = ReferenceComparison(references or (), reference_layout)
     loaded = published.load(model)

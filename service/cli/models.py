@@ -23,7 +23,7 @@ models_app = typer.Typer(
 )
 
 
-_RESTORE_OUTCOMES = {"restored": "restored", "kept": "differs and was kept", "same": "was here already"}
+_RESTORE_OUTCOMES = {"restored": "restored", "kept": "differs and was kept", "same": "already present"}
 
 
 @models_app.command("list")
@@ -61,7 +61,7 @@ def models_verify(
 
     failed = False
     for address, problem in inventory.verify_versions(registry, model, device=device):
-        typer.echo(f"{address}: {problem or 'good'}")
+        typer.echo(f"{address}: {problem or 'ok'}")
         failed |= problem is not None
     if failed:
         raise typer.Exit(EXIT_FAILED)
@@ -81,19 +81,19 @@ def models_promote(
     store = open_registry(registry)
     version = store.resolve(model)
     store.set_alias(version.name, alias, version.number)
-    typer.echo(f"{version.name}@{alias} is {version.address} now")
+    typer.echo(f"{version.name}@{alias} now points to {version.address}")
 
 
 @models_app.command("default")
 def models_default(
     name: Annotated[
-        str | None, typer.Argument(help="New default; without it, the current default is shown.")
+        str | None, typer.Argument(help="New default. Without it, print the current default.")
     ] = None,
     registry: RegistryOption = DEFAULT_REGISTRY,
 ) -> None:
-    """Show or set the default model, which answers requests that name no model.
+    """Show or set the default model, which is used by requests that name no model.
 
-    Running services follow the change, except those with GRAMOPHONE_DEFAULT_MODEL.
+    Running services follow the change, unless GRAMOPHONE_DEFAULT_MODEL is set.
     """
     from models.checkpoint.manifest import check_name, choose_default
     from models.checkpoint.registry import open_registry
@@ -146,11 +146,11 @@ def models_restore(
 @models_app.command("sweep")
 def models_sweep(
     older_than_days: Annotated[
-        float, typer.Option(min=0.0, help="Minimum age of removed files; newer ones may still be in use.")
+        float, typer.Option(min=0.0, help="Minimum age of removed files; newer files may still be in use.")
     ] = 7.0,
     registry: RegistryOption = DEFAULT_REGISTRY,
 ) -> None:
-    """Remove leftover files of interrupted publishers and deleted versions."""
+    """Remove files left by interrupted publications and deleted versions."""
     from models.checkpoint.registry import open_registry
 
     removed = open_registry(registry).sweep(older_than_s=older_than_days * 86_400)
@@ -181,22 +181,22 @@ def import_arpa(
     file: Annotated[Path, typer.Argument(help="ARPA file of any toolkit, also .gz, .xz or .zst.")],
     name: Annotated[str, typer.Option(help="Name to publish the model under.")],
     corpus: Annotated[
-        list[Path] | None, typer.Option(help=f"{CORPUS_HELP} Held-out text to report figures on.")
+        list[Path] | None, typer.Option(help=f"{CORPUS_HELP} Held-out text to evaluate on.")
     ] = None,
     lowercase: Annotated[
         bool, typer.Option("--lowercase", help="Lower-case input, for a model of lower-cased text.")
     ] = False,
     prune_entropy: Annotated[
         float,
-        typer.Option(help="Drop n-grams whose removal raises perplexity by a smaller share, such as 1e-8."),
+        typer.Option(help="Drop n-grams whose removal raises perplexity by less than this, such as 1e-8."),
     ] = 0.0,
     quantize_bits: Annotated[
-        int | None, typer.Option(metavar="8", help="Bits per stored probability and back-off.")
+        int | None, typer.Option(metavar="8", help="Bits per stored probability and back-off. Default: 32.")
     ] = None,
     registry: RegistryOption = DEFAULT_REGISTRY,
     as_json: JsonOption = False,
 ) -> None:
-    """Publish the n-gram model of an ARPA file; white space separates its words."""
+    """Publish the n-gram model of an ARPA file; its tokenizer splits at white space."""
     from service.console.evaluation import show_import
     from training.arpa import run_import_arpa
 

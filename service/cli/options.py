@@ -1,4 +1,4 @@
-"""Shared options of commands, n-best lists and models by these options, and JSON output."""
+"""Options shared by commands, the lists and models that they select, and JSON output."""
 
 import inspect
 import json
@@ -31,7 +31,7 @@ RegistryOption = Annotated[
     ),
 ]
 ModelArgument = Annotated[str, typer.Argument(help="Model: NAME, NAME@7 or NAME@champion.")]
-DeviceOption = Annotated[str, typer.Option(help="cpu, cuda, cuda:1 or auto.")]
+DeviceOption = Annotated[str, typer.Option(help="Device: cpu, cuda, cuda:1 or auto.")]
 PrecisionOption = Annotated[
     str, typer.Option(help="Precision of neural networks: float32, int8 (CPU only), or auto, as served.")
 ]
@@ -51,7 +51,7 @@ _FORMATS = ", ".join(FORMAT_NAMES)
 ReferencesOption = Annotated[
     list[Path] | None,
     typer.Option(
-        help="References: by id if lines have ids (id and tab, Kaldi's text, sclite's trn, a manifest), else one line "
+        help="References, by id if lines have ids (id and tab, Kaldi's text, sclite's trn, a manifest), else one line "
         "per list in order; may be repeated."
     ),
 ]
@@ -75,7 +75,7 @@ def valid_items(items: Iterator[T | BadLine], file: str) -> Iterator[T]:
             yield item
     line_warnings.warn_rest(file, "more bad lines")
     if line_warnings.count and not any_good:
-        raise FormatError(file, "has no list that can be read", hint="is --format right?")
+        raise FormatError(file, "has no readable list", hint="check --format")
 
 
 class ListSource(NamedTuple):
@@ -193,11 +193,11 @@ def convert(
             help="File to write (compressed if it ends in .gz, .xz, .zst); a folder for SRILM and Kaldi; - prints."
         ),
     ],
-    output_format: Annotated[str, typer.Option(help="Format to write, as for --format.")] = "jsonl",
+    output_format: Annotated[str, typer.Option(help="Format to write; see --format.")] = "jsonl",
 ) -> None:
     """Write lists in another format; omit and report fields that the format cannot represent.
 
-    Scores become natural logarithms, larger is better. am is the acoustic score, old_lm the old language model's
+    Scores become natural logarithms; larger is better. am is the acoustic score, old_lm the old language model's
     score, and score the total of the first pass.
     """
     from models.reranking.formats.reader import format_by_name
@@ -214,7 +214,7 @@ def convert(
     destination = binary_stream(sys.stdout, "output") if target == "-" else Path(target)
     write_lists(watched(source.lists()), destination, output_format)
     if lost:
-        typer.echo(f"note: format {output_format} has no place for {', '.join(sorted(lost))}", err=True)
+        typer.echo(f"note: format {output_format} cannot represent {', '.join(sorted(lost))}", err=True)
 
 
 @lists_app.command()

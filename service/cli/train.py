@@ -52,7 +52,7 @@ def train(
             "which is then held out."
         ),
     ] = None,
-    test: Annotated[list[Path] | None, typer.Option(help="Test text to report figures of.")] = None,
+    test: Annotated[list[Path] | None, typer.Option(help="Test text to evaluate on.")] = None,
     assignments: Annotated[
         list[str] | None,
         typer.Option(
@@ -89,7 +89,7 @@ def train(
 ) -> None:
     """Train a model from a recipe and publish it as a new version.
 
-    Recipes in the package: ngram, feed-forward, elman, lstm, gru, mingru (one family each), awd-lstm,
+    Built-in recipes: ngram, feed-forward, elman, lstm, gru, mingru (one family each), awd-lstm,
     mixture, ngram-mixture, quickstart, cpu-30min, gpu-20min.
     """
     from service.console.evaluation import show_training

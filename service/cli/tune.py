@@ -41,16 +41,16 @@ class _TuneOptions(NamedTuple):
     ] = None
     length_exponents: Annotated[
         str,
-        typer.Option(help="Powers of the length to try as divisors of lm; on a tie, the first wins."),
+        typer.Option(help="Length exponents of lm to try; on a tie, the first wins."),
     ] = "0,1"
     folds: FoldsOption = 2
     seed: SeedOption = 0
     restarts: Annotated[int, typer.Option(help="Random starts per search.")] = 8
-    resamples: Annotated[int, typer.Option(help="Resamples; their best weights are averaged.")] = 12
+    resamples: Annotated[int, typer.Option(help="Resamples whose best weights are averaged.")] = 12
     max_p_value: Annotated[
         float,
         typer.Option(
-            help="Maximum p-value of the gain, otherwise the first pass is kept; 1 accepts any gain."
+            help="Maximum p-value of the gain; above it, the first pass is kept. 1 accepts any gain."
         ),
     ] = 0.2
     bootstrap_samples: Annotated[int, typer.Option(help="Bootstrap resamples for the p-value.")] = 1000

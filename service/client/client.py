@@ -261,7 +261,7 @@ class _HttpClient(Generic[H, T]):
     def next_token(
         self, context: Contexts, *, top_k: int = 10, entropy: bool = True, model: str | None = None
     ) -> Call[NextTokenReply]:
-        """Return the most probable tokens after each context; faster with large vocabularies without entropy."""
+        """Return the most probable tokens after each context; with large vocabularies, `entropy=False` is faster."""
         body = {"context": context, "top_k": top_k, "entropy": entropy, "model": model}
         return _post("/v1/next-token", NextTokenReply, body)
 

@@ -34,7 +34,7 @@ class LoadProgress(ProgressLine):
         errors = f", {', '.join(sorted(recording.examples))}" if recording.examples else ""
         done = round(share * _BAR_WIDTH)
         bar = f"{'━' * done}{'╌' * (_BAR_WIDTH - done)} " if self.on_terminal else ""
-        self.write(f"{bar}{load_name(recording.load)}: {share:4.0%}{left} · {count:,} answers{errors}")
+        self.write(f"{bar}{load_name(recording.load)}: {share:4.0%}{left} · {count:,} replies{errors}")
 
 
 def print_load(summary: LoadSummary, load: Load) -> None:

@@ -145,7 +145,7 @@ def show_check_evaluation(result: Mapping[str, Any]) -> None:
         _console.print()
         _console.print(_by_threshold(result["thresholds"]))
     if result["calibration_saved"]:
-        _console.print("\nsaved: /v1/check takes a precision now")
+        _console.print("\nsaved: /v1/check now accepts `precision`")
     notes = (
         "\nthreshold: best F0.5 on one half of the lines; figures on the other half"
         "\nby surprisal: baseline, a word's surprisal given the words before it; gain: relative F0.5 over it"
@@ -307,7 +307,7 @@ def show_export(result: dict[str, Any]) -> None:
     )
     if result["escaped_words"]:
         _console.print(
-            f"note: {result['escaped_words']:,} words have white space in them or are spelled like control tokens; "
+            f"note: {result['escaped_words']:,} words contain white space or are spelled like control tokens; "
             "all words are written with % escapes, as a comment in the file explains"
         )
     if result["log_zero"] is not None:
@@ -321,7 +321,7 @@ def show_export(result: dict[str, Any]) -> None:
 
 
 class TuningProgress(ProgressLine):
-    """Progress of tuning and time left of the current kind of work, as each kind has its own speed."""
+    """Progress of tuning, with the time left for the current kind of work, because speeds differ."""
 
     def __init__(self) -> None:
         super().__init__()

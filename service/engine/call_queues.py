@@ -41,7 +41,7 @@ class SliceSize(NamedTuple):
 
     Attributes:
         seconds: target duration.
-        min_tokens: minimum number of tokens; a network reads few tokens hardly faster than many.
+        min_tokens: minimum number of tokens; a network takes nearly as long for fewer.
     """
 
     seconds: float

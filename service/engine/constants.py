@@ -17,7 +17,7 @@ BULK_JOBS_AT_ONCE = 16
 """Maximum number of bulk jobs with a pending call: enough to fill slices, few enough to bound memory."""
 
 MIN_SLICE_TOKENS, MIN_BULK_SLICE_TOKENS = 256, 16
-"""Minimum tokens of a slice; a network reads few tokens hardly faster than many."""
+"""Minimum tokens of a slice; a network takes nearly as long for fewer."""
 
 MIN_LATE_TOKENS = 1024
 """Minimum token count of a bulk job in the computation of its lateness."""
@@ -25,13 +25,13 @@ MIN_LATE_TOKENS = 1024
 
 # bench_heavy_company
 STRIDE_TOKENS = 8
-"""Approximate tokens per text and slice; fewer would leave more texts incomplete and hardly help the model."""
+"""Approximate tokens per text and slice; fewer would leave more texts incomplete for little gain in speed."""
 
 SHORT_READ_TOKENS = 8
-"""Maximum size of an urgent read of a network: about the tokens of a keystroke or a word."""
+"""Maximum tokens of an urgent read by a network: about a keystroke or a word."""
 
 SHORT_LOOKUP_TOKENS = 4096
-"""Maximum size of an urgent read of an n-gram model; a few milliseconds of work."""
+"""Maximum tokens of an urgent read by an n-gram model: a few milliseconds of work."""
 
 
 # bench_capacity

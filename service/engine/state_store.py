@@ -236,7 +236,7 @@ class StateStore:
                 f"{parameter} was a state of {address}, which has been unloaded", parameter=parameter
             )
         return UnknownStateError(
-            f"{parameter} leads to no state: it was freed, or not used for {self._ttl_s:g} s, or never was",
+            f"{parameter} is no stored state: it was freed, was not used for {self._ttl_s:g} s, or never existed",
             parameter=parameter,
         )
 
@@ -244,8 +244,8 @@ class StateStore:
         form = _HANDLE.fullmatch(handle)
         if form is not None and form["process"] != self._process:
             raise StateElsewhereError(
-                f"{parameter} is stored by the process {form['process']}, and this is {self._process}: send requests "
-                "with a state to the process that its handle begins with",
+                f"{parameter} is stored by the process {form['process']}, and this is {self._process}: send "
+                "requests with this state to the process that its handle names",
                 parameter=parameter,
             )
 

@@ -1,4 +1,4 @@
-"""Adapters of a served model for pyctcdecode and for torchaudio's CTC decoder (flashlight's).
+"""Adapters of a served model for pyctcdecode and for torchaudio's CTC decoder (flashlight).
 
 With pyctcdecode:
 
@@ -56,7 +56,7 @@ class PyCTCDecodeLM:
         unk_score_offset: offset of an unknown word, in base 10, before the weight `alpha`.
         score_boundary: true to begin texts with `<s>`, and to score `</s>` after them.
         order: order of the model in words; beams that differ only in earlier words may be merged.
-        companions: maximum recently used words scored together with each new word.
+        companions: maximum number of recently used words scored with each new word.
 
     Every method raises GramophoneError.
     """
@@ -98,7 +98,7 @@ class PyCTCDecodeLM:
         return self.unk_score_offset * max(len(partial_token) / _USUAL_LENGTH, 1.0)
 
     def score(self, prev_state: WordNode, word: str, is_last_word: bool = False) -> tuple[float, WordNode]:
-        """Return the weighted score of a word, plus the end's after the last word, and the next state."""
+        """Return the weighted score of a word, after the last word including the end, and the next state."""
         eos = is_last_word and self.score_boundary
         if not word:  # a recording may end with a space; its last word is already scored
             return self.alpha * (self._tree.end(prev_state) if eos else 0.0), prev_state
@@ -117,12 +117,12 @@ class PyCTCDecodeLM:
                 setattr(self, name, params[name])
 
     def save_to_dir(self, filepath: str) -> NoReturn:
-        """Raise an error: the model stays with the service.
+        """Raise an error: the model is stored by the service.
 
         Raises:
             NotImplementedError: always.
         """
-        raise NotImplementedError(f"cannot save to {filepath}: the model is at the service")
+        raise NotImplementedError(f"cannot save to {filepath}: the service stores the model")
 
     @classmethod
     def load_from_dir(cls, filepath: str) -> Self:
@@ -131,7 +131,7 @@ class PyCTCDecodeLM:
         Raises:
             NotImplementedError: always.
         """
-        raise NotImplementedError(f"cannot load from {filepath}: the model is at the service")
+        raise NotImplementedError(f"cannot load from {filepath}: the service stores the model")
 
     def close(self) -> None:
         """Free the states that the decoder has dropped."""
@@ -160,7 +160,7 @@ class TorchaudioLM:
         model: address of the model; None for the service's default.
         context: text spoken before each recording.
         log10: true for scores in base 10, like those of the decoder's own KenLM, to reuse its weights.
-        companions: maximum recently used words scored together with each new word.
+        companions: maximum number of recently used words scored with each new word.
 
     Every method raises GramophoneError.
     """

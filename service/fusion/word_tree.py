@@ -134,7 +134,7 @@ class WordNode:
     Attributes:
         said: estimate of its last word.
         eos_logprob: natural logarithm of the probability of `</s>` after it; None until requested.
-        held: handle of its state; None if the service has no state of it.
+        held: handle of its state; None if the service has none.
         origin: for a text without a state, the text before the last word, and that word.
         children: longer texts by their last word, with states in the service.
         estimates: estimates of other next words, by word.
@@ -201,7 +201,7 @@ class WordTree(_StateTree):
         model: address of the model; None for the service's default.
         context: text before every text of the tree.
         words: words scored together at the start of a text, when first needed.
-        companions: maximum recently used other words scored in a request for one word.
+        companions: maximum number of other, recently used words scored in a request for one word.
 
     Every method raises GramophoneError.
     """

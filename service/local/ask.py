@@ -136,7 +136,7 @@ def model_loader(load: Callable[[str], LoadedModel]) -> Callable[[str | None], L
     @cache
     def loaded(address: str | None) -> LoadedModel:
         if address is None:
-            raise InvalidInputError("name the model", parameter="model")
+            raise InvalidInputError("model is missing; give its name", parameter="model")
         return load(address)
 
     return loaded

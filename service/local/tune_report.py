@@ -219,7 +219,7 @@ def tuning_page(title: str, tuned: TuningOutcome, reply: TuneReply) -> bytes:
 def _models(reply: TuneReply) -> str:
     extra = [f"{name}: {address}" for name, address in reply.models.items()]
     named = [*([reply.model] if reply.model else []), *extra]
-    return f"Models: {', '.join(named)}." if named else "No model scored."
+    return f"Models: {', '.join(named)}." if named else "No model was used."
 
 
 def _summary(reply: TuneReply, num_changed: int) -> list[tuple[str, str]]:

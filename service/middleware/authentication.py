@@ -112,7 +112,7 @@ class Authentication:
             return ("scope", _ADMIN_WITHOUT_KEYS) if is_admin else None
         presented = presented_key(scope)
         if not presented:
-            return "missing", "a key is needed, as `Authorization: Bearer KEY`"
+            return "missing", "a key is required: send `Authorization: Bearer KEY`"
         key = self._keys.find(presented)
         if key is None:
             return "unknown", "the key is unknown to this service"

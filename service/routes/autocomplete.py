@@ -60,7 +60,7 @@ _CACHED_BODY_BYTES = 4096
 async def complete(request: Request) -> Response:
     """Complete the word being typed, or predict the next word or phrase.
 
-    Probabilities are exact: they sum over all tokenizations of a word, as far as `max_steps` allows. A newer request
+    Probabilities are exact: they sum over all tokenisations of a word, as far as `max_steps` allows. A newer request
     of the same `session` cancels older ones.
     """
     services = services_of(request)

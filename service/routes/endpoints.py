@@ -42,12 +42,12 @@ EVENTS_TYPE, BINARY_TYPE = "text/event-stream", "application/octet-stream"
 TAGS: Mapping[str, str] = {
     "Predict": "Next tokens: the most probable ones, or the complete distribution.",
     "Score": "Probabilities of texts.",
-    "Re-rank": "The order of candidates, and tuning of feature weights.",
+    "Re-rank": "Re-ranking of candidates, and tuning of feature weights.",
     "Generate": "Continuations of texts.",
-    "Complete": "Autocomplete, and the words of its users.",
+    "Complete": "Autocomplete, and the words that users have accepted.",
     "Check": "Probable errors in texts, and quality of texts.",
     "States": "Stored model states, for decoders with their own search.",
-    "OpenAI": "OpenAI's completions API, for its clients.",
+    "OpenAI": "OpenAI's completions API, for existing clients.",
     "Tokenise": "Conversion between text and tokens.",
     "Models": "The served models and their files.",
     "Admin": "Models, aliases and profiles; requires a key with the scope `admin`.",
@@ -282,12 +282,12 @@ Small language models over HTTP: next tokens, probabilities of texts, the best o
 - **Limits**: requests over a limit get status 400, 408, 413, 415, 429, 431 or 503, with `Retry-After` if a retry can
   succeed.
 - **JSON lines**: if an endpoint accepts `application/x-ndjson`, options are in the query string, and the reply has a
-  line per line of the body, in order; an invalid line fails alone, with `error` in its reply line.
+  line per line of the body, in order; an invalid line only affects its own reply line, which has `error`.
 """
 """Description of the API, in Markdown."""
 
 _NO_KEY = ErrorBody(
-    "a key is needed, as `Authorization: Bearer KEY`", "authentication_error", None, "invalid_api_key"
+    "a key is required: send `Authorization: Bearer KEY`", "authentication_error", None, "invalid_api_key"
 )
 _EXAMPLE_ERRORS = (
     _NO_KEY,
@@ -300,9 +300,9 @@ _EXAMPLE_ERRORS = (
                 parameter="model",
             ),
             ModelNotFoundError("there is no model 'nobody'; this service has: lstm@1, mixture@1, ngram@1"),
-            OverloadedError("1024 requests are queued or under way, as many as this service takes"),
+            OverloadedError("1024 requests are queued or running, the maximum of this service"),
             NotReadyError("model mixture@1 is still being loaded"),
-            DeadlineExceededError("the request was not done within its 100 ms"),
+            DeadlineExceededError("the request did not finish within 100 ms"),
         ),
     ),
 )

@@ -52,7 +52,7 @@ async def list_models(request: Request) -> Response:
 
 @router.endpoint("GET", "/v1/models/{address:path}", tag="Models", reply=ModelCard)
 async def get_model(request: Request, address: AddressInPath) -> Response:
-    """Describe one model: `name`, `name@7` or `name@champion`."""
+    """Describe one model, addressed as `name`, `name@7` or `name@champion`."""
     host = services_of(request).host
     return json_response(model_card(host, host.find(address)))
 
@@ -66,7 +66,7 @@ async def list_profiles(request: Request) -> Response:
 
 @_admin("GET", "/admin/profiles/{name}", reply=Profile)
 async def read_profile(request: Request, name: _ProfileName) -> Response:
-    """Return a profile: weights, the settings of their tuning, and their held-out figures."""
+    """Return a profile: its weights, tuning settings and held-out figures."""
     profile = await asyncio.to_thread(services_of(request).profiles.read, name)
     return json_response(profile)
 
@@ -194,7 +194,7 @@ async def _from_registry(host: ModelHost, query: Callable[[Registry], R]) -> R:
     tag="Health",
     scope=None,
     reply=Health,
-    statuses={503: "a model computation hangs; replace the process"},
+    statuses={503: "a model computation hangs; restart the process"},
 )
 async def live(request: Request) -> Response:
     """Report liveness: status 503 once a model computation hangs, which only a restart resolves."""
@@ -214,8 +214,8 @@ async def live(request: Request) -> Response:
 async def ready(request: Request) -> Response:
     """Report readiness for requests.
 
-    The status is 200 from the time when every model named at start has loaded or failed, and the default model has
-    loaded, until shutdown. Loading of later versions does not change it, because the old versions still serve.
+    The status is 200 once every model named at start has loaded or failed and the default model has loaded, until
+    shutdown. Loading a later version does not change it, because the old version still serves.
     """
     services = services_of(request)
     status = readiness(services.host, services.reloader, services.engine.scheduler)

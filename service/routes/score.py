@@ -174,10 +174,10 @@ async def rate_texts(request: Request) -> Response:
 async def next_token(request: Request) -> Response:
     """Rank the most probable next tokens, or words, after each context.
 
-    A word's probability sums over all its tokenizations, up to a token that ends the word; `unexplored_mass` is the
+    A word's probability sums over all its tokenisations, up to a token that ends the word; `unexplored_mass` is the
     probability for which no word was found.
 
-    With `Accept: application/octet-stream`, the reply is every log-probability instead: little-endian float32
+    With `Accept: application/octet-stream`, the reply has every log-probability instead: little-endian float32
     [B, V], row by row; the header `x-shape` is `B,V`, and `x-model` is the model's address.
     """
     services = services_of(request)

@@ -59,7 +59,7 @@ async def open_(request: Request) -> Response:
     """Store the model state after each context, and return handles to the states.
 
     A handle is valid for requests with the same API key until it is freed, expires without use, or its model is
-    unloaded. It stays bound to the version that read the context, even if its address changes meaning.
+    unloaded. It stays bound to the version that read the context, even if the address later points to another version.
     """
     services = services_of(request)
     body = await request.body()

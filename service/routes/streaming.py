@@ -158,7 +158,7 @@ def write_lines(
     write: Callable[[T], Iterable[bytes]],
     size: Callable[[L], int],
 ) -> Work[bytes, None]:
-    """Process lines batch by batch; each event is complete lines, so a later error gets its own line."""
+    """Process lines batch by batch; each event consists of complete lines, so a later error gets its own line."""
     while batch := (yield from read_batch(lines, size)):
         written = bytearray()
         for outcome in (yield from answer(batch)):

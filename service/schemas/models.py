@@ -285,7 +285,7 @@ class ProfileBody(WireModel):
     models: list[ProfileModel] = Field(default_factory=list)
     """Models of requests that name the profile but no model."""
     decision: Literal["tuned", "first_pass"] = "tuned"
-    """`tuned` if the weights beat the first pass on held-out lists, else `first_pass`."""
+    """`tuned` if the weights improve on the first pass on held-out lists, else `first_pass`."""
     figures: dict[str, Any] = Field(default_factory=dict)
     """Metric values of the tuning."""
     created: str = ""

@@ -137,8 +137,8 @@ class WordSurprisal:
         text: the word.
         surprisal_bits: −log2 of the word's probability given the preceding text, summed over its tokens; a
             word includes the space before it, not the one after it, as in the `words` of /v1/score.
-        known: true if a token of the model spells the word (with a character model: if it has all its
-            characters), or the request's dictionary contains it.
+        known: true if the word is a token of the model (for a character model: if all its characters are) or
+            in the request's dictionary.
     """
 
     start: int
@@ -155,7 +155,7 @@ class SuggestedText:
     Attributes:
         text: the corrected text.
         probability: probability of the correction, given the text on both sides.
-        gain_bits: increase of the text's log2 probability by the language model alone.
+        gain_bits: increase of the text's log2 probability under the language model alone.
         edits: number of changed letters.
     """
 
@@ -192,9 +192,9 @@ class CheckReply:
 
     Attributes:
         model: address of the model version, such as `lstm@3`.
-        threshold: minimum probability of an error that was in effect.
-        precision: share of issues that were errors at this threshold when the model was calibrated; null if
-            it was not.
+        threshold: minimum error probability in effect.
+        precision: share of issues that were errors at this threshold when the model was calibrated; null
+            without calibration.
         words: all words of the text.
         issues: probable errors.
         surprisal_bits: surprisal of the text in bits, line ends included.
@@ -221,7 +221,7 @@ class TextQualityResult:
         bits_per_word: bits per word, `</s>` counted as one word; null if a probability is zero.
         bits_per_byte: bits per byte of the text in UTF-8; null if a probability is zero.
         perplexity: perplexity per token, as in /v1/score; null if a probability is zero.
-        difference: `bits_per_word` minus that of the model `against` (Moore and Lewis 2010): low values mean
+        difference: `bits_per_word` minus its value under the model `against` (Moore and Lewis 2010): low values mean
             similarity to the first model's training text; null without `against`, or if a probability is
             zero.
     """
@@ -256,7 +256,7 @@ class OpenedState:
 
     Attributes:
         state: handle of the state.
-        num_tokens: number of tokens read before it, `<s>` not included.
+        num_tokens: number of tokens read, without `<s>`.
     """
 
     state: str
@@ -281,11 +281,11 @@ class AdvancedState:
     """Result of one continuation.
 
     Attributes:
-        state: handle of the state after it, before any `</s>`; null if `keep` was false.
+        state: handle of the state after the continuation, before any `</s>`; null if `keep` was false.
         logprob: sum of `logprobs`.
-        num_tokens: number of its tokens.
-        num_oov: number of its unknown tokens.
-        token_ids: ids of its tokens.
+        num_tokens: number of tokens in the continuation.
+        num_oov: number of unknown tokens in the continuation.
+        token_ids: ids of the tokens.
         logprobs: natural-log probability of each token.
         eos_logprob: natural-log probability of a following `</s>`; null unless requested.
         next_logprobs: natural-log probabilities of the requested next tokens.
@@ -436,8 +436,8 @@ class WordScore:
     Attributes:
         text: the word, or `</s>`.
         logprob: natural-log probability of the word, summed over its tokens.
-        num_tokens: number of its tokens.
-        is_oov: true if one of its tokens is unknown.
+        num_tokens: number of tokens in the word.
+        is_oov: true if a token of the word is unknown.
     """
 
     text: str
@@ -567,7 +567,7 @@ class RerankReply:
         model: address of the model of `lm`, or the parts and weights of a mixture; null if no model was used.
         lists: one result per list, in order.
         models: addresses of further models by their names in features.
-        weights: weights in effect, by feature: of the request, a profile, or the defaults.
+        weights: weights in effect, by feature: from the request, a profile or the defaults.
         length_exponent: length exponent in effect.
         posterior_scale: posterior scale in effect.
     """
@@ -585,7 +585,7 @@ class Choice:
     """A continuation; in a stream its next piece.
 
     Attributes:
-        index: number of the continuation.
+        index: index of the continuation.
         text: generated text.
         token_ids: ids of the generated tokens.
         logprobs: natural-log probability of each token by the model alone; null unless requested.
@@ -607,12 +607,12 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Numbers of tokens, without `<s>` and `</s>`.
+    """Token counts, without `<s>` and `</s>`.
 
     Attributes:
         prompt_tokens: number of tokens of the prompt.
         completion_tokens: number of generated tokens.
-        total_tokens: sum of both.
+        total_tokens: sum of `prompt_tokens` and `completion_tokens`.
     """
 
     prompt_tokens: int
@@ -627,7 +627,7 @@ class GenerateReply:
     Attributes:
         model: address of the model version, such as `lstm@3`.
         choices: continuations; a stream event has one, or none.
-        usage: numbers of tokens; in a stream null until the last event.
+        usage: token counts; in a stream null until the last event.
     """
 
     model: str
@@ -647,7 +647,7 @@ class ModelCard:
         created: creation time of the version, in seconds since 1970.
         owned_by: always `gramophone`.
         state: `loading`, `loaded` or `failed`.
-        reason: reason of a failed load; null otherwise.
+        reason: reason for a failed load; null otherwise.
         is_default: true for the model of requests that name none.
         aliases: aliases of the version in the registry.
         family: model family, such as `lstm`.
@@ -705,7 +705,7 @@ class ErrorBody:
     """An error.
 
     Attributes:
-        message: description for people.
+        message: human-readable description.
         type: kind of error, such as `invalid_request_error`.
         param: name of the invalid field; null if the error concerns no field.
         code: stable, machine-readable name of the error; null without one.

@@ -63,7 +63,7 @@ _MANY_ERRORS = 1000
 
 
 def _fail_fast_lists(schema: Any) -> None:
-    """Stop lists at their first error: millions of errors take a hundred times the memory of a body."""
+    """Stop validating a list at its first error: millions of errors take a hundred times a body's memory."""
     if isinstance(schema, dict):
         if schema.get("type") == "list":
             schema["fail_fast"] = True
@@ -139,7 +139,7 @@ def parse_json(kind: type[W], body: bytes) -> W:
 
 
 def body_lines(body: bytes) -> Iterator[bytes]:
-    """Yield the lines of a body; a list of them may take more memory than the body. A final line feed starts none."""
+    """Yield the lines of a body; a list may take more memory than the body. A final line feed starts no line."""
     start, end = 0, len(body) - body.endswith(b"\n")
     while start <= end:
         line_end = body.find(b"\n", start, end)
@@ -211,7 +211,7 @@ def _constraint_text(message: str) -> str:
 
 
 def _context_tag(value: Any) -> str | None:
-    """Return the alternative that matches the type of a value; errors then concern only that one."""
+    """Return the alternative that matches the type of a value; errors then concern only this alternative."""
     if isinstance(value, str):
         return "<text>"
     if isinstance(value, list):

@@ -104,7 +104,7 @@ function itemOf(mark, surprise) {
     "div",
     { class: "row" },
     h("b", {}, issue.text),
-    h("span", { class: "value" }, `${percent(issue.probability)} likely wrong`),
+    h("span", { class: "value" }, `${percent(issue.probability)} likely to be wrong`),
     button("Add to dictionary", () => addWord(issue.text), { class: "quiet" }),
   );
   return h(

@@ -16,7 +16,7 @@ export async function isReady() {
   }
 }
 
-/** Poll the service with increasing intervals; concurrent callers share one search. */
+/** Poll the service with increasing intervals; concurrent callers share one loop. */
 export function reconnect() {
   searching ??= search().finally(() => (searching = null));
   return searching;

@@ -55,7 +55,7 @@ export function bars(candidates, { onchoose, actual } = {}) {
   });
 }
 
-/** Predict the next tokens, likeliest first; `options` are fields of /v1/next-token. */
+/** Predict the next tokens, most probable first; `options` are fields of /v1/next-token. */
 export async function nextTokens(context, options, signal) {
   const fields = { context, ...options };
   if (model()) fields.model = model();

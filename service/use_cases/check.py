@@ -65,9 +65,9 @@ class WeightedSuggestion(WireModel):
     """A suggestion with a probability from the client's own error model."""
 
     text: OneLine
-    """Text that may have been intended; may equal the typed text, then `logprob` is that of typing it correctly."""
+    """Possibly intended text; if it equals the typed text, `logprob` is for typing it correctly."""
     logprob: float = Field(le=0)
-    """Natural logarithm of the probability of the typed text if this text was intended."""
+    """Natural logarithm of the probability of the typed text, given that this text was intended."""
 
 
 Suggested = Annotated[

@@ -47,8 +47,8 @@ class Continuation:
     """A complete continuation.
 
     Attributes:
-        choice: its number, `prompt * n + j`.
-        prompt: number of its prompt.
+        choice: number of the continuation, `prompt * n + j`.
+        prompt: number of the prompt.
         text: text before a stop string.
         rest: end of `text` that was buffered until the end and is not part of any token's piece.
         token_ids: all generated tokens except `</s>`, including tokens cut off by a stop string.
@@ -86,10 +86,10 @@ class Prompt(NamedTuple):
     """A prompt to continue.
 
     Attributes:
-        number: its index in the request.
-        ids: its tokens [T].
-        bos: true if `<s>` precedes them.
-        continues: true if text precedes its continuation.
+        number: index of the prompt in the request.
+        ids: token ids [T].
+        bos: true if `<s>` precedes the tokens.
+        continues: true if text precedes the continuation.
     """
 
     number: int

@@ -4,8 +4,8 @@ A text is read after `<s>`, which is not shown. Token ids are used exactly as gi
 starts at `<s>` if it is the first id, else from its empty state. Hence the ids of `/tokenize` give
 the same result as the text.
 
-A token's name is the text that it adds, including its space: joined names give the text, apart
-from the space that a tokenizer puts before the first word. A byte of a character is named `<0xE2>`;
+A token's name is the text that it adds, including its space: the joined names give the text, except for the
+space that a tokenizer puts before the first word. A byte of a character is named `<0xE2>`;
 names are unique within a vocabulary.
 """
 
@@ -107,12 +107,12 @@ class CompletionChoice:
 
 @dataclass(frozen=True, slots=True)
 class CompletionUsage:
-    """Numbers of tokens.
+    """Token counts.
 
     Attributes:
         prompt_tokens: number of tokens of all prompts, as given or tokenised.
         completion_tokens: number of generated tokens of all choices, `</s>` included.
-        total_tokens: sum of both.
+        total_tokens: sum of `prompt_tokens` and `completion_tokens`.
     """
 
     prompt_tokens: int
@@ -131,7 +131,7 @@ class CompletionReply:
         model: address of the model version, such as `lstm@3`.
         system_fingerprint: fingerprint of the model version and its tokenizer.
         choices: the choices.
-        usage: numbers of tokens; in a stream null until the last event.
+        usage: token counts; in a stream null until the last event.
     """
 
     id: str
@@ -263,7 +263,7 @@ class CompletionRequest(TimedRequest):
             self,
             limits,
             stream=bool(self.stream),
-            max_tokens=max_tokens or 1,  # to check the other fields also with 0
+            max_tokens=max_tokens or 1,  # 0 would be invalid; the other fields are still checked
             top_k=None if self.top_k in {-1, 0} else self.top_k,
             seed=None if self.seed is None else self.seed % _SEEDS,
         )
@@ -277,7 +277,7 @@ class EntryBuilder:
         loaded: the model.
         continues: true if text precedes the first token, which then keeps its leading space.
         offset: start of the first token, in characters.
-        as_ids: true to name tokens `token_id:7` instead of their texts.
+        as_ids: true to name tokens `token_id:7` instead of by their texts.
     """
 
     def __init__(
@@ -311,7 +311,7 @@ class EntryBuilder:
         tops = () if top is None else zip(top.ids.tolist(), top.log_probs.tolist(), strict=True)
         by_name = {self.name(other): finite_logprob(other_logprob) for other, other_logprob in tops}
         entries.token_logprobs.append(logprob)
-        entries.top_logprobs.append(by_name | {name: logprob})  # the same number in both
+        entries.top_logprobs.append(by_name | {name: logprob})  # equal numbers in both lists
 
     def name(self, token: int) -> str:
         """Return the name of a token."""

@@ -102,11 +102,11 @@ class GenerateRequest(TimedRequest):
     top_k: Positive | None = None
     """Sample from the k most probable tokens."""
     typical_p: Share = 1.0
-    """Of the remaining tokens, sample from the smallest set with this probability and surprisal nearest the entropy."""
+    """Typical sampling: keep the remaining tokens with surprisal nearest the entropy, up to this total probability."""
     top_p: Share = 1.0
-    """Of the remaining tokens, sample from the smallest set of most probable ones with this total probability."""
+    """Nucleus sampling: keep the most probable of the remaining tokens, up to this total probability."""
     min_p: Probability = 0.0
-    """Of the remaining tokens, sample from those with at least this fraction of the highest probability."""
+    """Keep the remaining tokens with at least this fraction of the highest probability."""
     repetition_penalty: RepetitionPenalty = 1.0
     """Exponent of the probabilities of tokens in the prompt or the continuation; above 1 discourages repetition."""
     presence_penalty: Penalty = 0.0
@@ -220,8 +220,8 @@ def continue_prompts(
             choice at the end, when its text is final.
 
     Returns:
-        The continuations, n per prompt in the order of the prompts; with beams and `best_of`, best first. Beams
-        give fewer if fewer than n distinct ones exist.
+        The continuations, n per prompt in the order of the prompts; with beams and `best_of`, best first. Beam
+        search returns fewer if fewer than n distinct continuations exist.
 
     Raises:
         InvalidInputError: an id of `logit_bias` is outside the vocabulary, or a limit is exceeded.

@@ -49,9 +49,9 @@ class NextTokenRequest(TimedRequest):
     top_k: int = Field(default=10, ge=1)
     """Number of candidates to rank; at most the vocabulary size, or 100 words."""
     entropy: bool = True
-    """True to report the entropy of each distribution; false saves n-gram models from computing all of it."""
+    """True to report the entropy of each distribution; false is faster for n-gram models."""
     unit: Literal["token", "word"] = "token"
-    """Unit of candidates. Words are composed exactly from tokens; their contexts must be strings, without entropy."""
+    """Unit of candidates. Word probabilities are exact; contexts must be strings, and no entropy is reported."""
 
     @cached_property
     def contexts(self) -> tuple[tuple[str, TextOrIds], ...]:
@@ -104,7 +104,7 @@ def token_candidates(loaded: LoadedModel, top: TopTokens) -> list[TokenCandidate
 def next_distributions(
     loaded: LoadedModel, request: NextTokenRequest, limits: Limits
 ) -> Work[FloatArray, None]:
-    """Compute the complete distribution after each context, as events of blocks of rows [b, V], in order.
+    """Compute the complete distribution after each context; the events are blocks of rows [b, V], in order.
 
     Raises:
         InvalidInputError: a context is invalid.
@@ -202,7 +202,7 @@ def rank_next_words(
     _check_entries(request, limits, "split it into several requests")
     ranked: list[NextWordResult] = []
     for parameter, context in request.contexts:
-        if ranked:  # a cached context makes no model call to let other requests run
+        if ranked:  # with a cached context, no model call would let other requests run
             yield None
         if not isinstance(context, str):
             raise UnsupportedParameterError(

@@ -92,7 +92,7 @@ def resume_sessions(
     Raises:
         UnknownStateError: a session was freed or has expired.
         StateElsewhereError: another process has the session.
-        InvalidInputError: a session is of other models than the request's.
+        InvalidInputError: a session was started with other models than the request's.
         ContextLengthError: the committed text is too long.
         UnsupportedParameterError: a model reads from right to left.
         StatesFullError: the store has no capacity for the new states.
@@ -127,9 +127,9 @@ def _session_states(job: RerankJob, turn: Turn, state_store: OwnedStateStore, na
     found = [state.loaded for state in states]
     if len(found) != len(models) or any(a is not b for a, b in zip(found, models, strict=True)):
         raise InvalidInputError(
-            f"{name}session is of {', '.join(m.address for m in found)} as loaded then, but this request uses "
-            f"{', '.join(m.address for m in models)}; begin a new session, with all text committed so far as its "
-            "first commit",
+            f"{name}session was started with {', '.join(m.address for m in found)}, but this request uses "
+            f"{', '.join(m.address for m in models)} (other models, or reloaded since); start a new session, and "
+            "send all text committed so far as its first commit",
             parameter=f"{name}session",
         )
     return states

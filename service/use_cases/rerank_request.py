@@ -117,7 +117,7 @@ class CandidateListIn(WireModel):
         if self._has_turn and (self.context or self.continuation is not None):
             raise PydanticCustomError(
                 "either",
-                "a list with session or commit takes neither context nor continuation: commit the context",
+                "a list with session or commit accepts neither context nor continuation; send the context as a commit",
             )
         return self
 
@@ -183,8 +183,8 @@ class RerankSettings(TimedRequest):
     """Further models, each with its own features."""
     weights: dict[str, Weight] | None = None
     """Signed weights by feature: total = Σ weight · feature. `lm`, `words`, `tokens` and `unk` are computed; `rank`
-    and others are derived; all other features come with the candidates. Unnamed features do not count. Default: `lm`
-    with weight 1."""
+    and others are derived; all other features come with the candidates. Features without a weight do not count.
+    Default: `lm` with weight 1."""
     profile: Name | None = None
     """Name of stored tuned settings: weights, length exponent, posterior scale and models. Values in the request take
     precedence."""
@@ -245,7 +245,7 @@ class RerankSettings(TimedRequest):
         return RerankJob(scoring_models(main, extra, resolve), weighting, scale, self)
 
     def _model_weights(self) -> dict[str, float]:
-        """Return the weights given beside models.
+        """Return the weights given with the further models.
 
         Raises:
             InvalidInputError: a weight is also in `weights`.

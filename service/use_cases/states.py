@@ -245,7 +245,7 @@ class ContinuationIn(WireModel):
         return self.text or self.token_ids or ""
 
     def parameter(self, index: int) -> str:
-        """Return its name in the request, for messages."""
+        """Return the name of the continuation in the request, for messages."""
         return f"continuations[{index}].{'token_ids' if self.text is None else 'text'}"
 
 
@@ -269,7 +269,7 @@ class AdvanceRequest(TimedRequest):
     continuations: list[ContinuationIn] = Field(min_length=1)
     """Continuations of states of one model version; a state may have several."""
     next_token_ids: list[TokenId] = Field(default_factory=list)
-    """Tokens whose log-probability as next token is reported after each continuation."""
+    """Next tokens whose log-probabilities are reported after each continuation."""
     free: list[Handle] = Field(default_factory=list)
     """Handles of states to delete after the request succeeds."""
 
@@ -420,8 +420,8 @@ def common_version(states: Sequence[StoredState], *, parameter: str) -> LoadedMo
         if state.loaded is not first:
             name = parameter.replace("[]", f"[{index}]", 1)
             raise InvalidInputError(
-                f"{name} is of {state.loaded.address} as loaded then, and the first is of {first.address}: all states "
-                "of a request must be of one version",
+                f"{name} was computed by {state.loaded.address} and the first state by {first.address}; all states "
+                "of a request must come from one load of one version",
                 parameter=name,
             )
     return first

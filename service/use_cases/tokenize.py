@@ -24,7 +24,7 @@ class TokenizeRequest(WireModel):
     )
 
     prompt: str
-    """Text to tokenise; exactly `<s>`, `</s>` or `<unk>` is the control token."""
+    """Text to tokenise; the entire text `<s>`, `</s>` or `<unk>` is the control token."""
     add_special_tokens: bool | None = None
     """False to omit the leading `<s>`. With it, the ids are equivalent to the text as a prompt of /v1/completions."""
     model: str | None = None
@@ -88,8 +88,8 @@ class TokenizerInfo:
         bos_token_id: id of `<s>`.
         eos_token_id: id of `</s>`.
         unk_token_id: id of `<unk>`.
-        add_bos_token: true: `<s>` precedes texts.
-        add_eos_token: false: `</s>` is not appended to texts.
+        add_bos_token: always true, because `<s>` precedes texts.
+        add_eos_token: always false, because no `</s>` is appended to texts.
     """
 
     model: str

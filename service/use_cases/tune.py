@@ -117,14 +117,14 @@ class TuneSettings(TimedRequest):
     given_only: bool = False
     """True to use no model: only given features, and features derived from them, get weights."""
     features: Annotated[list[str], schema_only(minItems=1, maxItems=MAX_FEATURES)] | None = None
-    """Features that may get a weight. Default: `rank`, `rank:log`, features given with every candidate (those that
-    look like means over the text also times its words and characters), `lm` and `unk` of each model, and `words`."""
+    """Features that may get a weight. Default: `rank`, `rank:log`, the features given with every candidate (if
+    one seems to be a mean over the text, also times its length), `lm` and `unk` of each model, and `words`."""
     length_exponents: Annotated[list[LengthExponent], schema_only(minItems=1, maxItems=MAX_EXPONENTS)] = (
         Field(default_factory=lambda: list(_DEFAULTS.length_exponents))
     )
     """Length exponents of `lm` to choose from, the simplest first."""
     folds: Annotated[int, schema_only(minimum=2, maximum=MAX_FOLDS)] = _DEFAULTS.folds
-    """Number of parts of the lists for cross-validation; each part is held out once."""
+    """Number of folds for cross-validation; each fold is held out once."""
     seed: Annotated[int, schema_only(minimum=0, maximum=MAX_SEED)] = _DEFAULTS.seed
     """Seed of folds, random starts and resamples; equal seeds give equal replies."""
     restarts: Annotated[int, schema_only(minimum=0, maximum=MAX_RESTARTS)] = _DEFAULTS.restarts
@@ -249,8 +249,8 @@ class TuneReply(TuningFigures):
         model: address of the model of `lm`, or the parts and weights of a mixture; null if no model was used.
         models: addresses of further models by their names in features.
         features: all features that could get a weight.
-        ignored_features: given features that only some candidates have.
-        profile: body for /admin/profiles.
+        ignored_features: given features that some candidates lack.
+        profile: body for PUT /admin/profiles/{name}.
     """
 
     model: str | None

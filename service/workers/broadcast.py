@@ -1,6 +1,6 @@
 """Requests to all workers: merged metrics, and model changes applied to every worker.
 
-A file lock serialises changes across processes. Plain ASGI middleware behind the authentication.
+A file lock serialises changes across processes. `Broadcast` is plain ASGI middleware behind the authentication.
 """
 
 import asyncio

@@ -98,7 +98,7 @@ def test_a_refusal_that_comes_after_the_key_is_there_asks_for_none(open_page, lo
 def test_without_a_key_the_page_says_what_is_wrong(open_page, locked):
     page = open_page("#generate", at=locked[0], allowed="status of 401")
     page.get_by_role("dialog").get_by_role("button", name="Not now").click()
-    expect(page.get_by_role("alert").locator("visible=true").first).to_contain_text("a key is needed")
+    expect(page.get_by_role("alert").locator("visible=true").first).to_contain_text("a key is required")
     expect(page.get_by_role("button", name="Key")).to_be_visible()
 
 

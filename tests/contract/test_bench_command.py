@@ -93,7 +93,7 @@ def test_a_key_is_an_option_or_in_the_environment(bench, registry, monkeypatch):
     with running(Settings(registry=registry.root, models=("mixture",), api_keys=(key.key.line,))) as server:
         code, _, err = bench(server.url, *QUICK, "--clients", 1)
         assert (code, err.count("\n")) == (1, 1)
-        assert "was answered 401" in err
+        assert "got status 401" in err
         assert bench(server.url, *QUICK, "--clients", 1, "--key", key.secret)[0] == 0
         monkeypatch.setenv("GRAMOPHONE_API_KEY", key.secret)
         assert bench(server.url, *QUICK, "--clients", 1)[0] == 0
@@ -102,7 +102,7 @@ def test_a_key_is_an_option_or_in_the_environment(bench, registry, monkeypatch):
 def test_nobody_there_ends_it_at_once(bench):
     code, out, err = bench("http://127.0.0.1:1", "--rate", 10)
     assert (code, out) == (1, "")
-    assert "POST /v1/next-token at 127.0.0.1:1 was not answered" in err
+    assert "POST /v1/next-token at 127.0.0.1:1 got no reply" in err
 
 
 @pytest.mark.parametrize(

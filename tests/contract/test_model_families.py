@@ -271,7 +271,7 @@ def test_publishing_measures_what_int8_costs(precision_registry):
     measured = checkpoint.metrics["int8"]
     assert measured["perplexity"] == pytest.approx(measured["perplexity_float32"], rel=0.02)
     assert checkpoint.precision == ("int8" if measured["default"] else "float32")
-    assert "In int8, the perplexity per token" in (checkpoint.path / "MODEL_CARD.md").read_text()
+    assert "the perplexity per token in int8 is" in (checkpoint.path / "MODEL_CARD.md").read_text()
 
 
 def test_the_list_of_models_tells_the_precision(served):

@@ -164,5 +164,5 @@ def test_parameters_are_reset_as_pyctcdecode_does(pyctcdecode, lm):
 
 
 def test_there_is_nothing_to_save(pyctcdecode, lm, tmp_path):
-    with pytest.raises(NotImplementedError, match="at the service"):
+    with pytest.raises(NotImplementedError, match="the service stores"):
         decoder(pyctcdecode, lm(unigrams=None)).save_to_dir(str(tmp_path))

@@ -123,7 +123,7 @@ def test_a_key_opens_what_its_scope_says_and_no_more(locked, held, asked):
 def test_our_client_sends_its_key(locked):
     with Client(str(locked.base_url), api_key=KEYS[KeyScope.INFER].secret) as client:
         assert client.next_token("the").results
-    with Client(str(locked.base_url)) as client, pytest.raises(AccessError, match="a key is needed"):
+    with Client(str(locked.base_url)) as client, pytest.raises(AccessError, match="a key is required"):
         client.next_token("the")
 
 

@@ -133,7 +133,7 @@ def test_a_freed_state_is_not_found_and_its_fork_is(http):
         0
     ]
     error = error_of(http.post(NEXT, json={"states": [state]}), 404)
-    assert "freed, or not used for 300 s" in error["message"]
+    assert "freed, was not used for 300 s" in error["message"]
     assert http.post(NEXT, json={"states": [fork["state"]]}).status_code == 200
 
 
@@ -215,7 +215,7 @@ def test_another_key_finds_nothing(registry):
         with one, other:
             (state,) = (kept.state for kept in one.states.open("the").states)
             for ask in (other.states.next, lambda s: other.states.advance([{"state": s[0]}])):
-                with pytest.raises(NotFoundError, match="leads to no state"):
+                with pytest.raises(NotFoundError, match="is no stored state"):
                     ask([state])
             assert other.states.free([state]) == 0
             assert one.states.free([state]) == 1
@@ -232,7 +232,7 @@ def test_states_stay_with_their_version_when_another_is_served(registry):
         assert client.states.next([state]) == expected
         assert client.states.advance([{"state": state, "text": "cat"}]).model == "lm@1"
         answer = httpx.post(server.url + NEXT, json={"states": [state, other]})
-        assert "states[1] is of lm@2" in error_of(answer, 400)["message"]
+        assert "states[1] was computed by lm@2" in error_of(answer, 400)["message"]
         host = server.app.state.services.host
         assert [gone.address for gone in host.unloading] == ["lm@1"]
         server.app.state.services.states._ttl_s = 0

@@ -48,7 +48,7 @@ def done(data_dir, tmp_path_factory):
 
 def test_the_recipe_says_what_the_weights_are_worth(done):
     _, run = done
-    assert re.search(r"(Use the weights|Keep the first pass): on lists held out, WER", run.stdout)
+    assert re.search(r"(Use the weights|Keep the first pass): on held-out lists, WER", run.stdout)
     assert "saved as profile speech" in run.stdout
 
 

@@ -62,7 +62,7 @@ class TypingContexts:
     def read(self, wanted: Mapping[int, Sequence[int]]) -> None:
         """Advance texts, by index, to the given ids; only new ids are computed.
 
-        A text is read anew if its ids do not extend the earlier ids because its last word is tokenised differently.
+        A text is read again if its ids do not extend the earlier ids because its last word is tokenised differently.
         """
         changed = [index for index, ids in wanted.items() if ids != self._ids[index]]
         if not changed:
@@ -161,7 +161,7 @@ class Typist:
         model: model of any family that reads forward.
         tokenizer: tokenizer of the model.
         carries_state: continue each line from the state after the previous line, like `stream` in
-            `training.evaluation.evaluate`; else each line starts anew.
+            `training.evaluation.evaluate`; else each line starts from the initial state.
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 
 The context of a token is one of:
 
-sentence  Every line starts anew after `<s>`, and its `</s>` is predicted.
+sentence  Every line starts from the initial state after `<s>`, and its `</s>` is predicted.
 stream    The state is carried across lines: …, `</s>`, `<s>`, next line; `</s>` is predicted, `<s>`
           is not.
 document  Each text, with its line ends, is cut into disjoint windows. The context of a window is the

@@ -274,7 +274,7 @@ class TensorBoardWriter:
 
     Args:
         folder: the log folder; empty for none.
-        step: number of updates before; the folder's records of later updates are hidden.
+        step: number of updates already done; the folder's records of later updates are hidden.
 
     Attributes:
         failure: reason why writing stopped; empty without a failure.

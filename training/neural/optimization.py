@@ -114,7 +114,7 @@ def make_optimizer(network: nn.Module, settings: TrainSettings) -> Optimizer:
 class WeightAverage:
     """Average of the weights over updates, as the settings select.
 
-    `ema` is an exponential moving average (Polyak and Juditsky 1992; decayed). Its decay is at most
+    `ema` is an exponential moving average (Polyak and Juditsky 1992, with decay). Its decay is at most
     (1 + t) / (10 + t) after t updates, to discount the random start. `nt-asgd` is the plain mean of all
     updates since the first validation that was worse than the best validation more than `nonmonotone`
     validations before it (Merity et al. 2018, algorithm 1).

@@ -22,7 +22,7 @@ ACTS_WITH: dict[str, tuple[str, tuple[str, ...]]] = {
     "average_start": ("average", ("ema",)),
     "nonmonotone": ("average", ("nt-asgd",)),
 }
-"""Keys that act only with certain values of another key: the other key and its values."""
+"""Keys that require certain values of another key to have an effect: that key and the values."""
 
 BOUNDS = frozenset({"max_minutes", "epochs", "max_steps", "patience", "save_minutes", "tensorboard"})
 """Keys that may change on resume: limits of the run, saving and reports."""
@@ -37,14 +37,14 @@ class TrainSettings(BaseModel):
     Attributes:
         max_minutes: time limit in minutes, including the time before a resume; None for no limit.
         epochs: maximum number of passes over the training text.
-        max_steps: maximum number of updates; None for no limit.
+        max_steps: maximum number of updates; unset means no limit.
         batch_size: number of parallel streams of text, over all processes.
         bptt_length: tokens per stream and update; gradients are truncated at this length.
         variable_bptt: vary the number of tokens per update around `bptt_length`, halve it for one update in
             twenty, and scale the learning rate in proportion (Merity et al. 2018).
         reset: probability that a stream's state is reset before an update. Sentences are mostly scored from
-            an empty state: of 0, 0.1, 0.3 and 1, 0.1 gave the lowest sentence perplexity, as low as training
-            on single sentences, and kept most of the gain of carried states on running text.
+            an empty state; among 0, 0.1, 0.3 and 1, the value 0.1 gave the lowest sentence perplexity, as low
+            as training on single sentences, and kept most of the gain of carried states on running text.
         optimizer: `adamw` (Loshchilov and Hutter 2019), `adam` (Kingma and Ba 2015), `sgd` or
             `rmsprop` (Tieleman and Hinton 2012).
         betas: decay rates of Adam and AdamW for the means of gradients and of squared gradients.
@@ -81,13 +81,13 @@ class TrainSettings(BaseModel):
         average_decay: decay of `ema` per update, at most (1 + t) / (10 + t) after t updates.
         average_start: share of the run at which `ema` begins.
         nonmonotone: number of latest validations that `nt-asgd` ignores; averaging begins when a validation
-            is worse than the best earlier one.
+            is worse than the best of the validations before them.
         precision: type of the matrix products; `auto` is bfloat16 if the CPU or GPU has instructions for it,
             else float32. Weights and the published model are float32.
         validations: number of validations, evenly spaced over the run.
         validate_context: context of validation: `sentence`, each line alone; `stream`, running text.
         valid_tokens: approximate maximum number of tokens scored per validation.
-        patience: number of consecutive validations without improvement that ends the run.
+        patience: number of consecutive validations without improvement after which the run ends.
         save_minutes: interval in minutes between saves of the state.
         tensorboard: folder for TensorBoard files; empty for none.
         embeddings: word2vec, fastText or GloVe text file with initial token vectors; empty for none.
@@ -167,15 +167,15 @@ class TrainSettings(BaseModel):
         if output == "softmax":
             return None
         if self.loss != "softmax":
-            return f"train.loss={self.loss} trains neural.output=softmax only, given {output}"
+            return f"train.loss={self.loss} requires neural.output=softmax, given {output}"
         if self.self_normalise:
-            return f"train.self_normalise acts with neural.output=softmax only, given {output}"
+            return f"train.self_normalise requires neural.output=softmax, given {output}"
         return None
 
     def unused_key(self) -> str | None:
-        """Return a message on a key that is set but has no effect; None without such a key."""
+        """Return a message about a key that is set but has no effect; None without such a key."""
         for key, (condition, values) in ACTS_WITH.items():
             given = getattr(self, condition)
             if key in self.model_fields_set and given not in values:
-                return f"{key} acts with train.{condition}={' or '.join(values)} only, given {given}"
+                return f"{key} requires train.{condition}={' or '.join(values)}, given {given}"
         return None

@@ -53,7 +53,7 @@ _MAX_THRESHOLD = 2**31 - 1
 def keep_freed_memory() -> None:
     """Make glibc reuse large freed blocks instead of returning them to the system.
 
-    Otherwise it returns each block and gets it back page by page, zeroed, which takes an eighth of an
+    Otherwise glibc returns each block and gets it back page by page, zeroed, which takes an eighth of an
     update's time on a CPU. Other allocators are unchanged.
     """
     if sys.platform.startswith("linux") and (tune := getattr(ctypes.CDLL(None), "mallopt", None)):

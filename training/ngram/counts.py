@@ -425,7 +425,7 @@ class Observations:
 
 @numba.njit(nogil=True, cache=True)
 def _count_predecessors(occurrences: IntArray, suffixes: IntArray) -> IntArray:
-    """Count the n-grams whose suffix is each shorter n-gram [n]; its occurrences if there is none."""
+    """Count the n-grams whose suffix is each shorter n-gram [n]; its occurrences if there are none."""
     counts = np.zeros_like(occurrences)  # [n]
     for suffix in suffixes:
         counts[suffix] += 1

@@ -56,8 +56,8 @@ def prune_by_entropy(
     Args:
         orders: n-grams and weights of any back-off model for the orders 1, 2, ….
         threshold: minimum relative increase in perplexity, at least 0; 0 keeps all. Usual: 1e-8 to 1e-6.
-        history_probs: probability of each n-gram as the context of a word [n], by order from 1 to the
-            last but one.
+        history_probs: probability of each n-gram as the context of a word [n], for all orders except the
+            highest.
 
     Returns:
         The kept n-grams and their weights, without empty orders; a removed suffix is −1.

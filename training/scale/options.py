@@ -48,7 +48,7 @@ def scale_options(engine: str, *, memory_limit: str | None, work_dir: Path | Non
         for name, value in {"memory-limit": memory_limit, "work-dir": work_dir}.items():
             if value is not None:
                 raise InvalidInputError(
-                    f"--{name} acts with --engine duckdb or spark only, given {value}", parameter=name
+                    f"--{name} requires --engine duckdb or spark, given {value}", parameter=name
                 )
         return None
     limit = DEFAULT_LIMIT_BYTES if memory_limit is None else _bytes_of(memory_limit)

@@ -18,10 +18,10 @@ class SignificanceResult:
     """Result of a paired bootstrap.
 
     Attributes:
-        difference: score of the weights tried, minus the baseline.
-        p_value: probability of so large a difference by chance.
-        low: lower end of its 95 % interval.
-        high: upper end.
+        difference: score of the tried weights minus the baseline.
+        p_value: probability of a difference this large by chance.
+        low: lower end of the difference's 95 % interval.
+        high: upper end of the interval.
     """
 
     difference: float

@@ -50,11 +50,11 @@ class CountsResult:
     """Numbers of lists and candidates.
 
     Attributes:
-        lists: lists used for tuning.
-        without_reference: lists skipped because they have no reference.
-        single: lists with only one different text.
-        candidates: candidates with different texts.
-        duplicates: candidates with the text of another one of their list.
+        lists: number of lists used for tuning.
+        without_reference: number of lists skipped because they have no reference.
+        single: number of lists whose candidates all have the same text.
+        candidates: number of distinct candidates.
+        duplicates: number of candidates that repeat an earlier text of their list.
     """
 
     lists: int
@@ -270,13 +270,13 @@ class FoldResult:
     """Scores of a fold with weights that were found without it.
 
     Attributes:
-        num_lists: lists of the fold.
+        num_lists: number of lists in the fold.
         weights: weights found on the other folds.
-        length_exponent: length exponent found with them.
+        length_exponent: length exponent found on the other folds.
         baseline: score of the first candidates.
-        tuned: score with the weights.
+        tuned: score of the candidates chosen by these weights.
         oracle: score of the best candidates.
-        in_sample: score of the weights on the folds where they were found.
+        in_sample: score of these weights on the folds where they were found.
     """
 
     num_lists: int
@@ -416,7 +416,7 @@ def _accept_or_reject(
     problem: TuningProblem, test: SignificanceResult, fitted: FittedWeights, settings: TuningSettings
 ) -> tuple[str, str]:
     name = problem.metric.name.upper()
-    change = f"on lists held out, {name} changes by {test.difference:+.2f} (p = {test.p_value:.3f})"
+    change = f"on held-out lists, {name} changes by {test.difference:+.2f} (p = {test.p_value:.3f})"
     if not is_improvement(problem, test):
         return "first_pass", f"Keep the first pass: {change}, which is not better."
     if test.p_value > settings.max_p_value:

@@ -259,7 +259,7 @@ class PosteriorResult:
 
     Attributes:
         cross_entropy: mean −ln of the posterior of a list's best candidates, in nats.
-        cross_entropy_uniform: the same if all candidates of a list were equally probable.
+        cross_entropy_uniform: cross-entropy if all candidates of a list were equally probable.
     """
 
     cross_entropy: float

@@ -203,7 +203,7 @@ def test_a_session_of_other_models_is_refused(rerank, refused, texts):
     session = rerank(texts("w3", commit="w1"))["lists"][0]["session"]
     error = refused(texts("w3", session=session), model="old")
     assert error["param"] == "lists[0].session"
-    assert "of new@1 as loaded then, but this request uses old@1" in error["message"]
+    assert "with new@1, but this request uses old@1" in error["message"]
 
 
 def test_an_unknown_session_is_told_as_such(refused, texts):
@@ -214,7 +214,7 @@ def test_an_unknown_session_is_told_as_such(refused, texts):
 @pytest.mark.parametrize("rest", [{"context": "w3"}, {"continuation": "w3"}])
 def test_a_session_takes_no_other_context(refused, texts, rest):
     error = refused(texts("w3", commit="w1", **rest))
-    assert "takes neither context nor continuation" in error["message"]
+    assert "accepts neither context nor continuation" in error["message"]
 
 
 LISTS = [

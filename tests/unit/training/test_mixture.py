@@ -120,7 +120,7 @@ def test_plans_that_no_part_can_fulfil_are_refused_by_key():
 @pytest.mark.parametrize(
     ("assignments", "said"),
     [
-        (["cache.window=9"], "cache.window acts with mixture.cache=true only, given 9"),
+        (["cache.window=9"], "cache.window requires mixture.cache=true, given 9"),
         (["mixture.cache=true", "cache.window=0"], "cache.window"),
         (["mixture.cache=true", "mixture.context=sentence"], "mixture.context=sentence"),
         (["mixture.kind=static", "mixture.weights=by-order"], "static mixture is one n-gram model"),

@@ -2,7 +2,7 @@
 
     p(w|h) = (1 − μ(h)) (c(hw) − D(c(hw))) / c(h) + γ(h) p(w|h')
 
-h' is h without its first word; below the unigrams is the uniform distribution over all words except
+h' is h without its first word; the order below the unigrams is the uniform distribution over all words except
 `<s>`. c(h) is the sum of the counts after h, μ(h) the fixed share of the order below, and D the discount
 of a count. γ(h) is the total mass of the order below: μ(h), the discounts, and the counts of pruned
 n-grams. It is also the back-off weight of h, so words that are not listed after h have exactly the

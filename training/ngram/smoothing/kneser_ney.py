@@ -6,9 +6,9 @@ The methods differ in the counts below the highest order, occurrences or distinc
 and in the number of discounts. γ(h) is the mass freed by discounts and pruning.
 
 Discounts come from counts of counts, or are fitted on held-out text. Counts of counts estimate
-discounts well if rare n-grams are numerous and a random sample. They are not for subword pieces,
-closed vocabularies and texts with replaced rare words, where hardly any token occurs once. For
-these, discounts fitted by held-out likelihood are better.
+discounts well if rare n-grams are numerous and a random sample. This is not the case for subword pieces,
+closed vocabularies and texts with replaced rare words, where hardly any token occurs once. For these,
+discounts fitted by held-out likelihood are better.
 """
 
 from collections.abc import Iterable, Iterator

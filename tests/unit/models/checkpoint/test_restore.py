@@ -122,7 +122,7 @@ def test_the_command_says_what_it_did(registry, backup, monkeypatch, capsys):
     code, out, _ = typed_line(
         capsys, monkeypatch, "models", "restore", backup.root, "--registry", registry.root
     )
-    assert (code, out) == (0, "was here already: m@1, m@2, aliases of m, .profiles/p.json\n")
+    assert (code, out) == (0, "already present: m@1, m@2, aliases of m, .profiles/p.json\n")
 
 
 def test_the_default_comes_back(registry, backup):

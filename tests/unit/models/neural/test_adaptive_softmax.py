@@ -180,14 +180,14 @@ def test_cutoffs_beyond_the_vocabulary_are_refused(last):
 @pytest.mark.parametrize(
     ("neural", "train", "problem"),
     [
-        ({"cutoffs": [5]}, {}, r"neural\.cutoffs acts with neural\.output=adaptive only, given softmax"),
+        ({"cutoffs": [5]}, {}, r"neural\.cutoffs requires neural\.output=adaptive, given softmax"),
         ({"self_normalised": True}, {}, r"neural\.self_normalised is decided by train\.self_normalise"),
-        ({}, {"samples": 5}, r"train\.samples acts with train\.loss=sampled or nce"),
-        ({}, {"loss": "nce", "self_normalise": 0.1}, r"train\.self_normalise acts with train\.loss=softmax"),
+        ({}, {"samples": 5}, r"train\.samples requires train\.loss=sampled or nce"),
+        ({}, {"loss": "nce", "self_normalise": 0.1}, r"train\.self_normalise requires train\.loss=softmax"),
         (
             {"output": "adaptive", "cutoffs": [5]},
             {"loss": "nce"},
-            r"train\.loss=nce trains neural\.output=softmax",
+            r"train\.loss=nce requires neural\.output=softmax",
         ),
     ],
 )

@@ -33,25 +33,25 @@ def test_a_value_out_of_range_is_refused_by_name(field, value):
 @pytest.mark.parametrize(
     ("options", "idle"),
     [
-        ({"cell": "lstm", "window": 5}, "window acts with neural.cell=feed-forward only, given lstm"),
+        ({"cell": "lstm", "window": 5}, "window requires neural.cell=feed-forward, given lstm"),
         (
             {"cell": "gru", "activation": "relu"},
-            "activation acts with neural.cell=feed-forward or elman only",
+            "activation requires neural.cell=feed-forward or elman",
         ),
-        ({"cell": "gru", "forget_bias": 1.0}, "forget_bias acts with neural.cell=lstm only, given gru"),
-        ({"cell": "mingru", "weight_drop": 0.0}, "weight_drop acts with .* given mingru"),
-        ({"cell": "feed-forward", "weight_drop": 0.5}, "weight_drop acts with .* given feed-forward"),
+        ({"cell": "gru", "forget_bias": 1.0}, "forget_bias requires neural.cell=lstm, given gru"),
+        ({"cell": "mingru", "weight_drop": 0.0}, "weight_drop requires .* given mingru"),
+        ({"cell": "feed-forward", "weight_drop": 0.5}, "weight_drop requires .* given feed-forward"),
         (
             {"cell": "mingru", "orthogonal": True},
-            "orthogonal acts with neural.cell=elman or lstm or gru only",
+            "orthogonal requires neural.cell=elman or lstm or gru",
         ),
-        ({"cell": "feed-forward", "learned_state": True}, "learned_state acts with"),
-        ({"attention_window": 8}, "attention_window acts with neural.attention=additive or .* given none"),
+        ({"cell": "feed-forward", "learned_state": True}, "learned_state requires"),
+        ({"attention_window": 8}, "attention_window requires neural.attention=additive or .* given none"),
         (
             {"attention": "multiplicative", "attention_size": 8},
-            "attention_size acts with .* given multiplicative",
+            "attention_size requires .* given multiplicative",
         ),
-        ({"residual": True, "embedding_size": 8}, "residual acts on layers .*hidden_size=512 .* reads 8"),
+        ({"residual": True, "embedding_size": 8}, "residual requires layers .*hidden_size=512 .* reads 8"),
         ({"cell": "feed-forward", "residual": True, "hidden_size": 256}, "one layer that reads 1280"),
     ],
 )

@@ -132,7 +132,7 @@ def answer_of(data, *, close=False):
         (EVENTS + token_event(), True, "cut", "before the end"),
         (b"SSH-2.0-OpenSSH\r\n", False, "protocol", "not HTTP"),
         (EVENTS + chunk(b'data: {"error": {"message": "late"}}\n\n') + chunk(b""), False, "stream", "late"),
-        (b"", False, "timeout", "no answer within 0.2 s"),
+        (b"", False, "timeout", "no reply within 0.2 s"),
     ],
 )
 def test_errors_are_told_apart(data, close, kind, example):

@@ -18,7 +18,7 @@ def test_a_load_that_nobody_answers_is_a_failure(typed):
         code, out, err = typed("bench", url, "--clients", "1", "--requests", "3", "--warmup", "0")
     assert code == 1
     assert "3 http_500: out of order" in out
-    assert "nothing was answered" in err
+    assert "no request got a reply" in err
 
 
 def half_done(load, **terms):
@@ -34,7 +34,7 @@ def test_a_terminal_shows_a_bar(capsys, monkeypatch):
     with LoadProgress() as progress:
         progress._written_s -= 0.1
         progress(half_done(OpenLoop(20), duration_s=10))
-        assert "━━━━━━━━━━╌╌╌╌╌╌╌╌╌╌ 20/s:  50%, 5 s left · 10 answers, http_429" in capsys.readouterr().err
+        assert "━━━━━━━━━━╌╌╌╌╌╌╌╌╌╌ 20/s:  50%, 5 s left · 10 replies, http_429" in capsys.readouterr().err
     assert capsys.readouterr().err == "\r\x1b[K"
 
 
@@ -44,4 +44,4 @@ def test_a_log_gets_a_line_now_and_then(capsys):
     assert not capsys.readouterr().err
     progress._written_s -= 10
     progress(half_done(ClosedLoop(4), num_requests=20))
-    assert capsys.readouterr().err == "4 clients:  50% · 10 answers, http_429\n"
+    assert capsys.readouterr().err == "4 clients:  50% · 10 replies, http_429\n"

@@ -73,7 +73,7 @@ def test_autocomplete_compares_two_models_for_programs(folder):
 def test_check_prints_tables_and_keeps_a_calibration(folder):
     options = ("--task", "check", "--sample", 300, "--kinds", "real_word", "--save-calibration")
     out = evaluate(folder, *options)
-    for said in ("words on 34 lines for each kind", "by surprisal", "/v1/check takes a precision now"):
+    for said in ("words on 34 lines for each kind", "by surprisal", "/v1/check now accepts"):
         assert said in out
     assert CalibrationStore(folder).read("order3@1").kinds == ["real_word"]
 
@@ -105,7 +105,7 @@ def test_a_model_that_learns_is_told_of_in_as_much_detail(network):
     [
         (["--precision", "int8"], "--precision is int8; --dynamic computes gradients"),
         (["--precision", "int4"], "precision is 'int4'; it must be one of"),
-        (["--sample", "9"], "--sample needs --detail or --against"),
+        (["--sample", "9"], "--sample requires --detail or --against"),
         (["--window", "9"], "--dynamic .* cannot be combined with --context document, --window or --against"),
         (
             ["--against", "order1"],
@@ -125,13 +125,13 @@ def test_what_a_model_that_learns_cannot_do_is_refused(folder, options, said):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--report", "a.html"], "--report goes with --task autocomplete, the task is perplexity"),
-        (["--save-calibration"], "--save-calibration goes with --task check, the task is perplexity"),
-        (["--task", "check", "--against", "order1"], "--against goes with --task perplexity or autocomplete"),
-        (["--task", "check", "--context", "stream"], "--context goes with"),
-        (["--task", "autocomplete", "--kinds", "space"], "--kinds goes with --task check"),
-        (["--task", "autocomplete", "--window", "9"], "--window goes with --task perplexity"),
-        (["--task", "autocomplete", "--detail"], "--detail goes with --task perplexity"),
+        (["--report", "a.html"], "--report requires --task autocomplete; the task is perplexity"),
+        (["--save-calibration"], "--save-calibration requires --task check; the task is perplexity"),
+        (["--task", "check", "--against", "order1"], "--against requires --task perplexity or autocomplete"),
+        (["--task", "check", "--context", "stream"], "--context requires"),
+        (["--task", "autocomplete", "--kinds", "space"], "--kinds requires --task check"),
+        (["--task", "autocomplete", "--window", "9"], "--window requires --task perplexity"),
+        (["--task", "autocomplete", "--detail"], "--detail requires --task perplexity"),
         (["--task", "check", "--kinds", "grammar"], "the kinds are real_word, non_word, space"),
     ],
 )

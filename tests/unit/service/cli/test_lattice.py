@@ -130,7 +130,7 @@ def test_lattices_go_through_a_pipe(gramophone, kaldi, monkeypatch, tmp_path):
         (["--weights", "lm"], "weights takes NAME="),
         (["--output-format", "word"], "word"),
         (["--max-tokens-per-node", 0], "max_tokens_per_node is 0; it must be at least 1"),
-        (["--output-format", "slf-lattice", "--references", "refs"], "--references goes with n-best lists"),
+        (["--output-format", "slf-lattice", "--references", "refs"], "--references applies to n-best lists"),
     ],
 )
 def test_bad_options_are_refused_by_name(gramophone, slf, options, problem):

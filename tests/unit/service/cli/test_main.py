@@ -140,7 +140,7 @@ def test_models_are_listed_shown_verified_promoted_and_deleted(typed, registry):
     where = ("--registry", registry)
     _, out, _ = typed("models", "list", *where, "--json")
     assert [row["model"] for row in json.loads(out)] == ["small@1", "small@2"]
-    assert "small@2: good" in typed("models", "verify", *where)[1]
+    assert "small@2: ok" in typed("models", "verify", *where)[1]
     assert "Held-out figures" in typed("models", "show", "small", *where)[1]
     assert json.loads(typed("models", "show", "small", *where, "--json")[1])["manifest"]["family"] == "ngram"
     assert typed("models", "promote", "small@1", *where)[0] == 0
@@ -196,7 +196,7 @@ def test_a_damaged_version_is_reported_and_the_others_stay_usable(typed, registr
     weights.write_bytes(weights.read_bytes()[:-1])
     code, out, _ = typed("models", "verify", "--registry", copy)
     assert code == 1
-    assert "small@1: good" in out
+    assert "small@1: ok" in out
     assert "ngram.bin has" in out
     code, _, err = typed("next", "small@2", "--registry", copy)
     assert (code, "ngram.bin" in err) == (1, True)

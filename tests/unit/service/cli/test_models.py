@@ -32,7 +32,7 @@ def test_a_file_is_served_by_one_command(gramophone, small):
     assert "n-grams 5 4 2" in words_of(out)
     assert "note: probabilities do not sum to 1" in words_of(out)
     assert "published m@1" in words_of(out)
-    assert gramophone("verify")[:2] == (0, "m@1: good\n")
+    assert gramophone("verify")[:2] == (0, "m@1: ok\n")
 
 
 def test_figures_are_shown_where_there_is_text(gramophone, small, tmp_path):
@@ -76,7 +76,7 @@ def test_what_readers_of_a_file_must_know_is_said(gramophone, tmp_path):
     (tmp_path / "odd.arpa").write_text(text)
     gramophone("import-arpa", tmp_path / "odd.arpa", "--name", "m", "--lowercase")
     _, out, _ = gramophone("export-arpa", "m", tmp_path / "out.arpa")
-    assert "note: 1 words have white space in them" in words_of(out)
+    assert "note: 1 words contain white space" in words_of(out)
     assert "note: a back-off weight of -99 stands for minus infinity" in words_of(out)
     assert "note: the file does not contain the model's tokenizer" in words_of(out)
 

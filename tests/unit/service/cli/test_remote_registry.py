@@ -45,7 +45,7 @@ def test_models_are_listed_shown_verified_promoted_and_deleted(typed, trained):
     shown = json.loads(typed("models", "show", "small", *trained, "--json")[1])
     assert shown["path"] == f"{trained[1]}/small/versions/1"
     assert shown["metrics"]["valid"]
-    assert "small@1: good" in typed("models", "verify", *trained)[1]
+    assert "small@1: ok" in typed("models", "verify", *trained)[1]
     assert typed("models", "promote", "small@1", *trained)[0] == 0
     code, _, err = typed("models", "delete", "small@1", *trained)
     assert (code, "is champion" in err) == (2, True)

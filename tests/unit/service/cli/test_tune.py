@@ -66,7 +66,7 @@ def tune(folder):
 
 def test_what_is_found_is_told_saved_and_used(tune, folder):
     done = tune("--save", "mine")
-    assert "Use the weights: on lists held out, WER changes by -" in " ".join(done.stdout.split())
+    assert "Use the weights: on held-out lists, WER changes by -" in " ".join(done.stdout.split())
     command = [
         "rerank",
         "small",

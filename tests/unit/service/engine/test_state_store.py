@@ -49,7 +49,7 @@ def test_equal_states_have_handles_that_tell_nothing_of_each_other():
 
 @pytest.mark.parametrize("handle", ["", "x", "...", "here.x.y", "here..", "here"])
 def test_what_is_no_handle_leads_nowhere(handle):
-    with pytest.raises(UnknownStateError, match=r"states\[0\] leads to no state") as caught:
+    with pytest.raises(UnknownStateError, match=r"states\[0\] is no stored state") as caught:
         found(made(), handle)
     assert caught.value.parameter == "states[0]"
 
@@ -57,7 +57,7 @@ def test_what_is_no_handle_leads_nowhere(handle):
 def test_a_state_of_somebody_else_is_as_unknown_as_none():
     store = made()
     (handle,) = store.keep("me", [kept()])
-    with pytest.raises(UnknownStateError, match="leads to no state"):
+    with pytest.raises(UnknownStateError, match="is no stored state"):
         found(store, handle, owner="you")
     assert store.free("you", [handle]) == 0
     assert found(store, handle)

@@ -40,7 +40,7 @@ def page(request):
 def test_the_page_tells_verdict_scores_weights_and_changes(page):
     for said in (
         "Use the weights",
-        "No model scored",
+        "No model was used",
         "oracle: the best",
         "<td>good</td>",
         "Improved lists",

@@ -177,7 +177,7 @@ def test_people_get_a_table(folder, capsys):
         "entropy of the predictions: ",
         "trigram@1 is better than unigram@1 by ",
         "KL(trigram@1 ‖ unigram@1): ",
-        "in train.txt there are",
+        "train.txt contains",
         "stream context; unknown tokens have the probability p(<unk>)",
     ):
         assert said in out.replace("\n", " ")

@@ -53,11 +53,11 @@ def test_a_cycle_needs_room():
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ({"momentum": 0.9}, "momentum acts with train.optimizer=sgd or rmsprop only, given adamw"),
-        ({"betas": (0.9, 0.99), "optimizer": "sgd"}, "betas acts with train.optimizer=adamw or adam only"),
-        ({"anneal": 0.2}, "anneal acts with train.schedule=one-cycle only, given cosine"),
-        ({"average_decay": 0.9}, "average_decay acts with train.average=ema only, given none"),
-        ({"nonmonotone": 3, "average": "ema"}, "nonmonotone acts with train.average=nt-asgd only"),
+        ({"momentum": 0.9}, "momentum requires train.optimizer=sgd or rmsprop, given adamw"),
+        ({"betas": (0.9, 0.99), "optimizer": "sgd"}, "betas requires train.optimizer=adamw or adam"),
+        ({"anneal": 0.2}, "anneal requires train.schedule=one-cycle, given cosine"),
+        ({"average_decay": 0.9}, "average_decay requires train.average=ema, given none"),
+        ({"nonmonotone": 3, "average": "ema"}, "nonmonotone requires train.average=nt-asgd"),
     ],
 )
 def test_a_key_that_would_do_nothing_is_told(settings, problem):

@@ -157,9 +157,7 @@ def test_what_is_no_size_is_refused(size):
     ("name", "given"), [("memory-limit", {"limit": "1GB"}), ("work-dir", {"work_dir": "x"})]
 )
 def test_options_that_would_do_nothing_are_refused(name, given):
-    with pytest.raises(
-        InvalidInputError, match=rf"--{name} acts with --engine duckdb or spark only"
-    ) as refused:
+    with pytest.raises(InvalidInputError, match=rf"--{name} requires --engine duckdb or spark") as refused:
         options("memory", **given)
     assert refused.value.parameter == name
 

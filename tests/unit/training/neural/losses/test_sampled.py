@@ -224,13 +224,11 @@ def test_the_second_loss_takes_over_after_its_share(layer, text):
 def test_drawing_losses_refuse_an_adaptive_softmax(adaptive, name):
     settings = TrainSettings(loss=name)
     with pytest.raises(
-        InvalidInputError, match=f"train.loss={name} trains neural.output=softmax only, given adaptive"
+        InvalidInputError, match=f"train.loss={name} requires neural.output=softmax, given adaptive"
     ):
         make_loss(settings, adaptive, COUNTS, seed=1)
 
 
 def test_self_normalisation_refuses_an_adaptive_softmax(adaptive):
-    with pytest.raises(
-        InvalidInputError, match=r"train\.self_normalise acts with neural\.output=softmax only"
-    ):
+    with pytest.raises(InvalidInputError, match=r"train\.self_normalise requires neural\.output=softmax"):
         make_loss(TrainSettings(self_normalise=0.1), adaptive, COUNTS, seed=1)
