@@ -250,8 +250,10 @@ class TrainingRun:
         """
         own = self.state()
         check_same_structure(state, own, "state")
-        if state["best"]["weights"] is not None:
-            check_same_structure(state["best"]["weights"], dict(own["network"]), "best.weights")
+        if (weights := state["best"]["weights"]) is not None:
+            check_same_structure(weights, dict(own["network"]), "best.weights")
+            if differing := weights.keys() ^ own["network"].keys():
+                raise ValueError(f"best.weights and the network differ in {min(differing, key=str)}")
         if state["average"]["averages"]:
             parameters = [parameter.data for parameter in self.network.parameters()]
             check_same_structure(state["average"]["averages"], parameters, "average.averages")

@@ -129,6 +129,15 @@ def test_a_damaged_state_is_told_by_its_path(state_file, content):
         fit(state_file)
 
 
+def test_best_weights_that_lack_a_parameter_are_refused(state_file):
+    fit(state_file, max_steps=2)
+    state = saved_state(state_file)
+    state["best"]["weights"].popitem()
+    write_state(state_file, state)
+    with pytest.raises(FormatError, match=r"state\.pt: .*best.weights and the network differ in"):
+        fit(state_file, max_steps=2)
+
+
 def test_a_state_of_another_format_is_refused(state_file, monkeypatch):
     fit(state_file, max_steps=1)
     monkeypatch.setattr("training.neural.resume.STATE_FORMAT", 0)
