@@ -126,7 +126,7 @@ def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 def settings_page() -> str:
     """Return the page of the settings of `gramophone serve`."""
     rows = [
-        (f"`{variable}`", f"`{default}`" if default != "" else "", described(variable, meaning))
+        (f"`{variable}`", shown_setting(default), described(variable, meaning))
         for variable, default, meaning in described_settings()
     ]
     return f"""# Settings
@@ -138,6 +138,11 @@ def settings_page() -> str:
 Two more variables belong to other programs: `GRAMOPHONE_API_KEY` is the key that `gramophone bench` sends, and
 `GRAMOPHONE_DATA` is a folder of corpora for the tests.
 """
+
+
+def shown_setting(default: Any) -> str:
+    """Return a default as it is written in the environment."""
+    return "" if default == "" else f"`{str(default).lower() if isinstance(default, bool) else default}`"
 
 
 def recipes_page() -> str:
@@ -285,10 +290,9 @@ def operation_section(method: str, path: str, operation: Json, schemas: Json, re
         lines.append(f"Also accepts {', '.join(others)}.\n")
     content = operation["responses"]["200"].get("content", {})
     if json_reply := content.get("application/json"):
-        lines += [
-            "\n**Reply**\n",
-            field_table(f"reply of {name}", json_reply["schema"], schemas, defaults=False),
-        ]
+        for number, schema in enumerate(json_reply["schema"].get("anyOf", [json_reply["schema"]])):
+            lines.append("\n**Or**\n" if number else "\n**Reply**\n")
+            lines.append(field_table(f"reply of {name}", schema, schemas, defaults=False))
     if others := [f"`{kind}`" for kind in content if kind != "application/json"]:
         lines.append(f"\n{'Also replies' if json_reply else 'Replies'} {', '.join(others)}.\n")
     return "\n".join(lines) + example(name, path, json_body, replies)

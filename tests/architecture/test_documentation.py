@@ -120,7 +120,7 @@ def reference():
 
 def test_the_reference_has_every_setting_with_its_default(reference):
     for variable, default, _ in described_settings():
-        assert f"| `{variable}` | {f'`{default}`' if default != '' else ''} | " in reference["settings"]
+        assert f"| `{variable}` | {hooks.shown_setting(default)} | " in reference["settings"]
 
 
 @pytest.mark.parametrize("path", REQUESTS)
@@ -149,6 +149,10 @@ class Silent(BaseModel):
 def test_a_key_without_a_description_is_named():
     with pytest.raises(hooks.UndocumentedError, match=r"cache\.mystery has no description"):
         hooks.key_row("cache.mystery", "mystery", Silent)
+
+
+def test_defaults_of_settings_are_as_in_the_environment():
+    assert [hooks.shown_setting(default) for default in (True, 8000, "")] == ["`true`", "`8000`", ""]
 
 
 def test_an_option_without_help_is_found():

@@ -35,7 +35,7 @@ class TrainSettings(BaseModel):
     schedule always spans the entire run.
 
     Attributes:
-        max_minutes: time limit in minutes, including the time before a resume; None for no limit.
+        max_minutes: time limit in minutes, including the time before a resume; None (from Python) for no limit.
         epochs: maximum number of passes over the training text.
         max_steps: maximum number of updates; unset means no limit.
         batch_size: number of parallel streams of text, over all processes.
