@@ -75,6 +75,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.serve: pyproject.toml | $(VENV)/bin/python
+	@echo "Installing into $(VENV): the first time, this takes minutes"
 	$(BIN)/python -m pip install --quiet -e .
 	touch $@
 

@@ -52,8 +52,8 @@ class Calibration(BaseModel):
             best = max(point.precision for point in self.points)
             last = self.points[-1]
             raise InvalidInputError(
-                f"precision is {precision:g}; the precision of {self.model} is {last.precision:.3f} at its highest "
-                f"threshold, {last.threshold:g}, and at most {best:.3f}",
+                f"precision is {precision:g}; {self.model} has at most {best:.3f}, and {last.precision:.3f} at its "
+                f"highest threshold, {last.threshold:g}",
                 parameter="precision",
             )
         return self.points[len(self.points) - count].threshold

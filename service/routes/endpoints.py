@@ -271,7 +271,7 @@ def _one_of(reply: type, description: str) -> Json:
 
 
 INTRODUCTION = """\
-Small language models over HTTP: next tokens, probabilities of texts, the best of several candidates.
+Next tokens, probabilities of texts, the best of several candidates, completions, probable errors.
 
 - **Models** are named `name`, `name@7` or `name@champion`; every reply reports the version as `name@version`. A
   request without a model uses the default model.

@@ -22,7 +22,7 @@ export class Heat {
   #pointed = null;
   #pointing = new Latest(
     (signal) => this.#showAlternatives(signal),
-    () => this.#popover.hide(),
+    (error) => error && this.#popover.hide(),
   );
   #popover;
 

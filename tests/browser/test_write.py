@@ -208,6 +208,7 @@ def test_pointing_at_a_word_tells_what_was_expected_there(page):
     expect(popover.locator(".about")).to_contain_text("sat")
     expect(popover.locator(".bar.actual")).to_contain_text("sat")
     expect(popover.locator(".bar")).to_have_count(6)
+    expect(popover).to_be_visible()
 
 
 def test_a_text_is_kept_when_the_page_is_loaded_again(page):
