@@ -413,7 +413,7 @@ def layers_svg() -> str:
     height = max(len(service), len(models)) * ROW_HEIGHT + 90
     parts = [
         column("service: serves models over HTTP", service, 10, "#d7eeea"),
-        column("models: what a language model is", models, 10 + WIDTH + GAP, "#fbe3d3"),
+        column("models: language models", models, 10 + WIDTH + GAP, "#fbe3d3"),
         column("training: makes checkpoints", ["training"], 10 + 2 * (WIDTH + GAP), "#e5e1f4"),
         arrow(10 + WIDTH + 8, 10 + WIDTH + GAP - 8, "imports"),
         arrow(10 + 2 * (WIDTH + GAP) - 8, 10 + 2 * WIDTH + GAP + 8, "imports"),

@@ -39,10 +39,7 @@ from service.client.calls import (
 )
 from service.schemas.replies import (
     AdvanceReply,
-    AutocompleteReply,
-    CheckReply,
     ErrorBody,
-    ForgottenReply,
     FreeReply,
     GenerateReply,
     ModelCard,
@@ -57,6 +54,11 @@ from service.schemas.replies import (
     ScoreReply,
     SequenceScoreResult,
     TextQualityResult,
+)
+from service.schemas.suggestions import (
+    AutocompleteReply,
+    CheckReply,
+    ForgottenReply,
     UserPair,
     UserReply,
     UserWord,

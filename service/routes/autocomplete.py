@@ -19,7 +19,7 @@ from service.routes.request import (
     to_json,
     while_connected,
 )
-from service.schemas.replies import (
+from service.schemas.suggestions import (
     AutocompleteReply,
     ForgottenReply,
     UserPair,

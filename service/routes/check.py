@@ -18,7 +18,7 @@ from service.routes.request import (
     services_of,
     to_json,
 )
-from service.schemas.replies import CheckReply
+from service.schemas.suggestions import CheckReply
 from service.schemas.wire import parse_json
 from service.use_cases.check import CheckRequest, check, checker_of, has_checker
 

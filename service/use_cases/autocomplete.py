@@ -46,7 +46,7 @@ from service.engine.batching import view
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.engine.prefix_cache import NextTokenEntry
-from service.schemas.replies import AutocompleteReply, CompletionCandidate
+from service.schemas.suggestions import AutocompleteReply, CompletionCandidate
 from service.schemas.wire import TimedRequest, WireModel, text_or_object_tag
 from service.use_cases.accepted_words import UserName
 from service.use_cases.constants import DICTIONARY_ENTRIES_PER_STEP

@@ -24,7 +24,7 @@ from models.reranking.candidates import map_in_steps
 from service.engine.batching import view
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
-from service.schemas.replies import CheckReply, SuggestedText, TextIssue, WordSurprisal
+from service.schemas.suggestions import CheckReply, SuggestedText, TextIssue, WordSurprisal
 from service.schemas.wire import TimedRequest, WireModel, text_or_object_tag
 from service.use_cases.inputs import Limits, check_reads_forward
 

@@ -7,7 +7,7 @@ import pytest
 
 from service.api_keys import KeyScope, create_key
 from service.client import BadRequestError, Client, NotFoundError
-from service.schemas.replies import UserPair, UserWord
+from service.schemas.suggestions import UserPair, UserWord
 from service.settings import Settings
 from tests.support.services import running
 

@@ -260,4 +260,4 @@ def test_every_attack_names_a_test(row):
 
 def test_what_is_not_held_off_is_told():
     assert len(ROWS) > 20
-    assert THREATS.partition("### What is not held off")[2].count("\n- **") >= 8
+    assert THREATS.partition("### Not defended against")[2].count("\n- **") >= 8
