@@ -44,7 +44,7 @@ test-fuzz: $(VENV)/.fuzz  ## Test hostile requests and files; GRAMOPHONE_FUZZ_CA
 	$(BIN)/python -m pytest -n 2 --dist loadfile --timeout 900 tests/fuzz
 
 test-matrix: $(VENV)/.test  ## Test every endpoint with every family, tokenizer and precision, and with checkpoints of earlier versions
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --timeout 900 tests/matrix tests/compatibility
+	$(BIN)/python -m pytest -n 2 --dist loadfile --timeout 900 tests/matrix tests/compatibility
 
 test-system: $(VENV)/.test  ## Test the program as a user starts it
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadscope --no-loadscope-reorder --timeout 600 tests/system

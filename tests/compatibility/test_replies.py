@@ -13,8 +13,6 @@ import pytest
 from tests.compatibility.questions import exact, in_float32, service_topics, topics_of
 from tests.compatibility.replies import REPLIES, Handles, Service, ask, close, path_of, read, same
 
-pytestmark = pytest.mark.xdist_group("compatibility")  # in one process, which starts each service once
-
 TREE = Path(__file__).parents[2]
 CHECKPOINTS = {"int8": exact(), "float32": in_float32()}
 CASES = [
