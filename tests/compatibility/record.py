@@ -1,6 +1,7 @@
 """Make checkpoints and record their replies with another version's code.
 
 Both are stored once and never change: today's code must load these checkpoints and answer as that version did.
+Only sentences for people are edited in the stored replies, when their wording in the code changes.
 Make them again only to cover more, such as a new family or endpoint, and then with the same version's code:
 
     git worktree add --detach ../old c6402de
