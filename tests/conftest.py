@@ -29,8 +29,10 @@ structlog.configure(
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # noqa: TID251 - tests are no part of the service
 
 
-# A busy machine must not fail an example; pytest's own limit finds tests that hang.
-hypothesis.settings.register_profile("gramophone", deadline=None)
+# A busy machine must not fail an example; pytest's own limit finds tests that hang. Every run draws the same
+# examples, so that a change is judged by what it changes; `--hypothesis-profile explore` draws new ones.
+hypothesis.settings.register_profile("gramophone", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000)
 hypothesis.settings.load_profile("gramophone")
 
 
