@@ -10,9 +10,10 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
-import numba
 import numpy as np
 import numpy.typing as npt
+
+from models.kernels.compilation import kernel
 
 ByteArray: TypeAlias = npt.NDArray[np.uint8]
 
@@ -44,7 +45,7 @@ class WordHashTable(NamedTuple):
     spelling: ByteArray
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def wide_space_length(text: ByteArray, position: int) -> int:
     """Length in bytes of non-ASCII white space at a position, as `str.isspace` defines it; 0 if there is none."""
     first, left = text[position], len(text) - position
@@ -62,7 +63,7 @@ def wide_space_length(text: ByteArray, position: int) -> int:
     return 3 if second == 0x81 and third == 0x9F else 0  # U+205F
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def _space_length(text: ByteArray, position: int) -> int:
     """Length in bytes of the white space at a position; 0 if there is none."""
     kind = _BYTE_KINDS[text[position]]
@@ -71,7 +72,7 @@ def _space_length(text: ByteArray, position: int) -> int:
     return 1 if kind == _SPACE else 0
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def _hash_word(text: ByteArray, start: int) -> tuple[int, np.uint64]:
     """Return the end of the word that begins at `start`, and its hash before mixing."""
     value, position = HASH_SEED, start
@@ -85,7 +86,7 @@ def _hash_word(text: ByteArray, start: int) -> tuple[int, np.uint64]:
     return position, value
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def hash_bytes(text: ByteArray, start: int, end: int) -> np.uint64:
     """Hash a range of bytes, before mixing."""
     value = HASH_SEED
@@ -94,14 +95,14 @@ def hash_bytes(text: ByteArray, start: int, end: int) -> np.uint64:
     return value
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def _mix_hash(hashed: np.uint64) -> np.uint64:
     """Mix all bits of a hash: the low bits select the slot, the upper half is stored in it."""
     mixed = (hashed ^ (hashed >> _HALF)) * _HASH_MIX
     return mixed ^ (mixed >> _HALF)
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def find_word(
     table: WordHashTable, text: ByteArray, start: int, end: int, hashed: np.uint64
 ) -> tuple[np.int64, np.uint64, np.int64]:
@@ -129,7 +130,7 @@ def find_word(
         slot = (slot + 1) & mask
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def insert_word(
     table: WordHashTable, number: int, text: ByteArray, start: int, end: int, mixed: np.uint64, slot: np.int64
 ) -> None:
@@ -141,7 +142,7 @@ def insert_word(
     table.slots[slot] = (mixed & _TAG) | np.uint64(number + 1)
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def find_or_insert_word(table: WordHashTable, num_words: int, word: ByteArray) -> int:
     """Return the number of a word; add a new word with the next number; the arrays must have capacity."""
     number, mixed, slot = find_word(table, word, 0, len(word), hash_bytes(word, 0, len(word)))
@@ -151,7 +152,7 @@ def find_or_insert_word(table: WordHashTable, num_words: int, word: ByteArray) -
     return int(number)
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def fill_slots(table: WordHashTable, num_words: int) -> None:
     """Insert the first words of a table into its slots, which must all be free."""
     for number in range(num_words):
@@ -161,7 +162,7 @@ def fill_slots(table: WordHashTable, num_words: int) -> None:
         table.slots[slot] = (mixed & _TAG) | np.uint64(number + 1)
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def encode_lines(
     text: ByteArray,
     table: WordHashTable,
@@ -198,7 +199,7 @@ def encode_lines(
     offsets[line + 1] = count
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def count_occurrences(
     text: ByteArray, position: int, table: WordHashTable, num_words: int, counts: npt.NDArray[np.int64]
 ) -> tuple[int, int]:
@@ -228,13 +229,13 @@ def count_occurrences(
     return position, num_words
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def has_capacity(table: WordHashTable, num_words: int, length: int) -> bool:
     """Return whether one more word of `length` bytes fits, with half of the slots still free."""
     return 2 * (num_words + 1) <= len(table.slots) and table.starts[num_words] + length <= len(table.spelling)
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def count_words_in_bytes(text: ByteArray) -> int:
     """Count the words in a text: runs between white space."""
     position, count, inside = 0, 0, 0

@@ -9,10 +9,9 @@ a complete text.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar, cast
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
@@ -20,10 +19,10 @@ from numba import types
 from numba.extending import intrinsic
 
 from models.arrays import FloatArray
+from models.kernels.compilation import kernel
 from models.kernels.llvm import FLOAT_VECTOR, VECTOR_WIDTH, call_llvm, codegen
 from models.kernels.math import exp, fold_lanes
 
-F = TypeVar("F", bound=Callable[..., Any])
 SEGMENT_TOKENS = 2_048
 """Number of tokens of a window per segment sum; a multiple of `SUM_LANES`."""
 
@@ -62,7 +61,7 @@ class SimilarityDecay(NamedTuple):
         return cls(np.array(flatnesses, dtype=np.float32), decays)
 
 
-@numba.njit([types.void(types.float64, types.float32[::1])], nogil=True, cache=True, error_model="numpy")
+@kernel(types.void(types.float64, types.float32[::1]), error_model="numpy")
 def _write_decays(half_life: float, decays: FloatArray) -> None:
     """Write 2^(−age / half-life) for the ages N − 1, …, 1, 0 to `decays` [N]; the newest token has age 0."""
     for index in range(len(decays)):
@@ -70,7 +69,7 @@ def _write_decays(half_life: float, decays: FloatArray) -> None:
         decays[index] = decay if decay >= _SMALLEST_NORMAL else 0.0
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def similarity_weights(cosines: Any, flatness: Any, out: Any) -> Any:
     """Write exp(θ cos) of up to `SEGMENT_TOKENS` tokens [N], then zeros.
 
@@ -85,7 +84,7 @@ def similarity_weights(cosines: Any, flatness: Any, out: Any) -> Any:
     return end
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def sum_weights(weights: Any, decays: Any, lanes: Any) -> Any:
     """Return the sum of weights[i] · decays[i], a multiple of `SUM_LANES` long, in double precision.
 
@@ -109,12 +108,11 @@ _TOKENS = types.Array(types.int32, 1, "C", readonly=True)
 _INDICES = types.Array(types.int64, 1, "C", readonly=True)
 
 
-def _kernel(*arguments: Any) -> Callable[[F], F]:
-    """Compile a kernel for arguments of these types, or load it from numba's cache, at import."""
-    return cast("Callable[[F], F]", numba.njit([types.void(*arguments)], nogil=True, cache=True))
-
-
-@_kernel(_MATRIX, _TOKENS, _INDICES, _INDICES, _INDICES, _FLOATS, _MATRIX, *[types.float32[:, :, ::1]] * 2)
+@kernel(
+    types.void(
+        _MATRIX, _TOKENS, _INDICES, _INDICES, _INDICES, _FLOATS, _MATRIX, *[types.float32[:, :, ::1]] * 2
+    )
+)
 def cache_shares(
     cosines: FloatArray,
     tokens: npt.NDArray[np.int32],
@@ -171,13 +169,13 @@ def cache_shares(
                 evidence[q, f, h] = total * math.exp(-float(flatnesses[f]))
 
 
-@numba.njit([types.float64(types.float64, types.float64, types.float64)], nogil=True, cache=True)
+@kernel(types.float64(types.float64, types.float64, types.float64))
 def effective_weight(weight: float, evidence: float, prior: float) -> float:
     """Return λ n / (n + μ), the weight of the cache with evidence n; 0 without evidence."""
     return weight * (evidence / (evidence + prior)) if evidence > 0.0 else 0.0
 
 
-@numba.njit([types.float64(types.float64, types.float64, types.float64)], nogil=True, cache=True)
+@kernel(types.float64(types.float64, types.float64, types.float64))
 def mix_log_prob(log_prob: float, share: float, weight: float) -> float:
     """Return log((1 − λ) p + λ p_cache)."""
     if share <= 0.0:
@@ -185,7 +183,7 @@ def mix_log_prob(log_prob: float, share: float, weight: float) -> float:
     return math.log((1.0 - weight) * math.exp(log_prob) + weight * share)
 
 
-@_kernel(_FLOATS, _FLOATS, _FLOATS, types.float64, types.float64, types.float32[::1])
+@kernel(types.void(_FLOATS, _FLOATS, _FLOATS, types.float64, types.float64, types.float32[::1]))
 def mix_targets(
     log_probs: FloatArray,
     shares: FloatArray,
@@ -199,7 +197,11 @@ def mix_targets(
         out[t] = mix_log_prob(log_probs[t], shares[t], effective_weight(weight, evidence[t], prior))
 
 
-@_kernel(_FLOATS, _TOKENS, types.float32, _FLOATS, types.float64, types.float64, _FLOATS, types.float32[::1])
+@kernel(
+    types.void(
+        _FLOATS, _TOKENS, types.float32, _FLOATS, types.float64, types.float64, _FLOATS, types.float32[::1]
+    )
+)
 def mix_row(
     cosines: FloatArray,
     tokens: npt.NDArray[np.int32],
@@ -326,7 +328,7 @@ _tile_1x4: Any = _tile_intrinsic(1, _TILE_SIDE)
 _tile_4x4: Any = _tile_intrinsic(_TILE_SIDE, _TILE_SIDE)
 
 
-@_kernel(_MATRIX, _MATRIX, types.int64, types.float32[:, ::1])
+@kernel(types.void(_MATRIX, _MATRIX, types.int64, types.float32[:, ::1]))
 def inner_products(queries: FloatArray, keys: FloatArray, column: int, out: FloatArray) -> None:
     """Write inner products of queries [Q, W] and keys [N, W] to `out[:, column : column + N]`.
 
@@ -375,7 +377,7 @@ def to_unit_vectors(features: FloatArray) -> FloatArray:
     return units
 
 
-@_kernel(_MATRIX, types.float32[:, ::1])
+@kernel(types.void(_MATRIX, types.float32[:, ::1]))
 def _normalise_rows(features: FloatArray, units: FloatArray) -> None:
     for row in range(len(features)):
         square = 0.0

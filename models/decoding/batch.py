@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-import numba
 import numpy as np
 import numpy.typing as npt
 from numba import types
@@ -25,6 +24,7 @@ from models.decoding.rules import (
     RuleTable,
     pack_ragged,
 )
+from models.kernels.compilation import kernel
 
 Seeds = npt.NDArray[np.uint64]
 _MASK = (1 << 64) - 1
@@ -58,7 +58,7 @@ def _mix_bits(value: int) -> int:
     return value ^ (value >> 31)
 
 
-@numba.njit(types.void(types.uint64[::1], types.int64[::1], types.float64[::1]), nogil=True, cache=True)
+@kernel(types.void(types.uint64[::1], types.int64[::1], types.float64[::1]))
 def _fill_uniforms(seeds: Any, num_drawn: Any, numbers: Any) -> None:
     for row in range(len(seeds)):
         value = seeds[row] + np.uint64(num_drawn[row] + 1) * np.uint64(_GAMMA)

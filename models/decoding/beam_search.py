@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 from numba import types
 
@@ -21,6 +20,7 @@ from models.decoding.parameters import DecodingParameters
 from models.decoding.rules import KernelRows, buffers_for
 from models.decoding.sampling import BUFFERS_TYPE, LOG_PROBS_TYPE, ROWS_TYPE, adjust_scores, insert_sorted
 from models.decoding.stopping import StopBytes, Tail
+from models.kernels.compilation import kernel
 from models.kernels.math import copy_values
 from models.language_model import TopTokens
 from models.vocabulary import EOS
@@ -66,7 +66,7 @@ def _best_extensions(
     ]
 
 
-@numba.njit(
+@kernel(
     types.void(
         LOG_PROBS_TYPE,
         ROWS_TYPE,
@@ -77,9 +77,7 @@ def _best_extensions(
         BUFFERS_TYPE,
         types.int64[::1],
         types.float64[::1],
-    ),
-    nogil=True,
-    cache=True,
+    )
 )
 def _rank_extensions(
     log_probs: Any,

@@ -33,6 +33,7 @@ from models.decoding.rules import (
     buffers_for,
 )
 from models.decoding.truncation import truncate
+from models.kernels.compilation import kernel, tuple_type
 from models.kernels.math import exp, greater, sum_lanes
 from models.language_model import BLOCK_TOKENS, BlockSampler, LanguageModel, supports
 from models.vocabulary import BOS, EOS, UNK
@@ -99,23 +100,21 @@ _ZERO = np.float32(0)
 _NEGLIGIBLE = np.float32(-87)  # exp(-87) is negligible beside exp(0) in single precision
 _MIN_TEMPERATURE = 1e-30
 
-ROWS_TYPE = types.NamedTuple(  # type: ignore[no-untyped-call]  # numba ships no annotations for it
-    [
-        types.float64[:, ::1],
-        types.int32[::1],
-        types.float32[::1],
-        types.int64[:, ::1],
-        types.int32[::1],
-        types.int64[:, ::1],
-        types.int32[::1],
-        types.int64[:, ::1],
-        types.int32[:, ::1],
-        types.int64[::1],
-    ],
+ROWS_TYPE = tuple_type(
     KernelRows,
+    types.float64[:, ::1],
+    types.int32[::1],
+    types.float32[::1],
+    types.int64[:, ::1],
+    types.int32[::1],
+    types.int64[:, ::1],
+    types.int32[::1],
+    types.int64[:, ::1],
+    types.int32[:, ::1],
+    types.int64[::1],
 )
-BUFFERS_TYPE = types.NamedTuple(  # type: ignore[no-untyped-call]
-    [types.float32[::1]] * 3 + [types.int32[::1]] * 3 + [types.float64[::1]] * 2, KernelBuffers
+BUFFERS_TYPE = tuple_type(
+    KernelBuffers, *[types.float32[::1]] * 3, *[types.int32[::1]] * 3, *[types.float64[::1]] * 2
 )
 LOG_PROBS_TYPE = types.Array(types.float32, 2, "C", readonly=True)
 
@@ -237,12 +236,10 @@ def _choose_row(scores: Any, row: Any, rules: Any, draw: Any, buffers: Any, widt
     return buffers.ids[_draw_index(buffers.weights, count, buffers.sums, draw)]
 
 
-@numba.njit(
+@kernel(
     types.void(
         LOG_PROBS_TYPE, ROWS_TYPE, types.float64[::1], BUFFERS_TYPE, types.int64[::1], types.float32[::1]
-    ),
-    nogil=True,
-    cache=True,
+    )
 )
 def _choose_rows(log_probs: Any, rows: Any, draws: Any, buffers: Any, tokens: Any, own: Any) -> None:
     scores, width = buffers.scores, log_probs.shape[1]
@@ -310,11 +307,7 @@ def _is_possible(token: Any, endless: Any) -> Any:
     return token > EOS or (token == EOS and not endless)
 
 
-@numba.njit(
-    types.void(_TABLE, _TABLE, _FLOATS, _FLOATS, _FLAGS, _DOUBLES, _INTEGERS, _DOUBLES),
-    nogil=True,
-    cache=True,
-)
+@kernel(types.void(_TABLE, _TABLE, _FLOATS, _FLOATS, _FLAGS, _DOUBLES, _INTEGERS, _DOUBLES))
 def _draw_blocks(
     sums: Any, first: Any, highest: Any, scales: Any, endless: Any, draws: Any, blocks: Any, targets: Any
 ) -> None:
@@ -343,9 +336,7 @@ def _draw_blocks(
             blocks[row], targets[row] = 0, np.nan
 
 
-@numba.njit(
-    types.void(_TABLE, _FLOATS, _FLOATS, _FLAGS, _INTEGERS, _DOUBLES, _INTEGERS), nogil=True, cache=True
-)
+@kernel(types.void(_TABLE, _FLOATS, _FLOATS, _FLAGS, _INTEGERS, _DOUBLES, _INTEGERS))
 def _draw_in_blocks(
     logits: Any, highest: Any, scales: Any, endless: Any, blocks: Any, targets: Any, indices: Any
 ) -> None:
@@ -422,7 +413,7 @@ def insert_sorted(values: Any, items: Any, value: Any, item: Any) -> None:
     values[index], items[index] = value, item
 
 
-@numba.njit(types.void(LOG_PROBS_TYPE, types.int64[:, ::1], types.float32[:, ::1]), nogil=True, cache=True)
+@kernel(types.void(LOG_PROBS_TYPE, types.int64[:, ::1], types.float32[:, ::1]))
 def write_top_tokens(log_probs: Any, ids: Any, values: Any) -> None:
     """Write the largest entries of each row of log_probs [R, V] in descending order; equal ones by id.
 

@@ -5,7 +5,7 @@ an intrinsic.
 
 AMX (Intel's Advanced Matrix Extensions) has tile registers of 16 rows of 64 bytes; one instruction
 multiplies 16 x 64 by 64 x 16 bytes and adds the products to 16 x 16 sums. `HAS_AMX` is True if the
-processor supports it, `USE_AMX` if Linux has granted it to this process; the permission is requested
+processor's level has it, `USE_AMX` if Linux has granted it to this process; the permission is requested
 at import.
 """
 
@@ -13,11 +13,12 @@ import ctypes
 import platform
 from typing import Any
 
-import llvmlite.binding
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils as _cgutils
 from numba.extending import intrinsic
+
+from models.kernels.target import LEVEL
 
 VECTOR_WIDTH = 16
 """Number of 32-bit lanes in the widest vectors."""
@@ -93,9 +94,8 @@ def _request_amx() -> bool:
     return error_code == 0
 
 
-_FEATURES = llvmlite.binding.get_host_cpu_features()
-HAS_AMX = bool(_FEATURES.get("amx-tile") and _FEATURES.get("amx-int8"))
-"""True if the processor has AMX tiles, so kernels can be compiled for them."""
+HAS_AMX = LEVEL.has("amx-tile", "amx-int8")
+"""True if kernels are compiled for AMX tiles."""
 
 USE_AMX = _request_amx()
 """True if this process may run kernels with AMX tiles."""

@@ -7,13 +7,14 @@ rows of a batch.
 import math
 from abc import ABC, abstractmethod
 
-import numba
 import numpy as np
 import torch
+from numba import types
 from torch import Tensor, nn
 from torch.nn import functional
 
 from models.arrays import FloatArray
+from models.kernels.compilation import kernel
 from models.kernels.math import exp, fold_lanes, greater
 from models.kernels.threads import run_slices
 from models.neural.constants import LOGITS_PER_THREAD
@@ -38,7 +39,7 @@ def log_sum_exp(logits: Tensor) -> Tensor:
     return sums
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel(types.void(types.float32[:, ::1], types.float32[::1]))
 def _log_sum_exp_rows(logits: FloatArray, sums: FloatArray) -> None:
     """Write the log-sum-exp of each row, summed in 64 lanes and then by halves."""
     width = logits.shape[1]

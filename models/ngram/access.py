@@ -5,9 +5,8 @@ costs a fifth of the speed. `link_states` finds missing links from contexts to t
 suffix.
 """
 
-import threading
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numba
 import numpy as np
@@ -17,6 +16,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, overload
 
+from models.kernels.compilation import compile_declared, kernel, tuple_type
 from models.ngram.automaton import EXACT_TYPES, QUANTISED_TYPES, Automaton
 
 U = numba.uint64
@@ -28,45 +28,23 @@ def readonly(dtype: str, ndim: int = 1) -> types.Array:
     return types.Array(getattr(types, dtype), ndim, "C", readonly=True)
 
 
-def _automaton_type(arrays: dict[str, tuple[str, int]]) -> types.NamedTuple:
-    return types.NamedTuple(  # type: ignore[no-untyped-call]  # numba ships no annotations
-        [readonly(dtype, ndim) for dtype, ndim in arrays.values()], Automaton
-    )
-
-
-_EXACT, _QUANTISED = _automaton_type(EXACT_TYPES), _automaton_type(QUANTISED_TYPES)
-_uncompiled: list[tuple[Any, Any]] = []
-"""Kernels not yet compiled for quantised automata, and their signatures; callees before their callers."""
-_compiling = threading.Lock()
+_EXACT, _QUANTISED = (
+    tuple_type(Automaton, *[readonly(dtype, ndim) for dtype, ndim in arrays.values()])
+    for arrays in (EXACT_TYPES, QUANTISED_TYPES)
+)
 
 SPAN_TYPES = (readonly("int32"), *[readonly("int64")] * 3)
 """Arguments of kernels that read texts: states [B], tokens [N], begin and end of each state's span of tokens [B]."""
 
 
 def automaton_kernel(result: Any, *arguments: Any) -> Callable[[F], F]:
-    """Compile a kernel for an exact automaton and arguments of these types, or load it from numba's cache, at import.
-
-    `compile_kernels` compiles it for quantised automata.
-    """
-
-    def compiled(function: F) -> F:
-        kernel = numba.njit([result(_EXACT, *arguments)], nogil=True, cache=True)(function)
-        _uncompiled.append((kernel, result(_QUANTISED, *arguments)))
-        return cast("F", kernel)
-
-    return compiled
+    """Declare a kernel for an automaton, exact or quantised, and arguments of these types; see `kernel`."""
+    return kernel(result(_EXACT, *arguments), result(_QUANTISED, *arguments))
 
 
 def compile_kernels(automaton: Automaton) -> None:
-    """Compile all imported kernels for an automaton, or load them from numba's cache, before the first call."""
-    if not automaton.quantised:
-        return  # compiled at import
-    with _compiling:
-        for kernel, signature in _uncompiled:
-            kernel.disable_compile(val=False)
-            kernel.compile(signature)
-            kernel.disable_compile()
-        _uncompiled.clear()
+    """Compile the imported kernels of automata for one automaton's types, or read them from files."""
+    compile_declared(_QUANTISED if automaton.quantised else _EXACT)
 
 
 def word_at(words: Any, arc: Any) -> Any:
@@ -223,7 +201,7 @@ def next_state(automaton: Automaton, state: Any, word: Any) -> Any:
         state = U(automaton.suffixes[state])
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def link_states(
     first_arcs: npt.NDArray[np.uint32], words: npt.NDArray[np.int32], suffixes: npt.NDArray[np.int32]
 ) -> None:

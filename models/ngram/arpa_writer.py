@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
 from models.files import atomic_writer
+from models.kernels.compilation import kernel
 from models.ngram.arpa_kernels import MAX_NUMBER_BYTES, write_number
 from models.ngram.arpa_reader import (
     BACKWARD_OPTION,
@@ -165,7 +165,7 @@ def _format_lines(lines: _Lines, spelling: npt.NDArray[np.uint8], starts: npt.ND
     return out[: _write_lines(lines, spelling, starts, out)].tobytes()
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def _write_lines(
     lines: _Lines, spelling: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], out: npt.NDArray[np.uint8]
 ) -> int:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-import numba
 import numpy as np
 import numpy.typing as npt
 from numba import types
@@ -14,6 +13,7 @@ from typing_extensions import override
 from models.arrays import FloatArray, ModelBytes, TokenIds, array_bytes
 from models.errors import InvalidInputError, ManifestError
 from models.files import CONFIG_FILE, read_config, write_config
+from models.kernels.compilation import kernel
 from models.kernels.threads import run_balanced, run_slices
 from models.language_model import (
     ContextMatcher,
@@ -424,11 +424,7 @@ def score_sentences(
     return SentenceScores(log_probs, begins)
 
 
-@numba.njit(
-    types.void(readonly("int64"), readonly("int64"), types.int64[::1]),
-    nogil=True,
-    cache=True,
-)
+@kernel(types.void(readonly("int64"), readonly("int64"), types.int64[::1]))
 def _append_eos(
     ids: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], tokens: npt.NDArray[np.int64]
 ) -> None:

@@ -15,11 +15,11 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
 from models.errors import InvalidInputError
+from models.kernels.compilation import kernel
 from models.kernels.threads import run_slices
 from models.ngram.build import NGrams
 from models.vocabulary import BOS, EOS
@@ -84,7 +84,7 @@ def sort_text(text: IntArray, vocab_size: int, *, order: int, progress: Progress
     return SortedText(text, positions, shared, extents, shares)
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def _smaller_words(
     text: IntArray, positions: IntArray, offset: int, vocab_size: int
 ) -> npt.NDArray[np.int64]:
@@ -97,7 +97,7 @@ def _smaller_words(
     return smaller
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def _sorted_by_word(
     text: IntArray, positions: IntArray, offset: int, first: npt.NDArray[np.int64]
 ) -> IntArray:
@@ -113,7 +113,7 @@ def _sorted_by_word(
     return out
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def _share_prefixes(
     text: IntArray,
     positions: IntArray,
@@ -258,7 +258,7 @@ def _count_order(in_order: SortedText, order: int, shorter: IntArray) -> tuple[C
     return CountedNGrams(NGrams(words, prefixes, suffixes), counts), numbers
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def _count_distinct(shared: ByteArray, extents: ByteArray, order: int) -> int:
     """Count the distinct n-grams of one order at sorted positions."""
     size = 0
@@ -267,7 +267,7 @@ def _count_distinct(shared: ByteArray, extents: ByteArray, order: int) -> int:
     return size
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def _list_ngrams(
     text: IntArray,
     positions: IntArray,
@@ -423,7 +423,7 @@ class Observations:
             yield OrderCounts(NGrams(words, prefixes, suffixes), counts, totals, types, counts_of_counts)
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def _count_predecessors(occurrences: IntArray, suffixes: IntArray) -> IntArray:
     """Count the n-grams whose suffix is each shorter n-gram [n]; its occurrences if there are none."""
     counts = np.zeros_like(occurrences)  # [n]
@@ -435,7 +435,7 @@ def _count_predecessors(occurrences: IntArray, suffixes: IntArray) -> IntArray:
     return counts
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def _by_context(
     prefixes: IntArray, counts: IntArray, num_contexts: int
 ) -> tuple[IntArray, IntArray, npt.NDArray[np.int64]]:

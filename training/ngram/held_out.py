@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
+from models.kernels.compilation import kernel
 from models.vocabulary import BOS
 from training.corpus import EncodedCorpus
 from training.ngram.counts import OrderCounts, check_ids
@@ -69,7 +69,7 @@ def _values_at(indices: IntArray, values: IntArray) -> IntArray:
     return found
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def _find_ngrams(words: IntArray, prefixes: IntArray, contexts: IntArray, text: IntArray) -> IntArray:
     """Find the n-gram that ends at each position by bisection; −1 if none ends there.
 
@@ -92,7 +92,7 @@ def _find_ngrams(words: IntArray, prefixes: IntArray, contexts: IntArray, text: 
     return numbers
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def _listed_by_context(prefixes: IntArray, counts: IntArray, num_contexts: int) -> tuple[IntArray, IntArray]:
     """Sum the listed counts after each context [m], and count the counts of 1, 2, and 3 or more [m, 3]."""
     listed, types = np.zeros(num_contexts, np.int32), np.zeros((num_contexts, 3), np.int32)

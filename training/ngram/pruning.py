@@ -14,11 +14,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
 from models.errors import InvalidInputError
+from models.kernels.compilation import kernel
 from models.ngram.build import NGrams, NGramWeights, build_automaton, quantise_automaton
 from models.ngram.model import NGramModel
 from models.vocabulary import BOS, EOS, Vocabulary
@@ -146,7 +146,7 @@ def _kept_masks(
     return masks
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def _reaches_threshold(
     prefixes: npt.NDArray[np.int32],
     probs: DoubleArray,

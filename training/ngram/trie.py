@@ -12,10 +12,10 @@ mass in the shorter context's row. Both follow from the listed words, even if a 
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
+from models.kernels.compilation import kernel
 from models.ngram.build import NGrams, NGramWeights, number_arcs, suffix_states
 
 DoubleArray: TypeAlias = npt.NDArray[np.float64]
@@ -83,7 +83,7 @@ def lower_probs(trie: Trie, length: int, probs: DoubleArray, backoffs: DoubleArr
     return probs[suffixes]
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def _lower_probs(trie: Trie, length: int, probs: DoubleArray, backoffs: DoubleArray) -> DoubleArray:
     """Back off from the shortened context to the context of each n-gram's longest listed suffix."""
     first = trie.starts[length]

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
 from models.errors import FormatError
+from models.kernels.compilation import kernel
 from models.ngram.access import link_states
 from models.ngram.automaton import EXACT_TYPES, Automaton
 from models.ngram.build import check_ngram_counts, rank_arcs_in_blocks
@@ -156,7 +156,7 @@ def _batches(table: Path, k: int) -> Iterator[tuple[Words, DoubleArray, DoubleAr
                 yield np.stack(columns, axis=1), batch["p"].to_numpy(), batch["g"].to_numpy()
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def _find_contexts(
     first_arcs: npt.NDArray[np.uint32],
     words: npt.NDArray[np.int32],

@@ -6,16 +6,17 @@ by term in the order of time, so the results of a row do not depend on the batch
 
 from typing import Any
 
-import numba
 import numpy as np
+from numba import types
 from torch import nn
 from typing_extensions import override
 
 from models.arrays import FloatArray, TokenIds
+from models.kernels.compilation import kernel
 from models.kernels.math import exp, greater, tanh
 from models.neural.attention import AttentionBody, MultiplicativeScores
 from models.neural.int8.layers import Activations, Int8Body, last_vectors, row_lengths
-from models.neural.int8.matrix import Int8Linear, Int8Rows, quantise_linear, to_array
+from models.neural.int8.matrix import FLOATS, IDS, Int8Linear, Int8Rows, quantise_linear, to_array
 from models.neural.int8.output import multiply, to_int8_rows
 from models.neural.state import HiddenArrays
 from models.tensor_files import PackedWeightCache
@@ -51,7 +52,7 @@ class Int8Attention(Int8Body):
         outputs = activations.floats
         past, filled = carried[-2:]
         steps, batch, width = outputs.shape
-        seen = np.concatenate([past, outputs])  # [n - 1 + T, B, W]
+        seen = np.ascontiguousarray(np.concatenate([past, outputs]))  # [n - 1 + T, B, W]
         queries = self._multiplied(self._queries, outputs)
         keys = seen if self._keys is None else self._multiplied(self._keys, seen)
         context = np.empty_like(outputs)
@@ -70,7 +71,10 @@ class Int8Attention(Int8Body):
         return np.ascontiguousarray(products).reshape(*vectors.shape[:-1], layer.size)
 
 
-@numba.njit(nogil=True, cache=True, error_model="numpy")
+@kernel(
+    types.void(*[types.float32[:, :, ::1]] * 3, IDS, FLOATS, types.float32, types.float32[:, :, ::1]),
+    error_model="numpy",
+)
 def _attend(queries: Any, keys: Any, seen: Any, first: Any, reduction: Any, scale: Any, context: Any) -> None:
     """Write the weighted sums of the vectors that each query attends to.
 

@@ -9,7 +9,6 @@ sixteen vectors, else with portable arithmetic. All are exact, so their results 
 from functools import partial
 from typing import Any
 
-import llvmlite.binding
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
@@ -29,6 +28,7 @@ from models.kernels.llvm import (
     emit_x86,
 )
 from models.kernels.log_sum_exp import ROW_LANES
+from models.kernels.target import LEVEL
 
 COLUMN_GROUP = 4
 """Number of neighbouring columns that one instruction multiplies and sums."""
@@ -43,8 +43,8 @@ _BYTE_VECTOR = ir.VectorType(ir.IntType(8), ROW_LANES)
 _SUM_VECTORS = COLUMN_GROUP  # vectors of 16 sums for 64 rows
 
 
-HAS_VNNI = bool(llvmlite.binding.get_host_cpu_features().get("avx512vnni"))
-"""True if this processor supports AVX-512 VNNI."""
+HAS_VNNI = LEVEL.has("avx512vnni")
+"""True if kernels are compiled for AVX-512 VNNI."""
 
 
 def _byte_products(builder: Any, sums: Any, weights: Any, activations: Any) -> Any:

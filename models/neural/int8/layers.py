@@ -9,14 +9,21 @@ from typing import Any, NamedTuple
 
 import numba
 import numpy as np
+from numba import types
 from torch import nn
 from typing_extensions import override
 
 from models.arrays import FloatArray, TokenIds
+from models.kernels.compilation import kernel, tuple_type
 from models.kernels.log_sum_exp import ROW_LANES
 from models.kernels.math import copy_values, fma, greater, sigmoid, sum_lanes, tanh
 from models.neural.config import NetworkConfig
 from models.neural.int8.matrix import (
+    FLOATS,
+    FLOATS_2D,
+    IDS,
+    INT8_MATRIX_TYPE,
+    INT8_ROWS_TYPE,
     ROW_PADDING,
     Int8Matrix,
     Int8Rows,
@@ -36,34 +43,34 @@ from models.tensor_files import PackedWeightCache
 _ZERO, _HALF = np.float32(0), np.float32(0.5)
 
 
-@numba.njit(nogil=True, cache=True)
+@numba.njit(nogil=True)
 def _add_in_place(target: Any, values: Any) -> None:
     for index in range(len(target)):
         target[index] += values[index]
 
 
-@numba.njit(nogil=True, cache=True, error_model="numpy")  # no check for zero divisors
+@numba.njit(nogil=True, error_model="numpy")  # no check for zero divisors
 def sigmoid_in_place(values: Any) -> None:
     """Replace values by their sigmoids."""
     for index in range(len(values)):
         values[index] = sigmoid(values[index])
 
 
-@numba.njit(nogil=True, cache=True, error_model="numpy")
+@numba.njit(nogil=True, error_model="numpy")
 def tanh_in_place(values: Any) -> None:
     """Replace values by their hyperbolic tangents."""
     for index in range(len(values)):
         values[index] = tanh(values[index])
 
 
-@numba.njit(nogil=True, cache=True)
+@numba.njit(nogil=True)
 def relu_in_place(values: Any) -> None:
     """Replace negative values by 0."""
     for index in range(len(values)):
         values[index] = greater(values[index], _ZERO)
 
 
-@numba.njit(nogil=True, cache=True)
+@numba.njit(nogil=True)
 def lstm_step(x: Any, u: Any, h: Any, c: Any) -> None:
     """Long short-term memory: c ← σ(f) c + σ(i) tanh(g), h ← σ(o) tanh(c).
 
@@ -87,7 +94,7 @@ def lstm_step(x: Any, u: Any, h: Any, c: Any) -> None:
         h[unit] *= o[unit]
 
 
-@numba.njit(nogil=True, cache=True)
+@numba.njit(nogil=True)
 def gru_step(x: Any, u: Any, h: Any) -> None:
     """Gated recurrent unit: h ← (1 − σ(z)) tanh(n + σ(r) n') + σ(z) h; gates r, z, n; see `lstm_step`."""
     size, padded = len(h), len(x) // 3
@@ -101,7 +108,7 @@ def gru_step(x: Any, u: Any, h: Any) -> None:
         h[unit] = fma(z[unit], h[unit] - n[unit], n[unit])
 
 
-@numba.njit(nogil=True, cache=True)
+@numba.njit(nogil=True)
 def elman_step(x: Any, u: Any, h: Any, rectified: Any) -> None:
     """Simple recurrent network: h ← tanh(x + u), or relu(x + u); see `lstm_step`."""
     for unit in range(len(h)):
@@ -112,7 +119,7 @@ def elman_step(x: Any, u: Any, h: Any, rectified: Any) -> None:
         tanh_in_place(h)
 
 
-@numba.njit(nogil=True, cache=True, error_model="numpy")
+@numba.njit(nogil=True, error_model="numpy")
 def mingru_step(x: Any, h: Any) -> None:
     """Minimal gated recurrent unit: h ← h + σ(z) (g(n) − h), g being n + ½ above 0 and σ(n) below; see `lstm_step`."""
     size, padded = len(h), len(x) // 2
@@ -147,7 +154,20 @@ class RecurrentLayer(NamedTuple):
     biases: FloatArray
 
 
-@numba.njit(nogil=True, cache=True)
+RECURRENT_LAYER_TYPE = tuple_type(RecurrentLayer, types.int64, INT8_MATRIX_TYPE, INT8_MATRIX_TYPE, FLOATS_2D)
+
+
+@kernel(
+    types.void(
+        RECURRENT_LAYER_TYPE,
+        INT8_ROWS_TYPE,
+        IDS,
+        FLOATS_2D,
+        FLOATS_2D,
+        types.float32[:, :, ::1],
+        INT8_ROWS_TYPE,
+    )
+)
 def run_recurrent_layer(layer: Any, inputs: Any, alive: Any, h: Any, c: Any, outputs: Any, rows: Any) -> None:
     """Read T inputs per row.
 
@@ -188,7 +208,7 @@ def run_recurrent_layer(layer: Any, inputs: Any, alive: Any, h: Any, c: Any, out
             quantise_row(h[row], rows, (step + 1) * batch + row)
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel(types.void(INT8_MATRIX_TYPE, FLOATS, INT8_ROWS_TYPE, types.int64, types.boolean, FLOATS_2D))
 def run_dense_layer(matrix: Any, bias: Any, inputs: Any, first: Any, rectified: Any, outputs: Any) -> None:
     """Write outputs [N, H] of a layer f(W x + b), f being tanh or relu.
 
@@ -236,6 +256,9 @@ class LayerNormWeights(NamedTuple):
     epsilon: float
 
 
+LAYER_NORM_TYPE = tuple_type(LayerNormWeights, FLOATS, FLOATS, types.float64)
+
+
 def layer_norm_of(layer: nn.Module) -> LayerNormWeights | None:
     """Return the weights of a layer normalisation; None for any other layer."""
     if not isinstance(layer, nn.LayerNorm):
@@ -243,7 +266,7 @@ def layer_norm_of(layer: nn.Module) -> LayerNormWeights | None:
     return LayerNormWeights(to_array(layer.weight).copy(), to_array(layer.bias).copy(), layer.eps)
 
 
-@numba.njit(nogil=True, cache=True, error_model="numpy")
+@kernel(types.void(LAYER_NORM_TYPE, FLOATS_2D, FLOATS_2D), error_model="numpy")
 def normalise_rows(norm: Any, vectors: Any, normalised: Any) -> None:
     """Normalise each of the vectors [N, W] and write it to `normalised` [N, W]."""
     size = vectors.shape[1]

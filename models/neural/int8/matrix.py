@@ -10,9 +10,11 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 import numpy.typing as npt
+from numba import types
 from torch import Tensor
 
 from models.arrays import FloatArray
+from models.kernels.compilation import kernel, tuple_type
 from models.kernels.llvm import USE_AMX, pointer_at
 from models.kernels.log_sum_exp import ROW_LANES
 from models.kernels.math import fma, greater
@@ -30,6 +32,9 @@ from models.neural.int8.kernels import (
 )
 from models.tensor_files import Arrays, PackedWeightCache
 
+FLOATS, FLOATS_2D, IDS = types.float32[::1], types.float32[:, ::1], types.int64[::1]
+"""Types of arguments of kernels: arrays of one and two dimensions, and token ids or indices."""
+
 MAX_INT8 = np.float32(127)
 """Largest integer; -128 is not used, for a symmetric range."""
 
@@ -39,6 +44,7 @@ SPARE_ROWS = 15
 _TINY = np.float32(1e-30)
 _HALF = np.float32(0.5)
 _MAGNITUDE = np.uint32(0x7FFFFFFF)
+_ZERO = np.int64(0)  # numba would compile a further version for each literal
 
 
 class Int8Rows(NamedTuple):
@@ -55,6 +61,9 @@ class Int8Rows(NamedTuple):
     sums: npt.NDArray[np.int32]
 
 
+INT8_ROWS_TYPE = tuple_type(Int8Rows, types.int8[:, ::1], FLOATS, types.int32[::1])
+
+
 def zero_int8_rows(count: int, width: int) -> Int8Rows:
     """Return zero-filled rows for `count` vectors of a width."""
     count, padded = count + SPARE_ROWS, -(-width // COLUMN_MULTIPLE) * COLUMN_MULTIPLE
@@ -62,7 +71,7 @@ def zero_int8_rows(count: int, width: int) -> Int8Rows:
     return Int8Rows(values, np.zeros(count, np.float32), np.zeros(count, np.int32))
 
 
-@numba.njit(nogil=True, cache=True)
+@numba.njit(nogil=True)
 def _max_abs(vector: Any) -> Any:
     """Return the largest absolute value, compared as integers of equal order, because only such loops vectorise."""
     highest = np.uint32(0)
@@ -71,7 +80,7 @@ def _max_abs(vector: Any) -> Any:
     return np.uint32(highest).view(np.float32)
 
 
-@numba.njit(nogil=True, cache=True, error_model="numpy")
+@numba.njit(nogil=True, error_model="numpy")
 def quantise_row(vector: Any, rows: Any, row: Any) -> None:
     """Quantise a vector [W] of float32 to a row of the nearest integers, scaled so the largest is ±127."""
     highest = _max_abs(vector)
@@ -86,14 +95,14 @@ def quantise_row(vector: Any, rows: Any, row: Any) -> None:
     rows.sums[row] = total
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel(types.void(FLOATS_2D, INT8_ROWS_TYPE, types.int64))
 def quantise_rows(vectors: Any, rows: Any, first: Any) -> None:
     """Quantise vectors [N, W] to rows from `first` on."""
     for number in range(len(vectors)):
         quantise_row(vectors[number], rows, first + number)
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel(types.void(INT8_ROWS_TYPE, types.int64, FLOATS_2D))
 def dequantise_rows(rows: Any, first: Any, vectors: Any) -> None:
     """Convert rows from `first` on to floats, written to vectors [N, W]."""
     for number in range(len(vectors)):
@@ -131,6 +140,9 @@ class Int8Matrix(NamedTuple):
     weights: npt.NDArray[np.uint8]
     scales: FloatArray
     tiled: bool
+
+
+INT8_MATRIX_TYPE = tuple_type(Int8Matrix, types.uint8[:, ::1], FLOATS, types.boolean)
 
 
 def quantise_matrix(matrix: FloatArray) -> Int8Matrix:
@@ -173,7 +185,7 @@ def _aligned_empty(rows: int, width: int) -> npt.NDArray[np.uint8]:
     return memory[start : start + rows * width].reshape(rows, width)
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel(types.void(INT8_MATRIX_TYPE, FLOATS, INT8_ROWS_TYPE, types.int64, types.int64, FLOATS_2D))
 def multiply_rows(matrix: Any, bias: Any, rows: Any, first: Any, count: Any, products: Any) -> None:
     """Write the products of a matrix with rows of activations, plus a bias.
 
@@ -185,10 +197,10 @@ def multiply_rows(matrix: Any, bias: Any, rows: Any, first: Any, count: Any, pro
         count: number of rows.
         products: written, [count, O rounded up], float32.
     """
-    multiply_blocks(matrix, bias, rows, first, count, 0, len(matrix.weights), products, 0)
+    multiply_blocks(matrix, bias, rows, first, count, _ZERO, len(matrix.weights), products, _ZERO)
 
 
-@numba.njit(nogil=True, cache=True)
+@numba.njit(nogil=True)
 def multiply_blocks(
     matrix: Any,
     bias: Any,
@@ -238,7 +250,7 @@ def multiply_blocks(
         release_tiles()
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel(types.int64(INT8_MATRIX_TYPE, types.int64, IDS, INT8_ROWS_TYPE, types.int64))
 def gather_rows(matrix: Any, size: Any, ids: Any, rows: Any, first: Any) -> Any:
     """Look up embeddings: copy the matrix rows with ids [N] to rows from `first` on.
 
@@ -265,7 +277,7 @@ def gather_rows(matrix: Any, size: Any, ids: Any, rows: Any, first: Any) -> Any:
     return 0
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel(types.void(INT8_MATRIX_TYPE, FLOATS, INT8_ROWS_TYPE, IDS, FLOATS))
 def multiply_row_pairs(matrix: Any, bias: Any, rows: Any, ids: Any, products: Any) -> None:
     """Write the products [N] of each row of activations with one row of the matrix, given by ids [N]."""
     groups = rows.values.shape[1] // COLUMN_GROUP

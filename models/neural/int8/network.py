@@ -98,7 +98,7 @@ class Int8Network:
             InvalidInputError: an id is not in [0, V).
         """
         outputs, carried = self.body.read(self._embedded(tokens), alive, hidden[1:])
-        quantise_rows(hidden[0][0], outputs.rows, 0)
+        quantise_rows(np.ascontiguousarray(hidden[0][0]), outputs.rows, 0)
         before = np.concatenate([hidden[0], outputs.floats])
         return NetworkOutputs(before[:-1], outputs.rows, (last_vectors(before, alive, 1), *carried))
 
@@ -112,7 +112,7 @@ class Int8Network:
         """Return the vectors of tokens [T, B] as rows [(T + 1) * B], the first B unused."""
         steps, batch = tokens.shape
         vectors = zero_int8_rows((steps + 1) * batch, self.embedding_size)
-        bad = gather_rows(self.embedding, self.vocab_size, tokens.reshape(-1), vectors, batch)
+        bad = gather_rows(self.embedding, self.vocab_size, np.ascontiguousarray(tokens).reshape(-1), vectors, batch)
         if bad:
             raise InvalidInputError(f"token id {bad} is not in [0, {self.vocab_size})", parameter="tokens")
         return vectors

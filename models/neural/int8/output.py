@@ -251,7 +251,7 @@ def num_rows(rows: Int8Rows) -> int:
 def to_int8_rows(vectors: FloatArray) -> Int8Rows:
     """Quantise vectors [N, W]."""
     rows = zero_int8_rows(*vectors.shape)
-    quantise_rows(vectors, rows, 0)
+    quantise_rows(np.ascontiguousarray(vectors), rows, 0)
     return rows
 
 

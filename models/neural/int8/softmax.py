@@ -7,18 +7,29 @@ from typing import Any
 
 import numba
 import numpy as np
+from numba import types
 
+from models.kernels.compilation import kernel
 from models.kernels.log_sum_exp import ROW_LANES, add_exp_in_lanes, block_sums_in_lanes, max_in_lanes
 from models.kernels.math import copy_values, exp, fold_lanes, greater
-from models.neural.int8.matrix import ROW_PADDING, multiply_blocks
+from models.neural.int8.matrix import (
+    FLOATS,
+    FLOATS_2D,
+    IDS,
+    INT8_MATRIX_TYPE,
+    INT8_ROWS_TYPE,
+    ROW_PADDING,
+    multiply_blocks,
+)
 
 LOWEST_LOGIT = np.float32(-3e38)
+_ZERO, _ONE_ROW = np.int64(0), np.int64(1)  # numba would compile a further version for each literal
 
 BLOCKS_PER_PASS = 16
 """Number of 64-token blocks per pass: their logits stay in the cache until they are summed."""
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel(types.void(INT8_MATRIX_TYPE, FLOATS, INT8_ROWS_TYPE, types.int64, FLOATS_2D, FLOATS))
 def write_logits(matrix: Any, bias: Any, rows: Any, first: Any, logits: Any, log_sums: Any) -> None:
     """Write the logits of rows and their log-sum-exp.
 
@@ -44,7 +55,7 @@ def write_logits(matrix: Any, bias: Any, rows: Any, first: Any, logits: Any, log
         log_sums[row] = log_sum_of_lanes(lanes[row], highest[row])
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel(types.void(INT8_MATRIX_TYPE, FLOATS, INT8_ROWS_TYPE, types.int64, IDS, FLOATS))
 def score_targets(matrix: Any, bias: Any, rows: Any, first: Any, ids: Any, log_probs: Any) -> None:
     """Write the log-probabilities [N] of ids [N] after rows from `first` on; see `write_logits`."""
     count = len(ids)
@@ -54,7 +65,7 @@ def score_targets(matrix: Any, bias: Any, rows: Any, first: Any, ids: Any, log_p
     for begin in range(0, len(matrix.weights), BLOCKS_PER_PASS):
         end = min(begin + BLOCKS_PER_PASS, len(matrix.weights))
         size = (end - begin) * ROW_LANES
-        multiply_blocks(matrix, bias, rows, first, count, begin, end, logits, 0)
+        multiply_blocks(matrix, bias, rows, first, count, begin, end, logits, _ZERO)
         for row in range(count):
             highest[row] = accumulate_exp(logits[row, :size], highest[row], lanes[row], tops)
             column = ids[row] - begin * ROW_LANES
@@ -64,7 +75,7 @@ def score_targets(matrix: Any, bias: Any, rows: Any, first: Any, ids: Any, log_p
         log_probs[row] -= log_sum_of_lanes(lanes[row], highest[row])
 
 
-@numba.njit(nogil=True, cache=True)
+@numba.njit(nogil=True)
 def accumulate_exp(logits: Any, highest: Any, lanes: Any, tops: Any) -> Any:
     """Add exp(logit - highest) of a multiple of 64 logits to sums in 64 lanes.
 
@@ -80,7 +91,7 @@ def accumulate_exp(logits: Any, highest: Any, lanes: Any, tops: Any) -> Any:
     return new_highest
 
 
-@numba.njit(nogil=True, cache=True)
+@numba.njit(nogil=True)
 def max_logit(logits: Any, highest: Any, tops: Any) -> Any:
     """Return the maximum of a multiple of 64 logits and `highest`; `tops` [64] is scratch."""
     for lane in range(ROW_LANES):
@@ -97,13 +108,13 @@ def max_logit(logits: Any, highest: Any, tops: Any) -> Any:
     return highest
 
 
-@numba.njit(nogil=True, cache=True)
+@numba.njit(nogil=True)
 def log_sum_of_lanes(lanes: Any, highest: Any) -> Any:
     """Return the log-sum-exp from 64 lanes, which are overwritten, and the highest logit."""
     return np.log(fold_lanes(lanes)) + highest
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel(types.void(FLOATS_2D, FLOATS))
 def normalise_logits(logits: Any, log_sums: Any) -> None:
     """Convert logits [N, V] to log-probabilities in place."""
     for row in range(len(logits)):
@@ -115,7 +126,12 @@ def normalise_logits(logits: Any, log_sums: Any) -> None:
 _ONE = np.float32(1)
 
 
-@numba.njit(nogil=True, cache=True, error_model="numpy")
+@kernel(
+    types.void(
+        INT8_MATRIX_TYPE, FLOATS, INT8_ROWS_TYPE, types.int64, FLOATS, FLOATS, FLOATS, FLOATS_2D, FLOATS_2D
+    ),
+    error_model="numpy",
+)
 def write_block_sums(
     matrix: Any,
     bias: Any,
@@ -146,7 +162,7 @@ def write_block_sums(
     logits = np.empty((count, BLOCKS_PER_PASS * ROW_LANES + ROW_PADDING), np.float32)
     for begin in range(0, len(matrix.weights), BLOCKS_PER_PASS):
         end = min(begin + BLOCKS_PER_PASS, len(matrix.weights))
-        multiply_blocks(matrix, bias, rows, start, count, begin, end, logits, 0)
+        multiply_blocks(matrix, bias, rows, start, count, begin, end, logits, _ZERO)
         for row in range(count):
             if begin == 0:
                 copy_values(logits[row, :ROW_LANES], first[row])
@@ -159,7 +175,7 @@ def write_block_sums(
         log_sums[row] = log_sum_of_lanes(lanes[row], highest[row])
 
 
-@numba.njit(nogil=True, cache=True, error_model="numpy")
+@numba.njit(nogil=True, error_model="numpy")
 def accumulate_block_sums(
     logits: Any, begin: Any, inverse: Any, highest: Any, lanes: Any, sums: Any, scratch: Any
 ) -> Any:
@@ -187,15 +203,17 @@ def accumulate_block_sums(
     return new_highest
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel(types.void(INT8_MATRIX_TYPE, FLOATS, INT8_ROWS_TYPE, IDS, IDS, FLOATS_2D))
 def write_block_logits(matrix: Any, bias: Any, rows: Any, numbers: Any, blocks: Any, logits: Any) -> None:
     """Write the logits [N, 64] of N pairs of a row, given by number [N], and a block of tokens [N]."""
     for index in range(len(numbers)):
         block = blocks[index]
-        multiply_blocks(matrix, bias, rows, numbers[index], 1, block, block + 1, logits[index : index + 1], 0)
+        multiply_blocks(
+            matrix, bias, rows, numbers[index], _ONE_ROW, block, block + 1, logits[index : index + 1], _ZERO
+        )
 
 
-@numba.njit(nogil=True, cache=True)
+@numba.njit(nogil=True)
 def _scale(values: Any, factor: Any) -> None:
     for index in range(len(values)):
         values[index] *= factor

@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-import numba
 import numpy as np
 import numpy.typing as npt
 from numba import types
 from typing_extensions import override
 
+from models.kernels.compilation import kernel
 from models.reranking.candidates import Steps, map_in_steps, run_steps
 from models.reranking.metrics.metric import Metric, Statistics, check_references
 
@@ -98,7 +98,7 @@ def count_ngrams_in_steps(units: UnitArray, lengths: IntArray, order: int) -> St
     return NgramCounts(grams[:entries], counts[:entries], starts, num_grams, lengths)
 
 
-@numba.njit(
+@kernel(
     types.boolean(
         _UNITS,
         types.int64,
@@ -111,9 +111,7 @@ def count_ngrams_in_steps(units: UnitArray, lengths: IntArray, order: int) -> St
         types.int32[::1],
         types.int32[::1],
         types.int64[:, ::1],
-    ),
-    nogil=True,
-    cache=True,
+    )
 )
 def _count_ngrams(
     units: UnitArray,
@@ -169,12 +167,10 @@ def _count_ngrams(
     return bool(n < len(starts))
 
 
-@numba.njit(
+@kernel(
     types.void(
         _UNITS, _UNITS, _PLACES_BY_ORDER, types.int64, _PLACES, _PLACES, _PLACES, types.int64[:, :, ::1]
-    ),
-    nogil=True,
-    cache=True,
+    )
 )
 def _match_ngrams(
     grams: UnitArray,

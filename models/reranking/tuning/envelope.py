@@ -11,6 +11,8 @@ from typing import Any
 import numba
 from numba import types
 
+from models.kernels.compilation import kernel
+
 _NONE = -1
 
 
@@ -36,7 +38,7 @@ def _next_winner(values: Any, slopes: Any, begin: Any, end: Any, winner: Any) ->
     return following, at
 
 
-@numba.njit(
+@kernel(
     types.int64(
         types.float64[::1],
         types.float64[::1],
@@ -46,8 +48,6 @@ def _next_winner(values: Any, slopes: Any, begin: Any, end: Any, winner: Any) ->
         types.int64[::1],
         types.int64[::1],
     ),
-    nogil=True,
-    cache=True,
     error_model="numpy",
 )
 def upper_envelopes(

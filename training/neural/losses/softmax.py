@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
 
+from models.kernels.compilation import kernel
 from models.kernels.math import exp
 from models.kernels.threads import run_slices
 from models.neural.adaptive_softmax import AdaptiveSoftmax
@@ -124,9 +125,7 @@ def _float_of_sortable(key: Any) -> Any:
 
 
 # no "ninf": the logits of tokens that are never predicted are minus infinity
-@numba.njit(
-    nogil=True,
-    cache=True,
+@kernel(
     error_model="numpy",  # NaN in a row gives a NaN loss, which the trainer reports
     fastmath={"reassoc", "nsz", "nnan", "arcp", "contract"},
 )
@@ -178,9 +177,7 @@ _ZERO = np.float32(0)
 _NO_LOGIT = np.float32(-3e38)  # its term is 0
 
 
-@numba.njit(
-    nogil=True,
-    cache=True,
+@kernel(
     error_model="numpy",  # NaN gives NaN
     fastmath={"reassoc", "nsz", "nnan", "arcp", "contract"},
 )

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
+from models.kernels.compilation import kernel
 from models.ngram.build import NGrams
 from models.vocabulary import BOS
 from training.corpus import EncodedCorpus
@@ -112,7 +112,7 @@ def _unigrams(counts: npt.NDArray[np.int32], kept_shares: DoubleArray) -> Double
     return probs
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def _back_off(
     prefixes: npt.NDArray[np.int32],
     suffixes: npt.NDArray[np.int32],
@@ -161,7 +161,7 @@ def _back_off(
     return probs, backoffs, unlisted
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def _remaining_mass(
     listed: npt.NDArray[np.int32],
     lower_prefixes: npt.NDArray[np.int32],

@@ -12,10 +12,10 @@ probability γ(h) p(w|h'). γ is 1 for contexts without a following word.
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
+from models.kernels.compilation import kernel
 from models.ngram.build import NGrams, NGramWeights
 from models.vocabulary import BOS
 from training.ngram.counts import OrderCounts
@@ -85,7 +85,7 @@ def attach_backoffs(
     return orders
 
 
-@numba.njit(nogil=True, cache=True)
+@kernel()
 def _interpolate(
     prefixes: npt.NDArray[np.int32],
     suffixes: npt.NDArray[np.int32],

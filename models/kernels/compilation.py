@@ -1,0 +1,242 @@
+"""Compiled kernels: the decorator `kernel`, and a cache of their machine code in files.
+
+A file has the code of one function for one list of argument types. Its name is a hash of all that determines the code:
+the function, the types, the processor level, the versions of Python, numba and llvmlite, and the sources and constants
+of the compiled modules that it uses. So a file is right or is not found, wherever and whenever it was made, and
+processes that write at the same time write different files or equal ones. A damaged file is compiled again.
+
+Files are read from `PACKAGED`, which `gramophone precompile` fills, and from a folder of the user, where new ones are
+stored: NUMBA_CACHE_DIR, or else `gramophone/kernels` in the user's cache folder.
+"""
+
+import functools
+import hashlib
+import importlib.metadata
+import inspect
+import logging
+import pickle
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple, TypeVar, cast
+
+import numba
+import numpy as np
+from numba.core import caching
+
+from models.kernels.target import LEVEL, config
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+core: Any = numba.core  # most of it has no annotations
+_log = logging.getLogger(__name__)
+_compiling = threading.RLock()
+_PROJECT = ("models", "training")
+_DIGEST_BYTES = hashlib.sha256().digest_size
+_VERSIONS = (
+    sys.implementation.cache_tag,
+    *(importlib.metadata.version(name) for name in ("numba", "llvmlite", "numpy")),
+)
+
+PACKAGED = Path(__file__).with_name("compiled")
+"""Folder of kernels that came with this installation; need not exist, and may be read-only."""
+
+
+def stored_kernels() -> Path:
+    """Return the folder where newly compiled kernels are stored."""
+    if config.CACHE_DIR:
+        return Path(config.CACHE_DIR)
+    user_folder: Any = numba.misc.appdirs.user_cache_dir
+    return Path(user_folder("gramophone", appauthor=False)) / "kernels"
+
+
+class Kernel(NamedTuple):
+    """Kernel with declared argument types.
+
+    Attributes:
+        dispatcher: numba's dispatcher.
+        signatures: its argument types, one entry per version.
+    """
+
+    dispatcher: Any
+    signatures: tuple[Any, ...]
+
+
+DECLARED: list[Kernel] = []
+"""Kernels with declared types in the imported modules, callees before their callers."""
+
+
+def kernel(*signatures: Any, **options: Any) -> Callable[[F], F]:
+    """Compile a function without the interpreter lock, at its first call, or read its code from a file.
+
+    Args:
+        signatures: numba signatures of all versions; compiled together, and calls with other types are errors. If
+            none is given, the function is compiled for the types of each call.
+        options: further options of `numba.njit`.
+    """
+
+    def decorated(function: F) -> F:
+        dispatcher = numba.njit(nogil=True, **options)(function)
+        dispatcher._cache = _CodeCache(function)
+        if signatures:
+            DECLARED.append(Kernel(dispatcher, signatures))
+            # numba calls this for the function to call if no compiled version fits
+            dispatcher._compile_for_args = functools.partial(_compiled_for_call, DECLARED[-1])
+        return cast("F", dispatcher)
+
+    return decorated
+
+
+def compile_declared(argument: Any) -> None:
+    """Compile all declared kernels with this type of first argument, or read them from files."""
+    for declared in DECLARED:
+        chosen = [signature for signature in declared.signatures if signature.args[:1] == (argument,)]
+        if chosen:
+            _compile(declared, chosen)
+
+
+def tuple_type(cls: type[tuple[Any, ...]], *fields: Any) -> Any:
+    """Return the numba type of a named tuple with fields of these types."""
+    return core.types.NamedTuple(fields, cls)
+
+
+def _compile(declared: Kernel, signatures: Iterable[Any]) -> None:
+    with _compiling:
+        declared.dispatcher.disable_compile(val=False)
+        for signature in signatures:
+            declared.dispatcher.compile(signature)
+        declared.dispatcher.disable_compile()
+
+
+def _compiled_for_call(declared: Kernel, *_arguments: Any) -> Any:
+    _compile(declared, declared.signatures)
+    return declared.dispatcher
+
+
+class _CodeCache(caching._Cache):
+    """Cache of one function's code for numba's dispatcher."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    @property
+    def cache_path(self) -> str:
+        return str(stored_kernels())
+
+    def enable(self) -> None:
+        """Do nothing: the cache is always on."""
+
+    def disable(self) -> None:
+        """Do nothing: the cache is always on."""
+
+    def flush(self) -> None:
+        """Do nothing: files of other code are never read."""
+
+    def name(self, signature: Any) -> str:
+        """Return the file name of the code for a signature."""
+        arguments, _ = core.sigutils.normalize_signature(signature)
+        function = f"{self._function.__module__}.{self._function.__qualname__}"
+        key = (function, [str(given) for given in arguments], LEVEL.name, _codegen_key(), _VERSIONS)
+        digest = hashlib.sha256(repr(key).encode() + _sources_digest(self._function.__module__))
+        return f"{function}-{digest.hexdigest()[:32]}"
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Return the compiled code for a signature; None if there is no valid file."""
+        target_context.refresh()
+        name = self.name(sig)
+        for folder in (PACKAGED, stored_kernels()):
+            try:
+                content = (folder / name).read_bytes()
+            except OSError:
+                continue
+            if hashlib.sha256(content[_DIGEST_BYTES:]).digest() == content[:_DIGEST_BYTES]:
+                code = pickle.loads(content[_DIGEST_BYTES:])
+                return core.compiler.CompileResult._rebuild(target_context, *code)
+            _log.warning("%s is damaged: the kernel is compiled again", folder / name)
+        return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Store compiled code; if that is impossible, say so once."""
+        code = core.serialize.dumps(data._reduce())
+        folder = stored_kernels()
+        temporary = folder / f".{uuid.uuid4().hex}.tmp"
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            try:
+                temporary.write_bytes(hashlib.sha256(code).digest() + code)
+                temporary.replace(folder / self.name(sig))
+            finally:
+                temporary.unlink(missing_ok=True)
+        except OSError as error:
+            _report_unwritable(folder, error.strerror)
+
+
+@functools.cache
+def _report_unwritable(folder: Path, problem: str) -> None:
+    _log.warning(
+        "compiled kernels cannot be stored in %s (%s): every start compiles them again; set NUMBA_CACHE_DIR to another "
+        "folder",
+        folder,
+        problem,
+    )
+
+
+@functools.cache
+def _codegen_key() -> Any:
+    """Return numba's description of the target; the processor differs from the level's if numba was in use before."""
+    from numba.core.registry import cpu_target
+
+    return cpu_target.target_context.codegen().magic_tuple()
+
+
+@functools.cache
+def _sources_digest(name: str) -> bytes:
+    """Return a hash of the sources and constants of a module and of the compiled modules that it uses."""
+    digest = hashlib.sha256()
+    for module in sorted(_compiled_modules(sys.modules[name]), key=lambda module: module.__name__):
+        digest.update(inspect.getsource(module).encode())
+        digest.update(repr(sorted(_constants(module))).encode())
+    return digest.digest()
+
+
+def _compiled_modules(module: ModuleType) -> set[ModuleType]:
+    """Return the modules with compiled functions that a module uses, and itself."""
+    found: set[ModuleType] = set()
+    pending = [module]
+    while pending:
+        one = pending.pop()
+        if one in found or not any(_is_from_numba(value) for value in vars(one).values()):
+            continue
+        found.add(one)
+        pending.extend(_used_modules(one))
+    return found
+
+
+def _is_from_numba(value: Any) -> bool:
+    name = value.__name__ if isinstance(value, ModuleType) else getattr(type(value), "__module__", "")
+    return name.partition(".")[0] in {"numba", "llvmlite"}
+
+
+def _used_modules(module: ModuleType) -> Iterator[ModuleType]:
+    for value in vars(module).values():
+        name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+        if isinstance(name, str) and name.partition(".")[0] in _PROJECT:
+            yield sys.modules[name]
+
+
+def _constants(module: ModuleType) -> Iterator[tuple[str, str]]:
+    """Yield names and values of a module's constants, and the fields of its named tuples."""
+    for name, value in vars(module).items():
+        if isinstance(value, type) and hasattr(value, "_fields"):
+            yield name, repr(value._fields)
+        elif name.isupper() and _is_simple(value):
+            yield name, repr(value)
+
+
+def _is_simple(value: Any) -> bool:
+    if type(value) is tuple:
+        return all(map(_is_simple, value))
+    return isinstance(value, bool | int | float | str | bytes | np.generic)
