@@ -55,7 +55,7 @@ from service.use_cases.inputs import Limits
 from service.workers.broadcast import Broadcast
 from service.workers.peers import AffinityRelay, Peer, peer_endpoints
 from service.workers.pool import WorkerPool
-from service.workers.supervisor import Supervisor, has_networks, preload, probe_in_child
+from service.workers.supervisor import Supervisor, preload, prepare, probe_in_child
 from service.workers.worker import WorkerServer
 
 _log = structlog.get_logger(__name__)
@@ -172,7 +172,7 @@ def serve(settings: Settings) -> None:
             patience_s=settings.drain_timeout_s + _STOP_GRACE_S,
             hang_timeout_s=settings.hang_timeout_s,
         )
-        preload(networks=probe_in_child(lambda: has_networks(create_app(settings).state.services.host)))
+        preload(networks=probe_in_child(lambda: prepare(create_app(settings).state.services.host)))
         listening = listen(settings)
         pool = supervisor.run(listening)  # returns in each worker
         log(worker=pool.number)

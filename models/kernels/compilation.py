@@ -16,9 +16,11 @@ import inspect
 import logging
 import pickle
 import sys
+import tempfile
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, wait
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar, cast
@@ -53,28 +55,63 @@ def stored_kernels() -> Path:
     return Path(user_folder("gramophone", appauthor=False)) / "kernels"
 
 
+def can_store_kernels() -> bool:
+    """True if newly compiled kernels can be stored; logs the reason once if not."""
+    folder = stored_kernels()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        _report_unwritable(folder, error.strerror)
+        return False
+    return True
+
+
 class Kernel(NamedTuple):
     """Kernel with declared argument types.
 
     Attributes:
+        module: name of the function's module.
+        function: name of the function.
         dispatcher: numba's dispatcher.
-        signatures: its argument types, one entry per version.
+        signatures: signature of each version.
     """
 
+    module: str
+    function: str
     dispatcher: Any
     signatures: tuple[Any, ...]
 
+    def compile(self, signatures: Iterable[Any]) -> None:
+        """Compile versions, or read them from files; calls with other types are errors from now on."""
+        elsewhere = COMPILED_ELSEWHERE.get((self.module, self.function))
+        if elsewhere is not None:
+            wait([elsewhere])
+        with _compiling:
+            self.dispatcher.disable_compile(val=False)
+            for signature in signatures:
+                self.dispatcher.compile(signature)
+            self.dispatcher.disable_compile()
+
+    def is_stored(self, signature: Any) -> bool:
+        """True if a file has the code of a version."""
+        name = self.dispatcher._cache.file_name(signature)
+        return any((folder / name).exists() for folder in _code_folders())
+
 
 DECLARED: list[Kernel] = []
-"""Kernels with declared types in the imported modules, callees before their callers."""
+"""Kernels with declared types in the imported modules."""
+
+COMPILED_ELSEWHERE: dict[tuple[str, str], Future[None]] = {}
+"""Kernels, by module and function, that other processes are compiling, and the end of that."""
 
 
 def kernel(*signatures: Any, **options: Any) -> Callable[[F], F]:
     """Compile a function without the interpreter lock, at its first call, or read its code from a file.
 
     Args:
-        signatures: numba signatures of all versions; compiled together, and calls with other types are errors. If
-            none is given, the function is compiled for the types of each call.
+        signatures: numba signatures of all versions; calls with other types are errors. If none is given, the function
+            is compiled for the types of each call.
         options: further options of `numba.njit`.
     """
 
@@ -82,20 +119,26 @@ def kernel(*signatures: Any, **options: Any) -> Callable[[F], F]:
         dispatcher = numba.njit(nogil=True, **options)(function)
         dispatcher._cache = _CodeCache(function)
         if signatures:
-            DECLARED.append(Kernel(dispatcher, signatures))
+            declared = Kernel(function.__module__, function.__qualname__, dispatcher, signatures)
+            DECLARED.append(declared)
             # numba calls this for the function to call if no compiled version fits
-            dispatcher._compile_for_args = functools.partial(_compiled_for_call, DECLARED[-1])
+            dispatcher._compile_for_args = functools.partial(_compiled_for_call, declared)
         return cast("F", dispatcher)
 
     return decorated
 
 
+def _compiled_for_call(declared: Kernel, *_arguments: Any) -> Any:
+    declared.compile(declared.signatures)
+    return declared.dispatcher
+
+
 def compile_declared(argument: Any) -> None:
-    """Compile all declared kernels with this type of first argument, or read them from files."""
+    """Compile the kernels that have this type of first argument, or read them from files."""
     for declared in DECLARED:
         chosen = [signature for signature in declared.signatures if signature.args[:1] == (argument,)]
         if chosen:
-            _compile(declared, chosen)
+            declared.compile(chosen)
 
 
 def tuple_type(cls: type[tuple[Any, ...]], *fields: Any) -> Any:
@@ -103,17 +146,8 @@ def tuple_type(cls: type[tuple[Any, ...]], *fields: Any) -> Any:
     return core.types.NamedTuple(fields, cls)
 
 
-def _compile(declared: Kernel, signatures: Iterable[Any]) -> None:
-    with _compiling:
-        declared.dispatcher.disable_compile(val=False)
-        for signature in signatures:
-            declared.dispatcher.compile(signature)
-        declared.dispatcher.disable_compile()
-
-
-def _compiled_for_call(declared: Kernel, *_arguments: Any) -> Any:
-    _compile(declared, declared.signatures)
-    return declared.dispatcher
+def _code_folders() -> tuple[Path, ...]:
+    return PACKAGED, stored_kernels()
 
 
 class _CodeCache(caching._Cache):
@@ -135,7 +169,7 @@ class _CodeCache(caching._Cache):
     def flush(self) -> None:
         """Do nothing: files of other code are never read."""
 
-    def name(self, signature: Any) -> str:
+    def file_name(self, signature: Any) -> str:
         """Return the file name of the code for a signature."""
         arguments, _ = core.sigutils.normalize_signature(signature)
         function = f"{self._function.__module__}.{self._function.__qualname__}"
@@ -146,8 +180,8 @@ class _CodeCache(caching._Cache):
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the compiled code for a signature; None if there is no valid file."""
         target_context.refresh()
-        name = self.name(sig)
-        for folder in (PACKAGED, stored_kernels()):
+        name = self.file_name(sig)
+        for folder in _code_folders():
             try:
                 content = (folder / name).read_bytes()
             except OSError:
@@ -167,7 +201,7 @@ class _CodeCache(caching._Cache):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             try:
                 temporary.write_bytes(hashlib.sha256(code).digest() + code)
-                temporary.replace(folder / self.name(sig))
+                temporary.replace(folder / self.file_name(sig))
             finally:
                 temporary.unlink(missing_ok=True)
         except OSError as error:

@@ -4,9 +4,11 @@ The warm-up runs all operations of a model at several batch sizes, so kernels ar
 selected before the first request.
 """
 
+import contextlib
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -17,7 +19,7 @@ import structlog
 from models.arrays import ModelBytes
 from models.checkpoint.load import Checkpoint, load_checkpoint
 from models.checkpoint.manifest import Version
-from models.checkpoint.precision import Precision, check_precision
+from models.checkpoint.precision import FLOAT32, Precision, check_precision
 from models.checkpoint.registry_interface import Registry
 from models.errors import CheckpointError, InvalidInputError, LanguageModelError, ModelNotFoundError
 from models.language_model import (
@@ -181,6 +183,17 @@ class Loader:
     def __post_init__(self) -> None:
         self._precisions = read_precisions(self.precision)
         self._precisions.check_names(self.registry)
+
+    def compile_kernels(self, versions: Iterable[Version]) -> list[Future[None]]:
+        """Start to compile the kernels that versions need and that are not stored yet; see `compile_groups`."""
+        from models.checkpoint.precompile import compile_groups, needed_groups  # imports numba
+
+        groups = []
+        for version in versions:
+            int8 = self.device == "cpu" and self._precisions.of(version) != FLOAT32
+            with contextlib.suppress(LanguageModelError, OSError):  # loading the version reports the error
+                groups += needed_groups(self.registry.fetch(version), int8=int8)
+        return compile_groups(groups)
 
     def load(self, version: Version, *, in_use: int, unloadable: Mapping[str, int]) -> HostedModel:
         """Load a version and warm it up.

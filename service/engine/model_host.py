@@ -8,7 +8,7 @@ the same function, `readiness`.
 import asyncio
 import weakref
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -194,11 +194,16 @@ class ModelHost:
 
     def load_all(self) -> None:
         """Load every model, the default first; failed loads are logged, and the models stay hosted as failed."""
+        self.compile_kernels()
         first = self.default.address
         for address in sorted(self._models, key=lambda address: address != first):
             model = self._models.get(address)  # None if an earlier load has replaced it
             if model is not None and model.state is LoadState.LOADING:
                 self._load(model)
+
+    def compile_kernels(self) -> list[Future[None]]:
+        """Start to compile the kernels that the models need and that are not stored yet; see `compile_groups`."""
+        return self._loader.compile_kernels(m.version for m in self._models.values() if m.version is not None)
 
     def load(self, address: str) -> HostedModel:
         """Start serving an address, and load its model unless it is already loaded.

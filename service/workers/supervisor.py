@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import wait
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -373,8 +374,9 @@ _YES = 100
 """Exit code of a child whose probe is true; errors have lower codes."""
 
 
-def has_networks(host: ModelHost) -> bool:
-    """Return whether a model of a host is a neural network."""
+def prepare(host: ModelHost) -> bool:
+    """Compile the kernels that a host's models need; return whether one of them is a neural network."""
+    wait(host.compile_kernels())
     for model in host.models.values():
         if model.version is not None:
             with contextlib.suppress(LanguageModelError, OSError):  # loading the model reports the error
