@@ -1,5 +1,6 @@
 """Commands `gramophone serve` and `gramophone keys create`: run the service and create API keys."""
 
+import gc
 from typing import Annotated
 
 import typer
@@ -37,6 +38,7 @@ def serve(
     ] = False,
 ) -> None:
     """Serve the registry's models over HTTP. Settings are read from the environment; --settings lists them."""
+    gc.disable()  # until the models are loaded: collections while modules are imported take a tenth of the time
     from service.app import serve as run
     from service.settings import read_settings
 

@@ -457,8 +457,10 @@ class ModelReloader:
             _log.error("model update failed", exc_info=error)
 
     def _load_all(self) -> None:
-        self._host.load_all()
-        freeze_garbage_collector()
+        try:
+            self._host.load_all()
+        finally:
+            freeze_garbage_collector()
         self.initial_load_done = True
 
     def _reap(self) -> None:
