@@ -1,6 +1,7 @@
 """Compilation of kernels before their first use, by several processes at once.
 
-Kernels of a group are compiled by one process, because they share functions.
+Kernels of a group are compiled by one process, because they share functions. `python -m models.checkpoint.precompile`
+compiles all kernels of serving for the level of its environment.
 """
 
 import gc
@@ -9,15 +10,19 @@ import logging
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from models.checkpoint.manifest import MANIFEST_FILE, read_manifest
-from models.kernels.compilation import COMPILED_ELSEWHERE, DECLARED, Kernel, can_store_kernels
+from models.errors import InvalidInputError, LanguageModelError
+from models.kernels.compilation import COMPILED_ELSEWHERE, DECLARED, PACKAGED, Kernel, can_store_kernels
+from models.kernels.target import HOST, LEVEL, supported_levels
 from models.ngram.automaton import AUTOMATON_FILE, Automaton
 
 _log = logging.getLogger(__name__)
@@ -56,6 +61,9 @@ ALL_GROUPS = (
 )
 """Groups of all kernels of declared types for serving."""
 
+USED_GROUPS = (_DECODING, _RECURRENT, _FEED_FORWARD, _CACHE)
+"""Groups that `needed_groups` returns for some models, besides those of n-gram models."""
+
 _GROUPS_OF_FAMILIES = {
     "feed-forward": _FEED_FORWARD,
     **dict.fromkeys(("elman", "gru", "lstm", "mingru"), _RECURRENT),
@@ -93,10 +101,10 @@ def compile_groups(groups: Iterable[KernelGroup]) -> list[Future[None]]:
     Returns:
         The end of each group's compilation.
     """
-    versions = {group: _versions(group) for group in groups}
+    found = {group: kernels_of(group) for group in groups}
     missing = {
         group: kernels
-        for group, kernels in versions.items()
+        for group, kernels in found.items()
         if not all(kernel.is_stored(signature) for kernel, signature in kernels)
     }
     if not missing or not can_store_kernels():
@@ -119,17 +127,67 @@ def compile_groups(groups: Iterable[KernelGroup]) -> list[Future[None]]:
     return futures
 
 
+class PrecompiledLevel(NamedTuple):
+    """Result of `precompile_levels`.
+
+    Attributes:
+        level: name of the level.
+        folder: folder of the compiled kernels.
+        num_files: number of new files.
+        num_bytes: size of the new files.
+    """
+
+    level: str
+    folder: Path
+    num_files: int
+    num_bytes: int
+
+
+def precompile_levels(names: Sequence[str] | None, folder: Path | None) -> Iterator[PrecompiledLevel]:
+    """Compile all kernels of serving for processor levels.
+
+    Args:
+        names: names of levels that this host has; None for its own.
+        folder: where to write; None for the installed package.
+
+    Raises:
+        InvalidInputError: a level is unknown, or this host's processor does not have it.
+        LanguageModelError: the folder is not writable, or compilation failed.
+    """
+    present = [level.name for level in supported_levels()] or [LEVEL.name]
+    for name in names or present[:1]:
+        if name not in present:
+            raise InvalidInputError(
+                f"target is {name!r}; this processor has {', '.join(present)}", parameter="target"
+            )
+    folder = PACKAGED if folder is None else folder
+    for name in names or present[:1]:
+        before = _sizes(folder)
+        level = {} if name == HOST.name else {"NUMBA_CPU_NAME": name}
+        environment = {**os.environ, **level, "NUMBA_CACHE_DIR": str(folder)}  # noqa: TID251 - of the child process
+        command = [sys.executable, "-m", "models.checkpoint.precompile"]
+        done = subprocess.run(command, env=environment, check=False)  # noqa: S603 - constant
+        if done.returncode:
+            raise LanguageModelError(f"kernels of {name} could not be compiled; the reason is above")
+        new = [size for path, size in _sizes(folder).items() if path not in before]
+        yield PrecompiledLevel(name, folder, len(new), sum(new))
+
+
+def _sizes(folder: Path) -> dict[Path, int]:
+    return {path: path.stat().st_size for path in folder.iterdir()} if folder.is_dir() else {}
+
+
 def _ignore_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to these processes too
 
 
 def _compile_group(group: KernelGroup) -> None:
     gc.disable()  # collection of numba's objects takes a tenth of the time
-    for kernel, version in _versions(group):
+    for kernel, version in kernels_of(group):
         kernel.compile([version])
 
 
-def _versions(group: KernelGroup) -> list[tuple[Kernel, Any]]:
+def kernels_of(group: KernelGroup) -> list[tuple[Kernel, Any]]:
     """Return the kernels of a group, each with the signature of a version to compile; import their modules."""
     found = []
     for name in group.names:
@@ -141,3 +199,11 @@ def _versions(group: KernelGroup) -> list[tuple[Kernel, Any]]:
                 chosen = range(last + 1) if group.version is None else [min(group.version, last)]
                 found += [(kernel, kernel.signatures[number]) for number in chosen]
     return found
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    if not can_store_kernels():
+        sys.exit(1)
+    for compiled in compile_groups(ALL_GROUPS):
+        compiled.result()

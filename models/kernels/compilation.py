@@ -36,7 +36,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 core: Any = numba.core  # most of it has no annotations
 _log = logging.getLogger(__name__)
 _compiling = threading.RLock()
-_PROJECT = ("models", "training")
+_COMPILER = {"numba", "llvmlite"}
 _DIGEST_BYTES = hashlib.sha256().digest_size
 _VERSIONS = (
     sys.implementation.cache_tag,
@@ -194,6 +194,8 @@ class _CodeCache(caching._Cache):
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Store compiled code; if that is impossible, say so once."""
+        if data.library.has_dynamic_globals:
+            return  # it has addresses of this process
         code = core.serialize.dumps(data._reduce())
         folder = stored_kernels()
         temporary = folder / f".{uuid.uuid4().hex}.tmp"
@@ -251,13 +253,13 @@ def _compiled_modules(module: ModuleType) -> set[ModuleType]:
 
 def _is_from_numba(value: Any) -> bool:
     name = value.__name__ if isinstance(value, ModuleType) else getattr(type(value), "__module__", "")
-    return name.partition(".")[0] in {"numba", "llvmlite"}
+    return name.partition(".")[0] in _COMPILER
 
 
 def _used_modules(module: ModuleType) -> Iterator[ModuleType]:
     for value in vars(module).values():
         name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
-        if isinstance(name, str) and name.partition(".")[0] in _PROJECT:
+        if isinstance(name, str) and name in sys.modules and name.partition(".")[0] not in _COMPILER:
             yield sys.modules[name]
 
 

@@ -1,6 +1,7 @@
-"""Commands `gramophone serve` and `gramophone keys create`: run the service and create API keys."""
+"""Commands `gramophone serve`, `precompile` and `keys create`: run the service, compile kernels, create API keys."""
 
 import gc
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -47,6 +48,37 @@ def serve(
             registry=registry, host=host, port=port, device=device, precision=precision, workers=workers
         )
     )
+
+
+@serve_app.command()
+def precompile(
+    target: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LEVEL",
+            help="Processor level: x86-64-v3, x86-64-v4-vnni or x86-64-v4-amx; repeatable. This machine must have it. "
+            "Default: this machine's own.",
+        ),
+    ] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Folder to write to. Default: the installed package, so that every user finds them.",
+        ),
+    ] = None,
+) -> None:
+    """Compile the kernels of serving for processor levels, so that no first start has to.
+
+    Compiled kernels are valid on every machine of the level with the same versions of Gramophone, Python, numba and
+    NumPy. Example, for an image that runs on most x86 servers:
+
+        gramophone precompile --target x86-64-v3 --target x86-64-v4-vnni
+    """
+    from models.checkpoint.precompile import precompile_levels
+
+    for level, path, num_files, num_bytes in precompile_levels(target, folder):
+        typer.echo(f"{level}: {num_files} kernels, {num_bytes / 1e6:.1f} MB in {path}")
 
 
 keys_app = typer.Typer(help="Create API keys.", no_args_is_help=True)

@@ -1,0 +1,182 @@
+"""Files of compiled kernels: found wherever they lie, never wrong, never in the way of an answer."""
+
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numba
+import pytest
+from numba import types
+
+from models.checkpoint import precompile
+from models.checkpoint.precompile import ALL_GROUPS, KernelGroup, precompile_levels
+from models.errors import InvalidInputError
+from models.kernels.compilation import DECLARED, kernel
+from models.kernels.target import LEVEL, LEVELS, supported_levels
+
+ROOT = Path(__file__).parents[4]
+HELPER = """
+import numba
+SCALE = 2.0
+@numba.njit
+def scaled(value):
+    return SCALE * value
+"""
+SUMS = """
+from numba import types
+from models.kernels.compilation import kernel
+from helper import scaled
+
+@kernel(types.float64(types.Array(types.float64, 1, "C", readonly=True)))
+def total(values):
+    result = 0.0
+    for index in range(len(values)):
+        result += scaled(values[index])
+    return result
+
+@kernel()
+def first(values):
+    return values[0]
+"""
+PROGRAM = """
+import logging, resource, sys
+logging.basicConfig(format="%(message)s")
+import numba.core.event
+compiled = numba.core.event.RecordingListener()
+numba.core.event.register("numba:compile", compiled)
+import numpy as np, sums
+if "no space" in sys.argv:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+print(sums.total(np.arange(4.0)), sums.first(np.arange(5, 8)), len(compiled.buffer) // 2)
+"""
+NOTHING_COMPILED, ALL_COMPILED = "12.0 5 0", "12.0 5 3"
+
+
+@pytest.fixture
+def package(tmp_path):
+    """A folder with a module of kernels and a module of functions that they use."""
+    folder = tmp_path / "package"
+    folder.mkdir()
+    (folder / "helper.py").write_text(HELPER)
+    (folder / "sums.py").write_text(SUMS)
+    return folder
+
+
+def asked(package, cache, *words, level=None):
+    """Run the program; return its answer with the number of compiled functions, and what it logged."""
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{package}", "NUMBA_CACHE_DIR": str(cache)}  # noqa: TID251 - a child's
+    environment |= {} if level is None else {"NUMBA_CPU_NAME": level}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *words], env=environment, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip(), done.stderr
+
+
+def test_code_is_found_wherever_it_lies_and_the_package_too(package, tmp_path):
+    cache, moved, elsewhere = tmp_path / "cache", tmp_path / "moved", tmp_path / "elsewhere"
+    assert asked(package, cache) == (ALL_COMPILED, "")
+    assert len(list(cache.iterdir())) == 2
+    shutil.move(cache, moved)
+    shutil.copytree(package, elsewhere)  # with other file times
+    assert asked(elsewhere, moved) == (NOTHING_COMPILED, "")
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "answer"),
+    [
+        ("helper.py", "SCALE * value", "SCALE + value", "14.0"),
+        ("helper.py", "SCALE = 2.0", "SCALE = 3.0", "18.0"),
+        ("sums.py", "result = 0.0", "result = 1.0", "13.0"),
+    ],
+)
+def test_code_of_changed_sources_is_not_used(package, tmp_path, file, old, new, answer):
+    asked(package, tmp_path / "cache")
+    path = package / file
+    path.write_text(path.read_text().replace(old, new))
+    assert asked(package, tmp_path / "cache")[0].split()[0] == answer
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda code: code[:-1], lambda code: b"", lambda code: code[:-9] + b"x" + code[-8:]]
+)
+def test_damaged_code_is_compiled_again_and_replaced(package, tmp_path, damage):
+    cache = tmp_path / "cache"
+    asked(package, cache)
+    for path in cache.iterdir():
+        path.write_bytes(damage(path.read_bytes()))
+    answer, log = asked(package, cache)
+    assert answer == ALL_COMPILED
+    assert sorted(line.split(": ")[0] for line in log.splitlines()) == [
+        f"{path} is damaged" for path in sorted(cache.iterdir())
+    ]
+    assert asked(package, cache) == (NOTHING_COMPILED, "")
+
+
+@pytest.mark.parametrize(
+    ("cache", "words"), [("/proc/none", ()), (None, ("no space",))], ids=["unwritable", "full"]
+)
+def test_code_that_cannot_be_stored_is_used_all_the_same(package, tmp_path, cache, words):
+    answer, log = asked(package, cache or tmp_path / "cache", *words)
+    assert answer == ALL_COMPILED
+    assert log.count("\n") == 1  # once for both kernels
+    assert log.startswith(f"compiled kernels cannot be stored in {cache or tmp_path / 'cache'} (")
+    assert not (tmp_path / "cache").exists() or not list((tmp_path / "cache").iterdir())
+
+
+def test_processes_that_write_at_the_same_time_lose_nothing(package, tmp_path):
+    cache = tmp_path / "cache"
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{package}", "NUMBA_CACHE_DIR": str(cache)}  # noqa: TID251 - a child's
+    command = "import numpy as np, sums, sys; sums.first(np.zeros(1, sys.argv[1])); sums.total(np.zeros(1))"
+    kinds = ["int8", "int16", "float32", "float64"]
+    running = [subprocess.Popen([sys.executable, "-c", command, kind], env=environment) for kind in kinds]
+    assert [process.wait() for process in running] == [0] * len(kinds)
+    assert len(list(cache.iterdir())) == len(kinds) + 1
+    assert asked(package, cache)[0] == "12.0 5 1"  # only `first` of int64 is new
+
+
+def test_each_level_has_code_of_its_own_with_the_same_results(package, tmp_path):
+    levels = [level.name for level in supported_levels()]
+    for level in [*levels, "generic"]:  # below every level
+        assert asked(package, tmp_path / "cache", level=level) == (ALL_COMPILED, "")
+    assert len(list((tmp_path / "cache").iterdir())) == 2 * (len(levels) + 1)
+
+
+def test_this_processor_uses_its_fastest_level():
+    assert supported_levels()[:1] == [LEVEL] or not supported_levels()
+
+
+def test_levels_are_ordered_by_what_they_need():
+    assert all(slower.features < faster.features for faster, slower in itertools.pairwise(LEVELS))
+
+
+@pytest.mark.parametrize("name", ["x86-64-v9", "", "znver4"])
+def test_unknown_levels_are_refused_with_those_that_this_processor_has(name, tmp_path):
+    with pytest.raises(InvalidInputError, match=f"^target is {name!r}; this processor has .*{LEVEL.name}"):
+        list(precompile_levels([LEVEL.name, name], tmp_path / "never"))
+    assert not (tmp_path / "never").exists()
+
+
+def test_arguments_of_other_types_are_errors():
+    @kernel(types.int64(types.int64))
+    def doubled(value):
+        return 2 * value
+
+    assert doubled(4) == 8
+    with pytest.raises(TypeError, match="No matching definition"):
+        doubled("4")
+
+
+def test_every_name_of_a_group_is_a_kernel_and_every_kernel_of_models_is_in_a_group():
+    groups = [*ALL_GROUPS, *precompile.USED_GROUPS]
+    for name in itertools.chain.from_iterable(group.names for group in groups):
+        assert precompile.kernels_of(KernelGroup((name,))), name
+    grouped = {declared.dispatcher for group in ALL_GROUPS for declared, _ in precompile.kernels_of(group)}
+    declared = {declared.dispatcher for declared in DECLARED if declared.module.startswith("models.")}
+    assert declared == grouped
+
+
+def test_kernels_are_never_compiled_for_the_very_host():
+    assert LEVEL.cpu == numba.core.config.CPU_NAME
