@@ -4,16 +4,12 @@ import functools
 import gc
 import logging
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import httpx
 import hypothesis
 import pytest
 import structlog
-
-ROOT = Path(__file__).parents[1]
 
 # Tests use plain HTTP; reading the machine's certificates for each client takes 40 ms, and tests poll often.
 httpx._transports.default.create_ssl_context = functools.cache(httpx.create_ssl_context)
@@ -37,26 +33,13 @@ hypothesis.settings.load_profile("gramophone")
 
 
 def pytest_configure(config):
-    """Compile the kernels once, in two processes from both ends, before every test process would compile all."""
-    alone = hasattr(config, "workerinput") or not getattr(config.option, "numprocesses", None)
-    if alone or any(ROOT.glob("models/**/__pycache__/*.nbi")):
+    """Compile the kernels of serving, before every test process would compile them."""
+    if hasattr(config, "workerinput") or not getattr(config.option, "numprocesses", None):
         return
-    folders = (ROOT / "models", ROOT / "training")
-    files = [
-        path
-        for folder in folders
-        for path in folder.rglob("*.py")
-        if "njit" in path.read_text(encoding="utf-8")
-    ]
-    modules = sorted(".".join(path.relative_to(ROOT).with_suffix("").parts) for path in files)
-    program = (
-        "import gc, importlib, sys; gc.disable(); [importlib.import_module(name) for name in sys.argv[1:]]"
-    )
-    compiling = [
-        subprocess.Popen([sys.executable, "-c", program, *names], cwd=ROOT)
-        for names in (modules, modules[::-1])
-    ]
-    assert [process.wait() for process in compiling] == [0, 0]
+    from models.checkpoint.precompile import ALL_GROUPS, compile_groups
+
+    for compiled in compile_groups(ALL_GROUPS):
+        compiled.result()
 
 
 def pytest_xdist_auto_num_workers():

@@ -4,18 +4,22 @@ In distributed training, all processes first compare their command lines and tra
 """
 
 import contextlib
+import functools
 import json
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
-from models.checkpoint.load import Checkpoint, load_checkpoint
+from models.checkpoint.load import NGRAM_FAMILY, Checkpoint, load_checkpoint
 from models.checkpoint.manifest import check_name
 from models.checkpoint.precision import FLOAT32, check_precision
+from models.checkpoint.precompile import DECODING, compile_groups, groups_of
 from models.checkpoint.registry import Address, open_registry
 from models.checkpoint.registry_interface import Registry
 from models.errors import InvalidInputError
@@ -54,6 +58,8 @@ from training.single_model import (
 )
 from training.texts import encode_texts, read_default_corpus, read_fitting_text, read_texts
 from training.tokenizer import encode_corpus, learn_tokenizer
+
+T = TypeVar("T")
 
 
 def check_same_command(
@@ -196,6 +202,8 @@ def run_train(
         is_leader = Processes.current().is_leader
         store = open_registry(registry, create=True)
         runs = ResumableRuns(store.work_folder, name, resume=resume)
+        if is_leader:
+            _compile_kernels(recipe, networks)
         with (
             _resume_hint(runs.resume_hint),
             runs.locked() if networks and is_leader else contextlib.nullcontext(),
@@ -210,13 +218,23 @@ def run_train(
                     texts = in_model_direction(run.encoded, part)
                     fit_network(part_title, part, inputs._replace(texts=texts))
                 return {}
+            held_out = {"valid": run.texts.valid if valid else None, "test": run.texts.test if test else None}
+            overlap = _in_background(functools.partial(overlaps, held_out, run.texts.train))
             if recipe.family == "mixture":
                 trained = train_mixture(title, recipe, inputs, published)
             else:
                 trained = train_single(title, recipe, inputs)
-            version = publish(store, name, trained, run)
+            version = publish(store, name, trained, run._replace(overlap=overlap.result()))
             runs.close()
             return published_result(store, version, trained.seconds, first_notes=runs.notes)
+
+
+def _compile_kernels(recipe: Recipe, networks: Mapping[str, Recipe]) -> None:
+    """Start to compile the kernels that the model needs, beside the training: for its evaluation, and for serving it."""
+    groups = [group for network in networks.values() for group in groups_of(network.neural.cell)]
+    if recipe.family != "neural":
+        groups += groups_of(NGRAM_FAMILY, quantised=recipe.ngram.quantize_bits is not None)
+    compile_groups([*groups, *([DECODING] if networks else [])])
 
 
 @contextlib.contextmanager
@@ -249,13 +267,21 @@ def _prepare(
     read_corpora = read_texts if trains else read_fitting_text
     texts = read_corpora(*files, unit=recipe.corpus.unit, progress=progress)
     tokenizer = shared or learn_tokenizer(recipe.tokenizer, texts.train.sentences, progress=progress)
-    encoded = encode_texts(tokenizer, texts, progress=progress)
-    _, valid, test = files
-    overlap = overlaps(
-        {"valid": texts.valid if valid else None, "test": texts.test if test else None},
-        texts.train,
-    )
-    return published, RunContext(tokenizer, texts, encoded, overlap)
+    return published, RunContext(tokenizer, texts, encode_texts(tokenizer, texts, progress=progress))
+
+
+def _in_background(work: Callable[[], T]) -> Future[T]:
+    """Start work in a thread that an interrupted command does not wait for."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - raised again by `result`
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
 
 
 def _train_out_of_core(

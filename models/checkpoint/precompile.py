@@ -19,16 +19,15 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from models.checkpoint.load import NGRAM_FAMILY
 from models.checkpoint.manifest import MANIFEST_FILE, read_manifest
+from models.checkpoint.precision import CACHE_FAMILY, NEURAL_FAMILIES
 from models.errors import InvalidInputError, LanguageModelError
 from models.kernels.compilation import COMPILED_ELSEWHERE, DECLARED, PACKAGED, Kernel, can_store_kernels
 from models.kernels.target import HOST, LEVEL, supported_levels
 from models.ngram.automaton import AUTOMATON_FILE, Automaton
 
 _log = logging.getLogger(__name__)
-
-EXACT, QUANTISED = 0, 1
-"""Versions of the kernels of n-gram models."""
 
 
 class KernelGroup(NamedTuple):
@@ -44,7 +43,9 @@ class KernelGroup(NamedTuple):
 
 
 _INT8 = "models.neural.int8"
-_DECODING = KernelGroup(("models.decoding.sampling", "models.decoding.beam_search", "models.decoding.batch"))
+DECODING = KernelGroup(("models.decoding.sampling", "models.decoding.beam_search", "models.decoding.batch"))
+"""Kernels of generation, for models of every family."""
+
 _OUTPUT = (f"{_INT8}.softmax", f"{_INT8}.matrix")
 _RECURRENT = KernelGroup((f"{_INT8}.layers:run_recurrent_layer", *_OUTPUT))
 _FEED_FORWARD = KernelGroup((f"{_INT8}.layers:run_dense_layer", *_OUTPUT))
@@ -54,25 +55,37 @@ _CACHE = KernelGroup(("models.cache.kernels",))
 ALL_GROUPS = (
     *(KernelGroup(names) for names in _NGRAM),
     KernelGroup((f"{_INT8}.layers", *_OUTPUT, f"{_INT8}.attention", "models.neural.softmax")),
-    _DECODING,
+    DECODING,
     KernelGroup(
         (*_CACHE.names, "models.reranking.metrics.ngram_overlap", "models.reranking.tuning.envelope")
     ),
 )
 """Groups of all kernels of declared types for serving."""
 
-USED_GROUPS = (_DECODING, _RECURRENT, _FEED_FORWARD, _CACHE)
+USED_GROUPS = (DECODING, _RECURRENT, _FEED_FORWARD, _CACHE)
 """Groups that `needed_groups` returns for some models, besides those of n-gram models."""
 
 _GROUPS_OF_FAMILIES = {
+    **dict.fromkeys(NEURAL_FAMILIES, _RECURRENT),
     "feed-forward": _FEED_FORWARD,
-    **dict.fromkeys(("elman", "gru", "lstm", "mingru"), _RECURRENT),
-    "cache": _CACHE,
+    CACHE_FAMILY: _CACHE,
 }
 
 
+def groups_of(family: str, *, quantised: bool = False) -> list[KernelGroup]:
+    """Return the kernels of a model's family without its parts, layer normalisation and attention.
+
+    Args:
+        family: of the model; networks compute in int8.
+        quantised: whether the values of an n-gram model have eight bits.
+    """
+    if family == NGRAM_FAMILY:
+        return [KernelGroup(names, version=int(quantised)) for names in _NGRAM]
+    return [_GROUPS_OF_FAMILIES[family]] if family in _GROUPS_OF_FAMILIES else []
+
+
 def needed_groups(directory: Path, *, int8: bool) -> list[KernelGroup]:
-    """Return the groups of kernels that a checkpoint needs, but for layer normalisation and attention.
+    """Return the groups of kernels that a checkpoint needs; see `groups_of`.
 
     Args:
         directory: a checkpoint; parts of a mixture or a cache are in its folders.
@@ -84,12 +97,11 @@ def needed_groups(directory: Path, *, int8: bool) -> list[KernelGroup]:
     groups = list[KernelGroup]()
     for path in directory.rglob(MANIFEST_FILE):
         family = read_manifest(path.parent).family
-        if family == "ngram":
-            quantised = Automaton.load(path.with_name(AUTOMATON_FILE)).quantised
-            groups += [KernelGroup(names, QUANTISED if quantised else EXACT) for names in _NGRAM]
-        elif family in _GROUPS_OF_FAMILIES and (int8 or family == "cache"):
-            groups.append(_GROUPS_OF_FAMILIES[family])
-    return [*groups, _DECODING]
+        if family == NGRAM_FAMILY:
+            groups += groups_of(family, quantised=Automaton.load(path.with_name(AUTOMATON_FILE)).quantised)
+        elif int8 or family not in NEURAL_FAMILIES:
+            groups += groups_of(family)
+    return [*groups, DECODING]
 
 
 def compile_groups(groups: Iterable[KernelGroup]) -> list[Future[None]]:

@@ -6,6 +6,7 @@ the same function, `readiness`.
 """
 
 import asyncio
+import time
 import weakref
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -194,8 +195,9 @@ class ModelHost:
 
     def load_all(self) -> None:
         """Load every model, the default first; failed loads are logged, and the models stay hosted as failed."""
-        self.compile_kernels()
         first = self.default.address
+        _log.info("loading models", models=len(self._models), first=first)
+        self.compile_kernels()
         for address in sorted(self._models, key=lambda address: address != first):
             model = self._models.get(address)  # None if an earlier load has replaced it
             if model is not None and model.state is LoadState.LOADING:
@@ -457,11 +459,15 @@ class ModelReloader:
             _log.error("model update failed", exc_info=error)
 
     def _load_all(self) -> None:
+        started_s = time.monotonic()
         try:
             self._host.load_all()
         finally:
             freeze_garbage_collector()
         self.initial_load_done = True
+        if self._host.default.state is LoadState.LOADED:
+            seconds = round(time.monotonic() - started_s, 3)
+            _log.info("ready", models=self._host.num_loaded, of=len(self._host.models), seconds=seconds)
 
     def _reap(self) -> None:
         if self._host.needs_reaping and not self._reaping and not self._closing:

@@ -38,12 +38,11 @@ def image():
 
 @contextlib.contextmanager
 def started(image, *words, **settings):
-    """Run the entry point in the image's environment, with no more rights than a container has."""
+    """Run a command in the image's environment, with no more rights than a container has."""
     ours = environment(LAST, image)
     ours["PATH"] = ours["PATH"].replace("$PATH", os.environ["PATH"])  # noqa: TID251 - the environment of a child
     confined = ["setpriv", "--no-new-privs", *(["--bounding-set=-all"] if os.geteuid() == 0 else [])]
-    entrypoint = str(image) + command(LAST, "ENTRYPOINT")[0]
-    process = subprocess.Popen([*confined, entrypoint, *words], cwd=image / "tmp", env={**ours, **settings})
+    process = subprocess.Popen([*confined, *words], cwd=image / "tmp", env={**ours, **settings})
     try:
         yield process
     finally:
@@ -71,19 +70,15 @@ def test_a_container_cannot_change_what_it_runs(image):
         assert touch.wait(30) == 1
 
 
-def kernels(folder):
-    return {path.relative_to(folder) for path in folder.rglob("*.nbc")}
-
-
 def test_a_first_start_and_its_first_requests_compile_nothing(trained):
     port = free_port()
     shutil.rmtree(trained / "tmp/numba")  # a new container has an empty /tmp
     with started(trained, *command(LAST, "CMD"), GRAMOPHONE_PORT=str(port)) as service:
         wait_until_it_answers(f"http://127.0.0.1:{port}", service, "/health/ready")
-        load = [str(trained / "src/deploy/load_test/run.sh"), f"http://127.0.0.1:{port}", "15", "12s"]
+        load = [str(ROOT / "deploy/load_test/run.sh"), f"http://127.0.0.1:{port}", "15", "12s"]
         with started(trained, *load) as generator:
             assert generator.wait(120) == 0
-        assert kernels(trained / "tmp/numba") == kernels(trained / "opt/program/kernels")
+    assert not (trained / "tmp/numba").exists()
 
 
 def test_the_health_check_is_that_of_a_service(trained):

@@ -91,14 +91,6 @@ def test_the_user_is_the_images(pod, container):
         assert pod["securityContext"]["runAsUser"] == int(UID.search(dockerfile)[1])
 
 
-@pytest.mark.parametrize(("pod", "container"), CONTAINERS)
-def test_the_images_entrypoint_is_kept(pod, container):
-    """The entry point copies the compiled kernels to a writable folder; `command` would bypass it."""
-    if container["image"].startswith("gramophone"):
-        assert "command" not in container
-        assert container["args"][0] == "gramophone"
-
-
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_secrets_are_mounted_or_referred_to_and_never_written_down(overlay):
     assert not [resource for resource in rendered(overlay) if resource["kind"] == "Secret"]
