@@ -10,10 +10,12 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
+import numba
 import numpy as np
 import numpy.typing as npt
+from numba import types
 
-from models.kernels.compilation import kernel
+from models.kernels.compilation import kernel, tuple_type
 
 ByteArray: TypeAlias = npt.NDArray[np.uint8]
 
@@ -45,7 +47,15 @@ class WordHashTable(NamedTuple):
     spelling: ByteArray
 
 
-@kernel()
+BYTES = types.Array(types.uint8, 1, "C", readonly=True)
+"""Type of a text that a kernel reads."""
+
+WORD_TABLE_TYPE = tuple_type(WordHashTable, types.uint64[::1], types.int64[::1], types.uint8[::1])
+_INTS = types.int32[::1]
+_PAIR = types.UniTuple(types.int64, 2)  # type: ignore[no-untyped-call]  # numba ships no annotations
+
+
+@numba.njit(nogil=True)
 def wide_space_length(text: ByteArray, position: int) -> int:
     """Length in bytes of non-ASCII white space at a position, as `str.isspace` defines it; 0 if there is none."""
     first, left = text[position], len(text) - position
@@ -63,7 +73,7 @@ def wide_space_length(text: ByteArray, position: int) -> int:
     return 3 if second == 0x81 and third == 0x9F else 0  # U+205F
 
 
-@kernel()
+@numba.njit(nogil=True)
 def _space_length(text: ByteArray, position: int) -> int:
     """Length in bytes of the white space at a position; 0 if there is none."""
     kind = _BYTE_KINDS[text[position]]
@@ -72,7 +82,7 @@ def _space_length(text: ByteArray, position: int) -> int:
     return 1 if kind == _SPACE else 0
 
 
-@kernel()
+@numba.njit(nogil=True)
 def _hash_word(text: ByteArray, start: int) -> tuple[int, np.uint64]:
     """Return the end of the word that begins at `start`, and its hash before mixing."""
     value, position = HASH_SEED, start
@@ -86,7 +96,7 @@ def _hash_word(text: ByteArray, start: int) -> tuple[int, np.uint64]:
     return position, value
 
 
-@kernel()
+@numba.njit(nogil=True)
 def hash_bytes(text: ByteArray, start: int, end: int) -> np.uint64:
     """Hash a range of bytes, before mixing."""
     value = HASH_SEED
@@ -95,14 +105,14 @@ def hash_bytes(text: ByteArray, start: int, end: int) -> np.uint64:
     return value
 
 
-@kernel()
+@numba.njit(nogil=True)
 def _mix_hash(hashed: np.uint64) -> np.uint64:
     """Mix all bits of a hash: the low bits select the slot, the upper half is stored in it."""
     mixed = (hashed ^ (hashed >> _HALF)) * _HASH_MIX
     return mixed ^ (mixed >> _HALF)
 
 
-@kernel()
+@numba.njit(nogil=True)
 def find_word(
     table: WordHashTable, text: ByteArray, start: int, end: int, hashed: np.uint64
 ) -> tuple[np.int64, np.uint64, np.int64]:
@@ -130,7 +140,7 @@ def find_word(
         slot = (slot + 1) & mask
 
 
-@kernel()
+@numba.njit(nogil=True)
 def insert_word(
     table: WordHashTable, number: int, text: ByteArray, start: int, end: int, mixed: np.uint64, slot: np.int64
 ) -> None:
@@ -142,7 +152,7 @@ def insert_word(
     table.slots[slot] = (mixed & _TAG) | np.uint64(number + 1)
 
 
-@kernel()
+@kernel(types.int64(WORD_TABLE_TYPE, types.int64, BYTES))
 def find_or_insert_word(table: WordHashTable, num_words: int, word: ByteArray) -> int:
     """Return the number of a word; add a new word with the next number; the arrays must have capacity."""
     number, mixed, slot = find_word(table, word, 0, len(word), hash_bytes(word, 0, len(word)))
@@ -152,7 +162,7 @@ def find_or_insert_word(table: WordHashTable, num_words: int, word: ByteArray) -
     return int(number)
 
 
-@kernel()
+@kernel(types.void(WORD_TABLE_TYPE, types.int64))
 def fill_slots(table: WordHashTable, num_words: int) -> None:
     """Insert the first words of a table into its slots, which must all be free."""
     for number in range(num_words):
@@ -162,7 +172,7 @@ def fill_slots(table: WordHashTable, num_words: int) -> None:
         table.slots[slot] = (mixed & _TAG) | np.uint64(number + 1)
 
 
-@kernel()
+@kernel(types.void(BYTES, WORD_TABLE_TYPE, _INTS, types.int64, _INTS, types.int64[::1]))
 def encode_lines(
     text: ByteArray,
     table: WordHashTable,
@@ -199,7 +209,7 @@ def encode_lines(
     offsets[line + 1] = count
 
 
-@kernel()
+@kernel(_PAIR(BYTES, types.int64, WORD_TABLE_TYPE, types.int64, types.int64[::1]))
 def count_occurrences(
     text: ByteArray, position: int, table: WordHashTable, num_words: int, counts: npt.NDArray[np.int64]
 ) -> tuple[int, int]:
@@ -229,13 +239,13 @@ def count_occurrences(
     return position, num_words
 
 
-@kernel()
+@numba.njit(nogil=True)
 def has_capacity(table: WordHashTable, num_words: int, length: int) -> bool:
     """Return whether one more word of `length` bytes fits, with half of the slots still free."""
     return 2 * (num_words + 1) <= len(table.slots) and table.starts[num_words] + length <= len(table.spelling)
 
 
-@kernel()
+@kernel(types.int64(BYTES))
 def count_words_in_bytes(text: ByteArray) -> int:
     """Count the words in a text: runs between white space."""
     position, count, inside = 0, 0, 0

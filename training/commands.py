@@ -19,7 +19,7 @@ import torch
 from models.checkpoint.load import NGRAM_FAMILY, Checkpoint, load_checkpoint
 from models.checkpoint.manifest import check_name
 from models.checkpoint.precision import FLOAT32, check_precision
-from models.checkpoint.precompile import DECODING, compile_groups, groups_of
+from models.checkpoint.precompile import DECODING, WORDS, compile_groups, groups_of
 from models.checkpoint.registry import Address, open_registry
 from models.checkpoint.registry_interface import Registry
 from models.errors import InvalidInputError
@@ -230,11 +230,11 @@ def run_train(
 
 
 def _compile_kernels(recipe: Recipe, networks: Mapping[str, Recipe]) -> None:
-    """Start to compile the kernels that the model needs, beside the training: for its evaluation, and for serving it."""
+    """Start to compile what the model needs for its evaluation and for serving, beside the training."""
     groups = [group for network in networks.values() for group in groups_of(network.neural.cell)]
     if recipe.family != "neural":
         groups += groups_of(NGRAM_FAMILY, quantised=recipe.ngram.quantize_bits is not None)
-    compile_groups([*groups, *([DECODING] if networks else [])])
+    compile_groups([WORDS, *groups, *([DECODING] if networks else [])])
 
 
 @contextlib.contextmanager

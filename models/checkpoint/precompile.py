@@ -21,11 +21,13 @@ from typing import Any, NamedTuple
 
 from models.checkpoint.load import NGRAM_FAMILY
 from models.checkpoint.manifest import MANIFEST_FILE, read_manifest
-from models.checkpoint.precision import CACHE_FAMILY, NEURAL_FAMILIES
+from models.checkpoint.precision import NEURAL_FAMILIES
 from models.errors import InvalidInputError, LanguageModelError
+from models.files import read_config
 from models.kernels.compilation import COMPILED_ELSEWHERE, DECLARED, PACKAGED, Kernel, can_store_kernels
 from models.kernels.target import HOST, LEVEL, supported_levels
 from models.ngram.automaton import AUTOMATON_FILE, Automaton
+from models.tokenizers import TOKENIZER_FILE, WordTokenizer
 
 _log = logging.getLogger(__name__)
 
@@ -51,24 +53,31 @@ _RECURRENT = KernelGroup((f"{_INT8}.layers:run_recurrent_layer", *_OUTPUT))
 _FEED_FORWARD = KernelGroup((f"{_INT8}.layers:run_dense_layer", *_OUTPUT))
 _NGRAM = (("models.ngram.top_k",), ("models.ngram.scoring", "models.ngram.build", "models.ngram.model"))
 _CACHE = KernelGroup(("models.cache.kernels",))
+WORDS = KernelGroup(("models.word_kernels",))
+"""Kernels that map the words of many lines to ids."""
 
 ALL_GROUPS = (
     *(KernelGroup(names) for names in _NGRAM),
     KernelGroup((f"{_INT8}.layers", *_OUTPUT, f"{_INT8}.attention", "models.neural.softmax")),
     DECODING,
     KernelGroup(
-        (*_CACHE.names, "models.reranking.metrics.ngram_overlap", "models.reranking.tuning.envelope")
+        (
+            *_CACHE.names,
+            *WORDS.names,
+            "models.reranking.metrics.ngram_overlap",
+            "models.reranking.tuning.envelope",
+        )
     ),
 )
 """Groups of all kernels of declared types for serving."""
 
-USED_GROUPS = (DECODING, _RECURRENT, _FEED_FORWARD, _CACHE)
+USED_GROUPS = (DECODING, _RECURRENT, _FEED_FORWARD, _CACHE, WORDS)
 """Groups that `needed_groups` returns for some models, besides those of n-gram models."""
 
 _GROUPS_OF_FAMILIES = {
     **dict.fromkeys(NEURAL_FAMILIES, _RECURRENT),
     "feed-forward": _FEED_FORWARD,
-    CACHE_FAMILY: _CACHE,
+    "cache": _CACHE,
 }
 
 
@@ -92,7 +101,7 @@ def needed_groups(directory: Path, *, int8: bool) -> list[KernelGroup]:
         int8: whether its networks may compute in int8.
 
     Raises:
-        CheckpointError: a manifest or an n-gram file is damaged.
+        CheckpointError: a file is damaged.
     """
     groups = list[KernelGroup]()
     for path in directory.rglob(MANIFEST_FILE):
@@ -101,6 +110,8 @@ def needed_groups(directory: Path, *, int8: bool) -> list[KernelGroup]:
             groups += groups_of(family, quantised=Automaton.load(path.with_name(AUTOMATON_FILE)).quantised)
         elif int8 or family not in NEURAL_FAMILIES:
             groups += groups_of(family)
+    if read_config(directory / TOKENIZER_FILE).get("kind") == WordTokenizer.kind:
+        groups.append(WORDS)
     return [*groups, DECODING]
 
 
