@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numba
 import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
@@ -69,7 +70,7 @@ def _write_decays(half_life: float, decays: FloatArray) -> None:
         decays[index] = decay if decay >= _SMALLEST_NORMAL else 0.0
 
 
-@kernel()
+@numba.njit(nogil=True)
 def similarity_weights(cosines: Any, flatness: Any, out: Any) -> Any:
     """Write exp(θ cos) of up to `SEGMENT_TOKENS` tokens [N], then zeros.
 
@@ -84,7 +85,7 @@ def similarity_weights(cosines: Any, flatness: Any, out: Any) -> Any:
     return end
 
 
-@kernel()
+@numba.njit(nogil=True)
 def sum_weights(weights: Any, decays: Any, lanes: Any) -> Any:
     """Return the sum of weights[i] · decays[i], a multiple of `SUM_LANES` long, in double precision.
 

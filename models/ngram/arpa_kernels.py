@@ -14,6 +14,7 @@ import re
 from fractions import Fraction
 from typing import Any, NamedTuple, TypeAlias
 
+import numba
 import numpy as np
 import numpy.typing as npt
 
@@ -46,7 +47,7 @@ _INF = (np.uint8(ord("i")), np.uint8(ord("n")), np.uint8(ord("f")))
 _MINUS, _PLUS, _POINT, _ZERO, _NINE, _E, _SMALL_E = (np.uint8(c) for c in b"-+.09Ee")
 
 
-@kernel()
+@numba.njit(nogil=True)
 def read_number(text: ByteArray, start: int, end: int) -> tuple[bool, np.float32]:
     """Return True and the float nearest to a decimal; False if `nearest_float` must convert it."""
     negative = text[start] == _MINUS
@@ -67,7 +68,7 @@ def read_number(text: ByteArray, start: int, end: int) -> tuple[bool, np.float32
     return good and nearest == np.float32(value * (1 + _MARGIN)), nearest
 
 
-@kernel()
+@numba.njit(nogil=True)
 def _read_digits(text: ByteArray, offset: int, end: int) -> tuple[np.uint64, Int, int]:
     """Read digits with an optional decimal point.
 
@@ -97,7 +98,7 @@ def _read_digits(text: ByteArray, offset: int, end: int) -> tuple[np.uint64, Int
     return mantissa, exponent, offset if seen else -1
 
 
-@kernel()
+@numba.njit(nogil=True)
 def _read_exponent(text: ByteArray, start: int, end: int) -> tuple[Int, bool]:
     """Read an "e" and an integer of up to three digits; return the integer, and True if the syntax is valid."""
     offset = start + 1
@@ -145,7 +146,7 @@ def _nearest_to(exact: Fraction, approximate: float) -> np.float32:
     return min(around, key=distance)
 
 
-@kernel()
+@numba.njit(nogil=True)
 def write_number(value: np.float32, out: ByteArray, offset: int) -> int:
     """Write the shortest decimal of at least six digits that reads as this float, without trailing zeros.
 
@@ -174,7 +175,7 @@ def write_number(value: np.float32, out: ByteArray, offset: int) -> int:
     return _write_fixed(abs(exponent), _num_digits(abs(exponent)), 0, out, offset + 1)
 
 
-@kernel()
+@numba.njit(nogil=True)
 def _shortest(value: np.float32) -> tuple[Int, Int]:
     """Return an integer and a power of ten whose product reads as a float above 0."""
     size = np.float64(value)
@@ -195,7 +196,7 @@ def _shortest(value: np.float32) -> tuple[Int, Int]:
     return digits, -shift
 
 
-@kernel()
+@numba.njit(nogil=True)
 def _num_digits(number: Int) -> int:
     """Return the number of decimal digits of a non-negative integer."""
     count = 1
@@ -205,7 +206,7 @@ def _num_digits(number: Int) -> int:
     return count
 
 
-@kernel()
+@numba.njit(nogil=True)
 def _write_fixed(digits: Int, length: int, scale: Int, out: ByteArray, offset: int) -> int:
     """Write an integer of `length` digits times ten to the power of `scale`."""
     before = max(length + scale, 1)  # digits before the point
@@ -371,7 +372,7 @@ def read_ngrams(
     return ParseStop(code, field, offset, line, count, num_hard, missing)
 
 
-@kernel()
+@numba.njit(nogil=True)
 def _read_new_word(
     text: ByteArray, offset: int, number: int, table: WordHashTable
 ) -> tuple[int, int, int, Int, Int]:
@@ -389,7 +390,7 @@ def _read_new_word(
     return BLOCK_ENDS, start, end, np.int64(0), np.int64(number)
 
 
-@kernel()
+@numba.njit(nogil=True)
 def _read_words(
     text: ByteArray, offset: int, order: int, table: WordHashTable, ids: IntArray, trie: PrefixTrie
 ) -> tuple[int, int, int, Int, Int]:
@@ -420,7 +421,7 @@ def _read_words(
     return BLOCK_ENDS, start, end, node, word
 
 
-@kernel()
+@numba.njit(nogil=True)
 def _read_backoff(
     text: ByteArray, offset: int, row: int, hard: npt.NDArray[np.int64], num_hard: int
 ) -> tuple[int, np.float32, int, int]:
@@ -437,7 +438,7 @@ def _read_backoff(
     return _field_start(text, end), backoff, num_hard, 0
 
 
-@kernel()
+@numba.njit(nogil=True)
 def _read_weight(
     text: ByteArray,
     start: int,
@@ -456,7 +457,7 @@ def _read_weight(
     return np.float32(0.0), num_hard + 1
 
 
-@kernel()
+@numba.njit(nogil=True)
 def _field_start(text: ByteArray, offset: int) -> int:
     """Return the offset of the next byte that is not blank; a block ends with a line end, so it exists."""
     while _BYTE_KINDS[text[offset]] == _BLANK:
@@ -464,7 +465,7 @@ def _field_start(text: ByteArray, offset: int) -> int:
     return offset
 
 
-@kernel()
+@numba.njit(nogil=True)
 def _field_end(text: ByteArray, offset: int) -> int:
     """Return the end of the field that starts at `offset`."""
     while _BYTE_KINDS[text[offset]] == _ORDINARY:
@@ -472,7 +473,7 @@ def _field_end(text: ByteArray, offset: int) -> int:
     return offset
 
 
-@kernel()
+@numba.njit(nogil=True)
 def _hash_field(text: ByteArray, offset: int) -> tuple[int, np.uint64]:
     """Return the end of the field that starts at `offset`, and its hash."""
     value = HASH_SEED
