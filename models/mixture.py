@@ -112,6 +112,10 @@ class MixtureModel(
         learnt = [int(getattr(part, "num_parameters", 0)) for part in parts]
         self.num_parameters = int(self._log_weights.size) + sum(learnt)
 
+    def with_parts(self, parts: Sequence[LanguageModel[Any]]) -> "MixtureModel":
+        """Return a mixture of other models with the same weights."""
+        return MixtureModel(parts, self.weights, weights_by_context=self.weights_by_context)
+
     @override
     def memory(self) -> ModelBytes:
         return add_bytes(part.memory() for part in self.parts)

@@ -155,6 +155,16 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
             self._featured = inner
         self._width = padded_width(feature_size(inner)) if self._featured else 0
 
+    @property
+    def parts(self) -> tuple[LanguageModel[Any]]:
+        """The wrapped model."""
+        return (self.inner,)
+
+    def with_parts(self, parts: Sequence[LanguageModel[Any]]) -> "CacheModel":
+        """Return the cache around another model, the only part."""
+        (inner,) = parts
+        return CacheModel(inner, self.config)
+
     @override
     def memory(self) -> ModelBytes:
         return add_bytes([self.inner.memory(), array_bytes(self._decay)])

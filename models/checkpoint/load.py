@@ -1,7 +1,7 @@
 """Loading of a checkpoint: verify its hashes, rebuild the model, replay its golden test.
 
-The module of a model family is imported only when a model of that family is loaded, so an n-gram
-server needs no torch.
+The module of a model family is imported only when a model of that family is loaded, so a server of n-gram models
+and int8 networks needs no torch.
 """
 
 import hashlib
@@ -13,25 +13,23 @@ import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from models.checkpoint.copies import Copies
 from models.checkpoint.golden import has_int8, replay_golden
 from models.checkpoint.manifest import MANIFEST_FILE, Manifest, read_manifest, verify_files
 from models.checkpoint.precision import (
-    CACHE_FAMILY,
     FLOAT32,
     INT8,
     NEURAL_FAMILIES,
     Precision,
     check_precision,
     is_int8_recommended,
-    to_int8,
 )
 from models.checkpoint.write import PARTS_FOLDER
 from models.errors import CheckpointError, IncompatibleVersionError, InvalidInputError, ManifestError
 from models.language_model import LanguageModel
-from models.mixture import MixtureModel
+from models.neural.weights import read_weights
 from models.tensor_files import PackedWeightCache
 from models.tokenizers import Tokenizer, load_tokenizer
 from models.vocabulary import Vocabulary
@@ -46,10 +44,9 @@ FAMILIES = {
 }
 """Module and class of each family, imported on demand."""
 
-COMPOSITES = {
-    MixtureModel.family: ("models.mixture", "MixtureModel"),
-    CACHE_FAMILY: ("models.cache.model", "CacheModel"),
-}
+_INT8_NETWORK = ("models.neural.int8.model", "Int8Model")
+
+COMPOSITES = {"mixture": ("models.mixture", "MixtureModel"), "cache": ("models.cache.model", "CacheModel")}
 """Families of models that contain other models, stored under `parts/`."""
 
 
@@ -131,13 +128,11 @@ def _load_verified(
     wanted = check_precision(precision)
     try:
         metrics = _read_metrics(directory / "metrics.json")
-        weight_cache = partial(_shared_weight_cache, shared if device == "cpu" else None, directory, manifest)
-        model = _build(directory, manifest, tokenizer.vocabulary, device, weight_cache)
-        used: Precision = FLOAT32
-        if _families(directory, manifest) & {*NEURAL_FAMILIES} and _uses_int8(
-            directory, location, metrics, device, wanted
-        ):
-            model, used = to_int8(model), INT8
+        has_networks = bool(_families(directory, manifest) & {*NEURAL_FAMILIES})
+        int8 = has_networks and _uses_int8(directory, location, metrics, device, wanted)
+        int8_cache = partial(_shared_weight_cache, shared, directory, manifest) if int8 else None
+        model = _build(directory, manifest, tokenizer.vocabulary, device, int8_cache)
+        used: Precision = INT8 if int8 else FLOAT32
         replay_golden(directory, model, device=device, precision=used)
     except CheckpointError:
         raise
@@ -204,20 +199,21 @@ def _part_folders(directory: Path) -> Iterator[Path]:
     return itertools.takewhile(Path.is_dir, folders)
 
 
+WeightCache: TypeAlias = Callable[[Path], PackedWeightCache]
+"""Function from a network's directory to the cache of its quantised weights."""
+
+
 def _build(
-    directory: Path,
-    manifest: Manifest,
-    vocabulary: Vocabulary,
-    device: str,
-    weight_cache: Callable[[Path], PackedWeightCache],
+    directory: Path, manifest: Manifest, vocabulary: Vocabulary, device: str, int8_cache: WeightCache | None
 ) -> LanguageModel[Any]:
+    """Build a model; its networks in int8, unless int8 does not support them or `int8_cache` is None."""
     if manifest.family in COMPOSITES:
         parts = []
         for part in _part_folders(directory):  # the parent's manifest has the hashes of the parts' files
             inner = read_manifest(part)
             known = inner.vocabulary_fingerprint == vocabulary.fingerprint
             its_own = vocabulary if known else load_tokenizer(part).vocabulary  # shared, to save memory
-            parts.append(_build(part, inner, its_own, device, weight_cache))
+            parts.append(_build(part, inner, its_own, device, int8_cache))
         composite: LanguageModel[Any] = _import_class(*COMPOSITES[manifest.family]).load(directory, parts)
         return composite
     if manifest.family not in FAMILIES:
@@ -225,8 +221,14 @@ def _build(
             f"{directory} has a model of the family {manifest.family!r}; this version supports "
             f"{', '.join([*FAMILIES, *COMPOSITES])}: upgrade gramophone-lm"
         )
-    packing = {"weight_cache": weight_cache(directory)} if manifest.family in NEURAL_FAMILIES else {}
-    loaded = _import_class(*FAMILIES[manifest.family]).load(directory, vocabulary, device=device, **packing)
+    if int8_cache is not None and manifest.family in NEURAL_FAMILIES:
+        weights = read_weights(directory, vocab_size=len(vocabulary))
+        if weights.config.int8_problem is None:
+            network: LanguageModel[Any] = _import_class(*_INT8_NETWORK)(
+                weights, vocabulary, weight_cache=int8_cache(directory)
+            )
+            return network
+    loaded = _import_class(*FAMILIES[manifest.family]).load(directory, vocabulary, device=device)
     if manifest.family == NGRAM_FAMILY and device != "cpu":
         from models.ngram.cuda.model import move_if_it_fits  # imports torch
 

@@ -1,11 +1,11 @@
 """Precision of a model's networks: float32, or int8 on a CPU."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from operator import is_
+from typing import Any, Literal, cast, get_args
 
 from models.errors import InvalidInputError
 from models.language_model import LanguageModel
-from models.mixture import MixtureModel
 from models.neural.config import CellName
 
 Precision = Literal["auto", "float32", "int8"]
@@ -15,9 +15,6 @@ PRECISIONS: tuple[Precision, ...] = ("auto", FLOAT32, INT8)
 
 NEURAL_FAMILIES: tuple[str, ...] = get_args(CellName)
 """Families with weights that can be quantized."""
-
-CACHE_FAMILY = "cache"
-"""The family of caches around another model."""
 
 MAX_INT8_COST = 0.005
 """Maximum relative increase of the perplexity with which int8 is the default."""
@@ -48,36 +45,26 @@ def to_int8(model: LanguageModel[Any]) -> LanguageModel[Any]:
 
     Returns the model itself if there is nothing to quantize.
     """
-    if isinstance(model, MixtureModel):
-        parts = [to_int8(part) for part in model.parts]
-        if all(part is before for part, before in zip(parts, model.parts, strict=True)):
-            return model
-        return MixtureModel(parts, model.weights, weights_by_context=model.weights_by_context)
-    if model.family == CACHE_FAMILY:
-        from models.cache.model import CacheModel  # imports numba
+    if model.family in NEURAL_FAMILIES:
+        from models.neural.int8.model import Int8Model  # imports numba
 
-        cache: Any = model
-        inner = to_int8(cache.inner)
-        return model if inner is cache.inner else CacheModel(inner, cache.config)
-    if model.family not in NEURAL_FAMILIES or int8_problems(model):
-        return model
-    from models.neural.model import Int8Model
-
-    network: Any = model
-    return Int8Model(network.network, model.vocabulary, weight_cache=network.weight_cache)
+        network = cast("Any", model).network
+        return model if int8_problems(model) else Int8Model(network.weights(), model.vocabulary)
+    parts, composite = _parts(model), cast("Any", model)
+    rounded = [to_int8(part) for part in parts]
+    quantized: LanguageModel[Any] = model if all(map(is_, rounded, parts)) else composite.with_parts(rounded)
+    return quantized
 
 
 def int8_problems(model: LanguageModel[Any]) -> list[str]:
     """Return the reasons why networks of a model do not support int8; empty if all do or it has none."""
-    if isinstance(model, MixtureModel):
-        return [problem for part in model.parts for problem in int8_problems(part)]
-    if model.family == CACHE_FAMILY:
-        cache: Any = model
-        return int8_problems(cache.inner)
-    if model.family not in NEURAL_FAMILIES:
-        return []
-    from models.neural.int8.network import unsupported_reason  # imports torch
+    if model.family in NEURAL_FAMILIES:
+        problem: str | None = cast("Any", model).config.int8_problem
+        return [] if problem is None else [problem]
+    return [problem for part in _parts(model) for problem in int8_problems(part)]
 
-    network: Any = model
-    problem = unsupported_reason(network.config)
-    return [] if problem is None else [problem]
+
+def _parts(model: LanguageModel[Any]) -> tuple[LanguageModel[Any], ...]:
+    """Return the models in a mixture or a cache; empty for any other model."""
+    parts: tuple[LanguageModel[Any], ...] = getattr(model, "parts", ())
+    return parts

@@ -136,8 +136,8 @@ def compile_groups(groups: Iterable[KernelGroup]) -> list[Future[None]]:
     started_s = time.monotonic()
     context = multiprocessing.get_context("spawn")
     try:
-        pool = ProcessPoolExecutor(os.cpu_count(), mp_context=context, initializer=_ignore_interrupts)
-        futures = [pool.submit(_compile_group, group) for group in missing]
+        pool = ProcessPoolExecutor(os.cpu_count(), mp_context=context, initializer=_prepare_process)
+        futures = [pool.submit(compile_group, group) for group in missing]
     except (OSError, BrokenProcessPool) as error:
         _log.warning("each kernel is compiled at its first call: %s", error)
         return []
@@ -200,14 +200,15 @@ def _sizes(folder: Path) -> dict[Path, int]:
     return {path: path.stat().st_size for path in folder.iterdir()} if folder.is_dir() else {}
 
 
-def _ignore_interrupts() -> None:
+def _prepare_process() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to these processes too
-
-
-def _compile_group(group: KernelGroup) -> None:
     gc.disable()  # collection of numba's objects takes a tenth of the time
-    for kernel, version in kernels_of(group):
-        kernel.compile([version])
+
+
+def compile_group(group: KernelGroup) -> None:
+    """Compile the kernels of a group in this process, or read them from files."""
+    for kernel, signature in kernels_of(group):
+        kernel.compile([signature])
 
 
 def kernels_of(group: KernelGroup) -> list[tuple[Kernel, Any]]:

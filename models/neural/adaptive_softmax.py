@@ -14,12 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from models.errors import InvalidInputError
-from models.neural.config import cutoffs_problem
+from models.neural.config import cluster_shapes, cutoffs_problem
 from models.neural.softmax import INITIAL_RANGE, OutputLayer
 from models.vocabulary import BOS
-
-WIDTH_DIVISOR = 4
-"""Ratio of the vector widths of a cluster and the next cluster."""
 
 
 class ClusteredEmbedding(nn.Module):
@@ -49,14 +46,12 @@ class ClusteredEmbedding(nn.Module):
         if problem is not None:
             raise InvalidInputError(f"neural.cutoffs: {problem}", parameter="neural.cutoffs")
         self.bounds = (0, *cutoffs, vocab_size)
-        sizes = [end - begin for begin, end in zip(self.bounds, self.bounds[1:], strict=False)]
-        widths = [max(1, width // WIDTH_DIVISOR**i) for i in range(len(sizes))]
+        shapes = cluster_shapes(cutoffs, vocab_size=vocab_size, width=width)
         self.tables = nn.ParameterList(
-            torch.empty(s, w).uniform_(-INITIAL_RANGE, INITIAL_RANGE)
-            for s, w in zip(sizes, widths, strict=True)
+            torch.empty(shape).uniform_(-INITIAL_RANGE, INITIAL_RANGE) for shape in shapes
         )
         # scaled so the initial logits and widened vectors of all clusters have equal size
-        self.projections = nn.ParameterList(torch.randn(w, width) * w**-0.5 for w in widths[1:])
+        self.projections = nn.ParameterList(torch.randn(w, width) * w**-0.5 for _, w in shapes[1:])
         first = torch.tensor([BOS])
         order = torch.cat([first, torch.arange(BOS), torch.arange(BOS + 1, vocab_size)])
         self.rank: Tensor
@@ -100,14 +95,6 @@ class ClusteredEmbedding(nn.Module):
             torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
         )
         return order
-
-    @property
-    def problem(self) -> str | None:
-        """Error message about the ranks, which a damaged file may contain; None if they are valid."""
-        ordered = torch.sort(self.rank).values
-        if not torch.equal(ordered, torch.arange(len(ordered), device=ordered.device)):
-            return f"rank is not a permutation of 0 to {len(ordered) - 1}"
-        return None if self.rank[BOS] == 0 else f"rank of <s> is {int(self.rank[BOS])}, it must be 0"
 
 
 class AdaptiveSoftmax(OutputLayer):
@@ -183,11 +170,6 @@ class AdaptiveSoftmax(OutputLayer):
             members = ((ranks >= begin) & (ranks < end)).nonzero().squeeze(1)
             if len(members):
                 yield i, members, ranks[members] - begin
-
-    @property
-    def problem(self) -> str | None:
-        """Error message about the ranks of the tokens; None if they are valid."""
-        return self.vectors.problem
 
     def _inside(self, cluster: int, features: Tensor) -> Tensor:
         """Return natural-log probabilities [N, Vᵢ] of a cluster's tokens, given the cluster."""

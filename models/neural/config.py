@@ -9,6 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 MIN_HEAD_TOKENS = 3
 """Minimum number of tokens in the first cluster: the number of control ids."""
 
+WIDTH_DIVISOR = 4
+"""Ratio of the vector widths of a cluster and the next cluster."""
+
 
 def cutoffs_problem(cutoffs: Sequence[int], *, vocab_size: int | None = None) -> str | None:
     """Return what is wrong with the ranks at which clusters begin, as a message; None if they are valid.
@@ -23,6 +26,12 @@ def cutoffs_problem(cutoffs: Sequence[int], *, vocab_size: int | None = None) ->
     if vocab_size is not None and cutoffs[-1] >= vocab_size:
         return f"must stay below the vocabulary's {vocab_size} tokens, given {list(cutoffs)}"
     return None
+
+
+def cluster_shapes(cutoffs: Sequence[int], *, vocab_size: int, width: int) -> list[tuple[int, int]]:
+    """Return the number of tokens and the vector width of each cluster; the first has the full width."""
+    bounds = itertools.pairwise((0, *cutoffs, vocab_size))
+    return [(end - begin, max(1, width // WIDTH_DIVISOR**i)) for i, (begin, end) in enumerate(bounds)]
 
 
 CellName = Literal["feed-forward", "elman", "lstm", "gru", "mingru"]
@@ -44,6 +53,9 @@ ACTS_WITH: dict[str, tuple[str, tuple[str, ...]]] = {
     "cutoffs": ("output", ("adaptive",)),
 }
 """Keys that require certain values of another key to have an effect: that key and the values."""
+
+MAX_INT8_WIDTH = 1 << 17
+"""Largest input width of a layer in int8, so that sums of byte products fit into 32 bits."""
 
 
 class NetworkConfig(BaseModel):
@@ -135,6 +147,35 @@ class NetworkConfig(BaseModel):
         """Input width of each layer."""
         tokens = self.window if self.cell == "feed-forward" else 1
         return (tokens * self.embedding_size, *[self.hidden_size] * (self.layers - 1))
+
+    @property
+    def skips(self) -> list[bool]:
+        """True for each layer whose input is added to its output."""
+        return [self.residual and size == self.hidden_size for size in self.layer_inputs]
+
+    @property
+    def feature_size(self) -> int:
+        """Width of the output layer's input, E."""
+        return self.embedding_size if self.tied else self.hidden_size
+
+    @property
+    def cell_states(self) -> int:
+        """Number of vectors in the state of a layer's cell; 0 for feed-forward layers, which have no cells."""
+        return {"feed-forward": 0, "lstm": 2}.get(self.cell, 1)
+
+    def clusters(self, vocab_size: int) -> list[tuple[int, int]]:
+        """Return the number of tokens and the vector width of each cluster; empty if the output is not adaptive."""
+        if self.output != "adaptive":
+            return []
+        return cluster_shapes(self.cutoffs, vocab_size=vocab_size, width=self.feature_size)
+
+    @property
+    def int8_problem(self) -> str | None:
+        """Reason why int8 does not support the network; None if it does."""
+        width = max(self.layer_inputs)
+        if width > MAX_INT8_WIDTH:
+            return f"int8 supports layer inputs of up to {MAX_INT8_WIDTH} numbers, given {width}"
+        return None
 
     def unused_key(self) -> str | None:
         """Return a message about a key that was set without effect; None if there is no such key."""

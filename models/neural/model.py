@@ -1,80 +1,57 @@
-"""Networks as language models: `NeuralModel` in single precision, `Int8Model` on a CPU."""
+"""Network in single precision as a language model, on a CPU or a CUDA device.
 
-from functools import cached_property
+oneDNN, which computes LSTM layers on CPUs, caches a compiled primitive for every new shape (pytorch
+issue 41486), so memory would grow with every new batch size. Row counts and segment lengths are
+therefore padded to a few sizes. oneDNN also repacks the weights at every call, which dominates a
+single step of few rows: for these the plain cell is two to five times faster.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 import torch
+from torch import Tensor
 from typing_extensions import override
 
-from models.arrays import Array, FloatArray, ModelBytes, TokenIds, array_bytes
-from models.errors import InvalidInputError
-from models.language_model import (
-    BlockSampler,
-    BlockSums,
-    ChoiceScorer,
-    FeatureExtractor,
-    LanguageModel,
-    ReadResult,
-    SequenceReader,
-    Want,
+from models.arrays import Array, FloatArray, ModelBytes, TokenIds
+from models.language_model import ReadResult, Want
+from models.neural.cells import Hidden
+from models.neural.constants import (
+    GROUP_ROWS,
+    GROUP_ROWS_ON_CUDA,
+    MAX_CHOICE_LOGITS,
+    MAX_GRAPH_ROWS,
+    MAX_LOGITS,
+    MAX_LOGITS_ON_CUDA,
+    PLAIN_CELL_ROWS,
+    SEGMENT_STEPS,
+    STEPS_MULTIPLE,
 )
-from models.neural.constants import MAX_CHOICE_LOGITS, MAX_GRAPH_ROWS, MAX_LOGITS_ON_CUDA
 from models.neural.cuda_graphs import CudaGraphSteps, capture_on_cuda
-from models.neural.int8.network import Int8Network
-from models.neural.int8.output import run_row_slices
 from models.neural.network import Network, read_network, resolve_device, write_network
-from models.neural.sequences import Int8Reader, TorchReader, advance_one, read_batch
-from models.neural.state import NeuralState
-from models.tensor_files import PackedWeightCache
-from models.vocabulary import BOS, Vocabulary
+from models.neural.network_model import NetworkModel, NeuralState
+from models.neural.sequences import BatchReader, read_batch
+from models.vocabulary import EOS, Vocabulary
 
 
-class NetworkModel(
-    ChoiceScorer[NeuralState],
-    FeatureExtractor[NeuralState],
-    SequenceReader[NeuralState],
-    LanguageModel[NeuralState],
-):
-    """Base class of language models with a network.
-
-    Args:
-        network: source of shape and number of parameters.
-        vocabulary: tokens of the ids.
-
-    Attributes:
-        config: shape of the network; the name of its cell is the family.
-        num_parameters: number of learnt values; a matrix shared by embedding and output counts once.
-        self_normalised: whether logits were trained to approximate log-probabilities.
-        feature_size: width of the output layer's input, E.
-
-    Raises:
-        InvalidInputError: network and vocabulary differ in size.
-    """
-
-    normalised = True
-
-    def __init__(self, network: Network, vocabulary: Vocabulary) -> None:
-        if network.vocab_size != len(vocabulary):
-            raise InvalidInputError(
-                f"the network predicts {network.vocab_size} tokens, the vocabulary has {len(vocabulary)}",
-                parameter="vocabulary",
-            )
-        self.config = network.config
-        self.family: str = network.config.cell
-        self.num_parameters = sum(parameter.numel() for parameter in network.parameters())
-        self.vocabulary = vocabulary
-        self.self_normalised = network.config.self_normalised
-        self.feature_size = network.feature_size
+@dataclass(frozen=True, slots=True, eq=False)
+class TensorState(NeuralState):
+    """State of B texts in tensors."""
 
     @override
-    def initial_state(self, batch: int) -> NeuralState:
-        return self._start if batch == 1 else self._start.select(np.zeros(batch, dtype=np.int64))
+    def select(self, rows: TokenIds | slice) -> Self:
+        with torch.inference_mode():
+            index = torch.as_tensor(rows, dtype=torch.int64, device=self.hidden[0].device)
+            return type(self)(tuple(part.index_select(1, index) for part in self.hidden))
 
-    @cached_property
-    def _start(self) -> NeuralState:
-        """State of one row after `<s>`, cached because nearly every request begins with it."""
-        return self.advance(self.empty_state(1), np.array([BOS]))
+    @override
+    def concatenate(self, states: Sequence[NeuralState]) -> Self:
+        columns = zip(self.hidden, *(state.hidden for state in states), strict=True)
+        with torch.inference_mode():
+            return type(self)(tuple(torch.cat(parts, dim=1) for parts in columns))
 
 
 class NeuralModel(NetworkModel):
@@ -87,22 +64,13 @@ class NeuralModel(NetworkModel):
         network: moved to the device and switched to evaluation mode.
         vocabulary: tokens of the ids.
         device: `cpu`, `cuda`, `cuda:1`, … or `auto`.
-        weight_cache: cache for the quantised weights of an `Int8Model` of this network; None for process memory.
 
     Raises:
         InvalidInputError: network and vocabulary differ in size, or the device does not exist.
     """
 
-    def __init__(
-        self,
-        network: Network,
-        vocabulary: Vocabulary,
-        *,
-        device: str = "cpu",
-        weight_cache: PackedWeightCache | None = None,
-    ) -> None:
-        super().__init__(network, vocabulary)
-        self.weight_cache = weight_cache
+    def __init__(self, network: Network, vocabulary: Vocabulary, *, device: str = "cpu") -> None:
+        super().__init__(network.config, network.vocab_size, vocabulary)
         self._device = resolve_device(device)
         self._network = network.to(self._device).eval()
         recordable = self._device.type == "cuda" and self.config.attention == "none"
@@ -126,7 +94,7 @@ class NeuralModel(NetworkModel):
     @override
     @torch.inference_mode()
     def empty_state(self, batch: int) -> NeuralState:
-        return NeuralState(self._network.initial_hidden(batch))
+        return TensorState(self._network.initial_hidden(batch))
 
     @override
     @torch.inference_mode()
@@ -134,8 +102,8 @@ class NeuralModel(NetworkModel):
         ids = torch.as_tensor(tokens, dtype=torch.int64, device=self._device)
         if self._recorded is not None and 0 < len(ids) <= MAX_GRAPH_ROWS:
             with torch.cuda.device(self._device):
-                return NeuralState(self._recorded.step(ids, state.hidden))
-        return NeuralState(advance_one(self._network, ids, state.hidden))
+                return TensorState(self._recorded.step(ids, state.hidden))
+        return TensorState(advance_one(self._network, ids, state.hidden))
 
     @override
     @torch.inference_mode()
@@ -176,104 +144,153 @@ class NeuralModel(NetworkModel):
         write_network(self._network, directory)
 
     @classmethod
-    def load(
-        cls,
-        directory: Path,
-        vocabulary: Vocabulary,
-        *,
-        device: str = "cpu",
-        weight_cache: PackedWeightCache | None = None,
-    ) -> "NeuralModel":
+    def load(cls, directory: Path, vocabulary: Vocabulary, *, device: str = "cpu") -> "NeuralModel":
         """Load a saved model.
 
         Args:
             directory: a checkpoint.
             vocabulary: the vocabulary that it was saved with.
             device: see the class.
-            weight_cache: see the class; its key must identify these files.
 
         Raises:
             ManifestError: a file was not written by `save`, or does not match the vocabulary.
             InvalidInputError: the device does not exist.
         """
-        network = read_network(directory, vocab_size=len(vocabulary))
-        model = cls(network, vocabulary, device=device, weight_cache=weight_cache)
+        model = cls(read_network(directory, vocab_size=len(vocabulary)), vocabulary, device=device)
         model._is_mapped = True
         return model
 
 
-class Int8Model(NetworkModel, BlockSampler[NeuralState]):
-    """Neural language model with eight-bit weights and activations, on a CPU.
-
-    Weights have a scale per row, activations a scale per row of the batch, and integer sums are exact.
-    The results of a row therefore depend only on its own text, to the last bit, in any batch, step by
-    step or at once.
+class TorchReader(BatchReader):
+    """Reader of segments with a torch network.
 
     Args:
-        network: in single precision; unchanged.
-        vocabulary: tokens of the ids.
-        weight_cache: cache of quantised weights; None for process memory.
-
-    Raises:
-        InvalidInputError: network and vocabulary differ in size, or int8 does not support the network.
+        network: in evaluation mode.
+        device: device of its parameters.
     """
 
-    def __init__(
-        self, network: Network, vocabulary: Vocabulary, *, weight_cache: PackedWeightCache | None = None
-    ) -> None:
-        super().__init__(network, vocabulary)
-        self._network = Int8Network(network, weight_cache or PackedWeightCache())
+    def __init__(self, network: Network, device: torch.device) -> None:
+        group_rows = GROUP_ROWS_ON_CUDA if device.type == "cuda" else GROUP_ROWS
+        super().__init__(group_rows, SEGMENT_STEPS, network.feature_size)
+        self._network = network
 
     @override
-    def memory(self) -> ModelBytes:
-        return array_bytes(self._network.weights)
+    def read(self, tokens: TokenIds, is_read: Any, hidden: Hidden, *, exact: bool) -> tuple[Tensor, Hidden]:
+        device, steps = hidden[0].device, len(tokens)
+        if steps == 1 and not exact:  # the state after the only token is not needed
+            return hidden[0], hidden
+        if exact:
+            ids = torch.as_tensor(tokens, device=device)
+            outputs, after = self._read_exactly(ids, np.count_nonzero(is_read, axis=1), hidden)
+        else:  # rows that continue fill the segment; only the last segment is padded
+            padding = -steps % STEPS_MULTIPLE
+            ids = torch.as_tensor(np.pad(tokens, ((0, padding), (0, 0)), constant_values=EOS), device=device)
+            outputs, after = advance_many(self._network, ids, hidden)
+        return torch.cat([hidden[0], outputs[: steps - 1]]), after
 
     @override
-    def empty_state(self, batch: int) -> NeuralState:
-        return NeuralState(self._network.start).select(np.zeros(batch, dtype=np.int64))
-
-    @override
-    def advance(self, state: NeuralState, tokens: TokenIds) -> NeuralState:
-        ids = np.asarray(tokens, dtype=np.int64).reshape(len(state))  # kernels do not check the shape
-        results: dict[int, NeuralState] = {}
-
-        def work(part: slice) -> None:
-            results[part.start] = NeuralState(self._network.step(ids[part], state.select(part).hidden))
-
-        run_row_slices(work, len(state))
-        first, *rest = (results[start] for start in sorted(results))
-        return first.concatenate(rest) if rest else first
-
-    @override
-    def next_log_probs(self, state: NeuralState) -> FloatArray:
-        return self._network.output.log_probs(self._network.features_of(state.top))
-
-    @override
-    def block_sums(self, state: NeuralState, temperatures: FloatArray) -> BlockSums:
-        features = self._network.features_of(state.top)
-        return self._network.output.block_sums(features, np.ascontiguousarray(temperatures, dtype=np.float32))
-
-    @override
-    def logits(self, sums: BlockSums, rows: TokenIds, blocks: TokenIds) -> FloatArray:
-        return self._network.output.block_logits(sums.features, np.asarray(rows), np.asarray(blocks))
-
-    @override
-    def read(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
-        return read_batch(Int8Reader(self._network), state, tokens, lengths, want)
-
-    @override
-    def score_choices(self, state: NeuralState, rows: TokenIds, tokens: TokenIds) -> FloatArray:
-        top, scores = state.top, np.empty(len(tokens), np.float32)
-
-        def score_part(part: slice) -> None:
-            cut = slice(*np.searchsorted(rows, [part.start, part.stop]))
-            features = self._network.features_of(top[part])
-            choices = rows[cut] - part.start, tokens[cut]
-            scores[cut] = self._network.output.choice_log_probs(features, *choices)
-
-        run_row_slices(score_part, len(top))
+    def scores(
+        self, before: Tensor, steps: TokenIds, rows: TokenIds, ids: TokenIds, *, normalised: bool
+    ) -> FloatArray:
+        network, outputs = self._network, _take(before, steps, rows)
+        given = torch.as_tensor(ids, device=outputs.device)
+        predict = network.output.target_log_probs if normalised else network.output.target_logits
+        held = MAX_LOGITS_ON_CUDA if outputs.is_cuda else MAX_LOGITS
+        size = max(1, held // (network.vocab_size if normalised else outputs.shape[1]))
+        parts = zip(torch.split(outputs, size), torch.split(given, size), strict=True)
+        scored = [predict(network.features(part), of_part) for part, of_part in parts]
+        scores: FloatArray = torch.cat(scored).cpu().numpy()
         return scores
 
     @override
-    def features(self, state: NeuralState) -> FloatArray:
-        return self._network.features(state.top)
+    def features(self, before: Tensor, steps: TokenIds, rows: TokenIds) -> FloatArray:
+        features: FloatArray = self._network.features(_take(before, steps, rows)).cpu().numpy()
+        return features
+
+    @override
+    def shares(self, lengths: TokenIds) -> int:
+        return 1  # torch has its own threads
+
+    def _read_exactly(self, ids: Tensor, alive: TokenIds, hidden: Hidden) -> tuple[Tensor, Hidden]:
+        """Return the outputs [T, B, W] after each token and the state after each row's last token."""
+        after = tuple(part.clone() for part in hidden)
+        outputs = after[0].new_zeros(len(ids), *after[0].shape[1:])
+        for start, end in ragged_segments(alive, any_width=ids.is_cuda):
+            count = int(alive[start])
+            before = tuple(part[:, :count] for part in after)
+            if end - start == 1:
+                changed = advance_one(self._network, ids[start, :count], before)
+                outputs[start, :count] = changed[0][0]
+            else:
+                outputs[start:end, :count], changed = advance_many(
+                    self._network, ids[start:end, :count], before
+                )
+            for part, new in zip(after, changed, strict=True):
+                part[:, :count] = new
+        return outputs, after
+
+
+def _take(before: Tensor, steps: TokenIds, rows: TokenIds) -> Tensor:
+    return before[torch.as_tensor(steps, device=before.device), torch.as_tensor(rows, device=before.device)]
+
+
+def advance_one(network: Network, tokens: Tensor, hidden: Hidden) -> Hidden:
+    """Consume one token per row.
+
+    Args:
+        network: in evaluation mode.
+        tokens: ids [B].
+        hidden: the state; unchanged.
+
+    Returns:
+        The next state, of the same shapes.
+    """
+    if tokens.is_cuda or tokens.shape[0] > PLAIN_CELL_ROWS:
+        return advance_many(network, tokens[None], hidden)[1]
+    return network.step(tokens, hidden)
+
+
+def advance_many(network: Network, tokens: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
+    """Consume T tokens per row.
+
+    Args:
+        network: in evaluation mode.
+        tokens: ids [T, B]; the caller uses few different values of T.
+        hidden: the state; unchanged.
+
+    Returns:
+        The body's outputs [T, B, W] and the next state.
+    """
+    hidden = tuple(part.contiguous() for part in hidden)  # as cuDNN requires
+    rows = tokens.shape[1]
+    extra = 0 if tokens.is_cuda else _padded_row_count(rows) - rows
+    if extra:
+        tokens = torch.cat([tokens, tokens.new_zeros(tokens.shape[0], extra)], dim=1)
+        hidden = tuple(
+            torch.cat([part, part.new_zeros(len(part), extra, part.shape[2])], 1) for part in hidden
+        )
+    outputs, after = network(tokens, hidden)
+    if extra:
+        outputs, after = outputs[:, :rows], tuple(part[:, :rows].contiguous() for part in after)
+    return outputs, after
+
+
+def ragged_segments(alive: TokenIds, *, any_width: bool) -> Iterator[tuple[int, int]]:
+    """Yield parts of a segment, as first step and end, within which no row ends.
+
+    Args:
+        alive: number of rows in each step [T], descending.
+        any_width: False to restrict widths to powers of two.
+    """
+    start = 0
+    for end in [*(np.flatnonzero(np.diff(alive)) + 1).tolist(), len(alive)]:
+        while start < end:
+            width = end - start if any_width else 1 << ((end - start).bit_length() - 1)
+            yield start, start + width
+            start += width
+
+
+def _padded_row_count(rows: int) -> int:
+    """Round up to one of 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, …: at most a half more, a sixth on average."""
+    power = 1 << max(rows - 1, 0).bit_length()
+    return power * 3 // 4 if power >= 4 and rows <= power * 3 // 4 else power

@@ -1,28 +1,27 @@
 """Network: embedding → body → (projection) → output layer; its files and its device.
 
 Tensors are time-major, [T, B], as the recurrent kernels require. Dropout is active in training mode
-only. The embedding and the output layer may share their vectors. A network is stored in two files,
-`config.json` and `model.safetensors`; a shared matrix is stored once.
+only. The embedding and the output layer may share their vectors. `models.neural.weights` defines the files.
 """
 
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 import torch
-from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from models.errors import InvalidInputError, ManifestError
-from models.files import CONFIG_FILE, read_config, write_config
+from models.files import CONFIG_FILE, write_config
 from models.neural.adaptive_softmax import AdaptiveSoftmax, ClusteredEmbedding
 from models.neural.attention import AttentionBody
 from models.neural.cells import Body, Dropout, Hidden, drop_tokens
 from models.neural.config import NetworkConfig
 from models.neural.recurrent import FeedForward, Recurrent
 from models.neural.softmax import INITIAL_RANGE, Softmax
+from models.neural.weights import WEIGHTS_FILE, NetworkWeights, parameter_shapes, read_weights
 
 TokenEmbedding: TypeAlias = nn.Embedding | ClusteredEmbedding
 
@@ -58,6 +57,11 @@ class Network(nn.Module):
         """Share the embedding's matrix with the output layer again after it was replaced."""
         if self.config.tied and isinstance(self.output, Softmax):
             self.output.weight = cast("nn.Parameter", self.embedding.weight)
+
+    def weights(self) -> NetworkWeights:
+        """Return the parameters as arrays, which share the memory of parameters on the CPU."""
+        arrays = {name: tensor.detach().cpu().numpy() for name, tensor in self.state_dict().items()}
+        return NetworkWeights(self.config, self.vocab_size, arrays)
 
     def initial_hidden(self, batch: int) -> Hidden:
         """Return the initial state: zeros as the output, and the body's initial state."""
@@ -122,20 +126,13 @@ def _make_output_layer(
     return AdaptiveSoftmax(width, embedding)
 
 
-WEIGHTS_FILE = "model.safetensors"
-_OBSOLETE_PREFIX = "recurrent."  # prefix of the tensors of the first recurrent networks
-# shared with the embedding in a tied network, so not stored
-_TIED_TENSORS = (
-    "output.weight",
-    "output.vectors.",
-)
-
-
 def write_network(network: Network, directory: Path) -> None:
     """Write both files into an existing directory."""
     config = {"vocab_size": network.vocab_size, **network.config.model_dump()}
     write_config(directory / CONFIG_FILE, config)
-    save_file(_stored_tensors(network), directory / WEIGHTS_FILE)
+    tensors = network.state_dict()
+    names = parameter_shapes(network.config, network.vocab_size)
+    save_file({name: tensors[name].contiguous() for name in names}, directory / WEIGHTS_FILE)
 
 
 def read_network(directory: Path, *, vocab_size: int) -> Network:
@@ -151,19 +148,18 @@ def read_network(directory: Path, *, vocab_size: int) -> Network:
     Raises:
         ManifestError: a file is missing or was not written by `write_network`.
     """
-    config = _read_config(directory / CONFIG_FILE, vocab_size)
+    config = read_weights(directory, vocab_size=vocab_size).config
     path = directory / WEIGHTS_FILE
     try:
-        tensors = load_file(path)
+        tensors = load_file(path)  # its map is writable, unlike that of `read_weights`
     except (OSError, SafetensorError) as error:
-        raise ManifestError(f"{path} is not a file of weights: {error}") from None
-    network = _make_on_meta(config, vocab_size, directory / CONFIG_FILE)
-    _check_tensors(path, tensors, _stored_tensors(network))
+        raise ManifestError(f"{path} is not a safetensors file: {error}") from None
+    shapes = config.model_copy(update={"orthogonal": False})  # affects initial values only
+    with torch.device("meta"), _SkipInitialisation():
+        network = Network(shapes, vocab_size)
+    network.config = config
     network.load_state_dict(tensors, strict=False, assign=True)  # no copies; the shared matrix may be absent
     network.tie()
-    problem = network.output.problem
-    if problem is not None:
-        raise ManifestError(f"{path}: {problem}")
     return network.eval()
 
 
@@ -176,57 +172,6 @@ class _SkipInitialisation(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         return kwargs["tensor"] if func is nn.init.normal_ else func(*args, **kwargs)
-
-
-def _make_on_meta(config: NetworkConfig, vocab_size: int, path: Path) -> Network:
-    """Create the network on the `meta` device, where sizes that contradict the weights cost no memory."""
-    shapes = config.model_copy(update={"orthogonal": False})  # affects initial values only
-    try:
-        with torch.device("meta"), _SkipInitialisation():
-            network = Network(shapes, vocab_size)
-    except InvalidInputError as error:
-        raise ManifestError(f"{path}: {error}") from None
-    network.config = config
-    return network
-
-
-def _stored_tensors(network: Network) -> dict[str, Tensor]:
-    """Return the tensors to store, without duplicates, as safetensors requires."""
-    tensors = {name: tensor.contiguous() for name, tensor in network.state_dict().items()}
-    if not network.config.tied:
-        return tensors
-    return {name: tensor for name, tensor in tensors.items() if not name.startswith(_TIED_TENSORS)}
-
-
-def _read_config(path: Path, vocab_size: int) -> NetworkConfig:
-    fields = read_config(path)
-    written_for = fields.pop("vocab_size", None)
-    try:
-        config = NetworkConfig.model_validate(fields)
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(map(str, first["loc"]))
-        raise ManifestError(f"{path}: field {field!r}: {first['msg']}") from None
-    if written_for != vocab_size:
-        raise ManifestError(f"{path}: vocab_size is {written_for!r}, the vocabulary has {vocab_size} tokens")
-    return config
-
-
-def _check_tensors(path: Path, tensors: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    if any(name.startswith(_OBSOLETE_PREFIX) for name in tensors):
-        raise ManifestError(f"{path} was written by an earlier version; train the model again")
-    if tensors.keys() != expected.keys():
-        differing = ", ".join(sorted(tensors.keys() ^ expected.keys()))
-        raise ManifestError(f"{path}: tensors are missing or unexpected: {differing}")
-    for name, want in expected.items():
-        got = tensors[name]
-        if got.shape != want.shape or got.dtype != want.dtype:
-            raise ManifestError(
-                f"{path}: {name} is {list(got.shape)} {got.dtype}, config.json requires "
-                f"{list(want.shape)} {want.dtype}"
-            )
-        if not bool(torch.stack(got.aminmax()).isfinite().all()):  # avoids a temporary of the tensor's size
-            raise ManifestError(f"{path}: {name} has values that are not finite")
 
 
 def resolve_device(name: str) -> torch.device:

@@ -30,7 +30,7 @@ class LayeredBody(Body):
         self.norms = nn.ModuleList(
             [nn.LayerNorm(size) if config.layer_norm else nn.Identity() for size in [*sizes, self.width]]
         )
-        self.skips = [config.residual and size == self.width for size in sizes]
+        self.skips = config.skips
         self.dropout = Dropout(config.between_layers, variational=config.variational)
 
     def _run_layers(self, outputs: Tensor, run: Callable[[int, Tensor], Tensor]) -> Tensor:

@@ -92,11 +92,6 @@ class OutputLayer(nn.Module, ABC):
             counts: count of each token [V].
         """
 
-    @property
-    def problem(self) -> str | None:
-        """Error message about stored weights of valid shapes; None if they are valid."""
-        return None
-
 
 INITIAL_RANGE = 0.1
 

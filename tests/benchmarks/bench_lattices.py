@@ -29,7 +29,8 @@ from models.lattices.rescoring import nbest_candidates, rescore
 from models.lattices.slf import read_slf, write_slf
 from models.lattices.token_passing import LatticeSearchSettings
 from models.neural.config import NetworkConfig
-from models.neural.model import Int8Model, NeuralModel
+from models.neural.int8.model import Int8Model
+from models.neural.model import NeuralModel
 from models.neural.network import Network
 from models.ngram.arpa_writer import write_arpa
 from models.ngram.build import list_ngrams
@@ -176,7 +177,7 @@ def bench_networks(lattices, tokenizer):
     network = Network(shape, len(tokenizer.vocabulary))
     for name, model in (
         ("float32", NeuralModel(network, tokenizer.vocabulary)),
-        ("int8", Int8Model(network, tokenizer.vocabulary)),
+        ("int8", Int8Model(network.weights(), tokenizer.vocabulary)),
     ):
         for title, search in (
             ("64 tokens a node, by 4 words", LatticeSearchSettings()),

@@ -10,7 +10,7 @@ from models.calls import Predict, Read, ScoreChoices, Step
 from models.language_model import SCORES, STATE, ReadResult, Want, pad_sequences, score_sequences
 from models.mixture import MixtureModel
 from models.neural.config import NetworkConfig
-from models.neural.model import Int8Model
+from models.neural.int8.model import Int8Model
 from models.neural.network import Network
 from service.engine.batching import split_budget
 from service.engine.calls import BATCHES, run_single
@@ -29,7 +29,7 @@ def int8(layers=2):
     torch.manual_seed(3)
     vocabulary = families.tokenizer().vocabulary
     config = NetworkConfig(cell="lstm", layers=layers, embedding_size=13, hidden_size=17)
-    return Int8Model(Network(config, len(vocabulary)), vocabulary)
+    return Int8Model(Network(config, len(vocabulary)).weights(), vocabulary)
 
 
 INT8 = int8()

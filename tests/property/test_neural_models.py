@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from models.language_model import pad_sequences, prefill_sequences, score_sequences
 from models.neural.config import NetworkConfig
-from models.neural.model import Int8Model, NeuralModel
+from models.neural.int8.model import Int8Model
+from models.neural.model import NeuralModel
 from models.neural.network import Network
+from models.neural.sequences import THREADS
 from models.vocabulary import BOS, Vocabulary
 
 VOCABULARY = Vocabulary([f"w{i}" for i in range(30)])
@@ -159,7 +161,7 @@ def quantised_model_of(shape):
     network = Network(NetworkConfig(**SHAPES[shape]), VOCAB_SIZE)
     for parameter in network.parameters():
         torch.nn.init.uniform_(parameter, -0.6, 0.6)
-    return Int8Model(network, Vocabulary([f"w{i}" for i in range(VOCAB_SIZE - 3)]))
+    return Int8Model(network.weights(), Vocabulary([f"w{i}" for i in range(VOCAB_SIZE - 3)]))
 
 
 @pytest.fixture(params=SHAPES)
@@ -226,9 +228,9 @@ def test_distributions_are_the_same_alone_and_in_a_batch(quantised_model):
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_scores_are_the_same_in_any_number_of_threads(quantised_model, threads, monkeypatch):
     texts = sentences(30, seed=7)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    monkeypatch.setattr(THREADS, "limit", 1)
     expected = scores_of(quantised_model, texts)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    monkeypatch.setattr(THREADS, "limit", threads)
     assert scores_of(quantised_model, texts) == expected
 
 

@@ -44,10 +44,10 @@ lists = st.lists(
 def model_of(name):
     if name != "int8 lstm":
         return families.model(name)
-    from models.neural.model import Int8Model
+    from models.neural.int8.model import Int8Model
 
     inner = families.model("lstm")
-    return Int8Model(inner.network, inner.vocabulary)
+    return Int8Model(inner.network.weights(), inner.vocabulary)
 
 
 def loaded(name):

@@ -1,1 +1,1 @@
-"""Neural inference with eight-bit integers on a CPU; torch only reads the weights."""
+"""Neural inference with eight-bit integers on a CPU; imports no torch."""

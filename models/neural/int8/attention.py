@@ -4,45 +4,43 @@ Queries, keys and the projection are int8 products. Scores and their softmax are
 by term in the order of time, so the results of a row do not depend on the batch or the segmentation of its text.
 """
 
+import math
 from typing import Any
 
 import numpy as np
 from numba import types
-from torch import nn
 from typing_extensions import override
 
 from models.arrays import FloatArray, TokenIds
 from models.kernels.compilation import kernel
 from models.kernels.math import exp, greater, tanh
-from models.neural.attention import AttentionBody, MultiplicativeScores
+from models.neural.config import NetworkConfig
 from models.neural.int8.layers import Activations, Int8Body, last_vectors, row_lengths
-from models.neural.int8.matrix import FLOATS, IDS, Int8Linear, Int8Rows, quantise_linear, to_array
+from models.neural.int8.matrix import FLOATS, IDS, Int8Linear, Int8Rows, Parameters
 from models.neural.int8.output import multiply, to_int8_rows
-from models.neural.state import HiddenArrays
-from models.tensor_files import PackedWeightCache
+from models.neural.network_model import HiddenArrays
 
 
 class Int8Attention(Int8Body):
     """`AttentionBody` in int8, with the same state.
 
     Args:
-        body: in single precision.
-        inner: its inner body in int8.
-        weight_cache: cache of quantised weights.
+        inner: the inner body.
+        config: shape of the network.
+        parameters: parameters of the body.
     """
 
-    def __init__(self, body: AttentionBody, inner: Int8Body, weight_cache: PackedWeightCache) -> None:
-        self._inner, self._before = inner, body.before
-        scores: Any = body.scores
-        self._queries = quantise_linear(scores.queries, weight_cache, "queries")
-        has_keys = isinstance(scores.keys, nn.Linear)
-        self._keys = quantise_linear(scores.keys, weight_cache, "keys") if has_keys else None
-        self._projection = quantise_linear(body.projection, weight_cache, "projection")
-        self._reduction, self._scale = np.zeros(0, np.float32), np.float32(1)
-        if isinstance(scores, MultiplicativeScores):
-            self._scale = np.float32(scores.scale)
-        else:
-            self._reduction = to_array(scores.reduction.weight)[0].copy()
+    def __init__(self, inner: Int8Body, config: NetworkConfig, parameters: Parameters) -> None:
+        self._inner, self._before = inner, config.attention_window - 1
+        width = config.hidden_size
+        memory = np.zeros((self._before, 1, width), np.float32), np.zeros((1, 1, 1), np.float32)
+        self.start = (*inner.start, *memory)
+        scores, is_additive = parameters.part("scores"), config.attention == "additive"
+        self._queries = scores.linear("queries.weight", scores["queries.bias"] if is_additive else None)
+        self._keys = None if config.attention == "multiplicative" else scores.linear("keys.weight")
+        self._projection = parameters.linear("projection.weight")
+        self._reduction = scores["reduction.weight"][0].copy() if is_additive else np.zeros(0, np.float32)
+        self._scale = np.float32(1 / math.sqrt(config.attention_size) if config.attention == "scaled" else 1)
 
     @override
     def read(

@@ -5,12 +5,13 @@ residual connections). Cells are simple loops over contiguous ranges, which the 
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numba
 import numpy as np
 from numba import types
-from torch import nn
 from typing_extensions import override
 
 from models.arrays import FloatArray, TokenIds
@@ -27,18 +28,15 @@ from models.neural.int8.matrix import (
     ROW_PADDING,
     Int8Matrix,
     Int8Rows,
+    Parameters,
     dequantise_rows,
-    load_or_quantise,
     multiply_rows,
-    quantise_linear,
     quantise_row,
     quantise_rows,
-    to_array,
     zero_int8_rows,
 )
-from models.neural.recurrent import FeedForward, Recurrent
-from models.neural.state import HiddenArrays
-from models.tensor_files import PackedWeightCache
+from models.neural.network_model import HiddenArrays
+from models.neural.weights import GATES
 
 _ZERO, _HALF = np.float32(0), np.float32(0.5)
 
@@ -256,14 +254,9 @@ class LayerNormWeights(NamedTuple):
     epsilon: float
 
 
+_EPSILON = 1e-5  # torch's default
+
 LAYER_NORM_TYPE = tuple_type(LayerNormWeights, FLOATS, FLOATS, types.float64)
-
-
-def layer_norm_of(layer: nn.Module) -> LayerNormWeights | None:
-    """Return the weights of a layer normalisation; None for any other layer."""
-    if not isinstance(layer, nn.LayerNorm):
-        return None
-    return LayerNormWeights(to_array(layer.weight).copy(), to_array(layer.bias).copy(), layer.eps)
 
 
 @kernel(types.void(LAYER_NORM_TYPE, FLOATS_2D, FLOATS_2D), error_model="numpy")
@@ -327,7 +320,13 @@ class Activations:
 
 
 class Int8Body(ABC):
-    """Layers from token vectors to the vectors that predict the next token."""
+    """Layers from token vectors to the vectors that predict the next token.
+
+    Attributes:
+        start: initial state of one row.
+    """
+
+    start: HiddenArrays
 
     @abstractmethod
     def read(
@@ -358,26 +357,44 @@ def last_vectors(seen: FloatArray, alive: TokenIds, count: int) -> FloatArray:
     return last
 
 
+class Int8Layers(Int8Body):
+    """Base class of stacked layers with normalisations and skips; see `models.neural.recurrent.LayeredBody`.
+
+    Args:
+        config: shape of the network.
+        parameters: parameters of the body.
+    """
+
+    def __init__(self, config: NetworkConfig, parameters: Parameters) -> None:
+        self._skips = config.skips
+        self._norms: list[LayerNormWeights | None] = [None] * (config.layers + 1)
+        if config.layer_norm:
+            norms = [parameters.part(f"norms.{number}") for number in range(len(self._norms))]
+            self._norms = [LayerNormWeights(n["weight"].copy(), n["bias"].copy(), _EPSILON) for n in norms]
+
+    def _run_layers(self, outputs: Activations, run: Callable[[int, Int8Rows], Activations]) -> Activations:
+        """Return the last layer's outputs from the first layer's inputs; `run` takes a layer's number and inputs."""
+        for number, skip in enumerate(self._skips):
+            above = run(number, outputs.normalised(self._norms[number]).rows)
+            outputs = above.plus(outputs) if skip else above
+        return outputs.normalised(self._norms[-1])
+
+
 _NO_CELLS = np.empty((0, 0), np.float32)
 
 
-class Int8Recurrent(Int8Body):
-    """`Recurrent` in int8, with the same state.
+class Int8Recurrent(Int8Layers):
+    """`Recurrent` in int8, with the same state."""
 
-    Args:
-        body: the layers in single precision.
-        config: shape of the layers.
-        weight_cache: cache of quantised weights.
-    """
-
-    def __init__(self, body: Recurrent, config: NetworkConfig, weight_cache: PackedWeightCache) -> None:
-        self.layers = [
-            _pack_layer(layer, config, weight_cache.section(f"cells.{number}"))
-            for number, layer in enumerate(body.cells)
-        ]
-        self.norms = [layer_norm_of(norm) for norm in body.norms]
-        self.skips = body.skips
-        self.sizes = config.layer_inputs
+    @override
+    def __init__(self, config: NetworkConfig, parameters: Parameters) -> None:
+        super().__init__(config, parameters)
+        self._layers = [_pack_layer(config, parameters.part(f"cells.{n}")) for n in range(config.layers)]
+        self._width = config.embedding_size
+        parts = range(config.cell_states)
+        self.start = tuple(np.zeros((config.layers, 1, config.hidden_size), np.float32) for _ in parts)
+        if config.learned_state:
+            self.start = tuple(parameters[f"initial.{part}"].copy() for part in parts)
 
     @override
     def read(
@@ -385,74 +402,62 @@ class Int8Recurrent(Int8Body):
     ) -> tuple[Activations, HiddenArrays]:
         steps, batch, size = len(alive), carried[0].shape[1], carried[0].shape[2]
         carried = tuple(part.copy() for part in carried)
-        activations = Activations(vectors, None, (steps, batch, self.sizes[0]))
-        for number, layer in enumerate(self.layers):
-            below, inputs = activations, activations.normalised(self.norms[number]).rows
+
+        def run(number: int, inputs: Int8Rows) -> Activations:
             outputs = np.zeros((steps, batch, size), np.float32)
             rows = zero_int8_rows((steps + 1) * batch, size)
             cells = carried[1][number] if len(carried) > 1 else _NO_CELLS
-            run_recurrent_layer(layer, inputs, alive, carried[0][number], cells, outputs, rows)
-            activations = Activations(rows, outputs, (steps, batch, size))
-            if self.skips[number]:
-                activations = activations.plus(below)
-        return activations.normalised(self.norms[-1]), carried
+            run_recurrent_layer(self._layers[number], inputs, alive, carried[0][number], cells, outputs, rows)
+            return Activations(rows, outputs, (steps, batch, size))
+
+        return self._run_layers(Activations(vectors, None, (steps, batch, self._width)), run), carried
 
 
-def _pack_layer(layer: Any, config: NetworkConfig, weight_cache: PackedWeightCache) -> RecurrentLayer:
-    kinds = {
-        "lstm": (LSTM_KIND, 4),
-        "gru": (GRU_KIND, 3),
-        "elman": (ELMAN_KIND if config.activation == "tanh" else RELU_ELMAN_KIND, 1),
-        "mingru": (MINGRU_KIND, 2),
-    }
-    kind, gates = kinds[config.cell]
+def _pack_layer(config: NetworkConfig, cell: Parameters) -> RecurrentLayer:
+    kinds = {"lstm": LSTM_KIND, "gru": GRU_KIND, "elman": ELMAN_KIND, "mingru": MINGRU_KIND}
+    kind = RELU_ELMAN_KIND if (config.cell, config.activation) == ("elman", "relu") else kinds[config.cell]
+
+    def padded(name: str) -> FloatArray:
+        return pad_gates(cell[name], GATES[config.cell], ROW_LANES)
+
     if kind == MINGRU_KIND:
-        of_inputs, bias = to_array(layer.gates.weight), to_array(layer.gates.bias)
-        of_hidden, biases = np.zeros((0, config.hidden_size), np.float32), [bias, np.zeros_like(bias)]
-    else:
-        of_inputs, of_hidden, *biases = map(to_array, layer.weights())
-    return RecurrentLayer(
-        kind,
-        load_or_quantise(weight_cache, "of_inputs", lambda: pad_gates(of_inputs, gates, ROW_LANES)),
-        load_or_quantise(weight_cache, "of_hidden", lambda: pad_gates(of_hidden, gates, ROW_LANES)),
-        np.stack([pad_gates(bias, gates, ROW_LANES) for bias in biases]),
+        of_inputs, bias = cell.matrix("gates.weight", lambda: padded("gates.weight")), padded("gates.bias")
+        of_hidden = cell.matrix("of_hidden", lambda: np.zeros((0, config.hidden_size), np.float32))
+        return RecurrentLayer(kind, of_inputs, of_hidden, np.stack([bias, np.zeros_like(bias)]))
+    of_inputs, of_hidden = (
+        cell.matrix(name, partial(padded, name)) for name in ("kernel.weight_ih_l0", "kernel.weight_hh_l0")
     )
+    biases = np.stack([padded("kernel.bias_ih_l0"), padded("kernel.bias_hh_l0")])
+    return RecurrentLayer(kind, of_inputs, of_hidden, biases)
 
 
-class Int8FeedForward(Int8Body):
-    """`FeedForward` in int8, with the same state: the last vectors [n - 1, B, E].
+class Int8FeedForward(Int8Layers):
+    """`FeedForward` in int8, with the same state: the last vectors [n - 1, B, E]."""
 
-    Args:
-        body: the layers in single precision.
-        config: shape of the layers.
-        weight_cache: cache of quantised weights.
-    """
-
-    def __init__(self, body: FeedForward, config: NetworkConfig, weight_cache: PackedWeightCache) -> None:
-        self.layers = [
-            quantise_linear(layer, weight_cache, f"layers.{number}")
-            for number, layer in enumerate(body.layers)
-        ]
-        self.norms = [layer_norm_of(norm) for norm in body.norms]
-        self.skips = body.skips
-        self.rectified = config.activation == "relu"
-        self.window, self.embedding_size = config.window, config.embedding_size
+    @override
+    def __init__(self, config: NetworkConfig, parameters: Parameters) -> None:
+        super().__init__(config, parameters)
+        layers = [parameters.part(f"layers.{number}") for number in range(config.layers)]
+        self._layers = [layer.linear("weight", layer["bias"]) for layer in layers]
+        self._rectified = config.activation == "relu"
+        self._window, self._width = config.window, config.embedding_size
+        self.start = (np.zeros((self._window - 1, 1, self._width), np.float32),)
 
     @override
     def read(
         self, vectors: Int8Rows, alive: TokenIds, carried: HiddenArrays
     ) -> tuple[Activations, HiddenArrays]:
         steps, batch = len(alive), carried[0].shape[1]
-        read = Activations(vectors, None, (steps, batch, self.embedding_size)).floats
+        read = Activations(vectors, None, (steps, batch, self._width)).floats
         seen = np.concatenate([carried[0], read])
-        windows = np.concatenate([seen[k : k + steps] for k in range(self.window)], axis=2)
-        activations = Activations(None, windows, (steps, batch, windows.shape[2]))
-        for number, layer in enumerate(self.layers):
-            below, inputs = activations, activations.normalised(self.norms[number]).rows
+        windows = np.concatenate([seen[k : k + steps] for k in range(self._window)], axis=2)
+
+        def run(number: int, inputs: Int8Rows) -> Activations:
+            layer = self._layers[number]
             outputs = np.empty((steps, batch, layer.size), np.float32)
             flat = outputs.reshape(-1, layer.size)
-            run_dense_layer(layer.matrix, layer.bias, inputs, batch, self.rectified, flat)
-            activations = Activations(None, outputs, (steps, batch, layer.size))
-            if self.skips[number]:
-                activations = activations.plus(below)
-        return activations.normalised(self.norms[-1]), (last_vectors(seen, alive, self.window - 1),)
+            run_dense_layer(layer.matrix, layer.bias, inputs, batch, self._rectified, flat)
+            return Activations(None, outputs, outputs.shape)
+
+        outputs = self._run_layers(Activations(None, windows, (steps, batch, windows.shape[2])), run)
+        return outputs, (last_vectors(seen, alive, self._window - 1),)

@@ -4,14 +4,13 @@ Every row of a matrix and every row of activations has a scale, and integer sums
 order, so the float of a dot product depends only on its two rows.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numba
 import numpy as np
 import numpy.typing as npt
 from numba import types
-from torch import Tensor
 
 from models.arrays import FloatArray
 from models.kernels.compilation import kernel, tuple_type
@@ -166,18 +165,6 @@ def quantise_matrix(matrix: FloatArray) -> Int8Matrix:
     return Int8Matrix(weights, scales, USE_AMX)
 
 
-def load_or_quantise(
-    weight_cache: PackedWeightCache, name: str, matrix: Callable[[], FloatArray]
-) -> Int8Matrix:
-    """Return the quantised matrix from the cache; `matrix` is called only if it is not cached."""
-
-    def make() -> Arrays:
-        packed = quantise_matrix(matrix())
-        return {"weights": packed.weights, "scales": packed.scales}
-
-    return Int8Matrix(**weight_cache.get_or_make(name, make), tiled=USE_AMX)
-
-
 def _aligned_empty(rows: int, width: int) -> npt.NDArray[np.uint8]:
     """Return an array aligned to a cache line, so no 64-byte read spans two lines."""
     memory = np.empty(rows * width + _ALIGNMENT, np.uint8)
@@ -308,26 +295,6 @@ class Int8Linear(NamedTuple):
     size: int
 
 
-def quantise_linear(layer: Any, weight_cache: PackedWeightCache, name: str) -> Int8Linear:
-    """Quantise the weights of a torch linear layer, with or without a bias.
-
-    Args:
-        layer: in single precision.
-        weight_cache: cache of quantised weights.
-        name: name of the layer in the cache.
-    """
-    weights = to_array(layer.weight)
-    bias = np.zeros(len(weights), np.float32) if layer.bias is None else to_array(layer.bias)
-    return make_linear(weights, bias, weight_cache, name)
-
-
-def make_linear(
-    weights: FloatArray, bias: FloatArray, weight_cache: PackedWeightCache, name: str
-) -> Int8Linear:
-    """Return W x + b with quantised weights [O, I]; padded outputs are minus infinity."""
-    return Int8Linear(load_or_quantise(weight_cache, name, lambda: weights), pad_bias(bias), len(bias))
-
-
 def pad_bias(bias: FloatArray) -> FloatArray:
     """Pad a bias [O] with minus infinity to a multiple of 64."""
     padded = np.full(-(-len(bias) // ROW_LANES) * ROW_LANES, -np.inf, np.float32)
@@ -335,7 +302,44 @@ def pad_bias(bias: FloatArray) -> FloatArray:
     return padded
 
 
-def to_array(tensor: Tensor) -> FloatArray:
-    """Return a parameter's values on the CPU."""
-    array: FloatArray = tensor.detach().cpu().numpy()
-    return array
+class Parameters:
+    """Parameters of a part of a network, and their quantised matrices.
+
+    Args:
+        arrays: parameters of the network by name, in single precision.
+        weight_cache: cache of the quantised matrices.
+        prefix: beginning of the names of the part's parameters.
+    """
+
+    def __init__(
+        self, arrays: Mapping[str, npt.NDArray[Any]], weight_cache: PackedWeightCache, prefix: str = ""
+    ) -> None:
+        self._arrays, self._weight_cache, self._prefix = arrays, weight_cache, prefix
+
+    def part(self, name: str) -> "Parameters":
+        """Return the parameters of a part of this part."""
+        return Parameters(self._arrays, self._weight_cache, f"{self._prefix}{name}.")
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        """Return a parameter, which may be read-only and a view of a file."""
+        return self._arrays[self._prefix + name]
+
+    def matrix(self, name: str, make: Callable[[], FloatArray] | None = None) -> Int8Matrix:
+        """Return a quantised matrix from the cache.
+
+        Args:
+            name: name of the matrix.
+            make: function that makes it if it is not cached; None if it is a parameter.
+        """
+
+        def pack() -> Arrays:
+            packed = quantise_matrix(self[name] if make is None else make())
+            return {"weights": packed.weights, "scales": packed.scales}
+
+        return Int8Matrix(**self._weight_cache.get_or_make(self._prefix + name, pack), tiled=USE_AMX)
+
+    def linear(self, weight: str, bias: FloatArray | None = None) -> Int8Linear:
+        """Return a layer with the weights [O, I] of a name and a bias [O], or 0."""
+        size = len(self[weight])
+        bias = np.zeros(size, np.float32) if bias is None else bias
+        return Int8Linear(self.matrix(weight), pad_bias(bias), size)

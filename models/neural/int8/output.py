@@ -1,31 +1,27 @@
 """Int8 output layers: the softmax over the full vocabulary, and the adaptive softmax."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from typing import Any, cast
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
-import torch
 from typing_extensions import override
 
 from models.arrays import FloatArray, TokenIds
-from models.kernels.threads import run_slices
 from models.language_model import BLOCK_TOKENS, BlockSums
-from models.neural.adaptive_softmax import AdaptiveSoftmax
-from models.neural.constants import ROWS_PER_PRODUCT, STEP_ROWS_PER_THREAD
+from models.neural.config import NetworkConfig
+from models.neural.constants import ROWS_PER_PRODUCT
 from models.neural.int8.matrix import (
     SPARE_ROWS,
     Int8Linear,
     Int8Matrix,
     Int8Rows,
-    load_or_quantise,
-    make_linear,
+    Parameters,
     multiply_row_pairs,
     multiply_rows,
     pad_bias,
     quantise_rows,
     take_rows,
-    to_array,
     zero_int8_rows,
 )
 from models.neural.int8.softmax import (
@@ -35,8 +31,8 @@ from models.neural.int8.softmax import (
     write_block_sums,
     write_logits,
 )
-from models.neural.softmax import OutputLayer, Softmax
-from models.tensor_files import PackedWeightCache
+from models.neural.sequences import run_row_slices
+from models.vocabulary import BOS
 
 
 class Int8Output(ABC):
@@ -79,14 +75,14 @@ class Int8Softmax(Int8Output):
     """`Softmax` in int8.
 
     Args:
-        layer: in single precision.
         matrix: vectors of the tokens.
+        bias: biases of the tokens [V].
     """
 
-    def __init__(self, layer: Softmax, matrix: Int8Matrix) -> None:
-        bias = to_array(layer.bias + layer.never_predicted)
+    def __init__(self, matrix: Int8Matrix, bias: FloatArray) -> None:
         self.vocab_size = len(bias)
         self.matrix, self.bias = matrix, pad_bias(bias)  # padding is never predicted
+        self.bias[BOS] = -np.inf
 
     @override
     def log_probs(self, features: Int8Rows) -> FloatArray:
@@ -143,25 +139,22 @@ class Int8AdaptiveSoftmax(Int8Output):
     """`AdaptiveSoftmax` in int8.
 
     Args:
-        layer: in single precision.
-        weight_cache: cache of quantised weights.
+        config: shape of the network.
+        vocab_size: V.
+        parameters: parameters of the network.
     """
 
-    def __init__(self, layer: AdaptiveSoftmax, weight_cache: PackedWeightCache) -> None:
-        self._rank = layer.vectors.rank.cpu().numpy()
-        self._bounds = layer.vectors.bounds
-        weights, bias = (to_array(part) for part in layer.head())
-        self._head = make_linear(weights, bias, weight_cache, "head")
-        self._narrow, self._inside = [], []
-        for cluster in range(1, len(layer.vectors)):
-            narrow, table = (
-                to_array(part(cluster)) for part in (layer.vectors.projection, layer.vectors.table)
-            )
-            self._narrow.append(
-                make_linear(narrow, np.zeros(len(narrow), np.float32), weight_cache, f"narrow.{cluster}")
-            )
-            inside = make_linear(table, to_array(layer.biases[cluster]), weight_cache, f"inside.{cluster}")
-            self._inside.append(inside)
+    def __init__(self, config: NetworkConfig, vocab_size: int, parameters: Parameters) -> None:
+        vectors, output = token_clusters(config, parameters), parameters.part("output")
+        self._rank = vectors["rank"].copy()
+        self._bounds = (0, *config.cutoffs, vocab_size)
+        bias = output["biases.0"].copy()
+        bias[0] = -np.inf  # the rank of <s>, which is never predicted
+        head = output.matrix("head", lambda: np.concatenate([vectors["tables.0"], output["clusters"]]))
+        self._head = Int8Linear(head, pad_bias(bias), len(bias))
+        tails = range(1, len(config.cutoffs) + 1)
+        self._narrow = [vectors.linear(f"projections.{tail - 1}") for tail in tails]
+        self._inside = [vectors.linear(f"tables.{tail}", output[f"biases.{tail}"]) for tail in tails]
 
     @override
     def log_probs(self, features: Int8Rows) -> FloatArray:
@@ -192,20 +185,18 @@ class Int8AdaptiveSoftmax(Int8Output):
 
 
 def make_output(
-    layer: OutputLayer, embedding: Int8Matrix | None, weight_cache: PackedWeightCache
+    config: NetworkConfig, vocab_size: int, parameters: Parameters, embedding: Int8Matrix
 ) -> Int8Output:
-    """Create the output layer in int8.
+    """Create the output layer of a network, which shares the embedding's matrix in a tied softmax."""
+    if config.output == "adaptive":
+        return Int8AdaptiveSoftmax(config, vocab_size, parameters)
+    matrix = embedding if config.tied else parameters.matrix("output.weight")
+    return Int8Softmax(matrix, parameters["output.bias"])
 
-    Args:
-        layer: in single precision.
-        embedding: the embedding's matrix if a softmax shares it.
-        weight_cache: cache of quantised weights.
-    """
-    if isinstance(layer, AdaptiveSoftmax):
-        return Int8AdaptiveSoftmax(layer, weight_cache.section("output"))
-    softmax = cast("Softmax", layer)
-    matrix = embedding or load_or_quantise(weight_cache, "output", lambda: to_array(softmax.weight))
-    return Int8Softmax(softmax, matrix)
+
+def token_clusters(config: NetworkConfig, parameters: Parameters) -> Parameters:
+    """Return the clusters of token vectors of an adaptive softmax."""
+    return parameters.part("embedding" if config.tied else "output.vectors")
 
 
 def _log_softmax(layer: Int8Linear, rows: Int8Rows) -> FloatArray:
@@ -222,19 +213,6 @@ def _log_softmax(layer: Int8Linear, rows: Int8Rows) -> FloatArray:
         logits = logits[:, : layer.size].copy()
     normalise_logits(logits, log_sums)
     return logits
-
-
-_ROW_MULTIPLE = 16  # rows of a tile
-
-
-def run_row_slices(work: Callable[[slice], None], count: int) -> None:
-    """Call `work` for slices of rows in up to as many threads as torch uses; slices begin at multiples of 16."""
-    num_slices = min(torch.get_num_threads(), count // STEP_ROWS_PER_THREAD)
-    if num_slices <= 1:
-        work(slice(0, count))
-        return
-    cuts = np.linspace(0, -(-count // _ROW_MULTIPLE), num_slices + 1).astype(int) * _ROW_MULTIPLE
-    run_slices(work, np.minimum(cuts, count).tolist())
 
 
 def row_slices(rows: slice) -> Iterator[slice]:

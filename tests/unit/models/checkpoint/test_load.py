@@ -21,7 +21,8 @@ from models.language_model import pad_sequences, prefill_sequences, score_sequen
 from models.mixture import MixtureModel
 from models.neural import network as device_names
 from models.neural.config import NetworkConfig
-from models.neural.model import Int8Model, NeuralModel
+from models.neural.int8.model import Int8Model
+from models.neural.model import NeuralModel
 from models.neural.network import Network
 from models.ngram.cuda import model as cuda_model
 from models.ngram.cuda.model import TensorNGramModel
@@ -106,18 +107,27 @@ def test_an_ngram_model_that_does_not_fit_answers_from_the_cpu(checkpoints, monk
     assert "stays on the CPU because device cuda cannot run it: CUDA out of memory." in caplog.text
 
 
-def test_serving_ngram_models_on_the_cpu_needs_no_torch(checkpoints):
+def load_without_torch(folder, names, device, precision):
+    """Check that a process that loads, warms up and asks models imports no torch."""
     code = f"""
-import itertools, sys
+import sys
 from pathlib import Path
 from models.checkpoint.load import load_checkpoint
-for name, device in itertools.product(["ngram", "ngrams"], ["cpu", "auto"]):
-    model = load_checkpoint(Path({str(checkpoints)!r}) / name, device=device).model
-    model.next_log_probs(model.initial_state(1))
+from models.language_model import pad_sequences, score_sequences
+from service.engine.loading import warm_up
+for name in {names!r}:
+    model = load_checkpoint(Path({str(folder)!r}) / name, device={device!r}, precision={precision!r}).model
+    warm_up(model)
+    score_sequences(model, model.initial_state(1), *pad_sequences([[3, 5, 4]]))
     if 'torch' in sys.modules:
-        sys.exit(f"{{name}} on {{device}}")
+        sys.exit(name)
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("device", ["cpu", "auto"])
+def test_serving_ngram_models_on_the_cpu_needs_no_torch(checkpoints, device):
+    load_without_torch(checkpoints, ["ngram", "ngrams"], device, "auto")
 
 
 PARTS = {
@@ -171,6 +181,10 @@ def test_answers_are_the_same_bits_whoever_packed_the_weights(family_checkpoints
     assert bool(laid(tmp_path)) == in_integers
 
 
+def test_serving_networks_in_int8_needs_no_torch(family_checkpoints):
+    load_without_torch(family_checkpoints, NAMES, "cpu", "int8")
+
+
 def test_a_part_shares_with_the_same_model_alone(family_checkpoints, tmp_path):
     lstm = load_checkpoint(family_checkpoints / "lstm", precision="int8", shared=tmp_path)
     files = laid(tmp_path)
@@ -206,9 +220,8 @@ def test_the_golden_test_is_replayed_on_what_was_laid(family_checkpoints, tmp_pa
 def test_on_a_cuda_device_nothing_is_shared(family_checkpoints, tmp_path, monkeypatch):
     told = []
 
-    def load(*_, device, weight_cache):
+    def load(*_, device):
         told.append(device)
-        weight_cache.get_or_make("packed", lambda: {"a": np.zeros(1)})
         return families.model("lstm")
 
     monkeypatch.setattr(device_names, "resolve_device", torch.device)
@@ -299,11 +312,23 @@ def test_what_has_no_network_stays_the_very_same(name):
     assert int8_problems(families.model(name)) == []
 
 
-@pytest.mark.parametrize("precision", ["auto", "int8"])
-def test_a_network_that_integers_cannot_compute_stays_in_float32(tmp_path, caplog, precision):
+def widest():
     config = NetworkConfig(cell="feed-forward", window=64, embedding_size=2049, hidden_size=8)
     vocabulary = families.tokenizer().vocabulary
-    model = NeuralModel(Network(config, len(vocabulary)), vocabulary)
+    return NeuralModel(Network(config, len(vocabulary)), vocabulary)
+
+
+def test_networks_of_a_mixture_that_integers_can_compute_do_so(tmp_path):
+    models = {"lstm": families.model("lstm"), "widest": widest()}
+    parts = [written(tmp_path / name, model) for name, model in models.items()]
+    path = written(tmp_path / "m", MixtureModel([*models.values()], [0.5, 0.5]), parts=parts)
+    loaded = load_checkpoint(path, precision="int8").model
+    assert [type(part) for part in loaded.parts] == [Int8Model, NeuralModel]
+
+
+@pytest.mark.parametrize("precision", ["auto", "int8"])
+def test_a_network_that_integers_cannot_compute_stays_in_float32(tmp_path, caplog, precision):
+    model = widest()
     problems = int8_problems(model)
     path = written(tmp_path / "m", model, {"int8": {"problems": problems}})
     assert load_checkpoint(path, precision=precision).precision == "float32"

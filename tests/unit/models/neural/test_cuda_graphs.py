@@ -5,8 +5,8 @@ import torch
 
 from models.neural.config import NetworkConfig
 from models.neural.cuda_graphs import CapturedGraph, CudaGraphSteps, capture_on_cuda
+from models.neural.model import advance_one
 from models.neural.network import Network
-from models.neural.sequences import advance_one
 
 
 def record_here(compute):

@@ -15,10 +15,12 @@ from models.language_model import (
     score_sequences,
     supports,
 )
-from models.neural import sequences
+from models.neural import model as torch_model
 from models.neural.config import NetworkConfig
-from models.neural.model import Int8Model, NeuralModel
+from models.neural.int8.model import Int8Model
+from models.neural.model import NeuralModel
 from models.neural.network import Network
+from models.neural.sequences import THREADS
 from models.vocabulary import BOS, Vocabulary
 from tests.support import families
 
@@ -78,7 +80,7 @@ def test_what_lies_past_the_lengths_may_be_no_ids(model):
 def test_slices_of_the_vocabulary_projection_change_nothing(model, monkeypatch):
     tokens, lengths = pad_sequences([[3, 4, 5, 6, 7], [8, 9], [10]])
     whole = score_sequences(model, model.initial_state(3), tokens, lengths)
-    monkeypatch.setattr(sequences, "MAX_LOGITS", 2 * len(model.vocabulary))  # two positions at a time
+    monkeypatch.setattr(torch_model, "MAX_LOGITS", 2 * len(model.vocabulary))  # two positions at a time
     np.testing.assert_allclose(
         score_sequences(model, model.initial_state(3), tokens, lengths), whole, atol=1e-6
     )
@@ -91,8 +93,8 @@ def test_groups_and_stretches_change_nothing(model, monkeypatch):
     )
     state = model.initial_state(20)
     whole = score_sequences(model, state, tokens, lengths)
-    monkeypatch.setattr(sequences, "GROUP_ROWS", 3)
-    monkeypatch.setattr(sequences, "SEGMENT_STEPS", 8)
+    monkeypatch.setattr(torch_model, "GROUP_ROWS", 3)
+    monkeypatch.setattr(torch_model, "SEGMENT_STEPS", 8)
     np.testing.assert_allclose(score_sequences(model, state, tokens, lengths), whole, atol=1e-6)
 
 
@@ -100,13 +102,13 @@ def test_both_kernels_of_a_step_agree(model, monkeypatch):
     state = model.initial_state(5)
     tokens = np.arange(3, 8)
     plain = model.advance(state, tokens)
-    monkeypatch.setattr(sequences, "PLAIN_CELL_ROWS", 0)
+    monkeypatch.setattr(torch_model, "PLAIN_CELL_ROWS", 0)
     for got, want in zip(model.advance(state, tokens).hidden, plain.hidden, strict=True):
         np.testing.assert_allclose(got, want, atol=1e-6)
 
 
 def test_rows_are_padded_to_few_counts():
-    counts = [sequences._padded_row_count(rows) for rows in range(1, 257)]
+    counts = [torch_model._padded_row_count(rows) for rows in range(1, 257)]
     assert all(rows <= count <= 1.5 * rows for rows, count in enumerate(counts, start=1))
     assert len(set(counts)) == 16
 
@@ -185,7 +187,7 @@ def test_scores_features_and_state_come_together(name, batch):
 @pytest.mark.parametrize("name", families.NEURAL)
 def test_features_of_integers_are_near_those_of_floats(name):
     single = families.model(name)
-    rounded = Int8Model(single.network, single.vocabulary)
+    rounded = Int8Model(single.network.weights(), single.vocabulary)
     one, other = (
         model.read(model.initial_state(2), *BATCH, Want(features=True)).features[0].astype(np.float64)
         for model in (single, rounded)
@@ -208,7 +210,7 @@ def block_model(request):
     for parameter in network.parameters():
         torch.nn.init.normal_(parameter, std=0.7)
     vocabulary = Vocabulary([f"w{i}" for i in range(VOCAB_SIZE - 3)])
-    return Int8Model(network, vocabulary)
+    return Int8Model(network.weights(), vocabulary)
 
 
 @pytest.fixture(scope="module")
@@ -242,7 +244,7 @@ def test_logits_of_a_block_less_the_logarithm_of_the_sum_are_the_log_probabiliti
 
 
 def test_a_row_is_weighed_as_it_is_alone(block_model, block_state, monkeypatch):
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(THREADS, "limit", 2)
     rows = np.arange(150) % len(block_state)  # several groups of rows in each thread
     temperatures = np.resize(TEMPERATURES, len(rows))
     together = block_model.block_sums(block_state.select(rows), temperatures)

@@ -8,12 +8,13 @@ import torch
 
 from models.kernels.threads import run_parts
 from models.neural.constants import STEP_ROWS_PER_THREAD
-from models.neural.int8.output import run_row_slices
+from models.neural.sequences import THREADS, run_row_slices
 from models.neural.softmax import log_sum_exp
 
 
 @pytest.fixture(autouse=True)
-def three_threads():
+def three_threads(monkeypatch):
+    monkeypatch.setattr(THREADS, "limit", 3)
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     yield

@@ -7,7 +7,8 @@ from pydantic import ValidationError
 from models.arrays import ModelBytes, array_bytes
 from models.checkpoint.manifest import FileEntry, read_manifest
 from models.errors import MemoryBudgetError
-from models.neural.model import Int8Model, NeuralModel
+from models.neural.int8.model import Int8Model
+from models.neural.model import NeuralModel
 from models.tensor_files import map_tensors
 from service.engine.memory import (
     SystemMemory,
@@ -43,7 +44,7 @@ def test_weights_rounded_from_a_file_are_private_memory(tmp_path):
     families.model("lstm").save(tmp_path)
     loaded = NeuralModel.load(tmp_path, families.model("lstm").vocabulary)
     assert loaded.memory().own == 0
-    rounded = Int8Model(loaded.network, loaded.vocabulary).memory()
+    rounded = Int8Model(loaded.network.weights(), loaded.vocabulary).memory()
     assert rounded.mapped == 0
     assert rounded.own >= families.model("lstm").num_parameters
 

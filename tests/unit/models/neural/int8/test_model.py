@@ -7,8 +7,8 @@ import torch
 from models.errors import InvalidInputError
 from models.language_model import SCORES, Want, pad_sequences, prefill_sequences, score_sequences
 from models.neural.config import NetworkConfig
-from models.neural.int8.network import unsupported_reason
-from models.neural.model import Int8Model, NeuralModel
+from models.neural.int8.model import Int8Model
+from models.neural.model import NeuralModel
 from models.neural.network import Network
 from models.vocabulary import BOS, Vocabulary
 
@@ -194,7 +194,7 @@ class Reference:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_steps_equal_float64_arithmetic_on_the_rounded_numbers(shape):
     network = network_of(shape)
-    model, reference = Int8Model(network, VOCABULARY), Reference(network)
+    model, reference = Int8Model(network.weights(), VOCABULARY), Reference(network)
     state = model.empty_state(1)
     for token in (BOS, 5, 0, 69, 2, 17, 5, 33):
         state = model.advance(state, np.array([token]))
@@ -207,7 +207,7 @@ def test_steps_equal_float64_arithmetic_on_the_rounded_numbers(shape):
 def test_scores_are_near_those_in_single_precision(shape):
     network = network_of(shape, scale=0.2)
     batch = pad_sequences(np.random.default_rng(0).integers(2, 70, (9, 21)))
-    quantised, single = Int8Model(network, VOCABULARY), NeuralModel(network, VOCABULARY)
+    quantised, single = Int8Model(network.weights(), VOCABULARY), NeuralModel(network, VOCABULARY)
     got = score_sequences(quantised, quantised.initial_state(9), *batch)
     want = score_sequences(single, single.initial_state(9), *batch)
     assert np.abs(got - want).max() < 0.03
@@ -216,7 +216,7 @@ def test_scores_are_near_those_in_single_precision(shape):
 
 @pytest.mark.parametrize("shape", [shape for shape in SHAPES if "output" not in shape])
 def test_unnormalised_scores_are_off_by_the_logarithm_of_the_sum(shape):
-    model = Int8Model(network_of(shape), VOCABULARY)
+    model = Int8Model(network_of(shape).weights(), VOCABULARY)
     start, batch = model.initial_state(2), pad_sequences([[5, 9], [7]])
     off = model.read(start, *batch, SCORES._replace(normalised=False)).log_probs - score_sequences(
         model, start, *batch
@@ -227,7 +227,7 @@ def test_unnormalised_scores_are_off_by_the_logarithm_of_the_sum(shape):
 
 
 def test_ids_that_are_no_tokens_are_refused():
-    model = Int8Model(network_of(SHAPES[0]), VOCABULARY)
+    model = Int8Model(network_of(SHAPES[0]).weights(), VOCABULARY)
     for bad in (70, -1, 10**12):
         with pytest.raises(InvalidInputError, match=rf"token id {bad} is not in \[0, 70\)"):
             model.advance(model.initial_state(2), np.array([3, bad]))
@@ -235,20 +235,20 @@ def test_ids_that_are_no_tokens_are_refused():
 
 def test_fewer_tokens_than_rows_are_refused():
     """Otherwise a kernel would write out of bounds."""
-    model = Int8Model(network_of(SHAPES[0]), VOCABULARY)
+    model = Int8Model(network_of(SHAPES[0]).weights(), VOCABULARY)
     with pytest.raises(ValueError, match="reshape"):
         model.advance(model.initial_state(3), np.array([4, 5]))
 
 
 def test_what_lies_past_a_rows_length_is_not_read():
-    model = Int8Model(network_of(SHAPES[0]), VOCABULARY)
+    model = Int8Model(network_of(SHAPES[0]).weights(), VOCABULARY)
     tokens, lengths = np.array([[5, 6, 7], [8, -1, 10**12]]), np.array([3, 1])
     assert not score_sequences(model, model.initial_state(2), tokens, lengths)[1, 1:].any()
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_features_are_what_the_output_layer_reads_before_each_token(shape):
-    model = Int8Model(network_of(shape), VOCABULARY)
+    model = Int8Model(network_of(shape).weights(), VOCABULARY)
     tokens, lengths = pad_sequences([[5, 9, 4], [7], []])
     start = model.initial_state(3)
     scores, features, _ = model.read(start, tokens, lengths, Want(scores=True, features=True))
@@ -264,7 +264,7 @@ def test_features_are_what_the_output_layer_reads_before_each_token(shape):
 
 
 def test_states_are_values():
-    model = Int8Model(network_of(SHAPES[0]), VOCABULARY)
+    model = Int8Model(network_of(SHAPES[0]).weights(), VOCABULARY)
     state = prefill_sequences(model, model.initial_state(2), *pad_sequences([[5, 6], [7, 8]]))
     before = [part.copy() for part in state.hidden]
     model.advance(state, np.array([3, 4]))
@@ -276,11 +276,11 @@ def test_states_are_values():
 
 def test_a_vocabulary_of_another_size_is_refused():
     with pytest.raises(InvalidInputError, match="the network predicts 70 tokens, the vocabulary has 4"):
-        Int8Model(network_of(SHAPES[0]), Vocabulary(["a"]))
+        Int8Model(network_of(SHAPES[0]).weights(), Vocabulary(["a"]))
 
 
 def test_a_layer_so_wide_that_sums_could_leave_32_bits_is_not_computed_in_integers():
     widest = {"cell": "feed-forward", "window": 64, "embedding_size": 2048}
-    assert unsupported_reason(NetworkConfig(**widest)) is None
-    problem = unsupported_reason(NetworkConfig(**widest | {"embedding_size": 2049}))
+    assert NetworkConfig(**widest).int8_problem is None
+    problem = NetworkConfig(**widest | {"embedding_size": 2049}).int8_problem
     assert problem == "int8 supports layer inputs of up to 131072 numbers, given 131136"

@@ -1,0 +1,255 @@
+"""Network with eight-bit integers as a language model: embedding → body → (projection) → output layer."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from typing_extensions import override
+
+from models.arrays import FloatArray, ModelBytes, TokenIds, array_bytes
+from models.errors import InvalidInputError
+from models.language_model import BlockSampler, BlockSums, ReadResult, Want
+from models.neural.config import NetworkConfig
+from models.neural.constants import (
+    GROUP_ROWS,
+    INT8_ROWS_PER_THREAD,
+    INT8_SEGMENT_STEPS,
+    INT8_TOKENS_PER_THREAD,
+)
+from models.neural.int8.attention import Int8Attention
+from models.neural.int8.layers import Int8Body, Int8FeedForward, Int8Recurrent, last_vectors
+from models.neural.int8.matrix import (
+    INT8_LAYOUT,
+    Int8Rows,
+    Parameters,
+    gather_rows,
+    quantise_rows,
+    take_rows,
+    zero_int8_rows,
+)
+from models.neural.int8.output import make_output, multiply, to_int8_rows, token_clusters
+from models.neural.network_model import HiddenArrays, NetworkModel, NeuralState
+from models.neural.sequences import THREADS, BatchReader, read_batch, run_row_slices
+from models.neural.weights import NetworkWeights
+from models.tensor_files import PackedWeightCache
+from models.vocabulary import Vocabulary
+
+
+class Int8Model(NetworkModel, BlockSampler[NeuralState]):
+    """Neural language model with eight-bit weights and activations, on a CPU.
+
+    Weights have a scale per row, activations a scale per row of the batch, and integer sums are exact.
+    The results of a row therefore depend only on its own text, to the last bit, in any batch, step by
+    step or at once.
+
+    Args:
+        weights: in single precision; not kept.
+        vocabulary: tokens of the ids.
+        weight_cache: cache of quantised weights; None for process memory.
+
+    Raises:
+        InvalidInputError: network and vocabulary differ in size, or int8 does not support the network.
+    """
+
+    def __init__(
+        self,
+        weights: NetworkWeights,
+        vocabulary: Vocabulary,
+        *,
+        weight_cache: PackedWeightCache | None = None,
+    ) -> None:
+        super().__init__(weights.config, weights.vocab_size, vocabulary)
+        self._network = Int8Network(weights, weight_cache or PackedWeightCache())
+
+    @override
+    def memory(self) -> ModelBytes:
+        return array_bytes(self._network.weights)
+
+    @override
+    def empty_state(self, batch: int) -> NeuralState:
+        return NeuralState(self._network.start).select(np.zeros(batch, dtype=np.int64))
+
+    @override
+    def advance(self, state: NeuralState, tokens: TokenIds) -> NeuralState:
+        ids = np.asarray(tokens, dtype=np.int64).reshape(len(state))  # kernels do not check the shape
+        results: dict[int, NeuralState] = {}
+
+        def work(part: slice) -> None:
+            results[part.start] = NeuralState(self._network.step(ids[part], state.select(part).hidden))
+
+        run_row_slices(work, len(state))
+        first, *rest = (results[start] for start in sorted(results))
+        return first.concatenate(rest) if rest else first
+
+    @override
+    def next_log_probs(self, state: NeuralState) -> FloatArray:
+        return self._network.output.log_probs(self._network.features_of(state.top))
+
+    @override
+    def block_sums(self, state: NeuralState, temperatures: FloatArray) -> BlockSums:
+        features = self._network.features_of(state.top)
+        return self._network.output.block_sums(features, np.ascontiguousarray(temperatures, dtype=np.float32))
+
+    @override
+    def logits(self, sums: BlockSums, rows: TokenIds, blocks: TokenIds) -> FloatArray:
+        return self._network.output.block_logits(sums.features, np.asarray(rows), np.asarray(blocks))
+
+    @override
+    def read(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
+        return read_batch(Int8Reader(self._network), state, tokens, lengths, want)
+
+    @override
+    def score_choices(self, state: NeuralState, rows: TokenIds, tokens: TokenIds) -> FloatArray:
+        top, scores = state.top, np.empty(len(tokens), np.float32)
+
+        def score_part(part: slice) -> None:
+            cut = slice(*np.searchsorted(rows, [part.start, part.stop]))
+            features = self._network.features_of(top[part])
+            choices = rows[cut] - part.start, tokens[cut]
+            scores[cut] = self._network.output.choice_log_probs(features, *choices)
+
+        run_row_slices(score_part, len(top))
+        return scores
+
+    @override
+    def features(self, state: NeuralState) -> FloatArray:
+        return self._network.features(state.top)
+
+
+class NetworkOutputs(NamedTuple):
+    """Outputs of a network for T tokens per row.
+
+    Attributes:
+        before: the body's outputs before each token [T, B, W].
+        rows: the same outputs as `Int8Rows` [T * B].
+        hidden: the next state.
+    """
+
+    before: FloatArray
+    rows: Int8Rows
+    hidden: HiddenArrays
+
+
+class Int8Network:
+    """Network in int8; the results of a row do not depend on the other rows, to the last bit.
+
+    Args:
+        weights: in single precision; not kept.
+        weight_cache: cache of quantised weights.
+
+    Raises:
+        InvalidInputError: int8 does not support the network.
+    """
+
+    def __init__(self, weights: NetworkWeights, weight_cache: PackedWeightCache) -> None:
+        config, self.vocab_size, arrays = weights
+        if config.int8_problem is not None:
+            raise InvalidInputError(config.int8_problem, parameter="precision")
+        weight_cache = weight_cache.section(INT8_LAYOUT)
+        self.weights = weight_cache.arrays
+        self.feature_size, self.embedding_size = config.feature_size, config.embedding_size
+        parameters = Parameters(arrays, weight_cache)
+        self.body = _make_body(config, parameters.part("body"))
+        self.start: HiddenArrays = (np.zeros((1, 1, config.hidden_size), np.float32), *self.body.start)
+        self.embedding = parameters.matrix("embedding", lambda: _token_vectors(config, parameters))
+        projection = parameters.part("projection")
+        is_projected = config.feature_size != config.hidden_size
+        self.projection = projection.linear("weight", projection["bias"]) if is_projected else None
+        self.output = make_output(config, self.vocab_size, parameters, self.embedding)
+
+    def read(self, tokens: TokenIds, alive: TokenIds, hidden: HiddenArrays) -> NetworkOutputs:
+        """Read up to T tokens per row.
+
+        Args:
+            tokens: ids [T, B], all in [0, V), including ids that are not read.
+            alive: number of leading rows that each step reads [T], descending.
+            hidden: the state; unchanged.
+
+        Raises:
+            InvalidInputError: an id is not in [0, V).
+        """
+        outputs, carried = self.body.read(self._embedded(tokens), alive, hidden[1:])
+        quantise_rows(np.ascontiguousarray(hidden[0][0]), outputs.rows, 0)
+        before = np.concatenate([hidden[0], outputs.floats])
+        return NetworkOutputs(before[:-1], outputs.rows, (last_vectors(before, alive, 1), *carried))
+
+    def step(self, tokens: TokenIds, hidden: HiddenArrays) -> HiddenArrays:
+        """Return the next state after one token per row, ids [B]: `read` without the outputs for scores."""
+        alive = np.array([len(tokens)])
+        outputs, carried = self.body.read(self._embedded(tokens[None]), alive, hidden[1:])
+        return (outputs.floats, *carried)
+
+    def _embedded(self, tokens: TokenIds) -> Int8Rows:
+        """Return the vectors of tokens [T, B] as rows [(T + 1) * B], the first B unused."""
+        steps, batch = tokens.shape
+        vectors = zero_int8_rows((steps + 1) * batch, self.embedding_size)
+        bad = gather_rows(
+            self.embedding, self.vocab_size, np.ascontiguousarray(tokens).reshape(-1), vectors, batch
+        )
+        if bad:
+            raise InvalidInputError(f"token id {bad} is not in [0, {self.vocab_size})", parameter="tokens")
+        return vectors
+
+    def features(self, outputs: FloatArray) -> FloatArray:
+        """Return inputs of the output layer [N, E], before quantisation, from outputs of the body [N, W]."""
+        return outputs if self.projection is None else multiply(self.projection, to_int8_rows(outputs))
+
+    def features_of(self, outputs: FloatArray | Int8Rows) -> Int8Rows:
+        """Return quantised inputs of the output layer from outputs of the body [N, W]."""
+        rows = outputs if isinstance(outputs, Int8Rows) else to_int8_rows(outputs)
+        return rows if self.projection is None else to_int8_rows(multiply(self.projection, rows))
+
+
+def _make_body(config: NetworkConfig, parameters: Parameters) -> Int8Body:
+    layers = Int8FeedForward if config.cell == "feed-forward" else Int8Recurrent
+    if config.attention == "none":
+        return layers(config, parameters)
+    return Int8Attention(layers(config, parameters.part("inner")), config, parameters)
+
+
+def _token_vectors(config: NetworkConfig, parameters: Parameters) -> FloatArray:
+    """Return the input vectors [V, E] of all tokens; those of clusters are widened."""
+    if not (config.tied and config.output == "adaptive"):
+        return parameters["embedding.weight"]
+    clusters, tails = token_clusters(config, parameters), range(1, len(config.cutoffs) + 1)
+    widened = [clusters[f"tables.{tail}"] @ clusters[f"projections.{tail - 1}"] for tail in tails]
+    by_token: FloatArray = np.concatenate([clusters["tables.0"], *widened])[clusters["rank"]]
+    return by_token
+
+
+class Int8Reader(BatchReader):
+    """Reader of segments with an int8 network.
+
+    Args:
+        network: in int8.
+    """
+
+    def __init__(self, network: Int8Network) -> None:
+        super().__init__(GROUP_ROWS, INT8_SEGMENT_STEPS, network.feature_size)
+        self._network = network
+
+    @override
+    def read(
+        self, tokens: TokenIds, is_read: Any, hidden: HiddenArrays, *, exact: bool
+    ) -> tuple[NetworkOutputs, HiddenArrays]:
+        alive = np.count_nonzero(is_read, axis=1)
+        outputs = self._network.read(tokens, alive, tuple(map(np.ascontiguousarray, hidden)))
+        return outputs, outputs.hidden
+
+    @override
+    def scores(
+        self, before: NetworkOutputs, steps: TokenIds, rows: TokenIds, ids: TokenIds, *, normalised: bool
+    ) -> FloatArray:
+        taken = take_rows(before.rows, steps * before.before.shape[1] + rows)
+        output = self._network.output
+        score = output.target_log_probs if normalised else output.target_logits
+        return score(self._network.features_of(taken), ids)
+
+    @override
+    def features(self, before: NetworkOutputs, steps: TokenIds, rows: TokenIds) -> FloatArray:
+        return self._network.features(before.before[steps, rows])
+
+    @override
+    def shares(self, lengths: TokenIds) -> int:
+        by_tokens = int(lengths.sum()) // INT8_TOKENS_PER_THREAD
+        by_rows = int(np.count_nonzero(lengths)) // INT8_ROWS_PER_THREAD
+        return max(1, min(THREADS.most, by_tokens, by_rows))
