@@ -20,6 +20,7 @@ from models.checkpoint import folders
 from models.checkpoint.copies import Copies
 from models.checkpoint.documents import CalibrationStore, ProfileStore
 from models.checkpoint.load import load_checkpoint
+from models.checkpoint.precision import FLOAT32
 from models.checkpoint.registry import local_registry_folder, open_registry
 from models.completion.user_model import UserModelLimits
 from models.errors import RegistryError
@@ -172,7 +173,10 @@ def serve(settings: Settings) -> None:
             patience_s=settings.drain_timeout_s + _STOP_GRACE_S,
             hang_timeout_s=settings.hang_timeout_s,
         )
-        preload(networks=probe_in_child(lambda: prepare(create_app(settings).state.services.host)))
+        preload(
+            networks=probe_in_child(lambda: prepare(create_app(settings).state.services.host)),
+            float32=settings.device != "cpu" or FLOAT32 in settings.precision,
+        )
         listening = listen(settings)
         pool = supervisor.run(listening)  # returns in each worker
         log(worker=pool.number)

@@ -57,7 +57,7 @@ class Settings(BaseSettings):
     """Seconds between polls of the registry; new versions and moved aliases are loaded and served; 0 disables
     polling"""
     num_threads: int | None = Field(default=None, ge=1)
-    """Number of torch threads; unset uses torch's default, or the worker's share of the cores"""
+    """Maximum number of threads of a network's computation; unset uses all cores, or the worker's share of them"""
     workers: int = Field(default=1, ge=1, le=256)
     """Number of processes that serve the port; one that dies is restarted. Memory and request limits such as
     `GRAMOPHONE_MEMORY_BUDGET` and `GRAMOPHONE_MAX_QUEUED_REQUESTS` apply to each worker"""

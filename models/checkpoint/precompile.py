@@ -150,7 +150,7 @@ def compile_groups(groups: Iterable[KernelGroup]) -> list[Future[None]]:
     return futures
 
 
-class PrecompiledLevel(NamedTuple):
+class LevelFiles(NamedTuple):
     """Result of `precompile_levels`.
 
     Attributes:
@@ -166,7 +166,7 @@ class PrecompiledLevel(NamedTuple):
     num_bytes: int
 
 
-def precompile_levels(names: Sequence[str] | None, folder: Path | None) -> Iterator[PrecompiledLevel]:
+def precompile_levels(names: Sequence[str] | None, folder: Path | None) -> Iterator[LevelFiles]:
     """Compile all kernels of serving for processor levels.
 
     Args:
@@ -193,7 +193,7 @@ def precompile_levels(names: Sequence[str] | None, folder: Path | None) -> Itera
         if done.returncode:
             raise LanguageModelError(f"kernels of {name} could not be compiled; the reason is above")
         new = [size for path, size in _sizes(folder).items() if path not in before]
-        yield PrecompiledLevel(name, folder, len(new), sum(new))
+        yield LevelFiles(name, folder, len(new), sum(new))
 
 
 def _sizes(folder: Path) -> dict[Path, int]:

@@ -11,6 +11,8 @@ import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
+import models.kernels.target  # noqa: F401 - chooses the processor level before numba compiles anything
+
 LOG2_E = np.float32(1.4426950408889634)
 LOWEST_EXPONENT = np.float32(-126.0)
 _HALF = np.float32(0.5)

@@ -1,7 +1,6 @@
 """Compiled scoring of tokens with an automaton: log-probabilities, states, context lengths, distributions.
 
-Kernels have fixed signatures and are compiled, or loaded from numba's cache, at import: no call waits
-for the compiler. They release the interpreter lock. All add in double precision and in the same
+Kernels release the interpreter lock. All add in double precision and in the same
 order, so a word gets the same float in a score and in a distribution, independent of the batch.
 
 Word ids are checked because an id outside the vocabulary would index outside the arrays: the kernels

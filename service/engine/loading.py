@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from importlib import import_module
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ import structlog
 from models.arrays import ModelBytes
 from models.checkpoint.load import Checkpoint, load_checkpoint
 from models.checkpoint.manifest import Version
-from models.checkpoint.precision import FLOAT32, Precision, check_precision
+from models.checkpoint.precision import FLOAT32, INT8, Precision, check_precision
 from models.checkpoint.registry_interface import Registry
 from models.errors import CheckpointError, InvalidInputError, LanguageModelError, ModelNotFoundError
 from models.language_model import (
@@ -31,6 +31,7 @@ from models.language_model import (
     score_sequences,
     supports,
 )
+from models.neural.sequences import THREADS
 from models.vocabulary import EOS
 from service.engine.constants import NEXT_TOKEN_CACHE_DIVISOR
 from service.engine.loaded_model import HostedModel, LoadedModel
@@ -125,8 +126,6 @@ def warm_up(model: LanguageModel[Any]) -> None:
         score_sequences(model, state, tokens, lengths)
         prefill_sequences(model, state.select(np.arange(batch)[::-1].copy()), tokens, lengths)
     model.next_log_probs(model.empty_state(1))
-    for name in ("models.decoding.beam_search", "models.decoding.sampling"):
-        import_module(name)  # compiles or loads the kernels that choose tokens
 
 
 def _tokens(count: int, vocab_size: int) -> Any:
@@ -162,7 +161,7 @@ class Loader:
         device: `cpu`, `cuda`, `cuda:1` or `auto`.
         precision: precision setting in the syntax of `read_precisions`.
         budget: maximum bytes of all models together; None for no limit.
-        num_threads: number of torch threads, set if torch is imported; None for torch's default.
+        num_threads: maximum number of threads of a network's computation; None for the default.
         prefix_cache_bytes: maximum bytes of the caches of each model, not part of the budget; 0 disables them.
         clock: monotonic clock in seconds.
 
@@ -195,6 +194,14 @@ class Loader:
                 groups += needed_groups(self.registry.fetch(version), int8=int8)
         return compile_groups(groups)
 
+    def _load_kernels(self, directory: Path, *, int8: bool) -> None:
+        """Compile or load the kernels that a model's warm-up does not call, such as those that choose tokens."""
+        from models.checkpoint.precompile import compile_group, needed_groups
+
+        with contextlib.suppress(LanguageModelError, OSError):  # they are then compiled at their first call
+            for group in needed_groups(directory, int8=int8):
+                compile_group(group)
+
     def load(self, version: Version, *, in_use: int, unloadable: Mapping[str, int]) -> HostedModel:
         """Load a version and warm it up.
 
@@ -216,12 +223,14 @@ class Loader:
         check(estimate_bytes(manifest))  # before the files are fetched
         directory = self.registry.fetch(version)
         checkpoint = self.read(directory, device=self.device, precision=self._precisions.of(version))
+        self._load_kernels(directory, int8=checkpoint.precision == INT8)
         size = loaded_bytes(checkpoint.model, manifest)
         check(size)
-        torch = sys.modules.get("torch")  # an n-gram server does not import it
-        if torch is not None and self.num_threads is not None:
-            # before the warm-up: a thread keeps the setting of its first computation
-            torch.set_num_threads(self.num_threads)
+        if self.num_threads is not None:
+            THREADS.limit = self.num_threads
+            torch = sys.modules.get("torch")  # only networks in float32 import it
+            if torch is not None:  # before the warm-up: a thread keeps the setting of its first computation
+                torch.set_num_threads(self.num_threads)
         next_token_bytes = self.prefix_cache_bytes // NEXT_TOKEN_CACHE_DIVISOR
         prefix_bytes = self.prefix_cache_bytes - next_token_bytes
         reads_fast = is_lookup(checkpoint.model)  # reading again is faster than a cache lookup

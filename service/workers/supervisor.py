@@ -368,7 +368,8 @@ def _shared_memory_folder() -> Path | None:
 
 
 _ALWAYS = ("models.ngram.model",)
-_NEURAL = ("torch", "models.neural.model", "models.neural.int8", "models.cache.model", "models.mixture")
+_NEURAL = ("models.neural.int8.model", "models.cache.model", "models.mixture")
+_FLOAT32 = ("torch", "models.neural.model")
 _WEIGHTS = ".safetensors"
 _YES = 100
 """Exit code of a child whose probe is true; errors have lower codes."""
@@ -385,13 +386,14 @@ def prepare(host: ModelHost) -> bool:
     return False
 
 
-def preload(*, networks: bool) -> None:
+def preload(*, networks: bool, float32: bool) -> None:
     """Import the modules of models, and exclude them from garbage collection, which would write to shared pages.
 
     Args:
         networks: True if any model is a neural network.
+        float32: True if networks are set to compute in float32.
     """
-    for name in (*_ALWAYS, *_NEURAL) if networks else _ALWAYS:
+    for name in (*_ALWAYS, *(_NEURAL if networks else ()), *(_FLOAT32 if networks and float32 else ())):
         importlib.import_module(name)
     gc.collect()
     gc.freeze()

@@ -1,13 +1,14 @@
 """LLVM kernels of int8 inference: dot products of 64 rows of weights with 1, 4 or 16 vectors.
 
-numba cannot emit byte-product instructions, so the loops are LLVM IR: with `vpdpbusd` if the
-processor supports it (AVX-512 VNNI: 64 products and sums per instruction), with AMX tiles for
-sixteen vectors, else with portable arithmetic. All are exact, so their results are equal.
-`dequantise_sums` converts the integer sums to floats, sixteen at a time.
+numba cannot emit instructions for products of bytes, so the loops are LLVM IR: with `vpdpbusd` (AVX-512 VNNI:
+64 products and sums per instruction), with AMX tiles for sixteen vectors, or else with sums of two 16-bit products,
+for which LLVM selects `vpmaddwd` on AVX2. All are exact, so their results are equal. `dequantise_sums` converts the
+integer sums to floats, sixteen at a time.
 """
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from llvmlite import ir
 from numba import types
@@ -39,77 +40,149 @@ COLUMN_MULTIPLE = 64
 ZERO_POINT = 128
 """Offset that makes weights unsigned, because the instruction requires one unsigned factor."""
 
-_BYTE_VECTOR = ir.VectorType(ir.IntType(8), ROW_LANES)
-_SUM_VECTORS = COLUMN_GROUP  # vectors of 16 sums for 64 rows
-
+_VECTOR_BYTES = 64
+_BYTES = ir.VectorType(BYTE, _VECTOR_BYTES)
+_WORDS = ir.VectorType(ir.IntType(16), _VECTOR_BYTES // 2)
+_PRODUCTS = ir.VectorType(ir.IntType(32), _VECTOR_BYTES // 2)
+_GROUP_BYTES = ROW_LANES * COLUMN_GROUP
+_SUM_VECTORS = ROW_LANES // VECTOR_WIDTH  # vectors of 16 sums for 64 rows
 
 HAS_VNNI = LEVEL.has("avx512vnni")
 """True if kernels are compiled for AVX-512 VNNI."""
 
 
-def _byte_products(builder: Any, sums: Any, weights: Any, activations: Any) -> Any:
-    """Add weights · activations in groups of four to sums, with one instruction."""
+def _at(builder: Any, address: Any, index: Any, size: int) -> Any:
+    """Return the address of an element of an array, from its index and the size of elements in bytes."""
+    if isinstance(index, int):
+        index = ir.Constant(INT64, index)
+    return builder.gep(address, [builder.mul(index, ir.Constant(index.type, size))])
+
+
+def _load(builder: Any, address: Any, value_type: Any) -> Any:
+    return builder.load(builder.bitcast(address, value_type.as_pointer()), align=1)
+
+
+def _store(builder: Any, value: Any, address: Any) -> None:
+    builder.store(value, builder.bitcast(address, value.type.as_pointer()), align=1)
+
+
+class _Arithmetic(NamedTuple):
+    """Arithmetic of dot products.
+
+    Attributes:
+        prepare: function of the address of a vector's bytes; returns the addresses of its factors, 4 bytes per group.
+        multiply: function of sums [16], weights [16, 4] and a group's factors, each repeated 16 times; returns the
+            sums with the products added.
+        groups: number of groups of columns prepared at once.
+        sums: number of vectors of 16 sums that fit in the processor's registers.
+    """
+
+    prepare: Callable[[Any, Any], list[Any]]
+    multiply: Callable[[Any, Any, Any, list[Any]], Any]
+    groups: int
+    sums: int
+
+
+def _multiply_bytes(builder: Any, sums: Any, weights: Any, factors: list[Any]) -> Any:
+    """Add the products in groups of four to sums, with one instruction."""
     declared = ir.FunctionType(INT_VECTOR, [INT_VECTOR, INT_VECTOR, INT_VECTOR])
     instruction = codegen.get_or_insert_function(builder.module, declared, "llvm.x86.avx512.vpdpbusd.512")
-    return builder.call(
-        instruction, [sums, builder.bitcast(weights, INT_VECTOR), builder.bitcast(activations, INT_VECTOR)]
-    )
+    return builder.call(instruction, [sums, builder.bitcast(weights, INT_VECTOR), *factors])
 
 
-def _word_products(builder: Any, sums: Any, weights: Any, activations: Any) -> Any:
-    """Compute `_byte_products` with 32-bit integers."""
-    quads = []
-    for offset in range(COLUMN_GROUP):
-        lanes = ir.Constant(INT_VECTOR, list(range(offset, ROW_LANES, COLUMN_GROUP)))
-        weight = builder.zext(builder.shuffle_vector(weights, weights, lanes), INT_VECTOR)
-        activation = builder.sext(builder.shuffle_vector(activations, activations, lanes), INT_VECTOR)
-        quads.append(builder.mul(weight, activation))
-    first, second, third, fourth = quads
-    return builder.add(sums, builder.add(builder.add(first, second), builder.add(third, fourth)))
+def _split_bytes(builder: Any, values: Any, shift: Any) -> list[Any]:
+    """Return the even and the odd ones of 64 bytes as 16-bit integers; the kind of shift decides on the sign."""
+    words, byte = builder.bitcast(values, _WORDS), ir.Constant(_WORDS, [8] * _WORDS.count)
+    return [shift(builder.shl(words, byte), byte), shift(words, byte)]
 
 
-def _dot_intrinsic(rows: int, multiply: Any) -> Any:
+def _split_activations(builder: Any, address: Any) -> list[Any]:
+    """Store the halves of 64 activations on the stack and return their addresses."""
+    halves = _split_bytes(builder, _load(builder, address, _BYTES), builder.ashr)
+    return [builder.bitcast(codegen.alloca_once_value(builder, half), BYTE_POINTER) for half in halves]
+
+
+def _multiply_words(builder: Any, sums: Any, weights: Any, factors: list[Any]) -> Any:
+    """Compute `_multiply_bytes` from 16-bit factors; LLVM selects one instruction for two products and their sum."""
+    neighbours = [ir.Constant(INT_VECTOR, list(range(first, _PRODUCTS.count, 2))) for first in range(2)]
+    for half, factor in zip(_split_bytes(builder, weights, builder.lshr), factors, strict=True):
+        words = builder.sext(builder.bitcast(factor, _WORDS), _PRODUCTS)
+        product = builder.mul(builder.sext(half, _PRODUCTS), words)
+        pair = (builder.shuffle_vector(product, product, lanes) for lanes in neighbours)
+        sums = builder.add(sums, builder.add(*pair))
+    return sums
+
+
+_BYTE_ARITHMETIC = _Arithmetic(lambda _, address: [address], _multiply_bytes, groups=1, sums=16)
+_WORD_ARITHMETIC = _Arithmetic(_split_activations, _multiply_words, _VECTOR_BYTES // COLUMN_GROUP, sums=4)
+
+
+def _add_products(
+    builder: Any,
+    arithmetic: _Arithmetic,
+    weights: Any,
+    prepared: list[list[Any]],
+    group: Any,
+    totals: list[list[Any]],
+) -> None:
+    """Add the products of one group of columns to totals.
+
+    Args:
+        builder: builder of the kernel.
+        arithmetic: arithmetic of the products.
+        weights: address of the first group's weights, of which the first [R, 16, 4] are used.
+        prepared: addresses of each vector's factors.
+        group: index of the group.
+        totals: addresses of the sums [16] of each vector and 16 rows of weights [N, R].
+    """
+    first = _at(builder, weights, group, _GROUP_BYTES)
+    # read once for all vectors
+    columns = [_load(builder, _at(builder, first, n, _VECTOR_BYTES), _BYTES) for n in range(len(totals[0]))]
+    for addresses, row_totals in zip(prepared, totals, strict=True):
+        places = (_at(builder, address, group, COLUMN_GROUP) for address in addresses)
+        fours = [_load(builder, place, ir.IntType(32)) for place in places]
+        factors = [broadcast(builder, four, INT_VECTOR) for four in fours]
+        for total, column in zip(row_totals, columns, strict=True):
+            builder.store(arithmetic.multiply(builder, builder.load(total), column, factors), total)
+
+
+def _dot_intrinsic(rows: int, arithmetic: _Arithmetic) -> Any:
     """Return an intrinsic that writes the dot products [rows, 64] of 64 rows of weights and `rows` vectors."""
+    per_row = min(_SUM_VECTORS, arithmetic.sums // rows)
 
     @intrinsic
     def fill(
         _typing_context: Any, weights: Any, start: Any, activations: Any, row: Any, groups: Any, sums: Any
     ) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            data = partial(byte_pointer, context, builder, signature, arguments)
-            index = arguments[4].type
-            width = builder.mul(arguments[4], ir.Constant(index, COLUMN_GROUP))
-            weight = builder.gep(data(0), [arguments[1]])
-            first = builder.gep(data(2), [builder.mul(arguments[3], width)])
-            # rows x 4 vectors of 16 sums, in registers; a column group's weights are read once for all rows
-            totals = [
-                [
-                    codegen.alloca_once_value(builder, ir.Constant(INT_VECTOR, None))
-                    for _ in range(_SUM_VECTORS)
+            data, at = partial(byte_pointer, context, builder, signature, arguments), partial(_at, builder)
+
+            def loop(count: int) -> Any:
+                return codegen.for_range(builder, ir.Constant(INT64, count))
+
+            weight, first, target = builder.gep(data(0), [arguments[1]]), data(2), data(5)
+            width = builder.mul(arguments[4], ir.Constant(INT64, COLUMN_GROUP))
+            numbers = (builder.add(arguments[3], ir.Constant(INT64, n)) for n in range(rows))
+            starts = [builder.gep(first, [builder.mul(number, width)]) for number in numbers]
+            steps = builder.udiv(arguments[4], ir.Constant(INT64, arithmetic.groups))
+            # all groups of columns for as many of the 64 rows of weights as have their sums in registers
+            with loop(_SUM_VECTORS // per_row) as part:
+                totals = [
+                    [codegen.alloca_once(builder, INT_VECTOR, zfill=True) for _ in range(per_row)]
+                    for _ in range(rows)
                 ]
-                for _ in range(rows)
-            ]
-            with codegen.for_range(builder, arguments[4], intp=index) as loop:
-                group_address = builder.gep(
-                    weight, [builder.mul(loop.index, ir.Constant(index, ROW_LANES * COLUMN_GROUP))]
-                )
-                columns = []
-                for number in range(_SUM_VECTORS):
-                    address = builder.gep(group_address, [ir.Constant(INT64, number * ROW_LANES)])
-                    columns.append(builder.load(builder.bitcast(address, _BYTE_VECTOR.as_pointer()), align=1))
-                offset = builder.mul(loop.index, ir.Constant(index, COLUMN_GROUP))
-                for number in range(rows):
-                    skipped = builder.mul(width, ir.Constant(index, number))
-                    address = builder.gep(first, [builder.add(skipped, offset)])
-                    four = builder.load(builder.bitcast(address, ir.IntType(32).as_pointer()), align=1)
-                    repeated = builder.bitcast(broadcast(builder, four, INT_VECTOR), _BYTE_VECTOR)
-                    for total, column in zip(totals[number], columns, strict=True):
-                        builder.store(multiply(builder, builder.load(total), column, repeated), total)
-            target = data(5)
-            for number in range(rows * _SUM_VECTORS):
-                address = builder.gep(target, [ir.Constant(INT64, number * ROW_LANES)])
-                value = builder.load(totals[number // _SUM_VECTORS][number % _SUM_VECTORS])
-                builder.store(value, builder.bitcast(address, INT_VECTOR.as_pointer()), align=1)
+                part_weight = at(weight, part.index, per_row * _VECTOR_BYTES)
+                with codegen.for_range(builder, steps) as step:
+                    step_weight = at(part_weight, step.index, arithmetic.groups * _GROUP_BYTES)
+                    places = [at(address, step.index, arithmetic.groups * COLUMN_GROUP) for address in starts]
+                    prepared = [arithmetic.prepare(builder, place) for place in places]
+                    with loop(arithmetic.groups) as group:
+                        _add_products(builder, arithmetic, step_weight, prepared, group.index, totals)
+                part_target = at(target, part.index, per_row * _VECTOR_BYTES)
+                for number, row_totals in enumerate(totals):
+                    for n, total in enumerate(row_totals):
+                        address = at(part_target, number * _SUM_VECTORS + n, _VECTOR_BYTES)
+                        _store(builder, builder.load(total), address)
             return context.get_dummy_value()
 
         return types.void(weights, start, activations, row, groups, sums), generate
@@ -117,9 +190,9 @@ def _dot_intrinsic(rows: int, multiply: Any) -> Any:
     return fill
 
 
-_accumulate = _byte_products if HAS_VNNI else _word_products
-dot_one_row: Any = _dot_intrinsic(1, _accumulate)
-dot_four_rows: Any = _dot_intrinsic(4, _accumulate)
+_arithmetic = _BYTE_ARITHMETIC if HAS_VNNI else _WORD_ARITHMETIC
+dot_one_row: Any = _dot_intrinsic(1, _arithmetic)
+dot_four_rows: Any = _dot_intrinsic(4, _arithmetic)
 
 
 TILE_ROWS = 16
@@ -176,30 +249,23 @@ def _dot_sixteen_rows(  # same arguments as `dot_four_rows`
         if not HAS_AMX:
             return context.get_dummy_value()
 
-        data = partial(byte_pointer, context, builder, signature, arguments)
-
-        def number(value: int) -> Any:
-            return ir.Constant(INT64, value)
-
-        width = builder.mul(arguments[4], number(COLUMN_GROUP))
-        weight = builder.gep(data(0), [arguments[1]])
+        data, at = partial(byte_pointer, context, builder, signature, arguments), partial(_at, builder)
+        weight, group_bytes = builder.gep(data(0), [arguments[1]]), ir.Constant(INT64, _GROUP_BYTES)
+        width = builder.mul(arguments[4], ir.Constant(INT64, COLUMN_GROUP))
         first = builder.gep(data(2), [builder.mul(arguments[3], width)])
         for tile in _SUMS:
             emit_x86(builder, "tilezero", tile)
         # per 64 columns: one tile of activations [16, 64], then four of weights [16, 16 x 4] in memory order
-        steps = builder.udiv(width, number(COLUMN_MULTIPLE))
-        with codegen.for_range(builder, steps, intp=INT64) as loop:
-            column = builder.mul(loop.index, number(COLUMN_MULTIPLE))
-            emit_x86(builder, "tileloadd64", _ROWS_TILE, builder.gep(first, [column]), width)
-            group_address = builder.gep(weight, [builder.mul(column, number(ROW_LANES))])
+        steps = builder.udiv(width, ir.Constant(INT64, COLUMN_MULTIPLE))
+        with codegen.for_range(builder, steps) as loop:
+            emit_x86(builder, "tileloadd64", _ROWS_TILE, at(first, loop.index, COLUMN_MULTIPLE), width)
+            columns = at(weight, loop.index, COLUMN_MULTIPLE * ROW_LANES)
             for tile, source in zip(_SUMS, _WEIGHTS, strict=True):
-                address = builder.gep(group_address, [number(tile * COLUMN_MULTIPLE)])
-                emit_x86(builder, "tileloadd64", source, address, number(ROW_LANES * COLUMN_GROUP))
+                emit_x86(builder, "tileloadd64", source, at(columns, tile, _VECTOR_BYTES), group_bytes)
                 emit_x86(builder, "tdpbsud", tile, _ROWS_TILE, source)
         target = data(5)
         for tile in _SUMS:
-            address = builder.gep(target, [number(tile * COLUMN_MULTIPLE)])
-            emit_x86(builder, "tilestored64", tile, address, number(ROW_LANES * COLUMN_GROUP))
+            emit_x86(builder, "tilestored64", tile, at(target, tile, _VECTOR_BYTES), group_bytes)
         return context.get_dummy_value()
 
     return types.void(weights, start, activations, row, groups, sums), generate
@@ -211,7 +277,6 @@ dot_sixteen_rows: Any = _dot_sixteen_rows
 
 
 _FLOAT_BYTES = 4
-_VECTOR_RANGE = range(ROW_LANES // VECTOR_WIDTH)
 
 
 @intrinsic
@@ -240,40 +305,28 @@ def _dequantise_sums(
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        start = partial(byte_pointer, context, builder, signature, arguments)
+        start, at = partial(byte_pointer, context, builder, signature, arguments), partial(_at, builder)
 
-        def scaled(index: Any, factor: int) -> Any:
-            return builder.mul(index, ir.Constant(INT64, factor))
+        def number(array: Any, index: Any, number_type: Any) -> Any:
+            return _load(builder, at(array, index, _FLOAT_BYTES), number_type)
 
         def vectors(address: Any, vector_type: Any) -> list[Any]:
-            addresses = (
-                builder.gep(address, [ir.Constant(INT64, n * VECTOR_WIDTH * _FLOAT_BYTES)])
-                for n in _VECTOR_RANGE
-            )
-            return [
-                builder.load(builder.bitcast(source, vector_type.as_pointer()), align=4)
-                for source in addresses
-            ]
-
-        def number(address: Any, index: Any, vector_type: Any) -> Any:
-            source = builder.gep(address, [scaled(index, _FLOAT_BYTES)])
-            return builder.load(builder.bitcast(source, vector_type.as_pointer()), align=4)
+            return [_load(builder, at(address, n, _VECTOR_BYTES), vector_type) for n in range(_SUM_VECTORS)]
 
         summed, totalled, of_vectors, of_weights, added, target = (start(n) for n in (0, 2, 3, 4, 5, 6))
         columns, biases = vectors(of_weights, FLOAT_VECTOR), vectors(added, FLOAT_VECTOR)
-        with codegen.for_range(builder, arguments[1], intp=arguments[1].type) as loop:
+        with codegen.for_range(builder, arguments[1]) as loop:
             total = number(totalled, loop.index, ir.IntType(32))
             offset = broadcast(
                 builder, builder.mul(total, ir.Constant(ir.IntType(32), ZERO_POINT)), INT_VECTOR
             )
             scale = broadcast(builder, number(of_vectors, loop.index, ir.FloatType()), FLOAT_VECTOR)
-            row = vectors(builder.gep(summed, [scaled(loop.index, ROW_LANES * _FLOAT_BYTES)]), INT_VECTOR)
-            written = builder.gep(target, [scaled(builder.mul(loop.index, arguments[7]), _FLOAT_BYTES)])
-            for n in _VECTOR_RANGE:
+            row = vectors(at(summed, loop.index, ROW_LANES * _FLOAT_BYTES), INT_VECTOR)
+            written = at(target, builder.mul(loop.index, arguments[7]), _FLOAT_BYTES)
+            for n in range(_SUM_VECTORS):
                 integers = builder.sitofp(builder.sub(row[n], offset), FLOAT_VECTOR)
                 product = call_llvm(builder, "fma", integers, builder.fmul(scale, columns[n]), biases[n])
-                source = builder.gep(written, [ir.Constant(INT64, n * VECTOR_WIDTH * _FLOAT_BYTES)])
-                builder.store(product, builder.bitcast(source, FLOAT_VECTOR.as_pointer()), align=4)
+                _store(builder, product, at(written, n, _VECTOR_BYTES))
         return context.get_dummy_value()
 
     return types.void(sums, rows, totals, scales, factors, bias, products, stride), generate

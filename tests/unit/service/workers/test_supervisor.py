@@ -161,7 +161,7 @@ def test_every_module_is_there():
 
 def test_n_gram_models_bring_no_torch():
     program = (
-        "import sys; from service.workers.supervisor import preload; import service.app; preload(networks=False); "
+        "import sys; from service.workers.supervisor import preload; import service.app; preload(networks=False, float32=True); "
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
@@ -170,6 +170,6 @@ def test_n_gram_models_bring_no_torch():
 def test_no_thread_runs_that_a_fork_would_lose():
     program = (
         "import threading; from service.workers.supervisor import preload; import service.app; "
-        "preload(networks=True); assert threading.active_count() == 1"
+        "preload(networks=True, float32=True); assert threading.active_count() == 1"
     )
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)

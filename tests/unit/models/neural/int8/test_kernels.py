@@ -1,5 +1,8 @@
 """8-bit integer kernels: rounding, products, elementary functions."""
 
+import platform
+import re
+
 import numba
 import numpy as np
 import pytest
@@ -23,13 +26,13 @@ from models.neural.int8.matrix import (
 from models.neural.int8.softmax import score_targets, write_logits
 
 LEVELS = {
-    "plain, a row": (1, kernels._dot_intrinsic(1, kernels._word_products)),
-    "plain, four rows": (4, kernels._dot_intrinsic(4, kernels._word_products)),
+    "words, a row": (1, kernels._dot_intrinsic(1, kernels._WORD_ARITHMETIC)),
+    "words, four rows": (4, kernels._dot_intrinsic(4, kernels._WORD_ARITHMETIC)),
 }
 """Dot-product kernels that this processor supports, and the number of rows of each."""
 if kernels.HAS_VNNI:
-    LEVELS["VNNI, a row"] = (1, kernels._dot_intrinsic(1, kernels._byte_products))
-    LEVELS["VNNI, four rows"] = (4, kernels._dot_intrinsic(4, kernels._byte_products))
+    LEVELS["VNNI, a row"] = (1, kernels._dot_intrinsic(1, kernels._BYTE_ARITHMETIC))
+    LEVELS["VNNI, four rows"] = (4, kernels._dot_intrinsic(4, kernels._BYTE_ARITHMETIC))
 if USE_AMX:
     LEVELS["AMX"] = (TILE_ROWS, dot_sixteen_rows)
 
@@ -116,6 +119,9 @@ def test_every_level_of_the_processor_sums_integers_exactly(level, width):
     fill(weights.reshape(-1), width * 64, activations, width // 4, sums.reshape(-1))
     columns = weights[1].astype(np.int64).transpose(1, 0, 2).reshape(64, width)
     assert (sums == activations[1:].astype(np.int64) @ columns.T).all()
+    if level.startswith("words") and platform.machine() == "x86_64":
+        (assembly,) = fill.inspect_asm().values()
+        assert re.search("pmaddwd|vpdpwssd", assembly), "LLVM no longer recognises sums of two products"
 
 
 def test_a_looked_up_row_is_the_row_of_the_matrix():
