@@ -15,6 +15,7 @@ import importlib.metadata
 import inspect
 import logging
 import pickle
+import stat
 import sys
 import tempfile
 import threading
@@ -62,7 +63,10 @@ def can_store_kernels() -> bool:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        _report_unwritable(folder, error.strerror)
+        _report_unusable(folder, error.strerror)
+        return False
+    if _is_open_to_others(folder):
+        _report_unusable(folder, "other users can write to it, and so run code in this process")
         return False
     return True
 
@@ -146,8 +150,13 @@ def tuple_type(cls: type[tuple[Any, ...]], *fields: Any) -> Any:
     return core.types.NamedTuple(fields, cls)
 
 
-def _code_folders() -> tuple[Path, ...]:
-    return PACKAGED, stored_kernels()
+def _code_folders() -> list[Path]:
+    """Return the folders to read code from: the package's, and the user's unless others may write to it."""
+    return [PACKAGED, *(folder for folder in [stored_kernels()] if not _is_open_to_others(folder))]
+
+
+def _is_open_to_others(folder: Path) -> bool:
+    return folder.is_dir() and bool(folder.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH))
 
 
 class _CodeCache(caching._Cache):
@@ -197,21 +206,21 @@ class _CodeCache(caching._Cache):
         if data.library.has_dynamic_globals:
             return  # it has addresses of this process
         code = core.serialize.dumps(data._reduce())
+        if not can_store_kernels():
+            return
         folder = stored_kernels()
         temporary = folder / f".{uuid.uuid4().hex}.tmp"
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            try:
-                temporary.write_bytes(hashlib.sha256(code).digest() + code)
-                temporary.replace(folder / self.file_name(sig))
-            finally:
-                temporary.unlink(missing_ok=True)
+            temporary.write_bytes(hashlib.sha256(code).digest() + code)
+            temporary.replace(folder / self.file_name(sig))
         except OSError as error:
-            _report_unwritable(folder, error.strerror)
+            _report_unusable(folder, error.strerror)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 @functools.cache
-def _report_unwritable(folder: Path, problem: str) -> None:
+def _report_unusable(folder: Path, problem: str) -> None:
     _log.warning(
         "compiled kernels cannot be stored in %s (%s): every start compiles them again; set NUMBA_CACHE_DIR to another "
         "folder",

@@ -100,7 +100,7 @@ def test_code_of_changed_sources_is_not_used(package, tmp_path, file, old, new, 
 
 
 @pytest.mark.parametrize(
-    "damage", [lambda code: code[:-1], lambda code: b"", lambda code: code[:-9] + b"x" + code[-8:]]
+    "damage", [lambda code: code[:-1], lambda _: b"", lambda code: code[:-9] + b"x" + code[-8:]]
 )
 def test_damaged_code_is_compiled_again_and_replaced(package, tmp_path, damage):
     cache = tmp_path / "cache"
@@ -124,6 +124,17 @@ def test_code_that_cannot_be_stored_is_used_all_the_same(package, tmp_path, cach
     assert log.count("\n") == 1  # once for both kernels
     assert log.startswith(f"compiled kernels cannot be stored in {cache or tmp_path / 'cache'} (")
     assert not (tmp_path / "cache").exists() or not list((tmp_path / "cache").iterdir())
+
+
+def test_code_that_others_could_have_written_is_not_run(package, tmp_path):
+    cache = tmp_path / "cache"
+    asked(package, cache)
+    cache.chmod(0o777)
+    answer, log = asked(package, cache)
+    assert answer == ALL_COMPILED
+    assert log.startswith(f"compiled kernels cannot be stored in {cache} (other users can write to it")
+    cache.chmod(0o700)
+    assert asked(package, cache) == (NOTHING_COMPILED, "")
 
 
 def test_processes_that_write_at_the_same_time_lose_nothing(package, tmp_path):
