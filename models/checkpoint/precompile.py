@@ -188,7 +188,7 @@ def precompile_levels(names: Sequence[str] | None, folder: Path | None) -> Itera
         before = _sizes(folder)
         level = {} if name == HOST.name else {"NUMBA_CPU_NAME": name}
         environment = {**os.environ, **level, "NUMBA_CACHE_DIR": str(folder)}  # noqa: TID251 - of the child process
-        command = [sys.executable, "-m", "models.checkpoint.precompile"]
+        command = [sys.executable, "-P", "-m", "models.checkpoint.precompile"]
         done = subprocess.run(command, env=environment, check=False)  # noqa: S603 - constant
         if done.returncode:
             raise LanguageModelError(f"kernels of {name} could not be compiled; the reason is above")

@@ -73,8 +73,8 @@ class CallBatch(ABC, Generic[C, P]):
         Raises:
             Exception: the model failed. All calls are unchanged; call `isolate_failure` before the next slice.
         """
-        selected = self._suspects[:1] or list(self._running)
-        result = self._run({call: self._running[call] for call in selected}, count)
+        suspect = {call: self._running[call] for call in self._suspects[:1]}
+        result = self._run(suspect or self._running, count)
         del self._suspects[:1]
         for call, _ in result.answers:
             del self._running[call]

@@ -153,11 +153,7 @@ def is_urgent(call: ModelCall) -> bool:
     """Return whether a call is short for its model and takes precedence over long calls."""
     if not isinstance(call, Read):
         return not isinstance(call, ScoreChoices)  # these calls have many rows
-    if not merges(call):
-        return call.size <= SHORT_LOOKUP_TOKENS
-    rows, longest = len(call.lengths), int(call.lengths.max(initial=0))
-    # a network reads two short rows as fast as one
-    return call.size <= SHORT_READ_TOKENS or (rows == 2 and longest <= SHORT_READ_TOKENS)
+    return call.size <= (SHORT_READ_TOKENS if merges(call) else SHORT_LOOKUP_TOKENS)
 
 
 def run_single(call: ModelCall) -> Any:

@@ -153,7 +153,7 @@ class DecodeBatch:
         self._left = np.array([slot.left for slot in slots])  # one array [S]: a step is one subtraction
         self._last = np.array([slot.last for slot in slots])
         self._with_tops = [number for number, slot in enumerate(slots) if slot.top]
-        self._wants_tops = np.isin(self._owners, self._with_tops)  # [R]
+        self._wants_tops = np.repeat([bool(slot.top) for slot in slots], counts)  # [R]
 
     @classmethod
     def of(cls, slots: Sequence[DecodeSlot]) -> "DecodeBatch":

@@ -150,7 +150,8 @@ class Engine:
             streams,
         )
         self.scheduler.submit(job)
-        self._wake()
+        # after all callbacks that are ready now, so that their requests share a batch
+        self._loop.call_soon(self._wake)
         return job
 
     def _cancel(self, job: Job) -> None:
@@ -170,6 +171,8 @@ class Engine:
             if not (interactive or bulk):
                 self._turn_began_s = None
                 self._work_arrived.get()
+                while not self._work_arrived.empty():  # the next turn serves all of them
+                    self._work_arrived.get()
         self._turn_began_s = None
         self.scheduler.abort(DrainingError("the service shut down before the request finished"))
         self._flush()

@@ -83,7 +83,7 @@ class PrefixCache(_LruCache[int, tuple[TokenIds, Any]]):
             Number of tokens of the prefix and the state after it, one row; 0 and None without a match.
         """
         self.queries += 1
-        hashes = _prefix_hashes(ids)
+        hashes = _prefix_hashes(ids).tolist()
         for count in range(len(ids), 0, -1):
             key = hashes[count - 1]
             if key in self._entries:
@@ -96,7 +96,7 @@ class PrefixCache(_LruCache[int, tuple[TokenIds, Any]]):
     def put(self, ids: TokenIds, state: Any) -> None:
         """Cache the state after ids [T], one row; T is at least 1."""
         state = materialize(state)
-        self._insert(_prefix_hashes(ids)[-1], (ids.copy(), state), state_bytes(state) + ids.nbytes)
+        self._insert(int(_prefix_hashes(ids)[-1]), (ids.copy(), state), state_bytes(state) + ids.nbytes)
 
 
 def state_bytes(state: Any) -> int:
@@ -111,12 +111,11 @@ def state_bytes(state: Any) -> int:
     return 0
 
 
-def _prefix_hashes(ids: TokenIds) -> list[int]:
+def _prefix_hashes(ids: TokenIds) -> npt.NDArray[np.uint64]:
     """Compute the hash of each prefix of ids [T]: Σ (id + 1) · m^position modulo 2^64, position from 1."""
-    with np.errstate(over="ignore"):
-        powers = np.cumprod(np.full(len(ids), _MULTIPLIER, dtype=np.uint64))
-        sums: npt.NDArray[np.uint64] = np.cumsum((ids.astype(np.uint64) + np.uint64(1)) * powers)
-    return [int(value) for value in sums]
+    powers = np.full(len(ids), _MULTIPLIER, dtype=np.uint64).cumprod()
+    hashes: npt.NDArray[np.uint64] = ((ids.astype(np.uint64) + np.uint64(1)) * powers).cumsum()
+    return hashes
 
 
 class NextTokenEntry(NamedTuple):

@@ -9,13 +9,14 @@ import asyncio
 import inspect
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from types import UnionType
 from typing import Annotated, Any, NamedTuple, TypeVar, get_args
 
 from fastapi import APIRouter, FastAPI, Path, Request
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.responses import Response
@@ -100,6 +101,15 @@ class Endpoint:
     lines: Lines | None
 
 
+class EndpointRoute(APIRoute):
+    """Route that calls a handler without parameters other than the request directly; FastAPI's code takes longer."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the handler itself, or FastAPI's if it has parameters."""
+        takes_request_only = len(inspect.signature(self.endpoint).parameters) == 1
+        return self.endpoint if takes_request_only else super().get_route_handler()
+
+
 class EndpointRouter(APIRouter):
     """Router of endpoints.
 
@@ -108,7 +118,7 @@ class EndpointRouter(APIRouter):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(route_class=EndpointRoute)
         self.endpoints: list[Endpoint] = []
 
     def endpoint(

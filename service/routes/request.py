@@ -298,7 +298,7 @@ async def run_request(
         inline: true to run the work immediately on the event loop instead.
     """
 
-    def written() -> Work[Any, bytes]:
+    def written() -> "Work[Any, bytes]":  # quoted: evaluated for each request otherwise
         reply = write((yield from work))
         if isinstance(reply, bytes):
             return reply

@@ -15,7 +15,6 @@ from models.calls import Read
 from models.language_model import STATE, LanguageModel, pad_sequences
 from models.vocabulary import BOS
 from service.engine.batching import concatenate_states, materialize
-from service.engine.constants import SHORT_READ_TOKENS
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.engine.prefix_cache import PrefixCache
@@ -58,18 +57,10 @@ def _prefill_cached(
         count = int(bos)
         state = model.initial_state(1) if bos else model.empty_state(1)
     word = count + _last_word_start(loaded, ids[count:])
-    # a network reads two rows of a few tokens as fast as one, so one call computes both states
-    if count < word and len(ids) - count <= SHORT_READ_TOKENS:
-        tokens, lengths = np.tile(ids[count:], (2, 1)), np.array([word, len(ids)]) - count
-        after = (yield from Read(model, state.select(np.zeros(2, np.int64)), tokens, lengths, STATE)).state
-        cache.put(ids[:word], after.select(np.zeros(1, np.int64)))
-        state = materialize(after.select(np.ones(1, np.int64)))
-        cache.put(ids, state)
-        return state
     for end in (word, len(ids)):
         if end > count:
             result = yield from Read(model, state, ids[None, count:end], np.array([end - count]), STATE)
-            state = result.state
+            state = materialize(result.state)
             cache.put(ids[:end], state)
             count = end
     return state

@@ -277,7 +277,7 @@ def _num_bytes(loaded: LoadedModel, item: ScoreItem, ids: TokenIds) -> int:
     if isinstance(item.given, str):
         return len(item.given.encode())
     spelled = loaded.tokenizer.token_bytes
-    size = sum(len(spelled[token]) for token in ids)
+    size = sum(len(spelled[token]) for token in ids.tolist())
     first = spelled[item.given[0]]
     own_space = loaded.tokenizer.leading_space and not item.context and first.startswith(b" ")
     return size - own_space

@@ -169,9 +169,9 @@ def test_what_a_call_keeps_of_its_own_texts_keeps_no_others_alive():
 
 @pytest.mark.parametrize(
     ("lengths", "urgent"),
-    [([8], True), ([9], False), ([5, 8], True), ([5, 9], False), ([1] * 8, True), ([8, 8, 8], False)],
+    [([8], True), ([9], False), ([3, 5], True), ([5, 8], False), ([1] * 8, True), ([8, 8, 8], False)],
 )
-def test_one_short_text_is_urgent_and_two_are(lengths, urgent):
+def test_a_read_of_few_tokens_is_urgent(lengths, urgent):
     tokens = np.zeros((len(lengths), max(lengths)), np.int64)
     call = Read(Letters(), Numbers(np.zeros(len(lengths))), tokens, np.array(lengths), STATE)
     assert is_urgent(call) == urgent
