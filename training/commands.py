@@ -4,17 +4,16 @@ In distributed training, all processes first compare their command lines and tra
 """
 
 import contextlib
-import functools
+import importlib
 import json
+import os
 import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, TypeVar
-
-import torch
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from models.checkpoint.load import NGRAM_FAMILY, Checkpoint, load_checkpoint
 from models.checkpoint.manifest import check_name
@@ -24,7 +23,6 @@ from models.checkpoint.registry import Address, open_registry
 from models.checkpoint.registry_interface import Registry
 from models.errors import InvalidInputError
 from models.files import atomic_writer
-from models.neural.network import resolve_device
 from training.console import console_progress
 from training.corpus import read_corpus, read_lines
 from training.evaluation.autocomplete import DEFAULT_WORDS, autocomplete_figures
@@ -38,8 +36,7 @@ from training.evaluation.published import (
 )
 from training.mixture import mixture_tokenizer, network_recipes, train_mixture
 from training.model_card import overlap_notes
-from training.neural.distributed import Processes, Terminated, exit_on_sigterm, join_processes
-from training.neural.resume import own_version, text_hash
+from training.neural.distributed import Terminated, exit_on_sigterm
 from training.overlap import overlap_with_files, overlaps
 from training.progress import SILENT, Progress
 from training.publish import RunContext, publish, published_result
@@ -58,6 +55,9 @@ from training.single_model import (
 )
 from training.texts import encode_texts, read_default_corpus, read_fitting_text, read_texts
 from training.tokenizer import encode_corpus, learn_tokenizer
+
+if TYPE_CHECKING:
+    from training.neural.distributed import Processes
 
 T = TypeVar("T")
 
@@ -80,6 +80,10 @@ def check_same_command(
         InvalidInputError: the commands differ; the message names the processes, the setting and both values.
         ProcessLostError: another process was lost.
     """
+    import torch
+
+    from training.neural.resume import own_version
+
     facts = {
         "the program's version": own_version(),
         "--device": torch.device(device).type,
@@ -102,6 +106,9 @@ def check_same_text(run: RunContext) -> None:
         InvalidInputError: the texts differ; the message names the processes, the text and both hashes.
         ProcessLostError: another process was lost.
     """
+    from training.neural.distributed import Processes
+    from training.neural.resume import text_hash
+
     if Processes.current().count == 1:
         return
     hashes = {
@@ -140,6 +147,8 @@ def check_agreement(facts_by_rank: Sequence[Mapping[str, Any]], *, shown: int = 
 
 def _gather_facts(facts: Mapping[str, Any], **more: str) -> list[dict[str, Any]]:
     """Gather the facts and host name of every process, by rank."""
+    from training.neural.distributed import Processes
+
     own = {"machine": socket.gethostname(), "facts": facts, **more}
     return [json.loads(text) for text in Processes.current().gather_texts(json.dumps(own))]
 
@@ -198,28 +207,31 @@ def run_train(
         return _train_out_of_core(recipe_name, recipe, files, (store, name), scale)
     title = Path(recipe_name).stem
     networks = network_recipes(title, recipe)  # rejects invalid parts before the text is read
-    with exit_on_sigterm(), join_processes(resolve_device(device)) as resolved:
-        is_leader = Processes.current().is_leader
+    with exit_on_sigterm(), _joined(device, trains_network=bool(networks)) as (resolved, processes):
+        is_leader = processes is None or processes.is_leader
         store = open_registry(registry, create=True)
         runs = ResumableRuns(store.work_folder, name, resume=resume)
         if is_leader:
             _compile_kernels(recipe, networks)
         with (
-            _resume_hint(runs.resume_hint),
+            _resume_hint(runs.resume_hint, processes),
             runs.locked() if networks and is_leader else contextlib.nullcontext(),
         ):
-            runs.notes += check_same_command(recipe, networks, device=str(resolved), resume=resume)
+            if processes is not None:
+                runs.notes += check_same_command(recipe, networks, device=resolved, resume=resume)
             progress = console_progress() if is_leader else SILENT
-            published, run = _prepare(recipe, store, files, device=str(resolved), progress=progress)
-            check_same_text(run)
-            inputs = TrainingInputs(run.tokenizer, run.encoded, str(resolved), progress, runs)
+            published, run = _prepare(recipe, store, files, device=resolved, progress=progress)
+            if processes is not None:
+                check_same_text(run)
+            inputs = TrainingInputs(run.tokenizer, run.encoded, resolved, progress, runs)
             if not is_leader:
                 for part_title, part in networks.items():
                     texts = in_model_direction(run.encoded, part)
                     fit_network(part_title, part, inputs._replace(texts=texts))
                 return {}
             held_out = {"valid": run.texts.valid if valid else None, "test": run.texts.test if test else None}
-            overlap = _in_background(functools.partial(overlaps, held_out, run.texts.train))
+            overlap = _in_background(overlaps, held_out, run.texts.train)
+            _in_background(importlib.import_module, "matplotlib.figure")  # slow to import; for the model card
             if recipe.family == "mixture":
                 trained = train_mixture(title, recipe, inputs, published)
             else:
@@ -238,17 +250,36 @@ def _compile_kernels(recipe: Recipe, networks: Mapping[str, Recipe]) -> None:
 
 
 @contextlib.contextmanager
-def _resume_hint(hint: Callable[[], str]) -> Iterator[None]:
+def _joined(device: str, *, trains_network: bool) -> "Iterator[tuple[str, Processes | None]]":
+    """Join the processes that torchrun started, and leave them at the end.
+
+    Without torchrun, n-grams are estimated on the CPU without torch, whose import takes a second.
+
+    Yields:
+        The compute device, and the processes; None without torch.
+    """
+    if device == "cpu" and not trains_network and "TORCHELASTIC_RUN_ID" not in os.environ:  # noqa: TID251 - of torchrun
+        yield device, None
+        return
+    from models.neural.network import resolve_device
+    from training.neural.distributed import Processes, join_processes
+
+    with join_processes(resolve_device(device)) as resolved:
+        yield str(resolved), Processes.current()
+
+
+@contextlib.contextmanager
+def _resume_hint(hint: Callable[[], str], processes: "Processes | None") -> Iterator[None]:
     """Print instructions for resuming if SIGTERM ends the command."""
     try:
         with exit_on_sigterm():
             yield
     except Terminated as ended:
-        processes = Processes.current()
-        instruction = hint() if processes.is_leader else "process 0 reports the saved state"
+        is_leader = processes is None or processes.is_leader
+        instruction = hint() if is_leader else "process 0 reports the saved state"
         if ended.unsaved:
             instruction = f"{ended.unsaved}; {instruction}"
-        subject = "" if processes.count == 1 else f"process {processes.rank} was "
+        subject = "" if processes is None or processes.count == 1 else f"process {processes.rank} was "
         sys.stderr.write(f"gramophone: {subject}ended by SIGTERM; {instruction}\n")
         raise
 
@@ -270,15 +301,15 @@ def _prepare(
     return published, RunContext(tokenizer, texts, encode_texts(tokenizer, texts, progress=progress))
 
 
-def _in_background(work: Callable[[], T]) -> Future[T]:
-    """Start work in a thread that an interrupted command does not wait for."""
+def _in_background(function: Callable[..., T], *arguments: object) -> Future[T]:
+    """Call a function in a thread that an interrupted command does not wait for; an error is printed."""
     future: Future[T] = Future()
 
     def run() -> None:
         try:
-            future.set_result(work())
-        except BaseException as error:  # noqa: BLE001 - raised again by `result`
-            future.set_exception(error)
+            future.set_result(function(*arguments))
+        finally:
+            future.cancel()  # without a result
 
     threading.Thread(target=run, daemon=True).start()
     return future
@@ -293,8 +324,12 @@ def _train_out_of_core(
 ) -> dict[str, Any]:
     """Estimate n-grams by the relational plan and publish, in rank 0 only; remove the stages on success."""
     hint = "the same command continues after the last finished stage"
-    with exit_on_sigterm(), join_processes(resolve_device("cpu")), _resume_hint(lambda: hint):
-        if not Processes.current().is_leader:
+    with (
+        exit_on_sigterm(),
+        _joined("cpu", trains_network=False) as (_, processes),
+        _resume_hint(lambda: hint, processes),
+    ):
+        if processes is not None and not processes.is_leader:
             return {}
         check_relational(recipe, options.engine, name=recipe_name)
         require_engine(options.engine)

@@ -133,16 +133,16 @@ def read_sentences(
         FormatError: see `read_corpus`.
     """
     lines = read_lines(path, digest=digest, progress=progress)
+    sentences: Iterator[str]
     if unit == "line":
-        sentences = (text for line in lines if (text := line.strip()))
+        sentences = filter(None, map(str.strip, lines))
     else:
         sentences = (s for block in paragraphs(lines) for s in split_sentences(block))
-    is_empty = True
-    for sentence in sentences:
-        is_empty = False
-        yield sentence
-    if is_empty:
+    first = next(sentences, None)
+    if first is None:
         raise FormatError(path, "contains no sentence", hint="give a text file with at least one line")
+    yield first
+    yield from sentences
 
 
 def read_lines(

@@ -19,21 +19,25 @@ WARN_SHARE = 0.01
 
 
 class OverlapCounter:
-    """Counter of held-out sentences that occur in a training text, which is added in parts."""
+    """Counter of held-out sentences that occur in a training text, which is added in parts.
+
+    Attributes:
+        counts: count of each compared held-out sentence, normalised.
+    """
 
     def __init__(self, held_out: Iterable[str]) -> None:
-        self._counts = Counter(
+        self.counts = Counter(
             sentence for sentence in map(_normalised, held_out) if sentence.count(" ") >= MIN_WORDS - 1
         )
         self._seen: set[str] = set()
 
     def add(self, sentences: Iterable[str]) -> None:
         """Add sentences of the training text."""
-        self._seen.update(filter(self._counts.__contains__, map(_normalised, sentences)))
+        self._seen.update(filter(self.counts.__contains__, map(_normalised, sentences)))
 
     def facts(self) -> dict[str, Any]:
         """Return `total`, `seen` and `share` of the `sentences` so far; `share` is None without sentences."""
-        total, seen = self._counts.total(), sum(self._counts[sentence] for sentence in self._seen)
+        total, seen = self.counts.total(), sum(self.counts[sentence] for sentence in self._seen)
         return {"sentences": {"total": total, "seen": seen, "share": seen / total if total else None}}
 
 
@@ -43,10 +47,15 @@ def _normalised(sentence: str) -> str:
 
 def overlaps(held_out: Mapping[str, Corpus | None], training: Corpus) -> dict[str, dict[str, Any]]:
     """Return the overlap facts of the texts by name; missing texts are omitted, all if nothing is trained."""
+    if not len(training.sentences):
+        return {}
     counters = {name: OverlapCounter(text.sentences) for name, text in held_out.items() if text is not None}
-    for counter in counters.values():
-        counter.add(training.sentences)
-    return {name: counter.facts() for name, counter in counters.items() if len(training.sentences)}
+    compared: set[str] = set().union(*(counter.counts for counter in counters.values()))
+    if compared:  # one pass over the training text for all held-out texts
+        shared = compared.intersection(map(_normalised, training.sentences))
+        for counter in counters.values():
+            counter.add(shared)
+    return {name: counter.facts() for name, counter in counters.items()}
 
 
 def overlap_with_files(

@@ -1,9 +1,11 @@
 """Learn a tokenizer from text, and encode a corpus with it."""
 
 import io
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import chain, islice
 from typing import Literal
 
@@ -12,6 +14,7 @@ import sentencepiece
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from models.errors import InvalidInputError
+from models.kernels.threads import run_parts
 from models.tokenizers import (
     CharacterTokenizer,
     SentencePieceTokenizer,
@@ -20,7 +23,7 @@ from models.tokenizers import (
     WordTokenizer,
 )
 from models.vocabulary import CONTROL_TOKENS, UNK, Vocabulary
-from models.word_index import WordCounter, measure_text
+from models.word_index import TextSize, WordCounter, measure_text
 from training.corpus import EncodedCorpus, Sentences
 from training.progress import SILENT, Progress
 
@@ -100,9 +103,9 @@ def encode_corpus(
     """Encode every sentence, and count the words and bytes of the original text."""
     progress.start("tokenising", len(sentences))
     blocks: list[EncodedCorpus] = []
-    for batch in batches(sentences):
-        blocks.append(encode_block(tokenizer, batch))
-        progress.advance(len(batch))
+    for group in _groups_of_batches(sentences):
+        blocks += run_parts(partial(encode_block, tokenizer), group)
+        progress.advance(sum(map(len, group)))
     progress.finish()
     lengths = [np.diff(block.offsets) for block in blocks]
     return EncodedCorpus(
@@ -116,7 +119,10 @@ def encode_corpus(
 def encode_block(tokenizer: Tokenizer, block: list[str]) -> EncodedCorpus:
     """Encode a batch of sentences in one call."""
     ids, offsets = tokenizer.encode_ragged(block)
-    size = measure_text(block)
+    if isinstance(tokenizer, WordTokenizer) and tokenizer.pattern is None:  # the tokens are the words
+        size = TextSize(len(ids), len("".join(block).encode("utf-8", "surrogatepass")))
+    else:
+        size = measure_text(block)
     return EncodedCorpus(ids.copy(), offsets, size.num_words, size.num_bytes)  # ids may be a view
 
 
@@ -127,24 +133,35 @@ def batches(sentences: Iterable[str]) -> Iterator[list[str]]:
         yield batch
 
 
+def _groups_of_batches(sentences: Iterable[str]) -> Iterator[list[list[str]]]:
+    """Yield groups of batches, one batch per core; compiled tokenizers release the interpreter lock."""
+    rest = batches(sentences)
+    while group := list(islice(rest, os.cpu_count() or 1)):
+        yield group
+
+
 def _count_tokens(settings: TokenizerSettings, sentences: Sentences, progress: Progress) -> Mapping[str, int]:
-    """Count characters or words; words without a pattern take one compiled pass."""
+    """Count characters or words; words without a pattern take one compiled pass, on all cores."""
     split: Callable[[str], Iterable[str]] | None = None
     if settings.kind == "char":
         split = str
     elif settings.pattern is not None:
         split = WordSplitter(settings.pattern, lowercase=settings.lowercase)
     counts: Counter[str] = Counter()
-    words = WordCounter()
+    counters: list[WordCounter] = []
     progress.start(f"counting {'characters' if settings.kind == 'char' else 'words'}", len(sentences))
-    for batch in batches(sentences):
+    for group in _groups_of_batches(sentences):
         if split is not None:
-            counts.update(chain.from_iterable(map(split, batch)))
+            counts.update(chain.from_iterable(map(split, chain.from_iterable(group))))
         else:
-            words.add([s.lower() for s in batch] if settings.lowercase else batch)
-        progress.advance(len(batch))
+            counters += [WordCounter() for _ in group[len(counters) :]]
+            lines = [[s.lower() for s in batch] if settings.lowercase else batch for batch in group]
+            run_parts(lambda part: part[0].add(part[1]), list(zip(counters, lines, strict=False)))
+        progress.advance(sum(map(len, group)))
     progress.finish()
-    return words.counts() if split is None else counts
+    for counter in counters:
+        counts.update(counter.counts())
+    return counts
 
 
 def _most_frequent(counts: Mapping[str, int], settings: TokenizerSettings) -> list[str]:

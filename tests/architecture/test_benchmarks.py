@@ -4,7 +4,15 @@ import argparse
 import importlib
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+
+from models.language_model import pad_sequences, score_sequences
+from models.neural.config import NetworkConfig
+from models.neural.model import NeuralModel
+from models.neural.network import Network
+from models.vocabulary import Vocabulary
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 NAMES = sorted(path.stem for path in FOLDER.glob("bench_*.py"))
@@ -97,3 +105,19 @@ def test_what_is_left_out_is_told_and_no_failure(run):
     assert "it takes hours: make bench LONG=1 ONLY=bench_e" in rows["bench_e"]
     _, rows, _ = run("--long", "--only", "bench_e")
     assert rows["bench_e"].endswith("the last line (left out: LitServe)")
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("float32", 1e-4), ("int8", 0.1)])
+def test_peers_compute_our_network(driver, precision, tolerance):
+    torch.manual_seed(0)
+    network = Network(NetworkConfig(layers=2, embedding_size=32, hidden_size=32), 50)
+    torch.nn.init.normal_(network.output.weight)  # far from uniform
+    tensors = {name: tensor.detach() for name, tensor in network.state_dict().items()}
+    peer = importlib.import_module("peers.network").TorchNetwork(tensors, precision)
+    ours, texts = NeuralModel(network, Vocabulary([f"w{i}" for i in range(47)])), [[7, 9, 30, 4], [12, 40]]
+    expected = score_sequences(ours, ours.initial_state(2), *pad_sequences(texts))
+    np.testing.assert_allclose(peer.score(texts), expected.sum(axis=1), atol=tolerance)
+    together = peer.generate(texts, 5, [1, 2])
+    assert [len(set(ids) & {0, 1, 2}) for ids in together] == [0, 0]
+    if precision == "float32":
+        assert together == [peer.generate([text], 5, [seed])[0] for seed, text in enumerate(texts, 1)]

@@ -1,65 +1,70 @@
-"""Speed of int8 inference on a CPU, beside our float32 and a bare torch loop of the same shape.
+"""Speed of an LSTM on a CPU in int8 and float32: ours, torch's and ONNX Runtime's.
 
-    python tests/benchmarks/bench_int8.py [--layers 2] [--hidden-size 512] [--vocab-size 16000]
+    python tests/benchmarks/bench_int8.py [--layers 2] [--hidden-size 512] [--vocab-size 16000] [--threads 1]
 
-Figures are medians of alternating stretches, with their ratios; on a shared machine only the ratios
-are meaningful. Float32 computes in `--threads` threads, int8 in one. Nothing is written.
+The peers' int8 is their dynamic quantisation. Figures are medians of alternating stretches, with ratios to ours of the
+same precision; on a shared machine only the ratios are meaningful. ONNX Runtime is installed on first use, into a
+folder inside this environment, and omitted if that fails. Nothing else is written outside a temporary folder.
 """
 
 import argparse
 import statistics
+import tempfile
 import time
+from pathlib import Path
 
 import numpy as np
 import torch
+from peers.network import OnnxNetwork, TorchNetwork
+from peers.setup import PRECISIONS, import_onnx_from_peers
 from torch import nn
 
 from models.language_model import pad_sequences, score_sequences
 from models.neural.config import NetworkConfig
-from models.neural.model import Int8Model, NeuralModel
+from models.neural.int8.matrix import Parameters
+from models.neural.int8.model import Int8Model
+from models.neural.int8.output import multiply, to_int8_rows
+from models.neural.model import NeuralModel
 from models.neural.network import Network
+from models.neural.sequences import THREADS
+from models.tensor_files import PackedWeightCache
 from models.vocabulary import Vocabulary
 
+OURS = "Gramophone"
 STRETCH = 5
-"""Consecutive runs of a model: after the first, the CPU caches hold its own data."""
-
-
-class Bare:
-    """Bare nn.Embedding, nn.LSTM and a tied softmax."""
-
-    def __init__(self, network):
-        config = network.config
-        self.embedding = network.embedding.weight.detach()
-        self.recurrent = nn.LSTM(config.embedding_size, config.hidden_size, config.layers)
-        self.bias = torch.zeros(len(self.embedding))
-        self.hidden = None
-
-    @torch.inference_mode()
-    def __call__(self, tokens, hidden):
-        outputs, hidden = self.recurrent(self.embedding[tokens], hidden)
-        return torch.log_softmax(outputs @ self.embedding.T + self.bias, dim=-1), hidden
+"""Consecutive runs of a rival: after the first, the CPU caches hold its own data."""
+SENTENCE_TOKENS = 20
 
 
 def compare(title, rivals, repeats):
-    """Run the rivals in turn; print each median and the speed-up of the last rival."""
-    times = {name: [] for name in rivals}
+    """Run the rivals, by name and precision, in turn; print each median, and who is fastest at each precision."""
+    times = {rival: [] for rival in rivals}
     for turn in range(repeats + 2):
-        for name, work in rivals.items():
+        for rival, work in rivals.items():
             started = time.perf_counter()
             for _ in range(STRETCH):
                 work()
             if turn >= 2:
-                times[name].append((time.perf_counter() - started) / STRETCH)
-    medians = {name: statistics.median(values) for name, values in times.items()}
-    *others, ours = medians
-    figures = "   ".join(
-        f"{name} {medians[name] * 1e6:9,.0f} µs ({medians[name] / medians[ours]:5.1f} x)" for name in others
-    )
-    print(f"{title:28s} int8 {medians[ours] * 1e6:9,.0f} µs   {figures}")
+                times[rival].append((time.perf_counter() - started) / STRETCH)
+    medians = {rival: statistics.median(values) for rival, values in times.items()}
+    print(f"\n{title}")
+    for (name, precision), seconds in medians.items():
+        ratio = seconds / medians[OURS, precision]
+        print(f"  {name:15}{precision:8}{seconds * 1e6:11,.0f} µs   {ratio:5.2f} x ours")
+    for precision in dict.fromkeys(precision for _, precision in medians):
+        ours = medians[OURS, precision]
+        best = min(
+            (rival for rival in medians if rival[1] == precision and rival[0] != OURS), key=medians.get
+        )
+        verdict = f"{OURS} is fastest, {best[0]}" if ours < medians[best] else f"{best[0]} wins, it"
+        print(
+            f"{title}, {precision}: {verdict} takes {medians[best] / ours:.2f} x our {ours * 1e6:,.0f} µs",
+            flush=True,
+        )
 
 
 def stepper(model, batch):
-    """Return a function that advances the model by one step and returns the distribution."""
+    """Return a function that advances our model by one step and returns the distribution."""
     random = np.random.default_rng(0)
     state = model.initial_state(batch)
 
@@ -71,33 +76,61 @@ def stepper(model, batch):
     return step
 
 
-def bare_stepper(bare, batch):
+def peer_stepper(network, batch, vocab_size):
     random = np.random.default_rng(0)
     hidden = None
 
+    @torch.inference_mode()
     def step():
         nonlocal hidden
-        log_probs, hidden = bare(
-            torch.as_tensor(random.integers(3, len(bare.embedding), batch))[None], hidden
-        )
-        return log_probs
+        ids = torch.from_numpy(random.integers(3, vocab_size, (1, batch)))
+        outputs, hidden = network.read(ids, hidden=hidden)
+        return network.logits(outputs[0]).log_softmax(-1)
 
     return step
 
 
-def compare_scoring(model, quantized, bare, count):
-    """Compare scoring of sentences of 20 tokens."""
-    tokens, lengths = pad_sequences(np.random.default_rng(0).integers(3, len(model.vocabulary), (count, 20)))
-    ids = torch.as_tensor(tokens.T.copy())
-    compare(
-        f"{count} sentences of 20 tokens",
-        {
-            "bare": lambda: bare(ids, None)[0].gather(-1, ids[..., None]),
-            "float32": lambda: score_sequences(model, model.initial_state(count), tokens, lengths),
-            "int8": lambda: score_sequences(quantized, quantized.initial_state(count), tokens, lengths),
-        },
-        repeats=3,
+def compare_scoring(models, networks, count, vocab_size):
+    """Compare scoring of sentences."""
+    texts = np.random.default_rng(0).integers(3, vocab_size, (count, SENTENCE_TOKENS))
+    tokens, lengths = pad_sequences(texts)
+
+    def scorer(model):
+        return lambda: score_sequences(model, model.initial_state(count), tokens, lengths)
+
+    rivals = {(OURS, precision): scorer(model) for precision, model in models.items()}
+    rivals |= {rival: lambda network=network: network.score(texts) for rival, network in networks.items()}
+    compare(f"{count} sentences of {SENTENCE_TOKENS} tokens", rivals, repeats=3)
+
+
+def compare_products(network, networks, batch, repeats):
+    """Compare int8 products with the output matrix; `_int_mm` alone neither quantises vectors nor returns floats."""
+    vectors = torch.randn(batch, network.feature_size)
+    linear = nn.Linear(network.feature_size, network.vocab_size)
+    parameters = {name: tensor.numpy() for name, tensor in linear.state_dict().items()}
+    layer = Parameters(parameters, PackedWeightCache()).linear("weight", parameters["bias"])
+    integers, weights = (
+        torch.randint(-127, 128, shape, dtype=torch.int8) for shape in (vectors.shape, linear.weight.shape)
     )
+    rivals = {(OURS, "int8"): lambda: multiply(layer, to_int8_rows(vectors.numpy()))}
+    for rival, peer in networks.items():
+        if "int8" in rival:
+            rivals[rival] = torch.inference_mode()(lambda peer=peer: peer.logits(vectors))
+    rivals["torch._int_mm", "int8"] = lambda: torch._int_mm(integers, weights.T)
+    compare(f"output matrix, {batch} rows", rivals, repeats)
+
+
+def peer_networks(network, threads, folder):
+    """Return the peers' networks by runtime and precision."""
+    tensors = {name: tensor.detach() for name, tensor in network.state_dict().items()}
+    networks = {("torch", precision): TorchNetwork(tensors, precision) for precision in PRECISIONS}
+    if import_onnx_from_peers():
+        from peers.onnx_export import write_models
+
+        write_models(tensors, folder)
+        for precision in PRECISIONS:
+            networks["onnxruntime", precision] = OnnxNetwork(folder / precision, threads)
+    return networks
 
 
 def main():
@@ -108,25 +141,20 @@ def main():
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    size = options.hidden_size
-    vocabulary = Vocabulary([f"w{i}" for i in range(options.vocab_size - 3)])
-    network = Network(
-        NetworkConfig(layers=options.layers, embedding_size=size, hidden_size=size), options.vocab_size
-    )
-    model, quantized = NeuralModel(network, vocabulary), Int8Model(network, vocabulary)
-    bare = Bare(network)
+    THREADS.limit = options.threads
+    size, vocab_size = options.hidden_size, options.vocab_size
+    vocabulary = Vocabulary([f"w{i}" for i in range(vocab_size - 3)])
+    network = Network(NetworkConfig(layers=options.layers, embedding_size=size, hidden_size=size), vocab_size)
+    models = {"float32": NeuralModel(network, vocabulary), "int8": Int8Model(network.weights(), vocabulary)}
+    with tempfile.TemporaryDirectory() as folder:
+        networks = peer_networks(network, options.threads, Path(folder))
     for batch, repeats in ((1, 30), (16, 10), (64, 5)):
-        compare(
-            f"step of {batch} rows",
-            {
-                "bare": bare_stepper(bare, batch),
-                "float32": stepper(model, batch),
-                "int8": stepper(quantized, batch),
-            },
-            repeats,
-        )
+        rivals = {(OURS, precision): stepper(model, batch) for precision, model in models.items()}
+        rivals |= {rival: peer_stepper(one, batch, vocab_size) for rival, one in networks.items()}
+        compare(f"step of {batch} rows", rivals, repeats)
+        compare_products(network, networks, batch, repeats)
     for count in (1, 16, 128):
-        compare_scoring(model, quantized, bare, count)
+        compare_scoring(models, networks, count, vocab_size)
 
 
 if __name__ == "__main__":

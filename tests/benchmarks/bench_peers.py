@@ -1,15 +1,16 @@
-"""The service beside LitServe with batching and a plain FastAPI handler: the same LSTM, requests and replies.
+"""The service beside LitServe with batching and plain FastAPI handlers: the same LSTM, requests and replies.
 
-    python tests/benchmarks/bench_peers.py [--seconds 2] [--rounds 3] [--clients 1 4 16 32 64] [--tune 3] [--workers 2]
+    python tests/benchmarks/bench_peers.py [--seconds 2] [--rounds 3] [--clients 1 32] [--tune 3] [--workers 2]
 
-The model is random (2 x 512, tied, V = 16k); the peers compute it in float32 with nn.LSTM, in batches where they
-batch. Closed loops measure the peak; open loops (Poisson) then run at half of the better peer's peak. Servers and
-clients share the machine. One server is loaded at a time and the others are stopped (SIGSTOP), because LitServe polls
-when idle; servers take turns within every round, so other load on the machine affects all equally. Read the ratios.
+The model is random (2 x 512, tied, V = 16k). Each peer computes it by torch and by ONNX Runtime, in float32 and in
+their dynamic int8; compare rows of the same precision. Closed loops measure the peak; open loops (Poisson) then run at
+half of the peak of the best peer of a precision. Servers and clients share the machine. One server is loaded at a time
+and the others are stopped (SIGSTOP), because LitServe polls when idle; servers take turns within every round, so other
+load on the machine affects all equally. Read the ratios.
 
-LitServe is installed on first use, into a folder inside this environment, and omitted if that fails. `--tune` tries the
-sensible settings of each peer, for some seconds each, and continues with the fastest. Nothing else is written outside
-a temporary folder.
+LitServe and ONNX Runtime are installed on first use, into a folder inside this environment, and omitted if that fails.
+`--tune` tries the sensible settings of each peer at each number of clients, for some seconds each, and continues with
+the fastest; without it the settings are the usual ones. Nothing else is written outside a temporary folder.
 """
 
 import argparse
@@ -22,68 +23,104 @@ import sys
 import tempfile
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
-from bench_engine import publish
+import torch
+from peers.settings import choices
 from peers.setup import (
-    BUSY,
-    CHOSEN,
-    FASTAPI,
     GENERATE,
-    LITSERVE,
+    GRAMOPHONE,
     NEW_TOKENS,
     OURS,
-    PEERS,
     SCORE,
-    VARIANTS,
     VOCAB_SIZE,
-    fastapi_command,
-    litserve_command,
-    litserve_python,
+    available_peers,
+    peer_command,
     running,
 )
+from safetensors.torch import load_file
 
 from models.checkpoint.registry import LocalRegistry
+from models.checkpoint.write import CheckpointDescription, write_checkpoint
+from models.neural.config import NetworkConfig
+from models.neural.model import NeuralModel
+from models.neural.network import Network
+from models.tokenizers import WordTokenizer
+from models.vocabulary import Vocabulary
 from service.bench.connection import Connection
 from service.bench.driver import run_load
 from service.bench.plan import ClosedLoop, LoadSettings, OpenLoop
 from service.bench.results import summarise_load
 
 TOLERANCE = 1e-4
-"""Maximum difference in nats between a peer's score and ours in float32."""
+"""Maximum difference in nats between a peer's score of a text and ours, in float32."""
+NONSENSE = 0.1
+"""Mean difference in nats per token from float32 above which an int8 model does not compute the network."""
+SAME_DRAWS = 0.9
+"""Minimum share of equal tokens that float32 peers draw with equal seeds; rounding may change a draw."""
+CHECKED_TEXTS = 4
+TUNING_ROUNDS = 2
 WARMUP_S = 0.5
-REQUESTS_PER_S = 1500
+REQUESTS_PER_S = 3000
 """More than any server answers: no request is repeated, so our caches give no advantage."""
 FEWEST = 120
 """Mean number of requests of an open loop for a 99th percentile; below 100 requests the maximum replaces it."""
 
 
-def load(server, name, workload, loop, seconds, random):
+def publish(root):
+    """Publish a random LSTM as `m`; its scores vary by half a nat, so that a wrong computation is noticed."""
+    torch.manual_seed(0)
+    network = Network(NetworkConfig(cell="lstm", layers=2, embedding_size=512, hidden_size=512), VOCAB_SIZE)
+    network.embedding.weight.data *= 10
+    vocabulary = Vocabulary([f"w{i}" for i in range(VOCAB_SIZE - 3)])
+    model = NeuralModel(network, vocabulary)
+    about = CheckpointDescription("2026-01-01T00:00:00+00:00", {}, {}, [[3, 4]], {})
+    version = LocalRegistry(root, create=True).publish(
+        "m", lambda folder: write_checkpoint(folder, model, WordTokenizer(vocabulary), about)
+    )
+    return version.path
+
+
+def load(server, workload, loop, seconds, random):
     """Load one server for some seconds while the others are stopped; return the summary."""
-    requests = workload.requests(name, int(REQUESTS_PER_S * (seconds + WARMUP_S)), random)
+    requests = workload.requests(server.contestant, int(REQUESTS_PER_S * (seconds + WARMUP_S)), random)
     with server.turn() as target:
         recording = run_load(target, requests, loop, LoadSettings(duration_s=seconds, warmup_s=WARMUP_S))
     summary = summarise_load(recording)
     if summary.errors or not summary.valid:
-        print(f"  {name}, {loop}: {summary.errors or summary.invalid_because}", flush=True)
+        print(f"  {server.contestant}, {loop}: {summary.errors or summary.invalid_because}", flush=True)
     return summary
 
 
 def check_same_work(servers, workload):
-    """Send all servers the same requests and compare the replies; print the differences from float32."""
+    """Send all servers the same requests, compare the replies, and print the differences from our float32."""
+    texts = np.random.default_rng(1).integers(3, VOCAB_SIZE, (CHECKED_TEXTS, workload.num_ids)).tolist()
+    texts = [ids[:length] for ids in texts for length in range(1, workload.num_ids + 1)]
     answers = {}
-    for name, server in servers.items():
-        requests = workload.requests(name, 16, np.random.default_rng(1))
+    for contestant, server in servers.items():
+        requests = workload.requests_for(contestant, texts)
         with server.turn() as target:
-            answers[name] = [workload.answer(name, body) for body in asyncio.run(replies(target, requests))]
+            bodies = asyncio.run(replies(target, requests))
+        answers[contestant] = [workload.answer(contestant, body) for body in bodies]
     if workload is GENERATE:
         assert all(len(ids) == NEW_TOKENS for rows in answers.values() for ids in rows)
+        exact, *others = (rows for one, rows in answers.items() if one.is_peer and one.precision == "float32")
+        assert all(np.equal(exact, rows).mean() > SAME_DRAWS for rows in others), (
+            "peers draw different tokens"
+        )
         return
-    reference = np.array(answers[OURS["float32"]])
-    away = {name: np.abs(np.array(scores) - reference).max() for name, scores in answers.items()}
-    assert all(away[name] <= TOLERANCE for name in away.keys() & PEERS), away
-    print("largest difference of a score from ours in float32, in nats:")
-    print("   ".join(f"{name} {nats:.1e}" for name, nats in away.items()), flush=True)
+    sums = {one: np.reshape(answer, (CHECKED_TEXTS, -1)) for one, answer in answers.items()}
+    tokens = {one: np.diff(rows, prepend=0) for one, rows in sums.items()}
+    exact = OURS["float32"]
+    print(
+        f"\nfrom our float32, over {tokens[exact].size} tokens: mean difference in nats, change of the perplexity"
+    )
+    for one, scores in tokens.items():
+        away, perplexity = np.abs(scores - tokens[exact]).mean(), np.expm1((tokens[exact] - scores).mean())
+        print(f"{one} {away:.1e}   {perplexity:+.4%}", flush=True)
+        assert away <= NONSENSE, f"{one} computes another network"
+        assert one.precision == "int8" or np.abs(sums[one] - sums[exact]).max() <= TOLERANCE, one
 
 
 async def replies(target, requests):
@@ -94,83 +131,115 @@ async def replies(target, requests):
     return bodies
 
 
-def peaks(servers, workload, given, random):
-    """Print requests per second by number of clients; return each server's best median."""
-    rates = {(name, clients): [] for name in servers for clients in given.clients}
-    for _, clients, name in itertools.product(range(given.rounds), given.clients, servers):
-        loop = ClosedLoop(clients=clients)
-        summary = load(servers[name], name, workload, loop, given.seconds * workload.stretch, random)
-        rates[name, clients].append(summary.achieved_per_s)
-    medians = {name: [statistics.median(rates[name, n]) for n in given.clients] for name in servers}
-    best = {name: max(row) for name, row in medians.items()}
-    rival = max(best[name] for name in best.keys() & PEERS)
-    print(f"\n{workload.title}: requests/s of a closed loop by number of clients")
-    print(f"{'':20}" + "".join(f"{n:8}" for n in given.clients) + "    peak   x the better peer")
-    for name, row in medians.items():
-        shown = "".join(f"{rate:8.1f}" for rate in row)
-        print(f"{name:20}{shown}{best[name]:8.1f}   {best[name] / rival:.2f}")
-    for precision, bar in workload.bars.items():
-        print(f"{precision}: {best[OURS[precision]] / rival:.2f} of the {bar} that are wanted", flush=True)
-    return best
+class Pace(NamedTuple):
+    """Requests per second, and CPU time of the server per request in ms."""
+
+    per_s: float
+    cpu_ms: float
 
 
-def half_load(servers, workload, best, given, random):
-    """Print p50 and p99 of open loops at half of the better peer's peak, counted from when a request was due."""
-    rate = max(best[name] for name in best.keys() & PEERS) / 2
+def closed_loops(servers, workload, clients, seconds, rounds, random):
+    """Return the median pace of each server."""
+    paces = {key: [] for key in servers}
+    for _, (key, server) in itertools.product(range(rounds), servers.items()):
+        loop, before_s = ClosedLoop(clients=clients), server.cpu_s()
+        summary = load(server, workload, loop, seconds * workload.stretch, random)
+        num_requests = summary.achieved_per_s * (seconds * workload.stretch + WARMUP_S)
+        paces[key].append(Pace(summary.achieved_per_s, 1e3 * (server.cpu_s() - before_s) / num_requests))
+    return {key: Pace(*map(statistics.median, zip(*row, strict=True))) for key, row in paces.items()}
+
+
+def show_paces(workload, paces, clients):
+    """Print the pace by number of clients, and who is faster at each precision."""
+    print(
+        f"\n{workload.title}, closed loop: requests/s (x ours at the same precision), CPU ms per request of the server"
+    )
+    print(f"{'':31}" + "".join(f"{f'{n} clients':>28}" for n in clients))
+    for one, row in paces.items():
+        shares = (row[n].per_s / paces[one.ours][n].per_s for n in clients)
+        cells = (
+            f"{row[n].per_s:.1f} ({share:4.2f}) {row[n].cpu_ms:7.2f} ms"
+            for n, share in zip(clients, shares, strict=True)
+        )
+        print(f"{one}" + "".join(f"{cell:>28}" for cell in cells))
+    for (precision, ours), n in itertools.product(OURS.items(), clients):
+        rates = {one: row[n].per_s for one, row in paces.items()}
+        best = best_peer(rates, precision)
+        verdict = (
+            "is fastest" if rates[ours] > rates[best] else f"loses to {best.framework} with {best.runtime}"
+        )
+        print(
+            f"{workload.name}, {precision}, {n} clients: {GRAMOPHONE} {verdict}: {rates[ours]:.1f}/s,"
+            f" {rates[ours] / rates[best]:.2f} x the best peer's {rates[best]:.1f}/s",
+            flush=True,
+        )
+
+
+def best_peer(rates, precision):
+    """Return the peer of a precision with the highest rate."""
+    return max((one for one in rates if one.is_peer and one.precision == precision), key=rates.get)
+
+
+def half_load(servers, workload, precision, rates, given, random):
+    """Print p50 and p99 of open loops at half of the best peer's rate, counted from when a request was due."""
+    rate = rates[best_peer(rates, precision)] / 2
     seconds = max(given.open_seconds, FEWEST / rate)
-    able = [name for name in servers if best[name] > rate]
-    times = {name: [] for name in able}
-    for seed, name in itertools.product(range(given.rounds), able):
+    able = [one for one in servers if one.precision == precision and rates[one] > rate]
+    times = {one: [] for one in able}
+    for seed, one in itertools.product(range(given.rounds), able):
         loop = OpenLoop(rate_per_s=rate, arrivals="poisson", seed=seed)
-        latency = load(servers[name], name, workload, loop, seconds, random).latency_ms
-        times[name].append((latency.p50, latency.highest))
-    print(f"\n{workload.title}: open loop, {rate:.1f} requests/s")
-    for name, rounds in times.items():
-        p50, p99 = (statistics.median(column) for column in zip(*rounds, strict=True))
-        print(f"{name:20} p50 {p50:8.2f} ms   p99 {p99:8.2f} ms", flush=True)
-    for name in servers.keys() - able:
-        print(f"{name:20} cannot keep up", flush=True)
+        latency = load(servers[one], workload, loop, seconds, random).latency_ms
+        times[one].append((latency.p50, latency.highest))
+    print(f"\n{workload.title}, {precision}: open loop, {rate:.1f} requests/s, half of the best peer's peak")
+    for one in servers:
+        if one in times:
+            p50, p99 = (statistics.median(column) for column in zip(*times[one], strict=True))
+            print(f"{one} p50 {p50:8.2f} ms   p99 {p99:8.2f} ms", flush=True)
+        elif one.precision == precision:
+            print(f"{one} cannot keep up", flush=True)
 
 
-def tuned(peer, command, workload, seconds, folder, random):
-    """Return the fastest options of a peer, chosen one after the other."""
-    rates = {}
-    best = tuple(choices[0] for choices in VARIANTS[peer])
-    for place, choices in enumerate(VARIANTS[peer]):
-        for choice in choices:
-            tried = (*best[:place], choice, *best[place + 1 :])
-            if tried not in rates:
-                options = [option for part in tried for option in part]
-                with running({peer: command(options)}, folder) as servers:
-                    loop = ClosedLoop(clients=BUSY[peer])
-                    summary = load(servers[peer], peer, workload, loop, seconds * workload.stretch, random)
-                rates[tried] = summary.achieved_per_s
-                print(f"{workload.name}: {peer} {' '.join(options):70} {rates[tried]:6.1f}/s", flush=True)
-        best = max(rates, key=rates.get)
-    return [option for part in best for option in part]
+def tuned(peer, command, workload, clients, seconds, folder, random):
+    """Return the fastest options of a peer at a number of clients, chosen one after the other."""
+    best = [options[0] for options in choices(peer.framework, clients)]
+    for place, options in enumerate(choices(peer.framework, clients)):
+        if len(options) == 1:
+            continue
+        variants = [(*best[:place], option, *best[place + 1 :]) for option in options]
+        commands = {variant: (peer, command(*itertools.chain(*variant))) for variant in variants}
+        with running(commands, folder) as servers:
+            paces = closed_loops(servers, workload, clients, seconds, TUNING_ROUNDS, random)
+        best = max(paces, key=paces.get)
+        found = (
+            f"{' '.join(variant[place]) or 'no option'} {pace.per_s:.1f}/s" for variant, pace in paces.items()
+        )
+        print(f"{workload.name}, {clients} clients: {peer} {'   '.join(found)}", flush=True)
+    return list(itertools.chain(*best))
 
 
-def compare(workload, registry, python, given):
+def compare(workload, registry, models, peers, given):
     """Run all comparisons for one kind of request."""
-    random = np.random.default_rng(0)
-    version = LocalRegistry(registry).resolve("m").path
-    commands = {FASTAPI: partial(fastapi_command, version)}
-    if python is not None:
-        commands = {LITSERVE: partial(litserve_command, python, version, workload.name), **commands}
-    options = CHOSEN[workload.name]
-    if given.tune:
-        options = {
-            peer: tuned(peer, command, workload, given.tune, registry.parent, random)
-            for peer, command in commands.items()
-        }
+    random, paces = np.random.default_rng(0), {}
     ours = [sys.executable, "-m", "service.cli", "serve", "--registry", str(registry)]
     ours += ["--workers", str(given.workers), "--precision"]
-    all_commands = {name: [*ours, precision] for precision, name in OURS.items()}
-    all_commands |= {peer: command(options[peer]) for peer, command in commands.items()}
-    with running(all_commands, registry.parent) as servers:
-        check_same_work(servers, workload)
-        best = peaks(servers, workload, given, random)
-        half_load(servers, workload, best, given, random)
+    for clients in given.clients:
+        commands = {one: (one, [*ours, precision]) for precision, one in OURS.items()}
+        for peer in peers:
+            command = partial(peer_command, peer, models, workload.name)
+            options = itertools.chain(*(options[0] for options in choices(peer.framework, clients)))
+            if given.tune:
+                options = tuned(peer, command, workload, clients, given.tune, registry.parent, random)
+            commands[peer] = peer, command(*options)
+        with running(commands, registry.parent) as servers:
+            check_same_work(servers, workload)
+            now = closed_loops(servers, workload, clients, given.seconds, given.rounds, random)
+            for one, pace in now.items():
+                paces.setdefault(one, {})[clients] = pace
+            if clients == given.clients[-1]:
+                show_paces(workload, paces, given.clients)
+                for precision in OURS:
+                    rates = {one: pace.per_s for one, pace in now.items()}
+                    half_load(servers, workload, precision, rates, given, random)
 
 
 def main():
@@ -180,7 +249,7 @@ def main():
     )
     parser.add_argument("--open-seconds", type=float, default=8, help="minimum time of an open loop")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 16, 32, 64])
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 32])
     parser.add_argument("--only", choices=["score", "generate"])
     parser.add_argument(
         "--workers", type=int, default=os.cpu_count(), help="number of our processes; one per core by default"
@@ -189,13 +258,17 @@ def main():
     given = parser.parse_args()
     # servers have process groups of their own and would outlive a benchmark that is terminated
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
-    python = litserve_python()
+    peers = available_peers()
     with tempfile.TemporaryDirectory() as folder:
         registry = Path(folder) / "registry"
-        publish(registry, layers=2, hidden=512, vocab_size=VOCAB_SIZE)
+        models = {"torch": publish(registry), "onnxruntime": Path(folder) / "onnx"}
+        if any(peer.runtime == "onnxruntime" for peer in peers):
+            from peers.onnx_export import write_models
+
+            write_models(load_file(models["torch"] / "model.safetensors"), models["onnxruntime"])
         for workload in (SCORE, GENERATE):
             if given.only in {None, workload.name}:
-                compare(workload, registry, python, given)
+                compare(workload, registry, models, peers, given)
 
 
 if __name__ == "__main__":

@@ -55,13 +55,13 @@ PLANS = {
     "bench_families": Plan(long_only="it trains every family, for an hour"),
     "bench_growth": Plan("--sentences 100000"),
     "bench_heavy_company": Plan("--pairs 1 --seconds 2", models="quickstart", headline="ngram, beams"),
-    "bench_int8": Plan(headline="step of 1 rows"),
+    "bench_int8": Plan(headline="step of 1 rows, int8"),
     "bench_latency": Plan("--seconds 6", models="novels", headline="the same beside"),
     "bench_lattices": Plan("--lattices 60 --network-lattices 3", headline="4-gram, 64 tokens a node, 64"),
     "bench_losses": Plan("--seconds 1", headline="softmax"),
     "bench_ngram": Plan("--sentences 200000", headline="lines, 2 threads"),
     "bench_peers": Plan(
-        "--seconds 1 --open-seconds 3 --rounds 1 --clients 1 32 --workers 2", headline="gramophone int8"
+        "--seconds 1 --open-seconds 2 --rounds 1 --clients 32", headline="generate, int8, 32 clients"
     ),
     "bench_recurrent": Plan(headline="training, bfloat16"),
     "bench_rerank": Plan("--lists 300 --neural-lists 8 --rounds 2"),

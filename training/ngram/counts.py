@@ -28,6 +28,8 @@ from training.progress import Progress
 
 IntArray: TypeAlias = npt.NDArray[np.int32]
 ByteArray: TypeAlias = npt.NDArray[np.uint8]
+_BLOCK = 1024
+"""Positions that a kernel reads at once."""
 
 
 class SortedText(NamedTuple):
@@ -64,18 +66,19 @@ def sort_text(text: IntArray, vocab_size: int, *, order: int, progress: Progress
     bounds = np.unique([0, *np.searchsorted(smaller, targets[1:-1]), vocab_size])
     shares = smaller[bounds].tolist()
 
-    def sort(share: slice) -> IntArray:
+    positions, spare = np.empty(length, np.int32), np.empty(length, np.int32)
+
+    def sort(share: slice) -> None:
         low, high = bounds[share.start], bounds[share.stop]
-        positions = members = np.flatnonzero((text[:length] >= low) & (text[:length] < high)).astype(np.int32)
-        for offset in reversed(range(order)):
-            positions = _sorted_by_word(
-                text, positions, offset, _smaller_words(text, members, offset, vocab_size)
-            )
+        source = members = np.flatnonzero((text[:length] >= low) & (text[:length] < high)).astype(np.int32)
+        for offset in reversed(range(order)):  # offset 0 is written to `positions`
+            target = (positions, spare)[offset % 2][shares[share.start] : shares[share.stop]]
+            _sort_by_word(text, source, offset, _smaller_words(text, members, offset, vocab_size), target)
+            source = target
             if share.start == 0:
                 progress.advance()
-        return positions
 
-    positions = np.concatenate(run_slices(sort, list(range(len(bounds)))))
+    run_slices(sort, list(range(len(bounds))))
     shared, extents = np.empty(length, np.uint8), np.empty(length, np.uint8)
     run_slices(
         lambda share: _share_prefixes(text, positions, order, share.start, share.stop, shared, extents),
@@ -98,19 +101,17 @@ def _smaller_words(
 
 
 @kernel()
-def _sorted_by_word(
-    text: IntArray, positions: IntArray, offset: int, first: npt.NDArray[np.int64]
-) -> IntArray:
-    """Sort positions by the word at distance `offset`, stably: one pass of a radix sort.
+def _sort_by_word(
+    text: IntArray, positions: IntArray, offset: int, first: npt.NDArray[np.int64], out: IntArray
+) -> None:
+    """Write positions [n] to `out`, sorted by the word at distance `offset`, stably: one pass of a radix sort.
 
     `first` [V + 1] has the number of positions with smaller words for each word; it is overwritten.
     """
-    out = np.empty_like(positions)  # [n]; positions in order keep the sort stable
     for position in positions:
         word = text[position + offset]
         out[first[word]] = position
         first[word] += 1
-    return out
 
 
 @kernel()
@@ -123,17 +124,28 @@ def _share_prefixes(
     shared: ByteArray,
     extents: ByteArray,
 ) -> None:
-    """Fill `shared` and `extents` for the sorted positions from `begin` to `end`; see `SortedText`."""
-    for i in range(begin, end):  # at most N comparisons each: the sort does not store common prefixes
-        here, before = positions[i], positions[i - 1]
-        extent = 1
-        while extent < order and text[here + extent - 1] != EOS:
-            extent += 1
-        common = 0
-        while i > begin and common < extent and text[here + common] == text[before + common]:
-            common += 1
-        shared[i] = common
-        extents[i] = extent
+    """Fill `shared` and `extents` for the sorted positions from `begin` to `end`; see `SortedText`.
+
+    The words of a block are read by offset, in a loop of their own, so the scattered reads overlap.
+    """
+    words = np.empty(_BLOCK + 1, np.int32)  # at one offset, from the position before the block
+    same, inside = np.empty(_BLOCK, np.uint8), np.empty(_BLOCK, np.uint8)  # up to the offset
+    for start in range(begin, end, _BLOCK):
+        size = min(_BLOCK, end - start)
+        here, before = positions[start : start + size], positions[start - 1]
+        common, extent = shared[start : start + size], extents[start : start + size]
+        common[:] = extent[:] = 0
+        same[:] = inside[:] = 1
+        same[0] = start > begin
+        for offset in range(order):
+            words[0] = text[before + offset]
+            for i in range(size):
+                words[i + 1] = text[here[i] + offset]
+            for i in range(size):
+                same[i] &= inside[i] & (words[i] == words[i + 1])
+                common[i] += same[i]
+                extent[i] += inside[i]
+                inside[i] &= words[i + 1] != EOS
 
 
 MAX_ORDER = 255
@@ -284,20 +296,27 @@ def _list_ngrams(
 ) -> None:
     """Write one order's words, prefixes, suffixes and counts [n] from index `number`, and indices by position [L].
 
-    Positions with fewer than `order` words left in their sentence are skipped.
+    Equal n-grams are adjacent, so one pass numbers them in order. Positions with fewer than `order` words left in
+    their sentence have no n-gram. A block is numbered first, so its scattered reads and writes overlap.
     """
-    number -= 1
-    for i in range(len(positions)):  # equal n-grams are adjacent, so one pass numbers them in order
-        if extents[i] < order:
-            continue
-        position = positions[i]
-        if shared[i] < order:
-            number += 1
-            words[number] = text[position + order - 1]
-            prefixes[number] = shorter[position]
-            suffixes[number] = shorter[position + 1]
-        counts[number] += 1
-        numbers[position] = number
+    starts, numbered = np.empty(_BLOCK, np.int32), np.empty(_BLOCK, np.int32)
+    for begin in range(0, len(positions), _BLOCK):
+        size = min(_BLOCK, len(positions) - begin)
+        here, extent = positions[begin : begin + size], extents[begin : begin + size]
+        found = 0
+        for i in range(size):
+            starts[found] = here[i]  # overwritten unless a new n-gram starts there
+            found += (shared[begin + i] < order) & (extent[i] >= order)
+            numbered[i] = number + found - 1
+        for i in range(size):
+            numbers[here[i]] = numbered[i]  # never read if there is no n-gram
+            if extent[i] >= order:
+                counts[numbered[i]] += 1
+        for k in range(found):
+            words[number + k] = text[starts[k] + order - 1]
+            prefixes[number + k] = shorter[starts[k]]
+            suffixes[number + k] = shorter[starts[k] + 1]
+        number += found
 
 
 def thresholds_by_order(prune: Sequence[int], *, order: int) -> tuple[int, ...]:

@@ -1,20 +1,19 @@
-"""The plainest service of a torch model: a FastAPI handler that computes one request.
+"""The plainest service of a model: a FastAPI handler that computes one request.
 
-    python tests/benchmarks/peers/fastapi_app.py FOLDER --port 8001 [--threads 1] [--handlers 2]
+    python tests/benchmarks/peers/fastapi_app.py FOLDER --port 8001 [--runtime torch] [--workers 1] [--handlers 2]
 
 Handlers are plain functions, which FastAPI runs in threads; `--handlers 0` makes them coroutines, which compute on
 the event loop itself, one at a time.
 """
 
 import argparse
+import os
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import anyio.to_thread
 import fastapi
-import torch
 import uvicorn
-from network import Network
+from network import add_model_options, load_network
 from pydantic import BaseModel
 
 
@@ -61,14 +60,17 @@ def make_app(network, handlers):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--threads", type=int, default=1)
+    add_model_options(parser)
+    parser.add_argument("--workers", type=int, default=1, help="processes, which share the port")
     parser.add_argument("--handlers", type=int, default=2)
     given = parser.parse_args()
-    torch.set_num_threads(given.threads)
-    app = make_app(Network(given.folder), given.handlers)
-    uvicorn.run(app, port=given.port, loop="uvloop", http="httptools", access_log=False, log_level="warning")
+    listening = uvicorn.Config(app="", port=given.port).bind_socket()
+    for _ in range(given.workers - 1):
+        if os.fork() == 0:  # before torch has threads
+            break
+    app = make_app(load_network(given), given.handlers)
+    config = uvicorn.Config(app, loop="uvloop", http="httptools", access_log=False, log_level="warning")
+    uvicorn.Server(config).run(sockets=[listening])
 
 
 if __name__ == "__main__":

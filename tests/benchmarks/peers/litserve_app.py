@@ -1,29 +1,26 @@
-"""A torch model behind LitServe, with dynamic batching.
+"""A model behind LitServe, with dynamic batching.
 
-    ENVIRONMENT/bin/python tests/benchmarks/peers/litserve_app.py FOLDER score|generate --port 8001
+    ENVIRONMENT/bin/python tests/benchmarks/peers/litserve_app.py FOLDER --endpoint score --port 8001 [--runtime torch]
 
 One endpoint per server: each has a worker process of its own, which polls for requests a thousand times per second
 even when idle.
 """
 
 import argparse
-from pathlib import Path
 
 import litserve
-import torch
-from network import Network
+from network import add_model_options, load_network
 
 
 class Served(litserve.LitAPI):
     """Base of the two endpoints: loads the network in the worker process."""
 
-    def __init__(self, folder, threads, **options):
+    def __init__(self, given, **options):
         super().__init__(**options)
-        self.folder, self.threads = folder, threads
+        self.given = given
 
     def setup(self, _device):
-        torch.set_num_threads(self.threads)
-        self.network = Network(self.folder)
+        self.network = load_network(self.given)
 
     def batch(self, inputs):
         return inputs
@@ -31,11 +28,15 @@ class Served(litserve.LitAPI):
     def unbatch(self, output):
         return output
 
+    def predict(self, requests):
+        """Compute a batch, or a request by itself, which LitServe passes if batches are of one."""
+        return self.compute(requests) if isinstance(requests, list) else self.compute([requests])[0]
+
 
 class Score(Served):
     """Log-probabilities of a batch of texts."""
 
-    def predict(self, requests):
+    def compute(self, requests):
         return self.network.score([request["ids"] for request in requests])
 
     def encode_response(self, output):
@@ -45,7 +46,7 @@ class Score(Served):
 class Generate(Served):
     """Continuations of a batch of prompts, stepped together."""
 
-    def predict(self, requests):
+    def compute(self, requests):
         longest = max(request["max_tokens"] for request in requests)
         prompts, seeds = zip(*((request["ids"], request["seed"]) for request in requests), strict=True)
         rows = self.network.generate(prompts, longest, seeds)
@@ -57,20 +58,18 @@ class Generate(Served):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("endpoint", choices=["score", "generate"])
-    parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--threads", type=int, default=1, help="torch threads of each worker process")
+    add_model_options(parser)
+    parser.add_argument("--endpoint", choices=["score", "generate"], required=True)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument(
         "--batch-timeout", type=float, default=0.005, help="seconds a batch waits for more requests"
     )
+    parser.add_argument("--api-servers", type=int, help="HTTP processes; one per worker by default")
     parser.add_argument("--fast-queue", action="store_true", help="ZeroMQ between the processes")
     given = parser.parse_args()
     api = {"score": Score, "generate": Generate}[given.endpoint](
-        given.folder,
-        given.threads,
+        given,
         api_path=f"/{given.endpoint}",
         max_batch_size=given.batch_size,
         batch_timeout=given.batch_timeout,
@@ -85,7 +84,7 @@ def main():
     server.run(
         host="127.0.0.1",
         port=given.port,
-        num_api_servers=1,
+        num_api_servers=given.api_servers,
         generate_client_file=False,
         log_level="warning",
         access_log=False,

@@ -57,6 +57,13 @@ def test_texts_that_are_not_there_are_left_out():
     assert overlaps({"test": text}, Corpus([], "", [])) == {}
 
 
+def test_several_texts_are_counted_alone():
+    same, other = "a b c d e f g h", "i j k l m n o p"
+    held_out = {"valid": Corpus([same, same, other], "", []), "test": Corpus([other], "", [])}
+    facts = overlaps(held_out, Corpus([same.upper()], "", []))
+    assert {name: counts(one) for name, one in facts.items()} == {"valid": (3, 2), "test": (1, 0)}
+
+
 def test_case_and_kinds_of_spaces_do_not_matter():
     held_out, training = (
         ["The naïve cat 漢字 sat on a mat."],

@@ -9,6 +9,7 @@ n-grams. It is also the back-off weight of h, so words that are not listed after
 probability γ(h) p(w|h'). γ is 1 for contexts without a following word.
 """
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 
@@ -16,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.kernels.compilation import kernel
+from models.kernels.threads import run_slices
 from models.ngram.build import NGrams, NGramWeights
 from models.vocabulary import BOS
 from training.ngram.counts import OrderCounts
@@ -30,8 +32,10 @@ def uniform_distribution(vocab_size: int) -> DoubleArray:
 
 def log10(values: DoubleArray) -> npt.NDArray[np.float32]:
     """Compute decimal logarithms in float32; the logarithm of 0 is minus infinity."""
+    logs = np.empty(len(values), np.float32)
     with np.errstate(divide="ignore"):
-        return np.log10(values).astype(np.float32)
+        np.log10(values, out=logs)  # in double precision, rounded block by block
+    return logs
 
 
 Level: TypeAlias = tuple[DoubleArray, DoubleArray]
@@ -56,14 +60,41 @@ def interpolate(
         for order in orders:
             is_first = lower is None
             lower = uniform_distribution(len(order.counts)) if lower is None else lower
-            lower, backoffs = _interpolate(
-                order.ngrams.prefixes, order.ngrams.suffixes, order.counts, order.totals, *level(order), lower
-            )
+            lower, backoffs = _interpolated(order, *level(order), lower)
             if is_first:
                 lower[BOS] = 0.0
             yield order.ngrams, lower, backoffs
 
     return attach_backoffs(estimate())
+
+
+def _interpolated(
+    order: OrderCounts, discounts: DoubleArray, lower_shares: DoubleArray, lower: DoubleArray
+) -> tuple[DoubleArray, DoubleArray]:
+    """Compute the probabilities of one order [n], and the back-off weights of its contexts [m], on all cores."""
+    prefixes, size = order.ngrams.prefixes, len(order.counts)
+    probs, backoffs = np.empty(size), np.ones(len(order.totals))
+    middles = np.linspace(0, size, (os.cpu_count() or 1) + 1).astype(np.int64)[1:-1]
+    cuts = [
+        0,
+        *np.searchsorted(prefixes, prefixes[middles] if size else []).tolist(),
+        size,
+    ]  # between contexts
+    run_slices(
+        lambda share: _interpolate(
+            prefixes[share],
+            order.ngrams.suffixes[share],
+            order.counts[share],
+            order.totals,
+            discounts,
+            lower_shares,
+            lower,
+            probs[share],
+            backoffs,
+        ),
+        cuts,
+    )
+    return probs, backoffs
 
 
 def attach_backoffs(
@@ -94,13 +125,14 @@ def _interpolate(
     discounts: DoubleArray,
     lower_shares: DoubleArray,
     lower: DoubleArray,
-) -> tuple[DoubleArray, DoubleArray]:
-    """Compute the probabilities of one order [n], and the back-off weights of its contexts [m].
+    probs: DoubleArray,
+    backoffs: DoubleArray,
+) -> None:
+    """Write the probabilities of n-grams [n], and the back-off weights of their contexts [m].
 
     The n-grams of a context are adjacent. The freed mass is summed directly, not as a
     difference from 1, so it is exactly 0 if nothing is freed.
     """
-    probs, backoffs = np.empty(len(counts), np.float64), np.ones(len(totals), np.float64)
     for i in range(len(counts)):  # a separate loop lets the scattered reads overlap
         probs[i] = lower[suffixes[i]]
     begin = 0
@@ -121,4 +153,3 @@ def _interpolate(
             own = counts[i] - discounts[min(counts[i], 3)]
             probs[i] = scale * own + backoff * probs[i]
         begin = end
-    return probs, backoffs

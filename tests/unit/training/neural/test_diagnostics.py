@@ -8,7 +8,8 @@ from torch import nn
 from models.language_model import SCORES, Want, is_self_normalised, pad_sequences
 from models.neural.cells import Body
 from models.neural.config import NetworkConfig
-from models.neural.model import Int8Model, NeuralModel
+from models.neural.int8.model import Int8Model
+from models.neural.model import NeuralModel
 from models.neural.network import Network
 from models.vocabulary import BOS, EOS
 from training.corpus import EncodedCorpus
@@ -268,7 +269,7 @@ def test_unnormalised_scores_differ_by_the_log_normaliser(vocabulary):
 
 def test_the_start_of_a_sentence_is_never_predicted(vocabulary):
     model = NeuralModel(Network(TINY, len(vocabulary)), vocabulary)
-    for one in (model, Int8Model(model.network, vocabulary)):
+    for one in (model, Int8Model(model.network.weights(), vocabulary)):
         scores = one.read(
             one.initial_state(1), *pad_sequences([[3, BOS, 4]]), SCORES._replace(normalised=False)
         ).log_probs

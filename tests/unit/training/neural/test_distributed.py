@@ -311,7 +311,7 @@ class _Told:
     """Two processes whose second one returns a changed text."""
 
     def __init__(self, monkeypatch, change):
-        monkeypatch.setattr("training.commands.Processes.current", lambda: self)
+        monkeypatch.setattr("training.neural.distributed.Processes.current", lambda: self)
         self._change = change
 
     def gather_texts(self, text):

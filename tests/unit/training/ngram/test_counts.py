@@ -1,5 +1,7 @@
 """N-gram counting and count pruning."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
@@ -47,6 +49,20 @@ def test_ngrams_come_in_lexicographic_order():
     rng = np.random.default_rng(1)
     ngrams = list(counts_by_words([rng.integers(3, 6, size=9) for _ in range(20)], 3))
     assert ngrams == sorted(ngrams)
+
+
+@pytest.mark.parametrize("cores", [1, 2, 3])
+def test_a_long_text_is_counted_alike_on_any_number_of_cores(cores, monkeypatch):
+    """Kernels read about a thousand positions at once, and a core's share may begin anywhere."""
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    rng = np.random.default_rng(2)
+    sentences = [rng.integers(3, 9, size=rng.integers(0, 12)).tolist() for _ in range(1500)]
+    marked = [[BOS, *sentence, EOS] for sentence in sentences]
+    for order in (2, 4):
+        expected = Counter(
+            tuple(words[i : i + order]) for words in marked for i in range(len(words) - order + 1)
+        )
+        assert counts_by_words(sentences, order, vocab_size=9) == expected
 
 
 def test_suffixes_drop_the_first_word(corpus):

@@ -214,6 +214,18 @@ def test_a_vocabulary_of_control_tokens_is_enough():
         assert row.sum() == pytest.approx(1)
 
 
+@pytest.mark.parametrize("prune", [(), (0, 0, 1), (0, 50)])
+def test_a_model_is_the_same_to_the_bit_on_any_number_of_cores(prune, monkeypatch):
+    words = np.random.default_rng(3).integers(3, 9, size=(300, 7)).tolist()
+
+    def estimated(cores):
+        monkeypatch.setattr("os.cpu_count", lambda: cores)
+        found = estimate(EncodedCorpus.from_sentences(words), VOCABULARY, order=4, prune=prune)
+        return [array.tobytes() for array in found.model.automaton]
+
+    assert estimated(1) == estimated(2) == estimated(5)
+
+
 @pytest.mark.parametrize("pruning", [{"prune": (0, 1000)}, {"prune_entropy": 1e3}])
 def test_pruning_may_leave_nothing_but_the_words(pruning):
     corpus = EncodedCorpus.from_sentences([[3, 4, 3]] * 9)

@@ -1,0 +1,30 @@
+"""Learning tokenizers and encoding corpora in batches, on several cores."""
+
+from collections import Counter
+
+import pytest
+
+from training.tokenizer import TokenizerSettings, encode_corpus, learn_tokenizer
+
+LINES = [f"the {'very ' * (i % 5)}Small\u00a0cat {i % 700} naïve" for i in range(20_000)]
+
+
+@pytest.mark.parametrize("cores", [1, 3])
+@pytest.mark.parametrize("settings", [{}, {"lowercase": True}, {"pattern": r"\w+"}, {"kind": "char"}])
+def test_a_text_of_several_batches_is_learnt_and_encoded_alike_on_any_number_of_cores(
+    settings, cores, monkeypatch
+):
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    tokenizer = learn_tokenizer(TokenizerSettings(**settings), LINES)
+    corpus = encode_corpus(tokenizer, LINES)
+    assert [corpus.sentence(i).tolist() for i in range(0, len(LINES), 977)] == tokenizer.encode_all(
+        LINES[::977]
+    )
+    assert corpus.num_words == sum(len(line.split()) for line in LINES)
+    assert corpus.num_bytes == sum(len(line.encode()) for line in LINES)
+
+
+def test_words_of_all_batches_are_counted():
+    counts = Counter(word for line in LINES for word in line.split())
+    tokens = learn_tokenizer(TokenizerSettings(), LINES).vocabulary.tokens[3:]
+    assert list(tokens) == sorted(counts, key=lambda word: (-counts[word], word))
