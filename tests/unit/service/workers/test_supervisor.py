@@ -161,8 +161,8 @@ def test_every_module_is_there():
 
 def test_n_gram_models_bring_no_torch():
     program = (
-        "import sys; from service.workers.supervisor import preload; import service.app; preload(networks=False, float32=True); "
-        "assert 'torch' not in sys.modules"
+        "import sys; from service.workers.supervisor import preload; import service.app; "
+        "preload(networks=False, float32=True); assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
 
