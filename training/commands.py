@@ -36,15 +36,15 @@ from training.evaluation.published import (
 )
 from training.mixture import mixture_tokenizer, network_recipes, train_mixture
 from training.model_card import overlap_notes
-from training.neural.distributed import Terminated, exit_on_sigterm
 from training.overlap import overlap_with_files, overlaps
 from training.progress import SILENT, Progress
-from training.publish import RunContext, publish, published_result
+from training.publish import RunContext, facts_by_split, publish, published_result
 from training.recipe import Recipe, load_recipe
 from training.scale.engines import require_engine
 from training.scale.options import ScaleOptions, check_relational, engine_memory_bytes
 from training.scale.tables import workspace
 from training.scale.training import train_out_of_core
+from training.signals import Terminated, exit_on_sigterm
 from training.single_model import (
     RUNS_FOLDER,
     ResumableRuns,
@@ -53,7 +53,7 @@ from training.single_model import (
     in_model_direction,
     train_single,
 )
-from training.texts import encode_texts, read_default_corpus, read_fitting_text, read_texts
+from training.texts import Texts, encode_texts, read_default_corpus, read_fitting_text, read_texts
 from training.tokenizer import encode_corpus, learn_tokenizer
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def check_same_command(
     return [note] if len(versions) > 1 else []
 
 
-def check_same_text(run: RunContext) -> None:
+def check_same_text(run: RunContext, texts: Texts) -> None:
     """Check that all processes train on the same text and tokens.
 
     Raises:
@@ -112,8 +112,8 @@ def check_same_text(run: RunContext) -> None:
     if Processes.current().count == 1:
         return
     hashes = {
-        "the training text": run.texts.train.sha256,
-        "the validation text": run.texts.valid.sha256,
+        "the training text": texts.train.sha256,
+        "the validation text": texts.valid.sha256,
         "the tokenizer": run.tokenizer.fingerprint,
         "the training text in tokens": text_hash(run.encoded.train),
         "the validation text in tokens": text_hash(run.encoded.valid),
@@ -220,17 +220,18 @@ def run_train(
             if processes is not None:
                 runs.notes += check_same_command(recipe, networks, device=resolved, resume=resume)
             progress = console_progress() if is_leader else SILENT
-            published, run = _prepare(recipe, store, files, device=resolved, progress=progress)
+            published, texts, run = _prepare(recipe, store, files, device=resolved, progress=progress)
             if processes is not None:
-                check_same_text(run)
+                check_same_text(run, texts)
             inputs = TrainingInputs(run.tokenizer, run.encoded, resolved, progress, runs)
             if not is_leader:
                 for part_title, part in networks.items():
-                    texts = in_model_direction(run.encoded, part)
-                    fit_network(part_title, part, inputs._replace(texts=texts))
+                    directed = in_model_direction(run.encoded, part)
+                    fit_network(part_title, part, inputs._replace(texts=directed))
                 return {}
-            held_out = {"valid": run.texts.valid if valid else None, "test": run.texts.test if test else None}
-            overlap = _in_background(overlaps, held_out, run.texts.train)
+            held_out = {"valid": texts.valid if valid else None, "test": texts.test if test else None}
+            overlap = _in_background(overlaps, held_out, texts.train)
+            del texts  # the training sentences are freed when they have been compared
             _in_background(importlib.import_module, "matplotlib.figure")  # slow to import; for the model card
             if recipe.family == "mixture":
                 trained = train_mixture(title, recipe, inputs, published)
@@ -286,7 +287,7 @@ def _resume_hint(hint: Callable[[], str], processes: "Processes | None") -> Iter
 
 def _prepare(
     recipe: Recipe, store: Registry, files: Sequence[Sequence[Path]], *, device: str, progress: Progress
-) -> tuple[Sequence[Checkpoint], RunContext]:
+) -> tuple[Sequence[Checkpoint], Texts, RunContext]:
     """Load a mixture's published parts, and read and encode the training, validation and test files."""
     part_device = "cpu" if recipe.mixture.kind == "static" else device  # static mixing runs on the CPU
     published = [
@@ -298,7 +299,8 @@ def _prepare(
     read_corpora = read_texts if trains else read_fitting_text
     texts = read_corpora(*files, unit=recipe.corpus.unit, progress=progress)
     tokenizer = shared or learn_tokenizer(recipe.tokenizer, texts.train.sentences, progress=progress)
-    return published, RunContext(tokenizer, texts, encode_texts(tokenizer, texts, progress=progress))
+    encoded = encode_texts(tokenizer, texts, progress=progress)
+    return published, texts, RunContext(tokenizer, facts_by_split(texts), encoded)
 
 
 def _in_background(function: Callable[..., T], *arguments: object) -> Future[T]:

@@ -44,14 +44,14 @@ class RunContext(NamedTuple):
 
     Attributes:
         tokenizer: tokenizer of all models.
-        texts: the sentences.
+        data: facts of the texts, by split; see `facts_by_split`.
         encoded: the texts as token ids.
         overlap: facts of `overlap.overlaps`, by split.
         token_counts: count of each token of a training text that is not in memory [V], int64.
     """
 
     tokenizer: Tokenizer
-    texts: Texts
+    data: Mapping[str, Mapping[str, Any]]
     encoded: EncodedTexts
     overlap: Mapping[str, Any] = MappingProxyType({})
     token_counts: npt.NDArray[np.int64] | None = None
@@ -141,13 +141,9 @@ def describe_model(
         **trained.figures,
         **trained.facts,
         "context": trained.context,
-        "data": {
-            split: corpus_facts(corpus)
-            for split, corpus in run.texts._asdict().items()
-            if corpus is not None and len(corpus.sentences)
-        },
+        "data": dict(run.data),
         **({"overlap": dict(run.overlap)} if run.overlap else {}),
-        **_fitted_on(trained.recipe, run.texts.valid.sources),
+        **_fitted_on(trained.recipe, run.data["valid"]["sources"]),
         **int8_facts(trained.model, read, context=trained.context, progress=SILENT),
         **({"parts": parts} if parts else {}),
         **({"history": [record._asdict() for record in trained.history]} if trained.history else {}),
@@ -203,6 +199,15 @@ def describe_checkpoint(
 def golden_sentences(text: EncodedCorpus) -> list[list[int]]:
     """Return the first sentences of a held-out text as inputs of the self-test."""
     return [text.sentence(i).tolist() for i in range(min(GOLDEN_SENTENCES, text.num_sentences))]
+
+
+def facts_by_split(texts: Texts) -> dict[str, dict[str, Any]]:
+    """Return the facts of the texts that have sentences."""
+    return {
+        split: corpus_facts(corpus)
+        for split, corpus in texts._asdict().items()
+        if corpus is not None and len(corpus.sentences)
+    }
 
 
 def corpus_facts(corpus: Corpus) -> dict[str, Any]:

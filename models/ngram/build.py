@@ -308,12 +308,11 @@ def suffix_states(
         first_arcs: likewise.
         words: likewise.
     """
-    links = [np.zeros(1 + len(ngrams.words), np.int32) for ngrams in orders[:1]] or [np.zeros(1, np.int32)]
-    for shorter_start, ngrams in zip(order_starts, orders[1:], strict=False):
-        links.append(
-            np.where(ngrams.suffixes < 0, np.int32(-1), ngrams.suffixes + np.int32(shorter_start + 1))
-        )
-    suffixes = np.concatenate(links)
+    suffixes = np.zeros(1 + sum(len(ngrams.words) for ngrams in orders), np.int32)
+    for (shorter, begin), ngrams in zip(itertools.pairwise(order_starts), orders[1:], strict=False):
+        states = suffixes[begin + 1 : begin + 1 + len(ngrams.words)]
+        np.add(ngrams.suffixes, np.int32(shorter + 1), out=states)
+        states[ngrams.suffixes < 0] = -1
     if (suffixes < 0).any():
         link_states(first_arcs, words, suffixes)
     return suffixes

@@ -22,8 +22,8 @@ from tests.support.fake_models import FakeModel, fake_vocabulary
 from tests.support.resumable import fit, saved_state
 from tests.support.services import running_process
 from training import publish
-from training.neural.distributed import Terminated, exit_on_sigterm
 from training.progress import Silent
+from training.signals import Terminated, exit_on_sigterm
 
 LINES = [
     f"the {a} {b} the {c}\n" for a in ("cat", "dog", "cow") for b in ("saw", "ate") for c in ("sun", "hay")

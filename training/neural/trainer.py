@@ -23,13 +23,7 @@ from models.neural.network import Network, resolve_device
 from models.vocabulary import BOS, Vocabulary
 from training.corpus import EncodedCorpus
 from training.neural.diagnostics import TensorBoardWriter, divergence_error, memory_advice, worst_row
-from training.neural.distributed import (
-    ExchangeStatus,
-    Interruption,
-    Processes,
-    Terminated,
-    catch_interruption,
-)
+from training.neural.distributed import ExchangeStatus, Processes
 from training.neural.embeddings import Embeddings
 from training.neural.losses.softmax import Loss
 from training.neural.resume import (
@@ -45,6 +39,7 @@ from training.neural.run import TrainingRun, autocast
 from training.neural.settings import TrainSettings
 from training.neural.streams import StreamSegment
 from training.progress import HistoryRecord, Progress
+from training.signals import Interruption, Terminated, catch_interruption
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h
 _MAX_THRESHOLD = 2**31 - 1

@@ -19,7 +19,7 @@ from training.ngram.smoothing.interface import (
     discounts_from_counts,
 )
 from training.progress import Progress
-from training.publish import RunContext
+from training.publish import RunContext, facts_by_split
 from training.recipe import NGramSettings, Recipe
 from training.scale.assembly import assemble, open_automaton
 from training.scale.engines import QueryEngine, start_engine
@@ -204,7 +204,7 @@ def train_out_of_core(
     }
     trained = Trained(title, recipe, model, (), facts, figures, seconds)
     counts = np.load(work.path("windows") / COUNTS_FILE, allow_pickle=False)
-    run = RunContext(tokenizer, texts, encoded, overlap, counts)
+    run = RunContext(tokenizer, facts_by_split(texts), encoded, overlap, counts)
     return trained, run, work.notes()
 
 

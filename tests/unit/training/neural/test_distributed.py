@@ -14,16 +14,10 @@ import torch
 from models.errors import InvalidInputError, ProcessLostError
 from models.neural.cells import Dropout
 from training.commands import check_agreement, check_same_command
-from training.neural.distributed import (
-    EXIT_TERMINATED,
-    PeerMonitor,
-    Processes,
-    Terminated,
-    catch_interruption,
-    exit_on_sigterm,
-)
+from training.neural.distributed import PeerMonitor, Processes
 from training.neural.trainer import Saver
 from training.recipe import load_recipe
+from training.signals import EXIT_TERMINATED, Terminated, catch_interruption, exit_on_sigterm
 
 
 def test_a_batch_that_cannot_be_divided_is_refused():

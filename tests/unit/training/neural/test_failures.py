@@ -22,9 +22,9 @@ from training.neural.diagnostics import (
     memory_advice,
     worst_row,
 )
-from training.neural.distributed import catch_interruption
 from training.neural.settings import TrainSettings
 from training.progress import HistoryRecord, Silent
+from training.signals import catch_interruption
 
 
 def test_the_worst_row_is_the_one_with_the_highest_loss(vocabulary):
