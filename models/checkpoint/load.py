@@ -137,10 +137,6 @@ def _load_verified(
     except CheckpointError:
         raise
     except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:  # although the hashes match
-        if "cannot cache function" in str(error):  # numba compiles the n-gram kernels once and caches them
-            raise CheckpointError(
-                f"{directory}: no folder for compiled kernels is writable; set NUMBA_CACHE_DIR to a folder"
-            ) from error
         raise ManifestError(
             f"{directory}: cannot be rebuilt as a model of the family {manifest.family}: {error}"
         ) from error

@@ -24,8 +24,8 @@ from models.checkpoint.manifest import MANIFEST_FILE, read_manifest
 from models.checkpoint.precision import NEURAL_FAMILIES
 from models.errors import InvalidInputError, LanguageModelError
 from models.files import read_config
-from models.kernels.compilation import COMPILED_ELSEWHERE, DECLARED, PACKAGED, Kernel, can_store_kernels
-from models.kernels.target import HOST, LEVEL, supported_levels
+from models.kernels.compilation import COMPILED_ELSEWHERE, DECLARED, Kernel, can_store_kernels
+from models.kernels.target import HOST, supported_levels
 from models.ngram.automaton import AUTOMATON_FILE, Automaton
 from models.tokenizers import TOKENIZER_FILE, WordTokenizer
 
@@ -150,54 +150,32 @@ def compile_groups(groups: Iterable[KernelGroup]) -> list[Future[None]]:
     return futures
 
 
-class LevelFiles(NamedTuple):
-    """Result of `precompile_levels`.
-
-    Attributes:
-        level: name of the level.
-        folder: folder of the compiled kernels.
-        num_files: number of new files.
-        num_bytes: size of the new files.
-    """
-
-    level: str
-    folder: Path
-    num_files: int
-    num_bytes: int
-
-
-def precompile_levels(names: Sequence[str] | None, folder: Path | None) -> Iterator[LevelFiles]:
-    """Compile all kernels of serving for processor levels.
+def precompile_levels(names: Sequence[str] | None, folder: Path) -> Iterator[str]:
+    """Compile all kernels of serving for processor levels, and yield the name of each level when it is done.
 
     Args:
-        names: names of levels that this host has; None for its own.
-        folder: where to write; None for the installed package.
+        names: names of levels; None for all that this host has.
+        folder: where to write.
 
     Raises:
         InvalidInputError: a level is unknown, or this host's processor does not have it.
         LanguageModelError: the folder is not writable, or compilation failed.
     """
-    present = [level.name for level in supported_levels()] or [LEVEL.name]
-    for name in names or present[:1]:
+    present = [level.name for level in supported_levels()] or [HOST.name]
+    for name in names or present:
         if name not in present:
             raise InvalidInputError(
                 f"target is {name!r}; this processor has {', '.join(present)}", parameter="target"
             )
-    folder = PACKAGED if folder is None else folder
-    for name in names or present[:1]:
-        before = _sizes(folder)
+    for name in names or present:
         level = {} if name == HOST.name else {"NUMBA_CPU_NAME": name}
         environment = {**os.environ, **level, "NUMBA_CACHE_DIR": str(folder)}  # noqa: TID251 - of the child process
+        # without the working folder on its path, whose modules could have the names of libraries
         command = [sys.executable, "-P", "-m", "models.checkpoint.precompile"]
         done = subprocess.run(command, env=environment, check=False)  # noqa: S603 - constant
         if done.returncode:
             raise LanguageModelError(f"kernels of {name} could not be compiled; the reason is above")
-        new = [size for path, size in _sizes(folder).items() if path not in before]
-        yield LevelFiles(name, folder, len(new), sum(new))
-
-
-def _sizes(folder: Path) -> dict[Path, int]:
-    return {path: path.stat().st_size for path in folder.iterdir()} if folder.is_dir() else {}
+        yield name
 
 
 def _prepare_process() -> None:

@@ -28,7 +28,6 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import numba
 import numpy as np
-from numba.core import caching
 
 from models.kernels.target import LEVEL, config
 
@@ -159,24 +158,11 @@ def _is_open_to_others(folder: Path) -> bool:
     return folder.is_dir() and bool(folder.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH))
 
 
-class _CodeCache(caching._Cache):
-    """Cache of one function's code for numba's dispatcher."""
+class _CodeCache:
+    """Cache of one function's code: what numba's dispatcher asks of its caches."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
-
-    @property
-    def cache_path(self) -> str:
-        return str(stored_kernels())
-
-    def enable(self) -> None:
-        """Do nothing: the cache is always on."""
-
-    def disable(self) -> None:
-        """Do nothing: the cache is always on."""
-
-    def flush(self) -> None:
-        """Do nothing: files of other code are never read."""
 
     def file_name(self, signature: Any) -> str:
         """Return the file name of the code for a signature."""

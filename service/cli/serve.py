@@ -56,19 +56,15 @@ def precompile(
         list[str] | None,
         typer.Option(
             metavar="LEVEL",
-            help="Processor level: x86-64-v3, x86-64-v4-vnni or x86-64-v4-amx; repeatable. This machine must have it. "
-            "Default: this machine's own.",
+            help="x86-64-v3, x86-64-v4-vnni or x86-64-v4-amx; repeatable. Default: all of this machine.",
         ),
     ] = None,
     folder: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Folder to write to. Default: the installed package, so that every user finds them.",
-        ),
+        typer.Option(metavar="FOLDER", help="Folder to write to. Default: the installed package."),
     ] = None,
 ) -> None:
-    """Compile the kernels of serving for processor levels, so that no first start has to.
+    """Compile the kernels of serving for levels of this machine's processor, so that no first start has to.
 
     Compiled kernels are valid on every machine of the level with the same versions of Gramophone, Python, numba and
     NumPy. Example, for an image that runs on most x86 servers:
@@ -76,9 +72,10 @@ def precompile(
         gramophone precompile --target x86-64-v3 --target x86-64-v4-vnni
     """
     from models.checkpoint.precompile import precompile_levels
+    from models.kernels.compilation import PACKAGED
 
-    for level, path, num_files, num_bytes in precompile_levels(target, folder):
-        typer.echo(f"{level}: {num_files} kernels, {num_bytes / 1e6:.1f} MB in {path}")
+    for level in precompile_levels(target, folder or PACKAGED):
+        typer.echo(f"{level}: compiled into {folder or PACKAGED}")
 
 
 keys_app = typer.Typer(help="Create API keys.", no_args_is_help=True)
