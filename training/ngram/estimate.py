@@ -1,5 +1,8 @@
 """Estimation of an n-gram model from an encoded corpus: count, smooth, prune, build; smoothing by name."""
 
+import ctypes
+import gc
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -65,6 +68,13 @@ def make_smoothing(
 DEFAULT_SMOOTHING: Smoothing = Discounting()
 
 
+def release_memory() -> None:
+    """Return freed memory to the system if the allocator does not return it automatically."""
+    gc.collect()
+    if sys.platform.startswith("linux") and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)):
+        trim(0)
+
+
 class NGramEstimate(NamedTuple):
     """A model and statistics of its estimation.
 
@@ -120,6 +130,7 @@ def estimate(
     if prune_entropy > 0:
         histories = history_frequencies([one_order.counts for one_order in observations.occurrences()])
     del counted, observations  # an automaton is about as large
+    release_memory()
     progress.finish()
     orders, own_facts = smoothed.orders, smoothed.facts
     estimated = {

@@ -1,7 +1,5 @@
 """Options of out-of-core estimation, its supported recipes and its memory limit."""
 
-import ctypes
-import gc
 import re
 import resource
 import sys
@@ -123,13 +121,6 @@ def own_memory_bytes() -> int:
         return int(found[1]) * 1024
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-def release_memory() -> None:
-    """Return freed memory to the system if the allocator does not return it automatically."""
-    gc.collect()
-    if sys.platform.startswith("linux") and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)):
-        trim(0)
 
 
 def engine_memory_bytes(limit_bytes: int) -> int:

@@ -14,6 +14,7 @@ from models.ngram.model import NGramModel
 from models.tokenizers import Tokenizer, load_tokenizer
 from training.corpus import Corpus, EncodedCorpus, Sentences
 from training.ngram.counts import thresholds_by_order
+from training.ngram.estimate import release_memory
 from training.ngram.smoothing.interface import (
     Discounts,
     discounts_from_counts,
@@ -23,7 +24,7 @@ from training.publish import RunContext, facts_by_split
 from training.recipe import NGramSettings, Recipe
 from training.scale.assembly import assemble, open_automaton
 from training.scale.engines import QueryEngine, start_engine
-from training.scale.options import ScaleOptions, release_memory
+from training.scale.options import ScaleOptions
 from training.scale.plan import PLAN_VERSION, Stage, counting_stages, counts_of_counts, estimation_stages
 from training.scale.tables import (
     COUNTS_FILE,
