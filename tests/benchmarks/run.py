@@ -68,6 +68,7 @@ PLANS = {
     "bench_scale": Plan("--sentences 50000", headline="of the seconds"),
     "bench_service": Plan("--requests 400", models="quickstart", headline="next-token, ngram"),
     "bench_soak": Plan(long_only="it takes 25 minutes, and tests/fault has half a minute of it"),
+    "bench_start": Plan("--rounds 1", models="quickstart", headline="three models, warm"),
     "bench_states": Plan("--requests 40", models="novels", headline="advance 32 states, scored only"),
     "bench_training": Plan("--share 0.1"),
     "bench_tuning": Plan(headline="KenLM"),
