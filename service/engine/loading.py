@@ -20,6 +20,7 @@ from models.arrays import ModelBytes
 from models.checkpoint.load import Checkpoint, load_checkpoint
 from models.checkpoint.manifest import Version
 from models.checkpoint.precision import FLOAT32, INT8, Precision, check_precision
+from models.checkpoint.registry import LocalRegistry
 from models.checkpoint.registry_interface import Registry
 from models.errors import CheckpointError, InvalidInputError, LanguageModelError, ModelNotFoundError
 from models.language_model import (
@@ -184,11 +185,14 @@ class Loader:
         self._precisions.check_names(self.registry)
 
     def compile_kernels(self, versions: Iterable[Version]) -> list[Future[None]]:
-        """Start to compile the kernels that versions need and that are not stored yet; see `compile_groups`."""
+        """Start to compile the kernels that versions need and that are not stored yet; see `compile_groups`.
+
+        Versions of a remote registry are left to `load`, which checks the budget before it fetches their files.
+        """
         from models.checkpoint.precompile import compile_groups, needed_groups  # imports numba
 
         groups = []
-        for version in versions:
+        for version in versions if isinstance(self.registry, LocalRegistry) else ():
             int8 = self.device == "cpu" and self._precisions.of(version) != FLOAT32
             with contextlib.suppress(LanguageModelError, OSError):  # loading the version reports the error
                 groups += needed_groups(self.registry.fetch(version), int8=int8)
