@@ -68,6 +68,8 @@ def package(tmp_path):
 def asked(package, cache, *words, level=None):
     """Run the program; return its answer with the number of compiled functions, and what it logged."""
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{package}", "NUMBA_CACHE_DIR": str(cache)}  # noqa: TID251 - a child's
+    # Python takes bytecode for current if the source has the same size and the same second of change.
+    environment["PYTHONDONTWRITEBYTECODE"] = "1"
     environment |= {} if level is None else {"NUMBA_CPU_NAME": level}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, *words], env=environment, capture_output=True, text=True, check=True
@@ -140,6 +142,8 @@ def test_code_that_others_could_have_written_is_not_run(package, tmp_path):
 def test_processes_that_write_at_the_same_time_lose_nothing(package, tmp_path):
     cache = tmp_path / "cache"
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{package}", "NUMBA_CACHE_DIR": str(cache)}  # noqa: TID251 - a child's
+    # Python takes bytecode for current if the source has the same size and the same second of change.
+    environment["PYTHONDONTWRITEBYTECODE"] = "1"
     command = "import numpy as np, sums, sys; sums.first(np.zeros(1, sys.argv[1])); sums.total(np.zeros(1))"
     kinds = ["int8", "int16", "float32", "float64"]
     running = [subprocess.Popen([sys.executable, "-c", command, kind], env=environment) for kind in kinds]
