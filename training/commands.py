@@ -304,14 +304,14 @@ def _prepare(
 
 
 def _in_background(function: Callable[..., T], *arguments: object) -> Future[T]:
-    """Call a function in a thread that an interrupted command does not wait for; an error is printed."""
+    """Call a function in a thread that an interrupted command does not wait for."""
     future: Future[T] = Future()
 
     def run() -> None:
         try:
             future.set_result(function(*arguments))
-        finally:
-            future.cancel()  # without a result
+        except Exception as error:  # noqa: BLE001 - raised where the result is needed
+            future.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
     return future

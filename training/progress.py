@@ -45,9 +45,5 @@ class Progress:
         """End the stage."""
 
 
-class Silent(Progress):
-    """No-op progress."""
-
-
-SILENT: Progress = Silent()
+SILENT = Progress()
 """Shared no-op progress."""

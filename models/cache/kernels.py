@@ -17,11 +17,10 @@ import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 
 from models.arrays import FloatArray
 from models.kernels.compilation import kernel
-from models.kernels.llvm import FLOAT_VECTOR, VECTOR_WIDTH, call_llvm, codegen
+from models.kernels.llvm import FLOAT_VECTOR, VECTOR_WIDTH, call_llvm, codegen, intrinsic
 from models.kernels.math import exp, fold_lanes
 
 SEGMENT_TOKENS = 2_048

@@ -71,9 +71,6 @@ ALL_GROUPS = (
 )
 """Groups of all kernels of declared types for serving."""
 
-USED_GROUPS = (DECODING, _RECURRENT, _FEED_FORWARD, _CACHE, WORDS)
-"""Groups that `needed_groups` returns for some models, besides those of n-gram models."""
-
 _GROUPS_OF_FAMILIES = {
     **dict.fromkeys(NEURAL_FAMILIES, _RECURRENT),
     "feed-forward": _FEED_FORWARD,

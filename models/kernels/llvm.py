@@ -1,24 +1,16 @@
-"""Helpers for numba intrinsics in LLVM IR: pointers, vectors of 16 numbers, AMX instructions.
+"""Helpers for numba intrinsics in LLVM IR: pointers, vectors of 16 numbers.
 
 numba passes the context, the builder, the signature and the arguments to the `generate` function of
 an intrinsic.
-
-AMX (Intel's Advanced Matrix Extensions) has tile registers of 16 rows of 64 bytes; one instruction
-multiplies 16 x 64 by 64 x 16 bytes and adds the products to 16 x 16 sums. `HAS_AMX` is True if the
-processor's level has it, `USE_AMX` if Linux has granted it to this process; the permission is requested
-at import.
 """
 
-import ctypes
-import platform
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils as _cgutils
-from numba.extending import intrinsic
-
-from models.kernels.target import LEVEL
+from numba.extending import intrinsic as _intrinsic
 
 VECTOR_WIDTH = 16
 """Number of 32-bit lanes in the widest vectors."""
@@ -30,6 +22,11 @@ BYTE_POINTER = BYTE.as_pointer()
 
 codegen: Any = _cgutils
 _Pointer: Any = types.CPointer
+
+
+def intrinsic(function: Callable[..., Any]) -> Any:
+    """Make a function that kernels call, without the typing context, from one that generates its code."""
+    return _intrinsic(function)
 
 
 def data_pointer(context: Any, builder: Any, signature: Any, arguments: Any, position: int) -> Any:
@@ -45,11 +42,7 @@ def byte_pointer(context: Any, builder: Any, signature: Any, arguments: Any, pos
 
 
 @intrinsic
-def _pointer_at(
-    _typing_context: Any,
-    array: Any,
-    index: Any,
-) -> Any:
+def pointer_at(_typing_context: Any, array: Any, index: Any) -> Any:
     """Return a pointer to an array element, for an intrinsic that reads or writes from there on.
 
     numba would count the references of a slice, with two atomic operations. It does not count this pointer, so the
@@ -66,9 +59,6 @@ def _pointer_at(
     return _Pointer(array.dtype)(array, index), generate
 
 
-pointer_at: Any = _pointer_at  # called without the typing context
-
-
 def broadcast(builder: Any, value: Any, vector_type: Any) -> Any:
     """Return a `FLOAT_VECTOR` or `INT_VECTOR` with one number in every lane."""
     empty = ir.Constant(vector_type, ir.Undefined)
@@ -81,31 +71,3 @@ def call_llvm(builder: Any, function: str, *arguments: Any) -> Any:
     declared = ir.FunctionType(FLOAT_VECTOR, [FLOAT_VECTOR] * len(arguments))
     named = codegen.get_or_insert_function(builder.module, declared, f"llvm.{function}.v{VECTOR_WIDTH}f32")
     return builder.call(named, arguments)
-
-
-_SYSTEM_CALL, _REQUEST, _TILE_DATA = 158, 0x1023, 18  # arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
-
-
-def _request_amx() -> bool:
-    """Request the permission for tiles, which Linux requires; return whether it was granted."""
-    if not (HAS_AMX and platform.system() == "Linux"):
-        return False
-    error_code: int = ctypes.CDLL(None).syscall(_SYSTEM_CALL, _REQUEST, _TILE_DATA)
-    return error_code == 0
-
-
-HAS_AMX = LEVEL.has("amx-tile", "amx-int8")
-"""True if kernels are compiled for AMX tiles."""
-
-USE_AMX = _request_amx()
-"""True if this process may run kernels with AMX tiles."""
-
-
-def emit_x86(builder: Any, instruction: str, *arguments: Any) -> None:
-    """Generate an instruction; tiles are given by number."""
-    values = [
-        ir.Constant(ir.IntType(8), argument) if isinstance(argument, int) else argument
-        for argument in arguments
-    ]
-    declared = ir.FunctionType(ir.VoidType(), [value.type for value in values])
-    builder.call(codegen.get_or_insert_function(builder.module, declared, f"llvm.x86.{instruction}"), values)

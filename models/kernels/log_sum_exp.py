@@ -8,7 +8,6 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 
 from models.kernels import math
 from models.kernels.llvm import (
@@ -19,6 +18,7 @@ from models.kernels.llvm import (
     call_llvm,
     codegen,
     data_pointer,
+    intrinsic,
 )
 
 ROW_LANES = 64
@@ -85,12 +85,7 @@ def _combine_lanes(
 
 
 @intrinsic
-def _highest_in_lanes(
-    _typing_context: Any,
-    values: Any,
-    count: Any,
-    lanes: Any,
-) -> Any:
+def max_in_lanes(_typing_context: Any, values: Any, count: Any, lanes: Any) -> Any:
     """Raise each of 64 lanes to the maximum of its values.
 
     Args:
@@ -113,13 +108,7 @@ def _highest_in_lanes(
 
 
 @intrinsic
-def _add_exponentials(
-    _typing_context: Any,
-    values: Any,
-    count: Any,
-    highest: Any,
-    lanes: Any,
-) -> Any:
+def add_exp_in_lanes(_typing_context: Any, values: Any, count: Any, highest: Any, lanes: Any) -> Any:
     """Add exp(value - highest) to lanes [64], each value to its lane.
 
     Args:
@@ -145,7 +134,7 @@ def _add_exponentials(
 
 
 @intrinsic
-def _block_sums(
+def block_sums_in_lanes(
     _typing_context: Any,
     values: Any,
     count: Any,
@@ -154,7 +143,7 @@ def _block_sums(
     lanes: Any,
     sums: Any,
 ) -> Any:
-    """Run `_add_exponentials`, and sum exp((value - highest) inverse) over each block of 64.
+    """Run `add_exp_in_lanes`, and sum exp((value - highest) inverse) over each block of 64.
 
     Args:
         values: [count], float32, contiguous.
@@ -205,8 +194,3 @@ def _sum_vectors(builder: Any, vectors: list[Any]) -> Any:
         swapped = [(lane + half) % VECTOR_WIDTH for lane in range(VECTOR_WIDTH)]
         total = builder.fadd(total, builder.shuffle_vector(total, total, ir.Constant(INT_VECTOR, swapped)))
     return builder.extract_element(total, ir.Constant(ir.IntType(32), 0))
-
-
-max_in_lanes: Any = _highest_in_lanes  # called without the typing context
-add_exp_in_lanes: Any = _add_exponentials
-block_sums_in_lanes: Any = _block_sums

@@ -9,9 +9,9 @@ from typing import Any
 import numba
 import numpy as np
 from numba import types
-from numba.extending import intrinsic
 
 import models.kernels.target  # noqa: F401 - chooses the processor level before numba compiles anything
+from models.kernels.llvm import intrinsic
 
 LOG2_E = np.float32(1.4426950408889634)
 LOWEST_EXPONENT = np.float32(-126.0)
@@ -27,16 +27,13 @@ EXP2_COEFFICIENTS = (_C1, _C2, _C3, _C4, _C5, _C6)
 
 
 @intrinsic
-def _fused(_typing_context: Any, a: Any, b: Any, c: Any) -> Any:  # noqa: ARG001
+def fma(_typing_context: Any, a: Any, b: Any, c: Any) -> Any:  # noqa: ARG001
     """Return a b + c, rounded once on every processor."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
         return builder.fma(*arguments)
 
     return types.float32(types.float32, types.float32, types.float32), generate
-
-
-fma: Any = _fused  # called without the typing context
 
 
 @numba.njit(nogil=True, inline="always")

@@ -36,10 +36,9 @@ class Level(NamedTuple):
 
 # LLVM would halve 512-bit vectors
 _WIDE = "-prefer-256-bit,+avx512vnni"
-_VNNI = _V4 | {"avx512vnni"}
 LEVELS = (
-    Level("x86-64-v4-amx", "x86-64-v4", f"{_WIDE},+amx-tile,+amx-int8", _VNNI | {"amx-tile", "amx-int8"}),
-    Level("x86-64-v4-vnni", "x86-64-v4", _WIDE, _VNNI),
+    Level("x86-64-v4-vnni", "x86-64-v4", _WIDE, _V4 | {"avx512vnni"}),
+    Level("x86-64-v3-vnni", "x86-64-v3", "+avxvnni", _V3 | {"avxvnni"}),
     Level("x86-64-v3", "x86-64-v3", "", _V3),
 )
 """Levels, the fastest first."""

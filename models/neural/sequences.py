@@ -41,7 +41,7 @@ class Threads:
 THREADS = Threads()
 """The limit of this process."""
 
-_ROW_MULTIPLE = 16  # rows of a tile
+_ROW_MULTIPLE = 16  # a multiple of the rows of a product
 
 
 def run_row_slices(work: Callable[[slice], None], count: int) -> None:

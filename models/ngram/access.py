@@ -14,9 +14,10 @@ import numpy.typing as npt
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic, overload
+from numba.extending import overload
 
 from models.kernels.compilation import compile_declared, kernel, tuple_type
+from models.kernels.llvm import intrinsic
 from models.ngram.automaton import EXACT_TYPES, QUANTISED_TYPES, Automaton
 
 U = numba.uint64
@@ -99,7 +100,7 @@ def log10_backoff_of(automaton: Automaton, state: Any) -> Any:
 
 
 @intrinsic
-def _prefetch(_typing_context: Any, array: Any, index: Any) -> Any:  # noqa: ARG001
+def prefetch(_typing_context: Any, array: Any, index: Any) -> Any:  # noqa: ARG001
     """Prefetch the cache line of `array[index]`, without waiting for it."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -121,9 +122,6 @@ def _stride(array_type: Any) -> int:
     """Bytes between rows; an array with two axes has the three bytes of a word per row."""
     width = 3 if array_type.ndim == 2 else 1
     return int(array_type.dtype.bitwidth // 8 * width)
-
-
-prefetch: Any = _prefetch  # called without the typing context
 
 
 # inlined because a call would pass every array of the automaton

@@ -56,7 +56,7 @@ def precompile(
         list[str] | None,
         typer.Option(
             metavar="LEVEL",
-            help="x86-64-v3, x86-64-v4-vnni or x86-64-v4-amx; repeatable. Default: all of this machine.",
+            help="x86-64-v3, x86-64-v3-vnni or x86-64-v4-vnni; repeatable. Default: all of this machine.",
         ),
     ] = None,
     folder: Annotated[

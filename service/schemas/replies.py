@@ -151,17 +151,6 @@ class TokenScore:
 
 
 @dataclass(frozen=True, slots=True)
-class TokenCandidate(TokenScore):
-    """A possible next token.
-
-    Attributes:
-        id: token id.
-        text: text of the token.
-        logprob: natural-log probability of the token given all preceding tokens.
-    """
-
-
-@dataclass(frozen=True, slots=True)
 class NextTokenResult:
     """The most probable next tokens after a context.
 
@@ -170,7 +159,7 @@ class NextTokenResult:
         entropy_bits: entropy of the next-token distribution in bits; null unless requested.
     """
 
-    candidates: list[TokenCandidate]
+    candidates: list[TokenScore]
     entropy_bits: float | None
 
 
@@ -397,18 +386,18 @@ class Choice:
     text: str
     token_ids: list[int]
     logprobs: list[float] | None
-    top_logprobs: list[list[TokenCandidate]] | None
+    top_logprobs: list[list[TokenScore]] | None
     score: float | None
     finish_reason: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts, without `<s>` and `</s>`.
+    """Token counts, without `<s>`.
 
     Attributes:
-        prompt_tokens: number of tokens of the prompt.
-        completion_tokens: number of generated tokens.
+        prompt_tokens: number of tokens of all prompts, as given or tokenised.
+        completion_tokens: number of generated tokens; /v1/completions counts `</s>` too.
         total_tokens: sum of `prompt_tokens` and `completion_tokens`.
     """
 

@@ -25,6 +25,7 @@ from models.tokenizers import Detokenizer
 from models.vocabulary import BOS, CONTROL_TOKENS, EOS
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
+from service.schemas.replies import Usage
 from service.schemas.wire import (
     Biases,
     NonNegative,
@@ -106,21 +107,6 @@ class CompletionChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class CompletionUsage:
-    """Token counts.
-
-    Attributes:
-        prompt_tokens: number of tokens of all prompts, as given or tokenised.
-        completion_tokens: number of generated tokens of all choices, `</s>` included.
-        total_tokens: sum of `prompt_tokens` and `completion_tokens`.
-    """
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
 class CompletionReply:
     """All choices, or one event of a stream.
 
@@ -140,7 +126,7 @@ class CompletionReply:
     model: str
     system_fingerprint: str
     choices: list[CompletionChoice]
-    usage: CompletionUsage | None
+    usage: Usage | None
 
 
 class StreamOptions(BaseModel):
@@ -455,7 +441,7 @@ def complete_prompts(
         echoes = [builder.echo(choice, LENGTH) for choice in range(num_choices)]
         if request.stream:
             yield from echoes
-        usage = CompletionUsage(num_prompt_tokens, 0, num_prompt_tokens)
+        usage = Usage(num_prompt_tokens, 0, num_prompt_tokens)
         choices = [] if request.stream else [choice for choice, _ in echoes]
         return GenerateResult(choices, usage, [LENGTH] * num_choices)
     if request.stream and request.echo:
@@ -475,7 +461,7 @@ def complete_prompts(
             yield None
         choices.append(builder.complete_choice(item))
     generated = sum(len(item.token_ids) + item.ended_by_eos for item in done)
-    usage = CompletionUsage(num_prompt_tokens, generated, num_prompt_tokens + generated)
+    usage = Usage(num_prompt_tokens, generated, num_prompt_tokens + generated)
     return GenerateResult(choices, usage, [item.finish_reason for item in done])
 
 

@@ -22,7 +22,7 @@ from service.engine.batching import materialize, view
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.engine.prefix_cache import NextTokenEntry
-from service.schemas.replies import NextTokenResult, NextWordResult, TokenCandidate, WordCandidate
+from service.schemas.replies import NextTokenResult, NextWordResult, TokenScore, WordCandidate
 from service.schemas.wire import OneOrMoreContexts, TextOrIds, TimedRequest, named_contexts
 from service.use_cases.constants import MAX_SEARCH_STEPS, ROWS_PER_STEP, VALUES_PER_STEP
 from service.use_cases.inputs import Limits, check_reads_forward, encode, encode_each
@@ -92,11 +92,11 @@ def next_token_result(loaded: LoadedModel, ranked: RankedTokens) -> NextTokenRes
     return NextTokenResult(token_candidates(loaded, top), entropy)
 
 
-def token_candidates(loaded: LoadedModel, top: TopTokens) -> list[TokenCandidate]:
+def token_candidates(loaded: LoadedModel, top: TopTokens) -> list[TokenScore]:
     """Return the most probable tokens of one position in wire format."""
     texts = loaded.token_texts
     return [
-        TokenCandidate(i, texts[i], finite_logprob(logprob))
+        TokenScore(i, texts[i], finite_logprob(logprob))
         for i, logprob in zip(top.ids.tolist(), top.log_probs.tolist(), strict=True)
     ]
 

@@ -140,7 +140,7 @@ def test_the_reference_has_metrics_of_workers_too(reference):
     assert "| `gramophone_http_requests_total` | counter | " in reference["metrics"]
 
 
-class Silent(BaseModel):
+class Progress(BaseModel):
     """A recipe's table with a key that nobody described."""
 
     mystery: int = 1
@@ -148,7 +148,7 @@ class Silent(BaseModel):
 
 def test_a_key_without_a_description_is_named():
     with pytest.raises(hooks.UndocumentedError, match=r"cache\.mystery has no description"):
-        hooks.key_row("cache.mystery", "mystery", Silent)
+        hooks.key_row("cache.mystery", "mystery", Progress)
 
 
 def test_defaults_of_settings_are_as_in_the_environment():

@@ -19,7 +19,7 @@ from models.completion.search import CompletionSearch, CompletionSettings
 from models.completion.token_trie import TokenTrie
 from models.language_model import prefill_sequences
 from training.ngram.estimate import estimate
-from training.progress import Silent
+from training.progress import Progress
 from training.tokenizer import TokenizerSettings, encode_corpus, learn_tokenizer
 
 
@@ -32,9 +32,9 @@ def lines_of(data, split):
 
 def trained(kind, lines):
     """Return a tokenizer and an n-gram model over its tokens."""
-    tokenizer = learn_tokenizer(TokenizerSettings(kind=kind), lines, progress=Silent())
-    corpus = encode_corpus(tokenizer, lines, progress=Silent())
-    return tokenizer, estimate(corpus, tokenizer.vocabulary, order=5, progress=Silent()).model
+    tokenizer = learn_tokenizer(TokenizerSettings(kind=kind), lines, progress=Progress())
+    corpus = encode_corpus(tokenizer, lines, progress=Progress())
+    return tokenizer, estimate(corpus, tokenizer.vocabulary, order=5, progress=Progress()).model
 
 
 class Stopwatch:

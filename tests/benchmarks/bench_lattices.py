@@ -39,7 +39,7 @@ from models.vocabulary import Vocabulary
 from tests.support.nbest_lists import Listed, recognised
 from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
-from training.progress import Silent
+from training.progress import Progress
 
 kenlm = peer("kenlm", "ufal.kenlm>=26")
 WEIGHTS = PathWeights(am=0.1, lm=1.0)
@@ -226,7 +226,7 @@ def main():
     bench_files(lattices)
     rows = [np.array(tokenizer.encode(text)) for text in references[options.lattices :]]
     corpus = EncodedCorpus.from_sentences(rows, num_words=sum(map(len, rows)), num_bytes=1)
-    model = estimate(corpus, tokenizer.vocabulary, order=4, progress=Silent()).model
+    model = estimate(corpus, tokenizer.vocabulary, order=4, progress=Progress()).model
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "made.arpa")
         write_arpa(path, model.vocabulary, list_ngrams(model.automaton))

@@ -30,7 +30,7 @@ from models.vocabulary import EOS, UNK, Vocabulary
 from tests.support.nbest_lists import translated
 from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
-from training.progress import Silent
+from training.progress import Progress
 
 ORDER = 4
 BATCH = 512
@@ -54,7 +54,7 @@ def model_features(corpus: Sequence[str], texts: Sequence[str]) -> np.ndarray:
     counts = Counter(word for line in corpus for word in line.split())
     tokenizer = WordTokenizer(Vocabulary(sorted(word for word, count in counts.items() if count > 1)))
     encoded = EncodedCorpus.from_sentences(tokenizer.encode_all(corpus))
-    model = estimate(encoded, tokenizer.vocabulary, order=ORDER, progress=Silent()).model
+    model = estimate(encoded, tokenizer.vocabulary, order=ORDER, progress=Progress()).model
     rows = []
     for begin in range(0, len(texts), BATCH):
         some = texts[begin : begin + BATCH]

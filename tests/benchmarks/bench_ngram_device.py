@@ -25,7 +25,7 @@ from models.ngram.model import NGramModel
 from models.vocabulary import EOS, Vocabulary
 from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
-from training.progress import Silent
+from training.progress import Progress
 
 ORDER = 5
 VOCABULARIES = (32_000, 81_306)
@@ -99,7 +99,7 @@ def main() -> None:
     for size in VOCABULARIES:
         vocabulary = vocabulary_of(train, size)
         corpus = EncodedCorpus.from_sentences(encode(train, vocabulary))
-        model = estimate(corpus, vocabulary, order=ORDER, progress=Silent()).model
+        model = estimate(corpus, vocabulary, order=ORDER, progress=Progress()).model
         moved = TensorNGramModel(model, device=device)
         print(f"V = {size:,}, order {ORDER}, {model.automaton.num_arcs:,} n-grams")
         print("  batch   contexts/s: cpu        device   ratio   M tokens/s: cpu  device   ratio")

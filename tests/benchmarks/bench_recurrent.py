@@ -23,7 +23,7 @@ from models.vocabulary import Vocabulary
 from training.corpus import EncodedCorpus
 from training.neural.settings import TrainSettings
 from training.neural.trainer import train_network
-from training.progress import Silent
+from training.progress import Progress
 
 EMBEDDING_SIZE = 256
 BATCH_SIZE, BPTT_LENGTH, UPDATES = 32, 32, 30
@@ -88,7 +88,14 @@ def our_training(config, vocabulary, precision):
 
     def run():
         train_network(
-            text, text, vocabulary, network=config, settings=settings, seed=1, device="cpu", progress=Silent()
+            text,
+            text,
+            vocabulary,
+            network=config,
+            settings=settings,
+            seed=1,
+            device="cpu",
+            progress=Progress(),
         )
 
     return UPDATES * BATCH_SIZE * BPTT_LENGTH / median_seconds(run, repeats=3)

@@ -22,7 +22,7 @@ from pathlib import Path
 from preparation import GRAMOPHONE, QUIET, free_port, quickstart, registry_at
 
 from models.kernels.target import supported_levels
-from training.progress import Silent
+from training.progress import Progress
 from training.texts import read_default_corpus
 
 PEER = """
@@ -86,7 +86,7 @@ def measurements(folder, registry):
     shipped, warm = str(folder / "shipped"), str(folder / "warm")
     command_s([*GRAMOPHONE, "precompile", "--target", level, "--folder", shipped])
     text = folder / "text.txt"
-    text.write_text("\n".join(next(iter(read_default_corpus(Silent()))).sentences[:400]), encoding="utf-8")
+    text.write_text("\n".join(next(iter(read_default_corpus(Progress()))).sentences[:400]), encoding="utf-8")
 
     def empty():
         return str(folder / f"empty-{next(numbers)}")

@@ -28,7 +28,7 @@ from training.neural.optimization import Schedule
 from training.neural.settings import TrainSettings
 from training.neural.streams import Streams
 from training.neural.trainer import train_network
-from training.progress import Silent
+from training.progress import Progress
 from training.tokenizer import TokenizerSettings, encode_corpus, learn_tokenizer
 
 DROPOUT = 0.35
@@ -93,7 +93,7 @@ def train_ours(texts, vocabulary, settings, size):
         settings=settings,
         seed=1,
         device="cpu",
-        progress=Silent(),
+        progress=Progress(),
     )
     return result.model, result.history[-1].tokens / (time.perf_counter() - started)
 
@@ -109,12 +109,12 @@ def texts_of(words_at_most):
     else:
         data = folder / "novels-1m"
         sentences = [
-            read_corpus([data / f"{split}.txt.xz"], unit="line", progress=Silent()).sentences
+            read_corpus([data / f"{split}.txt.xz"], unit="line", progress=Progress()).sentences
             for split in ("train", "valid")
         ]
     sentences[0] = sentences[0][: int(words_at_most * len(sentences[0]))]
-    tokenizer = learn_tokenizer(TokenizerSettings(kind="word"), sentences[0], progress=Silent())
-    encoded: list[EncodedCorpus] = [encode_corpus(tokenizer, part, progress=Silent()) for part in sentences]
+    tokenizer = learn_tokenizer(TokenizerSettings(kind="word"), sentences[0], progress=Progress())
+    encoded: list[EncodedCorpus] = [encode_corpus(tokenizer, part, progress=Progress()) for part in sentences]
     return encoded, tokenizer.vocabulary
 
 
@@ -145,7 +145,7 @@ def main():
     for name, work in (("plain loop, float32", train_plainly), ("trainer", train_ours)):
         torch.manual_seed(1)
         model, rate = work(texts, vocabulary, settings, options.hidden_size)
-        logprob = evaluate(model, texts[1], context="stream", progress=Silent())
+        logprob = evaluate(model, texts[1], context="stream", progress=Progress())
         rates.append(rate)
         perplexities.append(logprob.perplexity or math.inf)
         print(

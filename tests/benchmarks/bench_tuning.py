@@ -36,7 +36,7 @@ from models.vocabulary import EOS, UNK, Vocabulary
 from tests.support.nbest_lists import RECOGNISED, recognised
 from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
-from training.progress import Silent
+from training.progress import Progress
 
 kenlm = peer("kenlm", "ufal.kenlm>=26")
 ORDER = 4
@@ -58,7 +58,7 @@ class Scored(NamedTuple):
 def estimated(lines: Sequence[str]) -> tuple[WordTokenizer, NGramModel]:
     tokenizer = WordTokenizer(Vocabulary(dict.fromkeys(word for line in lines for word in line.split())))
     corpus = EncodedCorpus.from_sentences(tokenizer.encode_all(lines))
-    return tokenizer, estimate(corpus, tokenizer.vocabulary, order=ORDER, progress=Silent()).model
+    return tokenizer, estimate(corpus, tokenizer.vocabulary, order=ORDER, progress=Progress()).model
 
 
 def own_features(tokenizer: WordTokenizer, model: NGramModel, texts: Sequence[str]) -> np.ndarray:

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from service.bench.workloads import candidate_variants, default_texts, shuffled
-from training.progress import Silent
+from training.progress import Progress
 from training.texts import read_default_corpus
 
 GRAMOPHONE = (sys.executable, "-m", "service.cli")
@@ -70,7 +70,7 @@ def typed_texts(data, longer_than=8):
 def novels_or_documentation(data, sentences=None):
     """Return sentences of the novels or Python's documentation, by split; `sentences` limits the training text."""
     if data is None:
-        parts = zip(("train", "valid", "test"), read_default_corpus(Silent()), strict=True)
+        parts = zip(("train", "valid", "test"), read_default_corpus(Progress()), strict=True)
         splits = {split: one.sentences for split, one in parts}
     else:
         splits = {

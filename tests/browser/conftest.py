@@ -21,7 +21,7 @@ from service.settings import Settings
 from tests.support.fake_models import FakeModel, fake_vocabulary
 from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
-from training.progress import Silent
+from training.progress import Progress
 
 TABS = ("write", "generate", "rerank", "check", "models")
 WIDE, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
@@ -102,7 +102,7 @@ def registry(tmp_path_factory):
         tokenizer = WordTokenizer(Vocabulary(sorted({word for line in SENTENCES for word in line.split()})))
         lines = [tokenizer.encode(line) for line in 3 * SENTENCES]
         corpus = EncodedCorpus.from_sentences(lines, num_words=sum(map(len, lines)), num_bytes=1000)
-        model = estimate(corpus, tokenizer.vocabulary, order=3, progress=Silent()).model
+        model = estimate(corpus, tokenizer.vocabulary, order=3, progress=Progress()).model
         _publish(registry, "words", model, tokenizer)
         slow = WordTokenizer(fake_vocabulary())
         _publish(registry, "slow", FakeModel(slow.vocabulary, endless=True), slow)

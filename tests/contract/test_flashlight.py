@@ -19,7 +19,7 @@ from tests.contract.decoders import importable
 from tests.support.services import running
 from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
-from training.progress import Silent
+from training.progress import Progress
 
 SENTENCES = ["the cat sat on the mat", "a cat sat on a hat", "the man had a hat", "the cat ate the ham"]
 LETTERS = sorted(set("".join(SENTENCES)) - {" "})
@@ -39,7 +39,7 @@ def flashlight():
 def trained(tokenizer):
     rows = [np.array(tokenizer.encode(line)) for line in SENTENCES]
     corpus = EncodedCorpus.from_sentences(rows, num_words=30, num_bytes=200)
-    return estimate(corpus, tokenizer.vocabulary, order=3, progress=Silent()).model
+    return estimate(corpus, tokenizer.vocabulary, order=3, progress=Progress()).model
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from tests.support import families
 from tests.support.services import running
 from training.commands import run_evaluate, run_train
 from training.ngram.estimate import estimate
-from training.progress import Silent
+from training.progress import Progress
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
@@ -24,7 +24,7 @@ TEXT = "w3 w5 w9 w10"
 
 def backward_model():
     return estimate(
-        families.corpus().reversed(), families.tokenizer().vocabulary, order=3, progress=Silent()
+        families.corpus().reversed(), families.tokenizer().vocabulary, order=3, progress=Progress()
     ).model
 
 

@@ -30,7 +30,7 @@ from tests.support.openapi import (
     operations_in,
 )
 from tests.support.services import running
-from training.progress import Silent
+from training.progress import Progress
 from training.tokenizer import TokenizerSettings, learn_tokenizer
 
 TEXT = [
@@ -61,7 +61,7 @@ def publish(registry, name, seed, tokenizer):
 def served(fake_family, tmp_path_factory):
     """Serve models under the default models' names; yield the service and a client with all scopes."""
     registry = LocalRegistry(tmp_path_factory.mktemp("examples") / "registry", create=True)
-    tokenizer = learn_tokenizer(TokenizerSettings(kind="bpe", vocab_size=330), TEXT, progress=Silent())
+    tokenizer = learn_tokenizer(TokenizerSettings(kind="bpe", vocab_size=330), TEXT, progress=Progress())
     for seed, name in enumerate(("lstm", "mixture", "ngram")):
         publish(registry, name, seed, tokenizer)
     registry.set_default("mixture")

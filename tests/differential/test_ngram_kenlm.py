@@ -17,7 +17,7 @@ from tests.reference.backoff import estimated_orders, weights_by_words
 from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import evaluate
 from training.ngram.estimate import NGramEstimate, estimate
-from training.progress import Silent
+from training.progress import Progress
 
 LN_10 = math.log(10)
 BATCH = 512
@@ -37,7 +37,7 @@ def estimated(lines: list[str], order: int) -> Estimated:
     """Estimate a model from lines of space-separated words; "<unk>" is an ordinary word."""
     tokenizer = WordTokenizer(Vocabulary(dict.fromkeys(word for line in lines for word in line.split())))
     corpus = EncodedCorpus.from_sentences(tokenizer.encode_all(lines))
-    return Estimated(tokenizer, estimate(corpus, tokenizer.vocabulary, order=order, progress=Silent()))
+    return Estimated(tokenizer, estimate(corpus, tokenizer.vocabulary, order=order, progress=Progress()))
 
 
 def scores_of(model: Estimated, lines: list[str]) -> np.ndarray:
@@ -207,7 +207,7 @@ def test_every_weight_of_the_pruned_reference_is_the_same(data_dir, corpus, toke
 
 @pytest.fixture(scope="module")
 def pruned(corpus, tokenizer) -> NGramEstimate:
-    return estimate(corpus, tokenizer.vocabulary, order=ORDER, prune=PRUNE, progress=Silent())
+    return estimate(corpus, tokenizer.vocabulary, order=ORDER, prune=PRUNE, progress=Progress())
 
 
 @pytest.mark.data
@@ -219,7 +219,7 @@ def test_as_many_ngrams_are_left_as_published(pruned):
 def test_perplexities_of_the_pruned_reference_are_the_published_ones(data_dir, pruned, tokenizer):
     lines = unpacked_lines(data_dir / "reference" / "test.txt.xz")
     figures = evaluate(
-        pruned.model, EncodedCorpus.from_sentences(tokenizer.encode_all(lines)), progress=Silent()
+        pruned.model, EncodedCorpus.from_sentences(tokenizer.encode_all(lines)), progress=Progress()
     )
     assert figures.perplexity == pytest.approx(243.56, rel=1e-4)
     assert figures.perplexity_without_oov == pytest.approx(168.16, rel=1e-4)

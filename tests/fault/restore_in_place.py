@@ -24,7 +24,7 @@ from models.vocabulary import Vocabulary
 from tests.support.services import running_process
 from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
-from training.progress import Silent
+from training.progress import Progress
 
 CLIENTS = 4
 SECONDS = 3.0
@@ -54,7 +54,7 @@ def large_registry(root):
     rows = [random.integers(3, len(WORDS), 10) for _ in range(20_000)]
     tokenizer = WordTokenizer(Vocabulary(WORDS))
     corpus = EncodedCorpus.from_sentences(rows, num_words=200_000, num_bytes=10**6)
-    model = estimate(corpus, tokenizer.vocabulary, order=3, progress=Silent()).model
+    model = estimate(corpus, tokenizer.vocabulary, order=3, progress=Progress()).model
     description = CheckpointDescription("2026-01-01T00:00:00+00:00", {}, {}, [[5, 6]], {})
     registry = LocalRegistry(root, create=True)
     version = registry.publish(

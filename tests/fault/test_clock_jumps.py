@@ -18,7 +18,7 @@ from tests.support.fake_models import FakeModel, fake_vocabulary
 from tests.support.object_stores import wait_until
 from tests.support.resumable import fit
 from tests.support.services import running
-from training.progress import Silent
+from training.progress import Progress
 
 ROOT = Path(__file__).parents[2]
 HOURS_10 = 36_000.0
@@ -156,7 +156,7 @@ def served(http, address):
     return True
 
 
-class Jumping(Silent):
+class Jumping(Progress):
     """Lets the clock jump at every update of a training."""
 
     def __init__(self, wall, jump_s):

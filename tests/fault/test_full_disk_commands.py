@@ -22,7 +22,7 @@ from tests.support.fake_models import FakeModel, fake_vocabulary
 from tests.support.resumable import fit, saved_state
 from tests.support.services import running_process
 from training import publish
-from training.progress import Silent
+from training.progress import Progress
 from training.signals import Terminated, exit_on_sigterm
 
 LINES = [
@@ -97,7 +97,7 @@ def test_the_parts_of_a_mixture_that_find_no_room_are_told_by_their_place(tmp_pa
         publish.publish(LocalRegistry(tmp_path / "r", create=True), "m", trained, None)
 
 
-class Meddling(Silent):
+class Meddling(Progress):
     """Calls a function at the n-th update of a training."""
 
     def __init__(self, updates, meddle):

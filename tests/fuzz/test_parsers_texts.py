@@ -15,7 +15,7 @@ from tests.fuzz.damage import any_bytes, damaged
 from tests.fuzz.parsing import Parser, ParserProcess, fuzz
 from training.corpus import MAX_LINE_BYTES, read_corpus
 from training.neural.embeddings import read_embeddings
-from training.progress import Silent
+from training.progress import Progress
 
 PACKERS = {"gz": gzip.compress, "xz": lzma.compress, "zst": zstandard.ZstdCompressor().compress}
 TEXT = "The cat sat. It … purred!\n\nÜber dir.\r\nA last line without an end".encode()
@@ -32,7 +32,7 @@ MEBIBYTES = 4000
 def read_text(path: Path) -> None:
     """Read sentences, by lines and by paragraphs."""
     for unit in ("line", "paragraph"):
-        corpus = read_corpus([path], unit=unit, progress=Silent())
+        corpus = read_corpus([path], unit=unit, progress=Progress())
         assert all(sentence.encode().strip() for sentence in corpus.sentences)
 
 

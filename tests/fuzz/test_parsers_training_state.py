@@ -19,7 +19,7 @@ from models.errors import FormatError
 from tests.fuzz.damage import NASTY_VALUES, any_bytes, damaged
 from tests.fuzz.parsing import Parser, ParserProcess, fuzz_slowly
 from tests.support.resumable import fit, saved_state
-from training.progress import Silent
+from training.progress import Progress
 
 VALUES = [
     *NASTY_VALUES,
@@ -30,7 +30,7 @@ VALUES = [
 ]
 
 
-class Interrupting(Silent):
+class Interrupting(Progress):
     """Raises Ctrl-C after three updates."""
 
     def __init__(self):

@@ -14,7 +14,7 @@ from models.neural.network import Network
 from tests.support import families
 from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate, make_smoothing
-from training.progress import Silent
+from training.progress import Progress
 from training.static_mixture import mix_statically
 from training.tokenizer import TokenizerSettings, encode_corpus, learn_tokenizer
 
@@ -137,7 +137,7 @@ def model(family: str, tokens: str):
     if family == "static-mixture":
         parts = [model("absolute", tokens), model("witten-bell", tokens)]
         held_out = encoded(tokens, held_out=True)
-        return mix_statically(parts, tokenizer(tokens).vocabulary, held_out, progress=Silent())[0]
+        return mix_statically(parts, tokenizer(tokens).vocabulary, held_out, progress=Progress())[0]
     if family in PARTS:
         return _composite(family, [model(part, tokens) for part in PARTS[family]])
     return _network(tokens, **NETWORKS[family])
@@ -154,7 +154,7 @@ def _ngram(tokens, *, backward=False, **options):
     corpora = [encoded(tokens), encoded(tokens, held_out=True)]
     train, held_out = (corpus.reversed() if backward else corpus for corpus in corpora)
     vocabulary = tokenizer(tokens).vocabulary
-    return estimate(train, vocabulary, order=_ORDER, held_out=held_out, progress=Silent(), **options).model
+    return estimate(train, vocabulary, order=_ORDER, held_out=held_out, progress=Progress(), **options).model
 
 
 def _network(tokens, **options):

@@ -16,7 +16,7 @@ from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import evaluate
 from training.ngram.counts import count_ngrams
 from training.ngram.pruning import history_frequencies, prune_by_entropy
-from training.progress import Silent
+from training.progress import Progress
 from training.static_mixture import interpolate_models
 
 SEEDS = range(12)
@@ -174,14 +174,14 @@ def test_counted_contexts_beat_the_chain_rule_on_a_kneser_ney_model(data_dir):
     tokenizer = WordTokenizer(Vocabulary(dict.fromkeys(word for line in train for word in line.split())))
     corpus, held_out = (EncodedCorpus.from_sentences(tokenizer.encode_all(t)) for t in (train, test))
     size = len(tokenizer.vocabulary)
-    counted = count_ngrams(corpus, size, order=4, progress=Silent())
+    counted = count_ngrams(corpus, size, order=4, progress=Progress())
     frequencies = history_frequencies([one_order.counts for one_order in counted])
     orders = backoff.estimated_orders(corpus, size, order=4)
 
     def pruned(**history):
         left = prune_by_entropy(orders, 1e-6, **history)
         model = NGramModel(build_automaton(left), tokenizer.vocabulary)
-        return sum(len(n.words) for n, _ in left), evaluate(model, held_out, progress=Silent()).perplexity
+        return sum(len(n.words) for n, _ in left), evaluate(model, held_out, progress=Progress()).perplexity
 
     assert pruned(history_probs=frequencies) == (188_237, pytest.approx(249.18, abs=0.05))
     assert pruned() == (171_836, pytest.approx(252.41, abs=0.05))

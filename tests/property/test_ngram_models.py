@@ -15,7 +15,7 @@ from models.vocabulary import BOS, Vocabulary
 from tests.reference.backoff import listed, parse_arpa, random_arpa, random_model, to_orders
 from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
-from training.progress import Silent
+from training.progress import Progress
 
 VOCABULARY = Vocabulary(["a", "b", "c", "d"])
 sequences = st.lists(st.integers(3, 6) | st.just(0), max_size=10)
@@ -25,7 +25,7 @@ sequences = st.lists(st.integers(3, 6) | st.just(0), max_size=10)
 def models(draw) -> NGramModel:
     texts = draw(st.lists(sequences, min_size=1, max_size=12))
     order = draw(st.integers(1, 5))
-    return estimate(EncodedCorpus.from_sentences(texts), VOCABULARY, order=order, progress=Silent()).model
+    return estimate(EncodedCorpus.from_sentences(texts), VOCABULARY, order=order, progress=Progress()).model
 
 
 def every_state(model):
@@ -111,7 +111,7 @@ LARGE = Vocabulary([f"w{i}" for i in range(300)])
 def small_models(draw) -> NGramModel:
     texts = draw(st.lists(sequences, min_size=1, max_size=12))
     order = draw(st.integers(1, 5))
-    return estimate(EncodedCorpus.from_sentences(texts), SMALL, order=order, progress=Silent()).model
+    return estimate(EncodedCorpus.from_sentences(texts), SMALL, order=order, progress=Progress()).model
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +119,7 @@ def large() -> NGramModel:
     """Model in which some contexts have more arcs than are ranked on demand."""
     random = np.random.default_rng(2)
     rows = [(random.zipf(1.2, size=15) % 300) + 3 for _ in range(3000)]
-    model = estimate(EncodedCorpus.from_sentences(rows), LARGE, order=3, progress=Silent()).model
+    model = estimate(EncodedCorpus.from_sentences(rows), LARGE, order=3, progress=Progress()).model
     assert len(model.automaton.ranked_states) > 3
     assert (np.diff(model.automaton.first_arcs)[1:] < MAX_UNRANKED_ARCS).any()
     return model

@@ -12,7 +12,7 @@ from models.vocabulary import BOS, EOS, Vocabulary
 from tests.reference import smoothing as slow
 from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate, make_smoothing
-from training.progress import Silent
+from training.progress import Progress
 
 CLOSED = Vocabulary(["a", "b", "c"])
 VOCABULARY = Vocabulary(["a", "b", "c", "never"])
@@ -47,7 +47,7 @@ def both(name, texts, *, order, prune=(), vocabulary=VOCABULARY, held_out=None, 
         smoothing=make_smoothing(name, **settings_),
         prune=prune[:order],
         held_out=EncodedCorpus.from_sentences(held_out or texts),
-        progress=Silent(),
+        progress=Progress(),
     )
     definition = DEFINITIONS[name](texts, len(vocabulary), order, prune[:order])
     definition.k = settings_.get("k", 1.0 if name == "laplace" else 0.1)
@@ -122,7 +122,7 @@ def zipfian_texts(seed, *, sentences=400, types=40):
 def test_the_larger_texts_below_do_allow_estimates(name):
     corpus = EncodedCorpus.from_sentences(zipfian_texts(0))
     vocabulary = Vocabulary([f"w{i}" for i in range(42)])
-    result = estimate(corpus, vocabulary, order=4, smoothing=make_smoothing(name), progress=Silent())
+    result = estimate(corpus, vocabulary, order=4, smoothing=make_smoothing(name), progress=Progress())
     assert set(result.facts["fallback_orders"]) <= {1}
 
 

@@ -15,7 +15,7 @@ from models.vocabulary import Vocabulary
 from service.engine.loaded_model import LoadedModel
 from service.engine.state_store import OVERHEAD_BYTES, StateStore, StoredState
 from service.use_cases.states import ids_after
-from training.progress import Silent
+from training.progress import Progress
 from training.tokenizer import TokenizerSettings, learn_tokenizer
 
 MAX_STATES, TTL_S = 6, 10.0
@@ -130,7 +130,7 @@ def loaded(kind):
         tokenizer = CharacterTokenizer(Vocabulary("abcdehnst 漢"))
     else:
         text = ["the cat sat on the mat", "naïve café <s> </s>", "0x41 <0x41> 漢字"] * 40
-        tokenizer = learn_tokenizer(TokenizerSettings(kind=kind, vocab_size=280), text, progress=Silent())
+        tokenizer = learn_tokenizer(TokenizerSettings(kind=kind, vocab_size=280), text, progress=Progress())
     return LoadedModel("lm@1", SimpleNamespace(tokenizer=tokenizer))
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from models.tokenizers import Detokenizer
 from models.vocabulary import BOS, EOS
 from models.word_index import WordCounter, WordIndex, measure_text
-from training.progress import Silent
+from training.progress import Progress
 from training.tokenizer import TokenizerSettings, learn_tokenizer
 
 # U+2581 is SentencePiece's sign for a space, the only character that is not restored
@@ -22,7 +22,7 @@ KINDS = ["bpe", "unigram"]
 @functools.cache
 def tokenizer(kind):
     text = ["the cat sat on the mat", "naïve café <s> </s>", "0x41 <0x41> 漢字"] * 40
-    return learn_tokenizer(TokenizerSettings(kind=kind, vocab_size=280), text, progress=Silent())
+    return learn_tokenizer(TokenizerSettings(kind=kind, vocab_size=280), text, progress=Progress())
 
 
 @pytest.mark.parametrize("kind", KINDS)

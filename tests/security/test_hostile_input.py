@@ -19,7 +19,7 @@ from models.reranking.formats.format import read_blocks
 from tests.security.conftest import CANARY
 from tests.support.http import asked
 from training.corpus import read_corpus
-from training.progress import Silent
+from training.progress import Progress
 
 SPELLINGS = {
     "dots": b"..",
@@ -202,7 +202,7 @@ def test_a_corpus_that_unpacks_without_end_is_refused(tmp_path, pack, filling):
     path = tmp_path / "corpus"
     path.write_bytes(bomb(pack, FILLINGS[filling]))
     assert path.stat().st_size < BOMB_BYTES / 250
-    assert peak_bytes(lambda: read_corpus([path], unit="line", progress=Silent())) < 128 * MIB
+    assert peak_bytes(lambda: read_corpus([path], unit="line", progress=Progress())) < 128 * MIB
 
 
 def test_an_arpa_file_that_unpacks_without_end_is_refused(tmp_path, pack):

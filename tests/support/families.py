@@ -16,7 +16,7 @@ from models.tokenizers import WordTokenizer
 from models.vocabulary import Vocabulary
 from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
-from training.progress import Silent
+from training.progress import Progress
 
 DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
 """Devices to test; a machine without CUDA collects no CUDA tests."""
@@ -79,7 +79,7 @@ def model(name: str):  # noqa: PLR0911 - one per family
     """Return the small model of a family."""
     vocabulary = tokenizer().vocabulary
     if name == "ngram":
-        return estimate(corpus(), vocabulary, order=4, progress=Silent()).model
+        return estimate(corpus(), vocabulary, order=4, progress=Progress()).model
     if name == "tensor ngram":
         return TensorNGramModel(model("ngram"), device=DEVICES[-1])
     if name in NEURAL:

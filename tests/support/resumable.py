@@ -19,7 +19,7 @@ from training.neural.distributed import Processes, join_processes
 from training.neural.resume import parse_state
 from training.neural.settings import TrainSettings
 from training.neural.trainer import train_network
-from training.progress import Silent
+from training.progress import Progress
 
 VOCABULARY = Vocabulary([f"w{i}" for i in range(40)])
 NETWORK = NetworkConfig(
@@ -70,7 +70,7 @@ def fit(state_file=None, *, progress=None, resume=True, network=NETWORK, seed=1,
         settings=TrainSettings(**(SETTINGS | changes)),
         seed=seed,
         device="cpu",
-        progress=progress or Silent(),
+        progress=progress or Progress(),
         state_file=state_file,
         resume=resume,
     )

@@ -15,7 +15,7 @@ from models.vocabulary import Vocabulary
 from tests.support.fake_models import FakeModel, fake_vocabulary
 from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
-from training.progress import Silent
+from training.progress import Progress
 from training.tokenizer import TokenizerSettings, encode_corpus, learn_tokenizer
 
 TEXT = [
@@ -31,7 +31,7 @@ TEXT = [
 def learnt_pieces(kind, **options):
     """SentencePiece tokenizer of a few words, with byte fallback."""
     recipe = TokenizerSettings(kind=kind, **({"vocab_size": 290} if kind != "char" else {}), **options)
-    return learn_tokenizer(recipe, TEXT * 20, progress=Silent())
+    return learn_tokenizer(recipe, TEXT * 20, progress=Progress())
 
 
 @functools.cache
@@ -44,8 +44,8 @@ def spelled_pieces(kind):
 def piece_model(kind):
     """Trigram model over pieces."""
     tokenizer = learnt_pieces(kind)
-    corpus = encode_corpus(tokenizer, TEXT * 3, progress=Silent())
-    return estimate(corpus, tokenizer.vocabulary, order=3, progress=Silent()).model
+    corpus = encode_corpus(tokenizer, TEXT * 3, progress=Progress())
+    return estimate(corpus, tokenizer.vocabulary, order=3, progress=Progress()).model
 
 
 def state_after(kind, context):
@@ -93,10 +93,10 @@ def fake(extra=(), **options):
 @functools.cache
 def trigram(kind="word"):
     """Trigram model of a few sentences over words, pieces or characters, and its tokenizer."""
-    tokenizer = learn_tokenizer(TokenizerSettings(kind=kind), SENTENCES, progress=Silent())
+    tokenizer = learn_tokenizer(TokenizerSettings(kind=kind), SENTENCES, progress=Progress())
     corpus = EncodedCorpus.from_sentences(tokenizer.encode_all(SENTENCES), num_words=0, num_bytes=0)
     order = 5 if kind == "char" else 3
-    return estimate(corpus, tokenizer.vocabulary, order=order, progress=Silent()).model, tokenizer
+    return estimate(corpus, tokenizer.vocabulary, order=order, progress=Progress()).model, tokenizer
 
 
 def characters(letters):

@@ -1,9 +1,9 @@
-"""LLVM kernels of int8 inference: dot products of 64 rows of weights with 1, 4 or 16 vectors.
+"""LLVM kernels of int8 inference: dot products of 64 rows of weights with 1 or 4 vectors.
 
-numba cannot emit instructions for products of bytes, so the loops are LLVM IR: with `vpdpbusd` (AVX-512 VNNI:
-64 products and sums per instruction), with AMX tiles for sixteen vectors, or else with sums of two 16-bit products,
-for which LLVM selects `vpmaddwd` on AVX2. All are exact, so their results are equal. `dequantise_sums` converts the
-integer sums to floats, sixteen at a time.
+numba cannot emit instructions for products of bytes, so the loops are LLVM IR: with `vpdpbusd` (VNNI: 64 products
+and sums per instruction with AVX-512, 32 without), or else with sums of two 16-bit products, for which LLVM
+selects `vpmaddwd` on AVX2. All are exact, so their results are equal. `dequantise_sums` converts the integer sums
+to floats, sixteen at a time.
 """
 
 from collections.abc import Callable
@@ -12,13 +12,11 @@ from typing import Any, NamedTuple
 
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 
 from models.kernels.llvm import (
     BYTE,
     BYTE_POINTER,
     FLOAT_VECTOR,
-    HAS_AMX,
     INT64,
     INT_VECTOR,
     VECTOR_WIDTH,
@@ -26,7 +24,7 @@ from models.kernels.llvm import (
     byte_pointer,
     call_llvm,
     codegen,
-    emit_x86,
+    intrinsic,
 )
 from models.kernels.log_sum_exp import ROW_LANES
 from models.kernels.target import LEVEL
@@ -47,8 +45,9 @@ _PRODUCTS = ir.VectorType(ir.IntType(32), _VECTOR_BYTES // 2)
 _GROUP_BYTES = ROW_LANES * COLUMN_GROUP
 _SUM_VECTORS = ROW_LANES // VECTOR_WIDTH  # vectors of 16 sums for 64 rows
 
-HAS_VNNI = LEVEL.has("avx512vnni")
-"""True if kernels are compiled for AVX-512 VNNI."""
+_HAS_AVX512_VNNI = LEVEL.has("avx512vnni")
+HAS_VNNI = _HAS_AVX512_VNNI or LEVEL.has("avxvnni")
+"""True if kernels are compiled for VNNI instructions."""
 
 
 def _at(builder: Any, address: Any, index: Any, size: int) -> Any:
@@ -84,10 +83,19 @@ class _Arithmetic(NamedTuple):
 
 
 def _multiply_bytes(builder: Any, sums: Any, weights: Any, factors: list[Any]) -> Any:
-    """Add the products in groups of four to sums, with one instruction."""
-    declared = ir.FunctionType(INT_VECTOR, [INT_VECTOR, INT_VECTOR, INT_VECTOR])
-    instruction = codegen.get_or_insert_function(builder.module, declared, "llvm.x86.avx512.vpdpbusd.512")
-    return builder.call(instruction, [sums, builder.bitcast(weights, INT_VECTOR), *factors])
+    """Add the products in groups of four to sums, with one instruction of 512 bits or two of 256."""
+    lanes = VECTOR_WIDTH if _HAS_AVX512_VNNI else VECTOR_WIDTH // 2
+    part = ir.VectorType(ir.IntType(32), lanes)
+    name = f"llvm.x86.avx512.vpdpbusd.{32 * lanes}"
+    instruction = codegen.get_or_insert_function(builder.module, ir.FunctionType(part, [part] * 3), name)
+    operands = [sums, builder.bitcast(weights, INT_VECTOR), *factors]
+
+    def multiply(first: int) -> Any:
+        chosen = ir.Constant(part, list(range(first, first + lanes)))
+        return builder.call(instruction, [builder.shuffle_vector(value, value, chosen) for value in operands])
+
+    joined = ir.Constant(INT_VECTOR, list(range(VECTOR_WIDTH)))
+    return builder.shuffle_vector(multiply(0), multiply(VECTOR_WIDTH - lanes), joined)
 
 
 def _split_bytes(builder: Any, values: Any, shift: Any) -> list[Any]:
@@ -113,7 +121,9 @@ def _multiply_words(builder: Any, sums: Any, weights: Any, factors: list[Any]) -
     return sums
 
 
-_BYTE_ARITHMETIC = _Arithmetic(lambda _, address: [address], _multiply_bytes, groups=1, sums=16)
+_BYTE_ARITHMETIC = _Arithmetic(
+    lambda _, address: [address], _multiply_bytes, groups=1, sums=16 if _HAS_AVX512_VNNI else 4
+)
 _WORD_ARITHMETIC = _Arithmetic(_split_activations, _multiply_words, _VECTOR_BYTES // COLUMN_GROUP, sums=4)
 
 
@@ -195,92 +205,11 @@ dot_one_row: Any = _dot_intrinsic(1, _arithmetic)
 dot_four_rows: Any = _dot_intrinsic(4, _arithmetic)
 
 
-TILE_ROWS = 16
-"""Number of vectors of one AMX product."""
-
-_SUMS = (0, 1, 2, 3)
-_ROWS_TILE = 4
-_WEIGHTS = (5, 6, 7, 5)
-_CONFIGURATION = bytearray(64)  # palette 1; eight tiles of 16 rows of 64 bytes
-_CONFIGURATION[0] = 1
-_CONFIGURATION[16:32] = COLUMN_MULTIPLE.to_bytes(2, "little") * 8
-_CONFIGURATION[48:56] = bytes([TILE_ROWS] * 8)
-
-
-@intrinsic
-def _configure_tiles(_typing_context: Any) -> Any:
-    """Configure the tiles; required before `dot_sixteen_rows`."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
-        if HAS_AMX:
-            value = ir.Constant(ir.ArrayType(BYTE, len(_CONFIGURATION)), _CONFIGURATION)
-            address = codegen.alloca_once_value(builder, value)
-            emit_x86(builder, "ldtilecfg", builder.bitcast(address, BYTE_POINTER))
-        return context.get_dummy_value()
-
-    return types.void(), generate
-
-
-@intrinsic
-def _release_tiles(_typing_context: Any) -> Any:
-    """Release the tiles, so the operating system does not save them at context switches."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
-        if HAS_AMX:
-            emit_x86(builder, "tilerelease")
-        return context.get_dummy_value()
-
-    return types.void(), generate
-
-
-@intrinsic
-def _dot_sixteen_rows(  # same arguments as `dot_four_rows`
-    _typing_context: Any,
-    weights: Any,
-    start: Any,
-    activations: Any,
-    row: Any,
-    groups: Any,
-    sums: Any,
-) -> Any:
-    """Write the dot products [16, 64] of 64 rows of weights and 16 vectors, in four AMX tiles of [16, 16]."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        if not HAS_AMX:
-            return context.get_dummy_value()
-
-        data, at = partial(byte_pointer, context, builder, signature, arguments), partial(_at, builder)
-        weight, group_bytes = builder.gep(data(0), [arguments[1]]), ir.Constant(INT64, _GROUP_BYTES)
-        width = builder.mul(arguments[4], ir.Constant(INT64, COLUMN_GROUP))
-        first = builder.gep(data(2), [builder.mul(arguments[3], width)])
-        for tile in _SUMS:
-            emit_x86(builder, "tilezero", tile)
-        # per 64 columns: one tile of activations [16, 64], then four of weights [16, 16 x 4] in memory order
-        steps = builder.udiv(width, ir.Constant(INT64, COLUMN_MULTIPLE))
-        with codegen.for_range(builder, steps) as loop:
-            emit_x86(builder, "tileloadd64", _ROWS_TILE, at(first, loop.index, COLUMN_MULTIPLE), width)
-            columns = at(weight, loop.index, COLUMN_MULTIPLE * ROW_LANES)
-            for tile, source in zip(_SUMS, _WEIGHTS, strict=True):
-                emit_x86(builder, "tileloadd64", source, at(columns, tile, _VECTOR_BYTES), group_bytes)
-                emit_x86(builder, "tdpbsud", tile, _ROWS_TILE, source)
-        target = data(5)
-        for tile in _SUMS:
-            emit_x86(builder, "tilestored64", tile, at(target, tile, _VECTOR_BYTES), group_bytes)
-        return context.get_dummy_value()
-
-    return types.void(weights, start, activations, row, groups, sums), generate
-
-
-configure_tiles: Any = _configure_tiles  # called without the typing context
-release_tiles: Any = _release_tiles
-dot_sixteen_rows: Any = _dot_sixteen_rows
-
-
 _FLOAT_BYTES = 4
 
 
 @intrinsic
-def _dequantise_sums(
+def dequantise_sums(
     _typing_context: Any,
     sums: Any,
     rows: Any,
@@ -330,6 +259,3 @@ def _dequantise_sums(
         return context.get_dummy_value()
 
     return types.void(sums, rows, totals, scales, factors, bias, products, stride), generate
-
-
-dequantise_sums: Any = _dequantise_sums  # called without the typing context

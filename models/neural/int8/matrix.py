@@ -14,20 +14,16 @@ from numba import types
 
 from models.arrays import FloatArray
 from models.kernels.compilation import kernel, tuple_type
-from models.kernels.llvm import USE_AMX, pointer_at
+from models.kernels.llvm import pointer_at
 from models.kernels.log_sum_exp import ROW_LANES
 from models.kernels.math import fma, greater
 from models.neural.int8.kernels import (
     COLUMN_GROUP,
     COLUMN_MULTIPLE,
-    TILE_ROWS,
     ZERO_POINT,
-    configure_tiles,
     dequantise_sums,
     dot_four_rows,
     dot_one_row,
-    dot_sixteen_rows,
-    release_tiles,
 )
 from models.tensor_files import Arrays, PackedWeightCache
 
@@ -37,8 +33,8 @@ FLOATS, FLOATS_2D, IDS = types.float32[::1], types.float32[:, ::1], types.int64[
 MAX_INT8 = np.float32(127)
 """Largest integer; -128 is not used, for a symmetric range."""
 
-SPARE_ROWS = 15
-"""Number of rows past the last that a product of sixteen rows may read."""
+SPARE_ROWS = 3
+"""Number of rows past the last that a product of four rows may read."""
 
 _TINY = np.float32(1e-30)
 _HALF = np.float32(0.5)
@@ -119,12 +115,10 @@ def take_rows(rows: Int8Rows, positions: npt.NDArray[np.int64]) -> Int8Rows:
 INT8_LAYOUT = "int8-1"
 """Version of the layout of `quantise_matrix`; increase it when the layout changes."""
 
+_BATCH = SPARE_ROWS + 1  # rows of one product
 _ALIGNMENT = 64  # bytes: a cache line
 ROW_PADDING = 16
 """Floats between rows of products, because rows a power of two apart evict each other from the cache."""
-
-_MIN_TILE_ROWS = 5
-"""Minimum number of rows for which tiles are faster."""
 
 
 class Int8Matrix(NamedTuple):
@@ -133,15 +127,13 @@ class Int8Matrix(NamedTuple):
     Attributes:
         weights: [O/64, K/4, 64, 4] as [O/64, 64 K], O and K rounded up; uint8, the integer plus 128.
         scales: scale of each row [O rounded up to a multiple of 64], float32; 0 in padding.
-        tiled: whether products use AMX tiles.
     """
 
     weights: npt.NDArray[np.uint8]
     scales: FloatArray
-    tiled: bool
 
 
-INT8_MATRIX_TYPE = tuple_type(Int8Matrix, types.uint8[:, ::1], FLOATS, types.boolean)
+INT8_MATRIX_TYPE = tuple_type(Int8Matrix, types.uint8[:, ::1], FLOATS)
 
 
 def quantise_matrix(matrix: FloatArray) -> Int8Matrix:
@@ -162,7 +154,7 @@ def quantise_matrix(matrix: FloatArray) -> Int8Matrix:
         )
         # [64, K/4, 4] to [K/4, 64, 4], the order in which the products read weights
         weights[block] = integers.reshape(ROW_LANES, groups, COLUMN_GROUP).transpose(1, 0, 2).reshape(-1)
-    return Int8Matrix(weights, scales, USE_AMX)
+    return Int8Matrix(weights, scales)
 
 
 def _aligned_empty(rows: int, width: int) -> npt.NDArray[np.uint8]:
@@ -202,26 +194,21 @@ def multiply_blocks(
     """Write the products of `multiply_rows` for some blocks of 64 rows of the matrix, from `column` on."""
     values, totals, scales, factors = rows.values, rows.sums, rows.scales, matrix.scales
     groups = values.shape[1] // COLUMN_GROUP
-    sums = np.empty(TILE_ROWS * ROW_LANES, np.int32)  # [16, 64] at most
+    sums = np.empty(_BATCH * ROW_LANES, np.int32)
     stride, target = products.shape[1], products.reshape(-1)
-    weights, tiled = matrix.weights.reshape(-1), matrix.tiled and count >= _MIN_TILE_ROWS
-    if tiled:
-        configure_tiles()
+    weights = matrix.weights.reshape(-1)
     # outer loop over blocks of weights: a block is read from memory once, then from the cache for all rows
     for block in range(begin, end):
         start, lane = block * groups * ROW_LANES * COLUMN_GROUP, block * ROW_LANES
         done = 0
         while done < count:
             row, left = first + done, count - done
-            if tiled and left >= _MIN_TILE_ROWS:
-                dot_sixteen_rows(weights, start, values, row, groups, sums)
-                batch = TILE_ROWS
-            elif left == 1:
+            if left == 1:
                 dot_one_row(weights, start, values, row, groups, sums)
                 batch = 1
             else:
                 dot_four_rows(weights, start, values, row, groups, sums)
-                batch = 4
+                batch = _BATCH
             dequantise_sums(
                 sums,
                 min(batch, left),
@@ -233,8 +220,6 @@ def multiply_blocks(
                 stride,
             )
             done += batch
-    if tiled:
-        release_tiles()
 
 
 @kernel(types.int64(INT8_MATRIX_TYPE, types.int64, IDS, INT8_ROWS_TYPE, types.int64))
@@ -336,7 +321,7 @@ class Parameters:
             packed = quantise_matrix(self[name] if make is None else make())
             return {"weights": packed.weights, "scales": packed.scales}
 
-        return Int8Matrix(**self._weight_cache.get_or_make(self._prefix + name, pack), tiled=USE_AMX)
+        return Int8Matrix(**self._weight_cache.get_or_make(self._prefix + name, pack))
 
     def linear(self, weight: str, bias: FloatArray | None = None) -> Int8Linear:
         """Return a layer with the weights [O, I] of a name and a bias [O], or 0."""

@@ -12,7 +12,7 @@ from service.settings import Settings
 from tests.support import families
 from tests.support.services import running
 from training.ngram.estimate import estimate
-from training.progress import Silent
+from training.progress import Progress
 from training.tokenizer import TokenizerSettings, encode_corpus, learn_tokenizer
 
 WORDS = families.WORDS
@@ -24,7 +24,7 @@ def publish(registry, name, model, tokenizer, *, direction="forward"):
 
 
 def ngram(corpus, tokenizer, order=3):
-    return estimate(corpus, tokenizer.vocabulary, order=order, progress=Silent()).model
+    return estimate(corpus, tokenizer.vocabulary, order=order, progress=Progress()).model
 
 
 def fill(registry):

@@ -16,7 +16,7 @@ from tests.support import families
 from tests.support.families import DEVICES
 from training.mixture_weights import fit_weights, fit_weights_by_context
 from training.ngram.estimate import estimate
-from training.progress import Silent
+from training.progress import Progress
 
 
 def test_probabilities_are_the_weighted_sum_of_the_parts():
@@ -147,7 +147,7 @@ def test_context_lengths_along_texts_are_those_of_the_states(name):
 
 
 def test_a_unigram_model_takes_no_context_into_account():
-    model = estimate(families.corpus(), families.tokenizer().vocabulary, order=1, progress=Silent()).model
+    model = estimate(families.corpus(), families.tokenizer().vocabulary, order=1, progress=Progress()).model
     assert model.num_context_lengths == 1
     assert (model.context_lengths_per_token(model.initial_state(1), *pad_sequences([[5, 6]])) == 0).all()
 
@@ -243,7 +243,7 @@ def test_parts_must_share_a_vocabulary():
     from models.vocabulary import Vocabulary
 
     other = estimate(
-        families.corpus(), Vocabulary([f"v{i}" for i in range(37)]), order=2, progress=Silent()
+        families.corpus(), Vocabulary([f"v{i}" for i in range(37)]), order=2, progress=Progress()
     ).model
     with pytest.raises(VocabularyMismatchError, match="part 1"):
         MixtureModel([families.model("ngram"), other], [0.5, 0.5])

@@ -7,14 +7,14 @@ import pytest
 from models.errors import InvalidInputError, ManifestError
 from models.tokenizers import CharacterTokenizer, WordTokenizer, load_tokenizer
 from models.vocabulary import BOS, CONTROL_TOKENS, EOS, UNK, Vocabulary
-from training.progress import Silent
+from training.progress import Progress
 from training.tokenizer import TokenizerSettings, encode_corpus, learn_tokenizer
 
 TEXT = ["the cat sat on the mat .", "the dog <unk> the cat !", "Über <s> naïve </s> café"] * 30
 
 
 def learn(**settings):
-    return learn_tokenizer(TokenizerSettings(**settings), TEXT, progress=Silent())
+    return learn_tokenizer(TokenizerSettings(**settings), TEXT, progress=Progress())
 
 
 def every_kind():
@@ -59,8 +59,8 @@ def test_a_marked_unknown_is_an_ordinary_word_unless_told_otherwise():
 
 def test_rare_words_become_unknown_by_threshold_and_by_size():
     text = ["a a a b b c"]
-    by_count = learn_tokenizer(TokenizerSettings(min_count=2), text, progress=Silent())
-    by_size = learn_tokenizer(TokenizerSettings(vocab_size=4), text, progress=Silent())
+    by_count = learn_tokenizer(TokenizerSettings(min_count=2), text, progress=Progress())
+    by_size = learn_tokenizer(TokenizerSettings(vocab_size=4), text, progress=Progress())
     assert by_count.encode("a b c") == [3, 4, UNK]
     assert by_size.encode("a b c") == [3, UNK, UNK]
 
@@ -74,17 +74,17 @@ def test_lower_casing_and_pattern_decide_what_a_word_is():
 
 def test_a_threshold_that_leaves_nothing_is_an_error_that_names_it():
     with pytest.raises(InvalidInputError, match="min_count is 99; no"):
-        learn_tokenizer(TokenizerSettings(min_count=99), ["a b"], progress=Silent())
+        learn_tokenizer(TokenizerSettings(min_count=99), ["a b"], progress=Progress())
 
 
 def test_a_piece_vocabulary_too_large_for_the_text_is_an_error_that_names_it():
     with pytest.raises(InvalidInputError, match=r"tokenizer\.vocab_size is 9000"):
-        learn_tokenizer(TokenizerSettings(kind="unigram", vocab_size=9000), ["a b c"], progress=Silent())
+        learn_tokenizer(TokenizerSettings(kind="unigram", vocab_size=9000), ["a b c"], progress=Progress())
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 def test_without_a_size_a_small_text_gives_as_many_pieces_as_it_can(kind):
-    tokenizer = learn_tokenizer(TokenizerSettings(kind=kind), ["a bc abc"], progress=Silent())
+    tokenizer = learn_tokenizer(TokenizerSettings(kind=kind), ["a bc abc"], progress=Progress())
     assert 256 < len(tokenizer.vocabulary) < 300  # bytes, control tokens and a few pieces
     assert tokenizer.decode(tokenizer.encode("a bc")) == "a bc"
 
@@ -95,7 +95,7 @@ def test_without_a_size_a_small_text_gives_as_many_pieces_as_it_can(kind):
 )
 def test_pieces_of_a_long_repetitive_line_are_learnt_in_no_time(kind, text):
     """Processing the complete line at once would take minutes and gigabytes."""
-    tokenizer = learn_tokenizer(TokenizerSettings(kind=kind), [text], progress=Silent())
+    tokenizer = learn_tokenizer(TokenizerSettings(kind=kind), [text], progress=Progress())
     assert len(tokenizer.encode(text)) < len(text)
 
 
@@ -118,7 +118,7 @@ def test_characters_decode_to_their_text_and_unknown_ones_to_the_replacement_mar
 
 
 def test_encoding_a_corpus_counts_words_and_bytes_of_the_text_as_given():
-    corpus = encode_corpus(learn(kind="char"), ["the cat", "café"], progress=Silent())
+    corpus = encode_corpus(learn(kind="char"), ["the cat", "café"], progress=Progress())
     assert corpus.num_words == 3
     assert corpus.num_bytes == 7 + 5
     assert corpus.sentence(1).tolist() == learn(kind="char").encode("café")

@@ -10,7 +10,7 @@ import zstandard
 from models.errors import FormatError, InvalidInputError
 from models.vocabulary import BOS, EOS
 from training.corpus import EncodedCorpus, paragraphs, read_corpus, read_lines, split_sentences
-from training.progress import Silent
+from training.progress import Progress
 from training.texts import read_default_corpus, read_texts
 
 TEXT = "first line\n\n  second line  \r\nthird \u2013 line"
@@ -18,7 +18,7 @@ SENTENCES = ["first line", "second line", "third \u2013 line"]
 
 
 def read(*paths, unit="line"):
-    return read_corpus(paths, unit=unit, progress=Silent())
+    return read_corpus(paths, unit=unit, progress=Progress())
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def written(folder, name, lines):
 
 def test_without_validation_text_the_end_is_held_out_and_named(tmp_path):
     path = written(tmp_path, "my.txt", range(40))
-    texts = read_texts([path], [], [], unit="line", progress=Silent())
+    texts = read_texts([path], [], [], unit="line", progress=Progress())
     assert texts.train.sentences == [str(i) for i in range(38)]
     assert texts.valid.sentences == ["38", "39"]
     assert texts.valid.sources == ["the end of my.txt"]
@@ -187,23 +187,23 @@ def test_without_validation_text_the_end_is_held_out_and_named(tmp_path):
 
 def test_given_validation_text_nothing_is_held_out(tmp_path):
     train, valid = written(tmp_path, "a.txt", "abc"), written(tmp_path, "b.txt", "d")
-    texts = read_texts([train], [valid], [], unit="line", progress=Silent())
+    texts = read_texts([train], [valid], [], unit="line", progress=Progress())
     assert (texts.train.sentences, texts.valid.sentences, texts.test) == (["a", "b", "c"], ["d"], None)
 
 
 def test_one_sentence_is_too_few_to_hold_one_out(tmp_path):
     with pytest.raises(InvalidInputError, match="1 sentence; at least 2"):
-        read_texts([written(tmp_path, "my.txt", "a")], [], [], unit="line", progress=Silent())
+        read_texts([written(tmp_path, "my.txt", "a")], [], [], unit="line", progress=Progress())
 
 
 def test_validation_text_alone_is_refused(tmp_path):
     with pytest.raises(InvalidInputError, match="need --corpus"):
-        read_texts([], [written(tmp_path, "my.txt", "a")], [], unit="line", progress=Silent())
+        read_texts([], [written(tmp_path, "my.txt", "a")], [], unit="line", progress=Progress())
 
 
 @pytest.fixture(scope="module")
 def corpus():
-    return read_default_corpus(Silent())
+    return read_default_corpus(Progress())
 
 
 def test_it_has_a_few_hundred_thousand_words_and_a_twentieth_of_documents_held_out(corpus):
@@ -220,7 +220,7 @@ def test_the_split_is_the_same_wherever_and_in_whatever_order_files_are_found(tm
             text = f'"""Module number {number} has one sentence of documentation."""'
             (library / f"module_{number}.py").write_text(text)
         monkeypatch.setattr("sysconfig.get_paths", lambda library=library: {"stdlib": str(library)})
-        read.append(read_default_corpus(Silent()))
+        read.append(read_default_corpus(Progress()))
     first, second = ([part.sha256 for part in parts] for parts in read)
     assert first == second
     assert all(any("Module number" in s for s in part.sentences) for part in read[0])

@@ -6,7 +6,7 @@ import pytest
 from models.errors import FormatError
 from training.corpus import Corpus, read_corpus, read_lines
 from training.overlap import OverlapCounter, is_suspicious, overlap_phrase, overlap_with_files, overlaps
-from training.progress import Silent
+from training.progress import Progress
 
 WORDS = ["the", "cat", "sat", "naïve", "漢字", "on", "a", "mat"]
 
@@ -97,16 +97,16 @@ def test_files_are_read_as_a_corpus_is(unit, tmp_path):
     files = [tmp_path / "a.txt", tmp_path / "b.txt"]
     files[0].write_text("\n\n".join(training[:100]))
     files[1].write_text(" Then ".join(training[100:]))
-    read = read_corpus(files, unit=unit, progress=Silent()).sentences
+    read = read_corpus(files, unit=unit, progress=Progress()).sentences
     held_out = [*training[90:110], *read[100:120]]
-    facts = overlap_with_files(held_out, files, unit=unit, progress=Silent())
+    facts = overlap_with_files(held_out, files, unit=unit, progress=Progress())
     assert counts(facts) == expected(held_out, read)
     assert facts["sentences"]["seen"] > 0
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(FormatError, match=r"none\.txt: there is no such file"):
-        overlap_with_files(["a"], [tmp_path / "none.txt"], unit="line", progress=Silent())
+        overlap_with_files(["a"], [tmp_path / "none.txt"], unit="line", progress=Progress())
 
 
 def test_no_training_text_has_seen_nothing():
@@ -117,8 +117,8 @@ def test_no_training_text_has_seen_nothing():
 def test_novels_held_out_text_is_not_in_its_training_text(data_dir):
     test = list(read_lines(data_dir / "novels-1m" / "test.txt.xz"))
     files = [data_dir / "novels-1m" / "train.txt.xz"]
-    assert overlap_with_files(test, files, unit="line", progress=Silent())["sentences"]["seen"] == 0
+    assert overlap_with_files(test, files, unit="line", progress=Progress())["sentences"]["seen"] == 0
     leaked = [line for line in read_lines(files[0]) if len(line.split()) > 20][:50]
-    facts = overlap_with_files([*test, *leaked], files, unit="line", progress=Silent())
+    facts = overlap_with_files([*test, *leaked], files, unit="line", progress=Progress())
     assert facts["sentences"]["seen"] == 50
     assert is_suspicious(facts)

@@ -10,7 +10,7 @@ from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import LocalRegistry
 from models.errors import InvalidInputError, RegistryError
 from training import commands
-from training.progress import Silent
+from training.progress import Progress
 from training.single_model import ResumableRuns
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
@@ -32,7 +32,7 @@ def run(tmp_path, corpus, monkeypatch):
     """Function that trains `m` and optionally stops after a number of updates."""
 
     def train(recipe="lstm", *, updates=None, **more):
-        class Impatient(Silent):
+        class Impatient(Progress):
             left = -1 if updates is None else updates
 
             def advance(self, _=1, note=""):

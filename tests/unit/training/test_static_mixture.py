@@ -17,7 +17,7 @@ from training.commands import run_evaluate, run_train
 from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import evaluate
 from training.ngram.estimate import estimate
-from training.progress import Silent
+from training.progress import Progress
 from training.static_mixture import id_translation, mix_statically, remap, union_tokenizer
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
@@ -200,24 +200,24 @@ def halves():
     vocabulary = families.tokenizer().vocabulary
     texts = (EncodedCorpus.from_sentences(rows[:1000]), EncodedCorpus.from_sentences(rows[1000:]))
     return [
-        estimate(text, vocabulary, order=order, progress=Silent()).model
+        estimate(text, vocabulary, order=order, progress=Progress()).model
         for text, order in zip(texts, (4, 3), strict=True)
     ]
 
 
 def test_held_out_perplexity_is_close_to_that_of_the_dynamic_mixture_and_below_each_part():
     parts, held_out = halves(), families.corpus(300, seed=8)
-    static, facts = mix_statically(parts, families.tokenizer().vocabulary, held_out, progress=Silent())
+    static, facts = mix_statically(parts, families.tokenizer().vocabulary, held_out, progress=Progress())
     dynamic = MixtureModel(parts, facts["weights"])
     models = [static, dynamic, *parts]
-    figures = [evaluate(model, held_out, progress=Silent()).perplexity for model in models]
+    figures = [evaluate(model, held_out, progress=Progress()).perplexity for model in models]
     assert figures[0] == pytest.approx(figures[1], rel=0.01)
     assert figures[0] < min(figures[2:])
 
 
 def test_what_is_listed_has_the_dynamic_mixtures_probability():
     parts, held_out = halves(), families.corpus(300, seed=8)
-    static, facts = mix_statically(parts, families.tokenizer().vocabulary, held_out, progress=Silent())
+    static, facts = mix_statically(parts, families.tokenizer().vocabulary, held_out, progress=Progress())
     dynamic = MixtureModel(parts, facts["weights"])
     tokens = held_out.sentence(int(np.diff(held_out.offsets).argmax())).astype(np.int64)[None]
     lengths = np.array([tokens.shape[1]])
@@ -239,10 +239,10 @@ def test_em_finds_the_weights_of_the_texts_that_the_parts_are_of():
         return EncodedCorpus.from_sentences(rows)
 
     parts = [
-        estimate(text(shares, 3000), vocabulary, order=1, progress=Silent()).model
+        estimate(text(shares, 3000), vocabulary, order=1, progress=Progress()).model
         for shares in ([1, 0], [0, 1])
     ]
-    _, facts = mix_statically(parts, vocabulary, text([0.8, 0.2], 3000), progress=Silent())
+    _, facts = mix_statically(parts, vocabulary, text([0.8, 0.2], 3000), progress=Progress())
     assert facts["weights"] == pytest.approx([0.8, 0.2], abs=0.03)
 
 

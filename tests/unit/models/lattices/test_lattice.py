@@ -10,7 +10,7 @@ from models.lattices.lattice import Arc, build_lattice
 from models.tokenizers import WordTokenizer
 from models.vocabulary import EOS, UNK, Vocabulary
 from tests.reference.lattices import all_paths, text_of
-from training.progress import Silent
+from training.progress import Progress
 from training.tokenizer import TokenizerSettings, learn_tokenizer
 
 
@@ -77,7 +77,7 @@ WORDS = ["", "the", "catamaran", "sat", "µ", "Über"]
 
 
 def learn(**settings):
-    return learn_tokenizer(TokenizerSettings(**settings), TEXT, progress=Silent())
+    return learn_tokenizer(TokenizerSettings(**settings), TEXT, progress=Progress())
 
 
 @pytest.mark.parametrize(

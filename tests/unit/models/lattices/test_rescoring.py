@@ -20,7 +20,7 @@ from tests.support import families
 from tests.support.fake_models import FakeModel, fake_vocabulary
 from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
-from training.progress import Silent
+from training.progress import Progress
 from training.tokenizer import TokenizerSettings, learn_tokenizer
 
 TOKENIZER = families.tokenizer()
@@ -55,7 +55,7 @@ def subword_model(name, tokenizer, text):
         return NeuralModel(Network(config, len(tokenizer.vocabulary)), tokenizer.vocabulary)
     rows = [np.array(ids) for ids in tokenizer.encode_all(text)]
     corpus = EncodedCorpus.from_sentences(rows, num_words=1, num_bytes=1)
-    return estimate(corpus, tokenizer.vocabulary, order=3, progress=Silent()).model
+    return estimate(corpus, tokenizer.vocabulary, order=3, progress=Progress()).model
 
 
 def best_total(one):
@@ -135,7 +135,7 @@ def test_a_word_that_cannot_be_counts_as_log_zero():
 @pytest.mark.parametrize("name", ["ngram", "lstm"])
 def test_words_of_several_tokens_are_scored_as_in_whole_sentences(kind, name):
     text = ["the cat sat on the mat", "a dog ran to the house"] * 20
-    tokenizer = learn_tokenizer(TokenizerSettings(kind=kind), text, progress=Silent())
+    tokenizer = learn_tokenizer(TokenizerSettings(kind=kind), text, progress=Progress())
     model = subword_model(name, tokenizer, text)
     lattice = random_lattice(
         np.random.default_rng(2), words=["the", "catamaran", "house", "x", "sat", "café"]

@@ -6,7 +6,7 @@ from models.ngram.model import NGramModel
 from models.vocabulary import Vocabulary
 from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
-from training.progress import Silent
+from training.progress import Progress
 
 
 @pytest.fixture(scope="session")
@@ -22,4 +22,4 @@ def corpus():
 
 @pytest.fixture(scope="session")
 def model(corpus, vocabulary) -> NGramModel:
-    return estimate(corpus, vocabulary, order=3, progress=Silent()).model
+    return estimate(corpus, vocabulary, order=3, progress=Progress()).model

@@ -23,7 +23,7 @@ from models.tensor_files import map_tensors
 from models.vocabulary import UNK, Vocabulary
 from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
-from training.progress import Silent
+from training.progress import Progress
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def test_a_state_of_many_arcs_without_a_rank_is_refused(tmp_path):
     """Otherwise ranking its arcs would overflow a buffer."""
     vocabulary = Vocabulary([f"w{i}" for i in range(MAX_UNRANKED_ARCS)])
     corpus = EncodedCorpus.from_sentences([[3, w] for w in range(3, len(vocabulary))] + [[3]])
-    model = estimate(corpus, vocabulary, order=2, progress=Silent()).model
+    model = estimate(corpus, vocabulary, order=2, progress=Progress()).model
     assert model.automaton.ranked_states.tolist() == [0, 4]
     whole = len(vocabulary)
     model.automaton._replace(
@@ -256,7 +256,7 @@ def exact() -> NGramModel:
     """About 20,000 n-grams with more distinct values than codes."""
     random = np.random.default_rng(5)
     rows = [(random.zipf(1.3, size=12) % 400) + 3 for _ in range(1500)]
-    return estimate(EncodedCorpus.from_sentences(rows), VOCABULARY, order=3, progress=Silent()).model
+    return estimate(EncodedCorpus.from_sentences(rows), VOCABULARY, order=3, progress=Progress()).model
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from models.tokenizers import WordTokenizer
 from models.vocabulary import BOS, EOS, Vocabulary
 from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
-from training.progress import Silent
+from training.progress import Progress
 
 
 def test_it_can_score_sequences(model):
@@ -80,7 +80,7 @@ def test_an_end_mark_leads_to_the_empty_context(model):
 
 
 def test_order_one_has_one_state(corpus, vocabulary):
-    unigram = estimate(corpus, vocabulary, order=1, progress=Silent()).model
+    unigram = estimate(corpus, vocabulary, order=1, progress=Progress()).model
     assert unigram.automaton.num_states == 1
     assert unigram.initial_state(1).ids.tolist() == [0]
 
@@ -154,7 +154,7 @@ def test_more_rows_than_walk_at_once_are_scored_alike(vocabulary):
     """Rows of all lengths, so some finish before others."""
     rng = np.random.default_rng(3)
     text = EncodedCorpus.from_sentences([rng.integers(3, 10, size=12) for _ in range(30)])
-    random_model = estimate(text, vocabulary, order=4, progress=Silent()).model
+    random_model = estimate(text, vocabulary, order=4, progress=Progress()).model
     tokens, lengths = rng.integers(0, 10, size=(50, 20)), rng.integers(0, 21, size=50)
     together = score_sequences(random_model, random_model.initial_state(50), tokens, lengths)
     start = random_model.initial_state(1)
@@ -220,7 +220,7 @@ WORDS = [f"w{i}" for i in range(400)]
 @pytest.fixture(scope="module", params=["exact", "quantised"])
 def large_model(request):
     rows = [(np.random.default_rng(i).zipf(1.3, size=12) % 400) + 3 for i in range(800)]
-    made = estimate(EncodedCorpus.from_sentences(rows), Vocabulary(WORDS), order=4, progress=Silent()).model
+    made = estimate(EncodedCorpus.from_sentences(rows), Vocabulary(WORDS), order=4, progress=Progress()).model
     return (
         made if request.param == "exact" else NGramModel(quantise_automaton(made.automaton), made.vocabulary)
     )

@@ -8,7 +8,7 @@ from models.errors import InvalidInputError
 from service.engine.job import iter_outputs
 from service.routes.request import json_pieces, request_options, to_json
 from service.routes.streaming import write_lines
-from service.schemas.replies import NextTokenReply, NextTokenResult, TokenCandidate
+from service.schemas.replies import NextTokenReply, NextTokenResult, TokenScore
 
 REQUEST = SimpleNamespace(state=SimpleNamespace(request_id="1"))
 
@@ -62,7 +62,7 @@ def test_admission_counts_the_tokens_of_the_body_and_those_to_be_predicted():
 
 
 def result(number):
-    return NextTokenResult([TokenCandidate(number, '"results":[]', -0.5)] * 10, None)
+    return NextTokenResult([TokenScore(number, '"results":[]', -0.5)] * 10, None)
 
 
 @pytest.mark.parametrize("count", [0, 1, 51, 52, 500])

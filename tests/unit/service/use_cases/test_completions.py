@@ -15,11 +15,11 @@ from models.vocabulary import BOS, EOS, UNK
 from service.engine.calls import run_single
 from service.engine.job import iter_outputs, run_to_completion
 from service.engine.loaded_model import LoadedModel
+from service.schemas.replies import Usage
 from service.use_cases import sequence_scoring as module
 from service.use_cases.choices import Prompt
 from service.use_cases.completions import (
     CompletionRequest,
-    CompletionUsage,
     EntryBuilder,
     complete_prompts,
     no_entries,
@@ -27,7 +27,7 @@ from service.use_cases.completions import (
 from service.use_cases.inputs import Limits
 from service.use_cases.sequence_scoring import score_prompt_tokens
 from tests.support import families
-from training.progress import Silent
+from training.progress import Progress
 from training.tokenizer import TokenizerSettings, learn_tokenizer
 
 LIMITS = Limits(max_texts=100, max_tokens_per_sequence=1000, max_new_tokens=100)
@@ -109,7 +109,7 @@ def test_events_are_the_echo_then_each_token_the_last_with_the_end():
         (None, 1),
         ("length", 1),
     ]
-    assert (done.choices, done.usage) == ([], CompletionUsage(1, 3, 4))
+    assert (done.choices, done.usage) == ([], Usage(1, 3, 4))
 
 
 def test_a_work_that_is_closed_closes_what_it_waits_for():
@@ -212,7 +212,7 @@ KINDS = [
 
 @pytest.fixture(params=KINDS, ids=lambda settings: settings["kind"])
 def spoken(request, load):
-    return load(learn_tokenizer(TokenizerSettings(**request.param), TEXT, progress=Silent()))
+    return load(learn_tokenizer(TokenizerSettings(**request.param), TEXT, progress=Progress()))
 
 
 def entries_of(loaded, ids, **options):

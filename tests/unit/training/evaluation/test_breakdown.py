@@ -27,23 +27,23 @@ from training.evaluation.breakdown import (
     token_counts,
 )
 from training.evaluation.evaluate import CorpusScores, score_corpus
-from training.progress import Silent
+from training.progress import Progress
 
 HELD_OUT = families.corpus(60, seed=5)
 SENTENCES = EvaluationOptions()
 
 
 def mean_entropy(model, corpus, options=SENTENCES):
-    return mean_over_positions("entropy", entropies_of, [model], corpus, options, Silent())
+    return mean_over_positions("entropy", entropies_of, [model], corpus, options, Progress())
 
 
 def mean_divergence(a, b, corpus, options=SENTENCES):
-    return mean_over_positions("divergence", divergences_of, [a, b], corpus, options, Silent())
+    return mean_over_positions("divergence", divergences_of, [a, b], corpus, options, Progress())
 
 
 @pytest.fixture(scope="module")
 def targets():
-    return score_corpus(families.model("ngram"), HELD_OUT, progress=Silent())
+    return score_corpus(families.model("ngram"), HELD_OUT, progress=Progress())
 
 
 def assert_groups(groups, targets, name_of):
@@ -188,7 +188,7 @@ def test_a_sample_is_just_the_sampled_rows(context, monkeypatch):
     model = families.model("lstm")
     places = sample_positions(num_predicted(FEW_HELD_OUT, context), 17)
     options = EvaluationOptions(context, WINDOW)
-    got = np.concatenate(list(sampled_distributions(model, FEW_HELD_OUT, places, options, Silent())))
+    got = np.concatenate(list(sampled_distributions(model, FEW_HELD_OUT, places, options, Progress())))
     expected = every_row(model, context)[places]
     weights = np.random.default_rng(0).random(got.shape[1])
     assert np.sort(np.exp(got) @ weights) == pytest.approx(np.sort(np.exp(expected) @ weights), abs=1e-5)

@@ -12,7 +12,7 @@ from tests.support import families
 from tests.support.fake_models import FakeModel, fake_vocabulary
 from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import evaluate, group_figures, score_corpus
-from training.progress import Silent
+from training.progress import Progress
 from training.tokenizer import encode_corpus
 
 HELD_OUT = families.corpus(25, seed=9)
@@ -39,7 +39,7 @@ def sentences():
 @pytest.mark.parametrize("name", families.NAMES)
 def test_sentence_context_starts_every_line_afresh(name):
     model = families.model(name)
-    got = score_corpus(model, HELD_OUT, context="sentence", progress=Silent())
+    got = score_corpus(model, HELD_OUT, context="sentence", progress=Progress())
     assert got.log_probs == pytest.approx(
         expected(model, [([BOS], [*s, EOS]) for s in sentences()]), abs=1e-5
     )
@@ -51,7 +51,7 @@ def test_stream_context_carries_the_state_across_lines(name, monkeypatch):
     monkeypatch.setattr("training.evaluation.evaluate.CHUNK_TOKENS", 7)
     model = families.model(name)
     stream = [t for s in sentences() for t in [*s, EOS, BOS]][:-1]
-    got = score_corpus(model, HELD_OUT, context="stream", progress=Silent())
+    got = score_corpus(model, HELD_OUT, context="stream", progress=Progress())
     assert got.log_probs == pytest.approx(expected(model, [([BOS], stream)]), abs=1e-5)
 
 
@@ -63,13 +63,13 @@ def test_document_context_is_disjoint_windows_and_the_last_has_more_before_it(na
         for s in sentences()
         for start in range(0, len(s), 4)
     ]
-    got = score_corpus(model, HELD_OUT, context="document", window=4, progress=Silent())
+    got = score_corpus(model, HELD_OUT, context="document", window=4, progress=Progress())
     assert got.log_probs == pytest.approx(expected(model, texts), abs=1e-5)
 
 
 def test_figures_are_what_their_names_say():
     model = families.model("ngram")
-    figures = evaluate(model, HELD_OUT, progress=Silent())
+    figures = evaluate(model, HELD_OUT, progress=Progress())
     scores = expected(model, [([BOS], [*s, EOS]) for s in sentences()])
     known = np.array([t != UNK for s in sentences() for t in [*s, EOS]])
     assert figures.tokens == len(scores) == HELD_OUT.num_tokens
@@ -93,7 +93,7 @@ def test_an_impossible_token_leaves_no_figure_that_json_cannot_carry():
             return rows
 
     corpus = EncodedCorpus.from_sentences([[3, 5, 4]], num_words=3, num_bytes=9)
-    told = evaluate(Impossible(fake_vocabulary()), corpus, progress=Silent()).facts()
+    told = evaluate(Impossible(fake_vocabulary()), corpus, progress=Progress()).facts()
     json.dumps(told, allow_nan=False)
     assert [told[name] for name in ("logprob", "nats_per_token", "bits_per_token", "byte_perplexity")] == [
         None
@@ -105,7 +105,7 @@ def test_bits_per_byte_of_a_document_count_its_line_ends():
     lines = encode_corpus(tokenizer, ["w1 w2", "w3"])
     document = encode_corpus(tokenizer, ["w1 w2\nw3"])
     assert (lines.num_bytes, document.num_bytes) == (7, 8)
-    figures = evaluate(families.model("ngram"), document, context="document", progress=Silent())
+    figures = evaluate(families.model("ngram"), document, context="document", progress=Progress())
     assert figures.bits_per_byte == pytest.approx(-figures.logprob / math.log(2) / 8)
 
 
@@ -155,12 +155,12 @@ def test_what_is_found_is_the_longest_n_gram_that_was_seen(context, monkeypatch)
         for i in range(1, len(row))
         if row[i] != BOS
     ]
-    got = score_corpus(model, HELD_OUT, context=context, progress=Silent())
+    got = score_corpus(model, HELD_OUT, context=context, progress=Progress())
     assert got.matched.tolist() == expected
 
 
 def test_groups_make_up_the_whole():
-    figures = evaluate(families.model("ngram"), HELD_OUT, progress=Silent()).facts()
+    figures = evaluate(families.model("ngram"), HELD_OUT, progress=Progress()).facts()
     rates = figures["hit_rates"]
     assert [rate["order"] for rate in rates] == [1, 2, 3, 4]
     assert sum(rate["tokens"] for rate in rates) == figures["tokens"]
@@ -170,4 +170,4 @@ def test_groups_make_up_the_whole():
 
 @pytest.mark.parametrize("name", ["lstm", "mixture"])
 def test_other_families_have_none(name):
-    assert "hit_rates" not in evaluate(families.model(name), HELD_OUT, progress=Silent()).facts()
+    assert "hit_rates" not in evaluate(families.model(name), HELD_OUT, progress=Progress()).facts()

@@ -22,7 +22,7 @@ from training.evaluation import published
 from training.evaluation.evaluate import evaluate
 from training.evaluation.published import COUNTS_FILE, first_sentences, int8_facts
 from training.model_card import model_card_files
-from training.progress import Silent
+from training.progress import Progress
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
@@ -186,9 +186,10 @@ def test_people_get_a_table(folder, capsys):
 @pytest.mark.parametrize("context", ["sentence", "stream"])
 def test_the_cost_is_that_of_the_perplexities_on_the_same_text(context):
     model, text = families.model("lstm"), families.corpus(60)
-    facts = int8_facts(model, text, context=context, progress=Silent())["int8"]
+    facts = int8_facts(model, text, context=context, progress=Progress())["int8"]
     single, integers = (
-        evaluate(one, text, context=context, progress=Silent()).perplexity for one in (model, to_int8(model))
+        evaluate(one, text, context=context, progress=Progress()).perplexity
+        for one in (model, to_int8(model))
     )
     assert (facts["perplexity_float32"], facts["perplexity"]) == (single, integers)
     assert facts["cost"] == pytest.approx(integers / single - 1)
@@ -197,14 +198,16 @@ def test_the_cost_is_that_of_the_perplexities_on_the_same_text(context):
 
 
 def test_models_without_a_network_have_nothing_to_tell():
-    assert int8_facts(families.model("ngram"), families.corpus(), context="sentence", progress=Silent()) == {}
+    assert (
+        int8_facts(families.model("ngram"), families.corpus(), context="sentence", progress=Progress()) == {}
+    )
 
 
 def test_what_integers_cannot_compute_is_told_instead():
     vocabulary = families.tokenizer().vocabulary
     config = NetworkConfig(cell="feed-forward", window=64, embedding_size=2049, hidden_size=8)
     model = NeuralModel(Network(config, len(vocabulary)), vocabulary)
-    facts = int8_facts(model, families.corpus(), context="sentence", progress=Silent())
+    facts = int8_facts(model, families.corpus(), context="sentence", progress=Progress())
     assert facts == {
         "int8": {"problems": ["int8 supports layer inputs of up to 131072 numbers, given 131136"]}
     }
@@ -212,7 +215,7 @@ def test_what_integers_cannot_compute_is_told_instead():
 
 def test_a_cost_too_high_is_told_and_int8_is_not_the_default(monkeypatch):
     monkeypatch.setattr(published, "MAX_INT8_COST", -1.0)
-    facts = int8_facts(families.model("lstm"), families.corpus(20), context="sentence", progress=Silent())
+    facts = int8_facts(families.model("lstm"), families.corpus(20), context="sentence", progress=Progress())
     assert facts["int8"]["default"] is False
     assert "int8 is not the default on a CPU" in card_with(facts)
 

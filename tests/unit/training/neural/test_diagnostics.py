@@ -23,7 +23,7 @@ from training.neural.diagnostics import (
 )
 from training.neural.settings import TrainSettings
 from training.neural.trainer import train_network
-from training.progress import Silent
+from training.progress import Progress
 
 V, H = 15, 10
 
@@ -243,7 +243,7 @@ def fit(vocabulary, counting):
                 "settings": settings,
                 "seed": 1,
                 "device": "cpu",
-                "progress": Silent(),
+                "progress": Progress(),
             }
             _fitted[key] = train_network(counting, counting, vocabulary, **given).model
         return _fitted[key]
@@ -299,7 +299,7 @@ def test_the_pull_brings_log_normalisers_near_zero(fit, counting):
 def test_patience_waits_for_the_second_loss(fit, counting):
     """Negative sampling raises perplexity at first, before the second loss lowers it."""
     model = fit(loss="negative-sampling", samples=4, sampled_share=0.5, patience=2, validations=40)
-    assert evaluate(model, counting, progress=Silent()).perplexity < 5
+    assert evaluate(model, counting, progress=Progress()).perplexity < 5
 
 
 def test_noise_contrastive_estimation_brings_them_near_zero_too(fit, counting):
@@ -323,11 +323,11 @@ def test_noise_contrastive_estimation_brings_them_near_zero_too(fit, counting):
 )
 def test_every_loss_learns_the_pattern(fit, counting, settings, allowed):
     """Perplexity is 1.29 for a perfect model and 8 for unigram counts; evaluation uses the exact softmax."""
-    assert evaluate(fit(**settings), counting, progress=Silent()).perplexity < allowed
+    assert evaluate(fit(**settings), counting, progress=Progress()).perplexity < allowed
 
 
 def test_an_adaptive_softmax_learns_the_pattern(fit, counting):
     network = TINY.model_copy(update={"output": "adaptive", "cutoffs": (6, 10)})
     for tied in (True, False):
         model = fit(network.model_copy(update={"tied": tied}))
-        assert evaluate(model, counting, progress=Silent()).perplexity < 1.5
+        assert evaluate(model, counting, progress=Progress()).perplexity < 1.5

@@ -23,7 +23,7 @@ from training.neural.diagnostics import (
     worst_row,
 )
 from training.neural.settings import TrainSettings
-from training.progress import HistoryRecord, Silent
+from training.progress import HistoryRecord, Progress
 from training.signals import catch_interruption
 
 
@@ -85,7 +85,7 @@ def test_other_errors_are_not_taken_for_lack_of_memory():
 def test_a_run_out_of_memory_keeps_its_state(tmp_path):
     """The saved state remains and can be resumed."""
 
-    class Exhausting(Silent):
+    class Exhausting(Progress):
         def advance(self, *_):
             raise MemoryError
 
@@ -96,7 +96,7 @@ def test_a_run_out_of_memory_keeps_its_state(tmp_path):
     assert (tmp_path / "state").read_bytes() == content
 
 
-class Signalling(Silent):
+class Signalling(Progress):
     """Progress that sends SIGINT after the third update."""
 
     def __init__(self):

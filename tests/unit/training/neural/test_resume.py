@@ -8,10 +8,10 @@ import torch
 from models.errors import FormatError, InvalidInputError, RegistryError
 from tests.support.resumable import NETWORK, VOCABULARY, fit, saved_state, weights
 from training.neural.resume import write_state
-from training.progress import Silent
+from training.progress import Progress
 
 
-class Ending(Silent):
+class Ending(Progress):
     """Progress that raises KeyboardInterrupt after a number of updates."""
 
     def __init__(self, updates):
@@ -56,7 +56,7 @@ def test_interrupted_and_resumed_equals_uninterrupted_bit_for_bit(state_file, ch
 def test_a_finished_run_is_not_trained_again(state_file):
     first = fit(state_file)
 
-    class Refusing(Silent):
+    class Refusing(Progress):
         def advance(self, _=1, note=""):
             assert not note, "an update was made"
 

@@ -14,7 +14,7 @@ from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import evaluate
 from training.neural.run import Validation, sample_rows, sample_sentences
 from training.neural.settings import TrainSettings
-from training.progress import Silent
+from training.progress import Progress
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_a_text_of_one_row_is_scored_as_evaluation_does(model):
     corpus = EncodedCorpus.from_sentences([[3, 4, 5], [6, 3], [], [7, 8, 9]])
     for context in ("sentence", "stream"):
         measured = Validation(corpus, TrainSettings(validate_context=context)).perplexity(model)
-        expected = evaluate(model, corpus, context=context, progress=Silent()).perplexity
+        expected = evaluate(model, corpus, context=context, progress=Progress()).perplexity
         assert measured == pytest.approx(expected, rel=1e-5)
 
 

@@ -16,7 +16,7 @@ from training.evaluation.evaluate import evaluate
 from training.neural import trainer
 from training.neural.settings import TrainSettings
 from training.neural.trainer import train_network
-from training.progress import Silent
+from training.progress import Progress
 
 TINY = NetworkConfig(embedding_size=16, hidden_size=24, dropout=0.0)
 QUICK = {
@@ -43,7 +43,7 @@ def fit(vocabulary, counting):
             settings=TrainSettings(**(QUICK | changes)),
             seed=seed,
             device="cpu",
-            progress=progress or Silent(),
+            progress=progress or Progress(),
             **more,
         )
 
@@ -88,7 +88,7 @@ def test_the_average_is_what_is_validated_and_kept(fit, counting, average):
     averaged = fit(average=average, **averaging, **rough)
     best = min(r.valid_perplexity for r in averaged.history if r.valid_perplexity)
     assert best < min(r.valid_perplexity for r in plain.history if r.valid_perplexity)
-    assert evaluate(averaged.model, counting, progress=Silent()).perplexity == pytest.approx(best)
+    assert evaluate(averaged.model, counting, progress=Progress()).perplexity == pytest.approx(best)
 
 
 def test_patience_is_not_tried_before_the_mean_begins(fit, counting):
@@ -197,7 +197,7 @@ def test_training_stops_early_and_keeps_the_best_weights(fit, counting):
     measured = [r.valid_perplexity for r in result.history if r.valid_perplexity is not None]
     assert result.stopped == "patience"
     assert len(measured) - 1 - int(np.argmin(measured)) == 3
-    assert evaluate(result.model, backwards, progress=Silent()).perplexity == pytest.approx(min(measured))
+    assert evaluate(result.model, backwards, progress=Progress()).perplexity == pytest.approx(min(measured))
 
 
 def test_gradients_are_clipped(fit, monkeypatch):
@@ -216,7 +216,7 @@ def test_gradients_are_clipped(fit, monkeypatch):
 
 
 def test_an_interrupt_returns_the_best_weights_so_far(fit):
-    class Impatient(Silent):
+    class Impatient(Progress):
         updates = 0
 
         def advance(self, *_):
@@ -229,7 +229,7 @@ def test_an_interrupt_returns_the_best_weights_so_far(fit):
     assert result.history[-1].step <= 30
     best = min(r.valid_perplexity for r in result.history if r.valid_perplexity)
     corpus = EncodedCorpus.from_sentences([[3, 4, 5, 6, 7, 8]])
-    assert evaluate(result.model, corpus, progress=Silent()).perplexity < 3 * best
+    assert evaluate(result.model, corpus, progress=Progress()).perplexity < 3 * best
 
 
 def test_divergence_names_the_learning_rate(fit):
@@ -241,7 +241,7 @@ def test_divergence_names_the_learning_rate(fit):
 
 
 def test_progress_ends_at_a_hundred_per_cent(fit):
-    class Sum(Silent):
+    class Sum(Progress):
         total = 0.0
 
         def advance(self, amount=1, note=""):

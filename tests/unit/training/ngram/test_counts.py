@@ -10,13 +10,13 @@ from models.vocabulary import BOS, EOS, UNK
 from tests.reference.backoff import estimated_orders
 from training.corpus import EncodedCorpus
 from training.ngram.counts import MAX_ORDER, Observations, count_ngrams, thresholds_by_order
-from training.progress import Silent
+from training.progress import Progress
 
 
 def counts_by_words(sentences, order, vocab_size=6):
     """Counts of the highest order, with n-grams reconstructed from prefixes."""
     counted = count_ngrams(
-        EncodedCorpus.from_sentences(sentences), vocab_size, order=order, progress=Silent()
+        EncodedCorpus.from_sentences(sentences), vocab_size, order=order, progress=Progress()
     )
     spelt = [()]
     for one_order in counted:
@@ -66,7 +66,7 @@ def test_a_long_text_is_counted_alike_on_any_number_of_cores(cores, monkeypatch)
 
 
 def test_suffixes_drop_the_first_word(corpus):
-    _, bigrams, trigrams = count_ngrams(corpus, 10, order=3, progress=Silent())
+    _, bigrams, trigrams = count_ngrams(corpus, 10, order=3, progress=Progress())
     assert np.array_equal(bigrams.ngrams.words[trigrams.ngrams.suffixes], trigrams.ngrams.words)
     second = bigrams.ngrams.words[trigrams.ngrams.prefixes]  # the middle word, by prefix and by suffix
     assert np.array_equal(bigrams.ngrams.prefixes[trigrams.ngrams.suffixes], second)
@@ -77,7 +77,7 @@ def test_an_order_out_of_range_is_refused(corpus, order):
     with pytest.raises(
         InvalidInputError, match=rf"ngram.order is {order}; it must be from 1 to 255"
     ) as raised:
-        count_ngrams(corpus, 10, order=order, progress=Silent())
+        count_ngrams(corpus, 10, order=order, progress=Progress())
     assert raised.value.parameter == "ngram.order"
 
 
@@ -99,7 +99,7 @@ def test_control_ids_inside_a_sentence_are_refused(word):
 
 
 def test_progress_tells_of_every_pass(corpus):
-    class Recorder(Silent):
+    class Recorder(Progress):
         def __init__(self):
             self.total = self.done = 0
 
@@ -122,7 +122,7 @@ def corpus(seed=0, sentences=400):
 
 
 def observed(prune, order=4):
-    return Observations(count_ngrams(corpus(), 7, order=order, progress=Silent()), prune=prune)
+    return Observations(count_ngrams(corpus(), 7, order=order, progress=Progress()), prune=prune)
 
 
 def spelt(orders):
@@ -191,7 +191,7 @@ def test_totals_and_kinds_include_what_was_dropped():
 
 
 def test_nothing_is_copied_where_nothing_is_dropped():
-    counted = count_ngrams(corpus(), 7, order=3, progress=Silent())
+    counted = count_ngrams(corpus(), 7, order=3, progress=Progress())
     for one_order, order in zip(counted, Observations(counted).occurrences(), strict=True):
         assert order.ngrams.words is one_order.ngrams.words
         assert order.ngrams.suffixes is one_order.ngrams.suffixes

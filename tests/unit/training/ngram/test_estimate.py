@@ -14,7 +14,7 @@ from training.evaluation.evaluate import evaluate
 from training.ngram.estimate import SmoothingName, estimate, make_smoothing
 from training.ngram.smoothing.jelinek_mercer import JelinekMercer
 from training.ngram.smoothing.simple import Additive
-from training.progress import Silent
+from training.progress import Progress
 
 VOCABULARY = Vocabulary(["i", "love", "cats", "dogs", "chase", "mice"])
 
@@ -29,7 +29,7 @@ CORPUS = corpus_of("i love cats", "i love dogs", "cats chase mice")
 def model_of(name, *, order, held_out=None, **settings):
     smoothing = make_smoothing(name, **settings)
     result = estimate(
-        CORPUS, VOCABULARY, order=order, smoothing=smoothing, held_out=held_out, progress=Silent()
+        CORPUS, VOCABULARY, order=order, smoothing=smoothing, held_out=held_out, progress=Progress()
     )
     return result.model
 
@@ -65,14 +65,14 @@ def test_maximum_likelihood_is_relative_frequency(word, context, expected):
 
 
 def test_maximum_likelihood_finds_a_new_sentence_impossible():
-    result = evaluate(model_of("mle", order=3), corpus_of("i love mice"), progress=Silent())
+    result = evaluate(model_of("mle", order=3), corpus_of("i love mice"), progress=Progress())
     assert result.logprob == -math.inf
     assert result.perplexity is None  # infinite
 
 
 def test_maximum_likelihood_of_a_sentence_of_the_text():
     """p(i|<s>) p(love|<s> i) p(cats|i love) p(</s>|love cats) = 2/3 · 1 · 1/2 · 1."""
-    result = evaluate(model_of("mle", order=3), corpus_of("i love cats"), progress=Silent())
+    result = evaluate(model_of("mle", order=3), corpus_of("i love cats"), progress=Progress())
     assert result.logprob == pytest.approx(math.log(1 / 3), rel=1e-6)
     assert result.perplexity == pytest.approx(3 ** (1 / 4), rel=1e-6)
 
@@ -160,7 +160,7 @@ def test_jelinek_mercer_mixes_with_the_weight_that_held_out_text_likes_best():
         order=1,
         smoothing=make_smoothing("jelinek-mercer"),
         held_out=EncodedCorpus.from_sentences([[3, 4, 5, 3, 4, 5, 3, 0]]),
-        progress=Silent(),
+        progress=Progress(),
     )
     assert result.facts["lambdas"] == pytest.approx([(8 * (q - u) - u) / (9 * (q - u))], abs=1e-4)
 
@@ -186,7 +186,7 @@ def estimated(name, texts, *, order=3, vocabulary=TWO_WORDS, **settings):
         order=order,
         smoothing=make_smoothing(name, **settings),
         held_out=corpus,
-        progress=Silent(),
+        progress=Progress(),
     )
 
 
@@ -229,7 +229,7 @@ def test_a_model_is_the_same_to_the_bit_on_any_number_of_cores(prune, monkeypatc
 @pytest.mark.parametrize("pruning", [{"prune": (0, 1000)}, {"prune_entropy": 1e3}])
 def test_pruning_may_leave_nothing_but_the_words(pruning):
     corpus = EncodedCorpus.from_sentences([[3, 4, 3]] * 9)
-    made = estimate(corpus, TWO_WORDS, order=3, progress=Silent(), **pruning)
+    made = estimate(corpus, TWO_WORDS, order=3, progress=Progress(), **pruning)
     assert made.facts["ngrams"] == [5, 0, 0]
     state = made.model.advance(made.model.initial_state(1), np.array([3]))
     assert np.exp(made.model.next_log_probs(state)).sum() == pytest.approx(1)
@@ -252,7 +252,7 @@ def test_held_out_text_that_is_needed_and_missing_is_asked_for(held_out, key, se
             order=2,
             smoothing=make_smoothing(**settings),
             held_out=held_out,
-            progress=Silent(),
+            progress=Progress(),
         )
     assert raised.value.parameter == key
 
@@ -267,7 +267,7 @@ def test_held_out_text_of_another_vocabulary_is_refused():
             order=2,
             smoothing=make_smoothing("jelinek-mercer"),
             held_out=EncodedCorpus.from_sentences([[7]]),
-            progress=Silent(),
+            progress=Progress(),
         )
 
 

@@ -14,7 +14,7 @@ from training.ngram.counts import Observations, count_ngrams
 from training.ngram.estimate import estimate, make_smoothing
 from training.ngram.held_out import match_counts
 from training.ngram.smoothing.kneser_ney import MIN_DISCOUNT
-from training.progress import Silent
+from training.progress import Progress
 
 PRUNE = (0, 0, 1)
 ORDER = 4
@@ -43,7 +43,7 @@ def estimated(name, train=TRAIN, held_out=HELD_OUT, **settings):
         smoothing=make_smoothing(name, **settings),
         prune=PRUNE,
         held_out=EncodedCorpus.from_sentences(held_out),
-        progress=Silent(),
+        progress=Progress(),
     )
 
 
@@ -57,7 +57,7 @@ def histories(sentences):
 @pytest.mark.parametrize("continuations", [False, True])
 def test_matches_are_what_dictionaries_find(continuations):
     corpus = EncodedCorpus.from_sentences(TRAIN)
-    counted = count_ngrams(corpus, len(VOCABULARY), order=ORDER, progress=Silent())
+    counted = count_ngrams(corpus, len(VOCABULARY), order=ORDER, progress=Progress())
     observations = Observations(counted, prune=PRUNE)
     orders = observations.continuations() if continuations else observations.occurrences()
     found = list(match_counts(orders, EncodedCorpus.from_sentences(HELD_OUT), vocab_size=len(VOCABULARY)))
@@ -129,7 +129,7 @@ def test_weights_stay_below_one_so_that_nothing_becomes_impossible():
         order=2,
         smoothing=make_smoothing("jelinek-mercer"),
         held_out=EncodedCorpus.from_sentences([[3, 3, 3]]),
-        progress=Silent(),
+        progress=Progress(),
     )
     assert all(0 <= weight < 1 for weight in result.facts["lambdas"])
     assert np.isfinite(result.model.next_log_probs(result.model.initial_state(1))[0, 0])
@@ -159,7 +159,7 @@ def test_fitted_discounts_beat_the_fallback_on_other_text_of_a_closed_vocabulary
     assert {1, 4} <= set(results["counts"].facts["fallback_orders"])
     assert results["held-out"].facts["fallback_orders"] == []
     fallback, fitted = (
-        evaluate(result.model, EncodedCorpus.from_sentences(other), progress=Silent()).perplexity
+        evaluate(result.model, EncodedCorpus.from_sentences(other), progress=Progress()).perplexity
         for result in results.values()
     )
     assert fitted < 0.9 * fallback

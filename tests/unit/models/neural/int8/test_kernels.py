@@ -7,11 +7,9 @@ import numba
 import numpy as np
 import pytest
 
-from models.kernels.llvm import USE_AMX
 from models.kernels.log_sum_exp import add_exp_in_lanes, block_sums_in_lanes
 from models.kernels.math import exp, fold_lanes
 from models.neural.int8 import kernels
-from models.neural.int8.kernels import TILE_ROWS, configure_tiles, dot_sixteen_rows, release_tiles
 from models.neural.int8.layers import LayerNormWeights, normalise_rows, sigmoid_in_place, tanh_in_place
 from models.neural.int8.matrix import (
     SPARE_ROWS,
@@ -33,8 +31,6 @@ LEVELS = {
 if kernels.HAS_VNNI:
     LEVELS["VNNI, a row"] = (1, kernels._dot_intrinsic(1, kernels._BYTE_ARITHMETIC))
     LEVELS["VNNI, four rows"] = (4, kernels._dot_intrinsic(4, kernels._BYTE_ARITHMETIC))
-if USE_AMX:
-    LEVELS["AMX"] = (TILE_ROWS, dot_sixteen_rows)
 
 
 def random_matrix(rows, columns, seed=0):
@@ -68,12 +64,11 @@ def integers_of(matrix):
     return np.rint(matrix / steps[:, None]).astype(np.int64), steps
 
 
-@pytest.mark.parametrize("tiled", [False, True][: 1 + USE_AMX])
 @pytest.mark.parametrize("count", [1, 2, 4, 5, 7, 16, 17, 33, 40])
 @pytest.mark.parametrize("shape", [(1, 1), (64, 4), (65, 5), (130, 511)])
-def test_products_equal_those_of_the_integers(tiled, count, shape):
+def test_products_equal_those_of_the_integers(count, shape):
     matrix, vectors = random_matrix(*shape), random_matrix(count + 1, shape[1], seed=1)
-    packed, rows = quantise_matrix(matrix)._replace(tiled=tiled), zero_int8_rows(count + 1, shape[1])
+    packed, rows = quantise_matrix(matrix), zero_int8_rows(count + 1, shape[1])
     quantise_rows(vectors, rows, 0)
     bias = np.linspace(-1, 1, len(packed.scales), dtype=np.float32)
     products = np.empty((count, len(packed.scales)), np.float32)
@@ -100,15 +95,11 @@ def test_one_product_a_row_is_that_of_all():
 @pytest.mark.parametrize("width", [64, 192])
 def test_every_level_of_the_processor_sums_integers_exactly(level, width):
     """Includes the largest integers, in the second of two weight blocks and from the second row on."""
-    (count, tile), tiled = LEVELS[level], level == "AMX"
+    count, tile = LEVELS[level]
 
     @numba.njit
     def fill(weights, start, activations, groups, sums):
-        if tiled:
-            configure_tiles()
         tile(weights, start, activations, 1, groups, sums)
-        if tiled:
-            release_tiles()
 
     random = np.random.default_rng(2)
     weights = random.integers(0, 256, (2, width // 4, 64, 4)).astype(np.uint8)  # [block, group, row, column]

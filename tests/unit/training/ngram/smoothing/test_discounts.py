@@ -14,7 +14,7 @@ from training.ngram.smoothing.interface import (
     modified_discounts,
     single_discount,
 )
-from training.progress import Silent
+from training.progress import Progress
 
 
 def test_modified_discounts_follow_the_formula():
@@ -66,7 +66,7 @@ def test_good_turing_has_no_estimate_from_hardly_anything():
 
 
 def test_degenerate_orders_fall_back_and_are_named(corpus, vocabulary):
-    result = estimate(corpus, vocabulary, order=3, progress=Silent())
+    result = estimate(corpus, vocabulary, order=3, progress=Progress())
     assert result.facts["fallback_orders"] == [1, 2, 3]
     assert result.facts["discounts"] == [list(FALLBACK_DISCOUNTS)] * 3
 
@@ -93,7 +93,7 @@ def test_words_that_never_occur_get_what_unknown_words_get(model, vocabulary):
 
 
 def test_counts_name_every_order(corpus, vocabulary):
-    assert estimate(corpus, vocabulary, order=3, progress=Silent()).facts["ngrams"] == [10, 10, 8]
+    assert estimate(corpus, vocabulary, order=3, progress=Progress()).facts["ngrams"] == [10, 10, 8]
 
 
 VOCABULARY = Vocabulary(["a", "b"])
@@ -105,7 +105,7 @@ def row_after(texts, context, *, order=2):
         VOCABULARY,
         order=order,
         smoothing=good_turing,
-        progress=Silent(),
+        progress=Progress(),
     ).model
     state = model.empty_state(1)
     for word in context:
