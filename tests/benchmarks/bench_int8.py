@@ -3,8 +3,9 @@
     python tests/benchmarks/bench_int8.py [--layers 2] [--hidden-size 512] [--vocab-size 16000] [--threads 1]
 
 The peers' int8 is their dynamic quantisation. Figures are medians of alternating stretches, with ratios to ours of the
-same precision; on a shared machine only the ratios are meaningful. ONNX Runtime is installed on first use, into a
-folder inside this environment, and omitted if that fails. Nothing else is written outside a temporary folder.
+same precision; on a shared machine only the ratios are meaningful. Networks with an adaptive softmax or attention
+follow, in int8 beside our float32, which torch computes. ONNX Runtime is installed on first use, into a folder inside
+this environment, and omitted if that fails. Nothing else is written outside a temporary folder.
 """
 
 import argparse
@@ -36,8 +37,16 @@ STRETCH = 5
 SENTENCE_TOKENS = 20
 
 
-def compare(title, rivals, repeats):
-    """Run the rivals, by name and precision, in turn; print each median, and who is fastest at each precision."""
+OTHER_NETWORKS = {
+    "adaptive softmax, V = 81,000": (NetworkConfig(output="adaptive", cutoffs=(4000, 20_000)), 81_000),
+    "scaled attention": (NetworkConfig(attention="scaled"), 16_000),
+    "additive attention": (NetworkConfig(attention="additive"), 16_000),
+}
+"""Networks without peers, with the size of their vocabularies."""
+
+
+def median_times(rivals, repeats):
+    """Run the rivals, by name and precision, in turn; return each median in seconds."""
     times = {rival: [] for rival in rivals}
     for turn in range(repeats + 2):
         for rival, work in rivals.items():
@@ -46,7 +55,12 @@ def compare(title, rivals, repeats):
                 work()
             if turn >= 2:
                 times[rival].append((time.perf_counter() - started) / STRETCH)
-    medians = {rival: statistics.median(values) for rival, values in times.items()}
+    return {rival: statistics.median(values) for rival, values in times.items()}
+
+
+def compare(title, rivals, repeats):
+    """Print the median time of each rival, and who is fastest at each precision."""
+    medians = median_times(rivals, repeats)
     print(f"\n{title}")
     for (name, precision), seconds in medians.items():
         ratio = seconds / medians[OURS, precision]
@@ -90,15 +104,21 @@ def peer_stepper(network, batch, vocab_size):
     return step
 
 
+def scorer(model, texts):
+    """Return a function that scores texts [B, T] with our model."""
+    tokens, lengths = pad_sequences(texts)
+    return lambda: score_sequences(model, model.initial_state(len(texts)), tokens, lengths)
+
+
+def random_texts(count, vocab_size):
+    """Return sentences of random tokens [count, 20]."""
+    return np.random.default_rng(0).integers(3, vocab_size, (count, SENTENCE_TOKENS))
+
+
 def compare_scoring(models, networks, count, vocab_size):
     """Compare scoring of sentences."""
-    texts = np.random.default_rng(0).integers(3, vocab_size, (count, SENTENCE_TOKENS))
-    tokens, lengths = pad_sequences(texts)
-
-    def scorer(model):
-        return lambda: score_sequences(model, model.initial_state(count), tokens, lengths)
-
-    rivals = {(OURS, precision): scorer(model) for precision, model in models.items()}
+    texts = random_texts(count, vocab_size)
+    rivals = {(OURS, precision): scorer(model, texts) for precision, model in models.items()}
     rivals |= {rival: lambda network=network: network.score(texts) for rival, network in networks.items()}
     compare(f"{count} sentences of {SENTENCE_TOKENS} tokens", rivals, repeats=3)
 
@@ -133,6 +153,28 @@ def peer_networks(network, threads, folder):
     return networks
 
 
+def compare_precisions(title, config, vocab_size):
+    """Print the times of a network in int8 and in float32."""
+    models = our_models(Network(config, vocab_size), vocab_size)
+    texts = random_texts(16, vocab_size)
+    works = {f"step of {batch} rows": lambda model, batch=batch: stepper(model, batch) for batch in (1, 16)}
+    works[f"16 sentences of {SENTENCE_TOKENS} tokens"] = lambda model: scorer(model, texts)
+    for work, make in works.items():
+        medians = median_times({precision: make(model) for precision, model in models.items()}, repeats=9)
+        int8_s, float32_s = medians["int8"], medians["float32"]
+        print(
+            f"{title}, {work}: int8 {int8_s * 1e6:,.0f} µs, float32 {float32_s * 1e6:,.0f} µs,"
+            f" {float32_s / int8_s:.2f} x",
+            flush=True,
+        )
+
+
+def our_models(network, vocab_size):
+    """Return our models of a network by precision."""
+    vocabulary = Vocabulary([f"w{i}" for i in range(vocab_size - 3)])
+    return {"float32": NeuralModel(network, vocabulary), "int8": Int8Model(network.weights(), vocabulary)}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--layers", type=int, default=2)
@@ -143,9 +185,9 @@ def main():
     torch.set_num_threads(options.threads)
     THREADS.limit = options.threads
     size, vocab_size = options.hidden_size, options.vocab_size
-    vocabulary = Vocabulary([f"w{i}" for i in range(vocab_size - 3)])
-    network = Network(NetworkConfig(layers=options.layers, embedding_size=size, hidden_size=size), vocab_size)
-    models = {"float32": NeuralModel(network, vocabulary), "int8": Int8Model(network.weights(), vocabulary)}
+    shape = {"layers": options.layers, "embedding_size": size, "hidden_size": size}
+    network = Network(NetworkConfig(**shape), vocab_size)
+    models = our_models(network, vocab_size)
     with tempfile.TemporaryDirectory() as folder:
         networks = peer_networks(network, options.threads, Path(folder))
     for batch, repeats in ((1, 30), (16, 10), (64, 5)):
@@ -155,6 +197,9 @@ def main():
         compare_products(network, networks, batch, repeats)
     for count in (1, 16, 128):
         compare_scoring(models, networks, count, vocab_size)
+    print()
+    for title, (config, own_size) in OTHER_NETWORKS.items():
+        compare_precisions(title, config.model_copy(update=shape), own_size)
 
 
 if __name__ == "__main__":
