@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+CONSTRAINTS := --constraint deploy/constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help run test check format docs docs-serve bench test-fault test-fuzz test-matrix test-system test-browser test-deploy test-scale audit sbom clean
@@ -76,33 +77,33 @@ $(VENV)/bin/python:
 
 $(VENV)/.serve: pyproject.toml | $(VENV)/bin/python
 	@echo "Installing into $(VENV): the first time, this takes minutes"
-	$(BIN)/python -m pip install --quiet -e .
+	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) -e '.[neural,train]'
 	touch $@
 
 $(VENV)/.test: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet -e '.[test]'
+	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) -e '.[test]'
 	touch $@ $(VENV)/.serve
 
 $(VENV)/.docs: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet -e '.[docs]'
+	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) -e '.[docs,neural,train]'
 	touch $@ $(VENV)/.serve
 
 $(VENV)/.fuzz: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet -e '.[fuzz]'
+	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) -e '.[fuzz]'
 	touch $@ $(VENV)/.test $(VENV)/.serve
 
 $(VENV)/.audit: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet -e '.[audit]'
+	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) -e '.[audit,neural,train]'
 	touch $@ $(VENV)/.serve
 
 $(VENV)/.deploy: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet -e '.[deploy]'
+	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) -e '.[deploy]'
 	touch $@ $(VENV)/.test $(VENV)/.serve
 
 $(VENV)/.scale: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet -e '.[test,spark]'
+	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) -e '.[test,spark]'
 	touch $@ $(VENV)/.test $(VENV)/.serve
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet -e '.[dev]'
+	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) -e '.[dev]'
 	touch $@ $(VENV)/.test $(VENV)/.serve

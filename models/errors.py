@@ -4,7 +4,19 @@ Every layer raises these errors and none returns error objects. One table in the
 classes to HTTP statuses; one handler in the command line maps them to exit codes.
 """
 
+from importlib.util import find_spec
 from pathlib import Path
+
+EXTRAS = {
+    "duckdb": "scale",
+    "matplotlib": "train",
+    "pyarrow": "scale",
+    "pyspark": "spark",
+    "s3fs": "s3",
+    "tensorboard": "tensorboard",
+    "torch": "neural",
+}
+"""Extra of the distribution that installs an optional package."""
 
 
 class LanguageModelError(Exception):
@@ -27,6 +39,19 @@ class InvalidInputError(LanguageModelError):
     def __init__(self, message: str, *, parameter: str | None = None) -> None:
         super().__init__(message)
         self.parameter = parameter
+
+
+def require_package(package: str, purpose: str, *, parameter: str | None = None) -> None:
+    """Check that an optional package is installed, without importing it.
+
+    Raises:
+        InvalidInputError: it is missing; the message has the command that installs it.
+    """
+    if find_spec(package) is None:
+        raise InvalidInputError(
+            f"{purpose} needs the package {package}: pip install 'gramophone-lm[{EXTRAS[package]}]'",
+            parameter=parameter,
+        )
 
 
 class ContextLengthError(InvalidInputError):

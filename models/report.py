@@ -13,6 +13,8 @@ from html import escape
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from models.errors import require_package
+
 INK, QUIET, ACCENT, SECOND, THIRD, GRID = "#101010", "#707070", "#2060a0", "#c05010", "#208050", "#d0d0d0"
 _VARIABLES = {
     INK: "ink",
@@ -191,6 +193,7 @@ def draw_png(
 
 @contextmanager
 def _figure(width: float, height: float, **style: str) -> Iterator[Any]:
+    require_package("matplotlib", "a picture")
     import matplotlib as mpl  # slow to import
     from matplotlib.figure import Figure  # pyplot would keep global state
 

@@ -21,7 +21,7 @@ from models.checkpoint.precision import FLOAT32, check_precision
 from models.checkpoint.precompile import DECODING, WORDS, compile_groups, groups_of
 from models.checkpoint.registry import Address, open_registry
 from models.checkpoint.registry_interface import Registry
-from models.errors import InvalidInputError
+from models.errors import InvalidInputError, require_package
 from models.files import atomic_writer
 from training.console import console_progress
 from training.corpus import read_corpus, read_lines
@@ -200,6 +200,7 @@ def run_train(
         LanguageModelError: the input is invalid, or the registry cannot be written; nothing is published.
     """
     check_name(name)
+    require_package("matplotlib", "training")  # for the model card, at the end
     recipe = load_recipe(recipe_name, assignments)
     files = (corpus, valid, test)
     if scale is not None:
@@ -262,6 +263,9 @@ def _joined(device: str, *, trains_network: bool) -> "Iterator[tuple[str, Proces
     if device == "cpu" and not trains_network and "TORCHELASTIC_RUN_ID" not in os.environ:  # noqa: TID251 - of torchrun
         yield device, None
         return
+    require_package(
+        "torch", "training networks" if trains_network else f"device {device}", parameter="device"
+    )
     from models.neural.network import resolve_device
     from training.neural.distributed import Processes, join_processes
 

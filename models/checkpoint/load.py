@@ -12,6 +12,7 @@ import logging
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -27,7 +28,13 @@ from models.checkpoint.precision import (
     is_int8_recommended,
 )
 from models.checkpoint.write import PARTS_FOLDER
-from models.errors import CheckpointError, IncompatibleVersionError, InvalidInputError, ManifestError
+from models.errors import (
+    CheckpointError,
+    IncompatibleVersionError,
+    InvalidInputError,
+    ManifestError,
+    require_package,
+)
 from models.language_model import LanguageModel
 from models.neural.weights import read_weights
 from models.tensor_files import PackedWeightCache
@@ -175,8 +182,11 @@ def _uses_int8(
 
 def _resolve_device_name(device: str, directory: Path, manifest: Manifest) -> str:
     """Resolve a device to its own name; n-gram models do not import torch for it."""
-    if device == "cpu" or (device == "auto" and _families(directory, manifest) == {NGRAM_FAMILY}):
+    if device == "cpu" or (
+        device == "auto" and (find_spec("torch") is None or _families(directory, manifest) == {NGRAM_FAMILY})
+    ):
         return "cpu"
+    require_package("torch", f"device {device}", parameter="device")
     from models.neural.network import resolve_device  # imports torch
 
     return str(resolve_device(device))
@@ -224,6 +234,8 @@ def _build(
                 weights, vocabulary, weight_cache=int8_cache(directory)
             )
             return network
+    if manifest.family in NEURAL_FAMILIES:
+        require_package("torch", f"float32 for {manifest.family} models", parameter="precision")
     loaded = _import_class(*FAMILIES[manifest.family]).load(directory, vocabulary, device=device)
     if manifest.family == NGRAM_FAMILY and device != "cpu":
         from models.ngram.cuda.model import move_if_it_fits  # imports torch

@@ -38,7 +38,7 @@ from models.checkpoint.manifest import (
 )
 from models.checkpoint.registry_interface import Registry
 from models.checkpoint.stores import FolderStore, ObjectStore, StoreTimeouts, require_writable
-from models.errors import InvalidInputError, ManifestError, RegistryError
+from models.errors import InvalidInputError, ManifestError, RegistryError, require_package
 
 Address: TypeAlias = str | Path
 """Address of a registry: a folder, or a URL such as `s3://bucket/prefix`."""
@@ -254,12 +254,9 @@ def open_store(address: Address) -> ObjectStore:
 
         return MemoryStore(url, STORE_TIMEOUTS)
     if protocol == "s3":
-        try:
-            from models.checkpoint.s3_store import S3Store
-        except ImportError as error:
-            raise RegistryError(
-                f"registries at s3:// need the extra s3: pip install 'gramophone-lm[s3]' ({error})"
-            ) from None
+        require_package("s3fs", "a registry at s3://", parameter="registry")
+        from models.checkpoint.s3_store import S3Store
+
         return S3Store(url, STORE_TIMEOUTS)
     from models.checkpoint.fsspec_store import FsspecStore
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from models.arrays import TokenIds
-from models.errors import InvalidInputError
+from models.errors import InvalidInputError, require_package
 from models.language_model import SCORES, pad_sequences, read_sequences, score_sequences
 from models.neural.cells import Cell, CellState, MinGRU, TorchCell
 from models.neural.model import NeuralModel
@@ -289,14 +289,9 @@ class TensorBoardWriter:
         self._writer: Any = None
         if not folder:
             return
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise InvalidInputError(
-                f"train.tensorboard is {folder!r}, but the package tensorboard is not installed: "
-                "pip install 'gramophone-lm[tensorboard]', or omit the key",
-                parameter="train.tensorboard",
-            ) from None
+        require_package("tensorboard", f"train.tensorboard {folder!r}", parameter="train.tensorboard")
+        from torch.utils.tensorboard import SummaryWriter  # imports tensorboard
+
         try:
             self._writer = SummaryWriter(folder, purge_step=step + 1)
         except OSError as error:

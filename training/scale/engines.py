@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from models.errors import InvalidInputError
+from models.errors import require_package
 from training.progress import Progress
 from training.scale.options import EngineName, ScaleOptions
 from training.scale.plan import Stage
 
-_EXTRAS: dict[EngineName, str] = {"duckdb": "scale", "spark": "spark"}
 """Extra of the distribution that installs each engine."""
 
 
@@ -48,18 +47,8 @@ def require_engine(engine: EngineName) -> None:
     Raises:
         InvalidInputError: a package is missing; the message gives the command that installs it.
     """
-    try:
-        import pyarrow.parquet  # noqa: F401 - reads and writes the tables of all engines
-
-        if engine == "duckdb":
-            import duckdb  # noqa: F401 - checks the installation
-        else:
-            import pyspark  # noqa: F401 - checks the installation
-    except ImportError as error:
-        raise InvalidInputError(
-            f"--engine {engine} needs the package {error.name}: pip install 'gramophone-lm[{_EXTRAS[engine]}]'",
-            parameter="engine",
-        ) from None
+    for package in ("duckdb" if engine == "duckdb" else "pyspark", "pyarrow"):
+        require_package(package, f"--engine {engine}", parameter="engine")
 
 
 def start_engine(options: ScaleOptions, spill: Path) -> QueryEngine:
