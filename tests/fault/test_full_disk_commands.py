@@ -22,6 +22,7 @@ from tests.support.fake_models import FakeModel, fake_vocabulary
 from tests.support.resumable import fit, saved_state
 from tests.support.services import running_process
 from training import publish
+from training.neural import diagnostics
 from training.progress import Progress
 from training.signals import Terminated, exit_on_sigterm
 
@@ -147,6 +148,7 @@ def test_a_training_goes_on_without_tensorboard_where_that_finds_no_room(tmp_pat
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=Full))
+    monkeypatch.setattr(diagnostics, "require_package", lambda *_, **__: None)
     result = fit(max_steps=4, tensorboard=str(tmp_path))
     assert result.history[-1].step == 4
     assert result.notes == (f"cannot write to {tmp_path} for TensorBoard: No space left on device",)

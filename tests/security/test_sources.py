@@ -125,6 +125,7 @@ BILL = json.loads(SBOM)
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 MADE_FROM = (
     *PROJECT["dependencies"],
+    *(PROJECT["optional-dependencies"][extra][0] for extra in ("neural", "train")),
     *PROJECT["optional-dependencies"]["otel"],
     *PROJECT["optional-dependencies"]["s3"],
 )

@@ -1,6 +1,7 @@
 """Registries in object stores: addresses, deduplicated contents, races, the cache, offline use."""
 
 import logging
+import sys
 import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -68,8 +69,8 @@ def test_a_protocol_that_nobody_knows_is_told():
 
 
 def test_the_extra_that_is_missing_is_named(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "models.checkpoint.s3_store", None)
-    with pytest.raises(RegistryError, match=r"pip install 'gramophone-lm\[s3\]'"):
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    with pytest.raises(InvalidInputError, match=r"s3fs: pip install 'gramophone-lm\[s3\]'"):
         open_registry("s3://bucket/r")
 
 

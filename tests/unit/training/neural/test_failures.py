@@ -151,7 +151,7 @@ def test_without_a_folder_nothing_is_written():
 
 
 def test_a_missing_package_is_named_before_any_update(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
     with pytest.raises(InvalidInputError, match=r"pip install 'gramophone-lm\[tensorboard\]'") as caught:
         fit(tensorboard=str(tmp_path), max_steps=2)
     assert caught.value.parameter == "train.tensorboard"
