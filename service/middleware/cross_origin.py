@@ -180,7 +180,7 @@ class CrossOriginReplies(CORSMiddleware):
     async def simple_response(
         self, scope: Scope, receive: Receive, send: Send, request_headers: Headers
     ) -> None:
-        if self.is_allowed_origin(request_headers["origin"]):
+        if self.allow_origins:
             await super().simple_response(scope, receive, send, request_headers)
         else:
             await self.app(scope, receive, send)

@@ -49,7 +49,7 @@ def make_tracer_provider(endpoint: str | None, variables: Mapping[str, str]) -> 
         The provider; None if there is no endpoint, or the variables disable traces.
 
     Raises:
-        InvalidInputError: the extra is not installed, or one of the variables is invalid.
+        InvalidInputError: the extra is not installed.
     """
     names = ("GRAMOPHONE_OTLP_ENDPOINT",) if endpoint else [n for n in _OTEL_ENDPOINTS if n in variables]
     exporters = "otlp" if endpoint else variables.get("OTEL_TRACES_EXPORTER", "otlp")
@@ -70,14 +70,10 @@ def make_tracer_provider(endpoint: str | None, variables: Mapping[str, str]) -> 
     if endpoint and not urlsplit(endpoint).path.strip("/"):
         endpoint = endpoint.rstrip("/") + "/v1/traces"
     timeout_s = None if _OTEL_TIMEOUTS & variables.keys() else _SEND_TIMEOUT_S
-    try:
-        exporter = OTLPSpanExporter(endpoint=endpoint, timeout=timeout_s)
-    except ValueError as error:
-        raise InvalidInputError(f"a variable OTEL_EXPORTER_OTLP_… is invalid: {error}") from None
     version = importlib.metadata.version("gramophone-lm")
     ours = Resource.create({"service.name": "gramophone", "service.version": version})
     provider = TracerProvider(resource=ours.merge(OTELResourceDetector().detect()), shutdown_on_exit=False)
-    provider.add_span_processor(BatchSpanProcessor(exporter))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint, timeout=timeout_s)))
     return provider
 
 
