@@ -14,7 +14,6 @@ from typing import Any
 
 import structlog
 from fastapi import FastAPI
-from starlette.middleware.cors import CORSMiddleware
 
 from models.checkpoint import folders
 from models.checkpoint.copies import Copies
@@ -33,10 +32,10 @@ from service.engine.metrics import Metrics
 from service.engine.model_host import READY, ModelHost, ModelReloader, readiness
 from service.engine.scheduler import Scheduler, SchedulerLimits
 from service.engine.state_store import StateStore, UserStore
-from service.http_server import DrainingServer, listen, url_of
+from service.http_server import DrainingServer, listen, tls_context, url_of
 from service.logs import configure_logs
 from service.middleware.authentication import AccessRule, AccessTable, Authentication
-from service.middleware.cross_origin import CORS_OPTIONS, CrossOriginGuard
+from service.middleware.cross_origin import CrossOriginGuard, CrossOriginReplies
 from service.middleware.limits import BodyLimit, ConnectionLimit
 from service.middleware.request_log import HeadAsGet, RequestLog, Tracing, make_tracer_provider
 from service.routes import (
@@ -51,7 +50,7 @@ from service.routes import (
     states,
 )
 from service.routes.request import AutocompleteSessions, Services
-from service.settings import Settings
+from service.settings import Settings, otel_variables
 from service.use_cases.inputs import Limits
 from service.workers.broadcast import Broadcast
 from service.workers.peers import AffinityRelay, Peer, peer_endpoints
@@ -128,8 +127,8 @@ def create_app(settings: Settings, pool: WorkerPool | None = None) -> FastAPI:
         await services.reloader.close(timeout_s=settings.drain_timeout_s)
         if copies is not None:  # a signal may end the process without exit handlers
             copies.release()
-        if tracing := getattr(app.state, "tracing", None):
-            await asyncio.to_thread(tracing.shutdown)  # sends the remaining spans
+        if app.state.tracing is not None:
+            await asyncio.to_thread(app.state.tracing.shutdown)  # sends the remaining spans
 
     app = FastAPI(
         title="Gramophone",
@@ -166,6 +165,7 @@ def serve(settings: Settings) -> None:
     if sys.__stderr__ is not None:
         faulthandler.enable(sys.__stderr__)  # inherited by workers
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    tls_context(settings)  # reports errors before anything is loaded
     if settings.workers > 1:
         supervisor = Supervisor(
             settings.workers,
@@ -190,12 +190,16 @@ def serve(settings: Settings) -> None:
         app = create_app(settings)
         listening = listen(settings)
         server, sockets = DrainingServer(app, settings), [listening]
-    keys: KeyStore = app.state.keys
-    signal.signal(signal.SIGHUP, lambda *_: keys.force_reload())
+
+    def reload(*_: object) -> None:
+        app.state.keys.force_reload()
+        server.reload_certificate()
+
+    signal.signal(signal.SIGHUP, reload)
     default = app.state.services.host.default_model
     (_log.warning if default.is_guess else _log.info)(
         "serving",
-        url=url_of(listening),
+        url=url_of(listening, settings),
         default=app.state.services.host.default.address,
         reason=default.reason,
     )
@@ -227,12 +231,11 @@ def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics, pool: Wo
     )
     app.add_middleware(Authentication, keys=keys, metrics=metrics, table=access_table())
     app.add_middleware(ConnectionLimit, metrics=metrics)
-    if settings.otlp_endpoint is not None:
-        app.state.tracing = make_tracer_provider(settings.otlp_endpoint)
+    app.state.tracing = make_tracer_provider(settings.otlp_endpoint, otel_variables())
+    if app.state.tracing is not None:
         app.add_middleware(Tracing, provider=app.state.tracing)
     app.add_middleware(RequestLog, metrics=metrics)
-    if settings.cors_origins:
-        app.add_middleware(CORSMiddleware, allow_origins=settings.cors_origins, **CORS_OPTIONS)
+    app.add_middleware(CrossOriginReplies, origins=settings.cors_origins)
     if pool is not None:
         app.add_middleware(
             AffinityRelay, peer_endpoints=peer_endpoints(app.state.services), keys=keys, **shared

@@ -6,6 +6,9 @@ base class also parses the body of an upgrade request as the next request (RFC 9
 sends chunks to HTTP/1.0 clients, and closes half-closed connections. This module handles these
 cases before a request is created.
 
+A TLS connection is closed once its last bytes are sent. The event loop would wait for the client's
+`close_notify`, which idle clients do not send. A half-closed TLS connection is a closed one.
+
 `Host` and `Transfer-Encoding` are checked (RFC 9112, sections 3.2 and 6.1) against request
 smuggling: a proxy that parses them differently would see other request boundaries in the same
 bytes.
@@ -84,7 +87,9 @@ class SlowClients:
 
     def _cut_off(self, transport: asyncio.Transport) -> None:
         self.discard(transport)
-        with contextlib.suppress(OSError):  # without a reset the kernel would still send its buffer
+        with contextlib.suppress(
+            OSError, AttributeError
+        ):  # just closed; without a reset the kernel would still send its buffer
             transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
         transport.abort()
 
@@ -94,7 +99,7 @@ def _unsent_bytes(transport: asyncio.Transport) -> int:
     buffered = transport.get_write_buffer_size()
     try:
         queued = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
-    except OSError:  # just closed
+    except (OSError, AttributeError):  # just closed; a TLS connection then has no socket
         return buffered
     return buffered + int(struct.unpack("i", queued)[0])
 
@@ -141,6 +146,9 @@ _FRAME_BYTES = 4
 
 _GONE_POLL_S = 0.02
 """Interval of the disconnection checks of half-closed connections."""
+
+_SENT_POLL_S = 0.05
+"""Interval of the checks of closing TLS connections for unsent bytes."""
 
 _INVALID = "Invalid HTTP request received."
 
@@ -209,12 +217,18 @@ class GuardedProtocol(HttpToolsProtocol):
         super().timeout_keep_alive_handler()
         self._track_unsent()
 
+    def shutdown(self) -> None:
+        """Close an idle connection, or let its running request finish."""
+        super().shutdown()
+        if self.transport.is_closing():
+            self._track_unsent()
+
     def eof_received(self) -> bool:  # type: ignore[override]  # uvicorn always closes the connection
         """Keep a half-closed connection open until all its requests are answered.
 
         A disconnected client cannot be distinguished until bytes are sent to it.
         """
-        if not self._has_unanswered_requests() or _has_hung_up(self.transport):
+        if self.scheme == "https" or not self._has_unanswered_requests() or _has_hung_up(self.transport):
             return False
         self.cycle.keep_alive = False
         self._stop_timer()
@@ -390,6 +404,17 @@ class GuardedProtocol(HttpToolsProtocol):
         """Watch a closing connection, which stays open while it has unsent bytes."""
         if self in self.connections:
             self.slow_clients.add(self.transport)
+            if self.scheme == "https":
+                self._stop_timer()
+                self._end_tls()
+
+    def _end_tls(self, *, is_sent: bool = False) -> None:
+        """Close the connection below TLS after two checks without unsent bytes: the loop itself may hold some more."""
+        if is_sent and not _unsent_bytes(self.transport):
+            self.transport.abort()
+            return
+        check = partial(self._end_tls, is_sent=not _unsent_bytes(self.transport))
+        self._timer = self.loop.call_later(_SENT_POLL_S, check)
 
     def _start_timer(self) -> None:
         if self._timer is None:

@@ -1,4 +1,4 @@
-"""HTTP server: listening socket, file descriptor limit, uvicorn configuration and draining.
+"""HTTP server: listening socket, TLS, file descriptor limit, uvicorn configuration and draining.
 
 After a stop signal the server accepts no new work and gives running requests time to finish; a
 second signal ends the process. `SocketListener` pauses when the process runs out of file
@@ -9,10 +9,12 @@ import asyncio
 import resource
 import signal
 import socket
+import ssl
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import structlog
 import uvicorn
@@ -104,6 +106,57 @@ class SocketListener:
         self._connect(accepted)
 
 
+_CERTIFICATE = "GRAMOPHONE_TLS_CERTIFICATE"
+_KEY = "GRAMOPHONE_TLS_KEY"
+_NO_KEY = "it is not a private key in PEM format"
+
+
+def tls_context(settings: Settings) -> ssl.SSLContext | None:
+    """Read the settings' certificate and key; return the context of TLS connections, or None for plain HTTP.
+
+    Raises:
+        InvalidInputError: a file is unset, missing or damaged, the key is encrypted or does not fit the certificate.
+    """
+    if settings.tls_certificate is None and settings.tls_key is None:
+        return None
+    certificate = _readable(_CERTIFICATE, settings.tls_certificate)
+    key = _readable(_KEY, settings.tls_key)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.set_alpn_protocols(["http/1.1"])
+
+    def refuse_password() -> NoReturn:
+        raise _tls_error(_KEY, key, "it is encrypted; store it without a password")
+
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(certificate)
+    except ssl.SSLError:
+        raise _tls_error(_CERTIFICATE, certificate, "it is not a certificate in PEM format") from None
+    try:
+        context.load_cert_chain(certificate, key, refuse_password)
+    except ssl.SSLError as error:
+        fault = f"it does not fit {certificate} ({error.reason})" if error.reason else _NO_KEY
+        raise _tls_error(_KEY, key, fault) from None
+    return context
+
+
+def _readable(name: str, file: Path | None) -> Path:
+    """Return the file of a setting if it can be read."""
+    if file is None:
+        raise _tls_error(name, "unset", f"set both {_CERTIFICATE} and {_KEY}, or neither")
+    try:
+        file.read_bytes()
+    except OSError as error:
+        raise _tls_error(name, file, str(error.strerror)) from None
+    return file
+
+
+def _tls_error(name: str, value: object, reason: str) -> InvalidInputError:
+    return InvalidInputError(f"{name} is {value}: {reason}", parameter=name)
+
+
+_TLS_CLOSE_S = 600.0
+"""Maximum time from the closing of a TLS connection to its end; `SlowClients` normally ends it much earlier."""
+
 _CANCEL_MARGIN_S = 2
 """Seconds by which the server's drain timeout exceeds the engine's, after which the engine answers every client."""
 
@@ -113,13 +166,15 @@ class DrainingServer(uvicorn.Server):
 
     Args:
         app: application with its services.
-        settings: limits and drain timeout.
+        settings: limits, drain timeout and TLS.
     """
 
     def __init__(self, app: FastAPI, settings: Settings) -> None:
         super().__init__(server_config(app, settings))
         self._engine: Engine = app.state.services.engine
-        self._drain_timeout_s = settings.drain_timeout_s
+        self._settings = settings
+        self._tls = tls_context(settings)
+        self._num_handshakes = 0
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -141,17 +196,42 @@ class DrainingServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop; running requests may finish within the drain timeout."""
-        draining = asyncio.ensure_future(self._engine.close(drain_timeout_s=self._drain_timeout_s))
+        draining = asyncio.ensure_future(self._engine.close(drain_timeout_s=self._settings.drain_timeout_s))
         await super().shutdown(sockets)
         await draining
 
-    def _connect(self, kind: Any, accepted: socket.socket) -> None:
-        protocol = self._protocol(kind)
-        self._spawn(asyncio.get_running_loop().connect_accepted_socket(lambda: protocol, accepted))
+    def reload_certificate(self) -> None:
+        """Read the certificate and its key again for further connections; keep the old ones if the new are invalid."""
+        try:
+            self._tls = tls_context(self._settings)
+        except InvalidInputError as error:
+            _log.error("certificate not reloaded", reason=str(error))
 
-    def _protocol(self, kind: Any = None) -> asyncio.Protocol:
+    def _connect(self, kind: Any, accepted: socket.socket) -> None:
+        self._spawn(self._open(self._protocol(kind), accepted))
+
+    async def _open(self, protocol: GuardedProtocol, accepted: socket.socket) -> None:
+        """Open a connection, after a TLS handshake if there is a certificate."""
+        connect = partial(asyncio.get_running_loop().connect_accepted_socket, lambda: protocol, accepted)
+        if self._tls is None:
+            await connect()
+            return
+        self._num_handshakes += 1
+        try:
+            if self._num_handshakes + len(self.server_state.connections) > 2 * protocol.max_connections:
+                accepted.close()
+                raise ConnectionAbortedError("too many connections")
+            timeout_s = self._settings.body_timeout_s
+            await connect(ssl=self._tls, ssl_handshake_timeout=timeout_s, ssl_shutdown_timeout=_TLS_CLOSE_S)
+        except OSError as error:
+            _log.info("TLS handshake failed", reason=str(error) or type(error).__name__)
+            protocol.connection_lost(error)
+        finally:
+            self._num_handshakes -= 1
+
+    def _protocol(self, kind: Any = None) -> GuardedProtocol:
         make: Any = kind or self.config.http_protocol_class
-        protocol: asyncio.Protocol = make(
+        protocol: GuardedProtocol = make(
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
         return protocol
@@ -210,7 +290,8 @@ def listen(settings: Settings) -> socket.socket:
     return listening
 
 
-def url_of(listening: socket.socket) -> str:
+def url_of(listening: socket.socket, settings: Settings) -> str:
     """Return the URL of a listening socket."""
+    scheme = "http" if settings.tls_certificate is None else "https"
     host, port = listening.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterator
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,6 +17,11 @@ PREFIX = "GRAMOPHONE_"
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s,]+")
 _NON_SETTINGS = frozenset({"GRAMOPHONE_API_KEY", "GRAMOPHONE_DATA"})
 """Variables with the prefix that are not settings: a client's API key, and the folder of public test data."""
+
+_SERVICE_LINK = re.compile(
+    r"GRAMOPHONE(_\w+)?_(SERVICE_(HOST|PORT(_\w+)?)=.*|PORT_\d+_\w+=.*|PORT=(tcp|udp|sctp)://.*)"
+)
+"""Variables, with their values, that Kubernetes sets in every pod for a Service whose name begins with `gramophone`."""
 
 Names = Annotated[tuple[str, ...], NoDecode]
 """Names in one variable; a validator splits them."""
@@ -67,6 +73,11 @@ class Settings(BaseSettings):
     """Address to listen on"""
     port: int = Field(default=8000, ge=0, le=65535)
     """Port to listen on; 0 picks a free one"""
+    tls_certificate: Path | None = None
+    """PEM file of the server's certificate and the intermediate ones; with `GRAMOPHONE_TLS_KEY` the service speaks
+    HTTPS instead of HTTP. SIGHUP reads both files again"""
+    tls_key: Path | None = None
+    """PEM file of the certificate's private key, without a password"""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Lowest severity of messages that are logged"""
     log_format: Literal["json", "console"] = "console"
@@ -75,7 +86,8 @@ class Settings(BaseSettings):
     """`true` allows log lines to contain the beginning of request bodies"""
     otlp_endpoint: str | None = Field(default=None, pattern=r"^https?://[^/\s]+(/\S*)?$")
     """Collector that receives a trace of every request by OTLP over HTTP, such as `http://collector:4318`; requires the
-    extra `otel`"""
+    extra `otel`. Unset uses OpenTelemetry's own `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` or `OTEL_EXPORTER_OTLP_ENDPOINT`
+    if one is set"""
     api_keys_file: Path | None = None
     """File of API keys from `gramophone keys create`, one per line; reloaded when it changes"""
     api_keys: Names = ()
@@ -140,12 +152,19 @@ class Settings(BaseSettings):
     drain_timeout_s: float = Field(default=30.0, ge=0, allow_inf_nan=False)
     """Seconds that running requests have to finish when the service stops"""
 
-    @field_validator("registry", "registry_cache", "host", "api_keys_file", mode="before")
+    @field_validator(
+        "registry", "registry_cache", "host", "tls_certificate", "tls_key", "api_keys_file", mode="before"
+    )
     @classmethod
     def _is_not_empty(cls, value: Any) -> Any:
         if isinstance(value, str) and not value.strip():
             raise ValueError("it must not be empty; unset the variable to use the default")
         return value
+
+    @field_validator("port", mode="before")
+    @classmethod
+    def _is_no_service_link(cls, value: Any) -> Any:
+        return cls.model_fields["port"].default if _SERVICE_LINK.fullmatch(f"{PREFIX}PORT={value}") else value
 
     @field_validator("precision")
     @classmethod
@@ -190,13 +209,22 @@ def read_settings(**overrides: Any) -> Settings:
     Raises:
         InvalidInputError: a value is invalid, or a GRAMOPHONE_ variable is not a setting.
     """
-    known = {PREFIX + name.upper() for name in Settings.model_fields} | _NON_SETTINGS
-    unknown = sorted(name for name in os.environ if name.upper().startswith(PREFIX) and name not in known)  # noqa: TID251 - the one reader
+    known = [name.upper() for name in Settings.model_fields]
+    unknown = {}
+    for name, value in sorted(os.environ.items()):  # noqa: TID251 - the one reader
+        field = name.removeprefix(PREFIX)
+        if (
+            name.upper().startswith(PREFIX)
+            and field not in known
+            and name not in _NON_SETTINGS
+            and not _SERVICE_LINK.fullmatch(f"{name}={value}")
+        ):
+            unknown[name] = "".join(get_close_matches(field.upper().removeprefix(PREFIX), known, 1))
     if unknown:
+        named = (f"{name} (did you mean {PREFIX}{near}?)" if near else name for name, near in unknown.items())
         raise InvalidInputError(
-            f"the environment has {', '.join(unknown)}, which is not a setting; the settings are "
-            f"{', '.join(sorted(known - _NON_SETTINGS))}",
-            parameter=unknown[0],
+            f"the environment has {', '.join(named)}, which is not a setting; `gramophone serve --settings` lists them",
+            parameter=next(iter(unknown)),
         )
     try:
         return Settings(**{name: value for name, value in overrides.items() if value is not None})
@@ -208,6 +236,11 @@ def read_settings(**overrides: Any) -> Settings:
         message_text = first["msg"].removeprefix("Value error, ")
         message = f"{name} is {shown}: {message_text[:1].lower()}{message_text[1:]}"
         raise InvalidInputError(message, parameter=name) from None
+
+
+def otel_variables() -> dict[str, str]:
+    """Return OpenTelemetry's own variables, `OTEL_…`; empty ones count as unset."""
+    return {name: value for name, value in os.environ.items() if name.startswith("OTEL_") and value.strip()}  # noqa: TID251 - the one reader
 
 
 def described_settings() -> Iterator[tuple[str, Any, str]]:

@@ -39,7 +39,6 @@ _METAVARS = {"bool": "", "Path": "FILE", "str": "TEXT", "int": "NUMBER", "float"
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
     rich_markup_mode="markdown",
 )
 app.add_typer(train_app)

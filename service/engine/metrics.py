@@ -68,7 +68,7 @@ class Metrics:
         counter: Callable[..., Counter] = partial(Counter, **ours)
         self._counter = counter
         histogram: Callable[..., Histogram] = partial(Histogram, buckets=_SECONDS, **ours)
-        ProcessCollector(**ours)
+        ProcessCollector(registry=self._registry)
         self.http_requests = counter(
             "http_requests", "HTTP requests answered", ("handler", "method", "status")
         )

@@ -9,15 +9,21 @@ the service requires API keys, such a page has no key. Without keys, two checks 
   127.0.0.1 (DNS rebinding) counts as same-origin; only `Host` distinguishes it.
 
 Programs other than browsers send neither header and are not affected.
+
+A browser first asks whether a page may send a request (a preflight). `CrossOriginReplies` tells a
+page of an origin that is not listed which setting would list it.
 """
 
 import ipaddress
 from collections.abc import Collection
 from functools import lru_cache
-from typing import Any
 from urllib.parse import urlsplit
 
+from starlette.datastructures import Headers
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
+from typing_extensions import override
 
 from service.api_errors import error_response
 from service.api_keys import KeyStore
@@ -140,11 +146,41 @@ def is_loopback(host: str) -> bool:
     return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
 
 
-CORS_OPTIONS: dict[str, Any] = {
-    "allow_methods": ("GET", "POST", "PUT", "DELETE"),
-    # any: clients send custom headers, such as x-stainless-…, and a header alone grants nothing
-    "allow_headers": ("*",),
-    "expose_headers": ("x-request-id", "retry-after", "x-model", "x-shape"),
-    "allow_credentials": False,  # clients send keys explicitly, not in cookies
-}
-"""Options of Starlette's CORSMiddleware."""
+class CrossOriginReplies(CORSMiddleware):
+    """Middleware that lets pages of listed origins read replies; preflights of other pages get 403.
+
+    Args:
+        app: application.
+        origins: listed origins, `*` for any.
+    """
+
+    def __init__(self, app: ASGIApp, *, origins: Collection[str]) -> None:
+        super().__init__(
+            app,
+            allow_origins=tuple(origins),
+            allow_methods=("GET", "POST", "PUT", "DELETE"),
+            # any: clients send custom headers, such as x-stainless-…, and a header alone grants nothing
+            allow_headers=("*",),
+            expose_headers=("x-request-id", "retry-after", "x-model", "x-shape"),
+            allow_credentials=False,  # clients send keys explicitly, not in cookies
+        )
+
+    @override
+    def preflight_response(self, request_headers: Headers) -> Response:
+        origin = request_headers["origin"]
+        if self.is_allowed_origin(origin):
+            return super().preflight_response(request_headers)
+        message = (
+            f"pages of the origin {origin[:_SHOWN_CHARACTERS]!r} may not send requests: add it to "
+            "GRAMOPHONE_CORS_ORIGINS"
+        )
+        return error_response(403, ErrorBody(message, "permission_error", None, "foreign_page"))
+
+    @override
+    async def simple_response(
+        self, scope: Scope, receive: Receive, send: Send, request_headers: Headers
+    ) -> None:
+        if self.allow_origins:
+            await super().simple_response(scope, receive, send, request_headers)
+        else:
+            await self.app(scope, receive, send)

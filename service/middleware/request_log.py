@@ -1,13 +1,14 @@
 """Request id, access log, request metrics, OpenTelemetry spans and the last-resort error handler.
 
 Spans require the extra `otel` and a configured endpoint; otherwise OpenTelemetry is not imported. The
-SDK's own variables, such as OTEL_TRACES_SAMPLER, also apply.
+SDK's own variables also apply, as it documents them.
 """
 
 import importlib.metadata
 import re
 import time
 import uuid
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -27,39 +28,52 @@ if TYPE_CHECKING:
 
 _UNTRACED = ("/health/", "/metrics")
 _SEND_TIMEOUT_S = 3
-"""Timeout of a send including retries, also while the service stops and the collector is unreachable."""
+"""Default timeout of a send including retries, also while the service stops and the collector is unreachable."""
+
+_OTEL_ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_OTEL_TIMEOUTS = {"OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT"}
 
 _OWN_FIELDS = ("model", "key", "prompt_tokens", "scored_tokens", "generated_tokens", "queue_ms")
 """Fields of the request context that become span attributes, in this service's namespace."""
 
 
-def make_tracer_provider(endpoint: str) -> "TracerProvider":
+def make_tracer_provider(endpoint: str | None, variables: Mapping[str, str]) -> "TracerProvider | None":
     """Create a provider of spans, whose own thread sends them to a collector.
 
     Args:
-        endpoint: URL of the collector; without a path, OTLP's default `/v1/traces` is used.
+        endpoint: URL of the collector; without a path, OTLP's default `/v1/traces` is used. None for the endpoint that
+            the variables name.
+        variables: OpenTelemetry's own variables.
+
+    Returns:
+        The provider; None if there is no endpoint, or the variables disable traces.
 
     Raises:
         InvalidInputError: the extra is not installed.
     """
+    names = ("GRAMOPHONE_OTLP_ENDPOINT",) if endpoint else [n for n in _OTEL_ENDPOINTS if n in variables]
+    exporters = "otlp" if endpoint else variables.get("OTEL_TRACES_EXPORTER", "otlp")
+    is_disabled = variables.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+    if not names or is_disabled or "otlp" not in exporters:
+        return None
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.resources import OTELResourceDetector, Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError:
         raise InvalidInputError(
-            "GRAMOPHONE_OTLP_ENDPOINT is set, but OpenTelemetry is not installed: "
+            f"{names[0]} is set, but OpenTelemetry is not installed: "
             "pip install 'gramophone-lm[otel]', or unset it",
-            parameter="GRAMOPHONE_OTLP_ENDPOINT",
+            parameter=names[0],
         ) from None
+    if endpoint and not urlsplit(endpoint).path.strip("/"):
+        endpoint = endpoint.rstrip("/") + "/v1/traces"
+    timeout_s = None if _OTEL_TIMEOUTS & variables.keys() else _SEND_TIMEOUT_S
     version = importlib.metadata.version("gramophone-lm")
-    resource = Resource.create({"service.name": "gramophone", "service.version": version})
-    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-    traces_url = endpoint if urlsplit(endpoint).path.strip("/") else endpoint.rstrip("/") + "/v1/traces"
-    provider.add_span_processor(
-        BatchSpanProcessor(OTLPSpanExporter(endpoint=traces_url, timeout=_SEND_TIMEOUT_S))
-    )
+    ours = Resource.create({"service.name": "gramophone", "service.version": version})
+    provider = TracerProvider(resource=ours.merge(OTELResourceDetector().detect()), shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint, timeout=timeout_s)))
     return provider
 
 

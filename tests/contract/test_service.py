@@ -7,9 +7,12 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import httpx
 import pytest
+from opentelemetry.exporter.otlp.proto.http import trace_exporter
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -19,7 +22,8 @@ from models.errors import InvalidInputError, ModelNotFoundError, RegistryError
 from service import app as composition
 from service.app import create_app
 from service.middleware import request_log
-from service.settings import Settings
+from service.settings import Settings, otel_variables
+from tests.support.http import answering, whole
 from tests.support.services import running
 
 
@@ -253,7 +257,7 @@ def traced(registry, spans, monkeypatch):
     """Run a service whose spans are recorded here."""
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(spans))
-    monkeypatch.setattr(composition, "make_tracer_provider", lambda _endpoint: provider)
+    monkeypatch.setattr(composition, "make_tracer_provider", lambda _endpoint, _variables: provider)
     settings = Settings(registry=registry.root, models=("mixture",), otlp_endpoint="http://collector:4318")
     with running(settings) as server, httpx.Client(base_url=server.url) as client:
         yield client
@@ -311,25 +315,125 @@ def test_a_bad_request_is_no_failure_of_the_service(traced, spans):
 
 
 @pytest.mark.parametrize(
-    ("endpoint", "whole"),
+    ("endpoint", "complete"),
     [
         ("http://c:4318", "http://c:4318/v1/traces"),
         ("http://c:4318/", "http://c:4318/v1/traces"),
         ("https://c/own/path", "https://c/own/path"),
     ],
 )
-def test_the_endpoint_is_completed(endpoint, whole):
-    provider = request_log.make_tracer_provider(endpoint)
+def test_the_endpoint_is_completed(endpoint, complete):
+    provider = request_log.make_tracer_provider(endpoint, {})
     (processor,) = provider._active_span_processor._span_processors
-    assert processor.span_exporter._endpoint == whole
-    assert provider.resource.attributes["service.name"] == "gramophone"
+    assert processor.span_exporter._endpoint == complete
     provider.shutdown()
 
 
-def test_set_but_not_installed_stops_the_start(monkeypatch):
+class Export(NamedTuple):
+    """A request that a collector has received."""
+
+    path: str
+    headers: bytes
+    resource: dict
+
+
+@pytest.fixture
+def exported(monkeypatch):
+    """Send a span with these variables and return what the collector gets; `{}` in them is its URL."""
+
+    def export(ours=None, **variables):
+        requests = []
+
+        async def collect(writer, _number, request):
+            requests.append(request)
+            writer.write(whole())
+
+        with answering(collect) as url:
+            for name, value in variables.items():
+                monkeypatch.setenv(name, value.format(url))
+            provider = request_log.make_tracer_provider(ours and ours.format(url), otel_variables())
+            provider.get_tracer("test").start_span("a").end()
+            provider.shutdown()
+        head, _, body = requests[0].partition(b"\r\n\r\n")
+        (spans,) = ExportTraceServiceRequest.FromString(body).resource_spans
+        attributes = {each.key: each.value.string_value for each in spans.resource.attributes}
+        return Export(head.split(b" ")[1].decode(), head, attributes)
+
+    return export
+
+
+BASE, TRACES = "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
+NOWHERE = "http://127.0.0.1:9"
+
+
+@pytest.mark.parametrize(
+    ("variables", "ours", "path"),
+    [
+        ({BASE: "{}"}, None, "/v1/traces"),
+        ({BASE: "{}/own"}, None, "/own/v1/traces"),
+        ({BASE: NOWHERE, TRACES: "{}/own"}, None, "/own"),
+        ({BASE: "{}", "OTEL_TRACES_EXPORTER": "otlp"}, None, "/v1/traces"),
+        ({BASE: NOWHERE, TRACES: NOWHERE}, "{}", "/v1/traces"),
+        ({BASE: NOWHERE, "OTEL_TRACES_EXPORTER": "none"}, "{}", "/v1/traces"),
+    ],
+)
+def test_opentelemetrys_own_endpoints_are_used_and_ours_wins(exported, variables, ours, path):
+    assert exported(ours, **variables).path == path
+
+
+def test_opentelemetrys_own_names_and_headers_are_used(exported):
+    assert exported("{}").resource["service.name"] == "gramophone"
+    attributes = "service.name=first,deployment.environment.name=test"
+    named = exported("{}", OTEL_RESOURCE_ATTRIBUTES=attributes, OTEL_EXPORTER_OTLP_HEADERS="x-key=secret")
+    assert b"x-key: secret" in named.headers
+    assert named.resource["service.name"] == "first"
+    assert named.resource["deployment.environment.name"] == "test"
+    assert named.resource["service.version"]
+    assert exported("{}", OTEL_SERVICE_NAME="second").resource["service.name"] == "second"
+
+
+@pytest.mark.parametrize(
+    ("variables", "timeout_s"),
+    [
+        ({}, 3),
+        ({"OTEL_EXPORTER_OTLP_TIMEOUT": "7"}, None),
+        ({"OTEL_EXPORTER_OTLP_TRACES_TIMEOUT": "7"}, None),
+    ],
+)
+def test_a_timeout_of_opentelemetrys_own_replaces_ours(monkeypatch, variables, timeout_s):
+    given = []
+
+    def export(**options):
+        given.append(options)
+        return InMemorySpanExporter()
+
+    monkeypatch.setattr(trace_exporter, "OTLPSpanExporter", export)
+    request_log.make_tracer_provider("http://c:4318", variables).shutdown()
+    assert given == [{"endpoint": "http://c:4318/v1/traces", "timeout": timeout_s}]
+
+
+@pytest.mark.parametrize(
+    ("variables", "ours"),
+    [
+        ({}, None),
+        ({BASE: "", TRACES: " "}, None),
+        ({BASE: "http://b", "OTEL_TRACES_EXPORTER": "none"}, None),
+        ({BASE: "http://b", "OTEL_SDK_DISABLED": "true"}, None),
+        ({"OTEL_SDK_DISABLED": " TRUE "}, "http://c:4318"),
+    ],
+)
+def test_without_an_endpoint_or_disabled_there_are_no_traces(monkeypatch, variables, ours):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert request_log.make_tracer_provider(ours, otel_variables()) is None
+
+
+@pytest.mark.parametrize("name", ["GRAMOPHONE_OTLP_ENDPOINT", BASE, TRACES])
+def test_set_but_not_installed_stops_the_start(monkeypatch, name):
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
-    with pytest.raises(InvalidInputError, match=r"gramophone-lm\[otel\]"):
-        request_log.make_tracer_provider("http://c:4318")
+    ours, variables = ("http://c:4318", {}) if name.startswith("G") else (None, {name: "http://c:4318"})
+    with pytest.raises(InvalidInputError, match=rf"^{name} is set.*gramophone-lm\[otel\]"):
+        request_log.make_tracer_provider(ours, variables)
 
 
 def test_unset_it_is_not_imported():
@@ -340,3 +444,11 @@ def test_unset_it_is_not_imported():
     assert not any(
         name.startswith(("opentelemetry.sdk", "opentelemetry.exporter")) for name in done.stdout.split()
     )
+
+
+def test_the_processs_metrics_have_prometheus_own_names(http):
+    text = http.get("/metrics").text
+    assert {"process_start_time_seconds", "process_resident_memory_bytes", "process_open_fds"} <= {
+        line.split()[0] for line in text.splitlines()
+    }
+    assert "gramophone_process_" not in text

@@ -89,7 +89,7 @@ def monitoring(port, folder, key=""):
 
 
 FILES = sorted((ROOT / "deploy/grafana/dashboards").glob("*.json"))
-_METRIC = re.compile(r"\bgramophone_\w+")
+_METRIC = re.compile(r"\b(?:gramophone|process)_\w+")
 
 
 class Query(NamedTuple):
@@ -128,5 +128,5 @@ def queries(rate_interval):
 
 
 def metrics(expression):
-    """Return our metrics in an expression; recorded series, which have colons, are omitted."""
+    """Return the service's metrics in an expression; recorded series, which have colons, are omitted."""
     return set(_METRIC.findall(re.sub(r"\w*:gramophone_[\w:]+", "", expression)))

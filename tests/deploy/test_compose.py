@@ -60,9 +60,15 @@ def test_an_image_that_is_not_ours_is_pinned_to_a_release(services, name):
     assert tag.lstrip("v").count(".") == 2
 
 
-@pytest.mark.parametrize("name", ["grafana", "prometheus"])
+@pytest.mark.parametrize("name", SERVING)
 def test_what_needs_no_key_is_for_this_machine_alone(services, name):
     assert {port["host_ip"] for port in services[name]["ports"]} == {"127.0.0.1"}
+
+
+def test_the_service_alone_is_opened_to_the_network_by_an_address():
+    opened = compose(GRAMOPHONE_ADDRESS="0.0.0.0")["services"]  # noqa: S104 - what is asked for
+    addresses = {name: opened[name]["ports"][0]["host_ip"] for name in SERVING}
+    assert addresses == {"service": "0.0.0.0", "prometheus": "127.0.0.1", "grafana": "127.0.0.1"}  # noqa: S104
 
 
 @pytest.mark.parametrize("name", SERVICES)

@@ -21,6 +21,7 @@ from tests.deploy.manifests import (
     rendered,
 )
 from tests.deploy.prometheus_rule import MADE, prometheus_rule
+from tests.deploy.tools import ROOT
 
 UID = re.compile(r"--uid (\d+)")
 UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
@@ -42,6 +43,20 @@ CONTAINERS = [
     for name, template in pod_templates(overlay)
     for container in containers(template)
 ]
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_the_image_is_one_that_a_documented_command_builds(overlay):
+    """The Dockerfile and the guide name the commands."""
+    ours = {
+        container["image"]
+        for _, template in pod_templates(overlay)
+        for container in containers(template)
+        if container["image"].startswith("gramophone")
+    }
+    assert len(ours) == 1
+    for file in ("deploy/Dockerfile", "docs/guides/several-machines.md"):
+        assert f"-t {ours.copy().pop()} " in (ROOT / file).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(("pod", "container"), CONTAINERS)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 
+from tests.support.certificates import trusting
 from tests.support.http import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -48,13 +49,13 @@ def train_small(registry):
     assert done.returncode == 0, done.stderr
 
 
-def wait_until_it_answers(url, process, path):
+def wait_until_it_answers(url, process, path, verify=True):
     """Wait until a path answers 200."""
     deadline = time.monotonic() + 240  # kernels are compiled on first use
     while time.monotonic() < deadline:
         assert process.poll() is None, f"what should answer at {url} has ended"
         with contextlib.suppress(httpx.TransportError):
-            if httpx.get(url + path).status_code == 200:
+            if httpx.get(url + path, verify=verify).status_code == 200:
                 return
         time.sleep(0.05)
     raise AssertionError(f"{url}{path} did not become ready")
@@ -71,8 +72,11 @@ def serving_processes(registry, names, **settings):
             ours = {"REGISTRY": str(registry), "PORT": str(port), "PROCESS_NAME": name, **settings}
             environment = {**clean, **{f"GRAMOPHONE_{key}": value for key, value in ours.items()}}
             started[name] = subprocess.Popen([*GRAMOPHONE, "serve"], env=environment, **QUIET), port
+        certificate = settings.get("TLS_CERTIFICATE")
+        scheme = "https" if certificate else "http"
         for process, port in started.values():
-            wait_until_it_answers(f"http://127.0.0.1:{port}", process, "/health/ready")
+            url = f"{scheme}://127.0.0.1:{port}"
+            wait_until_it_answers(url, process, "/health/ready", trusting(certificate))
         yield started
     finally:
         for process, _ in started.values():

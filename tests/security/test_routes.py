@@ -281,6 +281,27 @@ def test_names_that_are_set_are_the_only_ones(registry):
     assert 'auth_failures_total{reason="unknown_host"} 2.0' in refused
 
 
+@pytest.mark.parametrize("options", [{}, {"cors_origins": (LISTED,)}, {"api_keys": (KEY.key.line,)}])
+def test_a_preflight_of_another_page_is_told_the_setting_and_its_origin(registry, options):
+    with serving(registry, **options) as server:
+        for origin in ("https://evil.example", "null", LISTED + ".evil.example", "x" * 1000):
+            asking = {"origin": origin, "access-control-request-method": "POST"}
+            answer = httpx.options(f"{server.url}/v1/score", headers=asking)
+            error = answer.json()["error"]
+            assert (answer.status_code, error["code"]) == (403, "foreign_page")
+            assert f"'{origin[:100]}'" in error["message"]
+            assert "GRAMOPHONE_CORS_ORIGINS" in error["message"]
+            assert not [name for name in answer.headers if name.startswith("access-control")]
+
+
+def test_a_preflight_of_a_listed_page_is_allowed_and_options_of_no_page_are_as_ever(url):
+    asking = {"origin": LISTED, "access-control-request-method": "POST"}
+    answer = httpx.options(f"{url}/v1/score", headers=asking)
+    assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, LISTED)
+    for incomplete in ({}, {"origin": "https://evil.example"}, {"access-control-request-method": "POST"}):
+        assert httpx.options(f"{url}/v1/score", headers=incomplete).status_code == 405
+
+
 ADDRESSES = (
     "http://{}",
     "http://{}/x@1",

@@ -26,8 +26,9 @@ from models.tokenizers import WordTokenizer
 from service.app import create_app
 from service.cli.main import main
 from service.engine.loaded_model import LoadState
-from service.http_server import DrainingServer
+from service.http_server import DrainingServer, listen, url_of
 from service.settings import Settings
+from tests.support.certificates import trusting
 from tests.support.fake_models import PoisonedModel, fake_vocabulary
 from tests.support.http import connect, free_port
 
@@ -42,14 +43,16 @@ class Server(NamedTuple):
 @contextlib.contextmanager
 def serving(app, settings=None):
     """Serve an application on a free port within the block."""
-    server = DrainingServer(app, (settings or Settings()).model_copy(update={"port": 0}))
-    thread = threading.Thread(target=server.run)
+    settings = (settings or Settings()).model_copy(update={"port": 0})
+    server, listening = DrainingServer(app, settings), listen(settings)
+    url = url_of(listening, settings).replace("0.0.0.0", "127.0.0.1")  # noqa: S104 - as in a container
+    thread = threading.Thread(target=server.run, args=([listening],))
     thread.start()
     try:
         while not server.started:
             assert thread.is_alive()
             time.sleep(0.005)
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        yield url
     finally:
         server.should_exit = True
         thread.join()
@@ -87,21 +90,22 @@ def running_process(registry, log, *, program=PROGRAM, **settings):
         child = subprocess.Popen(
             [sys.executable, "-c", program], cwd=ROOT, env={**environment, **ours}, stderr=file
         )
-        url = f"http://127.0.0.1:{port}"
+        certificate = settings.get("GRAMOPHONE_TLS_CERTIFICATE")
+        url = f"{'https' if certificate else 'http'}://127.0.0.1:{port}"
         try:
-            _wait_until_ready(child, url)
+            _wait_until_ready(child, url, trusting(certificate))
             yield child, url
         finally:
             child.kill()
             child.wait()
 
 
-def _wait_until_ready(child, url):
+def _wait_until_ready(child, url, verify):
     until_s = time.monotonic() + _PATIENCE_S
     while time.monotonic() < until_s:
         assert child.poll() is None
         with contextlib.suppress(httpx.TransportError):  # refused, or still starting
-            if httpx.get(f"{url}/health/ready").status_code == 200:
+            if httpx.get(f"{url}/health/ready", verify=verify).status_code == 200:
                 return
         time.sleep(0.02)
     pytest.fail("the service never became ready")

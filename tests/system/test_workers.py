@@ -183,6 +183,12 @@ def test_workers_end_when_their_supervisor_is_killed(registry, tmp_path, short_f
     [
         ({"GRAMOPHONE_REGISTRY": "/nowhere"}, "/nowhere"),
         ({"GRAMOPHONE_HOST": "192.0.2.1"}, "cannot listen on 192.0.2.1"),
+        # before it listens
+        (
+            {"GRAMOPHONE_HOST": "192.0.2.1", "GRAMOPHONE_TLS_KEY": "/nowhere"},
+            "GRAMOPHONE_TLS_CERTIFICATE is unset",
+        ),
+        ({"GRAMOPHONE_PROT": "8000"}, "did you mean GRAMOPHONE_PORT?"),
     ],
 )
 def test_what_cannot_be_followed_is_told_in_one_line_at_once(registry, settings, reason):

@@ -35,9 +35,72 @@ def test_a_setting_that_is_empty_is_as_if_unset_or_refused(monkeypatch, name):
             read_settings()
 
 
-def test_an_unknown_variable_is_named_with_the_known_ones(monkeypatch):
-    monkeypatch.setenv("GRAMOPHONE_PROT", "8123")
-    with pytest.raises(InvalidInputError, match=r"GRAMOPHONE_PROT, .* GRAMOPHONE_PORT"):
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("PROT", "PORT"),
+        ("CORS_ORIGIN", "CORS_ORIGINS"),
+        ("API_KEY_FILE", "API_KEYS_FILE"),
+        ("SERVICE_HOSTS", None),
+        ("WEB_PROT", None),
+        ("SOMETHING_ELSE", None),
+    ],
+)
+def test_an_unknown_variable_is_named_with_the_setting_that_is_probably_meant(monkeypatch, name, meant):
+    monkeypatch.setenv(f"GRAMOPHONE_{name}", "8123")
+    with pytest.raises(InvalidInputError, match=f"the environment has GRAMOPHONE_{name}") as refused:
+        read_settings()
+    guess = f" (did you mean GRAMOPHONE_{meant}?)" if meant else ""
+    assert f"GRAMOPHONE_{name}{guess}, which is not a setting" in str(refused.value)
+    assert len(str(refused.value)) < 200
+
+
+def test_all_unknown_variables_are_named_in_any_case(monkeypatch):
+    monkeypatch.setenv("gramophone_port", "8123")
+    monkeypatch.setenv("GRAMOPHONE_HSOT", "::1")
+    hosts = r"GRAMOPHONE_HSOT \(did you mean GRAMOPHONE_HOST\?\)"
+    with pytest.raises(
+        InvalidInputError, match=rf"{hosts}, gramophone_port \(did you mean GRAMOPHONE_PORT\?\)"
+    ):
+        read_settings()
+
+
+LINKS = {
+    "SERVICE_HOST": "10.0.0.1",
+    "SERVICE_PORT": "8000",
+    "SERVICE_PORT_HTTP": "8000",
+    "SERVICE_PORT_HTTP_ADMIN": "8001",
+    "PORT": "tcp://10.0.0.1:8000",
+    "PORT_8000_TCP": "tcp://10.0.0.1:8000",
+    "PORT_8000_TCP_ADDR": "10.0.0.1",
+    "PORT_8000_TCP_PORT": "8000",
+    "PORT_8000_TCP_PROTO": "tcp",
+    "PORT_53_UDP": "udp://[fd00::1]:53",
+}
+"""Variables that Kubernetes sets for a Service with ports, without the name of the Service."""
+
+
+@pytest.mark.parametrize("service", ["GRAMOPHONE", "GRAMOPHONE_WEB", "GRAMOPHONE_PODS_2"])
+def test_variables_of_a_cluster_are_passed_over(monkeypatch, service):
+    for name, value in LINKS.items():
+        monkeypatch.setenv(f"{service}_{name}", value)
+    assert read_settings() == Settings()
+    assert read_settings().port == 8000
+    assert read_settings(port=9000).port == 9000
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("PORT", "http://10.0.0.1:8000", "GRAMOPHONE_PORT is 'http:"),
+        ("PORT", "tcp:8000", "GRAMOPHONE_PORT is 'tcp:8000'"),
+        ("WEB_PORT", "8000", "GRAMOPHONE_WEB_PORT .*not a setting"),
+        ("PORT_HTTP", "8000", "GRAMOPHONE_PORT_HTTP .*not a setting"),
+    ],
+)
+def test_what_no_cluster_sets_is_refused(monkeypatch, name, value, told):
+    monkeypatch.setenv(f"GRAMOPHONE_{name}", value)
+    with pytest.raises(InvalidInputError, match=told):
         read_settings()
 
 

@@ -4,6 +4,8 @@ import io
 import json
 import re
 import shutil
+import subprocess
+import sys
 from importlib.metadata import version
 
 import pytest
@@ -52,6 +54,49 @@ def test_every_command_explains_itself(typed, command):
 
 def test_the_version_is_that_of_the_package(typed):
     assert typed("--version")[:2] == (0, f"gramophone-lm {version('gramophone-lm')}\n")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_that_completes_commands_in_a_shell_is_printed(typed, monkeypatch, shell):
+    monkeypatch.setattr("shellingham.detect_shell", lambda: (shell, f"/bin/{shell}"))
+    code, out, _ = typed("--show-completion")
+    assert code == 0
+    assert f"complete_{shell}" in out
+    assert "_GRAMOPHONE_COMPLETE" in out
+
+
+@pytest.mark.parametrize(
+    ("line", "completions"),
+    [
+        ("gramophone precom", ["precompile"]),
+        ("gramophone models exp", ["export-arpa"]),
+        ("gramophone xyz", []),
+    ],
+)
+def test_commands_are_completed(typed, monkeypatch, line, completions):
+    variables = {
+        "_GRAMOPHONE_COMPLETE": "complete_bash",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(line.count(" ")),
+    }
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    code, out, _ = typed()
+    assert (code, out.split()) == (0, completions)
+
+
+def test_help_imports_no_library_of_models_or_of_the_service():
+    """Help takes a fifth of a second; the limit is 10 % above today's number of modules."""
+    code = (
+        "import sys; from service.cli.main import main; sys.argv = ['gramophone', '--help']\n"
+        "try: main()\nexcept SystemExit: print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    modules = set(done.stdout.splitlines()[-1].split())
+    assert modules.isdisjoint(
+        {"torch", "numpy", "numba", "pydantic", "fastapi", "httpx", "structlog", "uvicorn"}
+    )
+    assert len(modules) < 445
 
 
 def test_the_help_of_train_names_every_recipe(typed):
