@@ -73,7 +73,8 @@ def test_a_program_of_the_jdk_is_answered(url, certificate):
     if not trust.exists():
         storing = ("-importcert", "-noprompt", "-keystore", str(trust), "-storepass", "changeit")
         subprocess.run([keytool, *storing, "-file", str(certificate)], check=True, capture_output=True)
-    options = ("-Djava.net.preferIPv4Stack=true", f"-Djavax.net.ssl.trustStore={trust}")
+    store = (f"-Djavax.net.ssl.trustStore={trust}", "-Djavax.net.ssl.trustStorePassword=changeit")
+    options = ("-Djava.net.preferIPv4Stack=true", *store)
     lines = run(java, *options, str(ROOT / "tests/deploy/StockClient.java"), url, timeout=120).splitlines()
     bodies = [f"{what} 200 true" for what in ("small", "large", "chunked", "awaited")]
     assert lines == [*bodies, LAST] * 3
