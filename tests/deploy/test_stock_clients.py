@@ -40,8 +40,11 @@ def certificate(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=["http", "https", "https of two workers"])
 def url(request, registry, certificate):
-    """Run a service; a single process accepts one connection at a time, and answers another 503."""
-    settings = {"MAX_CONNECTIONS": "1"}
+    """Run a service; a single process accepts two connections at a time, and answers a third 503.
+
+    Node's fetch opens a second one if the first is not yet back in its pool.
+    """
+    settings = {"MAX_CONNECTIONS": "2"}
     if request.param.startswith("https"):
         settings |= {"TLS_CERTIFICATE": str(certificate), "TLS_KEY": str(certificate.with_suffix(".key"))}
     if "workers" in request.param:
