@@ -53,7 +53,7 @@ test-system: $(VENV)/.test  ## Test the program as a user starts it
 test-browser: $(VENV)/.test  ## Test the playground, the documentation and its web page in a browser; needs Chromium (apt-get install chromium)
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile tests/browser
 
-test-deploy: $(VENV)/.deploy  ## Test image, compose file, Prometheus, Grafana, Kubernetes, stock clients; needs promtool, a JDK, curl (apt-get install prometheus openjdk-17-jdk-headless curl)
+test-deploy: $(VENV)/.deploy  ## Test image, compose file, Prometheus, Grafana, Kubernetes, stock clients; needs promtool, a JDK, curl, Node, openssl (apt-get install prometheus openjdk-17-jdk-headless curl nodejs openssl)
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --timeout 900 tests/deploy
 
 test-scale: $(VENV)/.scale  ## Test n-gram estimation with DuckDB and Spark; needs Java (apt-get install openjdk-17-jre-headless)

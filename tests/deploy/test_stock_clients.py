@@ -40,8 +40,11 @@ def certificate(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=["http", "https", "https of two workers"])
 def url(request, registry, certificate):
-    """Run a service; a single process accepts one connection at a time, and answers another 503."""
-    settings = {"MAX_CONNECTIONS": "1"}
+    """Run a service; a single process accepts two connections at a time, and answers a third 503.
+
+    Node's fetch opens a second one if the first is not yet back in its pool.
+    """
+    settings = {"MAX_CONNECTIONS": "2"}
     if request.param.startswith("https"):
         settings |= {"TLS_CERTIFICATE": str(certificate), "TLS_KEY": str(certificate.with_suffix(".key"))}
     if "workers" in request.param:
@@ -73,7 +76,8 @@ def test_a_program_of_the_jdk_is_answered(url, certificate):
     if not trust.exists():
         storing = ("-importcert", "-noprompt", "-keystore", str(trust), "-storepass", "changeit")
         subprocess.run([keytool, *storing, "-file", str(certificate)], check=True, capture_output=True)
-    options = ("-Djava.net.preferIPv4Stack=true", f"-Djavax.net.ssl.trustStore={trust}")
+    store = (f"-Djavax.net.ssl.trustStore={trust}", "-Djavax.net.ssl.trustStorePassword=changeit")
+    options = ("-Djava.net.preferIPv4Stack=true", *store)
     lines = run(java, *options, str(ROOT / "tests/deploy/StockClient.java"), url, timeout=120).splitlines()
     bodies = [f"{what} 200 true" for what in ("small", "large", "chunked", "awaited")]
     assert lines == [*bodies, LAST] * 3

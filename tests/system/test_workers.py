@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -15,7 +16,8 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.services import ROOT, running_workers, wait_for
+from tests.support.certificates import write_certificate
+from tests.support.services import ROOT, running_process, running_workers, wait_for
 
 pytestmark = pytest.mark.long
 _OF_THE_WHOLE = {"gramophone_workers", "gramophone_workers_answering"}
@@ -176,6 +178,20 @@ def test_workers_end_when_their_supervisor_is_killed(registry, tmp_path, short_f
         workers.supervisor.kill()
         wait_for(lambda: not any(_lives(pid) for pid in pids))
         assert not list(short_folder.glob("gramophone-*"))
+
+
+def test_after_a_hang_up_all_workers_show_the_renewed_certificate(registry, tmp_path):
+    certificate, key = write_certificate(tmp_path)
+    files = {"GRAMOPHONE_TLS_CERTIFICATE": str(certificate), "GRAMOPHONE_TLS_KEY": str(key)}
+    settings = {"GRAMOPHONE_MODELS": "mixture", "GRAMOPHONE_WORKERS": "2", **files}
+    with running_process(registry, tmp_path / "log", **settings) as (child, url):
+        address = "127.0.0.1", int(url.rpartition(":")[2])
+        old = ssl.get_server_certificate(address)
+        write_certificate(tmp_path)
+        child.send_signal(signal.SIGHUP)
+        shown = [old]
+        wait_for(lambda: shown.append(ssl.get_server_certificate(address)) or old not in shown[-16:])
+    assert shown[-1] == certificate.read_text()
 
 
 @pytest.mark.parametrize(
