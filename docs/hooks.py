@@ -132,7 +132,8 @@ def settings_page() -> str:
     return f"""# Settings
 
 `gramophone serve` reads these environment variables. It refuses to start when it finds a variable that begins with
-`GRAMOPHONE_` and is not listed here, except those that Kubernetes sets for its Services. Sizes are bytes, or text such as `512MiB` and `2GiB`.
+`GRAMOPHONE_` and is not listed here, except those that Kubernetes sets for its Services. Sizes are bytes, or text
+such as `512MiB` and `2GiB`.
 
 {table(("Variable", "Default", "Meaning"), rows)}
 Two more variables belong to other programs: `GRAMOPHONE_API_KEY` is the key that `gramophone bench` sends, and

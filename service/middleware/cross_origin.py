@@ -166,6 +166,11 @@ class CrossOriginReplies(CORSMiddleware):
         )
 
     @override
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_concerned = self.allow_origins or scope.get("method") == "OPTIONS"
+        await (super().__call__ if is_concerned else self.app)(scope, receive, send)
+
+    @override
     def preflight_response(self, request_headers: Headers) -> Response:
         origin = request_headers["origin"]
         if self.is_allowed_origin(origin):
@@ -175,12 +180,3 @@ class CrossOriginReplies(CORSMiddleware):
             "GRAMOPHONE_CORS_ORIGINS"
         )
         return error_response(403, ErrorBody(message, "permission_error", None, "foreign_page"))
-
-    @override
-    async def simple_response(
-        self, scope: Scope, receive: Receive, send: Send, request_headers: Headers
-    ) -> None:
-        if self.allow_origins:
-            await super().simple_response(scope, receive, send, request_headers)
-        else:
-            await self.app(scope, receive, send)
