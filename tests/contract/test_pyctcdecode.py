@@ -6,14 +6,14 @@ import kenlm
 import numpy as np
 import pytest
 
+from gramophone_client import Client
+from gramophone_client.fusion import PyCTCDecodeLM
 from models.checkpoint.registry import LocalRegistry
 from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.ngram.arpa_writer import write_arpa
 from models.ngram.build import list_ngrams
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import Vocabulary
-from service.client import Client
-from service.fusion import PyCTCDecodeLM
 from service.settings import Settings
 from tests.contract.decoders import importable
 from tests.support.services import running

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
+from gramophone_client import AsyncClient, Client
+from gramophone_client.types import ErrorBody
 from models.vocabulary import BOS, EOS
-from service.client import AsyncClient, Client
-from service.schemas.replies import ErrorBody
 from tests.support.fake_models import WORDS, FakeModel, fake_vocabulary
 
 MODEL = FakeModel(fake_vocabulary())

@@ -5,8 +5,8 @@ import asyncio
 import httpx
 import pytest
 
-from service.client import AsyncClient, Client, NotFoundError
-from service.client.calls import retry_delay_s
+from gramophone_client import AsyncClient, Client, NotFoundError
+from gramophone_client.calls import retry_delay_s
 
 OURS = {"X-Gramophone-Session": "user-17"}
 
