@@ -48,7 +48,7 @@ except Exception as error:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheel")
-    options = ["--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder)]
+    options = ["--quiet", "--no-deps", "--wheel-dir", str(folder)]
     subprocess.run([sys.executable, "-m", "pip", "wheel", *options, str(ROOT / "clients/python")], check=True)
     (built,) = folder.glob("*.whl")
     return built

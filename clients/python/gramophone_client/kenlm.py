@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from typing_extensions import Self
 
-from gramophone_client.calls import Call, json_reply
+from gramophone_client.calls import Call, GramophoneError, json_reply
 from gramophone_client.client import Client
 from gramophone_client.local_service import LocalService
 from gramophone_client.types import DetokenizeReply, ScoreReply, SequenceScoreResult, TokenizerInfo
@@ -155,7 +155,11 @@ class Model:
         self._scores: dict[tuple[Context, str], FullScoreReturn] = {}
         self._known: dict[str, bool] = {}
         self._has_vocabulary = False
-        self._full_score(Context(bos=True), _EOS)  # fails here if the service or the model cannot be used
+        try:
+            self._full_score(Context(bos=True), _EOS)
+        except GramophoneError:
+            self.close()
+            raise
 
     @property
     def order(self) -> int:
