@@ -112,6 +112,21 @@ def test_the_vocabulary_is_kenlms(pair_of, seed):
         assert (word in pair.ours) == (word in pair.theirs), word
 
 
+def test_lengths_of_ngrams_are_reported_alone_and_by_line(served, pair_of):
+    pair, context = pair_of(2), "unheard-of"
+    texts = [sentence for sentence in pair.sentences(3) if sentence]
+    options = {"model": "lm2", "eos": False, "ngram_lengths": True}
+    with Client(served[0]) as client:
+        results = client.score(texts, **options).results
+        assert list(client.score_lines([{"text": text} for text in texts], **options)) == results
+        (after,) = client.score([f" {texts[0]}"], context=context, **options).results
+    for text, result in zip(texts, results, strict=True):
+        assert result.ngram_lengths == [score[1] for score in pair.theirs.full_scores(text, eos=False)]
+        assert (result.order, result.words) == (pair.theirs.order, [])
+    whole = pair.theirs.full_scores(f"{context} {texts[0]}", eos=False)
+    assert after.ngram_lengths == [score[1] for score in whole][1:]
+
+
 def test_a_sentence_with_marks_is_scored_with_them(pair_of):
     pair = pair_of()
     text = f"{pair.words[0]} {pair.words[1]}"

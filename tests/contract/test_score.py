@@ -71,6 +71,10 @@ def test_tokens_add_up_to_their_text(http):
     assert sum(token["logprob"] for token in result["tokens"]) == pytest.approx(result["logprob"])
 
 
+def test_a_model_without_ngrams_reports_no_lengths(http):
+    assert one(http, "the dog", ngram_lengths=True) == one(http, "the dog")
+
+
 def test_words_gather_their_characters(http):
     result = one(http, "a cat", model="chars", detail="word")
     assert [(word["text"], word["num_tokens"]) for word in result["words"]] == [

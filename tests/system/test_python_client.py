@@ -17,7 +17,7 @@ from tests.support.services import wait_until
 
 ROOT = Path(__file__).parents[2]
 MAX_WHEEL_BYTES = 100_000
-MAX_INSTALLED_BYTES = 30_000_000
+MAX_INSTALLED_BYTES = 15_000_000
 """Limit of the client and all packages that it requires."""
 
 PROGRAM = """
