@@ -2,10 +2,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-CONSTRAINTS := --constraint deploy/constraints.txt
+INSTALL := $(BIN)/python -m pip install --quiet --constraint deploy/constraints.txt -e clients/python -e
+PROJECTS := pyproject.toml clients/python/pyproject.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format docs docs-serve bench test-fault test-fuzz test-matrix test-system test-browser test-deploy test-scale audit sbom clean
+.PHONY: help run test check format client-types docs docs-serve bench test-fault test-fuzz test-matrix test-system test-browser test-deploy test-scale audit sbom clean
 
 # Tests start a hundred programs, which should reuse compiled modules
 unexport PYTHONDONTWRITEBYTECODE
@@ -24,11 +25,15 @@ check: $(VENV)/.dev  ## Check format, lint, types and layers; the first step of 
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/mypy --config-file clients/python/pyproject.toml
 	$(BIN)/lint-imports
 
 format: $(VENV)/.dev  ## Format the code and apply automatic fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+client-types: $(VENV)/.test  ## Regenerate the Python client's reply types from the OpenAPI document
+	$(BIN)/python -m clients.python.generate_types
 
 docs docs-serve: export NO_MKDOCS_2_WARNING := 1  # warns of a major version that this project does not use
 
@@ -75,35 +80,35 @@ clean:  ## Remove the environment and caches, but no registries
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.serve: pyproject.toml | $(VENV)/bin/python
+$(VENV)/.serve: $(PROJECTS) | $(VENV)/bin/python
 	@echo "Installing into $(VENV): the first time, this takes minutes"
-	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) -e '.[neural,train]'
+	$(INSTALL) '.[neural,train]'
 	touch $@
 
-$(VENV)/.test: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) -e '.[test]'
+$(VENV)/.test: $(PROJECTS) | $(VENV)/bin/python
+	$(INSTALL) '.[test]'
 	touch $@ $(VENV)/.serve
 
-$(VENV)/.docs: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) -e '.[docs,neural,train]'
+$(VENV)/.docs: $(PROJECTS) | $(VENV)/bin/python
+	$(INSTALL) '.[docs,neural,train]'
 	touch $@ $(VENV)/.serve
 
-$(VENV)/.fuzz: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) -e '.[fuzz]'
+$(VENV)/.fuzz: $(PROJECTS) | $(VENV)/bin/python
+	$(INSTALL) '.[fuzz]'
 	touch $@ $(VENV)/.test $(VENV)/.serve
 
-$(VENV)/.audit: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) -e '.[audit,neural,train]'
+$(VENV)/.audit: $(PROJECTS) | $(VENV)/bin/python
+	$(INSTALL) '.[audit,neural,train]'
 	touch $@ $(VENV)/.serve
 
-$(VENV)/.deploy: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) -e '.[deploy]'
+$(VENV)/.deploy: $(PROJECTS) | $(VENV)/bin/python
+	$(INSTALL) '.[deploy]'
 	touch $@ $(VENV)/.test $(VENV)/.serve
 
-$(VENV)/.scale: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) -e '.[test,spark]'
+$(VENV)/.scale: $(PROJECTS) | $(VENV)/bin/python
+	$(INSTALL) '.[test,spark]'
 	touch $@ $(VENV)/.test $(VENV)/.serve
 
-$(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) -e '.[dev]'
+$(VENV)/.dev: $(PROJECTS) | $(VENV)/bin/python
+	$(INSTALL) '.[dev]'
 	touch $@ $(VENV)/.test $(VENV)/.serve

@@ -271,6 +271,11 @@ def is_lookup(model: LanguageModel[Any]) -> bool:
     return bool(getattr(model, "is_lookup", False))
 
 
+def ngram_order(model: LanguageModel[Any]) -> int | None:
+    """Return the length of an n-gram model's longest n-grams; None for other families."""
+    return getattr(model, "order", None) if model.family == "ngram" else None
+
+
 def is_self_normalised(model: LanguageModel[Any]) -> bool:
     """Return whether a model was trained so that its logits approximate log-probabilities."""
     return bool(getattr(model, "self_normalised", False))

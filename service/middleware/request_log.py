@@ -136,7 +136,8 @@ _log = structlog.get_logger(__name__)
 _VALID_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 _HEADER = b"x-request-id"
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-_SAFE_HEADERS = (
+_HEADERS = (
+    (b"x-gramophone-version", importlib.metadata.version("gramophone-lm").encode()),
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
 )
@@ -178,7 +179,7 @@ class RequestLog:
             nonlocal status, is_complete
             if message["type"] == "http.response.start":
                 status = int(message["status"])  # an enum member would be logged by name
-                headers = [*message["headers"], *_SAFE_HEADERS, (_HEADER, request_id.encode())]
+                headers = [*message["headers"], *_HEADERS, (_HEADER, request_id.encode())]
                 if all(name != _DEFAULT_POLICY[0] for name, _ in headers):
                     headers.append(_DEFAULT_POLICY)
                 message["headers"] = headers

@@ -42,7 +42,6 @@ from service.use_cases.next_token import (
     rank_next_words,
 )
 from service.use_cases.score import (
-    Detail,
     QualityLine,
     QualityOutcome,
     QualityRequest,
@@ -100,7 +99,7 @@ async def score_texts(request: Request) -> Response:
 
     def write(outcomes: Sequence[ScoreOutcome]) -> Iterator[bytes]:
         scores = counted(outcomes)
-        entries = len(scores) if given.detail is Detail.NONE else sum(len(score.ids) for score in scores)
+        entries = sum(len(score.ids) for score in scores) if given.reports_tokens else len(scores)
         return json_pieces(
             score_totals(loaded, scores),
             "results",

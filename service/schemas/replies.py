@@ -1,10 +1,17 @@
-"""Replies of the service, with their field names on the wire; shared by the server and the client.
+"""Replies of the service, with their field names on the wire.
 
 Log-probabilities are natural logarithms and always finite: a probability of zero is −9999 and makes
-the perplexity null. The client imports this module, so it requires neither the models nor NumPy.
+the perplexity null.
 """
 
 from dataclasses import dataclass, field
+from typing import Annotated, TypeVar
+
+from pydantic import Field
+
+T = TypeVar("T")
+IfGiven = Annotated[T, Field(exclude_if=lambda value: not value)]
+"""Field that is omitted from the JSON if it is null or empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,10 +270,14 @@ class SequenceScoreResult(ScoreTotals):
         bits_per_byte: bits per byte of the text in UTF-8; null if a probability is zero.
         tokens: score of each token, if `detail` is `token`.
         words: score of each word, if `detail` is `word`.
+        order: length of the model's longest n-grams in tokens, if `ngram_lengths` was requested of an n-gram model.
+        ngram_lengths: length of the n-gram found for each token, if requested of an n-gram model; 1 is a unigram.
     """
 
     tokens: list[TokenScore] = field(default_factory=list)
     words: list[WordScore] = field(default_factory=list)
+    order: IfGiven[int | None] = None
+    ngram_lengths: IfGiven[list[int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

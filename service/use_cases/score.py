@@ -15,7 +15,7 @@ from pydantic_core import PydanticCustomError
 
 from models.arrays import FloatArray, TokenIds
 from models.errors import InvalidInputError
-from models.language_model import bits_per_unit, count_words, finite_logprob, perplexity
+from models.language_model import bits_per_unit, count_words, finite_logprob, ngram_order, perplexity
 from models.reranking.candidates import map_in_steps
 from models.vocabulary import EOS, UNK
 from service.engine.job import Work
@@ -70,6 +70,13 @@ class ScoreSettings(WireModel):
     """True to also score `</s>` after each text."""
     detail: DetailName = Detail.NONE
     """Level of detail: `none`, or scores of each `token` or `word`."""
+    ngram_lengths: bool = False
+    """True to report the length of the n-gram that an n-gram model found for each token."""
+
+    @property
+    def reports_tokens(self) -> bool:
+        """True if the reply has an entry for each token or word."""
+        return self.ngram_lengths or self.detail is not Detail.NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,12 +182,14 @@ class SequenceScore(NamedTuple):
         ids: the scored tokens [T], `</s>` included if requested.
         log_probs: log-probability of each token [T].
         num_bytes: size of the scored text in UTF-8.
+        ngram_lengths: length of the n-gram found for each token [T]; empty unless requested of an n-gram model.
     """
 
     item: ScoreItem
     ids: TokenIds
     log_probs: FloatArray
     num_bytes: int
+    ngram_lengths: TokenIds
 
     @property
     def logprob(self) -> float:
@@ -231,11 +240,13 @@ def score(
 
     outcomes = yield from map_in_steps(items, prepare, size=_size)
     sequences = [outcome for outcome in outcomes if isinstance(outcome, EncodedText)]
-    if not each and settings.detail is not Detail.NONE:
+    if not each and settings.reports_tokens:
+        plain = settings.detail is Detail.NONE
+        name, value = ("ngram_lengths", "true") if plain else ("detail", repr(settings.detail.value))
         limits.check_entries(
             sum(len(sequence.text) for sequence in sequences),
-            parameter="detail",
-            description=f"detail is {settings.detail.value!r} for {len(sequences)} sequences",
+            parameter=name,
+            description=f"{name} is {value} for {len(sequences)} sequences",
             instead="send lines, application/x-ndjson, for more",
         )
     scored = iter((yield from score_sequence_list(loaded, sequences, bos=settings.bos)))
@@ -248,7 +259,9 @@ def score(
             return outcome
         ids = to_text_order(loaded, outcome.text, ends=settings.eos)
         log_probs = to_text_order(loaded, next(scored), ends=settings.eos)
-        return SequenceScore(item, ids, log_probs, _num_bytes(loaded, item, outcome.text))
+        lengths = _ngram_lengths(loaded, outcome, bos=settings.bos) if settings.ngram_lengths else _NONE
+        lengths = to_text_order(loaded, lengths, ends=settings.eos)
+        return SequenceScore(item, ids, log_probs, _num_bytes(loaded, item, outcome.text), lengths)
 
     pairs = list(zip(items, outcomes, strict=True))
     return (yield from map_in_steps(pairs, finish, size=lambda pair: _size(pair[0])))
@@ -283,6 +296,20 @@ def _num_bytes(loaded: LoadedModel, item: ScoreItem, ids: TokenIds) -> int:
     return size - own_space
 
 
+_NONE: TokenIds = np.zeros(0, np.int64)
+
+
+def _ngram_lengths(loaded: LoadedModel, sequence: EncodedText, *, bos: bool) -> TokenIds:
+    """Return the length of the n-gram found for each token of a text [T]; empty for other than n-gram models."""
+    model: Any = loaded.model
+    if ngram_order(model) is None:
+        return _NONE
+    tokens = np.concatenate(sequence)[None]
+    state = model.initial_state(1) if bos else model.empty_state(1)
+    lengths = model.score_detailed(state, tokens, np.array([tokens.size])).orders[0]
+    return np.asarray(lengths[len(sequence.context) :], dtype=np.int64)
+
+
 def score_totals(loaded: LoadedModel, scores: Sequence[SequenceScore]) -> ScoreReply:
     """Return a reply with the totals of scores, and no results."""
     totals = _totals(
@@ -300,6 +327,8 @@ def score_result(loaded: LoadedModel, score: SequenceScore, detail: Detail) -> S
         *_totals(score.logprob, len(score.ids), score.num_oov, score.num_bytes),
         token_scores(loaded, score.ids, score.log_probs) if detail is Detail.TOKEN else [],
         word_scores(loaded, score.ids, score.log_probs) if detail is Detail.WORD else [],
+        ngram_order(loaded.model) if len(score.ngram_lengths) else None,
+        score.ngram_lengths.tolist(),
     )
 
 

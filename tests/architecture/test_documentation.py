@@ -42,6 +42,7 @@ LEFT_OUT = {
         "token_ids": IDS,
         "context": "lines are scored whole",
         "bos": "lines are sentences",
+        "ngram_lengths": "for programs that work like KenLM",
         "timeout_ms": TIMELY,
     },
     "/v1/rerank": {

@@ -38,9 +38,10 @@ def test_statuses_are_errors_and_codes_are_own(kind):
     ("module", "unwanted"),
     [
         ("service.app", {"torch", "numba", "matplotlib", "training"}),
-        ("service.client", {"torch", "numpy", "fastapi", "models", "sentencepiece"}),
+        ("gramophone_client", {"torch", "numpy", "fastapi", "models", "sentencepiece"}),
+        ("gramophone_client.kenlm", {"torch", "numpy", "fastapi", "models", "sentencepiece", "kenlm"}),
         (
-            "service.fusion",
+            "gramophone_client.fusion",
             {"torch", "numpy", "fastapi", "models", "sentencepiece", "pyctcdecode", "torchaudio"},
         ),
     ],

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("models", "service", "training")
+PACKAGES = ("models", "service", "training", "clients/python/gramophone_client")
 
 MAX_MODULES = 290
 MIN_MEDIAN_LINES = 180
@@ -19,8 +19,9 @@ MAX_LONELY_SHARE = 0.35
 MAX_BYTES_PER_LINE = 42
 NO_BEGINNING = re.compile(r"(What|How|Where|When|Who|Whom|Which|Whose|Whether|Why|That|If|So|Some|They|It)\b")
 """First words that docstrings avoid: a docstring begins with a noun or a verb."""
-CLIENT = "service/client/"
-"""Exempt from unique class names: its classes mirror the service's, as `service.client.RerankOptions` does."""
+CLIENT = "clients/python/"
+"""Exempt from unique class names: its classes mirror the service's, as `RerankOptions` does."""
+GENERATED = "clients/python/gramophone_client/types.py"
 
 
 class Source(NamedTuple):
@@ -33,7 +34,8 @@ class Source(NamedTuple):
     @property
     def module(self):
         """Dotted module name."""
-        return self.path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+        path = self.path.removeprefix(CLIENT).removesuffix(".py")
+        return path.replace("/", ".").removesuffix(".__init__")
 
     @property
     def is_package(self):
@@ -45,7 +47,7 @@ class Source(NamedTuple):
 def read_sources():
     """Read all Python files of the product, on first use."""
     files = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
-    texts = {path: path.read_text(encoding="utf-8") for path in files}
+    texts = {path: path.read_text(encoding="utf-8") for path in files if path != ROOT / GENERATED}
     return [Source(path.relative_to(ROOT).as_posix(), text, ast.parse(text)) for path, text in texts.items()]
 
 

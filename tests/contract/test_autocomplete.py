@@ -9,8 +9,8 @@ import httpx
 import numpy as np
 import pytest
 
+from gramophone_client import AsyncClient, SupersededError
 from models.vocabulary import BOS
-from service.client import AsyncClient, SupersededError
 from tests.support.fake_models import WORDS, FakeModel, fake_vocabulary
 
 MODEL = FakeModel(fake_vocabulary())

@@ -1,13 +1,11 @@
 """Text accepted by users of autocomplete: learnt, mixed in, listed, replaced and deleted."""
 
-import dataclasses
-
 import httpx
 import pytest
 
+from gramophone_client import BadRequestError, Client, NotFoundError
+from gramophone_client.types import UserPair, UserWord
 from service.api_keys import KeyScope, create_key
-from service.client import BadRequestError, Client, NotFoundError
-from service.schemas.suggestions import UserPair, UserWord
 from service.settings import Settings
 from tests.support.services import running
 
@@ -66,7 +64,7 @@ def test_an_export_restores_what_was_known(client):
     assert (reply.user, reply.num_words, reply.num_pairs) == ("eva", 5, 5)
     before, after = (client.autocomplete("the ze", user=user) for user in ("eve", "eva"))
     assert before == after
-    assert dataclasses.replace(client.users.export("eva"), user="eve") == exported
+    assert client.users.export("eva").model_copy(update={"user": "eve"}) == exported
 
 
 def test_a_user_is_forgotten(client):
@@ -82,17 +80,21 @@ def test_a_user_is_forgotten(client):
 @pytest.mark.parametrize(
     ("words", "pairs", "parameter"),
     [
-        ([UserWord("a b", 1)], [], "words[0].text"),
-        ([UserWord("\x1c", 1)], [], "words[0].text"),
-        ([UserWord("a\x1fb", 1)], [], "words[0].text"),
-        ([UserWord("a", 1)], [UserPair("b\x1d", "a", 1)], "pairs[0].previous"),
-        ([UserWord("a", 0)], [], "words[0].count"),
-        ([UserWord("a", 1), UserWord("a", 2)], [], "words[1]"),
-        ([UserWord("a" * 65, 1)], [], "words[0].text"),
-        ([UserWord(f"w{n}", 1) for n in range(1001)], [], "words"),
-        ([UserWord("a", 1)], [UserPair("", "b", 1)], "pairs[0].text"),
-        ([UserWord("a", 1)], [UserPair("b" * 65, "a", 1)], "pairs[0].previous"),
-        ([UserWord("a", 1)], [UserPair("", "a", 1)] * 2, "pairs[1]"),
+        ([UserWord(text="a b", count=1)], [], "words[0].text"),
+        ([UserWord(text="\x1c", count=1)], [], "words[0].text"),
+        ([UserWord(text="a\x1fb", count=1)], [], "words[0].text"),
+        ([UserWord(text="a", count=1)], [UserPair(previous="b\x1d", text="a", count=1)], "pairs[0].previous"),
+        ([UserWord(text="a", count=0)], [], "words[0].count"),
+        ([UserWord(text="a", count=1), UserWord(text="a", count=2)], [], "words[1]"),
+        ([UserWord(text="a" * 65, count=1)], [], "words[0].text"),
+        ([UserWord(text=f"w{n}", count=1) for n in range(1001)], [], "words"),
+        ([UserWord(text="a", count=1)], [UserPair(previous="", text="b", count=1)], "pairs[0].text"),
+        (
+            [UserWord(text="a", count=1)],
+            [UserPair(previous="b" * 65, text="a", count=1)],
+            "pairs[0].previous",
+        ),
+        ([UserWord(text="a", count=1)], [UserPair(previous="", text="a", count=1)] * 2, "pairs[1]"),
     ],
 )
 def test_what_cannot_be_restored_is_named(client, words, pairs, parameter):

@@ -6,10 +6,10 @@ import math
 
 import pytest
 
+from gramophone_client import AsyncClient, BadRequestError, Client
 from models.checking.calibration import Calibration, CalibrationPoint
 from models.checkpoint.documents import CalibrationStore
 from models.vocabulary import BOS, EOS
-from service.client import AsyncClient, BadRequestError, Client
 from service.settings import Settings
 from tests.support.fake_models import FakeModel, fake_vocabulary
 from tests.support.services import running

@@ -6,7 +6,7 @@ import math
 import httpx
 import pytest
 
-from service.client import (
+from gramophone_client import (
     AsyncClient,
     BadRequestError,
     Client,
@@ -15,7 +15,7 @@ from service.client import (
     ServerError,
     UnreachableError,
 )
-from service.schemas.replies import ErrorBody
+from gramophone_client.types import ErrorBody
 from tests.support.fake_models import FakeModel, fake_vocabulary
 
 MODEL = FakeModel(fake_vocabulary())

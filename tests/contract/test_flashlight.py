@@ -6,14 +6,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from gramophone_client import Client
+from gramophone_client.fusion import TorchaudioLM
 from models.checkpoint.registry import LocalRegistry
 from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.ngram.arpa_writer import write_arpa
 from models.ngram.build import list_ngrams
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import EOS, Vocabulary
-from service.client import Client
-from service.fusion import TorchaudioLM
 from service.settings import Settings
 from tests.contract.decoders import importable
 from tests.support.services import running

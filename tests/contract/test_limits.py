@@ -7,7 +7,7 @@ import time
 import httpx
 import pytest
 
-from service.client import AsyncClient
+from gramophone_client import AsyncClient
 from service.engine.scheduler import Scheduler
 from service.settings import Settings
 from tests.support.http import answer, asked, connect

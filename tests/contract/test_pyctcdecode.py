@@ -6,14 +6,15 @@ import kenlm
 import numpy as np
 import pytest
 
+import gramophone_client.kenlm
+from gramophone_client import Client
+from gramophone_client.fusion import PyCTCDecodeLM
 from models.checkpoint.registry import LocalRegistry
 from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.ngram.arpa_writer import write_arpa
 from models.ngram.build import list_ngrams
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import Vocabulary
-from service.client import Client
-from service.fusion import PyCTCDecodeLM
 from service.settings import Settings
 from tests.contract.decoders import importable
 from tests.support.services import running
@@ -110,27 +111,49 @@ def test_a_served_model_puts_right_what_was_misheard(pyctcdecode, lm, model):
     assert decoder(pyctcdecode, lm(model=model)).decode(logits) == "the cat sat on the mat"
 
 
-@pytest.mark.parametrize("boundary", [True, False])
-@pytest.mark.parametrize("seed", range(2))
-def test_beams_and_scores_are_those_of_kenlm(pyctcdecode, served, lm, seed, boundary):
-    """The recordings are half noise, so beams contain unknown words and unknown prefixes."""
-    _, arpa, words, _ = served
+def half_heard(seed):
+    """Return log-probabilities of a recording that is half noise: beams contain unknown words and prefixes."""
     random = np.random.default_rng(seed)
     heard = np.exp(spoken(SENTENCES[seed], sure=0.5)) + 0.2 * random.dirichlet(
         np.full(len(LABELS), 0.2), size=2 * len(SENTENCES[seed]) - 1
     )
     heard[-1, [0, BLANK]] = 1e-12  # ends in a letter: KenLM treats an empty last word as unknown
-    logits = np.log(heard / heard.sum(axis=1, keepdims=True))
-    options = {"alpha": 0.6, "beta": 1.1, "unk_score_offset": -4.0, "score_boundary": boundary}
-    own_lm = pyctcdecode.LanguageModel(kenlm.Model(str(arpa)), words, **options)
-    ours, theirs = (
-        decoder(pyctcdecode, one).decode_beams(logits, beam_width=50)
-        for one in (lm(order=3, **options), own_lm)
-    )
-    assert len(theirs) > 5
+    return np.log(heard / heard.sum(axis=1, keepdims=True))
+
+
+def assert_same_beams(ours, theirs):
+    assert len(theirs) > 4
     assert [beam[0] for beam in ours] == [beam[0] for beam in theirs]
     for place in (3, 4):
         np.testing.assert_allclose([b[place] for b in ours], [b[place] for b in theirs], atol=1e-4)
+
+
+@pytest.mark.parametrize("boundary", [True, False])
+@pytest.mark.parametrize("seed", range(2))
+def test_beams_and_scores_are_those_of_kenlm(pyctcdecode, served, lm, seed, boundary):
+    _, arpa, words, _ = served
+    options = {"alpha": 0.6, "beta": 1.1, "unk_score_offset": -4.0, "score_boundary": boundary}
+    own_lm = pyctcdecode.LanguageModel(kenlm.Model(str(arpa)), words, **options)
+    ours, theirs = (
+        decoder(pyctcdecode, one).decode_beams(half_heard(seed), beam_width=50)
+        for one in (lm(order=3, **options), own_lm)
+    )
+    assert_same_beams(ours, theirs)
+
+
+@pytest.mark.parametrize("unigrams", [True, False])
+def test_code_for_kenlm_decodes_with_a_service(pyctcdecode, served, monkeypatch, unigrams):
+    """The decoder has its own language model, in which `import kenlm` finds the client's module."""
+    client, arpa, words, _ = served
+    beams = []
+    for module, path in [(gramophone_client.kenlm, f"{client.url}#words"), (kenlm, str(arpa))]:
+        monkeypatch.setattr(pyctcdecode.language_model, "kenlm", module)
+        model = module.Model(path)
+        own_lm = pyctcdecode.LanguageModel(model, words if unigrams else None, beta=1.1)
+        beams.append(decoder(pyctcdecode, own_lm).decode_beams(half_heard(1), beam_width=50))
+        if module is gramophone_client.kenlm:
+            model.close()
+    assert_same_beams(*beams)
 
 
 def test_a_recording_goes_on_where_the_one_before_ended(pyctcdecode, lm):

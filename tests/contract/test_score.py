@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
+from gramophone_client import AsyncClient, Client
+from gramophone_client.types import ErrorBody
 from models.vocabulary import BOS, EOS
-from service.client import AsyncClient, Client
-from service.schemas.replies import ErrorBody
 from tests.support.fake_models import WORDS, FakeModel, fake_vocabulary
 
 MODEL = FakeModel(fake_vocabulary())
@@ -69,6 +69,10 @@ def test_tokens_add_up_to_their_text(http):
     result = one(http, "the dog ran", detail="token")
     assert [token["id"] for token in result["tokens"]] == [IDS["the"], IDS["dog"], IDS["ran"], EOS]
     assert sum(token["logprob"] for token in result["tokens"]) == pytest.approx(result["logprob"])
+
+
+def test_a_model_without_ngrams_reports_no_lengths(http):
+    assert one(http, "the dog", ngram_lengths=True) == one(http, "the dog")
 
 
 def test_words_gather_their_characters(http):

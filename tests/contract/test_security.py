@@ -3,10 +3,10 @@
 import httpx
 import pytest
 
+from gramophone_client import AccessError, Client
 from models.errors import FormatError, InvalidInputError
 from service.api_keys import KeyScope, create_key
 from service.app import ENDPOINTS, access_table, create_app
-from service.client import AccessError, Client
 from service.settings import Settings
 from tests.support.http import asked
 from tests.support.services import running, serving

@@ -5,10 +5,10 @@ import time
 import httpx
 import pytest
 
+from gramophone_client import Client, NotFoundError, OverloadedError, ServerError, StateElsewhereError
 from models.checkpoint.registry import LocalRegistry
 from models.tokenizers import WordTokenizer
 from service.api_keys import create_key
-from service.client import Client, NotFoundError, OverloadedError, ServerError, StateElsewhereError
 from service.settings import Settings
 from tests.contract.conftest import publish
 from tests.support.fake_models import FakeModel, fake_vocabulary

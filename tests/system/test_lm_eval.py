@@ -11,10 +11,10 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from gramophone_client import Client
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import LocalRegistry
 from models.language_model import score_sequences
-from service.client import Client
 from service.settings import Settings
 from tests.support.services import running
 from training.commands import run_evaluate, run_train

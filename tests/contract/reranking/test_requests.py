@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from service.client import AsyncClient, BadRequestError, Client
-from service.schemas.replies import ErrorBody
+from gramophone_client import AsyncClient, BadRequestError, Client
+from gramophone_client.types import ErrorBody
 
 LINES = {"content-type": "application/x-ndjson"}
 

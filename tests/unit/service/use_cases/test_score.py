@@ -243,6 +243,9 @@ def test_a_reply_of_too_many_entries_is_refused(words, finish):
     items = [ScoreItem("texts[0]", "the " * 101, "")]
     with pytest.raises(InvalidInputError, match="detail is 'token' for 1 sequences: 101 entries"):
         finish(score(words, items, options, few))
+    options = ScoreSettings(eos=False, ngram_lengths=True)
+    with pytest.raises(InvalidInputError, match="ngram_lengths is true for 1 sequences: 101 entries"):
+        finish(score(words, items, options, few))
 
 
 @pytest.mark.parametrize(

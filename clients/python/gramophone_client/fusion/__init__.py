@@ -4,6 +4,6 @@ The adapters have the methods that the decoders document for custom language mod
 import those projects. Like the client, the package requires only httpx and pydantic.
 """
 
-from service.fusion.adapters import PyCTCDecodeLM, TorchaudioLM
+from gramophone_client.fusion.adapters import PyCTCDecodeLM, TorchaudioLM
 
 __all__ = ["PyCTCDecodeLM", "TorchaudioLM"]

@@ -1,13 +1,13 @@
 """Typed client of the service, synchronous and asynchronous.
 
-`Client` and `AsyncClient` share requests and reply parsing, in `service.client.client`; they
+`Client` and `AsyncClient` share requests and reply parsing, in `gramophone_client.client`; they
 differ only in waiting.
 
     with Client("http://localhost:8000") as client:
         client.next_token("the cat", top_k=3).results[0].candidates
 """
 
-from service.client.calls import (
+from gramophone_client.calls import (
     AccessError,
     BadRequestError,
     DeadlineError,
@@ -19,8 +19,10 @@ from service.client.calls import (
     SupersededError,
     UnavailableError,
     UnreachableError,
+    VersionError,
+    __version__,
 )
-from service.client.client import AsyncClient, Client
+from gramophone_client.client import AsyncClient, Client
 
 __all__ = [
     "AccessError",
@@ -36,4 +38,6 @@ __all__ = [
     "SupersededError",
     "UnavailableError",
     "UnreachableError",
+    "VersionError",
+    "__version__",
 ]

@@ -1,13 +1,15 @@
 """Requests of the client: custom headers for routing by a proxy, and paths."""
 
 import asyncio
+from importlib import metadata
 
 import httpx
 import pytest
 
-from service.client import AsyncClient, Client, NotFoundError
-from service.client.calls import retry_delay_s
+from gramophone_client import AsyncClient, Client, NotFoundError, VersionError, __version__
+from gramophone_client.calls import retry_delay_s
 
+MAJOR = __version__.partition(".")[0]
 OURS = {"X-Gramophone-Session": "user-17"}
 
 
@@ -70,3 +72,31 @@ def test_an_address_is_one_part_of_the_path():
 def test_a_time_to_wait_is_followed_if_it_is_a_number(asked, told_s):
     answer = httpx.Response(503, headers=[(b"retry-after", asked.encode("latin-1"))])
     assert retry_delay_s(answer, 0, 1) == told_s
+
+
+CARD = {"object": "list", "data": [], "invented_later": {"a": 1}}
+
+
+def versioned(version, status=200):
+    """Transport of a service of a version."""
+    headers = {} if version is None else {"x-gramophone-version": version}
+    return httpx.MockTransport(lambda _: httpx.Response(status, json=CARD, headers=headers))
+
+
+@pytest.mark.parametrize("version", [None, __version__, f"{MAJOR}.99.0"])
+def test_fields_of_later_versions_are_ignored(version):
+    with Client("http://x", transport=versioned(version)) as client:
+        assert client.models().data == []
+
+
+@pytest.mark.parametrize("status", [200, 404, 503])
+def test_a_service_of_another_major_version_is_one_error(status):
+    with Client("http://x", transport=versioned("7.1.2", status)) as client:
+        with pytest.raises(VersionError, match=rf"service at x has version 7\.1\.2.*of version {MAJOR};"):
+            client.models()
+        with pytest.raises(VersionError):
+            list(client.stream("a"))
+
+
+def test_the_client_has_the_version_of_its_service():
+    assert metadata.version("gramophone-lm").partition(".")[0] == MAJOR

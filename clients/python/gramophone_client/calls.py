@@ -11,6 +11,7 @@ GramophoneError
 ├ OverloadedError      429, after all retries
 ├ UnavailableError     503, after all retries: not ready, or shutting down
 ├ DeadlineError        504: time limit exceeded
+├ VersionError         any status: the service has another major version
 ├ ServerError          every other status
 └ UnreachableError     no response
 """
@@ -21,12 +22,16 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Generic, Literal, NotRequired, TypeAlias, TypedDict, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import httpx
 from pydantic import TypeAdapter, ValidationError
+from typing_extensions import NotRequired, TypedDict
 
-from service.schemas.replies import ErrorBody, ErrorReply, GenerateReply
+from gramophone_client.types import ErrorBody, ErrorReply, GenerateReply
+
+__version__ = "0.1.0"
+"""Version of the client; its first number is that of the services it can use."""
 
 
 class GramophoneError(Exception):
@@ -81,6 +86,10 @@ class DeadlineError(GramophoneError):
     """Deadline of the request exceeded."""
 
 
+class VersionError(GramophoneError):
+    """Service of another major version than the client's."""
+
+
 class ServerError(GramophoneError):
     """Failure of the service."""
 
@@ -118,7 +127,7 @@ def response_error(response: httpx.Response) -> GramophoneError:
     try:
         error = _adapter(ErrorReply).validate_json(response.content).error
     except ValidationError:  # the response of a proxy, not of the service
-        error = ErrorBody(response.text[:200], "http_error", None, None)
+        error = _client_error(response.text[:200], "http_error")
     return _error(error, response.status_code, response.headers.get("x-request-id"))
 
 
@@ -127,10 +136,35 @@ def _error(error: ErrorBody, status: int, request_id: str | None = None) -> Gram
     return kind(error, status=status, request_id=request_id)
 
 
+def _client_error(message: str, kind: str, param: str | None = None) -> ErrorBody:
+    """Return an error that the service did not report."""
+    return ErrorBody(message=message, type=kind, param=param, code=None)
+
+
+def invalid_request(message: str, *, param: str) -> BadRequestError:
+    """Return the error for a request that cannot be sent."""
+    return BadRequestError(_client_error(message, "invalid_request_error", param), status=0)
+
+
 def transport_error(error: httpx.TransportError) -> UnreachableError:
     """Convert an error of the transport."""
-    body = ErrorBody(f"{type(error).__name__}: {error}", "connection_error", None, None)
-    return UnreachableError(body, status=0)
+    return UnreachableError(_client_error(f"{type(error).__name__}: {error}", "connection_error"), status=0)
+
+
+def _check_version(response: httpx.Response) -> None:
+    """Check that the service has the client's major version; a service that reports no version is accepted.
+
+    Raises:
+        VersionError: the service has another major version.
+    """
+    version = response.headers.get("x-gramophone-version", __version__)
+    major = __version__.partition(".")[0]
+    if version.partition(".")[0] != major:
+        message = (
+            f"the service at {response.request.url.netloc.decode()} has version {version}, but gramophone-client "
+            f"{__version__} needs a service of version {major}; install the client of the service's version"
+        )
+        raise VersionError(_client_error(message, "version_error"), status=response.status_code)
 
 
 R = TypeVar("R")
@@ -191,8 +225,10 @@ def retry_delay_s(response: httpx.Response, attempt: int, max_retries: int) -> f
     """Return the delay before the next attempt; None if the response is successful.
 
     Raises:
+        VersionError: the service has another major version.
         GramophoneError: the response (already read) is unsuccessful, and this attempt is the last.
     """
+    _check_version(response)
     if response.is_success:
         return None
     if response.status_code not in _RETRIED_STATUSES or attempt >= max_retries:
@@ -246,6 +282,7 @@ class ScoreOptions(TypedDict, total=False):
     bos: bool
     eos: bool
     detail: str
+    ngram_lengths: bool
 
 
 class GenerateOptions(TypedDict, total=False):

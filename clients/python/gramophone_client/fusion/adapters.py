@@ -27,10 +27,12 @@ flashlight's `LM` and `LMState` also work.
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn
 
-from service.client import Client
-from service.fusion.word_tree import TokenTree, WordNode, WordTree
+from typing_extensions import Self
+
+from gramophone_client import Client
+from gramophone_client.fusion.word_tree import TokenTree, WordNode, WordTree
 
 _LN_10 = math.log(10)
 _USUAL_LENGTH = 6

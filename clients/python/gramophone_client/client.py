@@ -9,16 +9,15 @@ import functools
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from types import MethodType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 from urllib.parse import quote
 
 import httpx
+from typing_extensions import Self, Unpack
 
-from service.client.calls import (
+from gramophone_client.calls import (
     AutocompleteOptions,
-    BadRequestError,
     Call,
     CheckOptions,
     Contexts,
@@ -30,6 +29,7 @@ from service.client.calls import (
     RerankOptions,
     ScoreOptions,
     TuneOptions,
+    invalid_request,
     json_reply,
     line_reply,
     read_floats,
@@ -37,9 +37,12 @@ from service.client.calls import (
     retry_delay_s,
     transport_error,
 )
-from service.schemas.replies import (
+from gramophone_client.types import (
     AdvanceReply,
+    AutocompleteReply,
+    CheckReply,
     ErrorBody,
+    ForgottenReply,
     FreeReply,
     GenerateReply,
     ModelCard,
@@ -54,11 +57,6 @@ from service.schemas.replies import (
     ScoreReply,
     SequenceScoreResult,
     TextQualityResult,
-)
-from service.schemas.suggestions import (
-    AutocompleteReply,
-    CheckReply,
-    ForgottenReply,
     UserPair,
     UserReply,
     UserWord,
@@ -153,7 +151,7 @@ def _query_options(options: RerankOptions) -> dict[str, Any]:
     weights = {f"lm:{model['name']}": model["weight"] for model in models if "weight" in model}
     if weights and "profile" in options and "weights" not in options:
         message = "lines cannot combine a profile with weights of models; give all weights in weights"
-        raise BadRequestError(ErrorBody(message, "invalid_request_error", "models", None), status=0)
+        raise invalid_request(message, param="models")
     if weights or "weights" in options:
         query["weights"] = _comma_pairs({**options.get("weights", {"lm": 1.0}), **weights})
     if models:
@@ -228,7 +226,10 @@ class Users(MethodGroup[C_co]):
         self, user: str, words: Sequence[UserWord], pairs: Sequence[UserPair] = ()
     ) -> Call[UserReply]:
         """Replace the words and pairs of a user."""
-        body = {"words": list(map(asdict, words)), "pairs": list(map(asdict, pairs))}
+        body = {
+            "words": [word.model_dump() for word in words],
+            "pairs": [pair.model_dump() for pair in pairs],
+        }
         return Call("PUT", _user_path(user), json_reply(UserReply), body)
 
     @Method

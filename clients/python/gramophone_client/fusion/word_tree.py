@@ -16,9 +16,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from service.client import Client
-from service.client.calls import ContinuationOptions, StateElsewhereError
-from service.schemas.replies import AdvancedState
+from gramophone_client import Client
+from gramophone_client.calls import ContinuationOptions, StateElsewhereError
+from gramophone_client.types import AdvancedState
 
 _MAX_HANDLES = 1000
 """Maximum handles freed in one request; the default limit of the service."""

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from service.client.calls import StateElsewhereError
-from service.fusion import PyCTCDecodeLM, TorchaudioLM
-from service.fusion.word_tree import TokenTree, WordTree
-from service.schemas.replies import AdvancedState, AdvanceReply, ErrorBody, OpenedState, OpenStatesReply
+from gramophone_client.calls import StateElsewhereError
+from gramophone_client.fusion import PyCTCDecodeLM, TorchaudioLM
+from gramophone_client.fusion.word_tree import TokenTree, WordTree
+from gramophone_client.types import AdvancedState, AdvanceReply, ErrorBody, OpenedState, OpenStatesReply
 
 
 class FakeService:
@@ -24,7 +24,9 @@ class FakeService:
         return SimpleNamespace(vocab_size=1_000_000 if self.known is None else 3 + len(self.known))
 
     def open(self, context="", *, model=None, bos=True):  # noqa: ARG002 - the client's signature
-        return OpenStatesReply(self.address, [OpenedState(self._keep(context), 0)])
+        return OpenStatesReply(
+            model=self.address, states=[OpenedState(state=self._keep(context), num_tokens=0)]
+        )
 
     def advance(self, continuations, *, next_token_ids=(), free=()):
         self.calls.append([(self.kept[one["state"]], one.get("text", "")) for one in continuations])
@@ -37,14 +39,25 @@ class FakeService:
             eos = -0.5 if one.get("eos") else None
             row = [-float(i) for i in next_token_ids]
             state = self._keep(text) if one.get("keep", True) else None
-            results.append(AdvancedState(state, logprob, 1, int(self._is_oov(added)), [], [], eos, row))
+            results.append(
+                AdvancedState(
+                    state=state,
+                    logprob=logprob,
+                    num_tokens=1,
+                    num_oov=int(self._is_oov(added)),
+                    token_ids=[],
+                    logprobs=[],
+                    eos_logprob=eos,
+                    next_logprobs=row,
+                )
+            )
         self.free(free)
-        return AdvanceReply(self.address, results)
+        return AdvanceReply(model=self.address, results=results)
 
     def free(self, handles):
         assert len(handles) <= self.max_freed
         if any(not handle.startswith(self.process) for handle in handles):
-            raise StateElsewhereError(ErrorBody("", "", None, None), status=409)
+            raise StateElsewhereError(ErrorBody(message="", type="", param=None, code=None), status=409)
         for handle in list(handles):
             del self.kept[handle]
 

@@ -1,0 +1,1033 @@
+"""Replies of the service, generated from its OpenAPI document by `make client-types`."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class AdvanceReply(BaseModel):
+    """Results of continuations."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    model: str
+    """address of the model version, such as `lstm@3`."""
+
+    results: list[AdvancedState]
+    """one result per continuation, in order."""
+
+
+class AdvancedState(BaseModel):
+    """Result of one continuation."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    state: str | None
+    """handle of the state after the continuation, before any `</s>`; null if `keep` was false."""
+
+    logprob: float
+    """sum of `logprobs`."""
+
+    num_tokens: int
+    """number of tokens in the continuation."""
+
+    num_oov: int
+    """number of unknown tokens in the continuation."""
+
+    token_ids: list[int]
+    """ids of the tokens."""
+
+    logprobs: list[float]
+    """natural-log probability of each token."""
+
+    eos_logprob: float | None
+    """natural-log probability of a following `</s>`; null unless requested."""
+
+    next_logprobs: list[float]
+    """natural-log probabilities of the requested next tokens."""
+
+
+class AutocompleteReply(BaseModel):
+    """Completions of a text, best first."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    model: str
+    """address of the model version, such as `lstm@3`."""
+
+    prefix: str
+    """typed beginning of the word to complete; may be empty."""
+
+    start: int
+    """position of the prefix in the text, in characters."""
+
+    completions: list[CompletionCandidate]
+    """completions, best first."""
+
+    unexplored_mass: float
+    """probability that the search did not reach; no completion's probability is too low by more than this."""
+
+
+class CheckReply(BaseModel):
+    """All words of the text, and the probable errors."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    model: str
+    """address of the model version, such as `lstm@3`."""
+
+    threshold: float
+    """minimum error probability in effect."""
+
+    precision: float | None
+    """share of issues that were errors at this threshold when the model was calibrated; null without calibration."""
+
+    words: list[WordSurprisal]
+    """all words of the text."""
+
+    issues: list[TextIssue]
+    """probable errors."""
+
+    surprisal_bits: float
+    """surprisal of the text in bits, line ends included."""
+
+    bits_per_word: float | None
+    """surprisal divided by the number of words and line ends; null for an empty text."""
+
+
+class Choice(BaseModel):
+    """A continuation; in a stream its next piece."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    index: int
+    """index of the continuation."""
+
+    text: str
+    """generated text."""
+
+    token_ids: list[int]
+    """ids of the generated tokens."""
+
+    logprobs: list[float] | None
+    """natural-log probability of each token by the model alone; null unless requested."""
+
+    top_logprobs: list[list[TokenScore]] | None
+    """most probable tokens at each position; null unless requested."""
+
+    score: float | None
+    """mean log-probability of all tokens, `</s>` included, or the ranking score of beams; null before the last piece."""
+
+    finish_reason: str | None
+    """`stop` at `</s>` or a stop string, `length` at `max_tokens`; null before the last piece."""
+
+
+class CompletionCandidate(BaseModel):
+    """A completion."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    text: str
+    """the completed word or phrase, which replaces the typed text from `start` on."""
+
+    suffix: str | None
+    """text to append to the typed text instead, with a leading space if needed; null if typed characters change."""
+
+    start: int
+    """position in characters where `text` begins."""
+
+    probability: float
+    """probability, given the typed prefix, that the next word or words are exactly `text`, or that the next word begins with `text` if `is_complete_word` is false."""
+
+    num_words: int
+    """number of words."""
+
+    is_complete_word: bool
+    """true if `text` ends at the end of a word."""
+
+    edits: int
+    """number of corrected characters of the prefix."""
+
+    source: Literal["model", "user"]
+    """larger contributor to the probability: `model`, or `user` for the user's words and the dictionary."""
+
+
+class CountsResult(BaseModel):
+    """Numbers of lists and candidates."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    lists: int
+    """number of lists used for tuning."""
+
+    without_reference: int
+    """number of lists skipped because they have no reference."""
+
+    single: int
+    """number of lists whose candidates all have the same text."""
+
+    candidates: int
+    """number of distinct candidates."""
+
+    duplicates: int
+    """number of candidates that repeat an earlier text of their list."""
+
+
+class DetokenizeReply(BaseModel):
+    """Text of token ids."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    prompt: str
+    """the text."""
+
+
+class ErrorBody(BaseModel):
+    """An error."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    message: str
+    """human-readable description."""
+
+    type: str
+    """kind of error, such as `invalid_request_error`."""
+
+    param: str | None
+    """name of the invalid field; null if the error concerns no field."""
+
+    code: str | None
+    """stable, machine-readable name of the error; null without one."""
+
+
+class ErrorReply(BaseModel):
+    """Body of every error response."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    error: ErrorBody
+    """the error."""
+
+
+class FoldResult(BaseModel):
+    """Scores of a fold with weights that were found without it."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    num_lists: int
+    """number of lists in the fold."""
+
+    weights: dict[str, float]
+    """weights found on the other folds."""
+
+    length_exponent: float
+    """length exponent found on the other folds."""
+
+    baseline: float
+    """score of the first candidates."""
+
+    tuned: float
+    """score of the candidates chosen by these weights."""
+
+    oracle: float
+    """score of the best candidates."""
+
+    in_sample: float
+    """score of these weights on the folds where they were found."""
+
+
+class ForgottenReply(BaseModel):
+    """Result of deleting a user's words."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    user: str
+    """name of the user."""
+
+    forgotten: bool
+    """false if no words were stored for the user."""
+
+
+class FreeReply(BaseModel):
+    """Number of states freed."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    freed: int
+    """number of states freed."""
+
+
+class GenerateReply(BaseModel):
+    """Continuations of a prompt, or one event of a stream."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    model: str
+    """address of the model version, such as `lstm@3`."""
+
+    choices: list[Choice]
+    """continuations; a stream event has one, or none."""
+
+    usage: Usage | None
+    """token counts; in a stream null until the last event."""
+
+
+class ModelCard(BaseModel):
+    """
+    A model of this service.
+
+    Fields that require a loaded model are null until then.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    id: str
+    """address of the model, `name@version`."""
+
+    object: str
+    """always `model`."""
+
+    created: int | None
+    """creation time of the version, in seconds since 1970."""
+
+    owned_by: str
+    """always `gramophone`."""
+
+    state: str
+    """`loading`, `loaded` or `failed`."""
+
+    reason: str | None
+    """reason for a failed load; null otherwise."""
+
+    is_default: bool
+    """true for the model of requests that name none."""
+
+    aliases: list[str]
+    """aliases of the version in the registry."""
+
+    family: str | None
+    """model family, such as `lstm`."""
+
+    vocab_size: int | None
+    """number of tokens in the vocabulary."""
+
+    parameters: int | None
+    """number of parameters."""
+
+    normalised: bool | None
+    """true if next-token probabilities sum to 1 within 1e-5."""
+
+    precision: str | None
+    """number format of the computation, such as `int8`."""
+
+    metrics: dict[str, float]
+    """held-out metrics, such as `perplexity`."""
+
+
+class ModelFile(BaseModel):
+    """A published file of a version."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    name: str
+    """path of the file in the version."""
+
+    bytes: int
+    """size in bytes."""
+
+    sha256: str
+    """SHA-256 in hex."""
+
+
+class ModelFileList(BaseModel):
+    """Downloadable files of a version, such as its model card."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    object: str
+    """always `list`."""
+
+    model: str
+    """address of the model version, such as `lstm@3`."""
+
+    data: list[ModelFile]
+    """the files, sorted by name."""
+
+
+class ModelList(BaseModel):
+    """All models of this service."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    object: str
+    """always `list`."""
+
+    data: list[ModelCard]
+    """the models."""
+
+
+class NextReply(BaseModel):
+    """Next-token log-probabilities after states."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    model: str
+    """address of the model version, such as `lstm@3`."""
+
+    logprobs: list[list[float]]
+    """natural-log probabilities of the requested tokens, or of all, after each state, in order."""
+
+
+class NextTokenReply(BaseModel):
+    """Next tokens after contexts."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    model: str
+    """address of the model version, such as `lstm@3`."""
+
+    results: list[NextTokenResult]
+    """one result per context, in order."""
+
+
+class NextTokenResult(BaseModel):
+    """The most probable next tokens after a context."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    candidates: list[TokenScore]
+    """the most probable next tokens, best first."""
+
+    entropy_bits: float | None
+    """entropy of the next-token distribution in bits; null unless requested."""
+
+
+class NextWordReply(BaseModel):
+    """Next words after contexts."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    model: str
+    """address of the model version, such as `lstm@3`."""
+
+    results: list[NextWordResult]
+    """one result per context, in order."""
+
+
+class NextWordResult(BaseModel):
+    """The most probable next words after a context."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    candidates: list[WordCandidate]
+    """the most probable next words, best first."""
+
+    unexplored_mass: float
+    """probability that the search did not reach."""
+
+
+class OpenStatesReply(BaseModel):
+    """States after contexts."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    model: str
+    """address of the model version, such as `lstm@3`."""
+
+    states: list[OpenedState]
+    """one state per context, in order."""
+
+
+class OpenedState(BaseModel):
+    """A stored state."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    state: str
+    """handle of the state."""
+
+    num_tokens: int
+    """number of tokens read, without `<s>`."""
+
+
+class PosteriorResult(BaseModel):
+    """Fit of the posteriors to the best candidates."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    cross_entropy: float
+    """mean −ln of the posterior of a list's best candidates, in nats."""
+
+    cross_entropy_uniform: float
+    """cross-entropy if all candidates of a list were equally probable."""
+
+
+class QualityReply(BaseModel):
+    """Quality of texts, one result per text."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    model: str
+    """address of the model version, such as `lstm@3`."""
+
+    against: str | None
+    """address of the model that `difference` compares with; null without one."""
+
+    results: list[TextQualityResult]
+    """one result per text, in order."""
+
+
+class RankedCandidate(BaseModel):
+    """A re-ranked candidate."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    index: int
+    """position in the request's list."""
+
+    text: str
+    """text of the candidate."""
+
+    total: float
+    """Σ weight · feature, over the weighted features."""
+
+    posterior: float
+    """posterior probability, from the totals of the list."""
+
+    features: dict[str, float]
+    """given and computed features by name."""
+
+    expected_utility: float | None = None
+    """expected utility under the posteriors; null unless `mbr` was requested."""
+
+    tokens: list[TokenScore] = Field([], validate_default=True)
+    """score of each token, if `detail` is `token`."""
+
+    words: list[WordScore] = Field([], validate_default=True)
+    """score of each word, if `detail` is `word`."""
+
+
+class RankedListResult(BaseModel):
+    """A re-ranked list."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    id: str | None
+    """the client's id of the list; null without one."""
+
+    unchanged: bool
+    """true if the first candidate stays the best."""
+
+    ranking: list[RankedCandidate]
+    """candidates, best first."""
+
+    session: str | None = None
+    """session handle for the next list; null without a session."""
+
+    confidences: list[WordConfidence] = Field([], validate_default=True)
+    """confidences of the best candidate's words, if requested."""
+
+
+class RerankReply(BaseModel):
+    """Re-ranked lists, one result per list."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    model: str | None
+    """address of the model of `lm`, or the parts and weights of a mixture; null if no model was used."""
+
+    lists: list[RankedListResult]
+    """one result per list, in order."""
+
+    models: dict[str, str] = {}
+    """addresses of further models by their names in features."""
+
+    weights: dict[str, float] = {}
+    """weights in effect, by feature: from the request, a profile or the defaults."""
+
+    length_exponent: float = 0.0
+    """length exponent in effect."""
+
+    posterior_scale: float = 1.0
+    """posterior scale in effect."""
+
+
+class ScoreReply(BaseModel):
+    """Scores of sequences, and their totals."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    model: str
+    """address of the model version, such as `lstm@3`."""
+
+    results: list[SequenceScoreResult]
+    """one result per sequence, in order."""
+
+    corpus: ScoreTotals
+    """totals of all sequences."""
+
+
+class ScoreTotals(BaseModel):
+    """Totals of scores."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    logprob: float
+    """sum of the natural-log probabilities."""
+
+    num_tokens: int
+    """number of scored tokens, including unknown tokens, and `</s>` if it was scored."""
+
+    num_oov: int
+    """number of unknown tokens."""
+
+    perplexity: float | None
+    """perplexity per token; null if a probability is zero."""
+
+    bits_per_byte: float | None
+    """bits per byte of the text in UTF-8; null if a probability is zero."""
+
+
+class SequenceScoreResult(BaseModel):
+    """Score of one sequence."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    logprob: float
+    """sum of the natural-log probabilities."""
+
+    num_tokens: int
+    """number of scored tokens, including unknown tokens, and `</s>` if it was scored."""
+
+    num_oov: int
+    """number of unknown tokens."""
+
+    perplexity: float | None
+    """perplexity per token; null if a probability is zero."""
+
+    bits_per_byte: float | None
+    """bits per byte of the text in UTF-8; null if a probability is zero."""
+
+    tokens: list[TokenScore] = Field([], validate_default=True)
+    """score of each token, if `detail` is `token`."""
+
+    words: list[WordScore] = Field([], validate_default=True)
+    """score of each word, if `detail` is `word`."""
+
+    order: int | None = None
+    """length of the model's longest n-grams in tokens, if `ngram_lengths` was requested of an n-gram model."""
+
+    ngram_lengths: list[int] = []
+    """length of the n-gram found for each token, if requested of an n-gram model; 1 is a unigram."""
+
+
+class SignificanceResult(BaseModel):
+    """Result of a paired bootstrap."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    difference: float
+    """score of the tried weights minus the baseline."""
+
+    p_value: float
+    """probability of a difference this large by chance."""
+
+    low: float
+    """lower end of the difference's 95 % interval."""
+
+    high: float
+    """upper end of the interval."""
+
+
+class SuggestedText(BaseModel):
+    """A correction for words that are probably wrong."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    text: str
+    """the corrected text."""
+
+    probability: float
+    """probability of the correction, given the text on both sides."""
+
+    gain_bits: float
+    """increase of the text's log2 probability under the language model alone."""
+
+    edits: int
+    """number of changed letters."""
+
+
+class TextIssue(BaseModel):
+    """Words that are probably wrong."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    start: int
+    """start of the words in the text, in code points."""
+
+    end: int
+    """end of the words in the text, in code points."""
+
+    text: str
+    """the words."""
+
+    type: Literal["unknown_word", "real_word"]
+    """`unknown_word`, or `real_word` for a known word that does not fit the context."""
+
+    probability: float
+    """probability of an error."""
+
+    suggestions: list[SuggestedText]
+    """corrections, most probable first."""
+
+
+class TextQualityResult(BaseModel):
+    """Quality of one text, scored between `<s>` and `</s>`."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    id: str | None
+    """the client's id of the text; null without one."""
+
+    num_words: int
+    """number of words, separated by white space."""
+
+    num_oov: int
+    """number of unknown tokens."""
+
+    bits_per_word: float | None
+    """bits per word, `</s>` counted as one word; null if a probability is zero."""
+
+    bits_per_byte: float | None
+    """bits per byte of the text in UTF-8; null if a probability is zero."""
+
+    perplexity: float | None
+    """perplexity per token, as in /v1/score; null if a probability is zero."""
+
+    difference: float | None
+    """`bits_per_word` minus its value under the model `against` (Moore and Lewis 2010): low values mean similarity to the first model's training text; null without `against`, or if a probability is zero."""
+
+
+class TokenScore(BaseModel):
+    """A token and its log-probability."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    id: int
+    """token id."""
+
+    text: str
+    """text of the token."""
+
+    logprob: float
+    """natural-log probability of the token given all preceding tokens."""
+
+
+class TokenizerInfo(BaseModel):
+    """A model's tokenizer."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    model: str
+    """address of the model version, such as `lstm@3`."""
+
+    tokenizer_class: str
+    """kind of the tokenizer: `word`, `char` or `sentencepiece`."""
+
+    fingerprint: str
+    """hash of all settings that affect tokenisation."""
+
+    vocab_size: int
+    """number of tokens in the vocabulary."""
+
+    max_model_len: int
+    """maximum number of tokens of one sequence."""
+
+    bos_token: str
+    """text of `<s>`."""
+
+    eos_token: str
+    """text of `</s>`."""
+
+    unk_token: str
+    """text of `<unk>`."""
+
+    bos_token_id: int
+    """id of `<s>`."""
+
+    eos_token_id: int
+    """id of `</s>`."""
+
+    unk_token_id: int
+    """id of `<unk>`."""
+
+    add_bos_token: bool
+    """always true, because `<s>` precedes texts."""
+
+    add_eos_token: bool
+    """always false, because no `</s>` is appended to texts."""
+
+
+class TuneReply(BaseModel):
+    """
+    Tuned weights, and their evaluation.
+
+    Scores are in percent.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    decision: str
+    """`tuned`, or `first_pass` if the tuned weights are not accepted."""
+
+    reason: str
+    """explanation of the decision."""
+
+    weights: dict[str, float]
+    """weights by feature, found on all lists; `{"rank": 1}`, which preserves the order, for `first_pass`."""
+
+    length_exponent: float
+    """length exponent of `lm`."""
+
+    posterior_scale: float
+    """scale of the posteriors."""
+
+    metric: str
+    """metric that was optimised."""
+
+    signature: str
+    """signature of the metric: its exact variant and settings."""
+
+    baseline: float
+    """score of the first candidates."""
+
+    tried: float
+    """score of the candidates chosen by weights that were found on other lists."""
+
+    tuned: float
+    """score of the returned weights: `tried`, or `baseline` for `first_pass`."""
+
+    oracle: float
+    """score of the best candidates."""
+
+    worst: float
+    """score of the worst candidates."""
+
+    significance: SignificanceResult
+    """paired bootstrap of `tried` against `baseline`."""
+
+    folds: list[FoldResult]
+    """results of each fold, whose weights were found on the other folds."""
+
+    counts: CountsResult
+    """numbers of lists and candidates."""
+
+    posteriors: PosteriorResult
+    """cross-entropy of the posteriors."""
+
+    model: str | None
+    """address of the model of `lm`, or the parts and weights of a mixture; null if no model was used."""
+
+    models: dict[str, str]
+    """addresses of further models by their names in features."""
+
+    features: list[str]
+    """all features that could get a weight."""
+
+    ignored_features: list[str]
+    """given features that some candidates lack."""
+
+    profile: dict[str, Any]
+    """body for PUT /admin/profiles/{name}."""
+
+
+class Usage(BaseModel):
+    """Token counts, without `<s>`."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    prompt_tokens: int
+    """number of tokens of all prompts, as given or tokenised."""
+
+    completion_tokens: int
+    """number of generated tokens; /v1/completions counts `</s>` too."""
+
+    total_tokens: int
+    """sum of `prompt_tokens` and `completion_tokens`."""
+
+
+class UserPair(BaseModel):
+    """A pair of words and its number of acceptances."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    previous: str
+    """preceding word; empty at the start of a sentence."""
+
+    text: str
+    """the word."""
+
+    count: float
+    """number of acceptances, which decays as other words are accepted."""
+
+
+class UserReply(BaseModel):
+    """Numbers of words and word pairs stored for a user."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    user: str
+    """name of the user."""
+
+    num_words: int
+    """number of stored words."""
+
+    num_pairs: int
+    """number of stored word pairs."""
+
+
+class UserWord(BaseModel):
+    """A word and its number of acceptances."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    text: str
+    """the word."""
+
+    count: float
+    """number of acceptances, which decays as other words are accepted."""
+
+
+class UserWords(BaseModel):
+    """Words and word pairs stored for a user."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    user: str
+    """name of the user."""
+
+    words: list[UserWord]
+    """stored words."""
+
+    pairs: list[UserPair]
+    """stored word pairs."""
+
+
+class WordCandidate(BaseModel):
+    """A possible next word, of one or several tokens."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    text: str
+    """the word."""
+
+    logprob: float
+    """natural-log probability of the word."""
+
+
+class WordConfidence(BaseModel):
+    """A word of the best candidate."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    text: str
+    """the word."""
+
+    start: int
+    """start of the word in the candidate, in characters."""
+
+    end: int
+    """end of the word in the candidate, in characters."""
+
+    confidence: float
+    """posterior mass of the candidates that have the word at this position."""
+
+
+class WordScore(BaseModel):
+    """Score of a word, the tokens up to the next white space."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    text: str
+    """the word, or `</s>`."""
+
+    logprob: float
+    """natural-log probability of the word, summed over its tokens."""
+
+    num_tokens: int
+    """number of tokens in the word."""
+
+    is_oov: bool
+    """true if a token of the word is unknown."""
+
+
+class WordSurprisal(BaseModel):
+    """A word of a checked text."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    start: int
+    """start of the word in the text, in code points."""
+
+    end: int
+    """end of the word in the text, in code points."""
+
+    text: str
+    """the word."""
+
+    surprisal_bits: float
+    """−log2 of the word's probability given the preceding text, summed over its tokens; a word includes the space before it, not the one after it, as in the `words` of /v1/score."""
+
+    known: bool
+    """true if the word is a token of the model (for a character model: if all its characters are) or in the request's dictionary."""
