@@ -152,10 +152,10 @@ class TokenScore:
 
 @dataclass(frozen=True, slots=True)
 class NextTokenResult:
-    """The most probable next tokens after a context.
+    """Next tokens after a context.
 
     Attributes:
-        candidates: the most probable next tokens, best first.
+        candidates: the most probable next tokens, best first, or the tokens of `token_ids` in the request's order.
         entropy_bits: entropy of the next-token distribution in bits; null unless requested.
     """
 
@@ -174,6 +174,45 @@ class NextTokenReply:
 
     model: str
     results: list[NextTokenResult]
+
+
+@dataclass(frozen=True, slots=True)
+class TextCandidate:
+    """A text of `candidates`.
+
+    Attributes:
+        text: the text, as given.
+        token_ids: ids of its tokens, including a token that begins in the context.
+        logprob: natural-log probability of the tokens given the context.
+    """
+
+    text: str
+    token_ids: list[int]
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class NextTextResult:
+    """Texts after a context.
+
+    Attributes:
+        candidates: the texts of `candidates`, in the request's order.
+    """
+
+    candidates: list[TextCandidate]
+
+
+@dataclass(frozen=True, slots=True)
+class NextTextReply:
+    """Texts after contexts.
+
+    Attributes:
+        model: address of the model version, such as `lstm@3`.
+        results: one result per context, in order.
+    """
+
+    model: str
+    results: list[NextTextResult]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from models.arrays import TokenIds
 from models.decoding.parameters import DecodingParameters
 from models.decoding.rules import BannedSequences
 from models.decoding.stopping import StopStrings
+from models.decoding.top_k import TokenChoice
 from models.language_model import TopTokens, finite_logprob
 from models.tokenizers import Detokenizer
 from service.engine.batching import concatenate_states, materialize
@@ -130,14 +131,14 @@ class DecodeTask:
         loaded: the model.
         parameters: decoding parameters, with a seed.
         banned: sequences that must not be generated.
-        top: number of most probable tokens to report at each position; 0 for none.
+        top: tokens to report at each position.
         emit: builds the events of the pieces of one step; None to yield no events.
     """
 
     loaded: LoadedModel
     parameters: DecodingParameters
     banned: BannedSequences | None
-    top: int
+    top: TokenChoice
     emit: Emit | None
 
     def parts(self, items: Sequence[T], rows: int) -> Iterator[Sequence[T]]:

@@ -39,6 +39,7 @@ from service.schemas.wire import (
     Temperature,
     TextOrIds,
     TimedRequest,
+    TokenId,
     named_contexts,
     schema_only,
 )
@@ -58,6 +59,7 @@ from service.use_cases.sequence_scoring import score_prompt_tokens
 
 DEFAULT_MAX_TOKENS = 16
 MAX_LOGPROBS = 20
+MAX_LOGPROB_TOKEN_IDS = 128
 OBJECT_TYPE = "text_completion"
 _SEEDS = 1 << 64
 
@@ -69,8 +71,8 @@ class CompletionLogprobs:
     Attributes:
         tokens: names of the tokens.
         token_logprobs: natural-log probability of each token; null for a token without a context.
-        top_logprobs: log-probabilities of the most probable tokens by name, always including the token
-            itself; null for a token without a context.
+        top_logprobs: log-probabilities of the most probable tokens, or those of `logprob_token_ids`, by name, always
+            including the token itself; null for a token without a context.
         text_offset: start of each token in the choice's text, in characters.
     """
 
@@ -168,6 +170,9 @@ class CompletionRequest(TimedRequest):
     """Values by token id, from -100 to 100, added to the token's score."""
     logprobs: Annotated[int, schema_only(minimum=0, maximum=MAX_LOGPROBS)] | None = None
     """Number of most probable tokens, from 0 to 20, reported with each token's log-probability."""
+    logprob_token_ids: Annotated[list[TokenId], schema_only(maxItems=MAX_LOGPROB_TOKEN_IDS)] | None = None
+    """Ids of at most 128 tokens reported at each generated position, in `top_logprobs`, instead of the most probable
+    ones. Requires `logprobs`, which still applies to the tokens of an echoed prompt."""
     max_tokens: NonNegative | None = None
     """Maximum tokens per choice, 16 if omitted; 0 with `echo` only scores the prompts."""
     min_p: Probability | None = None
@@ -228,6 +233,19 @@ class CompletionRequest(TimedRequest):
             raise InvalidInputError(
                 f"logprobs is {self.logprobs}; it must be from 0 to {MAX_LOGPROBS}", parameter="logprobs"
             )
+        if self.logprob_token_ids:
+            count = len(self.logprob_token_ids)
+            if count > MAX_LOGPROB_TOKEN_IDS:
+                raise InvalidInputError(
+                    f"logprob_token_ids has {count} entries; at most {MAX_LOGPROB_TOKEN_IDS} are accepted",
+                    parameter="logprob_token_ids",
+                )
+            if self.logprobs is None or self.max_tokens == 0:
+                required = "logprobs" if self.logprobs is None else "max_tokens of at least 1"
+                raise InvalidInputError(
+                    f"logprob_token_ids has {count} entries, which requires {required}",
+                    parameter="logprob_token_ids",
+                )
         if self.stream_options is not None and not self.stream:
             raise InvalidInputError("stream_options requires stream", parameter="stream_options")
         most = max(self.num_choices, self.num_choices if self.best_of is None else self.best_of)
@@ -430,6 +448,8 @@ def complete_prompts(
         UnsupportedParameterError: the model reads from right to left.
     """
     check_reads_forward(loaded)
+    requested = tuple(request.logprob_token_ids or ())
+    loaded.model.vocabulary.check_ids(requested, parameter="logprob_token_ids")
     prompts = yield from _encode_prompts(loaded, request, limits)
     _check_entries(prompts, request, parameters, limits)
     if request.echo and request.logprobs is not None:
@@ -452,7 +472,7 @@ def complete_prompts(
         [prompt.to_continue() for prompt in prompts],
         parameters,
         limits=limits,
-        top=request.logprobs,
+        top=requested or request.logprobs or 0,
         emit=builder.parts if request.stream else None,
     )
     choices = []

@@ -14,6 +14,7 @@ from pydantic import ConfigDict, Discriminator, Field, Tag
 from models.decoding.parameters import BEAM, SAMPLE, STRATEGIES, DecodingParameters
 from models.decoding.rules import BannedSequences
 from models.decoding.stopping import spellings
+from models.decoding.top_k import TokenChoice
 from models.errors import InvalidInputError
 from models.language_model import TopTokens
 from models.reranking.candidates import map_in_steps
@@ -205,7 +206,7 @@ def continue_prompts(
     parameters: DecodingParameters,
     *,
     limits: Limits,
-    top: int | None = None,
+    top: TokenChoice = 0,
     emit: Emit | None = None,
 ) -> Work[Any, list[Continuation]]:
     """Continue each prompt `n` times; a use case.
@@ -215,7 +216,7 @@ def continue_prompts(
         prompts: prompts to continue.
         parameters: decoding parameters.
         limits: limits of one request.
-        top: number of most probable tokens to report at each position; none if 0 or None.
+        top: tokens to report at each position.
         emit: builds the events of the pieces of each step; None for no events. Beam search yields all events of a
             choice at the end, when its text is final.
 
@@ -234,12 +235,12 @@ def continue_prompts(
                 f"logit_bias has token id {token_id}, but this model's token ids are 0 to {loaded.vocab_size - 1}",
                 parameter=f"logit_bias.{token_id}",
             )
-    choices = len(prompts) * parameters.n
+    choices, alternatives = len(prompts) * parameters.n, top if isinstance(top, int) else len(top)
     limits.check_entries(
-        choices * parameters.max_tokens * max(1, top or 0),
+        choices * parameters.max_tokens * max(1, alternatives),
         parameter="max_tokens",
         description=f"max_tokens is {parameters.max_tokens} for {choices} choices"
-        + (f" with {top} alternatives per token" if top else ""),
+        + (f" with {alternatives} alternatives per token" if alternatives else ""),
         instead="split it into several requests",
     )
     banned = None
@@ -252,7 +253,8 @@ def continue_prompts(
         banned = BannedSequences(ids for sequences in found for ids in sequences)
     if parameters.seed is None:
         parameters = replace(parameters, seed=secrets.randbits(63))
-    task = DecodeTask(loaded, parameters, banned, min(top or 0, loaded.vocab_size), emit)
+    top = min(top, loaded.vocab_size) if isinstance(top, int) else top
+    task = DecodeTask(loaded, parameters, banned, top, emit)
     # imported late, because compiled code would delay the start of the service; model warm-up loads it
     from service.use_cases.decode import beam_search, sample_prompts
 
@@ -316,7 +318,7 @@ def generate(
         [Prompt(0, ids, bos=True, continues=continues)],
         parameters,
         limits=limits,
-        top=request.num_alternatives,
+        top=request.num_alternatives or 0,
         emit=emit if request.stream else None,
     )
     if not request.stream:

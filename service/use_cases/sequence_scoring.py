@@ -40,6 +40,7 @@ from service.use_cases.constants import (
     BLOCK_ENTRIES,
     LEVEL_COST,
     MAX_LOOKUP_TOKENS,
+    MAX_STATE_ENTRIES,
     MAX_TREE_ROWS,
     MAX_TREE_TOKENS,
     PREFIX_COST,
@@ -150,7 +151,12 @@ def _is_cheaper(num_prefixes: int, num_levels: int, lengths: TokenIds) -> bool:
 
 
 def score_tree(
-    model: LanguageModel[Any], state: Any, levels: list[TreeLevel], shape: tuple[int, ...]
+    model: LanguageModel[Any],
+    state: Any,
+    levels: list[TreeLevel],
+    shape: tuple[int, ...],
+    *,
+    exact: bool = False,
 ) -> Work[Any, FloatArray]:
     """Score texts [N, T] by levels, in natural logarithms; 0 past a text's length; a use case.
 
@@ -159,18 +165,20 @@ def score_tree(
         state: state after each context [K].
         levels: levels of the texts.
         shape: N and T.
+        exact: see `score_ragged_texts`.
     """
+    size = max(1, MAX_STATE_ENTRIES // len(model.vocabulary)) if exact else MAX_TREE_ROWS
     scores = np.zeros(shape, dtype=np.float32)
     pending: list[_PendingChoices] = []
     for depth, level in enumerate(levels):
         pending.append(_PendingChoices(depth, state, level.rows, level.tokens, level.choices))
-        while sum(len(choices.state) for choices in pending) >= MAX_TREE_ROWS:
-            pending = yield from _score_pending(model, pending, scores)
+        while sum(len(choices.state) for choices in pending) >= size:
+            pending = yield from _score_pending(model, pending, scores, size, exact=exact)
         if level.continued.size:
             parents, read = level.rows[level.continued], level.tokens[level.continued]
             state = yield from _advance_rows(model, state, parents, read)
     while pending:
-        pending = yield from _score_pending(model, pending, scores)
+        pending = yield from _score_pending(model, pending, scores, size, exact=exact)
     return scores
 
 
@@ -224,11 +232,16 @@ def _advance_rows(model: LanguageModel[Any], state: Any, rows: Indices, tokens: 
 
 
 def _score_pending(
-    model: LanguageModel[Any], pending: list[_PendingChoices], scores: FloatArray
+    model: LanguageModel[Any],
+    pending: list[_PendingChoices],
+    scores: FloatArray,
+    capacity: int,
+    *,
+    exact: bool,
 ) -> Work[Any, list[_PendingChoices]]:
-    """Score the next batch of pending prefixes; return the rest."""
+    """Score the next batch of pending prefixes, at most `capacity`; return the rest."""
     batch: list[_PendingChoices] = []
-    capacity, remaining = MAX_TREE_ROWS, list(pending)
+    remaining = list(pending)
     while remaining and capacity:
         part, remainder = remaining.pop(0).split(capacity)
         batch.append(part)
@@ -238,7 +251,11 @@ def _score_pending(
     firsts = np.cumsum([0, *(len(part.state) for part in batch)])  # first row of each part
     state = batch[0].state if len(batch) == 1 else concatenate_states([part.state for part in batch])
     rows = np.concatenate([part.rows + first for part, first in zip(batch, firsts, strict=False)])
-    log_probs = yield from ScoreChoices(model, state, rows, np.concatenate([part.tokens for part in batch]))
+    tokens = np.concatenate([part.tokens for part in batch])
+    if exact:
+        log_probs = (yield from Predict(model, state))[rows, tokens]
+    else:
+        log_probs = yield from ScoreChoices(model, state, rows, tokens)
     begin = 0
     for part in batch:
         texts = np.flatnonzero(part.choices >= 0)
@@ -255,6 +272,7 @@ def score_ragged_texts(
     bos: bool,
     starts: Sequence[StoredState] = (),
     normalised: bool = True,
+    exact: bool = False,
 ) -> Work[Any, FloatArray]:
     """Score each text given its context or start state; a use case.
 
@@ -268,6 +286,7 @@ def score_ragged_texts(
         bos: true if `<s>` precedes the contexts.
         starts: the model's stored states, for texts without a context.
         normalised: False for logits instead of log-probabilities.
+        exact: True for the values in the distributions, from which scores of float32 networks differ by rounding.
 
     Returns:
         Natural-log probabilities of all ids [T].
@@ -291,7 +310,13 @@ def score_ragged_texts(
                     continue
                 shared, contexts = _distinct(numbers[chunk])
                 scored = yield from _score_padded(
-                    loaded.model, states.select(shared), contexts, tokens, widths, normalised=normalised
+                    loaded.model,
+                    states.select(shared),
+                    contexts,
+                    tokens,
+                    widths,
+                    normalised=normalised,
+                    exact=exact,
                 )
                 within = positions >= 0
                 out[positions[within]] = scored[within]
@@ -365,12 +390,14 @@ def _score_padded(
     lengths: TokenIds,
     *,
     normalised: bool,
+    exact: bool,
 ) -> Work[Any, FloatArray]:
-    """Score texts [N, T] after contexts [N] of K, shared prefixes only once if that saves work."""
-    if normalised and len(lengths) > 1 and not is_lookup(model) and may_be_cheaper(contexts, tokens, lengths):
+    """Score texts [N, T] after contexts [N] of K, shared prefixes only once if that saves work or if `exact`."""
+    may_save = normalised and len(lengths) > 1 and not is_lookup(model)
+    if exact or (may_save and may_be_cheaper(contexts, tokens, lengths)):
         levels = yield from build_tree(contexts, tokens, lengths)
-        if tree_is_cheaper(levels, len(state), lengths):
-            return (yield from score_tree(model, state, levels, tokens.shape))
+        if exact or tree_is_cheaper(levels, len(state), lengths):
+            return (yield from score_tree(model, state, levels, tokens.shape, exact=exact))
     scores = np.zeros(tokens.shape, dtype=np.float32)
     for chunk in chunks_by_length(lengths):
         width = int(lengths[chunk].max())

@@ -284,6 +284,7 @@ UNBOUNDED = {
     **dict.fromkeys(["id", "metric", "signature", "created", "name", "user"], FREE),
     **dict.fromkeys(["words", "pairs"], USERS),
     "next_token_ids": "of a reply, 131,072 in all",
+    "logprob_token_ids": "of tokens, the vocabulary",
     "features": "from -10^12 to 10^12 where they have a weight",
     "weights": "a weight for each feature, which must be known",
     **dict.fromkeys(["weight", "logprob"], ANY_NUMBER),

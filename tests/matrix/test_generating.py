@@ -143,6 +143,45 @@ def test_raw_rows_are_those_in_json_alone_and_together(model):
 
 
 @row("POST /v1/next-token")
+def test_requested_tokens_have_the_bits_of_the_distribution(model):
+    ids = np.random.default_rng(1).permutation(model.vocab_size)[:40].tolist()
+    rows = model.rows(CONTEXTS)[:, ids]
+    body = {"model": model.cell.model, "context": CONTEXTS, "token_ids": ids}
+    raw = model.post(NEXT, body, accept="application/octet-stream")
+    assert raw.headers["x-shape"] == f"{len(CONTEXTS)},{len(ids)}"
+    np.testing.assert_array_equal(np.frombuffer(raw.content, "<f4").reshape(rows.shape), rows)
+    for entropy in (True, False):
+        told = candidates(model, token_ids=ids, entropy=entropy)
+        assert [[one["id"] for one in some] for some in told] == [ids] * len(CONTEXTS)
+        np.testing.assert_array_equal(np.float32([[one["logprob"] for one in some] for some in told]), rows)
+
+
+@row("POST /v1/next-token", "POST /v1/score")
+def test_requested_texts_score_as_by_the_score_endpoint(model):
+    encode, contexts = model.tokenizer.encode_after, ["The", "saw the", ""]
+    pieces = (spelled.decode(errors="ignore") for spelled in model.tokenizer.token_bytes[3:])
+    known = (text for text in pieces if text.strip().isalpha())
+    piece = next(text for text in known if len(encode("The", text)[0]) - encode("The", text)[1] == 1)
+    texts = [" cat", " cat sat", " cat sat on", ".", " Zq", piece]
+    for context, result in zip(
+        contexts, model.ask(NEXT, context=contexts, candidates=texts)["results"], strict=True
+    ):
+        told = result["candidates"]
+        assert [one["text"] for one in told] == texts
+        expected = model.score(texts, context=context, eos=False, detail="token")
+        assert [one["token_ids"] for one in told] == [[t["id"] for t in one["tokens"]] for one in expected]
+        lengths = [one["num_tokens"] for one in expected]
+        tolerance = 1e-6 if model.cell.is_exact else model.cell.tolerance * max(lengths)
+        assert [one["logprob"] for one in told] == pytest.approx(
+            [one["logprob"] for one in expected], abs=tolerance
+        )
+
+    ids, count = encode("The", piece)
+    (alone,) = model.ask(NEXT, context="The", candidates=[piece, piece])["results"][0]["candidates"][1:]
+    assert np.float32(alone["logprob"]) == model.rows([ids[:count]])[0, ids[count]]
+
+
+@row("POST /v1/next-token")
 def test_words_and_what_was_not_explored_are_a_share_of_the_whole(model):
     for reply in model.ask(NEXT, context=CONTEXTS, top_k=8, unit="word")["results"]:
         log_probs = [word["logprob"] for word in reply["candidates"]]
