@@ -406,6 +406,69 @@ class RerankReply:
 
 
 @dataclass(frozen=True, slots=True)
+class RankedText:
+    """The text of a re-ranked document.
+
+    Attributes:
+        text: the text.
+    """
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RankedDocument:
+    """A re-ranked document.
+
+    Attributes:
+        index: position in the request's list.
+        relevance_score: probability of the query after this document, divided by the sum over all documents of the
+            request: from 0 to 1.
+        logprob: natural-log probability of the query after the document.
+        document: the document; null unless requested.
+    """
+
+    index: int
+    relevance_score: float
+    logprob: float
+    document: RankedText | None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts, without `<s>`.
+
+    Attributes:
+        prompt_tokens: number of tokens of all prompts, as given or tokenised.
+        completion_tokens: number of generated tokens; /v1/completions counts `</s>` too.
+        total_tokens: sum of `prompt_tokens` and `completion_tokens`.
+    """
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentsReply:
+    """Re-ranked documents.
+
+    Attributes:
+        id: id of the reply.
+        object: always `list`.
+        model: address of the model version, such as `lstm@3`.
+        results: the documents, best first.
+        usage: number of tokens read and scored, as `prompt_tokens`.
+    """
+
+    id: str
+    object: str
+    model: str
+    results: list[RankedDocument]
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
 class Choice:
     """A continuation; in a stream its next piece.
 
@@ -428,21 +491,6 @@ class Choice:
     top_logprobs: list[list[TokenScore]] | None
     score: float | None
     finish_reason: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Token counts, without `<s>`.
-
-    Attributes:
-        prompt_tokens: number of tokens of all prompts, as given or tokenised.
-        completion_tokens: number of generated tokens; /v1/completions counts `</s>` too.
-        total_tokens: sum of `prompt_tokens` and `completion_tokens`.
-    """
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,6 @@ from models.completion.search import CompletionSearch, CompletionSettings, run_s
 from models.decoding.top_k import top_tokens
 from models.errors import InvalidInputError, UnsupportedParameterError
 from models.language_model import TopKPredictor, TopTokens, entropy_bits, finite_logprob, supports
-from models.reranking.candidates import map_in_steps
 from service.engine.batching import materialize, view
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
@@ -33,19 +32,10 @@ from service.schemas.replies import (
     WordCandidate,
 )
 from service.schemas.wire import OneOrMoreContexts, TextOrIds, TimedRequest, TokenId, named_contexts
-from service.use_cases.candidate_texts import RaggedTexts
 from service.use_cases.constants import MAX_SEARCH_STEPS, ROWS_PER_STEP, VALUES_PER_STEP
-from service.use_cases.inputs import (
-    EncodedText,
-    Limits,
-    check_reads_forward,
-    encode,
-    encode_after,
-    encode_each,
-    share_context,
-)
+from service.use_cases.inputs import Limits, check_reads_forward, encode, encode_each
 from service.use_cases.prefill import prefill, token_runs
-from service.use_cases.sequence_scoring import score_ragged_texts
+from service.use_cases.sequence_scoring import ScoredPair, score_pairs
 from service.use_cases.states import next_log_probs, requested_token_ids
 
 
@@ -220,35 +210,21 @@ def score_next_texts(
     """
     check_reads_forward(loaded)
     texts = request.candidates or []
-    pairs = [(context, index) for _, context in request.contexts for index in range(len(texts))]
+    pairs = [
+        ScoredPair(context, text, f"candidates[{index}]")
+        for _, context in request.contexts
+        for index, text in enumerate(texts)
+    ]
     if len(pairs) > limits.max_texts:
         raise InvalidInputError(
             f"candidates has {len(texts)} entries for {len(request.contexts)} contexts: {len(pairs)} texts; at most "
             f"{limits.max_texts} are accepted in one request",
             parameter="candidates",
         )
-    seen: dict[bytes, TokenIds] = {}
-
-    def encode_pair(pair: tuple[TextOrIds, int]) -> EncodedText:
-        (context, index), parameter = pair, f"candidates[{pair[1]}]"
-        limits.check_characters(context, texts[index], parameter=parameter)
-        encoded = encode_after(loaded, context, texts[index], parameter=parameter)
-        limits.check_length(len(encoded.context) + len(encoded.text), parameter=parameter)
-        if not len(encoded.text):
-            raise InvalidInputError(
-                f"{parameter} is {texts[index]!r}, for which the tokenizer has no token", parameter=parameter
-            )
-        return share_context(encoded, seen)
-
-    sequences = yield from map_in_steps(
-        pairs, encode_pair, size=lambda pair: len(pair[0]) + len(texts[pair[1]])
-    )
-    ragged = RaggedTexts.of(sequences)
-    log_probs = yield from score_ragged_texts(loaded, ragged, bos=True, exact=True)
-    totals = np.add.reduceat(log_probs, ragged.offsets[:-1], dtype=np.float64).tolist()
+    sequences, scores = yield from score_pairs(loaded, pairs, limits, exact=True)
     scored = [
-        TextCandidate(texts[index], sequence.text.tolist(), finite_logprob(total))
-        for (_, index), sequence, total in zip(pairs, sequences, totals, strict=True)
+        TextCandidate(pair.text, sequence.text.tolist(), finite_logprob(score))
+        for pair, sequence, score in zip(pairs, sequences, scores.tolist(), strict=True)
     ]
     return [NextTextResult(scored[first : first + len(texts)]) for first in range(0, len(scored), len(texts))]
 

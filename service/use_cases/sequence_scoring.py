@@ -18,6 +18,7 @@ import numpy.typing as npt
 from models.arrays import FloatArray, TokenIds
 from models.calls import Predict, Read, ScoreChoices, ScoreRagged
 from models.decoding.top_k import top_tokens_of_rows
+from models.errors import InvalidInputError
 from models.language_model import (
     SCORES,
     STATE,
@@ -29,11 +30,13 @@ from models.language_model import (
     pad_sequences,
     supports,
 )
+from models.reranking.candidates import map_in_steps
 from models.vocabulary import EOS
 from service.engine.batching import concatenate_states
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.engine.state_store import StoredState
+from service.schemas.wire import TextOrIds
 from service.use_cases.candidate_texts import RaggedTexts
 from service.use_cases.choices import Prompt, distinct_prompts
 from service.use_cases.constants import (
@@ -45,7 +48,7 @@ from service.use_cases.constants import (
     MAX_TREE_TOKENS,
     PREFIX_COST,
 )
-from service.use_cases.inputs import EncodedText
+from service.use_cases.inputs import EncodedText, Limits, encode_after, share_context
 from service.use_cases.prefill import chunks_by_length, prefill, token_runs
 
 Indices = npt.NDArray[np.int64]
@@ -81,6 +84,57 @@ def _score_one(loaded: LoadedModel, sequence: EncodedText, *, bos: bool) -> Work
         return (yield from ScoreRagged(loaded.model, states, text, np.array([0, len(text)])))
     result = yield from Read(loaded.model, states, text[None], np.array([len(text)]), SCORES)
     return cast("FloatArray", result.log_probs[0])
+
+
+class ScoredPair(NamedTuple):
+    """A text to score after a context.
+
+    Attributes:
+        context: text, or token ids.
+        text: the text.
+        parameter: name of the pair in the request, for messages.
+    """
+
+    context: TextOrIds
+    text: str
+    parameter: str
+
+
+def score_pairs(
+    loaded: LoadedModel, pairs: Sequence[ScoredPair], limits: Limits, *, exact: bool = False
+) -> Work[Any, tuple[list[EncodedText], npt.NDArray[np.float64]]]:
+    """Score each text after its context, tokenised as one text; equal contexts and prefixes are read once.
+
+    Args:
+        loaded: the model.
+        pairs: texts with their contexts, at least one.
+        limits: limits of one text with its context.
+        exact: see `score_ragged_texts`.
+
+    Returns:
+        The ids of each pair, and the natural-log probability of each text [N].
+
+    Raises:
+        InvalidInputError: a text has no token, or a context of ids.
+        ContextLengthError: a text with its context is too long.
+    """
+    seen: dict[bytes, TokenIds] = {}
+
+    def encode_pair(pair: ScoredPair) -> EncodedText:
+        context, text, parameter = pair
+        limits.check_characters(context, text, parameter=parameter)
+        encoded = encode_after(loaded, context, text, parameter=parameter)
+        limits.check_length(len(encoded.context) + len(encoded.text), parameter=parameter)
+        if not len(encoded.text):
+            raise InvalidInputError(
+                f"{text!r} has no token, so it cannot be scored after a context", parameter=parameter
+            )
+        return share_context(encoded, seen)
+
+    sequences = yield from map_in_steps(pairs, encode_pair, size=lambda pair: len(pair[0]) + len(pair[1]))
+    texts = RaggedTexts.of(sequences)
+    log_probs = yield from score_ragged_texts(loaded, texts, bos=True, exact=exact)
+    return sequences, np.add.reduceat(log_probs, texts.offsets[:-1], dtype=np.float64)
 
 
 class TreeLevel(NamedTuple):

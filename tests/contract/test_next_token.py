@@ -156,7 +156,7 @@ def test_the_logprob_of_a_text_is_the_sum_of_its_chain(http):
         ({"token_ids": [3] * 14}, "token_ids", "has 14 entries; the model's vocabulary has 13"),
         ({"candidates": []}, "candidates", "at least 1 item"),
         ({"candidates": ["a", ""]}, "candidates[1]", "is '': string should have at least 1 character"),
-        ({"candidates": [" "]}, "candidates[0]", "is ' ', for which the tokenizer has no token"),
+        ({"candidates": [" "]}, "candidates[0]", "' ' has no token, so it cannot be scored after a context"),
         ({"candidates": [" a"] * 51, "context": ["a", "b"]}, "candidates", "51 entries for 2 contexts"),
         ({"candidates": ["a " * 1001]}, "candidates[0]", "has 1001 tokens; at most 1000"),
         ({"candidates": ["a"], "context": [3, 4]}, "context", "both must be of one kind"),
