@@ -51,10 +51,11 @@ from service.use_cases.choices import (
     GenerateResult,
     Piece,
     Prompt,
+    encode_prompt,
 )
 from service.use_cases.constants import PROMPT_TOKENS_PER_STEP
 from service.use_cases.generate import continue_prompts, decoding_parameters
-from service.use_cases.inputs import MAX_CHARACTERS_PER_TOKEN, Limits, check_reads_forward, encode_within
+from service.use_cases.inputs import MAX_CHARACTERS_PER_TOKEN, Limits, check_reads_forward
 from service.use_cases.sequence_scoring import score_prompt_tokens
 
 DEFAULT_MAX_TOKENS = 16
@@ -199,6 +200,9 @@ class CompletionRequest(TimedRequest):
     """Not supported; must be empty."""
     temperature: Temperature | None = None
     """Sampling temperature, 1 if omitted; 0 picks the most probable token."""
+    token_healing: bool | None = None
+    """True to complete each prompt's last word: its tokens are replaced by the first tokens of the choice, which begin
+    with the same text."""
     top_k: Annotated[int, schema_only(minimum=-1)] | None = None
     """Sample from the k most probable tokens; 0 or -1 means all."""
     top_p: Share | None = None
@@ -426,10 +430,16 @@ class ChunkBuilder:
             builder = self._builders[choice] = EntryBuilder(
                 self._loaded,
                 continues=prompt.tokens.continues,
-                offset=len(prompt.text) if self._request.echo else 0,
+                offset=(len(prompt.text) if self._request.echo else 0) - self._num_taken(prompt.tokens),
                 as_ids=bool(self._request.return_tokens_as_token_ids),
             )
         return builder
+
+    def _num_taken(self, prompt: Prompt) -> int:
+        """Return the number of characters taken back: the first tokens of the choice start before its text."""
+        text = prompt.taken.decode(errors="replace")
+        strips = self._loaded.tokenizer.leading_space and not prompt.continues
+        return len(text.removeprefix(" ") if strips else text)
 
 
 def complete_prompts(
@@ -490,10 +500,11 @@ def _encode_prompts(
 ) -> Work[Any, list[EncodedPrompt]]:
     def encode(index: int) -> EncodedPrompt:
         parameter, given = request.prompts[index]
-        ids = encode_within(loaded, given, limits, parameter=parameter)
+        heals = bool(request.token_healing)
+        prompt = encode_prompt(loaded, index, given, limits, parameter=parameter, healing=heals)
         if isinstance(given, str):
-            continues = len(ids) > 0 and not given[-1].isspace()
-            return EncodedPrompt(given, Prompt(index, ids, bos=True, continues=continues), no_entries())
+            return EncodedPrompt(given, prompt, no_entries())
+        ids = prompt.ids
         if not len(ids):
             raise InvalidInputError(
                 f'{parameter} is an empty list; use "" or [{BOS}] for the start of a sentence',

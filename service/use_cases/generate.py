@@ -15,7 +15,7 @@ from models.decoding.parameters import BEAM, SAMPLE, STRATEGIES, DecodingParamet
 from models.decoding.rules import BannedSequences
 from models.decoding.stopping import spellings
 from models.decoding.top_k import TokenChoice
-from models.errors import InvalidInputError
+from models.errors import InvalidInputError, UnsupportedParameterError
 from models.language_model import TopTokens
 from models.reranking.candidates import map_in_steps
 from service.engine.job import Work
@@ -50,8 +50,9 @@ from service.use_cases.choices import (
     GenerateResult,
     Piece,
     Prompt,
+    encode_prompt,
 )
-from service.use_cases.inputs import Limits, check_reads_forward, encode_within
+from service.use_cases.inputs import Limits, check_reads_forward
 from service.use_cases.next_token import token_candidates
 
 MAX_ALTERNATIVES = 20
@@ -138,6 +139,9 @@ class GenerateRequest(TimedRequest):
     """One or several stop strings; the text ends before the first that occurs."""
     logprobs: FlagOrCount = False
     """True to report the log-probability of each token by the model alone; a number k adds the k most probable."""
+    token_healing: bool = False
+    """True to complete the prompt's last word: its tokens are replaced by the first tokens of the continuation, which
+    begin with the same text. Not with `beam`."""
     stream: bool = False
     """True to send tokens as server-sent events."""
 
@@ -291,10 +295,16 @@ def generate(
 
     Raises:
         InvalidInputError: the prompt has an invalid id or too many tokens, or a parameter is invalid for this model.
-        UnsupportedParameterError: the model reads from right to left.
+        UnsupportedParameterError: the model reads from right to left, or the prompt cannot be healed.
     """
-    ids = encode_within(loaded, request.prompt, limits, parameter="prompt")
-    continues = len(ids) > 0 and not (isinstance(request.prompt, str) and request.prompt[-1].isspace())
+    if request.token_healing and parameters.strategy == BEAM:
+        raise UnsupportedParameterError(
+            "token_healing is true and strategy is 'beam'; use 'greedy' or 'sample'",
+            parameter="token_healing",
+        )
+    prompt = encode_prompt(
+        loaded, 0, request.prompt, limits, parameter="prompt", healing=request.token_healing
+    )
     num_ended = 0
     choices = []
 
@@ -315,7 +325,7 @@ def generate(
 
     done = yield from continue_prompts(
         loaded,
-        [Prompt(0, ids, bos=True, continues=continues)],
+        [prompt],
         parameters,
         limits=limits,
         top=request.num_alternatives or 0,
@@ -327,7 +337,7 @@ def generate(
             for one in done
         ]
     num_tokens = sum(len(one.token_ids) for one in done)
-    usage = Usage(len(ids), num_tokens, len(ids) + num_tokens)
+    usage = Usage(len(prompt.ids), num_tokens, len(prompt.ids) + num_tokens)
     return GenerateResult(choices, usage, [one.finish_reason for one in done])
 
 

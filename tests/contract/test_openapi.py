@@ -277,7 +277,9 @@ USERS = "GRAMOPHONE_MAX_USER_WORDS"
 VOCABULARY = "the model's vocabulary"
 ANY_NUMBER = "any finite number"
 UNBOUNDED = {
-    **dict.fromkeys(["text", "texts", "context", "continuation", "prompt", "commit", "reference", "query"], BODY),
+    **dict.fromkeys(
+        ["text", "texts", "context", "continuation", "prompt", "commit", "reference", "query"], BODY
+    ),
     **dict.fromkeys(["references", "token_ids", "tokens"], BODY),
     **dict.fromkeys(["candidates", "lists", "continuations", "states", "free", "documents"], COUNT),
     **dict.fromkeys(["model", "against", "address"], ADDRESS),

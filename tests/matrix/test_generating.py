@@ -45,6 +45,27 @@ def test_streamed_is_what_comes_at_once(model):
 
 
 @row("POST /v1/generate")
+def test_healed_prompts_are_continued_by_tokens_that_spell_their_ends(model):
+    asked = {
+        "prompt": "The cat sl",
+        "token_healing": True,
+        "max_tokens": 6,
+        "logprobs": True,
+        "min_tokens": 6,
+    }
+    choice = model.ask(GENERATE, **asked, seed=5)["choices"][0]
+    assert streamed(model.events(GENERATE, **asked, seed=5)) == (choice["text"], choice["token_ids"])
+    spelled = b"".join(model.tokenizer.token_bytes[token] for token in choice["token_ids"])
+    end = spelled.decode(errors="replace").removesuffix(choice["text"])
+    assert end in {" sl", "l"}  # all of the word, or a character
+    kept = model.tokenizer.encode(asked["prompt"].removesuffix(end))
+    (row,) = model.rows([kept])
+    assert choice["logprobs"][0] == pytest.approx(
+        float(row[choice["token_ids"][0]]), abs=model.cell.tolerance
+    )
+
+
+@row("POST /v1/generate")
 def test_one_beam_is_greedy(model):
     beam = model.ask(GENERATE, **{**GREEDY, "strategy": "beam", "num_beams": 1})["choices"][0]
     assert {**beam, "score": None, "logprobs": None} == {**greedy(model), "score": None, "logprobs": None}
