@@ -286,7 +286,9 @@ def operation_section(method: str, path: str, operation: Json, schemas: Json, re
             lines.append(f"- `{{{parameter['name']}}}`: {what}")
     body = operation.get("requestBody", {}).get("content", {})
     if json_body := body.get("application/json"):
-        lines += ["\n**Request**\n", field_table(name, json_body["schema"], schemas, defaults=True)]
+        for number, schema in enumerate(json_body["schema"].get("anyOf", [json_body["schema"]])):
+            lines.append("\n**Or**\n" if number else "\n**Request**\n")
+            lines.append(field_table(name, schema, schemas, defaults=True))
     if others := [f"`{kind}`" for kind in body if kind != "application/json"]:
         lines.append(f"Also accepts {', '.join(others)}.\n")
     content = operation["responses"]["200"].get("content", {})

@@ -382,12 +382,14 @@ class Detokenizer:
     Args:
         tokenizer: tokenizer of the ids.
         continues: True if text precedes the first token, whose leading space then belongs to the text.
+        skip: number of bytes of the first tokens that are not part of the text.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, continues: bool = False) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, continues: bool = False, skip: int = 0) -> None:
         self._bytes = tokenizer.token_bytes
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._strip_space = tokenizer.leading_space and not continues
+        self._skip = skip
 
     def push(self, *tokens: int) -> str:
         """Return the text that these tokens complete; it may be empty."""
@@ -395,6 +397,8 @@ class Detokenizer:
         if self._strip_space and raw:
             self._strip_space = False
             raw = raw.removeprefix(b" ")
+        if self._skip:
+            raw, self._skip = raw[self._skip :], max(0, self._skip - len(raw))
         return self._decoder.decode(raw)
 
     def flush(self) -> str:

@@ -68,6 +68,41 @@ def split_prefix(tokenizer: Tokenizer, text: str) -> PrefixSplit:
     return PrefixSplit(context, prefix, start, spelled.encode("utf-8", "surrogatepass"), space)
 
 
+MAX_TAKEN_BYTES = 48
+"""Maximum bytes taken back from a prompt: the tokenisations of a text multiply with its length."""
+
+
+def take_back(tokenizer: Tokenizer, tokens: TokenTrie, text: str) -> tuple[list[int], bytes]:
+    """Tokenise a text without the tokens of its end, which may be a part of a longer token.
+
+    The tokens of the last word are taken back, at most `MAX_TAKEN_BYTES`: pieces do not continue over a space. If the
+    tokenizer drops white space at the end, only this space is taken back.
+
+    Args:
+        tokenizer: any tokenizer.
+        tokens: its token trie.
+        text: a nonempty text.
+
+    Returns:
+        The ids of the remaining tokens, and the bytes that the next tokens must start with; none if no token can.
+    """
+    ids, spelled = tokenizer.encode(text), tokenizer.token_bytes
+    if isinstance(tokenizer, WordTokenizer):
+        split = split_prefix(tokenizer, text)
+        if split.space or not len(tokens.exact.with_prefix(split.spelled)):
+            return ids, b""
+        return tokenizer.encode(split.context), split.spelled
+    if text[-1].isspace() and not (ids and spelled[ids[-1]][-1:].isspace()):
+        return ids, b" " if tokenizer.leading_space else b""
+    first, taken = len(ids), b""
+    while first and spelled[ids[first - 1]] and ids[first - 1] != UNK and not taken.startswith(b" "):
+        if len(taken) + len(spelled[ids[first - 1]]) > MAX_TAKEN_BYTES:
+            break
+        first -= 1
+        taken = spelled[ids[first]] + taken
+    return ids[:first], taken
+
+
 def _last_word_offset(tokenizer: WordTokenizer, text: str) -> int:
     """Return the start of the last word of a word tokenizer; the text's length if the text does not end in one."""
     if tokenizer.pattern is None:

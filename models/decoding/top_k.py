@@ -3,6 +3,8 @@
 The compiled kernel is imported on demand, so a service starts without compiled code.
 """
 
+from typing import TypeAlias
+
 import numpy as np
 
 from models.arrays import FloatArray
@@ -23,16 +25,23 @@ def top_tokens(log_probs: FloatArray, k: int) -> TopTokens:
     return TopTokens(ids, log_probs[ids])
 
 
-def top_tokens_of_rows(log_probs: FloatArray, k: int) -> TopTokens:
+TokenChoice: TypeAlias = int | tuple[int, ...]
+"""Tokens to report at each position: the number of the most probable ones, or ids; 0 and () for none."""
+
+
+def top_tokens_of_rows(log_probs: FloatArray, k: TokenChoice) -> TopTokens:
     """Rank the k most probable tokens of each of R distributions; compiled, and fast for small k.
 
     Args:
         log_probs: [R, V].
-        k: from 1 to V.
+        k: from 1 to V, or the ids of k tokens to look up instead, in this order.
 
     Returns:
         Ids and log-probabilities [R, k].
     """
+    if isinstance(k, tuple):
+        requested = np.array(k, dtype=np.int64)
+        return TopTokens(np.broadcast_to(requested, (len(log_probs), len(k))), log_probs[:, requested])
     from models.decoding.sampling import write_top_tokens  # on demand: compiled code
 
     ids = np.empty((len(log_probs), k), np.int64)

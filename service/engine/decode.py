@@ -17,7 +17,7 @@ from models.arrays import FloatArray, TokenIds
 from models.calls import ModelCall
 from models.decoding.batch import SequenceBatch
 from models.decoding.sampling import ChosenTokens, choose_next_tokens
-from models.decoding.top_k import top_tokens_of_rows
+from models.decoding.top_k import TokenChoice, top_tokens_of_rows
 from models.language_model import LanguageModel, TopTokens
 from models.vocabulary import EOS
 from service.engine.batching import (
@@ -84,7 +84,7 @@ class DecodeSlot:
     Args:
         decoding: a `DecodeState`, or a `StateView` of one.
         count: number of tokens to generate for each row.
-        top: number of most probable tokens to return at each position.
+        top: tokens to report at each position.
         last: True if the states after the tokens are not needed.
 
     Attributes:
@@ -94,7 +94,7 @@ class DecodeSlot:
         result: output of the rows that have ended or taken all steps.
     """
 
-    def __init__(self, decoding: Any, *, count: int, top: int, last: bool) -> None:
+    def __init__(self, decoding: Any, *, count: int, top: TokenChoice, last: bool) -> None:
         num_rows = len(decoding)
         self.rows = view(decoding)
         self.indices = list(range(num_rows))
@@ -110,7 +110,7 @@ class DecodeSlot:
         return not (self.left and self.indices)
 
     def add_tops(self, log_probs: FloatArray) -> None:
-        """Record the most probable next tokens, from log-probabilities of the unfinished rows [R, V]."""
+        """Record the tokens to report, from log-probabilities of the unfinished rows [R, V]."""
         ids, values = top_tokens_of_rows(log_probs, self.top)
         for index, row_ids, row_values in zip(self.indices, ids, values, strict=True):
             self.result.tops[index].append(TopTokens(row_ids, row_values))
@@ -250,12 +250,12 @@ class Decode(ModelCall[Generated]):
 
     Attributes:
         count: number of tokens of each row, at least 1.
-        top: number of most probable tokens to return at each position.
+        top: tokens to report at each position.
         last: True if the states after the tokens are not needed.
     """
 
     count: int
-    top: int = 0
+    top: TokenChoice = 0
     last: bool = False
 
 

@@ -90,14 +90,14 @@ class Endpoint:
         method: HTTP method.
         path: template of its path.
         scope: required key scope; None if no key is required.
-        body: model of its JSON body; None without one.
+        body: model of its JSON body, or a union of models; None without one.
         lines: JSON-lines variant; None without one.
     """
 
     method: str
     path: str
     scope: KeyScope | None
-    body: type[BaseModel] | None
+    body: type[BaseModel] | UnionType | None
     lines: Lines | None
 
 
@@ -128,7 +128,7 @@ class EndpointRouter(APIRouter):
         *,
         tag: str | None,
         scope: KeyScope | None = KeyScope.INFER,
-        body: type[BaseModel] | None = None,
+        body: type[BaseModel] | UnionType | None = None,
         lines: Lines | None = None,
         reply: type | UnionType | None = None,
         media_types: tuple[str, ...] = (),
@@ -141,7 +141,7 @@ class EndpointRouter(APIRouter):
             path: template of the path, in the router's syntax.
             tag: group of the operation, one of `TAGS`; None to omit it from the OpenAPI document.
             scope: required key scope; None if no key is required.
-            body: model of the JSON body, which the handler parses.
+            body: model of the JSON body, or a union of models, which the handler parses.
             lines: JSON-lines variant.
             reply: type of the JSON reply; None if the reply is a file.
             media_types: media types of the reply other than JSON and JSON lines.
@@ -206,15 +206,21 @@ def _summary(handler: Handler) -> str:
     return _CLAUSE_END.split(inspect.getdoc(handler) or "", maxsplit=1)[0].replace("\n", " ")
 
 
-def _request(scope: KeyScope | None, body: type[BaseModel] | None, lines: Lines | None) -> Json:
+def _alternatives(kind: type[BaseModel] | UnionType | None) -> tuple[type[BaseModel], ...]:
+    """Return the models of a body."""
+    return get_args(kind) or (() if kind is None else (kind,))
+
+
+def _request(scope: KeyScope | None, body: type[BaseModel] | UnionType | None, lines: Lines | None) -> Json:
     """Return the OpenAPI description of an endpoint's requests: security, and bodies with examples."""
     keys = [] if scope is None else [{"key": [str(scope)]}]
     request: Json = {"security": keys if scope is KeyScope.ADMIN or not keys else [{}, *keys]}
     content: Json = {}
-    if body is not None:
-        examples = enumerate(_examples_of(body), 1)
+    if bodies := _alternatives(body):
+        examples = enumerate((example for kind in bodies for example in _examples_of(kind)), 1)
+        schemas = [{"$ref": _SCHEMAS + kind.__name__} for kind in bodies]
         content[JSON_TYPE] = {
-            "schema": {"$ref": _SCHEMAS + body.__name__},
+            "schema": {"anyOf": schemas} if len(schemas) > 1 else schemas[0],
             "examples": {
                 f"example-{number}" if number > 1 else "example": {"value": value}
                 for number, value in examples
@@ -361,8 +367,8 @@ def make_document(app: FastAPI, endpoints: Iterable[Endpoint]) -> Json:
     components["securitySchemes"] = SECURITY_SCHEMES
     components["examples"] = ERROR_EXAMPLES
     for endpoint in endpoints:
-        if endpoint.lines is not None and endpoint.body is not None:
-            fields = schemas[endpoint.body.__name__]["properties"]
+        if endpoint.lines is not None:
+            fields = schemas[_alternatives(endpoint.body)[0].__name__]["properties"]
             document["paths"][endpoint.path][endpoint.method.lower()]["parameters"] = [
                 _query_parameter(name, fields[name], endpoint.lines.pairs.get(name))
                 for name in endpoint.lines.options.model_fields
@@ -388,8 +394,9 @@ def _describe_fields(schema: Json) -> None:
 
 def _request_schemas(endpoints: Iterable[Endpoint]) -> Json:
     """Return the schemas of all bodies, including JSON lines, by name."""
-    kinds = {endpoint.body for endpoint in endpoints} | {e.lines.request for e in endpoints if e.lines}
-    inputs = [(kind, "validation") for kind in kinds if kind is not None]
+    kinds = {kind for endpoint in endpoints for kind in _alternatives(endpoint.body)}
+    kinds |= {endpoint.lines.request for endpoint in endpoints if endpoint.lines}
+    inputs = [(kind, "validation") for kind in kinds]
     _, schemas = models_json_schema(inputs, ref_template=_SCHEMAS + "{model}")  # type: ignore[arg-type]  # literals
     definitions: Json = schemas["$defs"]
     return definitions

@@ -1,6 +1,7 @@
 """POST /v1/rerank with JSON, JSON lines or other programs' list formats, and POST /v1/rerank/tune."""
 
 import asyncio
+import re
 
 from fastapi import Request
 from starlette.responses import Response
@@ -24,17 +25,19 @@ from service.routes.request import (
     to_json,
 )
 from service.routes.streaming import lines_response
-from service.schemas.replies import RankedListResult, RerankReply
+from service.schemas.replies import DocumentsReply, RankedListResult, RerankReply
 from service.schemas.wire import parse_json
 from service.use_cases.rerank import (
     line_size,
     list_chunks,
+    rank_documents,
     rerank,
     rerank_batch,
     rerank_reply_chunks,
 )
 from service.use_cases.rerank_request import (
     CandidateListIn,
+    DocumentsRequest,
     RerankJob,
     RerankRequest,
     RerankSettings,
@@ -45,14 +48,18 @@ from service.use_cases.states import OwnedStateStore
 from service.use_cases.tune import TuneReply, TuneRequest, tune
 
 router = EndpointRouter()
+_DOCUMENTS, _LISTS = (
+    re.compile(rb'"documents"\s*:'),
+    re.compile(rb'"lists"\s*:'),
+)  # names of fields, not in strings
 
 
 @router.endpoint(
     "POST",
     "/v1/rerank",
     tag="Re-rank",
-    body=RerankRequest,
-    reply=RerankReply,
+    body=RerankRequest | DocumentsRequest,
+    reply=RerankReply | DocumentsReply,
     lines=Lines(
         CandidateListIn,
         RankedListResult,
@@ -70,6 +77,9 @@ router = EndpointRouter()
 async def rerank_lists(request: Request) -> Response:
     """Order lists of candidates by Σ weight · feature; the language model's score is one of the features.
 
+    A body with `query` and `documents`, as for Jina's and Cohere's services, orders documents by the probability of
+    the query after each.
+
     With `Content-Type: application/x-ndjson`, each line of the body is one of the `lists`; options are in the query
     string, with pairs as in `weights=lm=0.5,am=1`, `mixture=a=0.3,b=0.7` and `models=old=small@3`. The reply has one
     line per list, in order: a result, or `{"error": …}`. If the service fails midway, the last line is an error.
@@ -83,6 +93,8 @@ async def rerank_lists(request: Request) -> Response:
         return await _rerank_stream(request, services, format_name)
     refuse_query_options(request, RerankSettings)
     body = await request.body()
+    if _DOCUMENTS.search(body) and not _LISTS.search(body):
+        return await _rank_documents(request, services, body)
     wire = parse_json(RerankRequest, body)
     items = wire.items(services.limits)
     job = await _job(request, services, wire)
@@ -109,6 +121,15 @@ async def rerank_lists(request: Request) -> Response:
         terms,
         inline=inline,
     )
+
+
+async def _rank_documents(request: Request, services: Services, body: bytes) -> Response:
+    wire = parse_json(DocumentsRequest, body)
+    loaded = resolve_model(request, wire.model)
+    terms = request_options(
+        request, wire, body, count=len(wire.documents), work_each=len(wire.query) // BYTES_PER_TOKEN
+    )
+    return await run_request(request, rank_documents(loaded, wire, services.limits), to_json, terms)
 
 
 async def _job(request: Request, services: Services, settings: RerankSettings) -> RerankJob:

@@ -12,6 +12,7 @@ from service.routes.request import (
     BYTES_PER_TOKEN,
     ENTRIES_PER_TOKEN,
     INLINE_CANDIDATES,
+    INLINE_CONTINUATIONS,
     accepts,
     count_scored,
     json_pieces,
@@ -25,6 +26,7 @@ from service.routes.request import (
 )
 from service.routes.streaming import float32_response, lines_response
 from service.schemas.replies import (
+    NextTextReply,
     NextTokenReply,
     NextWordReply,
     QualityReply,
@@ -40,6 +42,7 @@ from service.use_cases.next_token import (
     next_token_result,
     rank_next_tokens,
     rank_next_words,
+    score_next_texts,
 )
 from service.use_cases.score import (
     QualityLine,
@@ -167,25 +170,44 @@ async def rate_texts(request: Request) -> Response:
     "/v1/next-token",
     tag="Predict",
     body=NextTokenRequest,
-    reply=NextTokenReply | NextWordReply,
+    reply=NextTokenReply | NextTextReply | NextWordReply,
     media_types=(BINARY_TYPE,),
 )
 async def next_token(request: Request) -> Response:
-    """Rank the most probable next tokens, or words, after each context.
+    """Rank the most probable next tokens, or words, after each context, or score the requested tokens or texts.
 
     A word's probability sums over all its tokenisations, up to a token that ends the word; `unexplored_mass` is the
     probability for which no word was found.
 
+    A text's log-probability is the sum over its tokens: that of `/v1/score` with the context, without `</s>`.
+
     With `Accept: application/octet-stream`, the reply has every log-probability instead: little-endian float32
-    [B, V], row by row; the header `x-shape` is `B,V`, and `x-model` is the model's address.
+    [B, V], row by row, or [B, K] for K `token_ids`; the header `x-shape` is `B,V`, and `x-model` is the model's
+    address.
     """
     services = services_of(request)
     limits = services.limits
     body = await request.body()
     wire = parse_json(NextTokenRequest, body)
-    count, top_k = len(wire.contexts), wire.top_k
+    count, top_k = len(wire.contexts), len(wire.token_ids or ()) or wire.top_k
     limits.check_count(count, parameter="context")
     loaded = resolve_model(request, wire.model)
+    if wire.candidates is not None:
+        longest, pairs = max(len(context) for _, context in wire.contexts), count * len(wire.candidates)
+        return await run_request(
+            request,
+            score_next_texts(loaded, wire, limits),
+            lambda results: to_json(NextTextReply(loaded.address, results)),
+            request_options(
+                request,
+                wire,
+                body,
+                count=pairs,
+                work_each=longest // BYTES_PER_TOKEN,
+                predicted_each=1,
+            ),
+            inline=pairs <= INLINE_CONTINUATIONS and runs_inline(loaded, body),
+        )
     if wire.unit == "word":
         # half the maximum number of steps, because most searches end early
         steps = count * max_word_steps(loaded) // 2
@@ -199,7 +221,8 @@ async def next_token(request: Request) -> Response:
     terms = request_options(request, wire, body, count=count, work_each=work_each, predicted_each=1)
     if accepts(request, BINARY_TYPE):
         rows = services.engine.stream(next_distributions(loaded, wire, limits), terms)
-        return await float32_response(request, loaded, rows, shape=(count, loaded.vocab_size))
+        width = len(wire.token_ids or ()) or loaded.vocab_size
+        return await float32_response(request, loaded, rows, shape=(count, width))
     is_small = count * top_k <= INLINE_CANDIDATES and not wire.entropy
     return await run_request(
         request,

@@ -159,10 +159,10 @@ class TokenScore:
 
 @dataclass(frozen=True, slots=True)
 class NextTokenResult:
-    """The most probable next tokens after a context.
+    """Next tokens after a context.
 
     Attributes:
-        candidates: the most probable next tokens, best first.
+        candidates: the most probable next tokens, best first, or the tokens of `token_ids` in the request's order.
         entropy_bits: entropy of the next-token distribution in bits; null unless requested.
     """
 
@@ -181,6 +181,45 @@ class NextTokenReply:
 
     model: str
     results: list[NextTokenResult]
+
+
+@dataclass(frozen=True, slots=True)
+class TextCandidate:
+    """A text of `candidates`.
+
+    Attributes:
+        text: the text, as given.
+        token_ids: ids of its tokens, including a token that begins in the context.
+        logprob: natural-log probability of the tokens given the context.
+    """
+
+    text: str
+    token_ids: list[int]
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class NextTextResult:
+    """Texts after a context.
+
+    Attributes:
+        candidates: the texts of `candidates`, in the request's order.
+    """
+
+    candidates: list[TextCandidate]
+
+
+@dataclass(frozen=True, slots=True)
+class NextTextReply:
+    """Texts after contexts.
+
+    Attributes:
+        model: address of the model version, such as `lstm@3`.
+        results: one result per context, in order.
+    """
+
+    model: str
+    results: list[NextTextResult]
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,6 +417,69 @@ class RerankReply:
 
 
 @dataclass(frozen=True, slots=True)
+class RankedText:
+    """The text of a re-ranked document.
+
+    Attributes:
+        text: the text.
+    """
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RankedDocument:
+    """A re-ranked document.
+
+    Attributes:
+        index: position in the request's list.
+        relevance_score: probability of the query after this document, divided by the sum over all documents of the
+            request: from 0 to 1.
+        logprob: natural-log probability of the query after the document.
+        document: the document; null unless requested.
+    """
+
+    index: int
+    relevance_score: float
+    logprob: float
+    document: RankedText | None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts, without `<s>`.
+
+    Attributes:
+        prompt_tokens: number of tokens of all prompts, as given or tokenised.
+        completion_tokens: number of generated tokens; /v1/completions counts `</s>` too.
+        total_tokens: sum of `prompt_tokens` and `completion_tokens`.
+    """
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentsReply:
+    """Re-ranked documents.
+
+    Attributes:
+        id: id of the reply.
+        object: always `list`.
+        model: address of the model version, such as `lstm@3`.
+        results: the documents, best first.
+        usage: number of tokens read and scored, as `prompt_tokens`.
+    """
+
+    id: str
+    object: str
+    model: str
+    results: list[RankedDocument]
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
 class Choice:
     """A continuation; in a stream its next piece.
 
@@ -400,21 +502,6 @@ class Choice:
     top_logprobs: list[list[TokenScore]] | None
     score: float | None
     finish_reason: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Token counts, without `<s>`.
-
-    Attributes:
-        prompt_tokens: number of tokens of all prompts, as given or tokenised.
-        completion_tokens: number of generated tokens; /v1/completions counts `</s>` too.
-        total_tokens: sum of `prompt_tokens` and `completion_tokens`.
-    """
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
 
 
 @dataclass(frozen=True, slots=True)

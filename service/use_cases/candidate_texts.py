@@ -225,7 +225,7 @@ def _encode_each(
         before, after = setting.context, candidate
         if setting.continuation is not None:
             before, after = _with_space(before, candidate) + candidate, setting.continuation
-        before, after = _split_at_space(loaded, before, after)
+        before, after = split_at_space(loaded, before, after)
         # texts are never rejected here, so the exact parameter name is not needed
         return share_context(encode_after(loaded, before, after, parameter="candidates"), shared)
 
@@ -246,7 +246,7 @@ def _with_space(before: str, after: str) -> str:
     return before if apart else before + " "
 
 
-def _split_at_space(loaded: LoadedModel, before: str, after: str) -> tuple[str, str]:
+def split_at_space(loaded: LoadedModel, before: str, after: str) -> tuple[str, str]:
     """Insert a space between two texts if neither side has one, and assign it to one text.
 
     If tokens begin with spaces, the space belongs to the second text: the first piece of a rare word may be a bare

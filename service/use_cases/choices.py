@@ -7,15 +7,20 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 
 from models.arrays import TokenIds
+from models.completion.prefix import take_back
 from models.decoding.parameters import DecodingParameters
 from models.decoding.rules import BannedSequences
 from models.decoding.stopping import StopStrings
+from models.decoding.top_k import TokenChoice
+from models.errors import UnsupportedParameterError
 from models.language_model import TopTokens, finite_logprob
 from models.tokenizers import Detokenizer
 from service.engine.batching import concatenate_states, materialize
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
+from service.schemas.wire import TextOrIds
 from service.use_cases.constants import MAX_CHOICE_ENTRIES, MAX_CHOICE_ROWS
+from service.use_cases.inputs import Limits, encode_within
 from service.use_cases.prefill import prefill
 
 STOP, LENGTH = "stop", "length"
@@ -89,13 +94,15 @@ class Prompt(NamedTuple):
         number: index of the prompt in the request.
         ids: token ids [T].
         bos: true if `<s>` precedes the tokens.
-        continues: true if text precedes the continuation.
+        continues: true if text precedes the continuation, or the text taken back.
+        taken: end of the prompt that is not in `ids`; the first tokens must spell it again (token healing).
     """
 
     number: int
     ids: TokenIds
     bos: bool
     continues: bool
+    taken: bytes = b""
 
 
 Emit: TypeAlias = Callable[[Sequence[Piece]], Iterable[Any]]
@@ -130,14 +137,14 @@ class DecodeTask:
         loaded: the model.
         parameters: decoding parameters, with a seed.
         banned: sequences that must not be generated.
-        top: number of most probable tokens to report at each position; 0 for none.
+        top: tokens to report at each position.
         emit: builds the events of the pieces of one step; None to yield no events.
     """
 
     loaded: LoadedModel
     parameters: DecodingParameters
     banned: BannedSequences | None
-    top: int
+    top: TokenChoice
     emit: Emit | None
 
     def parts(self, items: Sequence[T], rows: int) -> Iterator[Sequence[T]]:
@@ -161,7 +168,9 @@ class ContinuationBuilder:
         self.continuation = Continuation(choice, prompt.number)
         self._max_tokens = task.parameters.max_tokens
         self._stops = StopStrings(task.parameters.stop)
-        self._detokenizer = Detokenizer(task.loaded.tokenizer, continues=prompt.continues)
+        skip = len(prompt.taken)
+        continues = prompt.continues or skip > 0
+        self._detokenizer = Detokenizer(task.loaded.tokenizer, continues=continues, skip=skip)
 
     def push(self, tokens: Sequence[int], logprobs: Sequence[float], tops: Sequence[TopTokens]) -> str:
         """Add tokens; return the text that they make final.
@@ -204,6 +213,38 @@ class ContinuationBuilder:
         self.end()
         self.continuation.finish_reason = STOP
         return self.continuation
+
+
+def encode_prompt(
+    loaded: LoadedModel, number: int, given: TextOrIds, limits: Limits, *, parameter: str, healing: bool
+) -> Prompt:
+    """Tokenise a prompt that follows `<s>`, or check its ids.
+
+    Args:
+        loaded: the model.
+        number: index of the prompt in the request.
+        given: the prompt.
+        limits: limits of one request.
+        parameter: name of the prompt in the request, for messages.
+        healing: true to take back the tokens of the prompt's last word.
+
+    Raises:
+        InvalidInputError: an id is outside the vocabulary.
+        ContextLengthError: there are too many tokens.
+        UnsupportedParameterError: the prompt is a list of token ids, and is to be healed.
+    """
+    ids = encode_within(loaded, given, limits, parameter=parameter)
+    if healing and not isinstance(given, str):
+        raise UnsupportedParameterError(
+            f"{parameter} is a list of token ids; token_healing requires a string", parameter="token_healing"
+        )
+    if healing and isinstance(given, str) and given:
+        kept, taken = take_back(loaded.tokenizer, loaded.token_trie, given)
+        if taken:
+            kept_ids = np.array(kept, dtype=np.int64)
+            return Prompt(number, kept_ids, bos=True, continues=len(kept) > 0, taken=taken)
+    continues = len(ids) > 0 and not (isinstance(given, str) and given[-1].isspace())
+    return Prompt(number, ids, bos=True, continues=continues)
 
 
 def distinct_prompts(prompts: Sequence[Prompt]) -> tuple[list[Prompt], list[int]]:

@@ -39,6 +39,7 @@ from service.schemas.wire import (
     Temperature,
     TextOrIds,
     TimedRequest,
+    TokenId,
     named_contexts,
     schema_only,
 )
@@ -50,14 +51,16 @@ from service.use_cases.choices import (
     GenerateResult,
     Piece,
     Prompt,
+    encode_prompt,
 )
 from service.use_cases.constants import PROMPT_TOKENS_PER_STEP
 from service.use_cases.generate import continue_prompts, decoding_parameters
-from service.use_cases.inputs import MAX_CHARACTERS_PER_TOKEN, Limits, check_reads_forward, encode_within
+from service.use_cases.inputs import MAX_CHARACTERS_PER_TOKEN, Limits, check_reads_forward
 from service.use_cases.sequence_scoring import score_prompt_tokens
 
 DEFAULT_MAX_TOKENS = 16
 MAX_LOGPROBS = 20
+MAX_LOGPROB_TOKEN_IDS = 128
 OBJECT_TYPE = "text_completion"
 _SEEDS = 1 << 64
 
@@ -69,8 +72,8 @@ class CompletionLogprobs:
     Attributes:
         tokens: names of the tokens.
         token_logprobs: natural-log probability of each token; null for a token without a context.
-        top_logprobs: log-probabilities of the most probable tokens by name, always including the token
-            itself; null for a token without a context.
+        top_logprobs: log-probabilities of the most probable tokens, or those of `logprob_token_ids`, by name, always
+            including the token itself; null for a token without a context.
         text_offset: start of each token in the choice's text, in characters.
     """
 
@@ -168,6 +171,9 @@ class CompletionRequest(TimedRequest):
     """Values by token id, from -100 to 100, added to the token's score."""
     logprobs: Annotated[int, schema_only(minimum=0, maximum=MAX_LOGPROBS)] | None = None
     """Number of most probable tokens, from 0 to 20, reported with each token's log-probability."""
+    logprob_token_ids: Annotated[list[TokenId], schema_only(maxItems=MAX_LOGPROB_TOKEN_IDS)] | None = None
+    """Ids of at most 128 tokens reported at each generated position, in `top_logprobs`, instead of the most probable
+    ones. Requires `logprobs`, which still applies to the tokens of an echoed prompt."""
     max_tokens: NonNegative | None = None
     """Maximum tokens per choice, 16 if omitted; 0 with `echo` only scores the prompts."""
     min_p: Probability | None = None
@@ -194,6 +200,9 @@ class CompletionRequest(TimedRequest):
     """Not supported; must be empty."""
     temperature: Temperature | None = None
     """Sampling temperature, 1 if omitted; 0 picks the most probable token."""
+    token_healing: bool | None = None
+    """True to complete each prompt's last word: its tokens are replaced by the first tokens of the choice, which begin
+    with the same text."""
     top_k: Annotated[int, schema_only(minimum=-1)] | None = None
     """Sample from the k most probable tokens; 0 or -1 means all."""
     top_p: Share | None = None
@@ -228,6 +237,19 @@ class CompletionRequest(TimedRequest):
             raise InvalidInputError(
                 f"logprobs is {self.logprobs}; it must be from 0 to {MAX_LOGPROBS}", parameter="logprobs"
             )
+        if self.logprob_token_ids:
+            count = len(self.logprob_token_ids)
+            if count > MAX_LOGPROB_TOKEN_IDS:
+                raise InvalidInputError(
+                    f"logprob_token_ids has {count} entries; at most {MAX_LOGPROB_TOKEN_IDS} are accepted",
+                    parameter="logprob_token_ids",
+                )
+            if self.logprobs is None or self.max_tokens == 0:
+                required = "logprobs" if self.logprobs is None else "max_tokens of at least 1"
+                raise InvalidInputError(
+                    f"logprob_token_ids has {count} entries, which requires {required}",
+                    parameter="logprob_token_ids",
+                )
         if self.stream_options is not None and not self.stream:
             raise InvalidInputError("stream_options requires stream", parameter="stream_options")
         most = max(self.num_choices, self.num_choices if self.best_of is None else self.best_of)
@@ -408,10 +430,16 @@ class ChunkBuilder:
             builder = self._builders[choice] = EntryBuilder(
                 self._loaded,
                 continues=prompt.tokens.continues,
-                offset=len(prompt.text) if self._request.echo else 0,
+                offset=(len(prompt.text) if self._request.echo else 0) - self._num_taken(prompt.tokens),
                 as_ids=bool(self._request.return_tokens_as_token_ids),
             )
         return builder
+
+    def _num_taken(self, prompt: Prompt) -> int:
+        """Return the number of characters taken back: the first tokens of the choice start before its text."""
+        text = prompt.taken.decode(errors="replace")
+        strips = self._loaded.tokenizer.leading_space and not prompt.continues
+        return len(text.removeprefix(" ") if strips else text)
 
 
 def complete_prompts(
@@ -430,6 +458,8 @@ def complete_prompts(
         UnsupportedParameterError: the model reads from right to left.
     """
     check_reads_forward(loaded)
+    requested = tuple(request.logprob_token_ids or ())
+    loaded.model.vocabulary.check_ids(requested, parameter="logprob_token_ids")
     prompts = yield from _encode_prompts(loaded, request, limits)
     _check_entries(prompts, request, parameters, limits)
     if request.echo and request.logprobs is not None:
@@ -452,7 +482,7 @@ def complete_prompts(
         [prompt.to_continue() for prompt in prompts],
         parameters,
         limits=limits,
-        top=request.logprobs,
+        top=requested or request.logprobs or 0,
         emit=builder.parts if request.stream else None,
     )
     choices = []
@@ -470,10 +500,11 @@ def _encode_prompts(
 ) -> Work[Any, list[EncodedPrompt]]:
     def encode(index: int) -> EncodedPrompt:
         parameter, given = request.prompts[index]
-        ids = encode_within(loaded, given, limits, parameter=parameter)
+        heals = bool(request.token_healing)
+        prompt = encode_prompt(loaded, index, given, limits, parameter=parameter, healing=heals)
         if isinstance(given, str):
-            continues = len(ids) > 0 and not given[-1].isspace()
-            return EncodedPrompt(given, Prompt(index, ids, bos=True, continues=continues), no_entries())
+            return EncodedPrompt(given, prompt, no_entries())
+        ids = prompt.ids
         if not len(ids):
             raise InvalidInputError(
                 f'{parameter} is an empty list; use "" or [{BOS}] for the start of a sentence',

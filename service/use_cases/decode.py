@@ -1,22 +1,31 @@
-"""Sampling and beam search over prompts.
+"""Sampling, token healing and beam search over prompts.
 
 Imported at first use: its compiled kernels would delay the start of the service.
 """
 
+import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from heapq import nlargest
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
-from models.calls import Predict, Step
-from models.decoding.batch import SequenceBatch, row_seed
+from models.arrays import FloatArray
+from models.calls import Predict, Read, Step
+from models.decoding.batch import SequenceBatch, row_seed, uniform_numbers
 from models.decoding.beam_search import BeamSearch, FinishedBeam
 from models.decoding.rules import compile_rules
+from models.decoding.sampling import choose_tokens
 from models.decoding.stopping import StopBytes
 from models.decoding.top_k import top_tokens_of_rows
+from models.language_model import STATE, TopTokens, finite_logprob
 from models.vocabulary import EOS
+from service.engine.batching import concatenate_states, materialize
 from service.engine.decode import Decode, DecodeState, Generated
 from service.engine.job import Work
+from service.engine.loaded_model import LoadedModel
 from service.use_cases.choices import (
     Continuation,
     ContinuationBuilder,
@@ -25,6 +34,7 @@ from service.use_cases.choices import (
     Prompt,
     prefill_prompts,
 )
+from service.use_cases.constants import MAX_SEARCH_STEPS
 
 
 def sample_prompts(task: DecodeTask, prompts: Sequence[Prompt]) -> Work[Any, list[Continuation]]:
@@ -50,8 +60,13 @@ def _sample_rows(task: DecodeTask, rows: Sequence[tuple[Prompt, int]]) -> Work[A
     done = [builder.continuation for builder in builders]
     state = yield from prefill_prompts(task, [prompt for prompt, _ in rows])
     decoding: Any = DecodeState(state, _batch(task, rows))
-    # streams and stop strings require the text after every token; otherwise one block generates all tokens
-    block = 1 if task.emit or task.parameters.stop else max_tokens
+    heals = any(prompt.taken for prompt, _ in rows)
+    if heals:
+        builders, decoding = yield from _heal(task, builders, rows, decoding)
+        if not builders:
+            return done
+    # streams, stop strings and healed prompts require the text after every token; otherwise one block generates all
+    block = 1 if task.emit or task.parameters.stop or heals else max_tokens
     for begin in range(0, max_tokens, block):
         last = begin + block == max_tokens
         generated = yield from Decode(model, decoding, block, task.top, last)
@@ -83,6 +98,123 @@ def _extend(task: DecodeTask, builders: Sequence[ContinuationBuilder], generated
         pieces.append(Piece(builder.continuation.choice, text, token, ended))
     if task.emit is not None:
         yield from task.emit(pieces)
+
+
+_NEGLIGIBLE = math.log(1e-6)
+"""Share of the mass found below which a tokenisation is omitted, in natural logarithms."""
+
+
+@dataclass(slots=True, eq=False)
+class _Spelling:
+    """Tokens that spell a part of the text taken back.
+
+    Attributes:
+        state: model state after them, one row.
+        log_probs: log-probabilities of the next token by the model [V].
+        rest: bytes still to spell.
+        mass: log-probability of the tokens.
+        longer: spellings with one more token, by this token, that do not spell all of the text.
+        scores: log-probabilities of the next token given that the text is spelled [V].
+    """
+
+    state: Any
+    log_probs: FloatArray
+    rest: bytes
+    mass: float
+    longer: dict[int, "_Spelling"] = field(default_factory=dict)
+    scores: FloatArray | None = None
+
+
+def spell(loaded: LoadedModel, state: Any, taken: bytes) -> Work[Any, _Spelling]:
+    """Find the tokenisations of a text and what follows, up to the token that completes the text; a use case.
+
+    A token's score at each step is P(token | the text is spelled): the sum over all tokenisations that begin with it.
+    Tokenisations of less than a millionth of the mass found, or beyond `MAX_SEARCH_STEPS` model steps, are omitted.
+
+    Args:
+        loaded: the model.
+        state: state before the text, one row.
+        taken: the text, at least one byte.
+    """
+    tokens, model = loaded.token_trie.exact, loaded.model
+    log_probs = yield from Predict(model, state)
+    root = _Spelling(state, np.array(log_probs[0]), taken, 0.0)
+    found, level, every = -math.inf, [root], [root]
+    while level:
+        begun: list[tuple[float, _Spelling, int]] = []
+        for node in level:
+            complete = node.mass + node.log_probs[tokens.with_prefix(node.rest)]
+            found = float(np.logaddexp.reduce(complete, initial=found))
+            within = tokens.proper_prefixes_of(node.rest)
+            begun += [(node.mass + float(node.log_probs[token]), node, token) for token in within.tolist()]
+        worth = [one for one in begun if one[0] > found + _NEGLIGIBLE and one[0] > -math.inf]
+        worth = nlargest(MAX_SEARCH_STEPS - len(every), worth, key=itemgetter(0))
+        level = []
+        if worth:
+            before = concatenate_states([node.state for _, node, _ in worth])
+            read = np.array([token for _, _, token in worth])
+            after, log_probs = yield from Step(model, before, read)
+            for row, (mass, node, token) in enumerate(worth):
+                rest = node.rest[len(loaded.tokenizer.token_bytes[token]) :]
+                longer = _Spelling(after.select(np.array([row])), np.array(log_probs[row]), rest, mass)
+                node.longer[token] = longer
+                level.append(longer)
+        every += level
+    totals: dict[_Spelling, float] = {}
+    for node in reversed(every):
+        scores = np.full(loaded.vocab_size, -np.inf, dtype=np.float32)
+        reaching = tokens.with_prefix(node.rest)
+        scores[reaching] = node.log_probs[reaching]
+        for token, longer in node.longer.items():
+            scores[token] = node.log_probs[token] + totals[longer]
+        total = totals[node] = float(np.logaddexp.reduce(scores, dtype=np.float64))
+        node.scores = scores - np.float32(total) if total > -math.inf else scores
+    return root
+
+
+def _heal(
+    task: DecodeTask,
+    builders: Sequence[ContinuationBuilder],
+    rows: Sequence[tuple[Prompt, int]],
+    decoding: DecodeState,
+) -> Work[Any, tuple[list[ContinuationBuilder], DecodeState]]:
+    """Choose the first tokens of R rows, which spell the text taken back; return the unfinished rows."""
+    roots: dict[int, _Spelling] = {}
+    unfinished, batches, states, last = [], [], [], []
+    for row, (builder, (prompt, _)) in enumerate(zip(builders, rows, strict=True)):
+        batch, state = decoding.batch.select(np.array([row])), decoding.state.select(np.array([row]))
+        token, node = -1, None
+        if prompt.taken:
+            if prompt.number not in roots:
+                roots[prompt.number] = yield from spell(task.loaded, state, prompt.taken)
+            node = roots[prompt.number]
+        while node is not None and token != EOS and not builder.full:
+            draws = uniform_numbers(batch.seeds, batch.lengths)
+            token = int(choose_tokens(np.asarray(node.scores)[None], batch.rows(), draws).tokens[0])
+            own, state = node.log_probs[token], node.state
+            batch = batch.append(np.array([token]), np.array([own]))
+            tops = []
+            if task.top:
+                top = top_tokens_of_rows(node.log_probs[None], task.top)
+                tops = [[TopTokens(top.ids[0], top.log_probs[0])]]
+            yield from _extend(task, [builder], Generated([[token]], [[finite_logprob(own)]], tops, None))
+            node = node.longer.get(token)
+        if token != EOS and not builder.full:
+            unfinished.append(builder)
+            batches.append(batch)
+            states.append(state)
+            last.append(token)
+    if not unfinished:
+        return [], decoding
+    read = np.array(last)[:, None]
+    result = yield from Read(
+        task.loaded.model,
+        concatenate_states(states),
+        np.maximum(read, EOS),
+        (read[:, 0] >= 0).astype(np.int64),
+        STATE,
+    )
+    return unfinished, DecodeState(materialize(result.state), batches[0].concatenate(batches[1:]))
 
 
 def _batch(task: DecodeTask, rows: Sequence[tuple[Prompt, int]]) -> SequenceBatch:

@@ -14,7 +14,8 @@ from pydantic import ConfigDict, Discriminator, Field, Tag
 from models.decoding.parameters import BEAM, SAMPLE, STRATEGIES, DecodingParameters
 from models.decoding.rules import BannedSequences
 from models.decoding.stopping import spellings
-from models.errors import InvalidInputError
+from models.decoding.top_k import TokenChoice
+from models.errors import InvalidInputError, UnsupportedParameterError
 from models.language_model import TopTokens
 from models.reranking.candidates import map_in_steps
 from service.engine.job import Work
@@ -49,8 +50,9 @@ from service.use_cases.choices import (
     GenerateResult,
     Piece,
     Prompt,
+    encode_prompt,
 )
-from service.use_cases.inputs import Limits, check_reads_forward, encode_within
+from service.use_cases.inputs import Limits, check_reads_forward
 from service.use_cases.next_token import token_candidates
 
 MAX_ALTERNATIVES = 20
@@ -137,6 +139,9 @@ class GenerateRequest(TimedRequest):
     """One or several stop strings; the text ends before the first that occurs."""
     logprobs: FlagOrCount = False
     """True to report the log-probability of each token by the model alone; a number k adds the k most probable."""
+    token_healing: bool = False
+    """True to complete the prompt's last word: its tokens are replaced by the first tokens of the continuation, which
+    begin with the same text. Not with `beam`."""
     stream: bool = False
     """True to send tokens as server-sent events."""
 
@@ -205,7 +210,7 @@ def continue_prompts(
     parameters: DecodingParameters,
     *,
     limits: Limits,
-    top: int | None = None,
+    top: TokenChoice = 0,
     emit: Emit | None = None,
 ) -> Work[Any, list[Continuation]]:
     """Continue each prompt `n` times; a use case.
@@ -215,7 +220,7 @@ def continue_prompts(
         prompts: prompts to continue.
         parameters: decoding parameters.
         limits: limits of one request.
-        top: number of most probable tokens to report at each position; none if 0 or None.
+        top: tokens to report at each position.
         emit: builds the events of the pieces of each step; None for no events. Beam search yields all events of a
             choice at the end, when its text is final.
 
@@ -234,12 +239,12 @@ def continue_prompts(
                 f"logit_bias has token id {token_id}, but this model's token ids are 0 to {loaded.vocab_size - 1}",
                 parameter=f"logit_bias.{token_id}",
             )
-    choices = len(prompts) * parameters.n
+    choices, alternatives = len(prompts) * parameters.n, top if isinstance(top, int) else len(top)
     limits.check_entries(
-        choices * parameters.max_tokens * max(1, top or 0),
+        choices * parameters.max_tokens * max(1, alternatives),
         parameter="max_tokens",
         description=f"max_tokens is {parameters.max_tokens} for {choices} choices"
-        + (f" with {top} alternatives per token" if top else ""),
+        + (f" with {alternatives} alternatives per token" if alternatives else ""),
         instead="split it into several requests",
     )
     banned = None
@@ -252,7 +257,8 @@ def continue_prompts(
         banned = BannedSequences(ids for sequences in found for ids in sequences)
     if parameters.seed is None:
         parameters = replace(parameters, seed=secrets.randbits(63))
-    task = DecodeTask(loaded, parameters, banned, min(top or 0, loaded.vocab_size), emit)
+    top = min(top, loaded.vocab_size) if isinstance(top, int) else top
+    task = DecodeTask(loaded, parameters, banned, top, emit)
     # imported late, because compiled code would delay the start of the service; model warm-up loads it
     from service.use_cases.decode import beam_search, sample_prompts
 
@@ -289,10 +295,16 @@ def generate(
 
     Raises:
         InvalidInputError: the prompt has an invalid id or too many tokens, or a parameter is invalid for this model.
-        UnsupportedParameterError: the model reads from right to left.
+        UnsupportedParameterError: the model reads from right to left, or the prompt cannot be healed.
     """
-    ids = encode_within(loaded, request.prompt, limits, parameter="prompt")
-    continues = len(ids) > 0 and not (isinstance(request.prompt, str) and request.prompt[-1].isspace())
+    if request.token_healing and parameters.strategy == BEAM:
+        raise UnsupportedParameterError(
+            "token_healing is true and strategy is 'beam'; use 'greedy' or 'sample'",
+            parameter="token_healing",
+        )
+    prompt = encode_prompt(
+        loaded, 0, request.prompt, limits, parameter="prompt", healing=request.token_healing
+    )
     num_ended = 0
     choices = []
 
@@ -313,10 +325,10 @@ def generate(
 
     done = yield from continue_prompts(
         loaded,
-        [Prompt(0, ids, bos=True, continues=continues)],
+        [prompt],
         parameters,
         limits=limits,
-        top=request.num_alternatives,
+        top=request.num_alternatives or 0,
         emit=emit if request.stream else None,
     )
     if not request.stream:
@@ -325,7 +337,7 @@ def generate(
             for one in done
         ]
     num_tokens = sum(len(one.token_ids) for one in done)
-    usage = Usage(len(ids), num_tokens, len(ids) + num_tokens)
+    usage = Usage(len(prompt.ids), num_tokens, len(prompt.ids) + num_tokens)
     return GenerateResult(choices, usage, [one.finish_reason for one in done])
 
 

@@ -1,4 +1,4 @@
-"""Next tokens and next words after contexts: the most probable, or complete distributions.
+"""Next tokens, texts and words after contexts: the most probable, requested ones, or complete distributions.
 
 A search over all tokenisations finds the words.
 """
@@ -6,27 +6,37 @@ A search over all tokenisations finds the words.
 import math
 from collections.abc import Generator
 from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 import numpy as np
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
-from models.arrays import FloatArray
+from models.arrays import FloatArray, TokenIds
 from models.calls import Predict, Rank
 from models.completion.prefix import split_prefix
 from models.completion.search import CompletionSearch, CompletionSettings, run_searches
 from models.decoding.top_k import top_tokens
 from models.errors import InvalidInputError, UnsupportedParameterError
-from models.language_model import LOG_ZERO, TopKPredictor, TopTokens, entropy_bits, finite_logprob, supports
+from models.language_model import TopKPredictor, TopTokens, entropy_bits, finite_logprob, supports
 from service.engine.batching import materialize, view
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.engine.prefix_cache import NextTokenEntry
-from service.schemas.replies import NextTokenResult, NextWordResult, TokenScore, WordCandidate
-from service.schemas.wire import OneOrMoreContexts, TextOrIds, TimedRequest, named_contexts
+from service.schemas.replies import (
+    NextTextResult,
+    NextTokenResult,
+    NextWordResult,
+    TextCandidate,
+    TokenScore,
+    WordCandidate,
+)
+from service.schemas.wire import OneOrMoreContexts, TextOrIds, TimedRequest, TokenId, named_contexts
 from service.use_cases.constants import MAX_SEARCH_STEPS, ROWS_PER_STEP, VALUES_PER_STEP
 from service.use_cases.inputs import Limits, check_reads_forward, encode, encode_each
 from service.use_cases.prefill import prefill, token_runs
+from service.use_cases.sequence_scoring import ScoredPair, score_pairs
+from service.use_cases.states import next_log_probs, requested_token_ids
 
 
 class NextTokenRequest(TimedRequest):
@@ -38,6 +48,8 @@ class NextTokenRequest(TimedRequest):
                 {"context": "Return the", "top_k": 3},
                 {"context": ["Return the", "Raise an"], "top_k": 2, "entropy": False},
                 {"context": "Return the", "top_k": 3, "unit": "word"},
+                {"context": "Return the", "candidates": [" value", " number of bytes"]},
+                {"context": "Return the", "token_ids": [2, 259, 311], "entropy": False},
             ]
         }
     )
@@ -52,28 +64,46 @@ class NextTokenRequest(TimedRequest):
     """True to report the entropy of each distribution; false is faster for n-gram models."""
     unit: Literal["token", "word"] = "token"
     """Unit of candidates. Word probabilities are exact; contexts must be strings, and no entropy is reported."""
+    candidates: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)] | None = None
+    """Texts to report instead of the most probable tokens, each tokenised with the context: put a space before a word.
+    Contexts must be strings, and no entropy is reported."""
+    token_ids: Annotated[list[TokenId], Field(min_length=1)] | None = None
+    """Tokens to report instead of the most probable ones."""
 
     @cached_property
     def contexts(self) -> tuple[tuple[str, TextOrIds], ...]:
         """Each context with its name in the request, for messages."""
         return named_contexts(self.context, parameter="context")
 
+    @model_validator(mode="after")
+    def _one_choice(self) -> Self:
+        requested = [self.candidates, self.token_ids].count(None) < 2
+        if (self.candidates and self.token_ids) or (
+            requested and (self.unit == "word" or "top_k" in self.model_fields_set)
+        ):
+            raise PydanticCustomError(
+                "one_of", "give one of top_k, candidates and token_ids; unit 'word' accepts only top_k"
+            )
+        return self
+
 
 RankedTokens: TypeAlias = tuple[TopTokens, float | None]
-"""The most probable tokens after a context, and the entropy of the distribution if requested."""
+"""The most probable or the requested tokens after a context, and the entropy of the distribution if requested."""
 
 
 def rank_next_tokens(
     loaded: LoadedModel, request: NextTokenRequest, limits: Limits
 ) -> Work[Any, list[RankedTokens]]:
-    """Rank the most probable next tokens after each context.
+    """Rank the most probable next tokens after each context, or look up the requested ones.
 
     Raises:
-        InvalidInputError: top_k exceeds the vocabulary, a context is invalid, or the reply would be too long.
+        InvalidInputError: top_k exceeds the vocabulary, an id is outside it, a context is invalid, or the reply would
+            be too long.
         UnsupportedParameterError: the model reads from right to left.
     """
+    ids = requested_token_ids(loaded, request.token_ids)
     largest = min(loaded.vocab_size, limits.max_top_k or loaded.vocab_size)
-    if request.top_k > largest:
+    if ids is None and request.top_k > largest:
         bound = "the model's vocabulary has" if largest == loaded.vocab_size else "this service ranks at most"
         raise InvalidInputError(f"top_k is {request.top_k}; {bound} {largest} tokens", parameter="top_k")
     _check_entries(request, limits, "accept application/octet-stream for complete distributions")
@@ -82,7 +112,7 @@ def rank_next_tokens(
     ranked: list[RankedTokens] = []
     for group in token_runs([len(context) for context in contexts]):
         state = yield from prefill(loaded, contexts[group], bos=True)
-        ranked += yield from _rank(loaded, state, request)
+        ranked += yield from _rank(loaded, state, request, ids)
     return ranked
 
 
@@ -104,30 +134,42 @@ def token_candidates(loaded: LoadedModel, top: TopTokens) -> list[TokenScore]:
 def next_distributions(
     loaded: LoadedModel, request: NextTokenRequest, limits: Limits
 ) -> Work[FloatArray, None]:
-    """Compute the complete distribution after each context; the events are blocks of rows [b, V], in order.
+    """Compute the distribution after each context; the events are blocks of rows [b, V], in order.
+
+    With `token_ids`, rows have only these entries [b, K].
 
     Raises:
-        InvalidInputError: a context is invalid.
+        InvalidInputError: an id is outside the vocabulary, or a context is invalid.
         UnsupportedParameterError: the model reads from right to left.
     """
+    ids = requested_token_ids(loaded, request.token_ids)
     check_reads_forward(loaded)
     contexts = yield from encode_each(loaded, request.contexts, limits)
     for group in token_runs([len(context) for context in contexts]):
         state = yield from prefill(loaded, contexts[group], bos=True)
         for rows in _row_blocks(state, loaded.vocab_size):
-            log_probs = yield from Predict(loaded.model, rows)
-            yield np.maximum(log_probs, np.float32(LOG_ZERO))
+            yield (yield from next_log_probs(loaded, rows, ids))
 
 
 def _check_entries(request: NextTokenRequest, limits: Limits, instead: str) -> None:
     count, top_k = len(request.contexts), request.top_k
-    description = f"top_k is {top_k} for {count} contexts"
-    limits.check_entries(count * top_k, parameter="top_k", description=description, instead=instead)
+    parameter, description = "top_k", f"top_k is {top_k} for {count} contexts"
+    if request.token_ids is not None:
+        top_k = len(request.token_ids)
+        parameter, description = "token_ids", f"token_ids has {top_k} entries for {count} contexts"
+    limits.check_entries(count * top_k, parameter=parameter, description=description, instead=instead)
 
 
-def _rank(loaded: LoadedModel, state: Any, request: NextTokenRequest) -> Work[Any, list[RankedTokens]]:
-    """Rank the most probable tokens after each row of a state."""
+def _rank(
+    loaded: LoadedModel, state: Any, request: NextTokenRequest, ids: TokenIds | None
+) -> Work[Any, list[RankedTokens]]:
+    """Rank the most probable tokens, or look up the requested ones [K], after each row of a state."""
     ranked: list[RankedTokens] = []
+    if not request.entropy and ids is not None:
+        for rows in _row_blocks(state, loaded.vocab_size):
+            log_probs = yield from next_log_probs(loaded, rows, ids)
+            ranked += [(TopTokens(ids, row), None) for row in log_probs]
+        return ranked
     if not request.entropy and supports(loaded.model, TopKPredictor):
         for rows in _row_blocks(state, request.top_k):
             ids, log_probs = yield from Rank(loaded.model, rows, request.top_k)
@@ -139,7 +181,7 @@ def _rank(loaded: LoadedModel, state: Any, request: NextTokenRequest) -> Work[An
         log_probs = yield from Predict(loaded.model, rows)
         entropies = entropy_bits(log_probs).tolist() if request.entropy else [None] * len(log_probs)
         ranked += [
-            (top_tokens(row, request.top_k), entropy)
+            (top_tokens(row, request.top_k) if ids is None else TopTokens(ids, row[ids]), entropy)
             for row, entropy in zip(log_probs, entropies, strict=True)
         ]
     return ranked
@@ -154,6 +196,37 @@ def _row_blocks(state: Any, values: int) -> Generator[Any, None, None]:
         return
     for first in range(0, len(state), rows):
         yield state.select(np.arange(first, min(first + rows, len(state))))
+
+
+def score_next_texts(
+    loaded: LoadedModel, request: NextTokenRequest, limits: Limits
+) -> Work[Any, list[NextTextResult]]:
+    """Score each text of `candidates` after each context; tokens shared by texts are read once.
+
+    Raises:
+        InvalidInputError: there are too many texts, or a text has no token or a context of ids.
+        ContextLengthError: a text with its context is too long.
+        UnsupportedParameterError: the model reads from right to left.
+    """
+    check_reads_forward(loaded)
+    texts = request.candidates or []
+    pairs = [
+        ScoredPair(context, text, f"candidates[{index}]")
+        for _, context in request.contexts
+        for index, text in enumerate(texts)
+    ]
+    if len(pairs) > limits.max_texts:
+        raise InvalidInputError(
+            f"candidates has {len(texts)} entries for {len(request.contexts)} contexts: {len(pairs)} texts; at most "
+            f"{limits.max_texts} are accepted in one request",
+            parameter="candidates",
+        )
+    sequences, scores = yield from score_pairs(loaded, pairs, limits, exact=True)
+    scored = [
+        TextCandidate(pair.text, sequence.text.tolist(), finite_logprob(score))
+        for pair, sequence, score in zip(pairs, sequences, scores.tolist(), strict=True)
+    ]
+    return [NextTextResult(scored[first : first + len(texts)]) for first in range(0, len(scored), len(texts))]
 
 
 def predict_next(

@@ -6,6 +6,7 @@ grow with the committed text. Sessions are immutable, so a client may send a lis
 same or another commit.
 """
 
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
@@ -16,7 +17,7 @@ from pydantic_core import to_json
 
 from models.arrays import TokenIds
 from models.errors import InvalidInputError, LanguageModelError, StatesFullError
-from models.language_model import STATE
+from models.language_model import LOG_ZERO, STATE
 from models.reranking.candidates import CandidateList
 from models.reranking.features import (
     NUM_TOKENS,
@@ -35,7 +36,9 @@ from models.reranking.mbr import (
 from models.reranking.ranking import rank_by, scaled_posteriors
 from models.vocabulary import EOS
 from service.engine.job import Work
+from service.engine.loaded_model import LoadedModel
 from service.engine.state_store import StoredState
+from service.schemas.replies import DocumentsReply, RankedDocument, RankedText, Usage
 from service.use_cases.candidate_features import (
     NO_START_STATES,
     CandidateScores,
@@ -43,10 +46,12 @@ from service.use_cases.candidate_features import (
     TokenScores,
     score_candidates,
 )
+from service.use_cases.candidate_texts import split_at_space
 from service.use_cases.constants import CANDIDATES_PER_STEP
-from service.use_cases.inputs import Limits, check_reads_forward
-from service.use_cases.rerank_request import RerankItem, RerankJob, Turn
+from service.use_cases.inputs import Limits, check_reads_forward, no_context_error
+from service.use_cases.rerank_request import DocumentsRequest, RerankItem, RerankJob, Turn
 from service.use_cases.score import Detail, token_scores, word_scores
+from service.use_cases.sequence_scoring import ScoredPair, score_pairs
 from service.use_cases.states import OwnedStateStore, continue_states, ids_after, stored_states
 
 _HANDLE_SEPARATOR = ","
@@ -373,6 +378,41 @@ def rerank_batch(
             outcomes += yield from rerank_batch(job, [item], limits, states=states)
     reranked = iter(outcomes)
     return [next(reranked) if isinstance(line, RerankItem) else line for line in lines]
+
+
+def rank_documents(
+    loaded: LoadedModel, request: DocumentsRequest, limits: Limits
+) -> Work[Any, DocumentsReply]:
+    """Rank documents by the probability of the query after each, without `</s>`; a use case.
+
+    Raises:
+        InvalidInputError: there are too many documents, or the query has no token.
+        ContextLengthError: a document with the query is too long.
+        UnsupportedParameterError: the model reads from right to left.
+    """
+    texts = request.texts
+    limits.check_count(len(texts), parameter="documents")
+    if loaded.reads_backward:
+        raise no_context_error(loaded, parameter="query")
+    pairs = [
+        ScoredPair(*split_at_space(loaded, text, request.query), f"documents[{index}]")
+        for index, text in enumerate(texts)
+    ]
+    sequences, scores = yield from score_pairs(loaded, pairs, limits)
+    totals = np.maximum(scores, LOG_ZERO)
+    posteriors = scaled_posteriors(totals).tolist()
+    results = [
+        RankedDocument(
+            index,
+            posteriors[index],
+            float(totals[index]),
+            RankedText(texts[index]) if request.return_documents else None,
+        )
+        for index in rank_by(totals)[: request.top_n].tolist()
+    ]
+    num_tokens = sum(len(context) + len(text) for context, text in sequences)
+    usage = Usage(num_tokens, 0, num_tokens)
+    return DocumentsReply(f"rerank-{uuid.uuid4().hex}", "list", loaded.address, results, usage)
 
 
 _BATCH_CANDIDATES = 128

@@ -6,9 +6,10 @@ line.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Annotated, Any, NamedTuple, Self
 
-from pydantic import ConfigDict, Field, JsonValue, model_validator, with_config
+from pydantic import ConfigDict, Discriminator, Field, JsonValue, Tag, model_validator, with_config
 from pydantic_core import PydanticCustomError
 
 from models.errors import InvalidInputError
@@ -31,6 +32,7 @@ from service.schemas.wire import (
     parse_lines,
     parse_query,
     schema_only,
+    text_or_object_tag,
 )
 from service.use_cases.candidate_features import (
     MAX_MODELS,
@@ -307,6 +309,56 @@ class RerankRequest(RerankSettings):
         """
         limits.check_count(sum(len(given.candidates) for given in self.lists), parameter="lists[].candidates")
         return [given.item() for given in self.lists]
+
+
+class DocumentIn(WireModel):
+    """A document; other fields are ignored."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    text: str
+    """Text of the document."""
+
+
+class DocumentsRequest(TimedRequest):
+    """Order documents by the probability of a query after each, with the body of Jina's and Cohere's re-ranking."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "query": "return a new list",
+                    "documents": ["Sort the list in place.", "Copy the elements into a new list."],
+                    "top_n": 1,
+                }
+            ]
+        }
+    )
+
+    query: Annotated[str, Field(min_length=1)]
+    """Text to score after each document; a space separates them."""
+    documents: list[
+        Annotated[
+            Annotated[str, Tag("<text>")] | Annotated[DocumentIn, Tag("<object>")],
+            Discriminator(
+                text_or_object_tag,
+                custom_error_type="document",
+                custom_error_message="input should be a string, or an object with text",
+            ),
+        ]
+    ] = Field(min_length=1)
+    """Documents: strings, or objects with `text`."""
+    model: str | None = None
+    """Model: `name`, `name@7` or `name@champion`; the service's default if omitted."""
+    top_n: Annotated[int, Field(ge=1)] | None = None
+    """Number of documents to report, best first; all if omitted."""
+    return_documents: bool = True
+    """False to omit the texts of the documents from the reply."""
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """Text of each document."""
+        return [given if isinstance(given, str) else given.text for given in self.documents]
 
 
 def rerank_items(

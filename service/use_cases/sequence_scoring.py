@@ -18,6 +18,7 @@ import numpy.typing as npt
 from models.arrays import FloatArray, TokenIds
 from models.calls import Predict, Read, ScoreChoices, ScoreRagged
 from models.decoding.top_k import top_tokens_of_rows
+from models.errors import InvalidInputError
 from models.language_model import (
     SCORES,
     STATE,
@@ -29,22 +30,25 @@ from models.language_model import (
     pad_sequences,
     supports,
 )
+from models.reranking.candidates import map_in_steps
 from models.vocabulary import EOS
 from service.engine.batching import concatenate_states
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.engine.state_store import StoredState
+from service.schemas.wire import TextOrIds
 from service.use_cases.candidate_texts import RaggedTexts
 from service.use_cases.choices import Prompt, distinct_prompts
 from service.use_cases.constants import (
     BLOCK_ENTRIES,
     LEVEL_COST,
     MAX_LOOKUP_TOKENS,
+    MAX_STATE_ENTRIES,
     MAX_TREE_ROWS,
     MAX_TREE_TOKENS,
     PREFIX_COST,
 )
-from service.use_cases.inputs import EncodedText
+from service.use_cases.inputs import EncodedText, Limits, encode_after, share_context
 from service.use_cases.prefill import chunks_by_length, prefill, token_runs
 
 Indices = npt.NDArray[np.int64]
@@ -80,6 +84,57 @@ def _score_one(loaded: LoadedModel, sequence: EncodedText, *, bos: bool) -> Work
         return (yield from ScoreRagged(loaded.model, states, text, np.array([0, len(text)])))
     result = yield from Read(loaded.model, states, text[None], np.array([len(text)]), SCORES)
     return cast("FloatArray", result.log_probs[0])
+
+
+class ScoredPair(NamedTuple):
+    """A text to score after a context.
+
+    Attributes:
+        context: text, or token ids.
+        text: the text.
+        parameter: name of the pair in the request, for messages.
+    """
+
+    context: TextOrIds
+    text: str
+    parameter: str
+
+
+def score_pairs(
+    loaded: LoadedModel, pairs: Sequence[ScoredPair], limits: Limits, *, exact: bool = False
+) -> Work[Any, tuple[list[EncodedText], npt.NDArray[np.float64]]]:
+    """Score each text after its context, tokenised as one text; equal contexts and prefixes are read once.
+
+    Args:
+        loaded: the model.
+        pairs: texts with their contexts, at least one.
+        limits: limits of one text with its context.
+        exact: see `score_ragged_texts`.
+
+    Returns:
+        The ids of each pair, and the natural-log probability of each text [N].
+
+    Raises:
+        InvalidInputError: a text has no token, or a context of ids.
+        ContextLengthError: a text with its context is too long.
+    """
+    seen: dict[bytes, TokenIds] = {}
+
+    def encode_pair(pair: ScoredPair) -> EncodedText:
+        context, text, parameter = pair
+        limits.check_characters(context, text, parameter=parameter)
+        encoded = encode_after(loaded, context, text, parameter=parameter)
+        limits.check_length(len(encoded.context) + len(encoded.text), parameter=parameter)
+        if not len(encoded.text):
+            raise InvalidInputError(
+                f"{text!r} has no token, so it cannot be scored after a context", parameter=parameter
+            )
+        return share_context(encoded, seen)
+
+    sequences = yield from map_in_steps(pairs, encode_pair, size=lambda pair: len(pair[0]) + len(pair[1]))
+    texts = RaggedTexts.of(sequences)
+    log_probs = yield from score_ragged_texts(loaded, texts, bos=True, exact=exact)
+    return sequences, np.add.reduceat(log_probs, texts.offsets[:-1], dtype=np.float64)
 
 
 class TreeLevel(NamedTuple):
@@ -150,7 +205,12 @@ def _is_cheaper(num_prefixes: int, num_levels: int, lengths: TokenIds) -> bool:
 
 
 def score_tree(
-    model: LanguageModel[Any], state: Any, levels: list[TreeLevel], shape: tuple[int, ...]
+    model: LanguageModel[Any],
+    state: Any,
+    levels: list[TreeLevel],
+    shape: tuple[int, ...],
+    *,
+    exact: bool = False,
 ) -> Work[Any, FloatArray]:
     """Score texts [N, T] by levels, in natural logarithms; 0 past a text's length; a use case.
 
@@ -159,18 +219,20 @@ def score_tree(
         state: state after each context [K].
         levels: levels of the texts.
         shape: N and T.
+        exact: see `score_ragged_texts`.
     """
+    size = max(1, MAX_STATE_ENTRIES // len(model.vocabulary)) if exact else MAX_TREE_ROWS
     scores = np.zeros(shape, dtype=np.float32)
     pending: list[_PendingChoices] = []
     for depth, level in enumerate(levels):
         pending.append(_PendingChoices(depth, state, level.rows, level.tokens, level.choices))
-        while sum(len(choices.state) for choices in pending) >= MAX_TREE_ROWS:
-            pending = yield from _score_pending(model, pending, scores)
+        while sum(len(choices.state) for choices in pending) >= size:
+            pending = yield from _score_pending(model, pending, scores, size, exact=exact)
         if level.continued.size:
             parents, read = level.rows[level.continued], level.tokens[level.continued]
             state = yield from _advance_rows(model, state, parents, read)
     while pending:
-        pending = yield from _score_pending(model, pending, scores)
+        pending = yield from _score_pending(model, pending, scores, size, exact=exact)
     return scores
 
 
@@ -224,11 +286,16 @@ def _advance_rows(model: LanguageModel[Any], state: Any, rows: Indices, tokens: 
 
 
 def _score_pending(
-    model: LanguageModel[Any], pending: list[_PendingChoices], scores: FloatArray
+    model: LanguageModel[Any],
+    pending: list[_PendingChoices],
+    scores: FloatArray,
+    capacity: int,
+    *,
+    exact: bool,
 ) -> Work[Any, list[_PendingChoices]]:
-    """Score the next batch of pending prefixes; return the rest."""
+    """Score the next batch of pending prefixes, at most `capacity`; return the rest."""
     batch: list[_PendingChoices] = []
-    capacity, remaining = MAX_TREE_ROWS, list(pending)
+    remaining = list(pending)
     while remaining and capacity:
         part, remainder = remaining.pop(0).split(capacity)
         batch.append(part)
@@ -238,7 +305,11 @@ def _score_pending(
     firsts = np.cumsum([0, *(len(part.state) for part in batch)])  # first row of each part
     state = batch[0].state if len(batch) == 1 else concatenate_states([part.state for part in batch])
     rows = np.concatenate([part.rows + first for part, first in zip(batch, firsts, strict=False)])
-    log_probs = yield from ScoreChoices(model, state, rows, np.concatenate([part.tokens for part in batch]))
+    tokens = np.concatenate([part.tokens for part in batch])
+    if exact:
+        log_probs = (yield from Predict(model, state))[rows, tokens]
+    else:
+        log_probs = yield from ScoreChoices(model, state, rows, tokens)
     begin = 0
     for part in batch:
         texts = np.flatnonzero(part.choices >= 0)
@@ -255,6 +326,7 @@ def score_ragged_texts(
     bos: bool,
     starts: Sequence[StoredState] = (),
     normalised: bool = True,
+    exact: bool = False,
 ) -> Work[Any, FloatArray]:
     """Score each text given its context or start state; a use case.
 
@@ -268,6 +340,7 @@ def score_ragged_texts(
         bos: true if `<s>` precedes the contexts.
         starts: the model's stored states, for texts without a context.
         normalised: False for logits instead of log-probabilities.
+        exact: True for the values in the distributions, from which scores of float32 networks differ by rounding.
 
     Returns:
         Natural-log probabilities of all ids [T].
@@ -291,7 +364,13 @@ def score_ragged_texts(
                     continue
                 shared, contexts = _distinct(numbers[chunk])
                 scored = yield from _score_padded(
-                    loaded.model, states.select(shared), contexts, tokens, widths, normalised=normalised
+                    loaded.model,
+                    states.select(shared),
+                    contexts,
+                    tokens,
+                    widths,
+                    normalised=normalised,
+                    exact=exact,
                 )
                 within = positions >= 0
                 out[positions[within]] = scored[within]
@@ -365,12 +444,14 @@ def _score_padded(
     lengths: TokenIds,
     *,
     normalised: bool,
+    exact: bool,
 ) -> Work[Any, FloatArray]:
-    """Score texts [N, T] after contexts [N] of K, shared prefixes only once if that saves work."""
-    if normalised and len(lengths) > 1 and not is_lookup(model) and may_be_cheaper(contexts, tokens, lengths):
+    """Score texts [N, T] after contexts [N] of K, shared prefixes only once if that saves work or if `exact`."""
+    may_save = normalised and len(lengths) > 1 and not is_lookup(model)
+    if exact or (may_save and may_be_cheaper(contexts, tokens, lengths)):
         levels = yield from build_tree(contexts, tokens, lengths)
-        if tree_is_cheaper(levels, len(state), lengths):
-            return (yield from score_tree(model, state, levels, tokens.shape))
+        if exact or tree_is_cheaper(levels, len(state), lengths):
+            return (yield from score_tree(model, state, levels, tokens.shape, exact=exact))
     scores = np.zeros(tokens.shape, dtype=np.float32)
     for chunk in chunks_by_length(lengths):
         width = int(lengths[chunk].max())

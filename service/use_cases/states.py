@@ -103,7 +103,7 @@ def next_log_prob_blocks(
         Events: natural-log probabilities of a block of rows [n, K], in order, at least `LOG_ZERO`.
     """
     for block in _row_blocks(loaded, states, ids):
-        yield (yield from _next_log_probs(loaded, block, ids))
+        yield (yield from next_log_probs(loaded, block, ids))
 
 
 def next_log_prob_matrix(
@@ -112,12 +112,19 @@ def next_log_prob_matrix(
     """Collect the blocks of `next_log_prob_blocks` in one array [N, K]."""
     blocks = [np.zeros((0, loaded.vocab_size if ids is None else len(ids)), dtype=np.float32)]
     for block in _row_blocks(loaded, states, ids):
-        log_probs = yield from _next_log_probs(loaded, block, ids)
+        log_probs = yield from next_log_probs(loaded, block, ids)
         blocks.append(log_probs)
     return np.concatenate(blocks)
 
 
-def _next_log_probs(loaded: LoadedModel, state: Any, ids: TokenIds | None) -> Work[Any, FloatArray]:
+def next_log_probs(loaded: LoadedModel, state: Any, ids: TokenIds | None) -> Work[Any, FloatArray]:
+    """Compute next-token log-probabilities [N, K] after a state of N rows, at least `LOG_ZERO`; a use case.
+
+    Args:
+        loaded: the model version of the state.
+        state: N rows.
+        ids: the requested tokens [K]; None for all.
+    """
     if ids is not None and _is_sparse(loaded, ids):
         count = len(state)
         repeated = state.select(np.repeat(np.arange(count), len(ids)))

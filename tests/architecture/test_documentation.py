@@ -37,7 +37,11 @@ PAGES = {
 
 TIMELY, IDS = "a newer request cancels an older one", "people write text"
 LEFT_OUT = {
-    "/v1/next-token": {"timeout_ms": TIMELY},
+    "/v1/next-token": {
+        "candidates": "programs choose among texts",
+        "token_ids": IDS,
+        "timeout_ms": TIMELY,
+    },
     "/v1/score": {
         "token_ids": IDS,
         "context": "lines are scored whole",

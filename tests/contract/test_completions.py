@@ -6,6 +6,7 @@ import re
 import urllib.request
 
 import httpx
+import numpy as np
 import pytest
 
 from service.routes import completions as route
@@ -149,6 +150,39 @@ def test_so_many_alternatives_and_the_token_itself(http, logprobs):
         assert all(value >= -9999.0 for value in top.values())
 
 
+@pytest.mark.parametrize("logprobs", [0, 5])
+def test_requested_tokens_replace_the_most_probable_ones(http, server, logprobs):
+    model = server.app.state.services.host.resolve("mixture").model
+    ids, names = [7, 2, 1, 7], [f"token_id:{i}" for i in (7, 2, 1)]
+    body = {
+        "prompt": [1, 3, 4],
+        "max_tokens": 3,
+        "temperature": 0,
+        "ignore_eos": True,
+        "echo": True,
+        "logprobs": logprobs,
+        "return_tokens_as_token_ids": True,
+    }
+    (choice,) = ask(http, model="mixture", **body, logprob_token_ids=ids)["choices"]
+    (ranked,) = ask(http, model="mixture", **body)["choices"]
+    told, usual = choice["logprobs"], ranked["logprobs"]
+    assert {**told, "top_logprobs": None} == {**usual, "top_logprobs": None}
+    assert told["top_logprobs"][:3] == usual["top_logprobs"][:3]  # those of the prompt
+    tokens = [int(name.removeprefix("token_id:")) for name in told["tokens"]]
+    for position in (3, 4, 5):
+        row = np.maximum(model.table[tokens[position - 1]], np.float32(-9999))
+        own = told["tokens"][position]
+        assert list(told["top_logprobs"][position]) == [*names, *([own] if own not in names else [])]
+        assert told["top_logprobs"][position] == {
+            name: float(row[int(name.removeprefix("token_id:"))]) for name in told["top_logprobs"][position]
+        }
+
+
+def test_an_empty_list_of_requested_tokens_is_none(http):
+    body = {"prompt": "the", "max_tokens": 2, "seed": 1, "logprobs": 2}
+    assert ask(http, **body, logprob_token_ids=[])["choices"] == ask(http, **body)["choices"]
+
+
 def test_a_probability_of_zero_is_a_number(http):
     choice = ask(http, model="slow", prompt=[4, 1, 5], logprobs=20, echo=True, max_tokens=1)["choices"][0]
     assert choice["logprobs"]["token_logprobs"][1] == -9999.0  # `<s>` is never predicted
@@ -241,6 +275,7 @@ CASES = [
     {"model": "chars", "prompt": [[4, 5], [6]], "max_tokens": 12, "n": 3, "temperature": 1.7, "top_k": 9},
     {"model": "mixture", "prompt": [1, 4], "max_tokens": 0, "echo": True, "logprobs": 1, "n": 2},
     {"model": "mixture", "prompt": "the", "logit_bias": {"2": 100}, "logprobs": 1},
+    {"model": "mixture", "prompt": "the", "logprobs": 1, "logprob_token_ids": [5, 2], "n": 2},
 ]
 
 
@@ -291,6 +326,13 @@ WRONG = [
     ({"prompt": ["the"] * 50, "n": 3}, "n"),
     ({"prompt": [3] * 1001}, "prompt"),
     ({"prompt": "the", "max_tokens": -1}, "max_tokens"),
+    ({"prompt": "the", "logprob_token_ids": [3]}, "logprob_token_ids"),
+    ({"prompt": "the", "logprobs": 1, "logprob_token_ids": [3] * 129}, "logprob_token_ids"),
+    ({"prompt": "the", "logprobs": 1, "logprob_token_ids": [3, 13]}, "logprob_token_ids[1]"),
+    (
+        {"prompt": "the", "logprobs": 1, "logprob_token_ids": [3], "echo": True, "max_tokens": 0},
+        "logprob_token_ids",
+    ),
     ({"prompt": "the", "max_tokens": 0}, "max_tokens"),
     ({"prompt": "the", "max_tokens": 1001}, "max_tokens"),
     ({"prompt": "the", "logprobs": 21}, "logprobs"),

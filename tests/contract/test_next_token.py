@@ -121,6 +121,59 @@ def test_token_ids_have_no_word_to_come(http):
     assert "requires a string" in error["message"]
 
 
+def test_requested_tokens_come_in_the_requests_order(http):
+    reply = ask(http, context=["the", "the cat"], token_ids=[5, 2, 5])
+    for result, row in zip(reply["results"], MODEL.table[[THE, CAT]], strict=True):
+        assert result["candidates"] == [
+            {"id": i, "text": MODEL.vocabulary[i], "logprob": float(row[i])} for i in (5, 2, 5)
+        ]
+        assert result["entropy_bits"] == pytest.approx(entropy_bits(row[None])[0])
+    quick = ask(http, context=["the", "the cat"], token_ids=[5, 2, 5], entropy=False)["results"]
+    assert [one["candidates"] for one in quick] == [one["candidates"] for one in reply["results"]]
+    assert {one["entropy_bits"] for one in quick} == {None}
+
+
+def test_the_logprob_of_a_text_is_the_sum_of_its_chain(http):
+    reply = ask(http, context=["the", "a dog"], candidates=[" cat", " cat sat"])
+    for before, result in zip([THE, MODEL.vocabulary.id_of("dog")], reply["results"], strict=True):
+        one, two = result["candidates"]
+        sat = MODEL.vocabulary.id_of("sat")
+        first, second = float(MODEL.table[before, CAT]), float(MODEL.table[CAT, sat])
+        assert one == {"text": " cat", "token_ids": [CAT], "logprob": first}
+        assert two == {"text": " cat sat", "token_ids": [CAT, sat], "logprob": first + second}
+    scores = http.post(
+        "/v1/score", json={"texts": [" cat", " cat sat"], "context": "the", "eos": False}
+    ).json()
+    told = [one["logprob"] for one in reply["results"][0]["candidates"]]
+    assert [one["logprob"] for one in scores["results"]] == pytest.approx(told, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("body", "parameter", "says"),
+    [
+        ({"token_ids": []}, "token_ids", "at least 1 item"),
+        ({"token_ids": [3, 13]}, "token_ids[1]", "is 13, but this model's token ids are 0 to 12"),
+        ({"token_ids": [3] * 14}, "token_ids", "has 14 entries; the model's vocabulary has 13"),
+        ({"candidates": []}, "candidates", "at least 1 item"),
+        ({"candidates": ["a", ""]}, "candidates[1]", "is '': string should have at least 1 character"),
+        ({"candidates": [" "]}, "candidates[0]", "' ' has no token, so it cannot be scored after a context"),
+        ({"candidates": [" a"] * 51, "context": ["a", "b"]}, "candidates", "51 entries for 2 contexts"),
+        ({"candidates": ["a " * 1001]}, "candidates[0]", "has 1001 tokens; at most 1000"),
+        ({"candidates": ["a"], "context": [3, 4]}, "context", "both must be of one kind"),
+        ({"candidates": ["a"], "token_ids": [3]}, None, "give one of top_k, candidates and token_ids"),
+        ({"candidates": ["a"], "top_k": 3}, None, "give one of top_k, candidates and token_ids"),
+        ({"token_ids": [3], "top_k": 3}, None, "give one of top_k, candidates and token_ids"),
+        ({"token_ids": [3], "unit": "word"}, None, "unit 'word' accepts only top_k"),
+    ],
+)
+def test_invalid_requests_for_tokens_name_the_field(http, body, parameter, says):
+    response = http.post("/v1/next-token", json={"context": "the", **body})
+    assert response.status_code == 400, response.text
+    error = response.json()["error"]
+    assert error["param"] == parameter
+    assert says in error["message"]
+
+
 def test_too_many_words_are_refused(http):
     error = refused(http, context="the", top_k=101)
     assert error["param"] == "top_k"

@@ -277,13 +277,16 @@ USERS = "GRAMOPHONE_MAX_USER_WORDS"
 VOCABULARY = "the model's vocabulary"
 ANY_NUMBER = "any finite number"
 UNBOUNDED = {
-    **dict.fromkeys(["text", "texts", "context", "continuation", "prompt", "commit", "reference"], BODY),
+    **dict.fromkeys(
+        ["text", "texts", "context", "continuation", "prompt", "commit", "reference", "query"], BODY
+    ),
     **dict.fromkeys(["references", "token_ids", "tokens"], BODY),
-    **dict.fromkeys(["candidates", "lists", "continuations", "states", "free"], COUNT),
+    **dict.fromkeys(["candidates", "lists", "continuations", "states", "free", "documents"], COUNT),
     **dict.fromkeys(["model", "against", "address"], ADDRESS),
     **dict.fromkeys(["id", "metric", "signature", "created", "name", "user"], FREE),
     **dict.fromkeys(["words", "pairs"], USERS),
     "next_token_ids": "of a reply, 131,072 in all",
+    "logprob_token_ids": "of tokens, the vocabulary",
     "features": "from -10^12 to 10^12 where they have a weight",
     "weights": "a weight for each feature, which must be known",
     **dict.fromkeys(["weight", "logprob"], ANY_NUMBER),
@@ -292,7 +295,7 @@ UNBOUNDED = {
     "max_tokens": "GRAMOPHONE_MAX_NEW_TOKENS",
     "min_tokens": "max_tokens",
     "top_k": "GRAMOPHONE_MAX_TOP_K, or the vocabulary",
-    "top": "more than there are is all",
+    **dict.fromkeys(["top", "top_n"], "more than there are is all"),
     "models": "of a profile that is stored; checked where it is used",
     "posterior_scale": "of a profile that is stored; checked where it is used",
 }
@@ -391,7 +394,11 @@ def asked(document):
         if example.media_type == JSON and isinstance(example.body, dict):
             content = document["paths"][example.path][example.method]["requestBody"]["content"]
             for more in ({}, MORE_BODIES.get(example.path, {})):
-                yield example._replace(body=example.body | more), content[JSON]["schema"]
+                body, schema = example.body | more, content[JSON]["schema"]
+                for alternative in schema.get("anyOf", (schema,)):
+                    name = alternative["$ref"].rpartition("/")[2]
+                    if body.keys() <= document["components"]["schemas"][name]["properties"].keys():
+                        yield example._replace(body=body), alternative
 
 
 def beyond(document):

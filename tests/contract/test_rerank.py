@@ -178,3 +178,77 @@ def test_endpoints_that_report_probabilities_do_not_offer_it(score_mode_http, pa
     response = score_mode_http.post(path, json={"model": "pulled", "score_mode": "unnormalised", **body})
     assert response.status_code == 400
     assert "score_mode" in response.text
+
+
+QUERY, DOCUMENTS = "the cat", ["a dog ran", "the cat sat", {"text": "on the mat"}, ""]
+
+
+def rank(http, **body):
+    response = http.post("/v1/rerank", json={"query": QUERY, "documents": DOCUMENTS, **body})
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+@pytest.mark.parametrize("model", ["mixture", "chars"])
+def test_documents_are_ranked_by_the_probability_of_the_query_after_each(http, model):
+    reply = rank(http, model=model)
+    texts_given = [given if isinstance(given, str) else given["text"] for given in DOCUMENTS]
+    expected = []
+    for text in texts_given:
+        before, after = (text + " ", QUERY) if text else ("", QUERY)
+        body = {"texts": [after], "context": before, "eos": False, "model": model}
+        expected.append(http.post("/v1/score", json=body).json()["results"][0]["logprob"])
+    mass = sum(map(math.exp, expected))
+    assert [one["index"] for one in reply["results"]] == sorted(range(4), key=lambda i: -expected[i])
+    for one in reply["results"]:
+        assert one["logprob"] == pytest.approx(expected[one["index"]], abs=1e-6)
+        assert one["relevance_score"] == pytest.approx(math.exp(expected[one["index"]]) / mass, abs=1e-6)
+        assert one["document"] == {"text": texts_given[one["index"]]}
+    assert (reply["object"], reply["model"]) == ("list", f"{model}@1")
+    assert reply["usage"]["total_tokens"] == reply["usage"]["prompt_tokens"] > 0
+
+
+def test_documents_score_as_the_query_as_a_continuation(http):
+    documents = ["a dog ran", "the cat sat", "on the mat"]
+    listed = {"candidates": [{"text": text} for text in documents], "continuation": QUERY}
+    (ranked,) = ask(http, [listed], eos=False)
+    told = rank(http, documents=documents)["results"]
+    assert [one["index"] for one in told] == [one["index"] for one in ranked["ranking"]]
+    assert [one["logprob"] for one in told] == pytest.approx([one["total"] for one in ranked["ranking"]])
+    assert [one["relevance_score"] for one in told] == pytest.approx(
+        [one["posterior"] for one in ranked["ranking"]]
+    )
+
+
+def test_the_best_documents_keep_the_scores_of_all(http):
+    whole_reply, best = rank(http), rank(http, top_n=2, return_documents=False)
+    assert best["results"] == [{**one, "document": None} for one in whole_reply["results"][:2]]
+    assert rank(http, top_n=9)["results"] == whole_reply["results"]
+
+
+def test_names_of_fields_in_texts_change_no_body(http):
+    assert len(rank(http, query='"lists": [', documents=['"documents": 1'])["results"]) == 1
+    named = {"text": "the cat", "features": {"documents": 1.0}}
+    assert ask(http, [{"candidates": [named]}], weights={"documents": 1.0})[0]["ranking"][0]["total"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("body", "parameter", "says"),
+    [
+        ({"query": ""}, "query", "at least 1 character"),
+        ({"query": " "}, "documents[0]", "has no token"),
+        ({"documents": []}, "documents", "at least 1 item"),
+        ({"documents": ["a", 3]}, "documents[1]", "is 3: input should be a string, or an object with text"),
+        ({"documents": [{"title": "a"}]}, "documents[0].text", "is required"),
+        ({"documents": ["a"] * 101}, "documents", "has 101 entries; at most 100"),
+        ({"documents": ["a", "the " * 1001]}, "documents[1]", "at most 1000 are accepted"),
+        ({"top_n": 0}, "top_n", "greater than or equal to 1"),
+        ({"rank_fields": ["text"]}, "rank_fields", "unknown parameter"),
+    ],
+)
+def test_invalid_documents_are_named(http, body, parameter, says):
+    response = http.post("/v1/rerank", json={"query": QUERY, "documents": DOCUMENTS, **body})
+    assert response.status_code == 400, response.text
+    error = response.json()["error"]
+    assert error["param"] == parameter
+    assert says in error["message"]

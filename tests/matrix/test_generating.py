@@ -45,6 +45,27 @@ def test_streamed_is_what_comes_at_once(model):
 
 
 @row("POST /v1/generate")
+def test_healed_prompts_are_continued_by_tokens_that_spell_their_ends(model):
+    asked = {
+        "prompt": "The cat sl",
+        "token_healing": True,
+        "max_tokens": 6,
+        "logprobs": True,
+        "min_tokens": 6,
+    }
+    choice = model.ask(GENERATE, **asked, seed=5)["choices"][0]
+    assert streamed(model.events(GENERATE, **asked, seed=5)) == (choice["text"], choice["token_ids"])
+    spelled = b"".join(model.tokenizer.token_bytes[token] for token in choice["token_ids"])
+    end = spelled.decode(errors="replace").removesuffix(choice["text"])
+    assert end in {" sl", "l"}  # all of the word, or a character
+    kept = model.tokenizer.encode(asked["prompt"].removesuffix(end))
+    (row,) = model.rows([kept])
+    assert choice["logprobs"][0] == pytest.approx(
+        float(row[choice["token_ids"][0]]), abs=model.cell.tolerance
+    )
+
+
+@row("POST /v1/generate")
 def test_one_beam_is_greedy(model):
     beam = model.ask(GENERATE, **{**GREEDY, "strategy": "beam", "num_beams": 1})["choices"][0]
     assert {**beam, "score": None, "logprobs": None} == {**greedy(model), "score": None, "logprobs": None}
@@ -140,6 +161,45 @@ def test_raw_rows_are_those_in_json_alone_and_together(model):
             other, abs=model.cell.tolerance
         )
     assert alone == pytest.approx(together, abs=0 if model.cell.is_exact else model.cell.tolerance)
+
+
+@row("POST /v1/next-token")
+def test_requested_tokens_have_the_bits_of_the_distribution(model):
+    ids = np.random.default_rng(1).permutation(model.vocab_size)[:40].tolist()
+    rows = model.rows(CONTEXTS)[:, ids]
+    body = {"model": model.cell.model, "context": CONTEXTS, "token_ids": ids}
+    raw = model.post(NEXT, body, accept="application/octet-stream")
+    assert raw.headers["x-shape"] == f"{len(CONTEXTS)},{len(ids)}"
+    np.testing.assert_array_equal(np.frombuffer(raw.content, "<f4").reshape(rows.shape), rows)
+    for entropy in (True, False):
+        told = candidates(model, token_ids=ids, entropy=entropy)
+        assert [[one["id"] for one in some] for some in told] == [ids] * len(CONTEXTS)
+        np.testing.assert_array_equal(np.float32([[one["logprob"] for one in some] for some in told]), rows)
+
+
+@row("POST /v1/next-token", "POST /v1/score")
+def test_requested_texts_score_as_by_the_score_endpoint(model):
+    encode, contexts = model.tokenizer.encode_after, ["The", "saw the", ""]
+    pieces = (spelled.decode(errors="ignore") for spelled in model.tokenizer.token_bytes[3:])
+    known = (text for text in pieces if text.strip().isalpha())
+    piece = next(text for text in known if len(encode("The", text)[0]) - encode("The", text)[1] == 1)
+    texts = [" cat", " cat sat", " cat sat on", ".", " Zq", piece]
+    for context, result in zip(
+        contexts, model.ask(NEXT, context=contexts, candidates=texts)["results"], strict=True
+    ):
+        told = result["candidates"]
+        assert [one["text"] for one in told] == texts
+        expected = model.score(texts, context=context, eos=False, detail="token")
+        assert [one["token_ids"] for one in told] == [[t["id"] for t in one["tokens"]] for one in expected]
+        lengths = [one["num_tokens"] for one in expected]
+        tolerance = 1e-6 if model.cell.is_exact else model.cell.tolerance * max(lengths)
+        assert [one["logprob"] for one in told] == pytest.approx(
+            [one["logprob"] for one in expected], abs=tolerance
+        )
+
+    ids, count = encode("The", piece)
+    (alone,) = model.ask(NEXT, context="The", candidates=[piece, piece])["results"][0]["candidates"][1:]
+    assert np.float32(alone["logprob"]) == model.rows([ids[:count]])[0, ids[count]]
 
 
 @row("POST /v1/next-token")

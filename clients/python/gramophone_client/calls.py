@@ -313,6 +313,7 @@ class GenerateOptions(TypedDict, total=False):
     seed: int
     stop: str | Sequence[str]
     logprobs: bool | int
+    token_healing: bool
     timeout_ms: int
 
 

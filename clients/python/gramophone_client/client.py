@@ -48,6 +48,7 @@ from gramophone_client.types import (
     ModelCard,
     ModelList,
     NextReply,
+    NextTextReply,
     NextTokenReply,
     NextWordReply,
     OpenStatesReply,
@@ -262,11 +263,26 @@ class _HttpClient(Generic[H, T]):
 
     @Method
     def next_token(
-        self, context: Contexts, *, top_k: int = 10, entropy: bool = True, model: str | None = None
+        self,
+        context: Contexts,
+        *,
+        top_k: int = 10,
+        token_ids: Sequence[int] | None = None,
+        entropy: bool = True,
+        model: str | None = None,
     ) -> Call[NextTokenReply]:
-        """Return the most probable tokens after each context; with large vocabularies, `entropy=False` is faster."""
-        body = {"context": context, "top_k": top_k, "entropy": entropy, "model": model}
+        """Return the most probable or given tokens after each context; `entropy=False` is faster for n-gram models."""
+        candidates = {"top_k": top_k} if token_ids is None else {"token_ids": token_ids}
+        body = {"context": context, **candidates, "entropy": entropy, "model": model}
         return _post("/v1/next-token", NextTokenReply, body)
+
+    @Method
+    def next_text(
+        self, context: str | Sequence[str], candidates: Sequence[str], *, model: str | None = None
+    ) -> Call[NextTextReply]:
+        """Return the log-probability of each text after each context."""
+        body = {"context": context, "candidates": candidates, "model": model}
+        return _post("/v1/next-token", NextTextReply, body)
 
     @Method
     def next_word(

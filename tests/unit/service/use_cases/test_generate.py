@@ -28,7 +28,7 @@ LIMITS = Limits(max_texts=100, max_tokens_per_sequence=1000, max_new_tokens=1000
 PROMPTS = [np.array(ids, np.int64) for ids in ((3, 4), (), (5,), (3, 4), (7, 8, 9))]
 
 
-def work(loaded, prompts=PROMPTS, *, continues=True, limits=LIMITS, bos=None, top=None, emit=None, **options):
+def work(loaded, prompts=PROMPTS, *, continues=True, limits=LIMITS, bos=None, top=0, emit=None, **options):
     parameters = DecodingParameters(**{"max_tokens": 8, "seed": 1, **options})
     starts = [True] * len(prompts) if bos is None else bos
     given = [Prompt(number, ids, starts[number], continues) for number, ids in enumerate(prompts)]
