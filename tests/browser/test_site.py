@@ -1,19 +1,15 @@
 """The documentation site builds strictly and opens without a network; the web page of a guide completes words."""
 
-import functools
-import http.server
 import re
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
 
 from service.settings import Settings
-from tests.browser.conftest import WAIT_MS, serving_at
-from tests.support.http import free_port
+from tests.browser.conftest import WAIT_MS, serving_at, serving_files
 
 ROOT = Path(__file__).parents[2]
 AUTOCOMPLETE_GUIDE = ROOT / "docs/guides/autocomplete.md"
@@ -116,28 +112,15 @@ def web_page(registry, tmp_path):
         re.DOTALL | re.MULTILINE,
     )
     assert len(blocks) == 1
-    handler = functools.partial(QuietHandler, directory=tmp_path)
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", free_port()), handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    origin = f"http://127.0.0.1:{server.server_port}"
-    with serving_at(
-        Settings(registry=registry.root, default_model="words", port=0, cors_origins=(origin,))
-    ) as url:
+    with (
+        serving_files(tmp_path) as origin,
+        serving_at(
+            Settings(registry=registry.root, default_model="words", port=0, cors_origins=(origin,))
+        ) as url,
+    ):
         assert ADDRESS in blocks[0]
         (tmp_path / "page.html").write_text(blocks[0].replace(ADDRESS, url), encoding="utf-8")
-        (tmp_path / "favicon.ico").touch()  # browsers request it
         yield f"{origin}/page.html"
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-class QuietHandler(http.server.SimpleHTTPRequestHandler):
-    """Serves files without a log."""
-
-    def log_message(self, *_):
-        """Log nothing."""
 
 
 def test_the_web_page_of_the_guide_completes_words(browser, web_page):
