@@ -34,7 +34,10 @@ window.attach = (field, options) =>
   attachAutocomplete(field, { key: KEY, delay: 0, onError: (error) => errors.push(error), ...options });
 window.detach = attach(note, OPTIONS);
 """
-POLICY = "default-src 'none'; script-src 'self' {0}; style-src 'self'; connect-src {0}; require-trusted-types-for 'script'"
+POLICY = (
+    "default-src 'none'; script-src 'self' {0}; style-src 'self'; connect-src {0}; "
+    "require-trusted-types-for 'script'"
+)
 MODULE = Path(__file__).parents[2] / "service/static/autocomplete.js"
 ADDED = "() => [document.querySelectorAll('*').length, document.adoptedStyleSheets.length]"
 KEY = create_key("page", ["infer"])

@@ -56,7 +56,7 @@ test("a user's words are learnt, exported, replaced and deleted", async () => {
   const user = "ann.lee";
   assert.equal((await client.accept({ user, text: "the gramophone", context: "" })).user, user);
   const { words, pairs } = await client.exportUser({ user });
-  assert.ok(words.some(({ word }) => word === "gramophone"));
+  assert.ok(words.some(({ text }) => text === "gramophone"));
   assert.equal((await client.restoreUser({ user, words, pairs })).num_words, words.length);
   assert.equal((await client.forgetUser({ user })).forgotten, true);
 });
