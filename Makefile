@@ -52,10 +52,10 @@ test-fuzz: $(VENV)/.fuzz  ## Test hostile requests and files; GRAMOPHONE_FUZZ_CA
 test-matrix: $(VENV)/.test  ## Test every endpoint with every family, tokenizer and precision, and with checkpoints of earlier versions
 	$(BIN)/python -m pytest -n 2 --dist loadfile --timeout 900 tests/matrix tests/compatibility
 
-test-system: $(VENV)/.test  ## Test the program as a user starts it
+test-system: $(VENV)/.test  ## Test the program as a user starts it, and the TypeScript client; needs npm (apt-get install nodejs npm)
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadscope --no-loadscope-reorder --timeout 600 tests/system
 
-test-browser: $(VENV)/.test  ## Test the playground, the documentation and its web page in a browser; needs Chromium (apt-get install chromium)
+test-browser: $(VENV)/.test  ## Test the playground, autocomplete.js and the documentation in a browser; needs Chromium (apt-get install chromium)
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile tests/browser
 
 test-deploy: $(VENV)/.deploy  ## Test image, compose file, Prometheus, Grafana, Kubernetes, stock clients; needs promtool, a JDK, curl, Node, openssl (apt-get install prometheus openjdk-17-jdk-headless curl nodejs openssl)

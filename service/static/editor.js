@@ -1,12 +1,10 @@
-/* Text area with a mirror element behind it, for marks in the text and the caret's position. */
+/* Text area with a mirror element behind it, for marks in the text. */
 
 import { fill, h } from "./dom.js";
 import { keep, kept } from "./state.js";
 
 export class Editor {
   #marks = [];
-  #ghost = "";
-  #caret = h("span", { class: "caret" });
   #before = "";
   #frame = 0;
 
@@ -47,14 +45,6 @@ export class Editor {
     return this.#marks;
   }
 
-  /** Show grey text after the end. */
-  ghost(text) {
-    if (text !== this.#ghost) {
-      this.#ghost = text;
-      this.#draw();
-    }
-  }
-
   /** Replace [start, end) by a text, with undo. */
   type(text, start = this.area.selectionStart, end = this.area.selectionEnd) {
     this.area.focus();
@@ -62,13 +52,6 @@ export class Editor {
     if (document.execCommand("insertText", false, text)) return; // only this preserves the browser's undo history
     this.area.setRangeText(text, start, end, "end");
     this.area.dispatchEvent(new Event("input"));
-  }
-
-  /** Return the caret's position relative to the editor: {left, top, height} in CSS pixels. */
-  caretPlace() {
-    this.#paint();
-    const [frame, box] = [this.element.getBoundingClientRect(), this.#caret.getBoundingClientRect()];
-    return { left: box.left - frame.left, top: box.top - frame.top, height: box.height };
   }
 
   /** Return the mark at a point of the window and its element; null without a mark. */
@@ -103,7 +86,6 @@ export class Editor {
       .map((mark) =>
         mark.end <= same ? mark : { ...mark, start: mark.start + moved, end: mark.end + moved },
       );
-    this.#ghost = "";
     this.#before = after;
     keep(this.name, after);
     this.#draw();
@@ -118,32 +100,15 @@ export class Editor {
     cancelAnimationFrame(this.#frame);
     this.#frame = 0;
     const text = this.area.value;
-    const caret = this.area.selectionEnd;
     const pieces = [];
     let at = 0;
-    const plain = (end) => {
-      if (at <= caret && caret < end) {
-        pieces.push(text.slice(at, caret), this.#caret);
-        at = caret;
-      }
-      if (at < end) pieces.push(text.slice(at, end));
-      at = end;
-    };
     for (const mark of this.#marks) {
-      plain(mark.start);
-      const span = h("span", { class: mark.class, css: mark.css });
+      const span = h("span", { class: mark.class, css: mark.css }, text.slice(mark.start, mark.end));
       span.mark = mark;
-      const inside = at <= caret && caret < mark.end;
-      fill(
-        span,
-        inside ? [text.slice(at, caret), this.#caret, text.slice(caret, mark.end)] : text.slice(at, mark.end),
-      );
-      pieces.push(span);
+      pieces.push(text.slice(at, mark.start), span);
       at = mark.end;
     }
-    plain(text.length);
-    if (caret >= text.length) pieces.push(this.#caret);
-    pieces.push(h("span", { class: "ghost" }, this.#ghost), "\u200b"); // gives an empty last line its height
+    pieces.push(text.slice(at), "\u200b"); // gives an empty last line its height
     fill(this.mirror, pieces);
   }
 }

@@ -1,7 +1,7 @@
 /* Write tab: completions under the caret, next-token predictions, and a heat map of surprisal. */
 
-import { ask, get } from "./api.js";
-import { Completions } from "./complete.js";
+import { ask, get, send } from "./api.js";
+import { attachAutocomplete } from "./autocomplete.js";
 import { copyButtons } from "./code.js";
 import { button, fill, h } from "./dom.js";
 import { Editor } from "./editor.js";
@@ -19,13 +19,11 @@ const GROUPS = [
   ["Limits", ["max_steps", "timeout_ms"]],
 ];
 const NEXT = [["", ["unit", "top_k", "entropy"]]];
-const INSIDE_WORD = /^[\p{L}\p{N}\p{M}_]/u;
 
 const editor = new Editor("write", WRITTEN, {
   "aria-label": "Text to write",
   placeholder: "Type here…",
 });
-const session = kept("session") || crypto.getRandomValues(new Uint32Array(2)).join("-");
 const status = { completions: h("span"), next: h("span") };
 const problem = h("p", { class: "error", role: "alert" });
 const expected = {
@@ -36,55 +34,60 @@ const expected = {
 };
 const form = optionsOf("AutocompleteRequest", GROUPS, {
   defaults: { limit: 6 },
-  onchange: () => completing.ask(),
+  onchange: () => completions?.refresh(),
 });
 const nextForm = optionsOf("NextTokenRequest", NEXT, {
   defaults: { top_k: 12 },
   onchange: () => expecting.ask(),
 });
 const heat = new Heat(editor);
-const completions = new Completions(editor, () => completing.cancel());
 const kinds = new Map();
 let caret = -1;
-let asked = { path: "/v1/autocomplete", fields: request() };
+let completions = null;
+let asked = { path: "/v1/autocomplete", fields: { text: typed() ?? "", ...form.values() } };
 
-/** Return the line up to the caret, its start, and whether the caret is inside a word; null with a selection. */
+/** Return the line up to the caret; null with a selection. */
 function typed() {
   const { selectionStart: caret, selectionEnd } = editor.area;
-  if (caret !== selectionEnd) return null;
-  const start = editor.text.lastIndexOf("\n", caret - 1) + 1;
-  return { line: editor.text.slice(start, caret), start, inside: INSIDE_WORD.test(editor.text.slice(caret)) };
-}
-
-function request() {
-  const fields = { text: typed()?.line ?? "", session, ...form.values() };
-  if (model()) fields.model = model();
-  return fields;
+  return caret === selectionEnd ? editor.text.slice(editor.text.lastIndexOf("\n", caret - 1) + 1, caret) : null;
 }
 
 const tell = (error) => {
   problem.textContent = error && !form.mark(error) ? error.message : "";
 };
 
-const completing = new Latest(async (signal) => {
-  const place = typed();
-  if (!place || place.inside || document.activeElement !== editor.area) return completions.hide();
-  const fields = request();
-  asked = { path: "/v1/autocomplete", fields };
-  const { reply, ms } = await ask("/v1/autocomplete", fields, { signal }).catch((error) => {
-    if (!signal.aborted) completions.hide();
-    throw error;
-  });
-  completions.show(reply, place.start, place.line);
-  const unseen = reply.unexplored_mass > 0.005 ? `, ${percent(reply.unexplored_mass)} unexplored` : "";
-  status.completions.textContent = `completions ${milliseconds(ms)}${unseen}`;
-}, tell);
+/** Send a request for completions with the page's key, and show how long it took. */
+async function complete(url, { body, signal }) {
+  const began = performance.now();
+  asked = { path: "/v1/autocomplete", fields: JSON.parse(body) };
+  const response = await send(url, { body, signal });
+  const { unexplored_mass: mass } = await response.clone().json();
+  const unseen = mass > 0.005 ? `, ${percent(mass)} unexplored` : "";
+  status.completions.textContent = `completions ${milliseconds(performance.now() - began)}${unseen}`;
+  tell(null);
+  return response;
+}
+
+/** Create the content of an option of the list. */
+function render(item) {
+  const at = item.text.length - (item.suffix ?? item.text).trimStart().length;
+  const typed = h("span", { class: "quiet" }, item.text.slice(0, at));
+  const word = [typed, item.text.slice(at), item.is_complete_word ? "" : "…"];
+  const notes = [item.edits && "corrected", item.source === "user" && "yours"].filter(Boolean).join(", ");
+  return h(
+    "span",
+    { class: "completion", css: { "--share": item.probability.toFixed(4) } },
+    h("span", { class: "word" }, word),
+    h("span", { class: "note" }, notes),
+    h("span", { class: "value" }, percent(item.probability)),
+  );
+}
 
 const expecting = new Latest(
   async (signal) => {
-    const place = typed();
-    if (!place) return;
-    const found = await nextAfter(place.line, signal).catch((error) => {
+    const line = typed();
+    if (line === null) return;
+    const found = await nextAfter(line, signal).catch((error) => {
       if (!signal.aborted) fill(expected.list);
       throw error;
     });
@@ -131,25 +134,24 @@ const userPath = (rest = "") => `/v1/autocomplete/users/${encodeURIComponent(for
 /** Add a finished line to the user's own words, if a user is set; Enter that accepts a completion does not count. */
 function learn(event) {
   const ends = event.key === "Enter" && !event.defaultPrevented && !event.isComposing;
-  const line = ends && typed()?.line.trim();
+  const line = ends && typed()?.trim();
   if (line && form.values().user) ask(userPath("/accepted"), { text: line }).catch(tell);
 }
 
 async function forget() {
   if (form.values().user) await ask(userPath(), undefined, { method: "DELETE" }).catch(tell);
-  completing.ask();
+  completions.refresh();
 }
 
 function refresh() {
   caret = editor.area.selectionStart;
-  completing.ask();
+  completions.refresh();
   expecting.ask();
   heat.ask();
 }
 
 /** Build the view. */
 export function start(panel) {
-  keep("session", session);
   const samples = Object.entries(TEXTS).map(([name, text]) =>
     button(name, () => {
       editor.text = text;
@@ -201,15 +203,25 @@ export function start(panel) {
     ),
   );
   fill(panel, h("div", { class: "columns" }, h("div", {}, writing, foot, options), side));
-  editor.area.addEventListener("input", () => {
-    completions.follow();
-    refresh();
+  completions = attachAutocomplete(editor.area, {
+    delay: 0,
+    eager: true,
+    get fields() {
+      return { ...form.values(), model: model() };
+    },
+    fetch: complete,
+    render,
+    onError: (error) => tell(error.away ? null : error),
   });
+  editor.area.addEventListener("input", refresh);
   editor.area.addEventListener("keydown", learn);
-  editor.area.addEventListener("focus", () => completing.ask());
+  editor.area.addEventListener("focus", completions.refresh);
   document.addEventListener("selectionchange", moved);
   events.addEventListener("model", refresh);
-  events.addEventListener("back", () => kinds.clear()); // a name may refer to another model now
+  events.addEventListener("back", () => {
+    kinds.clear(); // a name may refer to another model now
+    completions.refresh();
+  });
   Promise.all([form.ready, nextForm.ready]).then(refresh, tell); // with the stored options
   heat.onread = () => expecting.ask();
   expecting.ask();
@@ -221,6 +233,6 @@ export function start(panel) {
 function moved() {
   if (document.activeElement !== editor.area || editor.area.selectionStart === caret) return;
   caret = editor.area.selectionStart;
-  completing.ask();
+  completions.refresh();
   expecting.ask();
 }

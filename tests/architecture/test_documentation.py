@@ -30,7 +30,7 @@ PAGES = {
     "/v1/score": ("heat.js",),
     "/v1/rerank": ("rerank.js",),
     "/v1/generate": ("generate.js",),
-    "/v1/autocomplete": ("write.js",),
+    "/v1/autocomplete": ("write.js", "autocomplete.js"),
     "/v1/check": ("check.js",),
 }
 """Where the playground asks each endpoint."""

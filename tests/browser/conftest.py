@@ -1,6 +1,8 @@
 """A real service with a small real model, and a real browser."""
 
 import contextlib
+import functools
+import http.server
 import re
 import shutil
 import threading
@@ -19,6 +21,7 @@ from service.engine.loaded_model import LoadState
 from service.http_server import DrainingServer, listen
 from service.settings import Settings
 from tests.support.fake_models import FakeModel, fake_vocabulary
+from tests.support.http import free_port
 from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
 from training.progress import Progress
@@ -129,6 +132,34 @@ def serving_at(settings):
         thread.join()
 
 
+@contextlib.contextmanager
+def serving_files(folder, headers=None):
+    """Serve a folder during the block, as another origin than the service's, with further headers."""
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        """Serves files without a log."""
+
+        def end_headers(self):
+            for header in (headers or {}).items():
+                self.send_header(*header)
+            super().end_headers()
+
+        def log_message(self, *_):
+            """Log nothing."""
+
+    (folder / "favicon.ico").touch()  # browsers request it
+    handler = functools.partial(Handler, directory=folder)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", free_port()), handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
 @pytest.fixture(scope="session")
 def url(registry):
     with serving_at(Settings(registry=registry.root, default_model="words", port=0)) as address:
@@ -149,12 +180,14 @@ def browser():
 class Watched:
     """Records problems of a page: errors, warnings, failed requests, requests to other hosts."""
 
-    def __init__(self, page, url):
+    def __init__(self, page, *urls):
         self.said = []
         page.on("console", lambda line: line.type in {"error", "warning"} and self.said.append(line.text))
         page.on("pageerror", lambda error: self.said.append(str(error)))
         page.on("requestfailed", self._failed)
-        page.on("request", lambda asked: asked.url.startswith((url, "blob:")) or self.said.append(asked.url))
+        page.on(
+            "request", lambda asked: asked.url.startswith((*urls, "blob:")) or self.said.append(asked.url)
+        )
 
     def _failed(self, asked):
         if asked.failure != "net::ERR_ABORTED":  # aborted for a newer keystroke

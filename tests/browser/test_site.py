@@ -1,23 +1,20 @@
 """The documentation site builds strictly and opens without a network; the web page of a guide completes words."""
 
-import functools
-import http.server
 import re
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
 
 from service.settings import Settings
-from tests.browser.conftest import WAIT_MS, serving_at
-from tests.support.http import free_port
+from tests.browser.conftest import WAIT_MS, serving_at, serving_files
+from tests.system.documentation import ADDRESS, PAGE_OF
 
 ROOT = Path(__file__).parents[2]
 AUTOCOMPLETE_GUIDE = ROOT / "docs/guides/autocomplete.md"
-ADDRESS = "http://127.0.0.1:8000"
+EXAMPLE = [ROOT / "examples/web" / name for name in ("index.html", "main.js", "style.css")]
 
 
 def build(folder, *options, root=ROOT):
@@ -108,51 +105,44 @@ def test_a_dead_link_stops_the_build(tmp_path):
 
 
 @pytest.fixture
-def web_page(registry, tmp_path):
-    """The address of the guide's page, served from another origin than the service that it asks."""
-    blocks = re.findall(
-        r'^```html title="page\.html"\n(.*?)^```$',
-        AUTOCOMPLETE_GUIDE.read_text(encoding="utf-8"),
-        re.DOTALL | re.MULTILINE,
-    )
-    assert len(blocks) == 1
-    handler = functools.partial(QuietHandler, directory=tmp_path)
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", free_port()), handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    origin = f"http://127.0.0.1:{server.server_port}"
-    with serving_at(
-        Settings(registry=registry.root, default_model="words", port=0, cors_origins=(origin,))
-    ) as url:
-        assert ADDRESS in blocks[0]
-        (tmp_path / "page.html").write_text(blocks[0].replace(ADDRESS, url), encoding="utf-8")
-        (tmp_path / "favicon.ico").touch()  # browsers request it
-        yield f"{origin}/page.html"
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-class QuietHandler(http.server.SimpleHTTPRequestHandler):
-    """Serves files without a log."""
-
-    def log_message(self, *_):
-        """Log nothing."""
-
-
-def test_the_web_page_of_the_guide_completes_words(browser, web_page):
+def other_origin(browser, registry, tmp_path):
+    """Opens a page of a folder from another origin than the service's; at the end it must have reported nothing."""
     context = browser.new_context()
+    context.set_default_timeout(WAIT_MS)
     page = context.new_page()
     reported = []
     page.on("console", lambda line: line.type in {"error", "warning"} and reported.append(line.text))
     page.on("pageerror", lambda error: reported.append(str(error)))
-    page.goto(web_page)
-    page.get_by_role("combobox").or_(page.locator("textarea, input")).first.press_sequentially(
-        "the cat sat on the ma"
-    )
-    expect(page.get_by_role("listbox").get_by_role("option").first).to_contain_text("mat")
-    page.keyboard.press("Tab")
-    field = page.get_by_role("combobox").or_(page.locator("textarea, input")).first
-    expect(field).to_have_value(re.compile(r"the cat sat on the mat ?"))
-    context.close()
+    with serving_files(tmp_path) as origin:
+        settings = Settings(registry=registry.root, default_model="words", port=0, cors_origins=(origin,))
+        with serving_at(settings) as url:
+
+            def run(texts):
+                for name, text in texts.items():
+                    (tmp_path / name).write_text(text.replace(ADDRESS, url), encoding="utf-8")
+                page.goto(f"{origin}/{next(iter(texts))}")
+                return page
+
+            yield run
+            context.close()
     assert reported == []
+
+
+@pytest.mark.parametrize("title", ["page.html", "plain.html"])
+def test_a_web_page_of_the_guide_completes_words(other_origin, title):
+    (block,) = [one for one in PAGE_OF[AUTOCOMPLETE_GUIDE].blocks if one.title == title]
+    page = other_origin({title: block.text})
+    field = page.get_by_label("Write a sentence")
+    field.press_sequentially("the cat sat on the ma")
+    expect(page.get_by_role("status").or_(page.get_by_role("option")).first).to_contain_text("mat")
+    page.keyboard.press("Tab")
+    expect(field).to_have_value("the cat sat on the mat ")
+
+
+def test_the_example_completes_words_in_both_fields(other_origin):
+    page = other_origin({path.name: path.read_text(encoding="utf-8") for path in EXAMPLE})
+    for label in ("Summary", "What happened?"):
+        page.get_by_label(label).press_sequentially("the cat sat on the ma")
+        expect(page.get_by_role("option")).to_have_text(["mat"])
+        page.keyboard.press("Tab")
+        expect(page.get_by_label(label)).to_have_value("the cat sat on the mat ")

@@ -24,7 +24,7 @@ def words(page):
 def test_typing_shows_completions_under_the_caret(page):
     write(page, "return the n")
     expect(words(page)).to_have_text(["name", "number", "names", "new"])
-    caret, shown = page.locator(".caret").bounding_box(), completions(page).bounding_box()
+    caret, shown = page.locator("lm-caret").bounding_box(), completions(page).bounding_box()
     assert shown["y"] >= caret["y"] + caret["height"] - 1
     assert abs(shown["x"] - caret["x"]) < 3
 
@@ -145,7 +145,7 @@ def test_completions_are_of_the_line_the_caret_is_in(page):
 
 def test_the_first_completion_stands_in_grey_after_the_text(page):
     write(page, "return the nu")
-    expect(page.locator(".ghost").first).to_have_text("mber")
+    expect(page.locator("lm-ghost")).to_have_text("mber")
 
 
 def test_a_completion_is_taken_with_a_click(page):

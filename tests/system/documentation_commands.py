@@ -288,6 +288,7 @@ BEFORE = {
     "kubectl config set-context": "serve_with_key",
     "models restore": "cp -r registry BACKUP",
     "models verify": "find registry -mindepth 1 -maxdepth 1 ! -name mine -exec rm -r {} +",
+    "npm ci": f"mkdir -p path/to/gramophone/clients && cp -r {ROOT}/clients/typescript path/to/gramophone/clients",
     "lstm@4 --corpus held-out.txt": "cp -r registry/lstm/versions/3 registry/lstm/versions/4",
 }
 """What has been done before a block that holds this."""

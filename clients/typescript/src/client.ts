@@ -1,0 +1,241 @@
+/**
+ * Client of Gramophone's HTTP API, over `fetch`, for Node 18 or later and browsers.
+ *
+ * `types.ts` is generated from the service's OpenAPI document; `CALLS` names the operations. Everything else follows
+ * from the two.
+ */
+
+import type { components, paths } from "./types.js";
+
+/** Bodies of requests and replies by their names in the OpenAPI document. */
+export type Schemas = components["schemas"];
+
+/** Method and path of each call. */
+const CALLS = {
+  /** Most probable next tokens or words after each context. */
+  nextToken: ["post", "/v1/next-token"],
+  /** Log-probability and perplexity of texts. */
+  score: ["post", "/v1/score"],
+  /** Texts by bits per word and byte. */
+  quality: ["post", "/v1/quality"],
+  /** Lists of candidates in their new order. */
+  rerank: ["post", "/v1/rerank"],
+  /** Weights of re-ranking, tuned on lists with references. */
+  tune: ["post", "/v1/rerank/tune"],
+  /** Continuations of a prompt; `stream` yields them token by token. */
+  generate: ["post", "/v1/generate"],
+  /** Continuations in the format of OpenAI's completions. */
+  complete: ["post", "/v1/completions"],
+  /** Completions of the word being typed. */
+  autocomplete: ["post", "/v1/autocomplete"],
+  /** Words that a user has accepted, to be learnt. */
+  accept: ["post", "/v1/autocomplete/users/{user}/accepted"],
+  /** All words learnt from a user. */
+  exportUser: ["get", "/v1/autocomplete/users/{user}"],
+  /** Words that replace those learnt from a user. */
+  restoreUser: ["put", "/v1/autocomplete/users/{user}"],
+  /** Deletion of a user's words. */
+  forgetUser: ["delete", "/v1/autocomplete/users/{user}"],
+  /** Probable errors of a text, with suggestions. */
+  check: ["post", "/v1/check"],
+  /** Tokens of a text. */
+  tokenize: ["post", "/tokenize"],
+  /** Text of token ids. */
+  detokenize: ["post", "/detokenize"],
+  /** Stored states after each context, for decoders. */
+  openStates: ["post", "/v1/states"],
+  /** States after continuations of stored states. */
+  advanceStates: ["post", "/v1/states/advance"],
+  /** Log-probabilities of tokens after stored states. */
+  nextOfStates: ["post", "/v1/states/next"],
+  /** Deletion of stored states. */
+  freeStates: ["post", "/v1/states/free"],
+  /** Models of the service. */
+  models: ["get", "/v1/models"],
+  /** Description of one model. */
+  model: ["get", "/v1/models/{address}"],
+} as const;
+
+type Json<C> = C extends { content: { "application/json": infer B } } ? B : never;
+type Operation<K extends keyof typeof CALLS> = paths[(typeof CALLS)[K][1]] extends infer P
+  ? (typeof CALLS)[K][0] extends keyof P
+    ? P[(typeof CALLS)[K][0]]
+    : never
+  : never;
+type Parameters<O> = O extends { parameters: { path: infer P } } ? P : unknown;
+type Body<O> = O extends { requestBody: infer B } ? Json<B> : unknown;
+
+/** Fields of a call: those of its body, and the parameters of its path. */
+export type Request<K extends keyof typeof CALLS> = Body<Operation<K>> & Parameters<Operation<K>>;
+
+/** Reply of a call. */
+export type Reply<K extends keyof typeof CALLS> = Operation<K> extends { responses: { 200: infer R } } ? Json<R> : never;
+
+/** Options of one call. */
+export interface CallOptions {
+  /** Cancels the call, and the computation in the service. */
+  signal?: AbortSignal;
+}
+
+/** Options of a client. */
+export interface ClientOptions {
+  /** API key, sent as `Authorization: Bearer`. Keep it out of web pages, where anyone can read it. */
+  apiKey?: string;
+  /** Further headers of every request. */
+  headers?: Record<string, string>;
+  /** Maximum retries of a request after 429 or 503; 2 by default. */
+  maxRetries?: number;
+  /** Implementation of `fetch`, the global one by default. */
+  fetch?: typeof fetch;
+}
+
+/** Error of the service, or of the connection to it (`status` 0). The reason of an aborted signal is thrown as it is. */
+export class GramophoneError extends Error {
+  override readonly name = "GramophoneError";
+
+  constructor(
+    message: string,
+    /** HTTP status; 0 without a reply. */
+    readonly status: number,
+    /** Stable name of the error, such as `invalid_value`; null without one. */
+    readonly code: string | null = null,
+    /** Path of the invalid field, such as `texts[3]`; null if the error concerns no field. */
+    readonly param: string | null = null,
+    /** Id of the request in the service's log; null if unknown. */
+    readonly requestId: string | null = null,
+    options?: ErrorOptions,
+  ) {
+    super(message, options);
+  }
+}
+
+/** Client of one service: a method for each call, and `stream`. */
+export type Client = {
+  [K in keyof typeof CALLS]: (
+    ...given: Record<never, never> extends Request<K>
+      ? [request?: Request<K>, options?: CallOptions]
+      : [request: Request<K>, options?: CallOptions]
+  ) => Promise<Reply<K>>;
+} & {
+  /** Continuations of a prompt, token by token; leaving the loop ends the generation. */
+  stream(request: Omit<Request<"generate">, "stream">, options?: CallOptions): AsyncGenerator<Reply<"generate">, void>;
+};
+
+const RETRIED = [429, 503];
+const LONGEST_DELAY_S = 30;
+
+/**
+ * Create a client of the service at a URL.
+ *
+ * Every method throws `GramophoneError`.
+ */
+export function createClient(baseUrl: string, options: ClientOptions = {}): Client {
+  const { apiKey, maxRetries = 2 } = options;
+  const headers = { ...options.headers, ...(apiKey === undefined ? {} : { authorization: `Bearer ${apiKey}` }) };
+
+  /** Return a successful response. */
+  async function send(method: string, path: string, request: object, signal?: AbortSignal): Promise<Response> {
+    const { url, rest } = locate(baseUrl, path, request);
+    const init: RequestInit = { method: method.toUpperCase(), headers, signal: signal ?? null };
+    if (method === "post" || method === "put") {
+      init.headers = { "content-type": "application/json", ...headers };
+      init.body = JSON.stringify(rest);
+    }
+    for (let attempt = 0; ; attempt++) {
+      const response = await (options.fetch ?? fetch)(url, init).catch((cause: unknown) => {
+        if (signal?.aborted) throw cause;
+        throw new GramophoneError(`${url} cannot be reached`, 0, null, null, null, { cause });
+      });
+      if (response.ok) return response;
+      const error = await errorOf(response);
+      if (!RETRIED.includes(response.status) || attempt >= maxRetries) throw error;
+      await sleep(retryDelayS(response, attempt), signal);
+    }
+  }
+
+  async function* stream(request: object, { signal }: CallOptions = {}): AsyncGenerator<Reply<"generate">, void> {
+    const [method, path] = CALLS.generate;
+    const response = await send(method, path, { ...request, stream: true }, signal);
+    for await (const data of eventsOf(response, signal)) {
+      const event = JSON.parse(data);
+      if (event.error) throw new GramophoneError(event.error.message, response.status, event.error.code, event.error.param);
+      yield event;
+    }
+  }
+
+  const call =
+    ([method, path]: readonly [string, string]) =>
+    async (request: object = {}, { signal }: CallOptions = {}) =>
+      (await send(method, path, request, signal)).json();
+  const calls = Object.entries(CALLS).map(([name, operation]) => [name, call(operation)]);
+  return { ...Object.fromEntries(calls), stream } as Client;
+}
+
+/** Put fields of a request that the path names into the URL; return the URL and the other fields. */
+function locate(baseUrl: string, path: string, request: object): { url: string; rest: Record<string, unknown> } {
+  const rest: Record<string, unknown> = { ...request };
+  const filled = path.replace(/\{(\w+)\}/g, (_, name: string) => {
+    const value = String(rest[name]);
+    delete rest[name];
+    return encodeURIComponent(value);
+  });
+  return { url: baseUrl.replace(/\/*$/, filled), rest };
+}
+
+/** Read the error of an unsuccessful response; a proxy's reply may not be JSON. */
+async function errorOf(response: Response): Promise<GramophoneError> {
+  const text = await response.text();
+  let error: Partial<Schemas["ErrorBody"]> = { message: text.slice(0, 200) || `status ${response.status}` };
+  try {
+    error = JSON.parse(text).error ?? error;
+  } catch {
+    // the text is the message
+  }
+  const { message = "", code = null, param = null } = error;
+  return new GramophoneError(message, response.status, code, param, response.headers.get("x-request-id"));
+}
+
+/** Return the delay before another attempt in seconds: `Retry-After`, else 0.5 s, doubled each time. */
+function retryDelayS(response: Response, attempt: number): number {
+  const asked = Number.parseFloat(response.headers.get("retry-after") ?? "");
+  return Math.min(Number.isNaN(asked) ? 0.5 * 2 ** attempt : asked, LONGEST_DELAY_S);
+}
+
+function sleep(seconds: number, signal?: AbortSignal): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const stop = () => {
+      clearTimeout(timer);
+      reject(signal?.reason);
+    };
+    const timer = setTimeout(() => {
+      signal?.removeEventListener("abort", stop);
+      resolve();
+    }, 1000 * seconds);
+    if (signal?.aborted) stop();
+    else signal?.addEventListener("abort", stop, { once: true });
+  });
+}
+
+/** Yield the data of each server-sent event up to `[DONE]`. */
+async function* eventsOf(response: Response, signal?: AbortSignal): AsyncGenerator<string, void> {
+  if (response.body === null) throw new GramophoneError("the stream has no body", response.status);
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  try {
+    for (;;) {
+      const { value, done } = await reader.read().catch((cause: unknown) => {
+        if (signal?.aborted) throw signal.reason;
+        throw new GramophoneError("the connection was lost", 0, null, null, null, { cause });
+      });
+      if (done) throw new GramophoneError("the stream ended early", response.status);
+      const parts = (rest + value).split("\n\n");
+      rest = parts.pop() ?? "";
+      for (const part of parts) {
+        if (part === "data: [DONE]") return;
+        if (part.startsWith("data: ")) yield part.slice(6); // other lines are comments that keep the connection open
+      }
+    }
+  } finally {
+    await reader.cancel().catch(() => {});
+  }
+}

@@ -1,0 +1,152 @@
+/* The client against a running service: `SERVICE=http://127.0.0.1:8000 API_KEY=… npm test`. */
+
+import assert from "node:assert/strict";
+import { createServer } from "node:http";
+import { after, test } from "node:test";
+
+import { createClient, GramophoneError } from "../dist/client.js";
+
+const { SERVICE, API_KEY } = process.env;
+assert(SERVICE, "SERVICE is not set: it is the URL of a running service");
+const client = createClient(SERVICE, { apiKey: API_KEY });
+
+/** Start a server that answers each request with the next of some replies; return its URL and the requests. */
+async function answering(...replies) {
+  const requests = [];
+  const server = createServer((request, response) => {
+    requests.push(request);
+    const { status = 200, headers = {}, body = "{}" } = replies[requests.length - 1];
+    response.writeHead(status, headers).end(body);
+  });
+  await new Promise((listening) => server.listen(0, "127.0.0.1", listening));
+  after(() => server.close());
+  return { url: `http://127.0.0.1:${server.address().port}`, requests };
+}
+
+test("each call returns the reply of its endpoint", async () => {
+  const models = await client.models();
+  const model = models.data[0].id;
+  assert.equal((await client.model({ address: model })).id, model);
+  assert.equal((await client.score({ texts: ["the cat sat", "the"] })).results.length, 2);
+  assert.equal((await client.nextToken({ context: "the", top_k: 3 })).results[0].candidates.length, 3);
+  assert.equal((await client.autocomplete({ text: "the c", limit: 2 })).prefix, "c");
+  assert.ok((await client.check({ text: "the ctt" })).words.length >= 2);
+  assert.equal((await client.quality({ texts: [{ text: "the cat" }] })).results.length, 1);
+  const { token_ids: ids } = (await client.generate({ prompt: "the", max_tokens: 4, seed: 1 })).choices[0];
+  assert.ok(ids.length <= 4);
+  assert.ok((await client.complete({ model, prompt: "the", max_tokens: 2 })).choices.length);
+  const { tokens } = await client.tokenize({ prompt: "the cat" });
+  assert.equal((await client.detokenize({ tokens })).prompt.trim(), "the cat");
+});
+
+test("candidates are re-ranked", async () => {
+  const candidates = [{ text: "sat cat the" }, { text: "the cat sat" }];
+  const { lists } = await client.rerank({ lists: [{ candidates }] });
+  assert.deepEqual(lists[0].ranking.map(({ index }) => index).sort(), [0, 1]);
+});
+
+test("states are opened, read and freed", async () => {
+  const { states } = await client.openStates({ context: "the" });
+  const handles = states.map(({ state }) => state);
+  assert.equal((await client.nextOfStates({ states: handles, token_ids: [3, 4] })).logprobs[0].length, 2);
+  assert.equal((await client.freeStates({ states: handles })).freed, 1);
+});
+
+test("a user's words are learnt, exported, replaced and deleted", async () => {
+  const user = "ann.lee";
+  assert.equal((await client.accept({ user, text: "the gramophone", context: "" })).user, user);
+  const { words, pairs } = await client.exportUser({ user });
+  assert.ok(words.some(({ text }) => text === "gramophone"));
+  assert.equal((await client.restoreUser({ user, words, pairs })).num_words, words.length);
+  assert.equal((await client.forgetUser({ user })).forgotten, true);
+});
+
+test("a stream yields what one reply contains", async () => {
+  const request = { prompt: "the", max_tokens: 8, seed: 3 };
+  let text = "";
+  for await (const event of client.stream(request)) text += event.choices[0].text;
+  assert.equal(text, (await client.generate(request)).choices[0].text);
+});
+
+test("leaving a stream ends it", async () => {
+  const events = client.stream({ prompt: "the", max_tokens: 100, ignore_eos: true, seed: 3 });
+  assert.equal((await events.next()).done, false);
+  await events.return();
+  assert.equal((await events.next()).done, true);
+});
+
+test("an error has status, code, field and request id", async () => {
+  await assert.rejects(client.nextToken({ context: "the", top_k: 0 }), (error) => {
+    assert.ok(error instanceof GramophoneError);
+    const { status, code, param, message, requestId } = error;
+    assert.deepEqual([status, code, param], [400, "invalid_value", "top_k"]);
+    assert.match(message, /top_k is 0/);
+    assert.ok(requestId);
+    return true;
+  });
+});
+
+test("a wrong key is an error", async () => {
+  if (!API_KEY) return;
+  await assert.rejects(createClient(SERVICE, { apiKey: "wrong" }).models(), { status: 401, code: "invalid_api_key" });
+});
+
+test("an aborted call throws the reason of its signal", async () => {
+  const reason = new Error("enough");
+  await assert.rejects(client.models({}, { signal: AbortSignal.abort(reason) }), reason);
+});
+
+test("429 and 503 are retried after the time that the service names", async () => {
+  const busy = { status: 503, headers: { "retry-after": "0" } };
+  const { url, requests } = await answering(busy, { ...busy, status: 429 }, { body: '{"data": []}' });
+  assert.deepEqual(await createClient(url).models(), { data: [] });
+  assert.equal(requests.length, 3);
+});
+
+test("the last retry throws", async () => {
+  const body = '{"error": {"message": "busy", "type": "overloaded_error", "param": null, "code": "overloaded"}}';
+  const { url, requests } = await answering(...Array(2).fill({ status: 429, headers: { "retry-after": "0" }, body }));
+  const expected = { status: 429, code: "overloaded", message: "busy" };
+  await assert.rejects(createClient(url, { maxRetries: 1 }).models(), expected);
+  assert.equal(requests.length, 2);
+});
+
+test("a wait for a retry can be aborted", async () => {
+  const { url } = await answering({ status: 503, headers: { "retry-after": "30" } });
+  const controller = new AbortController();
+  const aborting = async (...given) => {
+    const response = await fetch(...given);
+    setTimeout(() => controller.abort(new Error("enough")));
+    return response;
+  };
+  const impatient = createClient(url, { fetch: aborting });
+  await assert.rejects(impatient.models({}, { signal: controller.signal }), /enough/);
+});
+
+test("a reply that is no JSON is the message", async () => {
+  const { url } = await answering({ status: 502, body: "bad gateway" });
+  await assert.rejects(createClient(url).models(), { status: 502, code: null, message: "bad gateway" });
+});
+
+test("an error within a stream is thrown", async () => {
+  const body = 'data: {"choices": []}\n\n: \n\ndata: {"error": {"message": "late", "code": "deadline_exceeded"}}\n\n';
+  const { url } = await answering({ body });
+  const read = async () => {
+    for await (const event of createClient(url).stream({})) assert.deepEqual(event.choices, []);
+  };
+  await assert.rejects(read, { code: "deadline_exceeded", message: "late" });
+});
+
+test("a stream that ends early is an error", async () => {
+  const { url } = await answering({ body: 'data: {"choices": []}\n\n' });
+  const read = async () => {
+    for await (const event of createClient(url).stream({})) assert.ok(event);
+  };
+  await assert.rejects(read, /ended early/);
+});
+
+test("a service that is not there is an error without status", async () => {
+  const { url } = await answering();
+  const nobody = createClient(url.replace(/\d+$/, "1"));
+  await assert.rejects(nobody.models(), { status: 0, code: null });
+});
