@@ -192,6 +192,28 @@ class DetokenizeReply(BaseModel):
     """the text."""
 
 
+class DocumentsReply(BaseModel):
+    """Re-ranked documents."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    id: str
+    """id of the reply."""
+
+    object: str
+    """always `list`."""
+
+    model: str
+    """address of the model version, such as `lstm@3`."""
+
+    results: list[RankedDocument]
+    """the documents, best first."""
+
+    usage: Usage
+    """number of tokens read and scored, as `prompt_tokens`."""
+
+
 class ErrorBody(BaseModel):
     """An error."""
 
@@ -399,6 +421,29 @@ class NextReply(BaseModel):
     """natural-log probabilities of the requested tokens, or of all, after each state, in order."""
 
 
+class NextTextReply(BaseModel):
+    """Texts after contexts."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    model: str
+    """address of the model version, such as `lstm@3`."""
+
+    results: list[NextTextResult]
+    """one result per context, in order."""
+
+
+class NextTextResult(BaseModel):
+    """Texts after a context."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    candidates: list[TextCandidate]
+    """the texts of `candidates`, in the request's order."""
+
+
 class NextTokenReply(BaseModel):
     """Next tokens after contexts."""
 
@@ -413,13 +458,13 @@ class NextTokenReply(BaseModel):
 
 
 class NextTokenResult(BaseModel):
-    """The most probable next tokens after a context."""
+    """Next tokens after a context."""
 
     model_config = ConfigDict(
         frozen=True,
     )
     candidates: list[TokenScore]
-    """the most probable next tokens, best first."""
+    """the most probable next tokens, best first, or the tokens of `token_ids` in the request's order."""
 
     entropy_bits: float | None
     """entropy of the next-token distribution in bits; null unless requested."""
@@ -537,6 +582,25 @@ class RankedCandidate(BaseModel):
     """score of each word, if `detail` is `word`."""
 
 
+class RankedDocument(BaseModel):
+    """A re-ranked document."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    index: int
+    """position in the request's list."""
+
+    relevance_score: float
+    """probability of the query after this document, divided by the sum over all documents of the request: from 0 to 1."""
+
+    logprob: float
+    """natural-log probability of the query after the document."""
+
+    document: RankedText | None
+    """the document; null unless requested."""
+
+
 class RankedListResult(BaseModel):
     """A re-ranked list."""
 
@@ -557,6 +621,16 @@ class RankedListResult(BaseModel):
 
     confidences: list[WordConfidence] = Field([], validate_default=True)
     """confidences of the best candidate's words, if requested."""
+
+
+class RankedText(BaseModel):
+    """The text of a re-ranked document."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    text: str
+    """the text."""
 
 
 class RerankReply(BaseModel):
@@ -692,6 +766,22 @@ class SuggestedText(BaseModel):
 
     edits: int
     """number of changed letters."""
+
+
+class TextCandidate(BaseModel):
+    """A text of `candidates`."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    text: str
+    """the text, as given."""
+
+    token_ids: list[int]
+    """ids of its tokens, including a token that begins in the context."""
+
+    logprob: float
+    """natural-log probability of the tokens given the context."""
 
 
 class TextIssue(BaseModel):
