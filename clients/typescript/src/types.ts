@@ -63,14 +63,17 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Rank the most probable next tokens, or words, after each context
-         * @description Rank the most probable next tokens, or words, after each context.
+         * Rank the most probable next tokens, or words, after each context, or score the requested tokens or texts
+         * @description Rank the most probable next tokens, or words, after each context, or score the requested tokens or texts.
          *
          *     A word's probability sums over all its tokenisations, up to a token that ends the word; `unexplored_mass` is the
          *     probability for which no word was found.
          *
+         *     A text's log-probability is the sum over its tokens: that of `/v1/score` with the context, without `</s>`.
+         *
          *     With `Accept: application/octet-stream`, the reply has every log-probability instead: little-endian float32
-         *     [B, V], row by row; the header `x-shape` is `B,V`, and `x-model` is the model's address.
+         *     [B, V], row by row, or [B, K] for K `token_ids`; the header `x-shape` is `B,V`, and `x-model` is the model's
+         *     address.
          */
         post: operations["next_token_v1_next_token_post"];
         delete?: never;
@@ -91,6 +94,9 @@ export interface paths {
         /**
          * Order lists of candidates by Σ weight · feature
          * @description Order lists of candidates by Σ weight · feature; the language model's score is one of the features.
+         *
+         *     A body with `query` and `documents`, as for Jina's and Cohere's services, orders documents by the probability of
+         *     the query after each.
          *
          *     With `Content-Type: application/x-ndjson`, each line of the body is one of the `lists`; options are in the query
          *     string, with pairs as in `weights=lm=0.5,am=1`, `mixture=a=0.3,b=0.7` and `models=old=small@3`. The reply has one
@@ -1084,7 +1090,7 @@ export interface components {
             token_logprobs: (number | null)[];
             /**
              * Top Logprobs
-             * @description log-probabilities of the most probable tokens by name, always including the token itself; null for a token without a context.
+             * @description log-probabilities of the most probable tokens, or those of `logprob_token_ids`, by name, always including the token itself; null for a token without a context.
              */
             top_logprobs: ({
                 [key: string]: number;
@@ -1174,6 +1180,34 @@ export interface components {
              * @description the text.
              */
             prompt: string;
+        };
+        /**
+         * DocumentsReply
+         * @description Re-ranked documents.
+         */
+        DocumentsReply: {
+            /**
+             * Id
+             * @description id of the reply.
+             */
+            id: string;
+            /**
+             * Object
+             * @description always `list`.
+             */
+            object: string;
+            /**
+             * Model
+             * @description address of the model version, such as `lstm@3`.
+             */
+            model: string;
+            /**
+             * Results
+             * @description the documents, best first.
+             */
+            results: components["schemas"]["RankedDocument"][];
+            /** @description number of tokens read and scored, as `prompt_tokens`. */
+            usage: components["schemas"]["Usage"];
         };
         /**
          * ErrorBody
@@ -1518,6 +1552,33 @@ export interface components {
             logprobs: number[][];
         };
         /**
+         * NextTextReply
+         * @description Texts after contexts.
+         */
+        NextTextReply: {
+            /**
+             * Model
+             * @description address of the model version, such as `lstm@3`.
+             */
+            model: string;
+            /**
+             * Results
+             * @description one result per context, in order.
+             */
+            results: components["schemas"]["NextTextResult"][];
+        };
+        /**
+         * NextTextResult
+         * @description Texts after a context.
+         */
+        NextTextResult: {
+            /**
+             * Candidates
+             * @description the texts of `candidates`, in the request's order.
+             */
+            candidates: components["schemas"]["TextCandidate"][];
+        };
+        /**
          * NextTokenReply
          * @description Next tokens after contexts.
          */
@@ -1535,12 +1596,12 @@ export interface components {
         };
         /**
          * NextTokenResult
-         * @description The most probable next tokens after a context.
+         * @description Next tokens after a context.
          */
         NextTokenResult: {
             /**
              * Candidates
-             * @description the most probable next tokens, best first.
+             * @description the most probable next tokens, best first, or the tokens of `token_ids` in the request's order.
              */
             candidates: components["schemas"]["TokenScore"][];
             /**
@@ -1803,6 +1864,29 @@ export interface components {
             words?: components["schemas"]["WordScore"][];
         };
         /**
+         * RankedDocument
+         * @description A re-ranked document.
+         */
+        RankedDocument: {
+            /**
+             * Index
+             * @description position in the request's list.
+             */
+            index: number;
+            /**
+             * Relevance Score
+             * @description probability of the query after this document, divided by the sum over all documents of the request: from 0 to 1.
+             */
+            relevance_score: number;
+            /**
+             * Logprob
+             * @description natural-log probability of the query after the document.
+             */
+            logprob: number;
+            /** @description the document; null unless requested. */
+            document: components["schemas"]["RankedText"] | null;
+        };
+        /**
          * RankedListResult
          * @description A re-ranked list.
          */
@@ -1832,6 +1916,17 @@ export interface components {
              * @description confidences of the best candidate's words, if requested.
              */
             confidences?: components["schemas"]["WordConfidence"][];
+        };
+        /**
+         * RankedText
+         * @description The text of a re-ranked document.
+         */
+        RankedText: {
+            /**
+             * Text
+             * @description the text.
+             */
+            text: string;
         };
         /**
          * RerankReply
@@ -1964,6 +2059,16 @@ export interface components {
              * @description score of each word, if `detail` is `word`.
              */
             words?: components["schemas"]["WordScore"][];
+            /**
+             * Order
+             * @description length of the model's longest n-grams in tokens, if `ngram_lengths` was requested of an n-gram model.
+             */
+            order?: number | null;
+            /**
+             * Ngram Lengths
+             * @description length of the n-gram found for each token, if requested of an n-gram model; 1 is a unigram.
+             */
+            ngram_lengths?: number[];
         };
         /**
          * SignificanceResult
@@ -2016,6 +2121,27 @@ export interface components {
              * @description number of changed letters.
              */
             edits: number;
+        };
+        /**
+         * TextCandidate
+         * @description A text of `candidates`.
+         */
+        TextCandidate: {
+            /**
+             * Text
+             * @description the text, as given.
+             */
+            text: string;
+            /**
+             * Token Ids
+             * @description ids of its tokens, including a token that begins in the context.
+             */
+            token_ids: number[];
+            /**
+             * Logprob
+             * @description natural-log probability of the tokens given the context.
+             */
+            logprob: number;
         };
         /**
          * TextIssue
@@ -2998,6 +3124,13 @@ export interface components {
              */
             logprobs?: number | null;
             /**
+             * Logprob Token Ids
+             * @description Ids of at most 128 tokens reported at each generated position, in `top_logprobs`, instead of the most probable
+             *     ones. Requires `logprobs`, which still applies to the tokens of an echoed prompt.
+             * @default null
+             */
+            logprob_token_ids?: number[] | null;
+            /**
              * Max Tokens
              * @description Maximum tokens per choice, 16 if omitted; 0 with `echo` only scores the prompts.
              * @default null
@@ -3074,6 +3207,13 @@ export interface components {
              * @default null
              */
             temperature?: number | null;
+            /**
+             * Token Healing
+             * @description True to complete each prompt's last word: its tokens are replaced by the first tokens of the choice, which begin
+             *     with the same text.
+             * @default null
+             */
+            token_healing?: boolean | null;
             /**
              * Top K
              * @description Sample from the k most probable tokens; 0 or -1 means all.
@@ -3160,6 +3300,65 @@ export interface components {
              * @default null
              */
             model?: string | null;
+        };
+        /**
+         * DocumentIn
+         * @description A document; other fields are ignored.
+         */
+        DocumentIn: {
+            /**
+             * Text
+             * @description Text of the document.
+             */
+            text: string;
+        };
+        /**
+         * DocumentsRequest
+         * @description Order documents by the probability of a query after each, with the body of Jina's and Cohere's re-ranking.
+         * @example {
+         *       "documents": [
+         *         "Sort the list in place.",
+         *         "Copy the elements into a new list."
+         *       ],
+         *       "query": "return a new list",
+         *       "top_n": 1
+         *     }
+         */
+        DocumentsRequest: {
+            /**
+             * Timeout Ms
+             * @description Time limit in milliseconds, after which the reply is 504; the service's own limit also applies.
+             * @default null
+             */
+            timeout_ms?: number | null;
+            /**
+             * Query
+             * @description Text to score after each document; a space separates them.
+             */
+            query: string;
+            /**
+             * Documents
+             * @description Documents: strings, or objects with `text`.
+             */
+            documents: (string | components["schemas"]["DocumentIn"])[];
+            /**
+             * Model
+             * @description Model: `name`, `name@7` or `name@champion`; the service's default if omitted.
+             * @default null
+             */
+            model?: string | null;
+            /**
+             * Top N
+             * @description Number of documents to report, best first; all if omitted.
+             * @default null
+             */
+            top_n?: number | null;
+            /**
+             * Return Documents
+             * @description False to omit the texts of the documents from the reply.
+             * @default true
+             */
+            return_documents?: boolean;
         };
         /**
          * FreeRequest
@@ -3390,6 +3589,13 @@ export interface components {
              */
             logprobs?: boolean | number;
             /**
+             * Token Healing
+             * @description True to complete the prompt's last word: its tokens are replaced by the first tokens of the continuation, which
+             *     begin with the same text. Not with `beam`.
+             * @default false
+             */
+            token_healing?: boolean;
+            /**
              * Stream
              * @description True to send tokens as server-sent events.
              * @default false
@@ -3527,6 +3733,22 @@ export interface components {
          *       "top_k": 3,
          *       "unit": "word"
          *     }
+         * @example {
+         *       "candidates": [
+         *         " value",
+         *         " number of bytes"
+         *       ],
+         *       "context": "Return the"
+         *     }
+         * @example {
+         *       "context": "Return the",
+         *       "entropy": false,
+         *       "token_ids": [
+         *         2,
+         *         259,
+         *         311
+         *       ]
+         *     }
          */
         NextTokenRequest: {
             /**
@@ -3565,6 +3787,19 @@ export interface components {
              * @enum {string}
              */
             unit?: "token" | "word";
+            /**
+             * Candidates
+             * @description Texts to report instead of the most probable tokens, each tokenised with the context: put a space before a word.
+             *     Contexts must be strings, and no entropy is reported.
+             * @default null
+             */
+            candidates?: string[] | null;
+            /**
+             * Token Ids
+             * @description Tokens to report instead of the most probable ones.
+             * @default null
+             */
+            token_ids?: number[] | null;
         };
         /**
          * OpenStatesRequest
@@ -4044,6 +4279,12 @@ export interface components {
              */
             detail?: components["schemas"]["Detail"];
             /**
+             * Ngram Lengths
+             * @description True to report the length of the n-gram that an n-gram model found for each token.
+             * @default false
+             */
+            ngram_lengths?: boolean;
+            /**
              * Texts
              * @description Texts to score; give either `texts` or `token_ids`.
              * @default null
@@ -4379,6 +4620,8 @@ export interface operations {
                 eos?: boolean;
                 /** @description For JSON lines. Level of detail: `none`, or scores of each `token` or `word`. */
                 detail?: components["schemas"]["Detail"];
+                /** @description For JSON lines. True to report the length of the n-gram that an n-gram model found for each token. */
+                ngram_lengths?: boolean;
             };
             header?: never;
             path?: never;
@@ -4494,7 +4737,7 @@ export interface operations {
                 };
                 content: {
                     "application/octet-stream": string;
-                    "application/json": components["schemas"]["NextTokenReply"] | components["schemas"]["NextWordReply"];
+                    "application/json": components["schemas"]["NextTokenReply"] | components["schemas"]["NextTextReply"] | components["schemas"]["NextWordReply"];
                 };
             };
             /** @description invalid or rejected request */
@@ -4577,7 +4820,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["RerankRequest"];
+                "application/json": components["schemas"]["RerankRequest"] | components["schemas"]["DocumentsRequest"];
                 "application/x-ndjson": components["schemas"]["CandidateListIn"];
                 "text/x-moses-nbest": string;
                 "text/x-srilm-nbest": string;
@@ -4594,7 +4837,7 @@ export interface operations {
                 };
                 content: {
                     "application/x-ndjson": components["schemas"]["RankedListResult"] | components["schemas"]["ErrorReply"];
-                    "application/json": components["schemas"]["RerankReply"];
+                    "application/json": components["schemas"]["RerankReply"] | components["schemas"]["DocumentsReply"];
                 };
             };
             /** @description invalid or rejected request */
