@@ -16,7 +16,8 @@ ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 RUNBOOK = ROOT / "deploy/RUNBOOK.md"
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
-DOCUMENTS = (README, RUNBOOK, ROOT / "examples/web/README.md", *PAGES)
+EXAMPLE_README = ROOT / "examples/web/README.md"
+DOCUMENTS = (README, RUNBOOK, EXAMPLE_README, *PAGES)
 ADDRESS = "http://127.0.0.1:8000"
 FENCED = re.compile(
     r"(?:^<!-- not run: (?P<reason>[^\n]+?) -->\n)?"

@@ -17,7 +17,7 @@ from functools import cache
 
 import zstandard
 
-from tests.system.documentation import ADDRESS, README, ROOT, RUNBOOK, SERVE
+from tests.system.documentation import ADDRESS, EXAMPLE_README, README, ROOT, RUNBOOK, SERVE
 
 COUNT_VARIES = {
     "issues",
@@ -296,7 +296,7 @@ BEFORE = {
 INDEPENDENT = frozenset({README, RUNBOOK})
 """Documents of blocks that do not follow one another: each runs in a furnished folder of its own."""
 
-FURNISHED = frozenset({ROOT / "docs/index.md"})
+FURNISHED = frozenset({EXAMPLE_README, ROOT / "docs/index.md"})
 """Pages that take texts, a Makefile and models for granted; all others begin in an empty folder."""
 
 PRELUDE = r"""
