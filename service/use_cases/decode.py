@@ -183,15 +183,15 @@ def _heal(
     decoding: DecodeState,
 ) -> Work[Any, tuple[list[ContinuationBuilder], DecodeState]]:
     """Choose the first tokens of R rows, which spell the text taken back; return the unfinished rows."""
-    roots: dict[int, _Spelling] = {}
+    spelled, root = None, None  # rows of one prompt follow each other
     unfinished, batches, states, last = [], [], [], []
     for row, (builder, (prompt, _)) in enumerate(zip(builders, rows, strict=True)):
         batch, state = decoding.batch.select(np.array([row])), decoding.state.select(np.array([row]))
-        token, node = -1, None
-        if prompt.taken:
-            if prompt.number not in roots:
-                roots[prompt.number] = yield from spell(task.loaded, state, prompt.taken)
-            node = roots[prompt.number]
+        if prompt is not spelled:
+            spelled, root = prompt, None
+            if prompt.taken:
+                root = yield from spell(task.loaded, state, prompt.taken)
+        token, node = -1, root
         while node is not None and token != EOS and not builder.full:
             draws = uniform_numbers(batch.seeds, batch.lengths)
             scores = node.scores(task.loaded.token_trie.exact) - np.float32(max(node.total, LOG_ZERO))
