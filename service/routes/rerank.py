@@ -48,10 +48,8 @@ from service.use_cases.states import OwnedStateStore
 from service.use_cases.tune import TuneReply, TuneRequest, tune
 
 router = EndpointRouter()
-_DOCUMENTS, _LISTS = (
-    re.compile(rb'"documents"\s*:'),
-    re.compile(rb'"lists"\s*:'),
-)  # names of fields, not in strings
+_DOCUMENTS, _LISTS = (re.compile(rb'"%b"\s*:' % name) for name in (b"documents", b"lists"))
+"""Names of fields in JSON; within a string, the quotation marks are escaped."""
 
 
 @router.endpoint(

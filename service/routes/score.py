@@ -193,19 +193,13 @@ async def next_token(request: Request) -> Response:
     limits.check_count(count, parameter="context")
     loaded = resolve_model(request, wire.model)
     if wire.candidates is not None:
-        longest, pairs = max(len(context) for _, context in wire.contexts), count * len(wire.candidates)
+        pairs = count * len(wire.candidates)
+        work_each = max(len(context) for _, context in wire.contexts) // BYTES_PER_TOKEN
         return await run_request(
             request,
             score_next_texts(loaded, wire, limits),
             lambda results: to_json(NextTextReply(loaded.address, results)),
-            request_options(
-                request,
-                wire,
-                body,
-                count=pairs,
-                work_each=longest // BYTES_PER_TOKEN,
-                predicted_each=1,
-            ),
+            request_options(request, wire, body, count=pairs, work_each=work_each, predicted_each=1),
             inline=pairs <= INLINE_CONTINUATIONS and runs_inline(loaded, body),
         )
     if wire.unit == "word":

@@ -14,13 +14,14 @@ import numpy as np
 
 from models.arrays import FloatArray
 from models.calls import Predict, Read, Step
+from models.completion.token_trie import SortedTokens
 from models.decoding.batch import SequenceBatch, row_seed, uniform_numbers
 from models.decoding.beam_search import BeamSearch, FinishedBeam
 from models.decoding.rules import compile_rules
 from models.decoding.sampling import choose_tokens
 from models.decoding.stopping import StopBytes
 from models.decoding.top_k import top_tokens_of_rows
-from models.language_model import STATE, TopTokens, finite_logprob
+from models.language_model import LOG_ZERO, STATE, TopTokens, finite_logprob
 from models.vocabulary import EOS
 from service.engine.batching import concatenate_states, materialize
 from service.engine.decode import Decode, DecodeState, Generated
@@ -34,7 +35,7 @@ from service.use_cases.choices import (
     Prompt,
     prefill_prompts,
 )
-from service.use_cases.constants import MAX_SEARCH_STEPS
+from service.use_cases.constants import MAX_CHOICE_ENTRIES, MAX_SEARCH_STEPS
 
 
 def sample_prompts(task: DecodeTask, prompts: Sequence[Prompt]) -> Work[Any, list[Continuation]]:
@@ -114,7 +115,7 @@ class _Spelling:
         rest: bytes still to spell.
         mass: log-probability of the tokens.
         longer: spellings with one more token, by this token, that do not spell all of the text.
-        scores: log-probabilities of the next token given that the text is spelled [V].
+        total: log-probability that the rest of the text follows.
     """
 
     state: Any
@@ -122,14 +123,23 @@ class _Spelling:
     rest: bytes
     mass: float
     longer: dict[int, "_Spelling"] = field(default_factory=dict)
-    scores: FloatArray | None = None
+    total: float = -math.inf
+
+    def scores(self, tokens: SortedTokens) -> FloatArray:
+        """Return log-probabilities of the next token, given that the text is spelled and up to a constant [V]."""
+        scores = np.full(len(self.log_probs), -np.inf, dtype=np.float32)
+        reaching = tokens.with_prefix(self.rest)
+        scores[reaching] = self.log_probs[reaching]
+        for token, longer in self.longer.items():
+            scores[token] = self.log_probs[token] + longer.total
+        return scores
 
 
 def spell(loaded: LoadedModel, state: Any, taken: bytes) -> Work[Any, _Spelling]:
     """Find the tokenisations of a text and what follows, up to the token that completes the text; a use case.
 
-    A token's score at each step is P(token | the text is spelled): the sum over all tokenisations that begin with it.
-    Tokenisations of less than a millionth of the mass found, or beyond `MAX_SEARCH_STEPS` model steps, are omitted.
+    A token's score is the sum over all tokenisations that begin with it. Tokenisations of less than a millionth of the
+    mass found, and those beyond `MAX_SEARCH_STEPS` rows or `MAX_CHOICE_ENTRIES` log-probabilities, are omitted.
 
     Args:
         loaded: the model.
@@ -137,6 +147,7 @@ def spell(loaded: LoadedModel, state: Any, taken: bytes) -> Work[Any, _Spelling]
         taken: the text, at least one byte.
     """
     tokens, model = loaded.token_trie.exact, loaded.model
+    most = min(MAX_SEARCH_STEPS, MAX_CHOICE_ENTRIES // loaded.vocab_size)
     log_probs = yield from Predict(model, state)
     root = _Spelling(state, np.array(log_probs[0]), taken, 0.0)
     found, level, every = -math.inf, [root], [root]
@@ -148,7 +159,7 @@ def spell(loaded: LoadedModel, state: Any, taken: bytes) -> Work[Any, _Spelling]
             within = tokens.proper_prefixes_of(node.rest)
             begun += [(node.mass + float(node.log_probs[token]), node, token) for token in within.tolist()]
         worth = [one for one in begun if one[0] > found + _NEGLIGIBLE and one[0] > -math.inf]
-        worth = nlargest(MAX_SEARCH_STEPS - len(every), worth, key=itemgetter(0))
+        worth = nlargest(most - len(every), worth, key=itemgetter(0))
         level = []
         if worth:
             before = concatenate_states([node.state for _, node, _ in worth])
@@ -160,15 +171,8 @@ def spell(loaded: LoadedModel, state: Any, taken: bytes) -> Work[Any, _Spelling]
                 node.longer[token] = longer
                 level.append(longer)
         every += level
-    totals: dict[_Spelling, float] = {}
     for node in reversed(every):
-        scores = np.full(loaded.vocab_size, -np.inf, dtype=np.float32)
-        reaching = tokens.with_prefix(node.rest)
-        scores[reaching] = node.log_probs[reaching]
-        for token, longer in node.longer.items():
-            scores[token] = node.log_probs[token] + totals[longer]
-        total = totals[node] = float(np.logaddexp.reduce(scores, dtype=np.float64))
-        node.scores = scores - np.float32(total) if total > -math.inf else scores
+        node.total = float(np.logaddexp.reduce(node.scores(tokens), dtype=np.float64))
     return root
 
 
@@ -179,18 +183,19 @@ def _heal(
     decoding: DecodeState,
 ) -> Work[Any, tuple[list[ContinuationBuilder], DecodeState]]:
     """Choose the first tokens of R rows, which spell the text taken back; return the unfinished rows."""
-    roots: dict[int, _Spelling] = {}
+    spelled, root = None, None  # rows of one prompt follow each other
     unfinished, batches, states, last = [], [], [], []
     for row, (builder, (prompt, _)) in enumerate(zip(builders, rows, strict=True)):
         batch, state = decoding.batch.select(np.array([row])), decoding.state.select(np.array([row]))
-        token, node = -1, None
-        if prompt.taken:
-            if prompt.number not in roots:
-                roots[prompt.number] = yield from spell(task.loaded, state, prompt.taken)
-            node = roots[prompt.number]
+        if prompt is not spelled:
+            spelled, root = prompt, None
+            if prompt.taken:
+                root = yield from spell(task.loaded, state, prompt.taken)
+        token, node = -1, root
         while node is not None and token != EOS and not builder.full:
             draws = uniform_numbers(batch.seeds, batch.lengths)
-            token = int(choose_tokens(np.asarray(node.scores)[None], batch.rows(), draws).tokens[0])
+            scores = node.scores(task.loaded.token_trie.exact) - np.float32(max(node.total, LOG_ZERO))
+            token = int(choose_tokens(scores[None], batch.rows(), draws).tokens[0])
             own, state = node.log_probs[token], node.state
             batch = batch.append(np.array([token]), np.array([own]))
             tops = []

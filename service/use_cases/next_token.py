@@ -77,10 +77,8 @@ class NextTokenRequest(TimedRequest):
 
     @model_validator(mode="after")
     def _one_choice(self) -> Self:
-        requested = [self.candidates, self.token_ids].count(None) < 2
-        if (self.candidates and self.token_ids) or (
-            requested and (self.unit == "word" or "top_k" in self.model_fields_set)
-        ):
+        ranks = self.unit == "word" or "top_k" in self.model_fields_set
+        if ranks + (self.candidates is not None) + (self.token_ids is not None) > 1:
             raise PydanticCustomError(
                 "one_of", "give one of top_k, candidates and token_ids; unit 'word' accepts only top_k"
             )
@@ -165,19 +163,18 @@ def _rank(
 ) -> Work[Any, list[RankedTokens]]:
     """Rank the most probable tokens, or look up the requested ones [K], after each row of a state."""
     ranked: list[RankedTokens] = []
-    if not request.entropy and ids is not None:
-        for rows in _row_blocks(state, loaded.vocab_size):
-            log_probs = yield from next_log_probs(loaded, rows, ids)
-            ranked += [(TopTokens(ids, row), None) for row in log_probs]
-        return ranked
-    if not request.entropy and supports(loaded.model, TopKPredictor):
+    if not request.entropy and ids is None and supports(loaded.model, TopKPredictor):
         for rows in _row_blocks(state, request.top_k):
-            ids, log_probs = yield from Rank(loaded.model, rows, request.top_k)
-            ranked += [(TopTokens(*row), None) for row in zip(ids, log_probs, strict=True)]
+            best = yield from Rank(loaded.model, rows, request.top_k)
+            ranked += [(TopTokens(*row), None) for row in zip(*best, strict=True)]
         return ranked
     for rows in _row_blocks(state, loaded.vocab_size):
         if ranked:  # before all blocks except the first: a single distribution is not delayed
             yield None
+        if ids is not None and not request.entropy:
+            log_probs = yield from next_log_probs(loaded, rows, ids)
+            ranked += [(TopTokens(ids, row), None) for row in log_probs]
+            continue
         log_probs = yield from Predict(loaded.model, rows)
         entropies = entropy_bits(log_probs).tolist() if request.entropy else [None] * len(log_probs)
         ranked += [

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 from rapidfuzz.distance import OSA
 
-from models.completion.prefix import EDIT_PENALTY, FIRST_LETTER_PENALTY, corrected_prefixes, split_prefix
+from models.completion.prefix import (
+    EDIT_PENALTY,
+    FIRST_LETTER_PENALTY,
+    MAX_TAKEN_BYTES,
+    corrected_prefixes,
+    split_prefix,
+    take_back,
+)
 from models.completion.text import LetterTable
 from models.completion.token_trie import TokenTrie
 from models.tokenizers import CharacterTokenizer, WordTokenizer
@@ -211,3 +218,37 @@ def test_distances_are_those_of_optimal_string_alignment():
             expected = min(OSA.distance(word[:i], texts[token][:j]), 3)
             if j <= len(texts[token]):
                 assert distances[i, j, token] == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "kept", "taken"),
+    [
+        ("the ca", "the", b" ca"),
+        ("the cat", "the", b" cat"),
+        ("the cat ", "the cat", b" "),
+        ("the", "", b" the"),
+        ("the dog", "the dog", b""),  # no word begins so
+        ("the 'c", "the 'c", b""),  # a quotation mark belongs to the word, unless there is a pattern
+    ],
+)
+def test_a_word_that_may_go_on_is_taken_back(text, kept, taken):
+    words = WordTokenizer(WORDS)
+    assert take_back(words, TokenTrie(words), text) == (words.encode(kept), taken)
+
+
+@pytest.mark.parametrize(
+    "text", ["the ca", "the cat", "the cat ", "t", "naïve", "the cat:", "x" * 99, "漢字"]
+)
+def test_pieces_are_taken_back_to_the_last_space(pieces, text):
+    kept, taken = take_back(pieces, TokenTrie(pieces), text)
+    spelled = b"".join(pieces.token_bytes[token] for token in kept) + taken
+    assert spelled == f" {text}".encode()
+    assert 0 < len(taken) <= MAX_TAKEN_BYTES
+    assert taken.startswith(b" ") or len(taken) > MAX_TAKEN_BYTES - 8
+    assert taken.count(b" ") <= 1
+
+
+def test_an_unknown_character_is_not_taken_back():
+    characters = CharacterTokenizer(Vocabulary("ab"))
+    ids, taken = take_back(characters, TokenTrie(characters), "aéb")
+    assert (len(ids), taken) == (2, b"b")

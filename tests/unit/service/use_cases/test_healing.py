@@ -46,12 +46,12 @@ def test_scores_are_those_of_all_tokenisations(load, monkeypatch, name, text):
     for sequence, mass in masses.items():
         node, score = root, 0.0
         for token in sequence:
-            score += float(node.scores[token])
+            score += float(node.scores(loaded.token_trie.exact)[token]) - node.total
             node = node.longer.get(token)
         assert node is None
         assert math.exp(score) == pytest.approx(mass / sum(masses.values()), rel=1e-4)
     possible = {sequence[0] for sequence in masses}
-    assert set(np.flatnonzero(root.scores > -np.inf).tolist()) == possible
+    assert set(np.flatnonzero(root.scores(loaded.token_trie.exact) > -np.inf).tolist()) == possible
 
 
 def test_improbable_and_excessive_tokenisations_are_omitted(load, monkeypatch):
