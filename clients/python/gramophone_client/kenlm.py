@@ -177,12 +177,11 @@ class Model:
 
     def full_scores(self, sentence: str, bos: bool = True, eos: bool = True) -> Iterator[FullScoreReturn]:
         """Yield the score of each word of a sentence."""
-        words = sentence.split()
+        words, context = sentence.split(), Context(bool(bos))
         if words and {_BOS, _EOS}.isdisjoint(words):
-            reply = self._request([" ".join(words)], Context(bos), eos=eos)
-            yield from _word_scores(reply.results[0], Context(bos))
+            reply = self._request([" ".join(words)], context, eos=bool(eos))
+            yield from _word_scores(reply.results[0], context)
             return
-        context = Context(bos)
         for word in [*words, _EOS] if eos else words:
             yield self._full_score(context, word)
             context = self._extended(context, word)
@@ -327,7 +326,7 @@ class Model:
         if known := [word for word, is_known in self._known.items() if is_known and last]:
             # other words are unknown unless the tokenizer changes or splits words
             version, probes = self._version, [word for word in probe_words(known) if word not in self._known]
-            results = self._request(probes, _EMPTY, eos=True).results
+            results = self._request([_UNKNOWN, *probes], _EMPTY, eos=True).results
             is_unknown = all(_word_and_end(result, _EMPTY)[0].oov for result in results)
             self._is_closed = is_unknown and self._version == version
         self._known.update({_BOS: True, _EOS: True, _UNKNOWN: False})
