@@ -77,7 +77,7 @@ def test_sentences_score_as_with_kenlm(pair_of, seed):
     pair = pair_of(seed)
     assert pair.ours.order == pair.theirs.order
     for sentence in pair.sentences(seed, 8):
-        for bos, eos in [(True, True), (True, False), (False, True), (False, False)]:
+        for bos, eos in [(True, True), (True, False), (False, True), (0, 0)]:
             ours = list(pair.ours.full_scores(sentence, bos, eos))
             theirs = list(pair.theirs.full_scores(sentence, bos, eos))
             assert [score[1:] for score in ours] == [score[1:] for score in theirs]
@@ -137,8 +137,9 @@ def test_a_sentence_with_marks_is_scored_with_them(pair_of):
 
 def test_states_are_equal_if_their_futures_are(pair_of):
     pair, states = pair_of(0), []
+    a, b, c = pair.words[:3]
     assert pair.ours.order == 2
-    for words in ("a b c", "b c", "c", "b"):
+    for words in (f"{a} {b} {c}", f"{b} {c}", c, b):
         state = gramophone_client.kenlm.State()
         pair.ours.NullContextWrite(state)
         for word in words.split():
@@ -176,7 +177,30 @@ def test_a_vocabulary_is_read_once(pair_of, requests):
     pair = pair_of()
     requests.clear()
     assert all(word in pair.ours for word in [*pair.words, *pair.words])
-    assert requests == ["/tokenizer_info", *["/detokenize"] * 2]
+    assert not any(word in pair.ours for word in ("x", "y", pair.words[0].upper()))
+    assert requests == ["/tokenizer_info", *["/detokenize"] * 2, "/v1/score"]
+
+
+def test_all_unknown_words_are_one_word(pair_of, requests):
+    pair, states = pair_of(), []
+    for word in ("x", "y", "<unk>"):
+        states.append(gramophone_client.kenlm.State())
+        requests.clear()
+        pair.ours.NullContextWrite(states[-1])
+        pair.ours.BaseScore(states[-1], word, states[-1])
+    assert requests == []
+    assert states[0] == states[1] == states[2]
+
+
+def test_a_tokenizer_that_changes_words_knows_more_than_its_vocabulary(served, pair_of):
+    _, folder, words = served
+    run_import_arpa(folder / "0.arpa", name="folded", registry=str(folder / "registry"), lowercase=True)
+    with running(Settings(registry=folder / "registry", models=("folded",))) as server:
+        model = gramophone_client.kenlm.Model(server.url)
+        assert words[0][0].upper() in model
+        assert "x" not in model
+        assert model.score(words[0][0].upper()) == pytest.approx(pair_of(0).ours.score(words[0][0]))
+        model.close()
 
 
 def test_a_copy_has_the_same_model(pair_of):

@@ -212,7 +212,8 @@ def write_program(folder):
 def environment(programs, **more):
     """Return the variables that commands find set: programs on the path, none of our settings."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith("GRAMOPHONE_")}  # noqa: TID251
-    return {**ours, "PATH": f"{programs}:{ours['PATH']}", "PYTHONPATH": str(ROOT), "COLUMNS": "160", **more}
+    ours |= {"PATH": f"{programs}:{ours['PATH']}", "PYTHONPATH": f"{ROOT}:{ROOT / 'clients/python'}"}
+    return {**ours, "COLUMNS": "160", **more}
 
 
 def call(folder, script, *, programs=None, **more):

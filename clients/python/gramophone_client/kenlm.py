@@ -27,6 +27,7 @@ from typing_extensions import Self
 
 from gramophone_client.calls import Call, GramophoneError, json_reply
 from gramophone_client.client import Client
+from gramophone_client.fusion.word_tree import probe_words
 from gramophone_client.local_service import LocalService
 from gramophone_client.types import DetokenizeReply, ScoreReply, SequenceScoreResult, TokenizerInfo
 
@@ -154,7 +155,7 @@ class Model:
         self._order: int | None = None
         self._scores: dict[tuple[Context, str], FullScoreReturn] = {}
         self._known: dict[str, bool] = {}
-        self._has_vocabulary = False
+        self._has_vocabulary = self._is_closed = False
         try:
             self._full_score(Context(bos=True), _EOS)
         except GramophoneError:
@@ -176,12 +177,11 @@ class Model:
 
     def full_scores(self, sentence: str, bos: bool = True, eos: bool = True) -> Iterator[FullScoreReturn]:
         """Yield the score of each word of a sentence."""
-        words = sentence.split()
+        words, context = sentence.split(), Context(bool(bos))
         if words and {_BOS, _EOS}.isdisjoint(words):
-            reply = self._request([" ".join(words)], Context(bos), eos=eos)
-            yield from _word_scores(reply.results[0], Context(bos))
+            reply = self._request([" ".join(words)], context, eos=bool(eos))
+            yield from _word_scores(reply.results[0], context)
             return
-        context = Context(bos)
         for word in [*words, _EOS] if eos else words:
             yield self._full_score(context, word)
             context = self._extended(context, word)
@@ -200,14 +200,13 @@ class Model:
 
     def BaseFullScore(self, in_state: State, word: str, out_state: State) -> FullScoreReturn:
         """Return the score of a word after a state; write the state after the word."""
-        context = _checked(in_state).context
+        context, word = _checked(in_state).context, self._name(word)
         score = self._full_score(context, word)
         _checked(out_state).context = self._extended(context, word)
         return score
 
     def __contains__(self, word: str) -> bool:
-        if not self._has_vocabulary:
-            self._load_vocabulary()
+        word = self._name(word)
         known = self._known.get(word)
         return known if known is not None else not self._full_score(_EMPTY, word).oov
 
@@ -297,7 +296,8 @@ class Model:
             **self._address,
         )
         if reply.model != self._version:
-            self._version, self._order, self._has_vocabulary = reply.model, reply.results[0].order, False
+            self._version, self._order = reply.model, reply.results[0].order
+            self._has_vocabulary = self._is_closed = False
             self._scores.clear()
             self._known.clear()
         return reply
@@ -307,8 +307,14 @@ class Model:
         """Option that names the model; empty for the default model."""
         return {"model": self._model} if self._model else {}
 
+    def _name(self, word: str) -> str:
+        """Return a word, or `<unk>` instead of any word that the vocabulary of a word model lacks."""
+        if not self._has_vocabulary:
+            self._load_vocabulary()
+        return _UNKNOWN if self._is_closed and not self._known.get(word) else word
+
     def _load_vocabulary(self) -> None:
-        """Request the words of a word model; unknown words, and words of other models, are looked up one by one."""
+        """Request the words of a word model; words of other models are looked up one by one."""
         fetch = self._connection.fetch
         info = fetch(Call("GET", "/tokenizer_info", json_reply(TokenizerInfo), query=self._address))
         last = info.vocab_size if info.tokenizer_class == "word" else 0
@@ -317,6 +323,12 @@ class Model:
             body = {"tokens": ids, **self._address}
             reply = fetch(Call("POST", "/detokenize", json_reply(DetokenizeReply), body))
             self._known.update(dict.fromkeys(reply.prompt.split(), True))
+        if known := [word for word, is_known in self._known.items() if is_known and last]:
+            # other words are unknown unless the tokenizer changes or splits words
+            version, probes = self._version, [word for word in probe_words(known) if word not in self._known]
+            results = self._request([_UNKNOWN, *probes], _EMPTY, eos=True).results
+            is_unknown = all(_word_and_end(result, _EMPTY)[0].oov for result in results)
+            self._is_closed = is_unknown and self._version == version
         self._known.update({_BOS: True, _EOS: True, _UNKNOWN: False})
         self._has_vocabulary = True
 

@@ -115,7 +115,7 @@ class WordEstimate(NamedTuple):
         return cls(result.logprob, result.num_oov > 0, result.num_tokens, result.eos_logprob)
 
 
-def _probes(known: Sequence[str]) -> list[str]:
+def probe_words(known: Sequence[str]) -> list[str]:
     """Return words that are known only to tokenizers that change case or split at punctuation."""
     changed = {change(word) for word in known[:20] for change in (str.upper, str.lower, str.title)}
     return [*changed, *(f"{known[0]}{mark}{known[-1]}" for mark in "-'._/,1")]
@@ -305,7 +305,7 @@ class WordTree(_StateTree):
         known = [word for word, one in estimates.items() if not one.is_oov and one.num_tokens == 1]
         is_closed = len(known) + _CONTROL_TOKENS == self._client.model(model).vocab_size
         if is_closed:  # unless the tokenizer splits or changes words, which the probes detect
-            probes = [probe for probe in _probes(known) if probe not in estimates]
+            probes = [probe for probe in probe_words(known) if probe not in estimates]
             unknown = self._estimates(handle, probes).values()
             is_closed = all(one.is_oov and one.num_tokens == 1 for one in unknown)
         self._vocabulary = frozenset(known) if is_closed else None
