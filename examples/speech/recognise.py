@@ -27,19 +27,24 @@ MAX_PATHS, MAX_HYPOTHESES = 2_000, 50
 """Paths of a lattice that are read, and different texts that are kept."""
 
 
-def documentation() -> list[str]:
-    """Return different sentences of Python's documentation in random order: lower-case words without punctuation."""
+def choose_sentences(count: int) -> tuple[list[str], list[str]]:
+    """Return sentences of Python's documentation to be spoken, and the others: lower-case words without punctuation.
+
+    Spoken sentences consist of 5 to 14 words of the recogniser's dictionary. No other sentence holds one of them.
+    """
     corpus, _, _ = read_default_corpus(Progress())
-    plain = (text for text in corpus.sentences if re.fullmatch(r"[A-Z][a-z ,']+\.", text))
-    texts = sorted({" ".join(re.findall("[a-z']+", text.lower())) for text in plain})
-    random.Random(1).shuffle(texts)
-    return texts
-
-
-def known_words() -> set[str]:
-    """Return the words of the recogniser's dictionary."""
+    words = {text: " ".join(re.findall("[a-z']+", text.lower())) for text in corpus.sentences}
     dictionary = Path(get_model_path("en-us/cmudict-en-us.dict")).read_text(encoding="utf-8")
-    return {line.split()[0] for line in dictionary.splitlines()}
+    known = {line.split()[0] for line in dictionary.splitlines()}
+    plain = sorted({words[text] for text in words if re.fullmatch(r"[A-Z][a-z ,']+\.", text)})
+    random.Random(1).shuffle(plain)
+    spoken = [text for text in plain if 5 <= len(text.split()) <= 14 and known.issuperset(text.split())][
+        :count
+    ]
+    others = [
+        text for text in dict.fromkeys(words.values()) if text and not any(one in text for one in spoken)
+    ]
+    return spoken, others
 
 
 @cache
@@ -95,12 +100,10 @@ def write_part(part: str, references: list[str]) -> None:
 
 def main(count: int) -> None:
     """Write the parts `tune` and `test`, each of a number of sentences, and `lm.txt`."""
-    texts, known = documentation(), known_words()
-    spoken = [text for text in texts if 5 <= len(text.split()) <= 14 and known.issuperset(text.split())]
+    spoken, others = choose_sentences(2 * count)
     write_part("tune", spoken[:count])
-    write_part("test", spoken[count : 2 * count])
-    rest = sorted({*texts} - {*spoken[: 2 * count]})
-    Path("lm.txt").write_text("".join(f"{text}\n" for text in rest), encoding="utf-8")
+    write_part("test", spoken[count:])
+    Path("lm.txt").write_text("".join(f"{text}\n" for text in others), encoding="utf-8")
 
 
 if __name__ == "__main__":

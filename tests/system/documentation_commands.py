@@ -302,7 +302,7 @@ INDEPENDENT = frozenset({README, RUNBOOK})
 """Documents of blocks that do not follow one another: each runs in a furnished folder of its own."""
 
 FURNISHED = frozenset({ROOT / "docs/index.md"})
-"""Pages that take texts, a Makefile and models for granted. Examples begin with their own files, all others in an empty folder."""
+"""Pages that take texts, a Makefile and models for granted; examples have their own files, other pages none."""
 
 PRELUDE = r"""
 SMALL='--set train.max_steps=4 --set neural.hidden_size=16 --set neural.embedding_size=16'
@@ -310,8 +310,9 @@ curl() { command curl -sS --fail-with-body "$@"; }
 translations() {  # of WMT 2022: a system's, or the references
   python -c 'import json, lzma, sys
 for one in map(json.loads, lzma.open(sys.argv[2])):
-    of_systems = {name: text["text"] for text in one["candidates"] for name in text["features"]}
-    print({**of_systems, "system:ref:A": one["reference"]}["system:" + sys.argv[1]])' "$1" "$DATA/nbest/mt-de-en.jsonl.xz"
+    texts = {name: told["text"] for told in one["candidates"] for name in told["features"]}
+    texts["system:ref:A"] = one["reference"]
+    print(texts["system:" + sys.argv[1]])' "$1" "$DATA/nbest/mt-de-en.jsonl.xz"
 }
 answers() {  # once it does; an error if the process has ended
   until command curl -sf -o /dev/null "http://127.0.0.1:$PORT/health/ready"; do kill -0 "$1"; sleep 0.1; done
