@@ -38,6 +38,7 @@ ELSEWHERE = {
     "benchmarks.md": "tests/benchmarks/RESULTS.md",
     "contributing.md": "CONTRIBUTING.md",
     "changelog.md": "CHANGELOG.md",
+    **{f"examples/{name}.md": f"examples/{name}/README.md" for name in ("speech", "translation", "java")},
 }
 """Pages of the site that live in another folder of the repository."""
 COPIED = {
@@ -59,7 +60,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for name, page in reference_pages().items():
         files.append(File.generated(config, f"reference/{name}.md", content=page))
     for page, source in ELSEWHERE.items():
-        files.append(File.generated(config, page, content=relinked(source)))
+        files.append(File.generated(config, page, content=relinked(source, page)))
     for place, source in COPIED.items():
         files.append(File.generated(config, place, abs_src_path=str(ROOT / source)))
     files.append(File.generated(config, "assets/layers.svg", content=layers_svg()))
@@ -383,8 +384,8 @@ def type_of(field: Json, schemas: Json) -> str:
 # pages and pictures of other folders
 
 
-def relinked(source: str) -> str:
-    """Return a page of another folder, with its links to pages of the site made relative to the site's root.
+def relinked(source: str, place: str) -> str:
+    """Return a page of another folder, with its links to pages of the site made relative to its place there.
 
     Links to files that are not on the site become code.
     """
@@ -392,14 +393,13 @@ def relinked(source: str) -> str:
 
     def link(match: re.Match[str]) -> str:
         words, target = match.groups()
-        path, mark, place = target.partition("#")
+        path, mark, fragment = target.partition("#")
         if not path or "://" in path:
             return match[0]
         file = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
-        if file in pages:
-            return f"[{words}]({pages[file]}{mark}{place})"
-        if file.startswith("docs/"):
-            return f"[{words}]({file.removeprefix('docs/')}{mark}{place})"
+        if file in pages or file.startswith("docs/"):
+            page = pages.get(file, file.removeprefix("docs/"))
+            return f"[{words}]({posixpath.relpath(page, posixpath.dirname(place))}{mark}{fragment})"
         return words if words.startswith("`") else f"`{file}`" if words == path else f"{words} (`{file}`)"
 
     return re.sub(r"\[([^\]]+)\]\(([^)\s]+)\)", link, (ROOT / source).read_text(encoding="utf-8"))

@@ -179,9 +179,15 @@ def test_a_field_without_a_description_is_named():
 
 
 def test_pages_of_other_folders_link_within_the_site():
-    text = hooks.relinked("deploy/RUNBOOK.md")
+    text = hooks.relinked("deploy/RUNBOOK.md", "runbook.md")
     assert "](../docs/" not in text
     assert "](kubernetes/" not in text
+
+
+def test_links_of_an_example_are_relative_to_its_place_on_the_site():
+    text = hooks.relinked("examples/speech/README.md", "examples/speech.md")
+    assert "](../guides/rerank-speech.md" in text
+    assert "](../../" not in text
 
 
 def test_the_drawing_has_every_layer():

@@ -1,4 +1,4 @@
-"""Code blocks of the README, the documentation site and the runbook: where they are, and what they should print.
+"""Code blocks of the README, the site, the examples and the runbook: where they are, and what they should print.
 
 `python -m tests.system.documentation URL` sends the requests of all pages to the service at URL, which has the default
 models, and writes its replies into the pages.
@@ -16,8 +16,8 @@ ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 RUNBOOK = ROOT / "deploy/RUNBOOK.md"
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
-EXAMPLE_README = ROOT / "examples/web/README.md"
-DOCUMENTS = (README, RUNBOOK, EXAMPLE_README, *PAGES)
+EXAMPLES = sorted((ROOT / "examples").glob("*/README.md"))
+DOCUMENTS = (README, RUNBOOK, *PAGES, *EXAMPLES)
 ADDRESS = "http://127.0.0.1:8000"
 FENCED = re.compile(
     r"(?:^<!-- not run: (?P<reason>[^\n]+?) -->\n)?"

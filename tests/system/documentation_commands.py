@@ -17,7 +17,7 @@ from functools import cache
 
 import zstandard
 
-from tests.system.documentation import ADDRESS, EXAMPLE_README, README, ROOT, RUNBOOK, SERVE
+from tests.system.documentation import ADDRESS, README, ROOT, RUNBOOK, SERVE
 
 COUNT_VARIES = {
     "issues",
@@ -200,6 +200,7 @@ def write_program(folder):
         ("pip", "-m pip"),
         ("torchrun", "-m torch.distributed.run"),
         ("python", ""),
+        ("sacrebleu", "-m sacrebleu"),
     ):
         (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {options} "$@"\n')
         (programs / name).chmod(0o755)
@@ -260,6 +261,8 @@ OTHERWISE = (
     (r"(?<!serve_on )gramophone serve", "briefly gramophone serve", "likewise"),
     (r"train (lstm|gru|mixture|cpu-30min) ", r"train \1 $SMALL ", "trained for minutes, models are better"),
     (r"--task (autocomplete|check)", r"--task \1 --sample 50", "thousands of words are looked at"),
+    (r"recognise.py \d+", "recognise.py 20", "seconds of speech instead of minutes"),
+    (r"sacrebleu -t wmt22 -l de-en --echo", "translations", "the data folder has what it would download"),
     (r"ADDRESS", "$URL", "a port that is free"),
     (r"http://127\.0\.0\.1:9000/predict", "$URL/v1/next-token", "somebody else's service"),
     (r"https://lm\.example\.org/v1", "$URL/v1", "likewise"),
@@ -294,15 +297,25 @@ BEFORE = {
 }
 """What has been done before a block that holds this."""
 
+NEED_DATA = frozenset({ROOT / "examples/translation/README.md"})
+"""Pages about texts of the public data folder."""
+
 INDEPENDENT = frozenset({README, RUNBOOK})
 """Documents of blocks that do not follow one another: each runs in a furnished folder of its own."""
 
-FURNISHED = frozenset({EXAMPLE_README, ROOT / "docs/index.md"})
-"""Pages that take texts, a Makefile and models for granted; all others begin in an empty folder."""
+FURNISHED = frozenset({ROOT / "docs/index.md", ROOT / "examples/web/README.md"})
+"""Pages that take texts, a Makefile and models for granted; other examples have their own files, other pages none."""
 
 PRELUDE = r"""
 SMALL='--set train.max_steps=4 --set neural.hidden_size=16 --set neural.embedding_size=16'
 curl() { command curl -sS --fail-with-body "$@"; }
+translations() {  # of WMT 2022: a system's, or the references
+  python -c 'import json, lzma, sys
+for one in map(json.loads, lzma.open(sys.argv[2])):
+    texts = {name: told["text"] for told in one["candidates"] for name in told["features"]}
+    texts["system:ref:A"] = one["reference"]
+    print(texts["system:" + sys.argv[1]])' "$1" "$DATA/nbest/mt-de-en.jsonl.xz"
+}
 answers() {  # once it does; an error if the process has ended
   until command curl -sf -o /dev/null "http://127.0.0.1:$PORT/health/ready"; do kill -0 "$1"; sleep 0.1; done
 }

@@ -8,9 +8,9 @@ import pytest
 import typer
 
 from service.cli.main import app
-from tests.system.documentation import BLOCKS, DOCUMENTS, PAGE_OF, README, ROOT
+from tests.system.documentation import BLOCKS, DOCUMENTS, EXAMPLES, PAGE_OF, README, ROOT
 
-PROJECT_PAGES = (README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md")
+PROJECT_PAGES = (README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *EXAMPLES)
 """Pages that are read on a code host, so that MkDocs does not check the links of the first."""
 
 ALL_TEXT = "\n".join(page.text for page in PAGE_OF.values())
@@ -30,7 +30,7 @@ def anchors(file):
     }
 
 
-@pytest.mark.parametrize("page", PROJECT_PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PROJECT_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
         file, _, place = target.partition("#")

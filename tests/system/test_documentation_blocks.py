@@ -1,4 +1,4 @@
-"""Every block of the README, the documentation site and the runbook runs, and prints what the page shows.
+"""Every block of the README, the documentation site, the examples and the runbook runs, and prints what the page shows.
 
 The blocks of a page run in order, in a folder of the page's own. A block with a title is written to the file of that
 name. What is run in another way, and why, stands in `documentation_commands.py`.
@@ -14,10 +14,11 @@ import pytest
 from tests.support.http import free_port
 from tests.support.object_stores import s3_server
 from tests.system import documentation_commands
-from tests.system.documentation import ADDRESS, BLOCKS, DOCUMENTS, PAGE_OF, ROOT, ask
+from tests.system.documentation import ADDRESS, BLOCKS, DOCUMENTS, EXAMPLES, PAGE_OF, ROOT, ask
 from tests.system.documentation_commands import (
     FURNISHED,
     INDEPENDENT,
+    NEED_DATA,
     NOT_RUN,
     OTHERWISE,
     call,
@@ -73,6 +74,8 @@ def workshop(furnished, tmp_path_factory):
         folder = tmp_path_factory.mktemp(block.document.stem) / "workshop"
         if block.document in INDEPENDENT | FURNISHED:
             shutil.copytree(furnished, folder, symlinks=True)
+        elif block.document in EXAMPLES:
+            shutil.copytree(block.document.parent, folder)
         else:
             folder.mkdir()
         made = Workshop(folder)
@@ -95,8 +98,9 @@ def page_tests(blocks):
     """Return a class of tests for the blocks of one page: pytest-xdist keeps a class in one process, in order."""
 
     @pytest.mark.parametrize("block", blocks, ids=str)
-    def run(_self, block, workshop, furnished, served, store):
-        check(block, workshop, furnished, served, store)
+    def run(_self, block, workshop, furnished, served, store, request):
+        data = request.getfixturevalue("data_dir") if block.document in NEED_DATA else ""
+        check(block, workshop, furnished, served, store, data)
 
     return type("PageTests", (), {"test_a_block_does_what_the_page_shows": run})
 
@@ -109,7 +113,7 @@ for document in DOCUMENTS:
         globals()[f"Test{name}"] = page_tests([block for block in RUN if block.document == document])
 
 
-def check(block, workshop, furnished, served, store):
+def check(block, workshop, furnished, served, store, data):
     """Run a block, and assert that it prints what the page shows."""
     place = workshop(block)
     url = f"http://127.0.0.1:{place.port}" if PAGE_OF[block.document].asks_own_service(block) else served
@@ -123,6 +127,7 @@ def check(block, workshop, furnished, served, store):
         "URL": url,
         "PORT": str(place.port),
         "BUCKET": store.make_bucket("documentation"),
+        "DATA": str(data),
         "XDG_CACHE_HOME": str(place.folder / "cache"),
         **store.environment,
     }
