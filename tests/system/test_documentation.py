@@ -19,7 +19,8 @@ ALL_PROSE = "\n".join(page.prose for page in PAGE_OF.values())
 
 def anchor(heading):
     """Return the fragment that leads to a heading."""
-    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+    named = re.search(r"\{ #([\w-]+) \}$", heading)
+    return named[1] if named else re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def anchors(file):
