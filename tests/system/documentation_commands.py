@@ -288,6 +288,9 @@ VERDICT = (r"Keep the first pass: (.*), which .*", r"…: \1…", "it depends on
 """What of the output shown is put in another way, and why."""
 
 BEFORE = {
+    "python decode.py": "export PYTHONPATH=$PYTHONPATH:$(python -c '"
+    'import sys; from tests.contract.decoders import importable; importable("pyctcdecode", "pygtrie"); '
+    """print(":".join(sys.path[-2:]))')""",
     "admin/models": "serve_with_key",
     "kubectl config set-context": "serve_with_key",
     "models restore": "cp -r registry BACKUP",
