@@ -122,6 +122,7 @@ def tls_context(settings: Settings) -> ssl.SSLContext | None:
     certificate = _readable(_CERTIFICATE, settings.tls_certificate)
     key = _readable(_KEY, settings.tls_key)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2  # OpenSSL's configuration may allow older ones
     context.set_alpn_protocols(["http/1.1"])
 
     def refuse_password() -> NoReturn:

@@ -1,8 +1,8 @@
 """Engines and options of out-of-core estimation."""
 
-import builtins
 import os
 import signal
+import sys
 import threading
 from pathlib import Path
 
@@ -39,14 +39,7 @@ def folder(tmp_path):
     ("engine", "package", "extra"), [("duckdb", "duckdb", "scale"), ("spark", "pyspark", "spark")]
 )
 def test_a_missing_package_is_told_with_the_command_that_installs_it(monkeypatch, engine, package, extra):
-    really = builtins.__import__
-
-    def missing(name, *rest):
-        if name == package:
-            raise ImportError(name=package)
-        return really(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", missing)
+    monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(
         InvalidInputError, match=rf"needs the package {package}: pip install 'gramophone-lm\[{extra}\]'"
     ):
