@@ -207,6 +207,7 @@ def write_program(folder):
     (programs / "activate").write_text("")
     for name in ("Makefile", "pyproject.toml"):
         shutil.copyfile(ROOT / name, folder / name)
+    (folder / "clients").symlink_to(ROOT / "clients")
     (folder / ".venv/.serve").touch()
 
 
