@@ -38,7 +38,10 @@ ELSEWHERE = {
     "benchmarks.md": "tests/benchmarks/RESULTS.md",
     "contributing.md": "CONTRIBUTING.md",
     "changelog.md": "CHANGELOG.md",
-    **{f"examples/{name}.md": f"examples/{name}/README.md" for name in ("speech", "translation", "kenlm", "java")},
+    **{
+        f"examples/{name}.md": f"examples/{name}/README.md"
+        for name in ("speech", "translation", "kenlm", "java")
+    },
 }
 """Pages of the site that live in another folder of the repository."""
 COPIED = {
