@@ -257,11 +257,31 @@ class CharacterTokenizer(Tokenizer):
         return {"tokens": list(self.vocabulary.ids)}
 
 
+def read_piece_model(model: bytes) -> sentencepiece.SentencePieceProcessor:
+    """Read a serialised SentencePiece model.
+
+    Raises:
+        ManifestError: the bytes are not a valid model.
+    """
+    processor = sentencepiece.SentencePieceProcessor()
+    try:
+        processor.LoadFromSerializedProto(model)
+    except RuntimeError as error:
+        raise ManifestError(f"not a SentencePiece model: {error!s:.300}") from None
+    return processor
+
+
 class SentencePieceTokenizer(Tokenizer):
     """SentencePiece tokenizer, BPE or unigram (Kudo and Richardson 2018).
 
     Args:
-        model: the serialised model. Its first ids must be `<unk>`, `<s>`, `</s>`.
+        model: the serialised model.
+        vocabulary: the tokens, for a subclass; by default the model's pieces, which must begin with `<unk>`,
+            `<s>`, `</s>`.
+
+    Attributes:
+        pieces: the model's pieces, in its own order.
+        unknown: id of a character that the model lacks.
 
     Raises:
         ManifestError: the bytes are not a valid model.
@@ -270,28 +290,30 @@ class SentencePieceTokenizer(Tokenizer):
     kind = "sentencepiece"
     leading_space = True
 
-    def __init__(self, model: bytes) -> None:
+    def __init__(self, model: bytes, vocabulary: Vocabulary | None = None) -> None:
         self._model = model
-        self._processor = sentencepiece.SentencePieceProcessor()
-        try:
-            self._processor.LoadFromSerializedProto(model)
-        except RuntimeError as error:
-            raise ManifestError(f"{SPM_FILE} is not a SentencePiece model: {error!s:.300}") from None
-        size = self._processor.GetPieceSize()
-        pieces = [self._processor.IdToPiece(i) for i in range(size)]
-        if tuple(pieces[: len(CONTROL_TOKENS)]) != CONTROL_TOKENS:
-            raise ManifestError(
-                f"{SPM_FILE} starts with the pieces {pieces[:3]!s:.200}, it must start with {list(CONTROL_TOKENS)}"
-            )
-        malformed = next(
-            (p for i, p in enumerate(pieces) if self._processor.IsByte(i) and not _BYTE_PIECE.fullmatch(p)),
-            None,
-        )
+        self._processor = read_piece_model(model)
+        self.pieces = tuple(map(self._processor.IdToPiece, range(self._processor.GetPieceSize())))
+        malformed = next((p for p in self.pieces if self._is_byte(p) and not _BYTE_PIECE.fullmatch(p)), None)
         if malformed is not None:
             raise ManifestError(
-                f"{SPM_FILE} has the byte piece {malformed!r:.40}; byte pieces are spelled <0x00> to <0xFF>"
+                f"the SentencePiece model has the byte piece {malformed!r:.40}; "
+                "byte pieces are spelled <0x00> to <0xFF>"
             )
-        super().__init__(Vocabulary(pieces[len(CONTROL_TOKENS) :]))
+        super().__init__(vocabulary or self._own_vocabulary())
+        self.unknown = self.vocabulary.id_of(self.pieces[self._processor.unk_id()])
+
+    def _own_vocabulary(self) -> Vocabulary:
+        begin = len(CONTROL_TOKENS)
+        if self.pieces[:begin] != CONTROL_TOKENS:
+            raise ManifestError(
+                f"the SentencePiece model starts with the pieces {list(self.pieces[:begin])!s:.200}, "
+                f"it must start with {list(CONTROL_TOKENS)}"
+            )
+        return Vocabulary(self.pieces[begin:])
+
+    def _is_byte(self, piece: str) -> bool:
+        return bool(self._processor.IsByte(self._processor.PieceToId(piece)))
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text's best segmentation."""
@@ -320,12 +342,11 @@ class SentencePieceTokenizer(Tokenizer):
     @cached_property
     def token_bytes(self) -> tuple[bytes, ...]:
         """The piece with `▁` replaced by a space; the byte, for byte-fallback pieces."""
-        processor = self._processor
         answer = []
         for i, piece in enumerate(self.vocabulary.tokens):
             if i in {BOS, EOS}:
                 answer.append(b"")
-            elif processor.IsByte(i):
+            elif self._is_byte(piece):
                 answer.append(bytes.fromhex(piece[3:5]))  # spelled "<0xE2>"
             else:
                 answer.append(piece.replace(_SPACE_MARK, " ").encode())
@@ -339,6 +360,55 @@ class SentencePieceTokenizer(Tokenizer):
         """Write the settings and the learnt model."""
         super().save(directory)
         (directory / SPM_FILE).write_bytes(self._model)
+
+
+class ListedPieceTokenizer(SentencePieceTokenizer):
+    """SentencePiece tokenizer for a fixed list of pieces; every other piece is `<unk>`.
+
+    For language models of other programs, with their own ids. The model may give control pieces any id.
+
+    Args:
+        model: the serialised model.
+        vocabulary: the pieces, and unknown characters as the model writes them. A piece spelled `<unk>` stands
+            for every other unknown character.
+
+    Attributes:
+        num_unlisted: number of pieces of the model that the vocabulary lacks.
+
+    Raises:
+        ManifestError: the bytes are not a valid model, or the model never writes a token of the vocabulary.
+    """
+
+    def __init__(self, model: bytes, vocabulary: Vocabulary) -> None:
+        super().__init__(model, vocabulary)
+        processor = self._processor
+        written = {
+            p for i, p in enumerate(self.pieces) if not (processor.IsControl(i) or processor.IsUnused(i))
+        }
+        others = [token for token in vocabulary.ids if token not in written]
+        rows = processor.Encode(others, out_type=str)  # foreign characters stand alone, after a space mark
+        wrong = [token for token, row in zip(others, rows, strict=True) if row[-1:] != [token]]
+        if wrong:
+            raise ManifestError(
+                f"the SentencePiece model never writes {len(wrong):,} of the {len(vocabulary.ids):,} words, "
+                f"such as {wrong[0]!r:.80}"
+            )
+        self.num_unlisted = len(written.difference(vocabulary.ids, CONTROL_TOKENS))
+        self._ids = dict.fromkeys(written, UNK) | vocabulary.ids
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a text's best segmentation."""
+        return self.encode_all([text])[0]
+
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the ids of each text."""
+        get, unknown = self._ids.get, self.unknown
+        rows = self._processor.Encode(list(texts), out_type=str)
+        return [[get(piece, unknown) for piece in pieces] for pieces in rows]
+
+    def settings(self) -> dict[str, Any]:
+        """Return the hash of the learnt model and the listed pieces."""
+        return {**super().settings(), "tokens": list(self.vocabulary.ids)}
 
 
 def _checked_token(token: Any) -> str:
@@ -365,13 +435,18 @@ def load_tokenizer(directory: Path) -> Tokenizer:
     try:
         kind = config.pop("kind")
         if kind == SentencePieceTokenizer.kind:
-            return SentencePieceTokenizer((directory / SPM_FILE).read_bytes())
+            path = directory / SPM_FILE
+            model = path.read_bytes()
+            if "tokens" not in config:
+                return SentencePieceTokenizer(model)
         vocabulary = Vocabulary(map(_checked_token, config.pop("tokens")))
+        if kind == SentencePieceTokenizer.kind:
+            return ListedPieceTokenizer(model, vocabulary)
         if kind == CharacterTokenizer.kind:
             return CharacterTokenizer(vocabulary)
         if kind == WordTokenizer.kind:
             return WordTokenizer(vocabulary, **config)
-    except (OSError, ValueError, KeyError, TypeError, InvalidInputError) as error:
+    except (OSError, ValueError, KeyError, TypeError, InvalidInputError, ManifestError) as error:
         raise ManifestError(f"{path}: not a tokenizer: {error!s:.300}") from None
     raise ManifestError(f"{path}: unknown tokenizer kind {kind!r}")
 

@@ -1,4 +1,8 @@
-"""Import of ARPA files as published models, and export of published n-gram models as ARPA files."""
+"""Import of ARPA files as published models, and export of published n-gram models as ARPA files.
+
+The words of an ARPA file can be pieces of a SentencePiece model: spelled as such, or each as the one
+character of the code point piece id + 100, as NeMo's `train_kenlm.py` writes them.
+"""
 
 import math
 import time
@@ -12,13 +16,13 @@ from models.checkpoint.load import load_checkpoint
 from models.checkpoint.manifest import check_name
 from models.checkpoint.registry import Address, open_registry
 from models.checkpoint.write import write_checkpoint
-from models.errors import InvalidInputError, UnsupportedParameterError
+from models.errors import InvalidInputError, ManifestError, UnsupportedParameterError
 from models.ngram.arpa_reader import read_arpa
 from models.ngram.arpa_writer import write_arpa
 from models.ngram.build import NGrams, list_ngrams
 from models.ngram.model import NGramModel
-from models.tokenizers import WordTokenizer
-from models.vocabulary import CONTROL_TOKENS
+from models.tokenizers import ListedPieceTokenizer, Tokenizer, WordTokenizer, read_piece_model
+from models.vocabulary import CONTROL_TOKENS, Vocabulary
 from training.console import console_progress
 from training.corpus import read_corpus
 from training.evaluation.evaluate import evaluate
@@ -33,6 +37,11 @@ from training.publish import (
 from training.tokenizer import encode_corpus
 from training.trained import row_sum_facts
 
+ENCODINGS = ("pieces", "nemo")
+"""Spellings of SentencePiece pieces in ARPA files."""
+
+_NEMO_OFFSET = 100  # DEFAULT_TOKEN_OFFSET in NeMo's ctc_beam_decoding.py
+
 
 def run_import_arpa(
     file: Path,
@@ -41,10 +50,12 @@ def run_import_arpa(
     registry: Address,
     corpus: Sequence[Path] = (),
     lowercase: bool = False,
+    pieces_of: Path | None = None,
+    encoding: str = "pieces",
     prune_entropy: float = 0.0,
     quantize_bits: int | None = None,
 ) -> dict[str, Any]:
-    """Publish the model of an ARPA file, with a tokenizer that splits at white space.
+    """Publish the model of an ARPA file, with a tokenizer that splits at white space or into pieces.
 
     Args:
         file: the ARPA file, plain or compressed.
@@ -52,6 +63,8 @@ def run_import_arpa(
         registry: registry to publish to.
         corpus: held-out text files to report figures on, one sentence per line; may be empty.
         lowercase: lower-case texts in the tokenizer, for a model with lower-cased training text.
+        pieces_of: file of the SentencePiece model whose pieces are the words of the ARPA file.
+        encoding: spelling of pieces, one of `ENCODINGS`.
         prune_entropy: relative increase in perplexity below which an n-gram is dropped; 0 drops none.
         quantize_bits: 8 quantises probabilities and back-off weights; None stores float32.
 
@@ -70,12 +83,30 @@ def run_import_arpa(
         raise InvalidInputError(
             f"--quantize-bits is {quantize_bits}; it must be 8", parameter="quantize_bits"
         )
+    if encoding not in ENCODINGS or (encoding != "pieces" and pieces_of is None):
+        raise InvalidInputError(
+            f"--encoding is {encoding!r}; it can be {' or '.join(ENCODINGS)}, with --tokenizer",
+            parameter="encoding",
+        )
+    if pieces_of is not None and lowercase:
+        raise InvalidInputError(
+            "--lowercase is for words; the SentencePiece model of --tokenizer normalises texts itself",
+            parameter="lowercase",
+        )
     store, progress = open_registry(registry, create=True), console_progress()
     check_name(name)
     text = read_corpus(corpus, unit="line", progress=progress) if corpus else None
     progress.start(f"reading {file.name}", file.stat().st_size if file.is_file() else None)
     vocabulary, orders, report = read_arpa(file, on_read=progress.advance)
     progress.finish()
+    tokenizer: Tokenizer
+    irregularities = {k: v for k, v in report._asdict().items() if k not in {"sha256", "backward"}}
+    if pieces_of is None:
+        tokenizer = WordTokenizer(vocabulary, lowercase=lowercase)
+    else:
+        tokenizer = _piece_tokenizer(vocabulary, pieces_of, encoding=encoding)
+        irregularities |= {"split_words": 0, "unlisted_pieces": tokenizer.num_unlisted}
+        vocabulary = tokenizer.vocabulary
     model, listed, facts = compress(
         orders,
         vocabulary,
@@ -89,8 +120,6 @@ def run_import_arpa(
     sums = row_sum_facts(model)
     model.normalised = sums["normalised"]
     progress.finish()
-    tokenizer = WordTokenizer(vocabulary, lowercase=lowercase)
-    irregularities = {k: v for k, v in report._asdict().items() if k not in {"sha256", "backward"}}
     facts |= {"context": "sentence", "normalisation": sums, "arpa": irregularities}
     if text is not None:
         encoded = encode_corpus(tokenizer, text.sentences, progress=progress)
@@ -115,6 +144,29 @@ def run_import_arpa(
         name, lambda directory: write_checkpoint(directory, model, tokenizer, description)
     )
     return published_result(store, version, time.monotonic() - began)
+
+
+def _piece_tokenizer(words: Vocabulary, path: Path, *, encoding: str) -> ListedPieceTokenizer:
+    """Return the tokenizer for the words of an ARPA file, which are pieces of a SentencePiece model."""
+    try:
+        model = path.read_bytes()
+        if encoding == "nemo":
+            pieces = read_piece_model(model)
+            ids = [ord(word) - _NEMO_OFFSET if len(word) == 1 else -1 for word in words.ids]
+            size = pieces.GetPieceSize()
+            if wrong := [word for word, i in zip(words.ids, ids, strict=True) if not 0 <= i < size]:
+                raise InvalidInputError(
+                    f"--encoding is nemo, but {len(wrong):,} of the {len(ids):,} words of the ARPA file, such as "
+                    f"{wrong[0]!r:.80}, are not one character from U+{_NEMO_OFFSET:04X} to "
+                    f"U+{_NEMO_OFFSET + size - 1:04X}, the codes of the pieces in {path.name}",
+                    parameter="encoding",
+                )
+            words = Vocabulary(map(pieces.IdToPiece, ids))
+        return ListedPieceTokenizer(model, words)
+    except OSError as error:
+        raise InvalidInputError(f"--tokenizer {path}: {error.strerror}", parameter="tokenizer") from None
+    except ManifestError as error:
+        raise InvalidInputError(f"--tokenizer {path}: {error}", parameter="tokenizer") from None
 
 
 def _golden_sequences(orders: Sequence[NGrams]) -> list[list[int]]:

@@ -30,6 +30,8 @@ def card_notes(metrics: Mapping[str, Any]) -> Iterator[str]:
             yield f"{arpa['ignored_starts']:,} n-grams that end in <s> are ignored; <s> is never predicted"
         if arpa["split_words"]:
             yield f"{arpa['split_words']:,} words contain white space, at which texts are split"
+        if unlisted := arpa.get("unlisted_pieces"):
+            yield f"{unlisted:,} pieces of the SentencePiece model are not in the file; they count as <unk>"
     sums = metrics.get("normalisation")
     if sums and not sums["normalised"]:
         yield (

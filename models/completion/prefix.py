@@ -138,7 +138,7 @@ def _normalise(tokenizer: Tokenizer, prefix: str) -> str:
         return prefix.lower()
     if isinstance(tokenizer, SentencePieceTokenizer):
         ids = tokenizer.encode(prefix)
-        return prefix if UNK in ids else tokenizer.decode(ids)
+        return prefix if UNK in ids or tokenizer.unknown in ids else tokenizer.decode(ids)
     return prefix
 
 

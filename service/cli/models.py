@@ -186,6 +186,20 @@ def import_arpa(
     lowercase: Annotated[
         bool, typer.Option("--lowercase", help="Lower-case input, for a model of lower-cased text.")
     ] = False,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.model",
+            help="SentencePiece model, for an ARPA file of its pieces. Default: split texts at white space.",
+        ),
+    ] = None,
+    encoding: Annotated[
+        str,
+        typer.Option(
+            metavar="pieces|nemo",
+            help="Spelling of pieces in the ARPA file: as they are, or as NeMo's characters (piece id + 100).",
+        ),
+    ] = "pieces",
     prune_entropy: Annotated[
         float,
         typer.Option(help="Drop n-grams whose removal raises perplexity by less than this, such as 1e-8."),
@@ -196,7 +210,7 @@ def import_arpa(
     registry: RegistryOption = DEFAULT_REGISTRY,
     as_json: JsonOption = False,
 ) -> None:
-    """Publish the n-gram model of an ARPA file; its tokenizer splits at white space."""
+    """Publish the n-gram model of an ARPA file of words, or of SentencePiece pieces."""
     from service.console.evaluation import show_import
     from training.arpa import run_import_arpa
 
@@ -206,6 +220,8 @@ def import_arpa(
         registry=registry,
         corpus=corpus or (),
         lowercase=lowercase,
+        pieces_of=tokenizer,
+        encoding=encoding,
         prune_entropy=prune_entropy,
         quantize_bits=quantize_bits,
     )

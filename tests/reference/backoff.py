@@ -37,13 +37,14 @@ ngram 3=2
 """
 
 
-def random_arpa(rng, *, order, num_words=8, unknown=True, orphans=0, start="-99"):
+def random_arpa(rng, *, order, num_words=8, words=None, unknown=True, orphans=0, start="-99"):
     """Make an ARPA file with the n-grams of random sentences, in random order.
 
     Args:
         rng: random generator.
         order: length of the longest n-grams.
         num_words: number of words except control tokens.
+        words: the words; by default they are made up.
         unknown: include `<unk>`.
         orphans: number of omitted n-grams that are a suffix of another; KenLM copes with few.
         start: log-probability of `<s>`.
@@ -51,10 +52,10 @@ def random_arpa(rng, *, order, num_words=8, unknown=True, orphans=0, start="-99"
     Returns:
         The text, and the words without control tokens.
     """
-    words = [f"{'äbc'[i % 3]}{i}" for i in range(num_words)]
+    words = words or [f"{'äbc'[i % 3]}{i}" for i in range(num_words)]
     inner = [*words, "<unk>"] if unknown else words
     ngrams = {(word,) for word in ["<s>", "</s>", *inner]}
-    for _ in range(2 * num_words):
+    for _ in range(2 * len(words)):
         sentence = ["<s>", *rng.choice(inner, rng.integers(order, 2 * order)).tolist(), "</s>"]
         ngrams |= {
             tuple(sentence[i : i + k]) for k in range(1, order + 1) for i in range(len(sentence) - k + 1)
