@@ -121,6 +121,32 @@ def test_what_is_exported_is_imported_as_the_same_model(registry, tmp_path):
     assert again.manifest.normalised
 
 
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_a_subword_model_is_imported_as_the_same_model_with_its_tokenizer(registry, tmp_path, kind):
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("the cat sat on the mat\na dog lay on a rug\nÜber naïve <s> 100 %\n" * 20)
+    settings = [
+        "ngram.order=3",
+        f"tokenizer.kind={kind}",
+        "tokenizer.vocab_size=60",
+        "tokenizer.byte_fallback=false",
+    ]
+    run_train("ngram", name="t", registry=registry.root, corpus=[corpus], assignments=settings)
+    run_export_arpa("t", tmp_path / "t.arpa", registry=registry.root)
+    trained = load_checkpoint(registry.resolve("t").path)
+    again = imported(
+        registry, tmp_path / "t.arpa", pieces_of=trained.path / "tokenizer.model", corpus=[corpus]
+    )
+    assert again.manifest.vocabulary_fingerprint == trained.manifest.vocabulary_fingerprint
+    assert again.metrics["arpa"]["unlisted_pieces"] == 0
+    for text in ("the cat sat on a rug", "Über ☃ dogs", ""):
+        assert again.tokenizer.encode(text) == trained.tokenizer.encode(text)
+    assert again.tokenizer.token_bytes == trained.tokenizer.token_bytes
+    assert all(
+        np.array_equal(a, b) for a, b in zip(again.model.automaton, trained.model.automaton, strict=True)
+    )
+
+
 def test_a_backward_model_stays_backward(registry, tmp_path):
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("the cat sat on the mat\na dog lay on a rug\n" * 20)
