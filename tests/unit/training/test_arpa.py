@@ -128,7 +128,7 @@ def test_a_subword_model_is_imported_as_the_same_model_with_its_tokenizer(regist
     settings = [
         "ngram.order=3",
         f"tokenizer.kind={kind}",
-        "tokenizer.vocab_size=60",
+        "tokenizer.vocab_size=28",
         "tokenizer.byte_fallback=false",
     ]
     run_train("ngram", name="t", registry=registry.root, corpus=[corpus], assignments=settings)
