@@ -6,7 +6,7 @@ import torch
 from models.neural.config import NetworkConfig
 from models.neural.cuda_graphs import CapturedGraph, CudaGraphSteps, capture_on_cuda
 from models.neural.model import advance_one
-from models.neural.network import Network
+from models.neural.network import Network, resolve_device
 
 
 def record_here(compute):
@@ -23,7 +23,7 @@ def record_here(compute):
 @pytest.fixture(scope="module", params=["lstm", "gru", "feed-forward"])
 def network(request):
     torch.manual_seed(0)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = resolve_device("auto")  # without TF32
     return Network(NetworkConfig(cell=request.param, embedding_size=8, hidden_size=8), 20).eval().to(device)
 
 
