@@ -40,13 +40,14 @@ ELSEWHERE = {
     "changelog.md": "CHANGELOG.md",
     **{
         f"examples/{name}.md": f"examples/{name}/README.md"
-        for name in ("speech", "translation", "kenlm", "java")
+        for name in ("speech", "translation", "kenlm", "web", "java")
     },
 }
 """Pages of the site that live in another folder of the repository."""
 COPIED = {
     "assets/soak.png": "tests/benchmarks/soak.png",
     "assets/favicon.svg": "service/static/icon.svg",
+    "examples/screenshot.png": "examples/web/screenshot.png",
 }
 UNDOCUMENTED_OPTION = re.compile(r"^\* (`[^`]+`):?\s*(?:\[.*\])?$", re.MULTILINE)
 """An item of Typer's list of options that has no help."""

@@ -172,7 +172,9 @@ class KeyStore:
         file: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._fixed = tuple(_parse(entry, f"entry {i}") for i, entry in enumerate(entries, 1))
+        self._fixed = tuple(
+            _parse(entry, f"GRAMOPHONE_API_KEYS, entry {i}") for i, entry in enumerate(entries, 1)
+        )
         _check_names(self._fixed)
         self._file = file
         self._clock = clock
@@ -217,7 +219,9 @@ class KeyStore:
         try:
             lines = file.read_text(encoding="utf-8-sig").splitlines()
         except OSError as error:
-            raise FormatError(file, f"cannot be read: {error.strerror}") from None
+            raise FormatError(
+                file, f"the file of GRAMOPHONE_API_KEYS_FILE cannot be read: {error.strerror}"
+            ) from None
         except UnicodeDecodeError:
             raise FormatError(file, "is not UTF-8", hint="write one key per line") from None
         numbered = [(i, line.strip()) for i, line in enumerate(lines, 1)]

@@ -64,7 +64,7 @@ def precompile(
         typer.Option(metavar="FOLDER", help="Folder to write to. Default: the installed package."),
     ] = None,
 ) -> None:
-    """Compile the kernels of serving for levels of this machine's processor, so that no first start has to.
+    """Compile the kernels for serving in advance, for levels of this machine's processor.
 
     Compiled kernels are valid on every machine of the level with the same versions of Gramophone, Python, numba and
     NumPy. Example, for an image that runs on most x86 servers:

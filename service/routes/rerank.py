@@ -48,7 +48,7 @@ from service.use_cases.states import OwnedStateStore
 from service.use_cases.tune import TuneReply, TuneRequest, tune
 
 router = EndpointRouter()
-_DOCUMENTS, _LISTS = (re.compile(rb'"%b"\s*:' % name) for name in (b"documents", b"lists"))
+_DOCUMENTS, _LISTS = (re.compile(rb'"(?:%b)"\s*:' % names) for names in (b"documents|query", b"lists"))
 """Names of fields in JSON; within a string, the quotation marks are escaped."""
 
 

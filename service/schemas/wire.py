@@ -207,6 +207,7 @@ def _truncate(value: Any) -> Any:
 
 
 def _constraint_text(message: str) -> str:
+    message = message.replace(" after validation", "")  # pydantic's words about the length of a list
     return message[:1].lower() + message[1:]
 
 

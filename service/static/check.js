@@ -105,13 +105,18 @@ function itemOf(mark, surprise) {
     { class: "row" },
     h("b", {}, issue.text),
     h("span", { class: "value" }, `${percent(issue.probability)} likely to be wrong`),
+  );
+  const foot = h(
+    "div",
+    { class: "row" },
+    h("span", { class: "value" }, about),
     button("Add to dictionary", () => addWord(issue.text), { class: "quiet" }),
   );
   return h(
     "li",
     { class: "card found", onpointerenter: () => light(mark.place), onpointerleave: () => light(-1) },
     head,
-    h("p", { class: "quiet" }, about),
+    foot,
     suggestionsOf(mark),
   );
 }

@@ -149,5 +149,6 @@ def test_an_answer_of_somebody_else_is_an_error_of_ours():
 
 
 def test_no_answer_is_an_error_of_ours():
-    with Client("http://127.0.0.1:1") as client, pytest.raises(UnreachableError):
+    reason = r"^no reply from http://127\.0\.0\.1:1/v1/models: ConnectError: "
+    with Client("http://user:secret@127.0.0.1:1") as client, pytest.raises(UnreachableError, match=reason):
         client.models()

@@ -237,7 +237,7 @@ def test_names_of_fields_in_texts_change_no_body(http):
     [
         ({"query": ""}, "query", "at least 1 character"),
         ({"query": " "}, "documents[0]", "has no token"),
-        ({"documents": []}, "documents", "at least 1 item"),
+        ({"documents": []}, "documents", "documents is []: list should have at least 1 item, not 0"),
         ({"documents": ["a", 3]}, "documents[1]", "is 3: input should be a string, or an object with text"),
         ({"documents": [{"title": "a"}]}, "documents[0].text", "is required"),
         ({"documents": ["a"] * 101}, "documents", "has 101 entries; at most 100"),
@@ -252,3 +252,10 @@ def test_invalid_documents_are_named(http, body, parameter, says):
     error = response.json()["error"]
     assert error["param"] == parameter
     assert says in error["message"]
+
+
+@pytest.mark.parametrize("given", [{"query": QUERY}, {"documents": DOCUMENTS}])
+def test_a_missing_part_of_query_and_documents_is_named(http, given):
+    (missing,) = {"query", "documents"} - given.keys()
+    error = http.post("/v1/rerank", json=given).json()["error"]
+    assert (error["param"], error["message"]) == (missing, f"{missing} is required")

@@ -182,7 +182,7 @@ def test_keys_change_while_the_service_runs(registry, tmp_path):
 def test_a_service_does_not_start_with_keys_it_cannot_read(registry, tmp_path):
     with pytest.raises(FormatError, match="cannot be read"):
         create_app(settings(registry, api_keys_file=tmp_path / "none"))
-    with pytest.raises(InvalidInputError, match="entry 1: a key has 3 fields"):
+    with pytest.raises(InvalidInputError, match=r"^GRAMOPHONE_API_KEYS, entry 1: a key has 3 fields"):
         create_app(settings(registry, api_keys=("gm_pasted-by-mistake",)))
 
 

@@ -148,7 +148,9 @@ def invalid_request(message: str, *, param: str) -> BadRequestError:
 
 def transport_error(error: httpx.TransportError) -> UnreachableError:
     """Convert an error of the transport."""
-    return UnreachableError(_client_error(f"{type(error).__name__}: {error}", "connection_error"), status=0)
+    url = error.request.url
+    message = f"no reply from {url.scheme}://{url.netloc.decode()}{url.path}: {type(error).__name__}: {error}"
+    return UnreachableError(_client_error(message, "connection_error"), status=0)
 
 
 def _check_version(response: httpx.Response) -> None:

@@ -116,7 +116,7 @@ def test_a_file_that_is_none_stops_the_start(tmp_path, text, complaint):
 
 
 def test_a_missing_file_and_one_of_bytes_stop_the_start(tmp_path):
-    with pytest.raises(FormatError, match="cannot be read: No such file"):
+    with pytest.raises(FormatError, match="GRAMOPHONE_API_KEYS_FILE cannot be read: No such file"):
         KeyStore(file=tmp_path / "none")
     (tmp_path / "bytes").write_bytes(b"\xff\xfe")
     with pytest.raises(FormatError, match="UTF-8"):
