@@ -93,7 +93,7 @@ class ListSource(NamedTuple):
     ] = None
     references: ReferencesOption = None
     reference_layout: ReferenceLayoutOption = None
-    beam_size: Annotated[int | None, typer.Option(help="Candidates per list, for format nemo.")] = None
+    beam_size: Annotated[int | None, typer.Option(help="Candidates per list, for nemo and ctranslate2.")] = None
     scores: Annotated[
         list[str] | None,
         typer.Option(
@@ -203,7 +203,7 @@ def convert(
     from models.reranking.formats.reader import format_by_name
     from models.reranking.formats.writer import write_lists
 
-    form = format_by_name(output_format)
+    form = format_by_name(output_format, to_write=True)
     lost: set[str] = set()
 
     def watched(lists: Iterable[CandidateList]) -> Iterator[CandidateList]:

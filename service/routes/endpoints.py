@@ -30,7 +30,7 @@ from models.errors import (
     UnsupportedParameterError,
 )
 from models.reranking.candidates import Candidate, CandidateList
-from models.reranking.formats.reader import format_name_of_media_type
+from models.reranking.formats.reader import WRITTEN_FORMAT_NAMES, format_name_of_media_type
 from models.reranking.formats.writer import format_lists
 from service.api_errors import error_body, error_json
 from service.api_keys import KeyScope
@@ -234,11 +234,11 @@ def _request(scope: KeyScope | None, body: type[BaseModel] | UnionType | None, l
             "examples": {"example": {"value": text}},
         }
         for media_type in lines.list_types:
-            text = "".join(format_lists(_EXAMPLE_LISTS, str(format_name_of_media_type(media_type))))
-            content[media_type] = {
-                "schema": {"type": "string"},
-                "examples": {"example": {"value": text}},
-            }
+            content[media_type] = {"schema": {"type": "string"}}
+            name = str(format_name_of_media_type(media_type))
+            if name in WRITTEN_FORMAT_NAMES:
+                text = "".join(format_lists(_EXAMPLE_LISTS, name))
+                content[media_type]["examples"] = {"example": {"value": text}}
     return request
 
 

@@ -117,6 +117,15 @@ class SourceLines:
         return BadLine(self.source, number, problem, loses_list)
 
 
+def refuse_to_write(_lists: Iterable[CandidateList]) -> Iterator[str]:
+    """Refuse to write lists in a format that is only read.
+
+    Raises:
+        InvalidInputError: always.
+    """
+    raise InvalidInputError("the format is only read")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
     """N-best list format.
@@ -124,7 +133,9 @@ class Format:
     Attributes:
         name: name on the command line.
         read: yields lists, with a `BadLine` for each unreadable line.
-        write: yields pieces of text; raises InvalidInputError for values that would not be read back.
+        write: yields pieces of text; raises InvalidInputError for values that would not be read back; by default for
+            any list.
+        first_key: key that detects a JSON file of this format, if it comes before the keys of other formats.
         features: names of the supported features; None: any.
         custom_feature_names: True if the file's author names the features, False if the format's programs do.
         carries_names: True if lists keep their names.
@@ -132,6 +143,7 @@ class Format:
         max_references: maximum references of a list; None: no limit.
         separate_score_files: True if scores have their own files and a single stream has none.
         one_list_per_file: True if a file holds one list, and several lists need a folder.
+        needs_beam_size: True if only the number of candidates of each list separates lists.
         max_line_bytes: maximum size of a line.
         yields_undecodable: True if a line that is not UTF-8 follows its `BadLine`, with surrogates for the invalid
             bytes, because its brackets count.
@@ -142,7 +154,8 @@ class Format:
 
     name: str
     read: Callable[[SourceLines], Iterator[ListOrBadLine]]
-    write: Callable[[Iterable[CandidateList]], Iterator[str]]
+    write: Callable[[Iterable[CandidateList]], Iterator[str]] = refuse_to_write
+    first_key: re.Pattern[str] | None = None
     features: frozenset[str] | None = None
     custom_feature_names: bool = False
     carries_names: bool = True
@@ -150,6 +163,7 @@ class Format:
     max_references: int | None = 0
     separate_score_files: bool = False
     one_list_per_file: bool = False
+    needs_beam_size: bool = False
     max_line_bytes: int = MAX_CANDIDATE_LINE_BYTES
     yields_undecodable: bool = False
     numbered: bool = False
@@ -247,6 +261,12 @@ def parse_lines(lines: SourceLines, parse: Callable[[str], T]) -> Iterator[tuple
             yield line.number, parse(line.text)
         except InvalidInputError as error:
             yield lines.bad(line.number, str(error))
+
+
+def parse_list_lines(lines: SourceLines, parse: Callable[[str], CandidateList]) -> Iterator[ListOrBadLine]:
+    """Parse one list per line; an invalid line is a lost list."""
+    for row in parse_lines(lines, parse):
+        yield row._replace(loses_list=True) if isinstance(row, BadLine) else row[1]
 
 
 def named_lists(lists: Iterable[CandidateList]) -> Iterator[tuple[str, CandidateList]]:
