@@ -93,7 +93,7 @@ class ListSource(NamedTuple):
     ] = None
     references: ReferencesOption = None
     reference_layout: ReferenceLayoutOption = None
-    beam_size: Annotated[int | None, typer.Option(help="Candidates per list, for nemo and ctranslate2.")] = None
+    beam_size: Annotated[int | None, typer.Option(help="Candidates per list: nemo, ctranslate2.")] = None
     scores: Annotated[
         list[str] | None,
         typer.Option(

@@ -63,7 +63,9 @@ _DOCUMENTS, _LISTS = (re.compile(rb'"%b"\s*:' % name) for name in (b"documents",
         RankedListResult,
         RerankSettings,
         {"weights": "lm=0.5,am=1", "mixture": "ngram=0.3,lstm=0.7", "models": "old=ngram"},
-        tuple(media_type for form in FORMATS.values() for media_type in form.media_types if form.name != "jsonl"),
+        tuple(
+            media_type for form in FORMATS.values() for media_type in form.media_types if form.name != "jsonl"
+        ),
     ),
 )
 async def rerank_lists(request: Request) -> Response:

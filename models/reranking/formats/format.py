@@ -74,6 +74,7 @@ class SourceLines:
 
     Attributes:
         source: file name, or the name of a stream.
+        form: format of the lines.
         beam_size: number of candidates of each list, for formats without another separator.
         scores: further files with a score per candidate, by feature.
     """
@@ -90,10 +91,11 @@ class SourceLines:
         self.source = source
         self.beam_size = beam_size
         self.scores = scores or {}
-        self._blocks, self._form = blocks, form
+        self.form = form
+        self._blocks = blocks
 
     def __iter__(self) -> Iterator[TextLine | BadLine]:
-        limit = self._form.max_line_bytes
+        limit = self.form.max_line_bytes
         for number, raw in enumerate(_raw_lines(self._blocks, limit), start=1):
             if raw is None:
                 yield self.bad(number, f"the line is longer than {limit:,} bytes")
@@ -103,7 +105,7 @@ class SourceLines:
             except UnicodeDecodeError as error:
                 byte = f"byte {error.start + 1} of the line is 0x{raw[error.start]:02x}"
                 yield self.bad(number, f"the text is not UTF-8: {byte}")
-                if not self._form.yields_undecodable:
+                if not self.form.yields_undecodable:
                     continue
                 text = raw.decode("utf-8", errors="surrogateescape")
             if number == 1:
@@ -150,6 +152,7 @@ class Format:
         numbered: True if the names of lists are their indices, from 0.
         reference_layout: usual layout of reference files for this format.
         media_types: media types in HTTP.
+        example: file with one list, if the format is only read.
     """
 
     name: str
@@ -169,6 +172,7 @@ class Format:
     numbered: bool = False
     reference_layout: ReferenceLayout = "lines"
     media_types: tuple[str, ...] = ()
+    example: str = ""
 
     def dropped_fields(self, one: CandidateList, *, streamed: bool = False) -> set[str]:
         """Return the fields of a list that this format, or a stream of it, drops, such as `context`, `features.lm`."""

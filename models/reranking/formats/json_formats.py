@@ -207,14 +207,18 @@ def _mlm_scoring_list(element: JsonElement, problems: list[str]) -> CandidateLis
         try:
             hypothesis = object_value(value[key], field)
             score = number_value(hypothesis.get("score"), f"{field}.score")
-            candidates.append(Candidate(stripped_value(hypothesis.get("text"), f"{field}.text"), {"score": score}))
+            candidates.append(
+                Candidate(stripped_value(hypothesis.get("text"), f"{field}.text"), {"score": score})
+            )
         except InvalidInputError as error:
             problems.append(str(error))
     if not numbered:
         raise InvalidInputError(f"{shorten(name)} has no hyp_1")
     if len(numbered) > MAX_LIST_CANDIDATES:
         problems.append(f"{shorten(name)} has more than {MAX_LIST_CANDIDATES:,} hypotheses")
-    references = (stripped_value(value["ref"], f"{shorten(name)}.ref"),) if value.get("ref") is not None else ()
+    references = (
+        (stripped_value(value["ref"], f"{shorten(name)}.ref"),) if value.get("ref") is not None else ()
+    )
     return CandidateList(name, "", tuple(candidates), references) if candidates else None
 
 

@@ -60,7 +60,7 @@ def read_beams(lines: SourceLines, parse: Callable[[str], Candidate]) -> Iterato
     """
     if lines.beam_size is None or not 1 <= lines.beam_size <= MAX_LIST_CANDIDATES:
         raise InvalidInputError(
-            f"beam_size is {lines.beam_size}; this format requires 1 to {MAX_LIST_CANDIDATES:,}",
+            f"beam_size is {lines.beam_size}; format {lines.form.name} requires 1 to {MAX_LIST_CANDIDATES:,}",
             parameter="beam_size",
         )
     rows = parse_lines(lines, parse)
@@ -143,9 +143,7 @@ def _manifest_list(line: str) -> CandidateList:
 def _beam(value: Any, field: str) -> Candidate:
     if len(pair := list_value(value, field)) != 2:
         raise InvalidInputError(f"{field} has {len(pair)} members, but must have a text and a score")
-    return Candidate(
-        stripped_value(pair[0], f"{field}[0]"), {"score": number_value(pair[1], f"{field}[1]")}
-    )
+    return Candidate(stripped_value(pair[0], f"{field}[0]"), {"score": number_value(pair[1], f"{field}[1]")})
 
 
 MANIFEST = Format(
@@ -155,4 +153,5 @@ MANIFEST = Format(
     max_line_bytes=MAX_LIST_BYTES,
     reference_layout="manifest",
     media_types=("application/x-nemo-manifest+json",),
+    example='{"audio_filepath": "utt-1.wav", "beams": [["the cat sat", -4.5], ["the cat sad", -5.25]]}\n',
 )

@@ -41,7 +41,7 @@ from models.reranking.formats.format import (
     split_words,
     unpacked_name,
 )
-from models.reranking.formats.json_stream import parse_json_object, string_value
+from models.reranking.formats.json_stream import parse_json_object, stripped_value
 
 _MOST_DIGITS = 18
 _REFERENCE_ID_HINT = (
@@ -276,9 +276,7 @@ def _parse_manifest(path: Path, lines: Iterable[tuple[int, str]]) -> tuple[list[
             value = parse_json_object(line)
             name, is_id = nemo.manifest_id(value)
             has_ids |= is_id
-            entries.append(
-                _ReferenceEntry(number, name or "", string_value(value.get("text"), "text").strip(ASCII_WHITESPACE))
-            )
+            entries.append(_ReferenceEntry(number, name or "", stripped_value(value.get("text"), "text")))
         except InvalidInputError as error:
             raise FormatError(
                 path, f"line {number}: {error}", hint="each line of a manifest is a JSON object with a text"
@@ -357,7 +355,7 @@ def detect_format(head: bytes, source: str) -> Format:
     _, tab, last = first.rpartition("\t")
     name = None
     if first[0] in "[{":
-        found = {one.name: one.first_key.search(text) for one in FORMATS.values() if one.first_key is not None}
+        found = {one.name: one.first_key.search(text) for one in FORMATS.values() if one.first_key}
         positions = {name: match.start() for name, match in found.items() if match}
         default = "hyporadise" if first[0] == "[" else None
         name = min(positions, key=positions.__getitem__, default=default)

@@ -54,22 +54,22 @@ from models.reranking.formats.json_stream import (
 
 _SMALLEST_CONFIDENCE = 1e-4
 
-Features = Mapping[str, float]
+_Features = Mapping[str, float]
 
 
-def _no_features(_candidate: JsonObject, _field: str) -> Features:
+def _no_features(_candidate: JsonObject, _field: str) -> _Features:
     return {}
 
 
-def _vosk_score(candidate: JsonObject, field: str) -> Features:
+def _vosk_score(candidate: JsonObject, field: str) -> _Features:
     return {"score": number_value(candidate.get("confidence"), f"{field}.confidence")}
 
 
-def _confidence(candidate: JsonObject, field: str, key: str) -> Features:
+def _confidence(candidate: JsonObject, field: str, key: str) -> _Features:
     return {"log_confidence": _log_confidence(candidate.get(key), f"{field}.{key}")}
 
 
-def _word_confidences(candidate: JsonObject, field: str) -> Features:
+def _word_confidences(candidate: JsonObject, field: str) -> _Features:
     """Sum the log-confidences of words; punctuation has none."""
     total = 0.0
     for index, item in enumerate(list_value(candidate.get("items"), f"{field}.items")):
@@ -100,31 +100,8 @@ class _Layout(NamedTuple):
     path: tuple[str, ...]
     candidates: str
     text: str
-    features: Callable[[JsonObject, str], Features]
+    features: Callable[[JsonObject, str], _Features]
     interim: str | None = None
-
-
-_GOOGLE = _Layout(("results",), "alternatives", "transcript", _no_features, interim="stability")
-
-_LAYOUTS: Mapping[str, tuple[str, tuple[_Layout, ...]]] = {
-    "vosk": (
-        r'"(alternatives"\s*:\s*\[|partial"\s*:)',
-        (_Layout((), "alternatives", "text", _vosk_score, interim="partial"),),
-    ),
-    "azure": (
-        r'"(RecognitionStatus|NBest|recognizedPhrases)"\s*:',
-        (
-            _Layout((), "NBest", "Lexical", partial(_confidence, key="Confidence")),
-            _Layout(("recognizedPhrases",), "nBest", "lexical", partial(_confidence, key="confidence")),
-        ),
-    ),
-    "google": (r'"results"\s*:\s*\[', (_GOOGLE, _GOOGLE._replace(path=("response", "results")))),
-    "aws": (
-        r'"results"\s*:\s*\{',
-        (_Layout(("results", "segments"), "alternatives", "transcript", _word_confidences),),
-    ),
-}
-"""Pattern of the first key, and the layouts of a reply, by format; replies that fit none are read as the first."""
 
 
 def _read(lines: SourceLines, layouts: Sequence[_Layout]) -> Iterator[ListOrBadLine]:
@@ -143,9 +120,7 @@ def _read(lines: SourceLines, layouts: Sequence[_Layout]) -> Iterator[ListOrBadL
                 yield CandidateList(str(number), "", found)
 
 
-def _segments(
-    reply: str, layouts: Sequence[_Layout]
-) -> Iterator[tuple[Candidate, ...] | InvalidInputError]:
+def _segments(reply: str, layouts: Sequence[_Layout]) -> Iterator[tuple[Candidate, ...] | InvalidInputError]:
     """Yield the candidates of each segment, or its error."""
     try:
         value = parse_json_object(reply)
@@ -157,7 +132,9 @@ def _segments(
     for field, segment in segments:
         try:
             if layout.interim not in object_value(segment, field):
-                yield _candidates(segment, f"{field}.{layout.candidates}" if field else layout.candidates, layout)
+                yield _candidates(
+                    segment, f"{field}.{layout.candidates}" if field else layout.candidates, layout
+                )
         except InvalidInputError as error:
             yield error
 
@@ -186,8 +163,9 @@ def _candidates(segment: JsonObject, field: str, layout: _Layout) -> tuple[Candi
     return tuple(candidates)
 
 
-FORMATS = tuple(
-    Format(
+def _format(name: str, first_key: str, example: str, *layouts: _Layout) -> Format:
+    """Create a format from its layouts; replies that fit none are read as the first."""
+    return Format(
         name=name,
         read=partial(_read, layouts=layouts),
         first_key=re.compile(first_key),
@@ -195,6 +173,38 @@ FORMATS = tuple(
         yields_undecodable=True,
         numbered=True,
         media_types=(f"application/x-{name}+json",),
+        example=example,
     )
-    for name, (first_key, layouts) in _LAYOUTS.items()
+
+
+_GOOGLE = _Layout(("results",), "alternatives", "transcript", _no_features, interim="stability")
+
+FORMATS = (
+    _format(
+        "vosk",
+        r'"(alternatives"\s*:\s*\[|partial"\s*:)',
+        '{"alternatives": [{"text": "a new list", "confidence": 231}, {"text": "anew list", "confidence": 230}]}',
+        _Layout((), "alternatives", "text", _vosk_score, interim="partial"),
+    ),
+    _format(
+        "azure",
+        r'"(RecognitionStatus|NBest|recognizedPhrases)"\s*:',
+        '{"NBest": [{"Lexical": "a new list", "Confidence": 0.9}, {"Lexical": "anew list", "Confidence": 0.8}]}',
+        _Layout((), "NBest", "Lexical", partial(_confidence, key="Confidence")),
+        _Layout(("recognizedPhrases",), "nBest", "lexical", partial(_confidence, key="confidence")),
+    ),
+    _format(
+        "google",
+        r'"results"\s*:\s*\[',
+        '{"results": [{"alternatives": [{"transcript": "a new list"}, {"transcript": "anew list"}]}]}',
+        _GOOGLE,
+        _GOOGLE._replace(path=("response", "results")),
+    ),
+    _format(
+        "aws",
+        r'"results"\s*:\s*\{',
+        '{"results": {"segments": [{"alternatives": [{"transcript": "list", "items": ['
+        '{"type": "pronunciation", "content": "list", "confidence": "0.9"}]}]}]}}',
+        _Layout(("results", "segments"), "alternatives", "transcript", _word_confidences),
+    ),
 )

@@ -30,9 +30,10 @@ include/ctranslate2/translator.h (`translate_raw_text_file`); OpenNMT-tf opennmt
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from models.errors import InvalidInputError
 from models.reranking.candidates import Candidate, CandidateList
@@ -63,30 +64,16 @@ _FAIRSEQ_HYPOTHESIS = re.compile(r"^[HD]-[0-9]+\t\S+\t", re.MULTILINE)
 _BAR = "|||"
 
 
-class _FairseqLine(NamedTuple):
-    """Line of fairseq's output: its kind (`T`, `H` or `D`), the sentence's number, and the content."""
-
-    kind: str
-    sentence: str
-    content: Candidate
-
-
-class _Sentence:
-    """Consecutive lines of a sentence: candidates by kind, with the reference under `T`."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.lines: dict[str, list[Candidate]] = {"T": [], "H": [], "D": []}
-
-    def lists(self) -> Iterator[CandidateList]:
-        """Yield the list of the sentence, if it has candidates."""
-        if candidates := self.lines["D"] or self.lines["H"]:
-            references = tuple(reference.text for reference in self.lines["T"][:1])
-            yield CandidateList(self.name, "", tuple(candidates), references)
-
-
 def _read_fairseq(lines: SourceLines) -> Iterator[ListOrBadLine]:
-    sentence = _Sentence("")
+    """Read the lists of consecutive lines with the same sentence."""
+    name, found = "", defaultdict[str, list[Candidate]](list)
+
+    def close() -> Iterator[CandidateList]:
+        if candidates := found["D"] or found["H"]:
+            references = tuple(reference.text for reference in found["T"][:1])
+            yield CandidateList(name, "", tuple(candidates), references)
+        found.clear()
+
     for row in parse_lines(lines, _fairseq_line):
         if isinstance(row, BadLine):
             yield row
@@ -94,29 +81,30 @@ def _read_fairseq(lines: SourceLines) -> Iterator[ListOrBadLine]:
         number, line = row
         if line is None:
             continue
-        if line.sentence != sentence.name:
-            yield from sentence.lists()
-            sentence = _Sentence(line.sentence)
-        if len(sentence.lines[line.kind]) < MAX_LIST_CANDIDATES:
-            sentence.lines[line.kind].append(line.content)
+        kind, sentence, candidate = line
+        if sentence != name:
+            yield from close()
+        name = sentence
+        if len(found[kind]) < MAX_LIST_CANDIDATES:
+            found[kind].append(candidate)
         else:
-            yield lines.bad(number, f"sentence {line.sentence} has more than {MAX_LIST_CANDIDATES:,} candidates")
-    yield from sentence.lists()
+            yield lines.bad(number, f"list {name!r} has more than {MAX_LIST_CANDIDATES:,} candidates")
+    yield from close()
 
 
-def _fairseq_line(line: str) -> _FairseqLine | None:
-    """Parse a line; None for a line of another kind."""
+def _fairseq_line(line: str) -> tuple[str, str, Candidate] | None:
+    """Parse the kind, the sentence and the text of a line, with its score; None for another kind than T, H and D."""
     match = _FAIRSEQ_LINE.fullmatch(line)
     if match is None:
         return None
-    kind, sentence, content = match.groups()
+    kind, sentence, text = match.groups()
     if kind == "T":
-        return _FairseqLine(kind, sentence, Candidate(content.strip(ASCII_WHITESPACE)))
-    score, tab, text = content.partition("\t")
+        return kind, sentence, Candidate(text.strip(ASCII_WHITESPACE))
+    score, tab, text = text.partition("\t")
     if not tab:
         raise InvalidInputError(f"{kind}-{sentence} has no tab between score and hypothesis")
     log_prob = math.log(2) * parse_number(score, f"the score of {kind}-{sentence}")
-    return _FairseqLine(kind, sentence, Candidate(text.strip(ASCII_WHITESPACE), {"score": log_prob}))
+    return kind, sentence, Candidate(text.strip(ASCII_WHITESPACE), {"score": log_prob})
 
 
 def has_fairseq_line(head: str) -> bool:
@@ -159,7 +147,13 @@ def _cost(value: Any, field: str) -> float:
 
 
 FORMATS = (
-    Format(name="fairseq", read=_read_fairseq, numbered=True, media_types=("text/x-fairseq-nbest",)),
+    Format(
+        name="fairseq",
+        read=_read_fairseq,
+        numbered=True,
+        media_types=("text/x-fairseq-nbest",),
+        example="D-0\t-0.5\tThe cat sat.\nD-0\t-0.75\tThe cat was sitting.\n",
+    ),
     Format(name="ctranslate2", read=partial(read_beams, parse=_scored_candidate), needs_beam_size=True),
     Format(
         name="sockeye",
@@ -167,5 +161,6 @@ FORMATS = (
         first_key=re.compile(r'"sentence_id"\s*:'),
         max_line_bytes=MAX_LIST_BYTES,
         media_types=("application/x-sockeye+json",),
+        example='{"sentence_id": 1, "translations": ["The cat sat.", "A cat sat."], "scores": [[0.5], [0.75]]}\n',
     ),
 )
