@@ -215,10 +215,8 @@ def split_elements(lines: SourceLines, outer: str = "") -> Iterator[JsonElement 
         else:
             yield from scanner.scan(line)
     if scanner.is_incomplete:
-        problem = (
-            f"the document ends before its {_CLOSING[outer]}" if outer else "the document ends in an object"
-        )
-        yield lines.bad(number, problem, loses_list=scanner.lose_member())
+        place = f"before its {_CLOSING[outer]}" if outer else "in an object"
+        yield lines.bad(number, f"the document ends {place}", loses_list=scanner.lose_member())
 
 
 class _Scanner:
