@@ -9,11 +9,11 @@ from pathlib import Path, PurePath
 from typing import BinaryIO, Literal
 
 from models.errors import FormatError, InvalidInputError
-from models.files import COMPRESSED_SUFFIXES, atomic_writer
+from models.files import atomic_writer
 from models.lattices.kaldi import read_kaldi, write_kaldi
 from models.lattices.lattice import Lattice, SymbolTable, read_symbols
 from models.lattices.slf import read_slf, write_slf
-from models.reranking.formats.format import BadLine, read_blocks
+from models.reranking.formats.format import BadLine, read_blocks, unpacked_name
 from models.reranking.formats.writer import is_valid_file_name, make_folder
 
 LatticeFormat = Literal["slf", "kaldi"]
@@ -33,7 +33,7 @@ def read_lattices(
 
     Args:
         source: a file or stream.
-        form: slf has one lattice per file, named after the file unless the file has a name in it.
+        form: slf has one lattice per file, named after the file, without `.slf`, unless the file has a name in it.
         name: name of the source in messages.
         symbols: words by number, for kaldi.
         no_words: labels that are not words.
@@ -45,8 +45,7 @@ def read_lattices(
     if form == "slf":
         lattice = read_slf(lines, name, no_words=no_words)
         if isinstance(lattice, Lattice) and lattice.name is None:
-            path = PurePath(name)
-            lattice = replace(lattice, name=path.stem if path.suffix in COMPRESSED_SUFFIXES else path.name)
+            lattice = replace(lattice, name=unpacked_name(PurePath(name)).removesuffix(".slf"))
         yield lattice
     else:
         yield from read_kaldi(lines, name, symbols=symbols, no_words=no_words)

@@ -174,7 +174,8 @@ def rerank(
     output_format: Annotated[
         str | None,
         typer.Option(
-            help="Format of the written lists, best candidate first. Default: the replies of /v1/rerank."
+            help="Format of the written lists, best candidate first; see `lists convert`. "
+            "Default: the replies of /v1/rerank."
         ),
     ] = None,
     output: Annotated[str, typer.Option(help="File to write; a folder for SRILM and Kaldi.")] = "-",

@@ -13,7 +13,7 @@ import typer
 from models.errors import FormatError, InvalidInputError
 from models.reranking.candidates import CandidateList, ScoreRanges
 from models.reranking.formats.format import BadLine, ReferenceLayout
-from models.reranking.formats.reader import FORMAT_NAMES, read_lists
+from models.reranking.formats.reader import FORMAT_NAMES, WRITTEN_FORMAT_NAMES, read_lists
 from service.local.streams import LineWarnings, binary_stream
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ def print_json(value: Any) -> None:
 
 T = TypeVar("T")
 _FORMATS = ", ".join(FORMAT_NAMES)
+_WRITTEN_FORMATS = ", ".join(WRITTEN_FORMAT_NAMES)
 
 ReferencesOption = Annotated[
     list[Path] | None,
@@ -93,7 +94,7 @@ class ListSource(NamedTuple):
     ] = None
     references: ReferencesOption = None
     reference_layout: ReferenceLayoutOption = None
-    beam_size: Annotated[int | None, typer.Option(help="Candidates per list, for format nemo.")] = None
+    beam_size: Annotated[int | None, typer.Option(help="Candidates per list: nemo, ctranslate2.")] = None
     scores: Annotated[
         list[str] | None,
         typer.Option(
@@ -193,7 +194,7 @@ def convert(
             help="File to write (compressed if it ends in .gz, .xz, .zst); a folder for SRILM and Kaldi; - prints."
         ),
     ],
-    output_format: Annotated[str, typer.Option(help="Format to write; see --format.")] = "jsonl",
+    output_format: Annotated[str, typer.Option(help=f"{_WRITTEN_FORMATS}.")] = "jsonl",
 ) -> None:
     """Write lists in another format; omit and report fields that the format cannot represent.
 
@@ -203,7 +204,7 @@ def convert(
     from models.reranking.formats.reader import format_by_name
     from models.reranking.formats.writer import write_lists
 
-    form = format_by_name(output_format)
+    form = format_by_name(output_format, to_write=True)
     lost: set[str] = set()
 
     def watched(lists: Iterable[CandidateList]) -> Iterator[CandidateList]:

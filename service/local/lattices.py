@@ -142,7 +142,7 @@ def check_output_format(name: str) -> None:
         InvalidInputError: the format does not exist.
     """
     if name not in LATTICE_FORMATS and name != _TEXT:
-        format_by_name(name)
+        format_by_name(name, to_write=True)
 
 
 def write_best(lists: Iterable[CandidateList], target: Path | BinaryIO, output_format: str) -> None:

@@ -30,8 +30,7 @@ from models.errors import (
     UnsupportedParameterError,
 )
 from models.reranking.candidates import Candidate, CandidateList
-from models.reranking.formats.reader import format_name_of_media_type
-from models.reranking.formats.writer import format_lists
+from models.reranking.formats.reader import format_by_name, format_name_of_media_type
 from service.api_errors import error_body, error_json
 from service.api_keys import KeyScope
 from service.schemas.replies import ErrorBody, ErrorReply
@@ -234,7 +233,8 @@ def _request(scope: KeyScope | None, body: type[BaseModel] | UnionType | None, l
             "examples": {"example": {"value": text}},
         }
         for media_type in lines.list_types:
-            text = "".join(format_lists(_EXAMPLE_LISTS, str(format_name_of_media_type(media_type))))
+            form = format_by_name(str(format_name_of_media_type(media_type)))
+            text = form.example or "".join(form.write(_EXAMPLE_LISTS))
             content[media_type] = {
                 "schema": {"type": "string"},
                 "examples": {"example": {"value": text}},

@@ -7,7 +7,7 @@ from fastapi import Request
 from starlette.responses import Response
 
 from models.reranking.features import is_reserved
-from models.reranking.formats.reader import format_name_of_media_type
+from models.reranking.formats.reader import FORMATS, format_name_of_media_type
 from models.reranking.mbr import load_ngram_kernels
 from service.middleware.request_context import annotate
 from service.routes.endpoints import EndpointRouter, Lines
@@ -63,12 +63,8 @@ _DOCUMENTS, _LISTS = (re.compile(rb'"(?:%b)"\s*:' % names) for names in (b"docum
         RankedListResult,
         RerankSettings,
         {"weights": "lm=0.5,am=1", "mixture": "ngram=0.3,lstm=0.7", "models": "old=ngram"},
-        (
-            "text/x-moses-nbest",
-            "text/x-srilm-nbest",
-            "text/x-kaldi-nbest",
-            "application/x-mlm-scoring+json",
-            "application/x-hyporadise+json",
+        tuple(
+            media_type for form in FORMATS.values() for media_type in form.media_types if form.name != "jsonl"
         ),
     ),
 )
@@ -82,8 +78,8 @@ async def rerank_lists(request: Request) -> Response:
     string, with pairs as in `weights=lm=0.5,am=1`, `mixture=a=0.3,b=0.7` and `models=old=small@3`. The reply has one
     line per list, in order: a result, or `{"error": …}`. If the service fails midway, the last line is an error.
 
-    Other programs' list formats get the same reply: `text/x-moses-nbest`, `text/x-srilm-nbest`, `text/x-kaldi-nbest`,
-    `application/x-mlm-scoring+json`, `application/x-hyporadise+json`.
+    Other programs' list formats get the same reply: `text/x-NAME-nbest` for moses, srilm, kaldi and fairseq;
+    `application/x-NAME+json` for mlm-scoring, hyporadise, nemo-manifest, vosk, azure, google, aws and sockeye.
     """
     services = services_of(request)
     format_name = format_name_of_media_type(request.headers.get("content-type", ""))

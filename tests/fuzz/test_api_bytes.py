@@ -44,6 +44,12 @@ MEDIA_TYPES = [
     *("multipart/form-data; boundary=x", "application/x-www-form-urlencoded", ";", ""),
     *("text/x-moses-nbest", "text/x-kaldi-nbest", "text/x-srilm-nbest"),
     *("application/x-mlm-scoring+json", "application/x-hyporadise+json"),
+    *(
+        "application/x-vosk+json",
+        "application/x-azure+json",
+        "application/x-aws+json",
+        "text/x-fairseq-nbest",
+    ),
 ]
 ACCEPTED = ["*/*", JSON, LINES, "application/octet-stream", "text/event-stream", "nonsense", ""]
 CODINGS = ["utf-8-sig", "utf-16", "utf-16-le", "utf-32", "utf-7"]

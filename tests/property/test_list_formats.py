@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from models.errors import FormatError, InvalidInputError
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats.format import BadLine, collapse_whitespace
-from models.reranking.formats.reader import FORMAT_NAMES, read_bytes, read_lists
+from models.reranking.formats.reader import FORMAT_NAMES, FORMATS, read_bytes, read_lists
 from models.reranking.formats.srilm import BYTELOG
 from models.reranking.formats.writer import format_lists, write_lists
 
@@ -144,9 +144,16 @@ def test_nemo_carries_beams_of_one_size(size, data):
 
 
 def beam_size(name):
-    return {"beam_size": 2} if name == "nemo" else {}
+    return {"beam_size": 2} if FORMATS[name].needs_beam_size else {}
 
 
+REPLIES = [
+    b'{"alternatives": [{"text": "a", "confidence": 1}]}',
+    b'{"results": [{"alternatives": [{"transcript": "a"}]}]}',
+    b'{"NBest": [{"Lexical": "a", "Confidence": 0.5}]}',
+    b'{"sentence_id": 1, "translation": "a", "score": 1}',
+    b'{"beams": [["a", -1]]}\n',
+]
 pieces = st.one_of(
     st.binary(max_size=20),
     st.sampled_from(
@@ -158,6 +165,7 @@ pieces = st.one_of(
     st.sampled_from(
         [b"0 ||| a ||| b= 1 ||| 2\n", b"a\t1\n", b"1 2 3 a\n", b"1e999", b",", b'"u": ', b"\\u", b"\xff"]
     ),
+    st.sampled_from([b"H-1\t-1\ta\n", b"D-1\t-1\tb\n", b"T-1\tc\n", b"-1.5 ||| a\n", *REPLIES]),
 )
 garbage = st.lists(pieces, max_size=12).map(b"".join)
 
@@ -173,6 +181,17 @@ def test_whatever_the_bytes_lines_are_served_or_complained_of(name, body):
             assert item.candidates
             assert all(math.isfinite(v) for c in item.candidates for v in c.features.values())
             "".join(c.text for c in item.candidates).encode()
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(REPLIES[:1]), st.sampled_from([b"", b" ", b"\n", b"x\n", b"]"])), min_size=1
+    )
+)
+def test_damage_between_replies_loses_no_reply(parts):
+    body = b"".join(reply + between for reply, between in parts)
+    items = read_bytes(body, "vosk")
+    assert sum(not isinstance(item, BadLine) for item in items) == len(parts)
 
 
 @given(garbage)

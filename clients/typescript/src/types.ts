@@ -102,8 +102,8 @@ export interface paths {
          *     string, with pairs as in `weights=lm=0.5,am=1`, `mixture=a=0.3,b=0.7` and `models=old=small@3`. The reply has one
          *     line per list, in order: a result, or `{"error": …}`. If the service fails midway, the last line is an error.
          *
-         *     Other programs' list formats get the same reply: `text/x-moses-nbest`, `text/x-srilm-nbest`, `text/x-kaldi-nbest`,
-         *     `application/x-mlm-scoring+json`, `application/x-hyporadise+json`.
+         *     Other programs' list formats get the same reply: `text/x-NAME-nbest` for moses, srilm, kaldi and fairseq;
+         *     `application/x-NAME+json` for mlm-scoring, hyporadise, nemo-manifest, vosk, azure, google, aws and sockeye.
          */
         post: operations["rerank_lists_v1_rerank_post"];
         delete?: never;
@@ -4827,6 +4827,13 @@ export interface operations {
                 "text/x-kaldi-nbest": string;
                 "application/x-mlm-scoring+json": string;
                 "application/x-hyporadise+json": string;
+                "application/x-nemo-manifest+json": string;
+                "application/x-vosk+json": string;
+                "application/x-azure+json": string;
+                "application/x-google+json": string;
+                "application/x-aws+json": string;
+                "text/x-fairseq-nbest": string;
+                "application/x-sockeye+json": string;
             };
         };
         responses: {

@@ -5,6 +5,7 @@ is an acoustic score, `old_lm` the score of the first pass's language model, `sc
 first pass.
 
 All formats except `jsonl` strip white space around a text; formats without JSON also write every run
-of ASCII white space as one space. Writing drops the fields that a format does not have
+of ASCII white space as one space. Replies of recognisers, NeMo's manifest and the output of neural
+translators are only read. Writing drops the fields that a format does not have
 (`Format.dropped_fields`) and refuses values that it would change.
 """

@@ -74,6 +74,7 @@ class SourceLines:
 
     Attributes:
         source: file name, or the name of a stream.
+        form: format of the lines.
         beam_size: number of candidates of each list, for formats without another separator.
         scores: further files with a score per candidate, by feature.
     """
@@ -90,10 +91,11 @@ class SourceLines:
         self.source = source
         self.beam_size = beam_size
         self.scores = scores or {}
-        self._blocks, self._form = blocks, form
+        self.form = form
+        self._blocks = blocks
 
     def __iter__(self) -> Iterator[TextLine | BadLine]:
-        limit = self._form.max_line_bytes
+        limit = self.form.max_line_bytes
         for number, raw in enumerate(_raw_lines(self._blocks, limit), start=1):
             if raw is None:
                 yield self.bad(number, f"the line is longer than {limit:,} bytes")
@@ -103,7 +105,7 @@ class SourceLines:
             except UnicodeDecodeError as error:
                 byte = f"byte {error.start + 1} of the line is 0x{raw[error.start]:02x}"
                 yield self.bad(number, f"the text is not UTF-8: {byte}")
-                if not self._form.yields_undecodable:
+                if not self.form.yields_undecodable:
                     continue
                 text = raw.decode("utf-8", errors="surrogateescape")
             if number == 1:
@@ -117,6 +119,15 @@ class SourceLines:
         return BadLine(self.source, number, problem, loses_list)
 
 
+def refuse_to_write(_lists: Iterable[CandidateList]) -> Iterator[str]:
+    """Refuse to write lists in a format that is only read.
+
+    Raises:
+        InvalidInputError: always.
+    """
+    raise InvalidInputError("the format is only read")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
     """N-best list format.
@@ -124,7 +135,9 @@ class Format:
     Attributes:
         name: name on the command line.
         read: yields lists, with a `BadLine` for each unreadable line.
-        write: yields pieces of text; raises InvalidInputError for values that would not be read back.
+        write: yields pieces of text; raises InvalidInputError for values that would not be read back; by default for
+            any list.
+        first_key: key that detects a JSON file of this format, if it comes before the keys of other formats.
         features: names of the supported features; None: any.
         custom_feature_names: True if the file's author names the features, False if the format's programs do.
         carries_names: True if lists keep their names.
@@ -132,17 +145,20 @@ class Format:
         max_references: maximum references of a list; None: no limit.
         separate_score_files: True if scores have their own files and a single stream has none.
         one_list_per_file: True if a file holds one list, and several lists need a folder.
+        needs_beam_size: True if only the number of candidates of each list separates lists.
         max_line_bytes: maximum size of a line.
         yields_undecodable: True if a line that is not UTF-8 follows its `BadLine`, with surrogates for the invalid
             bytes, because its brackets count.
         numbered: True if the names of lists are their indices, from 0.
         reference_layout: usual layout of reference files for this format.
         media_types: media types in HTTP.
+        example: file with one list, if the format is only read.
     """
 
     name: str
     read: Callable[[SourceLines], Iterator[ListOrBadLine]]
-    write: Callable[[Iterable[CandidateList]], Iterator[str]]
+    write: Callable[[Iterable[CandidateList]], Iterator[str]] = refuse_to_write
+    first_key: re.Pattern[str] | None = None
     features: frozenset[str] | None = None
     custom_feature_names: bool = False
     carries_names: bool = True
@@ -150,11 +166,13 @@ class Format:
     max_references: int | None = 0
     separate_score_files: bool = False
     one_list_per_file: bool = False
+    needs_beam_size: bool = False
     max_line_bytes: int = MAX_CANDIDATE_LINE_BYTES
     yields_undecodable: bool = False
     numbered: bool = False
     reference_layout: ReferenceLayout = "lines"
     media_types: tuple[str, ...] = ()
+    example: str = ""
 
     def dropped_fields(self, one: CandidateList, *, streamed: bool = False) -> set[str]:
         """Return the fields of a list that this format, or a stream of it, drops, such as `context`, `features.lm`."""
@@ -247,6 +265,12 @@ def parse_lines(lines: SourceLines, parse: Callable[[str], T]) -> Iterator[tuple
             yield line.number, parse(line.text)
         except InvalidInputError as error:
             yield lines.bad(line.number, str(error))
+
+
+def parse_list_lines(lines: SourceLines, parse: Callable[[str], CandidateList]) -> Iterator[ListOrBadLine]:
+    """Parse one list per line; an invalid line is a lost list."""
+    for row in parse_lines(lines, parse):
+        yield row._replace(loses_list=True) if isinstance(row, BadLine) else row[1]
 
 
 def named_lists(lists: Iterable[CandidateList]) -> Iterator[tuple[str, CandidateList]]:

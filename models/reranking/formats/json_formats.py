@@ -30,16 +30,12 @@ from typing import Any
 from models.errors import InvalidInputError
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats.format import (
-    ASCII_WHITESPACE,
     MAX_DOCUMENT_LINE_BYTES,
     MAX_LIST_BYTES,
     MAX_LIST_CANDIDATES,
-    BadLine,
     Format,
-    ListOrBadLine,
-    SourceLines,
     format_number,
-    parse_lines,
+    parse_list_lines,
     shorten,
 )
 from models.reranking.formats.json_stream import (
@@ -54,12 +50,8 @@ from models.reranking.formats.json_stream import (
     parse_json_value,
     read_elements,
     string_value,
+    stripped_value,
 )
-
-
-def _read_jsonl(lines: SourceLines) -> Iterator[ListOrBadLine]:
-    for row in parse_lines(lines, _jsonl_list):
-        yield row._replace(loses_list=True) if isinstance(row, BadLine) else row[1]
 
 
 def _jsonl_list(line: str) -> CandidateList:
@@ -120,8 +112,9 @@ def _write_jsonl(lists: Iterable[CandidateList]) -> Iterator[str]:
 
 JSONL = Format(
     name="jsonl",
-    read=_read_jsonl,
+    read=partial(parse_list_lines, parse=_jsonl_list),
     write=_write_jsonl,
+    first_key=re.compile(r'"candidates"\s*:\s*\['),
     custom_feature_names=True,
     carries_context=True,
     max_references=None,
@@ -140,7 +133,7 @@ _HYPOTHESIS = re.compile(r"hyp_([0-9]{1,9})")
 def _hyporadise_list(element: JsonElement, _problems: list[str]) -> CandidateList:
     value = parse_json_object(element.text)
     hypotheses = list_value(value.get("input"), "input", max_members=MAX_LIST_CANDIDATES)
-    texts = [_stripped(text, f"input[{i}]") for i, text in enumerate(hypotheses)]
+    texts = [stripped_value(text, f"input[{i}]") for i, text in enumerate(hypotheses)]
     columns = _columns(value, len(texts))
     first: dict[str, Candidate] = {}
     for index, text in enumerate(texts):
@@ -148,7 +141,7 @@ def _hyporadise_list(element: JsonElement, _problems: list[str]) -> CandidateLis
             features = {name: column[index] for name, column in columns.items() if column[index] is not None}
             first[text] = Candidate(text, features)
     output = value.get("output")
-    references = () if output is None else (_stripped(output, "output"),)
+    references = () if output is None else (stripped_value(output, "output"),)
     return CandidateList(id_value(value.get("id"), "id"), "", tuple(first.values()), references)
 
 
@@ -214,19 +207,19 @@ def _mlm_scoring_list(element: JsonElement, problems: list[str]) -> CandidateLis
         try:
             hypothesis = object_value(value[key], field)
             score = number_value(hypothesis.get("score"), f"{field}.score")
-            candidates.append(Candidate(_stripped(hypothesis.get("text"), f"{field}.text"), {"score": score}))
+            candidates.append(
+                Candidate(stripped_value(hypothesis.get("text"), f"{field}.text"), {"score": score})
+            )
         except InvalidInputError as error:
             problems.append(str(error))
     if not numbered:
         raise InvalidInputError(f"{shorten(name)} has no hyp_1")
     if len(numbered) > MAX_LIST_CANDIDATES:
         problems.append(f"{shorten(name)} has more than {MAX_LIST_CANDIDATES:,} hypotheses")
-    references = (_stripped(value["ref"], f"{shorten(name)}.ref"),) if value.get("ref") is not None else ()
+    references = (
+        (stripped_value(value["ref"], f"{shorten(name)}.ref"),) if value.get("ref") is not None else ()
+    )
     return CandidateList(name, "", tuple(candidates), references) if candidates else None
-
-
-def _stripped(value: object, field: str) -> str:
-    return string_value(value, field).strip(ASCII_WHITESPACE)
 
 
 def _write_mlm_scoring(lists: Iterable[CandidateList]) -> Iterator[str]:
@@ -251,6 +244,7 @@ MLM_SCORING = Format(
     name="mlm-scoring",
     read=partial(read_elements, outer="{", parse=_mlm_scoring_list),
     write=_write_mlm_scoring,
+    first_key=re.compile(r'"hyp_[0-9]+"\s*:\s*\{'),
     features=frozenset({"score"}),
     max_references=1,
     max_line_bytes=MAX_DOCUMENT_LINE_BYTES,

@@ -12,7 +12,14 @@ from typing import Any, NamedTuple, NoReturn
 
 from models.errors import InvalidInputError
 from models.reranking.candidates import CandidateList
-from models.reranking.formats.format import MAX_LIST_BYTES, BadLine, ListOrBadLine, SourceLines, TextLine
+from models.reranking.formats.format import (
+    ASCII_WHITESPACE,
+    MAX_LIST_BYTES,
+    BadLine,
+    ListOrBadLine,
+    SourceLines,
+    TextLine,
+)
 
 JsonObject = dict[str, Any]
 
@@ -60,6 +67,11 @@ def string_value(value: Any, field: str) -> str:
                 f"{field} is not valid Unicode: it has half a surrogate pair, or bytes that are not UTF-8"
             ) from None
     return value
+
+
+def stripped_value(value: Any, field: str) -> str:
+    """Check that a value is a string, as `string_value` does, and strip it of ASCII white space."""
+    return string_value(value, field).strip(ASCII_WHITESPACE)
 
 
 def number_value(value: Any, field: str) -> float:
@@ -150,7 +162,7 @@ class JsonElement(NamedTuple):
 
     Attributes:
         number: number of its first line.
-        key: its key, as JSON; None in an array.
+        key: its key, as JSON; None outside an object.
         text: its value, as JSON.
     """
 
@@ -170,7 +182,7 @@ def read_elements(
         parse: converts a member to a list and appends its errors to the problems; returns None if nothing is usable,
             and raises InvalidInputError if the entire member is invalid.
     """
-    for element in _elements(lines, outer):
+    for element in split_elements(lines, outer):
         if isinstance(element, BadLine):
             yield element
             continue
@@ -186,7 +198,14 @@ def read_elements(
             yield one
 
 
-def _elements(lines: SourceLines, outer: str) -> Iterator[JsonElement | BadLine]:
+def split_elements(lines: SourceLines, outer: str = "") -> Iterator[JsonElement | BadLine]:
+    """Yield the members of a document, which are objects.
+
+    Args:
+        lines: lines of the document.
+        outer: `[` for an array of objects, `{` for an object of objects; empty for objects one after another, or in an
+            array.
+    """
     scanner = _Scanner(lines, outer)
     number = 1
     for line in lines:
@@ -195,23 +214,31 @@ def _elements(lines: SourceLines, outer: str) -> Iterator[JsonElement | BadLine]
             yield line._replace(loses_list=scanner.lose_member())
         else:
             yield from scanner.scan(line)
-    if not scanner.ended:
-        problem = f"the document ends before its {_CLOSING[outer]}"
-        yield lines.bad(number, problem, loses_list=scanner.lose_member())
+    if scanner.is_incomplete:
+        place = f"before its {_CLOSING[outer]}" if outer else "in an object"
+        yield lines.bad(number, f"the document ends {place}", loses_list=scanner.lose_member())
 
 
 class _Scanner:
     """Scanner of the document, one line at a time."""
 
     def __init__(self, lines: SourceLines, outer: str) -> None:
-        self.depth = 0
+        self.depth = 0 if outer else 1
         self.ended = False
-        self._lines, self._outer = lines, outer
+        self._lines, self._outer = lines, outer or "["
+        self._is_bare = not outer  # no bracket around the members
         self._parts: list[str] = []  # text of the member, or between members
         self._size = 0
-        self._begun_on = 0
+        self._begun_on = 0  # line of the last member; 0 before the first
         self._key: str | None = None
         self._lost = False
+
+    @property
+    def is_incomplete(self) -> bool:
+        """True if the lines so far are not a complete document."""
+        if self._is_bare:
+            return self.depth > 1 or bool("".join(self._parts).strip())
+        return not self.ended
 
     def lose_member(self) -> bool:
         """Discard the current member; return True if it was not discarded before."""
@@ -263,6 +290,9 @@ class _Scanner:
                     number, f"the document must be one {self._outer} … {_CLOSING[self._outer]}"
                 )
             return
+        if self._is_bare and bracket == "[" and not (self._begun_on or between.strip()):
+            self._is_bare, self.depth = False, 1
+            return
         self._begun_on, self._lost = number, False
         match = _BEFORE[self._outer].fullmatch(between)
         self._key = match[1] if match and match.re.groups else None
@@ -285,9 +315,9 @@ class _Scanner:
     def _end(self, number: int, before: str, bracket: str) -> Iterator[BadLine]:
         self._keep(before)
         rest = self._take()
-        self.depth = 0
-        if self.ended or rest.strip() or bracket != _CLOSING[self._outer]:
+        self.depth = 1 if self._is_bare else 0
+        if self._is_bare or self.ended or rest.strip() or bracket != _CLOSING[self._outer]:
             yield self._lines.bad(
                 number, "the document ends incorrectly: it is truncated, or a member is not an object"
             )
-        self.ended = True
+        self.ended = not self._is_bare

@@ -20,13 +20,13 @@ import itertools
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path, PurePath
+from pathlib import Path
 from types import MappingProxyType
 from typing import BinaryIO, NamedTuple
 
 from models.errors import FormatError, InvalidInputError
 from models.reranking.candidates import CandidateList
-from models.reranking.formats import json_formats, kaldi, moses, nemo, srilm
+from models.reranking.formats import json_formats, kaldi, moses, nemo, speech_json, srilm, translations
 from models.reranking.formats.format import (
     ASCII_WHITESPACE,
     BadLine,
@@ -36,11 +36,12 @@ from models.reranking.formats.format import (
     SourceLines,
     is_decimal_number,
     read_blocks,
+    refuse_to_write,
     shorten,
     split_words,
     unpacked_name,
 )
-from models.reranking.formats.json_stream import id_value, parse_json_object, string_value
+from models.reranking.formats.json_stream import parse_json_object, stripped_value
 
 _MOST_DIGITS = 18
 _REFERENCE_ID_HINT = (
@@ -273,13 +274,9 @@ def _parse_manifest(path: Path, lines: Iterable[tuple[int, str]]) -> tuple[list[
     for number, line in lines:
         try:
             value = parse_json_object(line)
-            name = id_value(value.get("id"), "id")
-            has_ids |= name is not None
-            if name is None:
-                name = PurePath(string_value(value.get("audio_filepath", ""), "audio_filepath")).stem
-            entries.append(
-                _ReferenceEntry(number, name, string_value(value.get("text"), "text").strip(ASCII_WHITESPACE))
-            )
+            name, is_id = nemo.manifest_id(value)
+            has_ids |= is_id
+            entries.append(_ReferenceEntry(number, name or "", stripped_value(value.get("text"), "text")))
         except InvalidInputError as error:
             raise FormatError(
                 path, f"line {number}: {error}", hint="each line of a manifest is a JSON object with a text"
@@ -307,26 +304,30 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
             json_formats.MLM_SCORING,
             json_formats.HYPORADISE,
             nemo.FORMAT,
+            nemo.MANIFEST,
+            *speech_json.FORMATS,
+            *translations.FORMATS,
         )
     }
 )
 FORMAT_NAMES = tuple(FORMATS)
+WRITTEN_FORMAT_NAMES = tuple(name for name, one in FORMATS.items() if one.write is not refuse_to_write)
 
 _FORMAT_HINT = f"set it with --format: {', '.join(FORMAT_NAMES)}"
-_JSONL = re.compile(r'"candidates"\s*:\s*\[')
-_MLM_SCORING = re.compile(r'"hyp_[0-9]+"\s*:\s*\{')
 _KALDI = re.compile(r"\S+-[0-9]+(?:[ \t].*)?")
 
 
-def format_by_name(name: str) -> Format:
+def format_by_name(name: str, *, to_write: bool = False) -> Format:
     """Return the format with this name.
 
     Raises:
-        InvalidInputError: the name is unknown.
+        InvalidInputError: the name is unknown, or the format is only read.
     """
-    if name not in FORMATS:
+    names = WRITTEN_FORMAT_NAMES if to_write else FORMAT_NAMES
+    if name not in names:
+        field = "output format" if to_write else "format"
         raise InvalidInputError(
-            f"format is {shorten(name)!r}; it must be one of {', '.join(FORMAT_NAMES)}", parameter="format"
+            f"{field} is {shorten(name)!r}; it must be one of {', '.join(names)}", parameter="format"
         )
     return FORMATS[name]
 
@@ -353,12 +354,15 @@ def detect_format(head: bytes, source: str) -> Format:
         raise FormatError(source, "is empty, so its format cannot be detected", hint=_FORMAT_HINT)
     _, tab, last = first.rpartition("\t")
     name = None
-    if first[0] == "[":
-        name = "hyporadise"
-    elif first[0] == "{":
-        found = {"jsonl": _JSONL.search(text), "mlm-scoring": _MLM_SCORING.search(text)}
+    if first[0] in "[{":
+        found = {one.name: one.first_key.search(text) for one in FORMATS.values() if one.first_key}
         positions = {name: match.start() for name, match in found.items() if match}
-        name = min(positions, key=positions.__getitem__, default=None)
+        default = "hyporadise" if first[0] == "[" else None
+        name = min(positions, key=positions.__getitem__, default=default)
+    elif translations.has_fairseq_line(text):
+        name = "fairseq"
+    elif translations.is_scored_line(first):
+        name = "ctranslate2"
     elif "|||" in first:
         name = "moses"
     elif srilm.is_srilm_line(first):
@@ -396,7 +400,7 @@ def read_lists(
         format_name: None: detected from the first lines.
         references: reference files; each gives every list one reference. See the module docstring.
         reference_layout: None: detected from the file and the format's usual layout.
-        beam_size: number of candidates of every list, for format nemo.
+        beam_size: number of candidates of every list, for formats that need it.
         scores: cost archives for format kaldi, by feature, in addition to those of a folder.
         reserved: True for names of computed features, which get the prefix `old_`. Names in jsonl are chosen by
             the caller and stay unchanged.
@@ -457,8 +461,9 @@ def _head(blocks: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:
 
 def _open_scores(form: Format, beam_size: int | None, scores: Mapping[str, Path]) -> dict[str, SourceLines]:
     """Open the score files, by feature; refuse options of other formats."""
-    if beam_size is not None and form.name != "nemo":
-        raise InvalidInputError(f"beam_size is for format nemo, not for {form.name}", parameter="beam_size")
+    if beam_size is not None and not form.needs_beam_size:
+        needing = " and ".join(one.name for one in FORMATS.values() if one.needs_beam_size)
+        raise InvalidInputError(f"beam_size is for {needing}, not for {form.name}", parameter="beam_size")
     if scores and not form.separate_score_files:
         raise InvalidInputError(f"scores are for format kaldi, not for {form.name}", parameter="scores")
     return {feature: _file_lines(path, form) for feature, path in scores.items()}

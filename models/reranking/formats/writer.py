@@ -21,9 +21,9 @@ def format_lists(lists: Iterable[CandidateList], format_name: str) -> Iterator[s
     """Format lists as pieces of text.
 
     Raises:
-        InvalidInputError: the format is unknown, or cannot represent a name, a text or a score.
+        InvalidInputError: the format is unknown or only read, or cannot represent a name, a text or a score.
     """
-    return format_by_name(format_name).write(lists)
+    return format_by_name(format_name, to_write=True).write(lists)
 
 
 def write_lists(lists: Iterable[CandidateList], target: Path | BinaryIO, format_name: str) -> None:
@@ -33,13 +33,13 @@ def write_lists(lists: Iterable[CandidateList], target: Path | BinaryIO, format_
         lists: fields that the format does not have are dropped (`Format.dropped_fields`).
         target: a file, compressed according to its suffix and replaced atomically; a stream; or a folder, for kaldi
             (words, and an archive per feature) and for SRILM's formats (one file per list).
-        format_name: one of `FORMAT_NAMES`.
+        format_name: one of `WRITTEN_FORMAT_NAMES`.
 
     Raises:
         FormatError: the file system reports an error.
-        InvalidInputError: the format is unknown, or cannot represent a name, a text or a score.
+        InvalidInputError: the format is unknown or only read, or cannot represent a name, a text or a score.
     """
-    form = format_by_name(format_name)
+    form = format_by_name(format_name, to_write=True)
     if not isinstance(target, Path):
         _write_pieces(form.write(lists), target.write)
     elif form.separate_score_files:

@@ -104,6 +104,12 @@ def test_a_wrong_query_is_refused_at_once(http, query, param):
             '[{"input": ["w3 w5", "w9", "w9"], "output": "w9"}]',
         ),
         ("text/x-kaldi-nbest", "u-1 w3 w5\nu-2 w9\n"),
+        ("text/x-fairseq-nbest", "D-0\t-1\tw3 w5\nD-0\t-2\tw9\n"),
+        (
+            "application/x-google+json",
+            '{"results": [{"alternatives": [{"transcript": "w3 w5"}, {"transcript": "w9"}]}]}',
+        ),
+        ("application/x-nemo-manifest+json", '{"beams": [["w3 w5", -1], ["w9", -2]]}'),
     ],
 )
 def test_lists_of_other_programs_are_read(http, rerank, texts, media_type, body):

@@ -11,6 +11,7 @@ from models.checking.calibration import Calibration, CalibrationPoint
 from models.checkpoint.documents import CalibrationStore
 from models.errors import InvalidInputError
 from service.cli.main import app
+from tests.support.recogniser_lists import SAMPLES
 from tests.support.text_models import SENTENCES
 from training.commands import run_train
 
@@ -265,6 +266,20 @@ def test_the_new_order_is_written_in_a_format(rerank):
     assert first.startswith("0 ||| the cat sat ||| ")
     assert "old_score= -4.0" in first
     assert (first.endswith(" ||| 4.0"), second.endswith(" ||| 6.0")) == (True, True)
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_lists_of_recognisers_and_translators_are_reranked(rerank, tmp_path, name):
+    text, lists = SAMPLES[name]
+    (tmp_path / "lists").write_text(text)
+    (tmp_path / "references").write_text("the cat\n" * len(lists))
+    beam_size = ["--beam-size", 2] if name == "ctranslate2" else []
+    done = rerank("--references", tmp_path / "references", *beam_size)
+    ranked = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [one["id"] for one in ranked] == [one.name for one in lists]
+    assert f"word error rate of {len(lists)} lists" in done.stderr
+    for one, given in zip(ranked, lists, strict=True):
+        assert {c["text"] for c in one["ranking"]} == {c.text for c in given.candidates}
 
 
 def test_a_folder_is_written_for_srilm(rerank, tmp_path):

@@ -75,6 +75,14 @@ def test_n_best_lists_are_printed_with_their_features(gramophone, slf):
     assert set(one["candidates"][0]["features"]) == {"am", "old_lm", "lm", "words", "unk"}
 
 
+@pytest.mark.parametrize("name", ["000.slf", "000.slf.gz", "000"])
+def test_a_lattice_without_a_name_has_its_files(gramophone, tmp_path, name):
+    text = SLF.replace("UTTERANCE=one\n", "").encode()
+    (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+    code, out, _ = gramophone(tmp_path / name, "--format", "slf", "--output-format", "text")
+    assert (code, out) == (0, "000 a b\n")
+
+
 def test_given_weights_count_instead_of_the_lattices(gramophone, slf):
     code, out, _ = gramophone(slf, "--format", "slf", "--weights", "am=10,lm=0.1,words=-12")
     assert (code, json.loads(out)["candidates"][0]["text"]) == (0, "b")
