@@ -139,7 +139,8 @@ def spell(loaded: LoadedModel, state: Any, taken: bytes) -> Work[Any, _Spelling]
     """Find the tokenisations of a text and what follows, up to the token that completes the text; a use case.
 
     A token's score is the sum over all tokenisations that begin with it. Tokenisations of less than a millionth of the
-    mass found, and those beyond `MAX_SEARCH_STEPS` rows or `MAX_CHOICE_ENTRIES` log-probabilities, are omitted.
+    mass found are omitted, and the least probable of those that spell as many bytes, to read at most
+    `MAX_SEARCH_STEPS` rows or `MAX_CHOICE_ENTRIES` log-probabilities, but at least one row per byte.
 
     Args:
         loaded: the model.
@@ -151,22 +152,23 @@ def spell(loaded: LoadedModel, state: Any, taken: bytes) -> Work[Any, _Spelling]
     log_probs = yield from Predict(model, state)
     root = _Spelling(state, np.array(log_probs[0]), taken, 0.0)
     found, level, every = -math.inf, [root], [root]
-    while level:
-        begun: list[tuple[float, _Spelling, int]] = []
+    begun: list[list[tuple[float, _Spelling, int]]] = [[] for _ in taken]  # by the number of bytes still to spell
+    for num_left in range(len(taken) - 1, 0, -1):
         for node in level:
             complete = node.mass + node.log_probs[tokens.with_prefix(node.rest)]
             found = float(np.logaddexp.reduce(complete, initial=found))
-            within = tokens.proper_prefixes_of(node.rest)
-            begun += [(node.mass + float(node.log_probs[token]), node, token) for token in within.tolist()]
-        worth = [one for one in begun if one[0] > found + _NEGLIGIBLE and one[0] > -math.inf]
-        worth = nlargest(most - len(every), worth, key=itemgetter(0))
+            for token in tokens.proper_prefixes_of(node.rest).tolist():
+                left = len(node.rest) - len(loaded.tokenizer.token_bytes[token])
+                begun[left].append((node.mass + float(node.log_probs[token]), node, token))
+        worth = [one for one in begun[num_left] if one[0] > found + _NEGLIGIBLE and one[0] > -math.inf]
+        worth = nlargest(max(1, (most - len(every)) // num_left), worth, key=itemgetter(0))
         level = []
         if worth:
             before = concatenate_states([node.state for _, node, _ in worth])
             read = np.array([token for _, _, token in worth])
             after, log_probs = yield from Step(model, before, read)
             for row, (mass, node, token) in enumerate(worth):
-                rest = node.rest[len(loaded.tokenizer.token_bytes[token]) :]
+                rest = taken[-num_left:]
                 longer = _Spelling(after.select(np.array([row])), np.array(log_probs[row]), rest, mass)
                 node.longer[token] = longer
                 level.append(longer)
