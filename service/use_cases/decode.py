@@ -152,7 +152,8 @@ def spell(loaded: LoadedModel, state: Any, taken: bytes) -> Work[Any, _Spelling]
     log_probs = yield from Predict(model, state)
     root = _Spelling(state, np.array(log_probs[0]), taken, 0.0)
     found, level, every = -math.inf, [root], [root]
-    begun: list[list[tuple[float, _Spelling, int]]] = [[] for _ in taken]  # by the number of bytes still to spell
+    # spellings and their next tokens, by the number of bytes still to spell after these
+    begun: list[list[tuple[float, _Spelling, int]]] = [[] for _ in taken]
     for num_left in range(len(taken) - 1, 0, -1):
         for node in level:
             complete = node.mass + node.log_probs[tokens.with_prefix(node.rest)]
