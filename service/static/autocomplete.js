@@ -8,7 +8,7 @@ lm-list { position: fixed; inset: 0 auto auto 0; margin: 0; padding: 4px; min-wi
   color: var(--lm-text, FieldText); background: var(--lm-background, Field); border-radius: 8px;
   border: 1px solid color-mix(in srgb, currentcolor 20%, transparent); box-shadow: 0 6px 24px rgb(0 0 0 / 18%); }
 lm-option { display: block; padding: 0.2em 0.6em; border-radius: 5px; cursor: pointer; white-space: pre; }
-lm-option[aria-selected=true] { color: var(--lm-background, Field); outline: 2px solid transparent;
+lm-option[aria-selected=true] { color: var(--lm-background, Field); forced-color-adjust: none;
   background: var(--lm-accent, light-dark(#2260a8, #7ab3f2)); }
 lm-status { position: fixed; top: 0; clip-path: inset(50%); }`;
 const COPIED = /^(color$|direction|font|letter|line-height|padding|tab|text-[ait]|unicode|word|zoom)/;

@@ -170,6 +170,19 @@ def test_grey_text_never_covers_typed_letters(open_form, style):
     expect(note(form)).to_have_value("return the number ")
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_selected_option_is_legible_with_forced_colours(open_form, scheme):
+    form = open_form(color_scheme=scheme, forced_colors="active")
+    write(form, "return the n")
+    expect(options_of(form)).to_have_count(4)
+    form.keyboard.press("ArrowDown")
+    colours = "option => [getComputedStyle(option).color, getComputedStyle(option).backgroundColor]"
+    text, background = options_of(form).first.evaluate(colours)
+    other = options_of(form).last.evaluate(colours)
+    assert text != background
+    assert [text, background] != other
+
+
 @pytest.mark.parametrize("body", ["", "<html>", "{}", '{"completions": null}'])
 def test_a_reply_of_another_kind_is_reported(open_form, body):
     form = open_form()
