@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from models.arrays import FloatArray
+from models.arrays import FloatArray, TokenIds
 from models.calls import Predict, Read, Step
 from models.completion.token_trie import SortedTokens
 from models.decoding.batch import SequenceBatch, row_seed, uniform_numbers
@@ -127,12 +127,18 @@ class _Spelling:
 
     def scores(self, tokens: SortedTokens) -> FloatArray:
         """Return log-probabilities of the next token, given that the text is spelled and up to a constant [V]."""
+        ids, possible = self.possible(tokens)
         scores = np.full(len(self.log_probs), -np.inf, dtype=np.float32)
-        reaching = tokens.with_prefix(self.rest)
-        scores[reaching] = self.log_probs[reaching]
-        for token, longer in self.longer.items():
-            scores[token] = self.log_probs[token] + longer.total
+        scores[ids] = possible
         return scores
+
+    def possible(self, tokens: SortedTokens) -> tuple[TokenIds, FloatArray]:
+        """Return the possible next tokens and their `scores`, each [n]."""
+        ids = np.concatenate([tokens.with_prefix(self.rest), np.array(list(self.longer), np.int64)])
+        totals = [longer.total for longer in self.longer.values()]
+        masses = np.zeros(len(ids), np.float32)
+        masses[len(ids) - len(totals) :] = totals
+        return ids, self.log_probs[ids] + masses
 
 
 def spell(loaded: LoadedModel, state: Any, taken: bytes) -> Work[Any, _Spelling]:
@@ -175,7 +181,7 @@ def spell(loaded: LoadedModel, state: Any, taken: bytes) -> Work[Any, _Spelling]
                 level.append(longer)
         every += level
     for node in reversed(every):
-        node.total = float(np.logaddexp.reduce(node.scores(tokens), dtype=np.float64))
+        node.total = float(np.logaddexp.reduce(node.possible(tokens)[1], dtype=np.float64, initial=-np.inf))
     return root
 
 
@@ -194,6 +200,8 @@ def _heal(
             spelled, root = prompt, None
             if prompt.taken:
                 root = yield from spell(task.loaded, state, prompt.taken)
+        if root is not None:
+            yield None
         token, node = -1, root
         while node is not None and token != EOS and not builder.full:
             draws = uniform_numbers(batch.seeds, batch.lengths)

@@ -178,6 +178,15 @@ def test_one_prompt_is_continued_alike_alone_and_beside_others(load):
         assert texts[0] == texts[1]
 
 
+def test_other_requests_run_between_the_choices(load, finish):
+    loaded = load(tokenizer("bpe"), endless=True)
+    steps = []
+    for n in (1, 8):
+        request = GenerateRequest(prompt="The ca", token_healing=True, n=n, max_tokens=4, seed=1)
+        steps.append(finish(generate(loaded, request, request.parameters(LIMITS), LIMITS))[1])
+    assert steps[1] >= steps[0] + 7
+
+
 def test_beams_and_token_ids_are_refused(load):
     loaded = load(tokenizer("bpe"))
     with pytest.raises(UnsupportedParameterError, match="strategy is 'beam'"):
