@@ -175,6 +175,7 @@ class DrainingServer(uvicorn.Server):
         self._engine: Engine = app.state.services.engine
         self._settings = settings
         self._tls = tls_context(settings)
+        self._is_renewed = False
         self._num_handshakes = 0
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -202,7 +203,15 @@ class DrainingServer(uvicorn.Server):
         await draining
 
     def reload_certificate(self) -> None:
-        """Read the certificate and its key again for further connections; keep the old ones if the new are invalid."""
+        """Read the certificate and its key again at the next connection; safe in a signal handler.
+
+        The old ones are kept if the new are invalid.
+        """
+        self._is_renewed = True
+
+    def _reload(self) -> None:
+        """Read the certificate and its key; not for signal handlers: a log line may be half written."""
+        self._is_renewed = False
         try:
             self._tls = tls_context(self._settings)
         except InvalidInputError as error:
@@ -214,6 +223,8 @@ class DrainingServer(uvicorn.Server):
     async def _open(self, protocol: GuardedProtocol, accepted: socket.socket) -> None:
         """Open a connection, after a TLS handshake if there is a certificate."""
         connect = partial(asyncio.get_running_loop().connect_accepted_socket, lambda: protocol, accepted)
+        if self._is_renewed:
+            self._reload()
         if self._tls is None:
             await connect()
             return

@@ -179,7 +179,7 @@ class Settings(BaseSettings):
     @classmethod
     def _holds_no_password(cls, value: str | None) -> str | None:
         if value is not None and "@" in value:
-            raise ValueError("URLs are logged; set credentials in OTEL_EXPORTER_OTLP_HEADERS")
+            raise ValueError("it is logged; set credentials in OTEL_EXPORTER_OTLP_HEADERS")
         return value
 
     @field_validator("models", "cors_origins", "allowed_hosts", mode="before")

@@ -92,8 +92,8 @@ def take_back(tokenizer: Tokenizer, tokens: TokenTrie, text: str) -> tuple[list[
         if split.space or not len(tokens.exact.with_prefix(split.spelled)):
             return ids, b""
         return tokenizer.encode(split.context), split.spelled
-    if text[-1].isspace() and not (ids and spelled[ids[-1]][-1:].isspace()):
-        return ids, b" " if tokenizer.leading_space else b""
+    if text[-1].isspace() and ids == tokenizer.encode(text[:-1]):
+        return ids, b" "
     first, taken = len(ids), b""
     while first and spelled[ids[first - 1]] and ids[first - 1] != UNK and not taken.startswith(b" "):
         if len(taken) + len(spelled[ids[first - 1]]) > MAX_TAKEN_BYTES:

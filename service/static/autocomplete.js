@@ -8,10 +8,10 @@ lm-list { position: fixed; inset: 0 auto auto 0; margin: 0; padding: 4px; min-wi
   color: var(--lm-text, FieldText); background: var(--lm-background, Field); border-radius: 8px;
   border: 1px solid color-mix(in srgb, currentcolor 20%, transparent); box-shadow: 0 6px 24px rgb(0 0 0 / 18%); }
 lm-option { display: block; padding: 0.2em 0.6em; border-radius: 5px; cursor: pointer; white-space: pre; }
-lm-option[aria-selected=true] { color: var(--lm-background, Field); outline: 2px solid transparent;
+lm-option[aria-selected=true] { color: var(--lm-background, Field); forced-color-adjust: none;
   background: var(--lm-accent, light-dark(#2260a8, #7ab3f2)); }
 lm-status { position: fixed; top: 0; clip-path: inset(50%); }`;
-const COPIED = /^(color$|direction|font|letter|line-height|padding|tab|text-[ait]|unicode|word)/;
+const COPIED = /^(color$|direction|font|letter|line-height|padding|tab|text-[ait]|unicode|word|zoom)/;
 
 /** Complete what is typed into a field; return a function that removes everything, with a function `refresh`. */
 export function attachAutocomplete(field, options = {}) {
@@ -58,8 +58,9 @@ export function attachAutocomplete(field, options = {}) {
     try {
       const { completions } = await post("", body, signal);
       if (signal.aborted) return;
+      const found = completions.filter((item) => item.suffix !== "");
       request.abort();
-      show(completions.filter((item) => item.suffix !== ""), asked);
+      show(found, asked);
       if (hurried === request && items.length) accept(0);
     } catch (error) {
       if (signal.aborted) return;
@@ -100,7 +101,7 @@ export function attachAutocomplete(field, options = {}) {
     layer.replaceChildren();
     if (!items.length) return;
     drawLayer();
-    placeList(caret.getBoundingClientRect());
+    placeList(boxOf(caret));
   }
 
   /** Copy the field's text, invisible, into the layer over it. */
@@ -109,16 +110,20 @@ export function attachAutocomplete(field, options = {}) {
     layer.style.cssText = `width: ${field.clientWidth}px; height: ${field.clientHeight}px; ${oneLine}`;
     const style = getComputedStyle(field);
     for (const name of style) if (COPIED.test(name)) layer.style.setProperty(name, style.getPropertyValue(name));
-    const [to, from] = [field, layer].map((one) => one.getBoundingClientRect());
-    move(layer, to.x + field.clientLeft - from.x, to.y + field.clientTop - from.y);
+    const [to, from] = [field, layer].map(boxOf);
+    const scale = scaleOf(layer);
+    move(layer, to.x - from.x + field.clientLeft * scale, to.y - from.y + field.clientTop * scale);
     // the first zero-width space keeps the typed letters on their line
-    layer.replaceChildren(field.value.slice(0, place.caret), caret, "\u200b", ghost, place.rest, "\u200b");
+    layer.replaceChildren(field.value.slice(0, place.caret), caret, "\u200b", place.rest, "\u200b");
+    const { x } = boxOf(caret);
+    caret.nextSibling.after(ghost);
+    if (boxOf(caret).x !== x) ghost.textContent = ""; // would cover letters, as in centred text
     layer.scrollTo(field.scrollLeft, field.scrollTop);
   }
 
   /** Place the list below the caret, or above it. */
   function placeList({ x, top, bottom }) {
-    const { offsetWidth: width, offsetHeight: height } = list;
+    const { width, height } = boxOf(list);
     const { clientWidth, clientHeight } = document.documentElement;
     const left = Math.min(isRtl() ? x - width : x, clientWidth - width - 4);
     const above = bottom + 4 + height > clientHeight && top > 4 + height;
@@ -126,7 +131,9 @@ export function attachAutocomplete(field, options = {}) {
   }
 
   const isRtl = () => field.matches(":dir(rtl)");
-  const move = (one, x, y) => (one.style.translate = `${x}px ${y}px`);
+  const boxOf = (one) => one.getBoundingClientRect();
+  const scaleOf = (one) => boxOf(one).width / one.offsetWidth || 1; // in a zoomed page
+  const move = (one, x, y) => (one.style.translate = `${x / scaleOf(one)}px ${y / scaleOf(one)}px`);
 
   function optionOf(item, index) {
     const option = element("option", { id: `${id}-${index}`, role: "option", ariaSelected: index === chosen });

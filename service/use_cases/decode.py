@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from models.arrays import FloatArray
+from models.arrays import FloatArray, TokenIds
 from models.calls import Predict, Read, Step
 from models.completion.token_trie import SortedTokens
 from models.decoding.batch import SequenceBatch, row_seed, uniform_numbers
@@ -127,19 +127,26 @@ class _Spelling:
 
     def scores(self, tokens: SortedTokens) -> FloatArray:
         """Return log-probabilities of the next token, given that the text is spelled and up to a constant [V]."""
+        ids, possible = self.possible(tokens)
         scores = np.full(len(self.log_probs), -np.inf, dtype=np.float32)
-        reaching = tokens.with_prefix(self.rest)
-        scores[reaching] = self.log_probs[reaching]
-        for token, longer in self.longer.items():
-            scores[token] = self.log_probs[token] + longer.total
+        scores[ids] = possible
         return scores
+
+    def possible(self, tokens: SortedTokens) -> tuple[TokenIds, FloatArray]:
+        """Return the possible next tokens and their `scores`, each [n]."""
+        ids = np.concatenate([tokens.with_prefix(self.rest), np.array(list(self.longer), np.int64)])
+        totals = [longer.total for longer in self.longer.values()]
+        masses = np.zeros(len(ids), np.float32)
+        masses[len(ids) - len(totals) :] = totals
+        return ids, self.log_probs[ids] + masses
 
 
 def spell(loaded: LoadedModel, state: Any, taken: bytes) -> Work[Any, _Spelling]:
     """Find the tokenisations of a text and what follows, up to the token that completes the text; a use case.
 
     A token's score is the sum over all tokenisations that begin with it. Tokenisations of less than a millionth of the
-    mass found, and those beyond `MAX_SEARCH_STEPS` rows or `MAX_CHOICE_ENTRIES` log-probabilities, are omitted.
+    mass found are omitted, and the least probable of those that spell as many bytes, to read at most
+    `MAX_SEARCH_STEPS` rows or `MAX_CHOICE_ENTRIES` log-probabilities, but at least one row per byte.
 
     Args:
         loaded: the model.
@@ -151,28 +158,30 @@ def spell(loaded: LoadedModel, state: Any, taken: bytes) -> Work[Any, _Spelling]
     log_probs = yield from Predict(model, state)
     root = _Spelling(state, np.array(log_probs[0]), taken, 0.0)
     found, level, every = -math.inf, [root], [root]
-    while level:
-        begun: list[tuple[float, _Spelling, int]] = []
+    # spellings and their next tokens, by the number of bytes still to spell after these
+    begun: list[list[tuple[float, _Spelling, int]]] = [[] for _ in taken]
+    for num_left in range(len(taken) - 1, 0, -1):
         for node in level:
             complete = node.mass + node.log_probs[tokens.with_prefix(node.rest)]
             found = float(np.logaddexp.reduce(complete, initial=found))
-            within = tokens.proper_prefixes_of(node.rest)
-            begun += [(node.mass + float(node.log_probs[token]), node, token) for token in within.tolist()]
-        worth = [one for one in begun if one[0] > found + _NEGLIGIBLE and one[0] > -math.inf]
-        worth = nlargest(most - len(every), worth, key=itemgetter(0))
+            for token in tokens.proper_prefixes_of(node.rest).tolist():
+                left = len(node.rest) - len(loaded.tokenizer.token_bytes[token])
+                begun[left].append((node.mass + float(node.log_probs[token]), node, token))
+        worth = [one for one in begun[num_left] if one[0] > found + _NEGLIGIBLE and one[0] > -math.inf]
+        worth = nlargest(max(1, (most - len(every)) // num_left), worth, key=itemgetter(0))
         level = []
         if worth:
             before = concatenate_states([node.state for _, node, _ in worth])
             read = np.array([token for _, _, token in worth])
             after, log_probs = yield from Step(model, before, read)
             for row, (mass, node, token) in enumerate(worth):
-                rest = node.rest[len(loaded.tokenizer.token_bytes[token]) :]
+                rest = taken[-num_left:]
                 longer = _Spelling(after.select(np.array([row])), np.array(log_probs[row]), rest, mass)
                 node.longer[token] = longer
                 level.append(longer)
         every += level
     for node in reversed(every):
-        node.total = float(np.logaddexp.reduce(node.scores(tokens), dtype=np.float64))
+        node.total = float(np.logaddexp.reduce(node.possible(tokens)[1], dtype=np.float64, initial=-np.inf))
     return root
 
 
@@ -191,6 +200,8 @@ def _heal(
             spelled, root = prompt, None
             if prompt.taken:
                 root = yield from spell(task.loaded, state, prompt.taken)
+        if root is not None:
+            yield None
         token, node = -1, root
         while node is not None and token != EOS and not builder.full:
             draws = uniform_numbers(batch.seeds, batch.lengths)

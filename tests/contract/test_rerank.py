@@ -226,6 +226,11 @@ def test_the_best_documents_keep_the_scores_of_all(http):
     assert rank(http, top_n=9)["results"] == whole_reply["results"]
 
 
+def test_nulls_of_stock_clients_are_defaults(http):
+    nulls = ("model", "top_n", "rank_fields", "return_documents", "max_chunks_per_doc", "max_tokens_per_doc")
+    assert rank(http, **dict.fromkeys(nulls))["results"] == rank(http)["results"]
+
+
 def test_names_of_fields_in_texts_change_no_body(http):
     assert len(rank(http, query='"lists": [', documents=['"documents": 1'])["results"]) == 1
     named = {"text": "the cat", "features": {"documents": 1.0}}
@@ -236,6 +241,7 @@ def test_names_of_fields_in_texts_change_no_body(http):
     ("body", "parameter", "says"),
     [
         ({"query": ""}, "query", "at least 1 character"),
+        ({"query": None}, "query", "is required"),
         ({"query": " "}, "documents[0]", "has no token"),
         ({"documents": []}, "documents", "documents is []: list should have at least 1 item, not 0"),
         ({"documents": ["a", 3]}, "documents[1]", "is 3: input should be a string, or an object with text"),

@@ -12,15 +12,17 @@ GramophoneError
 ├ UnavailableError     503, after all retries: not ready, or shutting down
 ├ DeadlineError        504: time limit exceeded
 ├ VersionError         any status: the service has another major version
-├ ServerError          every other status
+├ ServerError          every other status, or a reply that cannot be parsed
 └ UnreachableError     no response
 """
 
 import json
 import sys
+import time
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from functools import cache
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
@@ -127,7 +129,7 @@ def response_error(response: httpx.Response) -> GramophoneError:
     try:
         error = _adapter(ErrorReply).validate_json(response.content).error
     except ValidationError:  # the response of a proxy, not of the service
-        error = _client_error(response.text[:200], "http_error")
+        error = _client_error(response.text[:200] or f"status {response.status_code}", "http_error")
     return _error(error, response.status_code, response.headers.get("x-request-id"))
 
 
@@ -146,7 +148,7 @@ def invalid_request(message: str, *, param: str) -> BadRequestError:
     return BadRequestError(_client_error(message, "invalid_request_error", param), status=0)
 
 
-def transport_error(error: httpx.TransportError) -> UnreachableError:
+def transport_error(error: httpx.RequestError) -> UnreachableError:
     """Convert an error of the transport."""
     url = error.request.url
     message = f"no reply from {url.scheme}://{url.netloc.decode()}{url.path}: {type(error).__name__}: {error}"
@@ -172,7 +174,8 @@ def _check_version(response: httpx.Response) -> None:
 R = TypeVar("R")
 _RETRIED_STATUSES = frozenset({429, 503})
 _MAX_RETRY_DELAY_S = 30.0
-_DONE = "[DONE]"
+LAST_EVENT = "data: [DONE]"
+"""Last line of an event stream, unless an error precedes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +189,7 @@ class Call(Generic[R]):
         body: body, sent as JSON unless it is bytes.
         headers: additional headers.
         query: query string of the URL.
+        last_line: last line of a complete reply; empty if it can be any.
     """
 
     method: str
@@ -194,6 +198,21 @@ class Call(Generic[R]):
     body: Mapping[str, Any] | bytes | None = None
     headers: Mapping[str, str] | None = None
     query: Mapping[str, Any] | None = None
+    last_line: str = ""
+
+    def parse(self, reply: Any) -> R:
+        """Parse a reply, or one of its lines.
+
+        Raises:
+            ServerError: it cannot be parsed, such as the page of a proxy.
+        """
+        try:
+            return self.read(reply)
+        except (ValueError, KeyError) as error:
+            message = (
+                f"the reply to {self.method} {self.path} cannot be parsed: {' '.join(str(error).split())}"
+            )
+            raise ServerError(_client_error(message[:400], "http_error"), status=200) from error
 
     def request(self, http: httpx.Client | httpx.AsyncClient) -> httpx.Request:
         """Build the request for a client to send."""
@@ -235,20 +254,46 @@ def retry_delay_s(response: httpx.Response, attempt: int, max_retries: int) -> f
         return None
     if response.status_code not in _RETRIED_STATUSES or attempt >= max_retries:
         raise response_error(response)
-    retry_after = response.headers.get("retry-after", "")
-    return min(float(retry_after) if retry_after.isdecimal() else 0.5 * 2.0**attempt, _MAX_RETRY_DELAY_S)
+    asked = _retry_after_s(response.headers.get("retry-after", ""))
+    return min(0.5 * 2.0**attempt if asked is None else asked, _MAX_RETRY_DELAY_S)
+
+
+def _retry_after_s(value: str) -> float | None:
+    """Parse a `Retry-After` header, a number of seconds or a date; return None for others."""
+    if value.isdecimal():
+        return float(value)
+    try:
+        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+    except (ValueError, OverflowError):
+        return None
 
 
 class LineReader:
-    """Splitter of a streamed body into lines, at line feeds only: JSON may contain other line breaks."""
+    """Splitter of a streamed body into lines, at line feeds only: JSON may contain other line breaks.
 
-    def __init__(self) -> None:
-        self._rest = b""
+    Args:
+        last_line: last line of a complete body; empty if it can be any.
+    """
+
+    def __init__(self, last_line: str) -> None:
+        self._last_line = last_line
+        self._previous, self._rest = "", b""
 
     def push(self, chunk: bytes) -> list[str]:
         """Return the lines that this chunk completes."""
         *lines, self._rest = (self._rest + chunk).split(b"\n")
-        return [line.decode() for line in lines]
+        decoded = [line.decode(errors="replace") for line in lines]
+        self._previous = next(filter(None, reversed(decoded)), self._previous)
+        return decoded
+
+    def finish(self) -> None:
+        """Check that the body is complete: a proxy may hide the loss of the connection.
+
+        Raises:
+            httpx.RemoteProtocolError: the body ends in a line, or without its last line.
+        """
+        if self._rest or self._last_line not in {"", self._previous}:
+            raise httpx.RemoteProtocolError("the reply ended early")
 
 
 def read_stream_event(line: str) -> list[GenerateReply]:
@@ -257,9 +302,9 @@ def read_stream_event(line: str) -> list[GenerateReply]:
     Raises:
         GramophoneError: the service failed during the stream.
     """
-    payload = line.removeprefix("data: ")
-    if payload in {"", _DONE} or payload.startswith(":"):  # a comment keeps the connection alive
+    if line in {"", LAST_EVENT} or line.startswith(":"):  # a comment keeps the connection alive
         return []
+    payload = line.removeprefix("data: ")
     if payload.startswith('{"error"'):
         raise _error(_adapter(ErrorReply).validate_json(payload).error, 200)
     return [_adapter(GenerateReply).validate_json(payload)]

@@ -17,6 +17,7 @@ import httpx
 from typing_extensions import Self, Unpack
 
 from gramophone_client.calls import (
+    LAST_EVENT,
     AutocompleteOptions,
     Call,
     CheckOptions,
@@ -354,7 +355,8 @@ class _HttpClient(Generic[H, T]):
         self, prompt: str | Sequence[int] = "", **options: Unpack[GenerateOptions]
     ) -> Call[list[GenerateReply]]:
         """Yield a continuation token by token; closing the iterator cancels it."""
-        return Call("POST", "/v1/generate", read_stream_event, {"prompt": prompt, "stream": True, **options})
+        body = {"prompt": prompt, "stream": True, **options}
+        return Call("POST", "/v1/generate", read_stream_event, body, last_line=LAST_EVENT)
 
     @Method
     def autocomplete(self, text: str, **options: Unpack[AutocompleteOptions]) -> Call[AutocompleteReply]:
@@ -432,7 +434,7 @@ class Client(_HttpClient[httpx.Client, httpx.BaseTransport]):
 
     def fetch(self, call: Call[R]) -> R:
         """Send a call and parse its reply."""
-        return call.read(self._send(call))
+        return call.parse(self._send(call))
 
     def _send(self, call: Call[Any], *, stream: bool = False) -> httpx.Response:
         attempt = 0
@@ -441,7 +443,7 @@ class Client(_HttpClient[httpx.Client, httpx.BaseTransport]):
                 response = self._http.send(call.request(self._http), stream=stream)
                 if not response.is_success:
                     response.read()
-            except httpx.TransportError as error:
+            except httpx.RequestError as error:
                 raise transport_error(error) from error
             delay_s = retry_delay_s(response, attempt, self._max_retries)
             if delay_s is None:
@@ -453,11 +455,12 @@ class Client(_HttpClient[httpx.Client, httpx.BaseTransport]):
         """Send a call and yield the results in the lines of its reply."""
         response = self._send(call, stream=True)
         try:
-            reader = LineReader()
+            reader = LineReader(call.last_line)
             for chunk in response.iter_bytes():
                 for line in reader.push(chunk):
-                    yield from call.read(line)
-        except httpx.TransportError as error:
+                    yield from call.parse(line)
+            reader.finish()
+        except httpx.RequestError as error:
             raise transport_error(error) from error
         finally:
             response.close()
@@ -480,7 +483,7 @@ class AsyncClient(_HttpClient[httpx.AsyncClient, httpx.AsyncBaseTransport]):
 
     async def fetch(self, call: Call[R]) -> R:
         """Send a call and parse its reply."""
-        return call.read(await self._send(call))
+        return call.parse(await self._send(call))
 
     async def _send(self, call: Call[Any], *, stream: bool = False) -> httpx.Response:
         attempt = 0
@@ -489,7 +492,7 @@ class AsyncClient(_HttpClient[httpx.AsyncClient, httpx.AsyncBaseTransport]):
                 response = await self._http.send(call.request(self._http), stream=stream)
                 if not response.is_success:
                     await response.aread()
-            except httpx.TransportError as error:
+            except httpx.RequestError as error:
                 raise transport_error(error) from error
             delay_s = retry_delay_s(response, attempt, self._max_retries)
             if delay_s is None:
@@ -501,12 +504,13 @@ class AsyncClient(_HttpClient[httpx.AsyncClient, httpx.AsyncBaseTransport]):
         """Send a call and yield the results in the lines of its reply."""
         response = await self._send(call, stream=True)
         try:
-            reader = LineReader()
+            reader = LineReader(call.last_line)
             async for chunk in response.aiter_bytes():
                 for line in reader.push(chunk):
-                    for result in call.read(line):
+                    for result in call.parse(line):
                         yield result
-        except httpx.TransportError as error:
+            reader.finish()
+        except httpx.RequestError as error:
             raise transport_error(error) from error
         finally:
             await response.aclose()

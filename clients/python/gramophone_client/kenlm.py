@@ -167,19 +167,21 @@ class Model:
         """Length of the model's longest n-grams; 100 for a model without n-grams."""
         return self._order or _UNBOUNDED_ORDER
 
-    def score(self, sentence: str, bos: bool = True, eos: bool = True) -> float:
+    def score(self, sentence: str | bytes, bos: bool = True, eos: bool = True) -> float:
         """Return the base-10 logarithm of a sentence's probability, after `<s>` if `bos`, with `</s>` if `eos`."""
         return sum(score.log_prob for score in self.full_scores(sentence, bos, eos))
 
-    def perplexity(self, sentence: str) -> float:
+    def perplexity(self, sentence: str | bytes) -> float:
         """Return the perplexity per word of a sentence, `</s>` included."""
-        return float(10.0 ** (-self.score(sentence) / (len(sentence.split()) + 1)))
+        return float(10.0 ** (-self.score(sentence) / (len(_words(sentence)) + 1)))
 
-    def full_scores(self, sentence: str, bos: bool = True, eos: bool = True) -> Iterator[FullScoreReturn]:
+    def full_scores(
+        self, sentence: str | bytes, bos: bool = True, eos: bool = True
+    ) -> Iterator[FullScoreReturn]:
         """Yield the score of each word of a sentence."""
-        words, context = sentence.split(), Context(bool(bos))
+        words, context = _words(sentence), Context(bool(bos))
         if words and {_BOS, _EOS}.isdisjoint(words):
-            reply = self._request([" ".join(words)], context, eos=bool(eos))
+            reply = self._request([" ".join(map(_spelling, words))], context, eos=bool(eos))
             yield from _word_scores(reply.results[0], context)
             return
         for word in [*words, _EOS] if eos else words:
@@ -205,8 +207,8 @@ class Model:
         _checked(out_state).context = self._extended(context, word)
         return score
 
-    def __contains__(self, word: str) -> bool:
-        word = self._name(word)
+    def __contains__(self, word: str | bytes) -> bool:
+        word = self._name(_decoded(word))
         known = self._known.get(word)
         return known if known is not None else not self._full_score(_EMPTY, word).oov
 
@@ -349,6 +351,17 @@ def _checked(state: State) -> State:
             'run sys.modules["kenlm"] = gramophone_client.kenlm before the import of code that imports kenlm'
         )
     return state
+
+
+def _words(sentence: str | bytes) -> list[str]:
+    """Return the words of a sentence, which are separated by ASCII white space only."""
+    encoded = sentence.encode() if isinstance(sentence, str) else sentence
+    return list(map(_decoded, encoded.split()))
+
+
+def _decoded(word: str | bytes) -> str:
+    """Return a word as text; invalid UTF-8 is an unknown word."""
+    return word if isinstance(word, str) else word.decode(errors="replace")
 
 
 def _spelling(word: str) -> str:

@@ -165,8 +165,13 @@ export function createClient(baseUrl: string, options: ClientOptions = {}): Clie
 
   const call =
     ([method, path]: readonly [string, string]) =>
-    async (request: object = {}, { signal }: CallOptions = {}) =>
-      (await send(method, path, request, signal)).json();
+    async (request: object = {}, { signal }: CallOptions = {}) => {
+      const response = await send(method, path, request, signal);
+      return response.json().catch((cause: unknown) => {
+        if (signal?.aborted) throw signal.reason;
+        throw new GramophoneError(`the reply of ${path} cannot be read`, response.status, null, null, null, { cause });
+      });
+    };
   const calls = Object.entries(CALLS).map(([name, operation]) => [name, call(operation)]);
   return { ...Object.fromEntries(calls), stream } as Client;
 }
@@ -195,9 +200,10 @@ async function errorOf(response: Response): Promise<GramophoneError> {
   return new GramophoneError(message, response.status, code, param, response.headers.get("x-request-id"));
 }
 
-/** Return the delay before another attempt in seconds: `Retry-After`, else 0.5 s, doubled each time. */
+/** Return the delay before another attempt in seconds: `Retry-After` (seconds or a date), else 0.5 s, doubled each time. */
 function retryDelayS(response: Response, attempt: number): number {
-  const asked = Number.parseFloat(response.headers.get("retry-after") ?? "");
+  const header = response.headers.get("retry-after") ?? "";
+  const asked = /^\d+$/.test(header) ? Number(header) : (Date.parse(header) - Date.now()) / 1000;
   return Math.min(Number.isNaN(asked) ? 0.5 * 2 ** attempt : asked, LONGEST_DELAY_S);
 }
 

@@ -128,6 +128,22 @@ test("a reply that is no JSON is the message", async () => {
   await assert.rejects(createClient(url).models(), { status: 502, code: null, message: "bad gateway" });
 });
 
+test("a page instead of a reply is an error", async () => {
+  const { url } = await answering({ body: "<html>" });
+  await assert.rejects(createClient(url).models(), (error) => {
+    assert.ok(error instanceof GramophoneError);
+    assert.match(error.message, /the reply of \/v1\/models cannot be read/);
+    return true;
+  });
+});
+
+test("the time before a retry may be a date", async () => {
+  const past = { status: 503, headers: { "retry-after": "Wed, 21 Oct 2015 07:28:00 GMT" } };
+  const { url, requests } = await answering(...Array(20).fill(past), {});
+  await createClient(url, { maxRetries: 20 }).models();
+  assert.equal(requests.length, 21);
+});
+
 test("an error within a stream is thrown", async () => {
   const body = 'data: {"choices": []}\n\n: \n\ndata: {"error": {"message": "late", "code": "deadline_exceeded"}}\n\n';
   const { url } = await answering({ body });

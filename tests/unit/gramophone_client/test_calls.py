@@ -6,7 +6,15 @@ from importlib import metadata
 import httpx
 import pytest
 
-from gramophone_client import AsyncClient, Client, NotFoundError, VersionError, __version__
+from gramophone_client import (
+    AsyncClient,
+    Client,
+    NotFoundError,
+    ServerError,
+    UnreachableError,
+    VersionError,
+    __version__,
+)
 from gramophone_client.calls import retry_delay_s
 
 MAJOR = __version__.partition(".")[0]
@@ -67,11 +75,88 @@ def test_an_address_is_one_part_of_the_path():
 
 @pytest.mark.parametrize(
     ("asked", "told_s"),
-    [("3", 3.0), ("9" * 400, 30.0), ("Wed, 21 Oct 2026 07:28:00 GMT", 0.5), ("\u00b2", 0.5)],
+    [
+        ("3", 3.0),
+        ("9" * 400, 30.0),
+        ("Wed, 21 Oct 2037 07:28:00 GMT", 30.0),
+        ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0),
+        ("Wed, 41 Oct 2015 07:28:00 GMT", 0.5),
+        ("\u00b2", 0.5),
+        ("soon", 0.5),
+        ("", 0.5),
+    ],
 )
-def test_a_time_to_wait_is_followed_if_it_is_a_number(asked, told_s):
+def test_a_time_to_wait_is_followed_if_it_is_a_number_or_a_date(asked, told_s):
     answer = httpx.Response(503, headers=[(b"retry-after", asked.encode("latin-1"))])
     assert retry_delay_s(answer, 0, 1) == told_s
+
+
+EVENT = b'data: {"model": "m@1", "choices": [], "usage": null}\n\n'
+
+
+def streaming(content):
+    """Transport that sends a reply as it is."""
+    return httpx.MockTransport(lambda _: httpx.Response(200, content=content))
+
+
+@pytest.mark.parametrize("content", [b"", b"<html>", b'{"object": "list", "data"', b'{"a": "\xff"}', b"[]"])
+def test_a_reply_that_is_not_the_services_is_one_error(content):
+    with Client("http://x", transport=streaming(content)) as client:
+        for ask in (client.models, lambda: client.score(["a"]), lambda: client.log_probs("a")):
+            with pytest.raises(ServerError, match=r"the reply to (GET|POST) /v1/\S+ cannot be parsed"):
+                ask()
+
+
+def test_a_page_in_a_stream_is_one_error():
+    with Client("http://x", transport=streaming(b"<html>\xff\n</html>\n")) as client:
+        for stream in (client.stream("a"), client.score_lines([{"text": "a"}])):
+            with pytest.raises(ServerError, match=r"the reply to POST \S+ cannot be parsed"):
+                list(stream)
+
+
+@pytest.mark.parametrize("end", [b"", b"data: [DO", b": alive\n\n", EVENT[:-5]])
+def test_a_stream_without_its_end_is_an_error_after_its_events(end):
+    async def gather(seen):
+        async with AsyncClient("http://x", transport=streaming(EVENT + end)) as client:
+            seen.append(await anext(client.stream("a")))
+            seen.extend([piece async for piece in client.stream("a")])
+
+    seen = []
+    with pytest.raises(UnreachableError, match="the reply ended early"):
+        asyncio.run(gather(seen))
+    with Client("http://x", transport=streaming(EVENT + end)) as client:
+        stream = client.stream("a")
+        assert next(stream) == seen[0]
+        with pytest.raises(UnreachableError, match="the reply ended early"):
+            next(stream)
+    whole = EVENT + EVENT + b": alive\n\ndata: [DONE]\n\n"
+    with Client("http://x", transport=streaming(whole)) as client:
+        assert list(client.stream("a")) == seen * 2
+
+
+def test_a_line_that_ends_early_is_an_error():
+    line = b'{"error": {"message": "no", "type": "t", "param": null, "code": null}}'
+    with Client("http://x", transport=streaming(line + b"\n" + line)) as client:
+        lines = client.score_lines([{"text": "a"}] * 2)
+        assert next(lines).message == "no"
+        with pytest.raises(UnreachableError, match="the reply ended early"):
+            next(lines)
+
+
+def test_a_damaged_encoding_and_an_empty_error_are_told():
+    damaged = httpx.Response(200, headers={"content-encoding": "gzip"}, stream=_Damaged())
+    for response, error, told in (
+        (httpx.Response(302), ServerError, "status 302"),
+        (damaged, UnreachableError, "Decoding"),
+    ):
+        transport = httpx.MockTransport(lambda _, response=response: response)
+        with Client("http://x", transport=transport) as client, pytest.raises(error, match=told):
+            client.models()
+
+
+class _Damaged(httpx.SyncByteStream):
+    def __iter__(self):
+        yield b"not gzip"
 
 
 CARD = {"object": "list", "data": [], "invented_later": {"a": 1}}

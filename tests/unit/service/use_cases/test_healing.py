@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 
+from models.completion.prefix import take_back
 from models.decoding.parameters import DecodingParameters
 from models.errors import UnsupportedParameterError
 from models.vocabulary import EOS, UNK
@@ -54,16 +55,41 @@ def test_scores_are_those_of_all_tokenisations(load, monkeypatch, name, text):
     assert set(np.flatnonzero(root.scores(loaded.token_trie.exact) > -np.inf).tolist()) == possible
 
 
-def test_improbable_and_excessive_tokenisations_are_omitted(load, monkeypatch):
-    loaded = load(tokenizer("bpe"))
+def test_excessive_tokenisations_are_omitted(load, monkeypatch):
+    loaded, text = load(tokenizer("bpe")), b" cat sat"
     state = loaded.model.initial_state(1)
     monkeypatch.setattr(decode, "MAX_SEARCH_STEPS", 3)
     monkeypatch.setattr(decode, "_NEGLIGIBLE", -math.inf)
-    counted, nodes = 0, [run_to_completion(decode.spell(loaded, state, b" cat sat"))]
+    rests, nodes = [], [run_to_completion(decode.spell(loaded, state, text))]
     while nodes:
-        counted += len(nodes)
+        rests += [node.rest for node in nodes]
         nodes = [longer for node in nodes for longer in node.longer.values()]
-    assert counted == 3
+    assert sorted(rests) == sorted(text[first:] for first in range(len(text)))  # one for each byte
+
+
+LONG = ["www.example.org/path/to/some-file_name.html", "a" * 100, "漢" * 30, "see zqxj" * 9]
+
+
+@pytest.mark.parametrize("name", ["bpe", "unigram", "char"])
+@pytest.mark.parametrize("prompt", LONG)
+def test_long_words_are_spelled(load, name, prompt):
+    loaded = load(tokenizer(name), endless=True)
+    kept, taken = take_back(loaded.tokenizer, loaded.token_trie, prompt)
+    for choice in continued(loaded, prompt, max_tokens=60, seed=1, n=3):
+        spelled = b"".join(loaded.tokenizer.token_bytes[token] for token in choice.token_ids)
+        assert len(choice.token_ids) == 60
+        assert spelled.startswith(taken)
+        assert loaded.tokenizer.decode([*kept, *choice.token_ids]).endswith(choice.text)
+
+
+@pytest.mark.parametrize("space", ["\u00a0", "\u3000", "\n"])
+@pytest.mark.parametrize("name", ["bpe", "unigram"])
+def test_white_space_that_the_tokenizer_keeps_needs_no_other_space(load, name, space):
+    loaded = load(tokenizer(name), endless=True)
+    kept, taken = take_back(loaded.tokenizer, loaded.token_trie, f"The cat{space}")
+    known = loaded.tokenizer.encode("The cat")[: len(kept)]
+    assert kept[: len(known)] == known
+    assert taken == b"" or taken.decode().endswith(space)
 
 
 def continued(loaded, prompt, **options):
@@ -150,6 +176,15 @@ def test_one_prompt_is_continued_alike_alone_and_beside_others(load):
             done = run_to_completion(complete_prompts(loaded, request, parameters, LIMITS))
             texts.append(done.choices[0].text)
         assert texts[0] == texts[1]
+
+
+def test_other_requests_run_between_the_choices(load, finish):
+    loaded = load(tokenizer("bpe"), endless=True)
+    steps = []
+    for n in (1, 8):
+        request = GenerateRequest(prompt="The ca", token_healing=True, n=n, max_tokens=4, seed=1)
+        steps.append(finish(generate(loaded, request, request.parameters(LIMITS), LIMITS))[1])
+    assert steps[1] >= steps[0] + 7
 
 
 def test_beams_and_token_ids_are_refused(load):
