@@ -137,6 +137,8 @@ async def _job(request: Request, services: Services, settings: RerankSettings) -
         # on another thread, because the registry may be remote
         profile = await asyncio.to_thread(services.profiles.read, settings.profile)
     job = settings.job(profile, lambda address: resolve_model(request, address))
+    if job.phrases:
+        await asyncio.to_thread(lambda: job.phrases.automaton)
     if job.is_pairwise:
         await asyncio.to_thread(load_ngram_kernels)
     if job.models.parts:

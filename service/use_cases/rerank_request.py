@@ -18,6 +18,7 @@ from models.reranking.features import CONSENSUS, LM, feature_name
 from models.reranking.formats.format import BadLine
 from models.reranking.formats.reader import read_bytes
 from models.reranking.mbr import Utility
+from models.reranking.phrases import MAX_PHRASES, Phrase, PhraseList
 from models.reranking.ranking import MAX_POSTERIOR_SCALE, LogLinearModel, Profile
 from service.engine.loaded_model import LoadedModel
 from service.schemas.wire import (
@@ -186,10 +187,14 @@ class RerankSettings(TimedRequest):
     weights: dict[str, Weight] | None = None
     """Signed weights by feature: total = Σ weight · feature. `lm`, `words`, `tokens` and `unk` are computed; `rank`
     and others are derived; all other features come with the candidates. Features without a weight do not count.
-    Default: `lm` with weight 1."""
+    Default: `lm` with weight 1, and with phrases their features with weight 1."""
+    phrases: Annotated[list[Phrase], schema_only(maxItems=MAX_PHRASES)] | None = None
+    """Phrases, such as names unknown to the model. The feature `phrases` is the sum of the weights of those in a
+    candidate; phrases of a class have the feature `phrases:CLASS` instead. In a phrase, words unknown to a model share
+    the probability of `<unk>` in proportion to the phrases' weights, and do not count in `unk`."""
     profile: Name | None = None
-    """Name of stored tuned settings: weights, length exponent, posterior scale and models. Values in the request take
-    precedence."""
+    """Name of stored tuned settings: weights, length exponent, posterior scale, models and phrases. Values in the
+    request take precedence."""
     length_exponent: LengthExponent | None = None
     """Exponent of the length normalisation: `lm` is the sum of the tokens' log-probabilities / tokens ** exponent, so
     0 (default) gives the sum and 1 the mean. If it is not 0, the feature `lm_sum` is the sum."""
@@ -225,9 +230,13 @@ class RerankSettings(TimedRequest):
 
         Raises:
             InvalidInputError: a weight, an exponent or a scale is outside its limits; a mixture is invalid or given
-                together with a model; or there are too many models.
+                together with a model; there are too many models; or a phrase is invalid.
         """
-        defaults = LogLinearModel() if profile is None else profile.weighting()
+        given = self.phrases if self.phrases is not None or profile is None else profile.phrases
+        phrases = PhraseList(given or ())
+        defaults = LogLinearModel(weights={LM: 1.0, **dict.fromkeys(phrases.features, 1.0)})
+        if profile is not None:
+            defaults = profile.weighting()
         weights = defaults.weights if self.weights is None else self.weights
         exponent = defaults.length_exponent if self.length_exponent is None else self.length_exponent
         scale = self.posterior_scale
@@ -244,7 +253,7 @@ class RerankSettings(TimedRequest):
         if profile is not None and self.model is None and self.mixture is None and not self.models:
             main = [(entry.address, entry.weight) for entry in profile.models if not entry.name]
             extra = [(entry.name, entry.address) for entry in profile.models if entry.name]
-        return RerankJob(scoring_models(main, extra, resolve), weighting, scale, self)
+        return RerankJob(scoring_models(main, extra, resolve), weighting, scale, phrases, self)
 
     def _model_weights(self) -> dict[str, float]:
         """Return the weights given with the further models.
@@ -269,12 +278,14 @@ class RerankJob:
         models: the scoring models.
         weighting: weights of features.
         posterior_scale: factor of the totals in the posteriors.
+        phrases: phrases that candidates may contain.
         settings: all other settings.
     """
 
     models: ScoringModels
     weighting: LogLinearModel
     posterior_scale: float
+    phrases: PhraseList
     settings: RerankSettings
 
     @property
@@ -361,6 +372,12 @@ class DocumentsRequest(TimedRequest):
         return [given if isinstance(given, str) else given.text for given in self.documents]
 
 
+class _PhrasesIn(WireModel):
+    """Phrases in a query string."""
+
+    phrases: list[Phrase]
+
+
 def rerank_items(
     body: bytes, format_name: str, limits: Limits, *, reserved: Callable[[str], bool]
 ) -> Iterator[RerankItem | InvalidInputError]:
@@ -396,8 +413,8 @@ def rerank_items(
 def read_rerank_query(query: Mapping[str, str]) -> RerankSettings:
     """Parse the settings in a query string.
 
-    `weights=lm=0.5,am=1`, `mixture=ngram=0.3,lstm=0.7` and `models=old=small@3` are written as pairs, all other
-    settings as plain values.
+    `weights=lm=0.5,am=1`, `mixture=ngram=0.3,lstm=0.7` and `models=old=small@3` are written as pairs, `phrases` as a
+    JSON array, all other settings as plain values.
 
     Raises:
         InvalidInputError: a setting is unknown or invalid.
@@ -411,6 +428,8 @@ def read_rerank_query(query: Mapping[str, str]) -> RerankSettings:
     if "models" in fields:
         named = parse_names(fields["models"], parameter="models")
         fields["models"] = [{"name": name, "model": model} for name, model in named.items()]
+    if "phrases" in fields:
+        fields["phrases"] = parse_json(_PhrasesIn, b'{"phrases":%b}' % fields["phrases"].encode()).phrases
     return parse_query(RerankSettings, fields)
 
 
