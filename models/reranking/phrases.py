@@ -29,6 +29,8 @@ MAX_PHRASES = 10_000
 MAX_PHRASE_WORDS = 16
 MAX_PHRASE_CHARACTERS = 200
 MAX_PHRASE_WEIGHT = 1000.0
+DEFAULT_FEATURE_WEIGHT = 10.0
+"""Weight of the features if no weights are given; exceeds the share of a word among a thousand others, ln 1000 = 7."""
 
 _PUNCTUATION = ".,;:!?…\"'“”„‘’«»¿¡()[]"  # noqa: RUF001 - typographic quotation marks
 

@@ -18,7 +18,7 @@ from models.reranking.features import CONSENSUS, LM, feature_name
 from models.reranking.formats.format import BadLine
 from models.reranking.formats.reader import read_bytes
 from models.reranking.mbr import Utility
-from models.reranking.phrases import MAX_PHRASES, Phrase, PhraseList
+from models.reranking.phrases import DEFAULT_FEATURE_WEIGHT, MAX_PHRASES, Phrase, PhraseList
 from models.reranking.ranking import MAX_POSTERIOR_SCALE, LogLinearModel, Profile
 from service.engine.loaded_model import LoadedModel
 from service.schemas.wire import (
@@ -37,6 +37,7 @@ from service.schemas.wire import (
 )
 from service.use_cases.candidate_features import (
     MAX_MODELS,
+    NO_PHRASES,
     ScoreMode,
     ScoringModels,
     scoring_models,
@@ -187,7 +188,7 @@ class RerankSettings(TimedRequest):
     weights: dict[str, Weight] | None = None
     """Signed weights by feature: total = Σ weight · feature. `lm`, `words`, `tokens` and `unk` are computed; `rank`
     and others are derived; all other features come with the candidates. Features without a weight do not count.
-    Default: `lm` with weight 1, and with phrases their features with weight 1."""
+    Default: `lm` with weight 1, and the features of phrases with weight 10."""
     phrases: Annotated[list[Phrase], schema_only(maxItems=MAX_PHRASES)] | None = None
     """Phrases, such as names unknown to the model. The feature `phrases` is the sum of the weights of those in a
     candidate; phrases of a class have the feature `phrases:CLASS` instead. In a phrase, words unknown to a model share
@@ -234,7 +235,9 @@ class RerankSettings(TimedRequest):
         """
         given = self.phrases if self.phrases is not None or profile is None else profile.phrases
         phrases = PhraseList(given or ())
-        defaults = LogLinearModel(weights={LM: 1.0, **dict.fromkeys(phrases.features, 1.0)})
+        defaults = LogLinearModel(
+            weights={LM: 1.0, **dict.fromkeys(phrases.features, DEFAULT_FEATURE_WEIGHT)}
+        )
         if profile is not None:
             defaults = profile.weighting()
         weights = defaults.weights if self.weights is None else self.weights
@@ -253,7 +256,7 @@ class RerankSettings(TimedRequest):
         if profile is not None and self.model is None and self.mixture is None and not self.models:
             main = [(entry.address, entry.weight) for entry in profile.models if not entry.name]
             extra = [(entry.name, entry.address) for entry in profile.models if entry.name]
-        return RerankJob(scoring_models(main, extra, resolve), weighting, scale, phrases, self)
+        return RerankJob(scoring_models(main, extra, resolve), weighting, scale, self, phrases)
 
     def _model_weights(self) -> dict[str, float]:
         """Return the weights given with the further models.
@@ -278,15 +281,15 @@ class RerankJob:
         models: the scoring models.
         weighting: weights of features.
         posterior_scale: factor of the totals in the posteriors.
-        phrases: phrases that candidates may contain.
         settings: all other settings.
+        phrases: phrases that candidates may contain.
     """
 
     models: ScoringModels
     weighting: LogLinearModel
     posterior_scale: float
-    phrases: PhraseList
     settings: RerankSettings
+    phrases: PhraseList = NO_PHRASES
 
     @property
     def is_pairwise(self) -> bool:
@@ -298,7 +301,8 @@ class RerankJob:
 _EXAMPLE: JsonValue = {
     "lists": [{"id": "utt-1", "context": "how do I", "candidates": _CANDIDATES}],
     "models": [{"model": "ngram", "name": "old", "weight": -0.2}],
-    "weights": {"lm": 0.7, "am": 1.0, "words": 0.3, "unk": -2.0},
+    "weights": {"lm": 0.7, "am": 1.0, "words": 0.3, "unk": -2.0, "phrases:type": 0.5},
+    "phrases": [{"text": "new list", "weight": 2.0, "class": "type"}],
     "mbr": "wer",
     "confidences": True,
 }

@@ -123,7 +123,9 @@ def fitted(named: NamedLists, models: ScoringModels, phrases: PhraseList, folds:
     return run_steps(cross_fit(data, folds, TuningSettings(max_p_value=1.0)))
 
 
-def report(label: str, named: NamedLists, outcome: TuningOutcome, chosen: np.ndarray, other: np.ndarray) -> None:
+def report(
+    label: str, named: NamedLists, outcome: TuningOutcome, chosen: np.ndarray, other: np.ndarray
+) -> None:
     """Print the recall of the names, and WER and its difference to another choice on lists with and without names."""
     has_name = np.array(list(map(bool, named.names)))
     right = [
@@ -160,10 +162,21 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         registry, text = Path(name) / "registry", Path(name) / "novels.txt"
         text.write_text("\n".join(told))
-        train(registry, "ngram", "novels", f"--corpus={text}", "--set", "tokenizer.kind=word", "--set", "ngram.order=3")
+        train(
+            registry,
+            "ngram",
+            "novels",
+            f"--corpus={text}",
+            "--set",
+            "tokenizer.kind=word",
+            "--set",
+            "ngram.order=3",
+        )
         models = ScoringModels((load_published(registry, "novels", "cpu", "auto"),))
         present = [one for one in named.names if one]
-        print(f"{len(lists):,} lists, {len(present)} with a name; WER and differences to the first pass, or without phrases")
+        print(
+            f"{len(lists):,} lists, {len(present)} with a name; WER and differences to the first pass, or without phrases"
+        )
         plain = fitted(named, models, NO_PHRASES, folds)
         report("first pass", named, plain, plain.first, plain.first)
         report("oracle", named, plain, plain.oracle, plain.first)

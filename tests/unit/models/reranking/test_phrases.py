@@ -100,7 +100,9 @@ def test_a_word_takes_at_most_two_steps_on_average_however_many_phrases_there_ar
         return shorten(automaton, node)
 
     items = ("a" * (MAX_PHRASE_WORDS - 1) + "b") * 50
-    automaton = PhraseAutomaton([tuple("a" * n + "c") for n in range(MAX_PHRASE_WORDS)], [1.0] * MAX_PHRASE_WORDS)
+    automaton = PhraseAutomaton(
+        [tuple("a" * n + "c") for n in range(MAX_PHRASE_WORDS)], [1.0] * MAX_PHRASE_WORDS
+    )
     automaton.find(items)  # stores the shorter nodes
     monkeypatch.setattr(PhraseAutomaton, "_shorten", counted)
     automaton.find(items)
@@ -145,7 +147,10 @@ def test_unknown_words_share_the_mass_of_unk_in_proportion_to_the_weights():
         ([phrase("a ...")], "each with a character other than punctuation"),
         ([phrase("a", 0.0)], r"phrases\[0\].weight is 0.0; it must be above 0 and at most 1000"),
         ([phrase("a", 1001.0)], r"phrases\[0\].weight is 1001.0"),
-        ([phrase("New York"), phrase("new  york.")], r"phrases\[1\].text .* has the words of phrases\[0\].text"),
+        (
+            [phrase("New York"), phrase("new  york.")],
+            r"phrases\[1\].text .* has the words of phrases\[0\].text",
+        ),
         ([phrase("a")] * (MAX_PHRASES + 1), "phrases has 10001 entries; at most 10000 are accepted"),
     ],
 )
