@@ -95,7 +95,7 @@ class PhraseAutomaton(Generic[H]):
         self._next: list[dict[H, int]] = [{}]
         self._paths: list[tuple[H, ...]] = [()]
         self._complete: list[Found] = [()]
-        self._promises: list[tuple[Found, float]] = [((), 0.0)]
+        self._promises: list[tuple[float, Found, float]] = [(0.0, (), 0.0)]
         self._weights = weights
         self._shorter: dict[int, tuple[int, Found]] = {}
         for index, phrase in enumerate(phrases):
@@ -125,8 +125,8 @@ class PhraseAutomaton(Generic[H]):
         These are the phrases in the items; or, if it is worth more, the phrase that begins with them, with the share
         of its items that were read. This credit has to be taken back when the node is left.
         """
-        found, promise = self.finish(node), self._promises[node]
-        return (found, 1.0) if self._worth(found, 1.0) >= self._worth(*promise) else promise
+        found, (worth, promised, share) = self.finish(node), self._promises[node]
+        return (found, 1.0) if sum(self._weights[i] for i in found) >= worth else (promised, share)
 
     def find(self, items: Sequence[H]) -> Found:
         """Return the phrases in a sequence."""
@@ -147,9 +147,6 @@ class PhraseAutomaton(Generic[H]):
             items.update(self._next[node])
         return items
 
-    def _worth(self, found: Found, share: float) -> float:
-        return share * sum(self._weights[index] for index in found)
-
     def _add(self, index: int, phrase: Sequence[H]) -> None:
         node = self.START
         for length, item in enumerate(phrase, start=1):
@@ -158,10 +155,10 @@ class PhraseAutomaton(Generic[H]):
                 self._next.append({})
                 self._paths.append((*self._paths[node], item))
                 self._complete.append(())
-                self._promises.append(((), 0.0))
-            promise = (index,), length / len(phrase)
-            if self._worth(*promise) > self._worth(*self._promises[child]):
-                self._promises[child] = promise
+                self._promises.append((0.0, (), 0.0))
+            share = length / len(phrase)
+            if share * self._weights[index] > self._promises[child][0]:
+                self._promises[child] = share * self._weights[index], (index,), share
             node = child
         self._complete[node] = (index,)
 
@@ -281,3 +278,6 @@ def _checked_words(index: int, phrase: Phrase) -> tuple[str, ...]:
             parameter=f"phrases[{index}].weight",
         )
     return words
+
+
+NO_PHRASES = PhraseList(())

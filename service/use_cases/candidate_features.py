@@ -31,7 +31,7 @@ from models.reranking.features import (
     feature_name,
     offsets_of,
 )
-from models.reranking.phrases import PhraseList
+from models.reranking.phrases import NO_PHRASES, PhraseList
 from models.vocabulary import UNK as UNKNOWN
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
@@ -174,7 +174,6 @@ class _TextScores(NamedTuple):
 
 
 NO_START_STATES = StartStates()
-NO_PHRASES = PhraseList(())
 
 
 def score_candidates(

@@ -18,7 +18,7 @@ from models.reranking.features import CONSENSUS, LM, feature_name
 from models.reranking.formats.format import BadLine
 from models.reranking.formats.reader import read_bytes
 from models.reranking.mbr import Utility
-from models.reranking.phrases import DEFAULT_FEATURE_WEIGHT, MAX_PHRASES, Phrase, PhraseList
+from models.reranking.phrases import DEFAULT_FEATURE_WEIGHT, MAX_PHRASES, NO_PHRASES, Phrase, PhraseList
 from models.reranking.ranking import MAX_POSTERIOR_SCALE, LogLinearModel, Profile
 from service.engine.loaded_model import LoadedModel
 from service.schemas.wire import (
@@ -37,7 +37,6 @@ from service.schemas.wire import (
 )
 from service.use_cases.candidate_features import (
     MAX_MODELS,
-    NO_PHRASES,
     ScoreMode,
     ScoringModels,
     scoring_models,
@@ -376,12 +375,6 @@ class DocumentsRequest(TimedRequest):
         return [given if isinstance(given, str) else given.text for given in self.documents]
 
 
-class _PhrasesIn(WireModel):
-    """Phrases in a query string."""
-
-    phrases: list[Phrase]
-
-
 def rerank_items(
     body: bytes, format_name: str, limits: Limits, *, reserved: Callable[[str], bool]
 ) -> Iterator[RerankItem | InvalidInputError]:
@@ -433,8 +426,23 @@ def read_rerank_query(query: Mapping[str, str]) -> RerankSettings:
         named = parse_names(fields["models"], parameter="models")
         fields["models"] = [{"name": name, "model": model} for name, model in named.items()]
     if "phrases" in fields:
-        fields["phrases"] = parse_json(_PhrasesIn, b'{"phrases":%b}' % fields["phrases"].encode()).phrases
+        fields["phrases"] = parse_phrases(fields["phrases"])
     return parse_query(RerankSettings, fields)
+
+
+class _PhrasesIn(WireModel):
+    """Phrases alone."""
+
+    phrases: list[Phrase]
+
+
+def parse_phrases(text: str) -> list[Phrase]:
+    """Parse phrases like `[{"text": "Jaan Tamm", "weight": 2}]`.
+
+    Raises:
+        InvalidInputError: it is not a JSON array of phrases.
+    """
+    return parse_json(_PhrasesIn, b'{"phrases":%b}' % text.encode()).phrases
 
 
 def parse_weights(text: str, *, parameter: str) -> dict[str, float]:

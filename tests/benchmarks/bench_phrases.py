@@ -26,12 +26,12 @@ from preparation import needed_data, novels_or_documentation, train
 from models.reranking.candidates import Candidate, CandidateList, run_steps
 from models.reranking.metrics import make_metric
 from models.reranking.metrics.significance import paired_bootstrap
-from models.reranking.phrases import Phrase, PhraseList, fold_words
+from models.reranking.phrases import NO_PHRASES, Phrase, PhraseList, fold_words
 from models.reranking.tuning.cross_fitting import TuningOutcome, cross_fit, tuning_data
 from models.reranking.tuning.fitting import TuningSettings, assign_folds
 from service.engine.job import run_to_completion
 from service.local.ask import UNLIMITED, load_published
-from service.use_cases.candidate_features import NO_PHRASES, ScoringModels, score_candidates
+from service.use_cases.candidate_features import ScoringModels, score_candidates
 from tests.support.nbest_lists import recognised
 
 SHARE = 10
