@@ -18,7 +18,7 @@ from models.arrays import TokenIds
 from models.errors import InvalidInputError, UnsupportedParameterError
 from models.language_model import pad_sequences
 from models.lattices.lattice import ArcLevels, Indices, Lattice, Scales, Scores, group_by_level, node_depths
-from models.reranking.phrases import DEFAULT_FEATURE_WEIGHT
+from models.phrases import DEFAULT_FEATURE_WEIGHT
 from models.reranking.ranking import MAX_WEIGHT
 from models.tokenizers import Tokenizer
 from models.vocabulary import EOS, UNK

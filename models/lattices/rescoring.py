@@ -45,8 +45,8 @@ from models.lattices.token_passing import (
     TokenGraph,
     pass_tokens,
 )
+from models.phrases import NO_PHRASES, PhraseList, is_phrase_feature
 from models.reranking.candidates import Candidate, CandidateList
-from models.reranking.phrases import NO_PHRASES, PhraseList, is_phrase_feature
 
 
 @dataclass(frozen=True, eq=False, slots=True)

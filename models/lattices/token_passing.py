@@ -29,7 +29,7 @@ from models.lattices.graph import LabelTokens, LatticeGraph
 from models.lattices.lattice import NO_WORD, Indices, Scores, index_ranges
 from models.mixture import MixtureState
 from models.ngram.model import NGramState
-from models.reranking.phrases import PhraseList, fold_words
+from models.phrases import PhraseList, fold_words
 from models.tokenizers import Tokenizer
 
 T = TypeVar("T", bound=np.generic)

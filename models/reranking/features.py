@@ -26,9 +26,9 @@ import numpy.typing as npt
 
 from models.errors import InvalidInputError
 from models.language_model import count_words
+from models.phrases import is_phrase_feature
 from models.reranking.candidates import CandidateList, Steps
 from models.reranking.mbr import UTILITIES, Utility, expected_utilities
-from models.reranking.phrases import is_phrase_feature
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 

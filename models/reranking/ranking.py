@@ -18,9 +18,9 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from models.errors import InvalidInputError
+from models.phrases import MAX_PHRASES, Phrase, is_phrase_feature
 from models.reranking import features
 from models.reranking.features import COMPUTED_FEATURES, LM, LM_SUM, feature_model
-from models.reranking.phrases import MAX_PHRASES, Phrase, is_phrase_feature
 
 MAX_POSTERIOR_SCALE = 1e6
 """Maximum factor of totals."""

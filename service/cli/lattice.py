@@ -92,7 +92,7 @@ def lattice(
     from models.lattices.files import read_lattices, read_symbol_file, write_lattices
     from models.lattices.lattice import NON_WORD_LABELS
     from models.lattices.token_passing import LatticeSearchSettings
-    from models.reranking.phrases import PhraseList
+    from models.phrases import PhraseList
     from service.local.lattices import (
         LATTICE_FORMATS,
         ReferenceComparison,

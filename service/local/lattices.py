@@ -15,12 +15,12 @@ from models.lattices.graph import LabelTokenizer, PathWeights
 from models.lattices.lattice import Lattice
 from models.lattices.rescoring import RescoredLattice, nbest_candidates, oracle_errors, rescore
 from models.lattices.token_passing import LatticeSearchSettings
+from models.phrases import NO_PHRASES, PhraseList
 from models.reranking.candidates import CandidateList
 from models.reranking.formats.format import BadLine, ReferenceLayout
 from models.reranking.formats.reader import References, format_by_name
 from models.reranking.formats.writer import write_lists
 from models.reranking.metrics import make_metric
-from models.reranking.phrases import NO_PHRASES, PhraseList
 from service.engine.loaded_model import LoadedModel
 
 _BATCH_ARCS = 1 << 15

@@ -13,9 +13,9 @@ from pydantic import ValidationError
 
 from models.errors import FormatError, InvalidInputError
 from models.files import atomic_writer
+from models.phrases import PhraseList
 from models.reranking.candidates import CandidateList
 from models.reranking.features import ListFeatures, check_given, offsets_of
-from models.reranking.phrases import PhraseList
 from models.reranking.tuning.cross_fitting import TuningOutcome, select_with_references
 from models.reranking.tuning.fitting import assign_folds
 from service.engine.job import run_to_completion

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 
 from models.checkpoint.manifest import Version
-from models.reranking.phrases import MAX_PHRASES, Phrase, PhraseList
+from models.phrases import MAX_PHRASES, Phrase, PhraseList
 from models.reranking.ranking import MAX_WEIGHTS, Profile, ProfileModel
 from service.engine.loaded_model import HostedModel
 from service.engine.model_host import ModelHost

@@ -20,6 +20,7 @@ from models.language_model import (
     count_words,
     is_self_normalised,
 )
+from models.phrases import NO_PHRASES, PhraseList
 from models.reranking.candidates import CandidateList, map_in_steps
 from models.reranking.features import (
     LM,
@@ -31,7 +32,6 @@ from models.reranking.features import (
     feature_name,
     offsets_of,
 )
-from models.reranking.phrases import NO_PHRASES, PhraseList
 from models.vocabulary import UNK as UNKNOWN
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel

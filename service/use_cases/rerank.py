@@ -18,6 +18,7 @@ from pydantic_core import to_json
 from models.arrays import TokenIds
 from models.errors import InvalidInputError, LanguageModelError, StatesFullError
 from models.language_model import LOG_ZERO, STATE
+from models.phrases import is_phrase_feature
 from models.reranking.candidates import CandidateList
 from models.reranking.features import (
     NUM_TOKENS,
@@ -33,7 +34,6 @@ from models.reranking.mbr import (
     expected_utilities,
     word_confidences,
 )
-from models.reranking.phrases import is_phrase_feature
 from models.reranking.ranking import rank_by, scaled_posteriors
 from models.vocabulary import EOS
 from service.engine.job import Work

@@ -13,12 +13,12 @@ from pydantic import ConfigDict, Discriminator, Field, JsonValue, Tag, model_val
 from pydantic_core import PydanticCustomError
 
 from models.errors import InvalidInputError
+from models.phrases import DEFAULT_FEATURE_WEIGHT, MAX_PHRASES, NO_PHRASES, Phrase, PhraseList
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.features import CONSENSUS, LM, feature_name
 from models.reranking.formats.format import BadLine
 from models.reranking.formats.reader import read_bytes
 from models.reranking.mbr import Utility
-from models.reranking.phrases import DEFAULT_FEATURE_WEIGHT, MAX_PHRASES, NO_PHRASES, Phrase, PhraseList
 from models.reranking.ranking import MAX_POSTERIOR_SCALE, LogLinearModel, Profile
 from service.engine.loaded_model import LoadedModel
 from service.schemas.wire import (

@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field, JsonValue, model_validator
 from pydantic_core import PydanticCustomError
 
 from models.errors import InvalidInputError
+from models.phrases import MAX_PHRASES, Phrase, PhraseList, is_phrase_feature
 from models.reranking.candidates import CandidateList, Steps, map_in_steps
 from models.reranking.features import (
     CONSENSUS,
@@ -22,7 +23,6 @@ from models.reranking.features import (
 from models.reranking.metrics import make_metric
 from models.reranking.metrics.metric import NORMALISERS, UNCHANGED, Metric
 from models.reranking.metrics.significance import MAX_SAMPLES
-from models.reranking.phrases import MAX_PHRASES, Phrase, PhraseList, is_phrase_feature
 from models.reranking.tuning.cross_fitting import (
     MAX_FEATURES,
     TuningFigures,

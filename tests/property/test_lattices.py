@@ -14,7 +14,7 @@ from models.lattices.lattice import NON_WORD_LABELS, SymbolTable
 from models.lattices.rescoring import nbest_candidates, nbest_paths, oracle_errors, rescore
 from models.lattices.slf import read_slf, write_slf
 from models.lattices.token_passing import LatticeSearchSettings
-from models.reranking.phrases import Phrase, PhraseList
+from models.phrases import Phrase, PhraseList
 from tests.reference.lattices import all_paths, brute_force, edit_distance, random_lattice, text_of
 from tests.support import families
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from models.language_model import pad_sequences, score_sequences
 from models.lattices.lattice import Arc, Scales, build_lattice
-from models.reranking.phrases import NO_PHRASES
+from models.phrases import NO_PHRASES
 from models.vocabulary import EOS
 
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from models.errors import InvalidInputError
 from models.language_model import count_words
+from models.phrases import is_phrase_feature
 from models.reranking.candidates import CandidateList, Steps
 from models.reranking.features import (
     CANDIDATES_PER_STEP,
@@ -27,7 +28,6 @@ from models.reranking.features import (
 )
 from models.reranking.metrics.metric import Metric
 from models.reranking.metrics.significance import SignificanceResult, paired_bootstrap
-from models.reranking.phrases import is_phrase_feature
 from models.reranking.tuning.fitting import (
     FIRST_PASS_WEIGHTS,
     FittedWeights,

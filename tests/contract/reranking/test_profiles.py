@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from models.checkpoint.documents import ProfileStore
-from models.reranking.phrases import Phrase
+from models.phrases import Phrase
 from models.reranking.ranking import Profile, ProfileModel
 from service.api_keys import create_key
 from service.settings import Settings

@@ -8,7 +8,7 @@ information to Google speech recognition".
 """
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from functools import cached_property
 from typing import Annotated, Generic, TypeAlias, TypeVar
 
@@ -141,11 +141,14 @@ class PhraseAutomaton(Generic[H]):
 
     def following(self, node: int) -> set[H]:
         """Return the items after which the node is not the start."""
-        items = set(self._next[node])
+        return {item for end in self._suffixes(node) for item in self._next[end]}
+
+    def _suffixes(self, node: int) -> Iterator[int]:
+        """Yield a node and the shorter ones that replace it, down to the start."""
+        yield node
         while node != self.START:
             node, _ = self._shorten(node)
-            items.update(self._next[node])
-        return items
+            yield node
 
     def _add(self, index: int, phrase: Sequence[H]) -> None:
         node = self.START
@@ -163,21 +166,26 @@ class PhraseAutomaton(Generic[H]):
         self._complete[node] = (index,)
 
     def _shorten(self, node: int) -> tuple[int, Found]:
-        """Drop the longest phrase at the beginning of a node, or the first item; return the rest and the phrases."""
+        """Drop the first phrase or item of a node; return the node of the rest, and the phrases."""
         if node not in self._shorter:
             path = self._paths[node]
-            dropped, prefix = 1, self.START
-            found: Found = ()
-            for length, item in enumerate(path, start=1):
-                prefix = self._next[prefix][item]
-                if self._complete[prefix]:
-                    dropped, found = length, self._complete[prefix]
+            dropped, found = self._first(path)
             rest = self.START
             for item in path[dropped:]:
                 rest, more = self.advance(rest, item)
                 found += more
             self._shorter[node] = rest, found
         return self._shorter[node]
+
+    def _first(self, path: Sequence[H]) -> tuple[int, Found]:
+        """Return the length of the longest phrase that a path begins with, and the phrase; 1 if there is none."""
+        dropped, node = 1, self.START
+        found: Found = ()
+        for length, item in enumerate(path, start=1):
+            node = self._next[node][item]
+            if self._complete[node]:
+                dropped, found = length, self._complete[node]
+        return dropped, found
 
 
 class PhraseList:

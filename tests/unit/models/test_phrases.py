@@ -5,7 +5,7 @@ import random
 import pytest
 
 from models.errors import InvalidInputError
-from models.reranking.phrases import (
+from models.phrases import (
     MAX_PHRASE_WORDS,
     MAX_PHRASES,
     Phrase,
