@@ -126,7 +126,11 @@ class PhraseAutomaton(Generic[H]):
         of its items that were read. This credit has to be taken back when the node is left.
         """
         found, (worth, promised, share) = self.finish(node), self._promises[node]
-        return (found, 1.0) if sum(self._weights[i] for i in found) >= worth else (promised, share)
+        return (found, 1.0) if self.worth(found) >= worth else (promised, share)
+
+    def worth(self, found: Found, share: float = 1.0) -> float:
+        """Return a share of the weights of phrases."""
+        return share * sum(self._weights[index] for index in found)
 
     def find(self, items: Sequence[H]) -> Found:
         """Return the phrases in a sequence."""
