@@ -26,6 +26,7 @@ PHRASES = "phrases"
 """Feature of phrases without a class; `phrases:street` is that of the class `street`."""
 
 MAX_PHRASES = 10_000
+MAX_CLASSES = 16
 MAX_PHRASE_WORDS = 16
 MAX_PHRASE_CHARACTERS = 200
 MAX_PHRASE_WEIGHT = 1000.0
@@ -199,8 +200,8 @@ class PhraseList:
         phrases: the phrases.
 
     Raises:
-        InvalidInputError: there are too many phrases; or one is too long, has no word, has a weight outside its
-            limits, or has the words of another phrase.
+        InvalidInputError: there are too many phrases or classes; or a phrase is too long, has no word, has a weight
+            outside its limits, or has the words of another phrase.
     """
 
     def __init__(self, phrases: Sequence[Phrase]) -> None:
@@ -218,6 +219,11 @@ class PhraseList:
                 )
         self.phrases = tuple(phrases)
         self.features = tuple(dict.fromkeys(phrase.feature for phrase in phrases))
+        if len(self.features) > MAX_CLASSES:
+            raise InvalidInputError(
+                f"phrases have {len(self.features)} classes; at most {MAX_CLASSES} are accepted",
+                parameter="phrases",
+            )
         self._words = tuple(numbers)
         self._first_words = frozenset(words[0] for words in numbers)
 

@@ -5,6 +5,8 @@ import math
 
 import pytest
 
+from gramophone_client import Client
+
 LINES = {"content-type": "application/x-ndjson"}
 NAMES = [{"text": "Jaan Tamm"}, {"text": "w3 kask", "weight": 3.0, "class": "street"}]
 
@@ -70,6 +72,16 @@ def test_lines_have_phrases_in_the_query_as_lists_have_them_in_the_body(http, re
     line = http.post("/v1/rerank", content=json.dumps(texts("w1", "jaan tamm")), headers=LINES, params=query)
     asked = rerank(texts("w1", "jaan tamm"), phrases=NAMES, weights={"lm": 1, "phrases": 4})
     assert line.json() == asked["lists"][0]
+
+
+def test_the_client_sends_phrases_with_lists_and_lines(reranking_server, texts):
+    given = texts("w1 john w2", "w1 jaan tamm w2")
+    models = [{"name": "old", "model": "old", "weight": 0.5}]
+    with Client(reranking_server.url) as client:
+        whole = client.rerank([given], phrases=NAMES, models=models).lists[0]
+        (line,) = client.rerank_lines([given], phrases=NAMES, models=models)
+    assert whole.ranking == line.ranking
+    assert {c.features["phrases"] for c in whole.ranking} == {0.0, 1.0}
 
 
 def test_weights_of_absent_phrases_change_nothing(rerank, texts):

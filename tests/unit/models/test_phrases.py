@@ -151,6 +151,10 @@ def test_unknown_words_share_the_mass_of_unk_in_proportion_to_the_weights():
             [phrase("New York"), phrase("new  york.")],
             r"phrases\[1\].text .* has the words of phrases\[0\].text",
         ),
+        (
+            [phrase(f"a{i}", 1.0, f"c{i}") for i in range(17)],
+            "phrases have 17 classes; at most 16 are accepted",
+        ),
         ([phrase("a")] * (MAX_PHRASES + 1), "phrases has 10001 entries; at most 10000 are accepted"),
     ],
 )
