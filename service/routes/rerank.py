@@ -79,8 +79,9 @@ async def rerank_lists(request: Request) -> Response:
     the query after each.
 
     With `Content-Type: application/x-ndjson`, each line of the body is one of the `lists`; options are in the query
-    string, with pairs as in `weights=lm=0.5,am=1`, `mixture=a=0.3,b=0.7` and `models=old=small@3`. The reply has one
-    line per list, in order: a result, or `{"error": …}`. If the service fails midway, the last line is an error.
+    string, with pairs as in `weights=lm=0.5,am=1`, `mixture=a=0.3,b=0.7` and `models=old=small@3`, and `phrases` as a
+    JSON array. The reply has one line per list, in order: a result, or `{"error": …}`. If the service fails midway, the
+    last line is an error.
 
     Other programs' list formats get the same reply: `text/x-moses-nbest`, `text/x-srilm-nbest`, `text/x-kaldi-nbest`,
     `application/x-mlm-scoring+json`, `application/x-hyporadise+json`.

@@ -318,7 +318,9 @@ def _rank_lists(
         if job.settings.mbr is not None:
             values = utilities = yield from expected_utilities(texts, posteriors, job.settings.mbr)
         order = rank_by(values)
-        shown = features.of_lists(number, number + 1).without_absent_phrases()
+        shown = features.of_lists(number, number + 1)
+        if job.phrases:
+            shown = shown.without_absent_phrases()
         confidences: list[WordPosterior] = []
         if job.settings.confidences:
             confidences = yield from word_confidences(texts, posteriors, int(order[0]))

@@ -442,7 +442,14 @@ def parse_phrases(text: str) -> list[Phrase]:
     Raises:
         InvalidInputError: it is not a JSON array of phrases.
     """
-    return parse_json(_PhrasesIn, b'{"phrases":%b}' % text.encode()).phrases
+    try:
+        return parse_json(_PhrasesIn, b'{"phrases":%b}' % text.encode()).phrases
+    except InvalidInputError as error:
+        if error.parameter is not None:
+            raise
+        raise InvalidInputError(
+            f"phrases takes a JSON array of objects with text, given {text[:80]!r}", parameter="phrases"
+        ) from None
 
 
 def parse_weights(text: str, *, parameter: str) -> dict[str, float]:

@@ -111,10 +111,20 @@ def test_bad_phrases_are_refused_with_field_limit_and_value(refused, texts, phra
     assert message in error["message"]
 
 
-@pytest.mark.parametrize("given", ["jaan", '["jaan"]', '[{"text": "a"}], "x": 1', "[{]"])
-def test_phrases_in_the_query_are_a_json_array(http, texts, given):
+@pytest.mark.parametrize(
+    ("given", "param"),
+    [
+        ("jaan", "phrases"),
+        ("[{]", "phrases"),
+        ("", "phrases"),
+        ('["jaan"]', "phrases[0]"),
+        ('[{"text": "a"}], "x": 1', "x"),
+        ('[{"text": "a", "weight": 0}]', "phrases[0].weight"),
+    ],
+)
+def test_phrases_in_the_query_are_a_json_array(http, texts, given, param):
     reply = http.post("/v1/rerank", content=json.dumps(texts("w1")), headers=LINES, params={"phrases": given})
-    assert reply.status_code == 400
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
 
 
 def test_a_given_feature_with_the_name_of_a_computed_one_is_refused(refused):
