@@ -172,7 +172,9 @@ class SequenceBatch:
         if not self.table.has_bans:
             return self.nodes
         rows = zip(self.table.row_rules, self.nodes.tolist(), tokens.tolist(), strict=True)
-        nodes = [rules.banned.advance(node, token) if rules.banned else node for rules, node, token in rows]
+        nodes = [
+            rules.banned.advance(node, token)[0] if rules.banned else node for rules, node, token in rows
+        ]
         return np.array(nodes, np.int64)
 
     def _banned(self) -> RaggedArray:

@@ -1,9 +1,5 @@
 """Decoding rules of rows as arrays for kernels: bias, penalties, banned sequences, work buffers.
 
-`BannedSequences` is an automaton over generated tokens: a node is the longest suffix of the generated
-text that begins a banned sequence, and determines the tokens that must not follow. Source: Aho and
-Corasick 1975.
-
 Kernels use thread-local buffers, one set per vocabulary size.
 """
 
@@ -15,75 +11,40 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import override
 
 from models.arrays import FloatArray, TokenIds
 from models.decoding.parameters import DecodingParameters
+from models.phrases import Found, PhraseAutomaton
 
 
-class BannedSequences:
+class BannedSequences(PhraseAutomaton[int]):
     """Automaton over generated tokens that finds the tokens that would complete a banned sequence.
 
     Args:
         sequences: non-empty sequences of ids.
     """
 
-    START = 0
-
     def __init__(self, sequences: Iterable[Sequence[int]]) -> None:
-        self._next: list[dict[int, int]] = [{}]
-        self._complete = [False]
-        for sequence in sequences:
-            self._add(sequence)
-        self._failure_links = self._link()
+        distinct = list(dict.fromkeys(map(tuple, sequences)))
+        super().__init__(distinct, [1.0] * len(distinct))
         self._banned: dict[int, npt.NDArray[np.int32]] = {}
-
-    def advance(self, node: int, token: int) -> int:
-        """Return the node after one more token."""
-        while token not in self._next[node]:
-            if node == self.START:
-                return node
-            node = self._failure_links[node]
-        return self._next[node][token]
 
     def banned(self, node: int) -> npt.NDArray[np.int32]:
         """Return the tokens that would complete a sequence; read-only."""
         if node not in self._banned:
-            ids: set[int] = set()
-            end = node
-            while True:
-                ids |= {token for token, child in self._next[end].items() if self._complete[child]}
-                if end == self.START:
-                    break
-                end = self._failure_links[end]
-            self._banned[node] = np.fromiter(sorted(ids), np.int32, len(ids))
+            ids = {
+                token
+                for end in self._suffixes(node)
+                for token, child in self._next[end].items()
+                if self._complete[child]
+            }
+            self._banned[node] = np.array(sorted(ids), np.int32)
         return self._banned[node]
 
-    def _add(self, sequence: Sequence[int]) -> None:
-        node = self.START
-        for token in sequence:
-            child = self._next[node].get(token)
-            if child is None:
-                child = self._next[node][token] = len(self._next)
-                self._next.append({})
-                self._complete.append(False)
-            node = child
-        self._complete[node] = True
-
-    def _link(self) -> list[int]:
-        """Compute for each node the node of its longest proper suffix, in order of length."""
-        shorter = [self.START] * len(self._next)
-        level = list(self._next[self.START].values())
-        while level:
-            below = []
-            for node in level:
-                for token, child in self._next[node].items():
-                    end = shorter[node]
-                    while end != self.START and token not in self._next[end]:
-                        end = shorter[end]
-                    shorter[child] = self._next[end].get(token, self.START)
-                    below.append(child)
-            level = below
-        return shorter
+    @override
+    def _first(self, path: Sequence[int]) -> tuple[int, Found]:
+        return 1, ()  # sequences may overlap
 
 
 TEMPERATURE, TOP_K, TYPICAL_P, TOP_P, MIN_P, REPETITION, PRESENCE, FREQUENCY, END_AFTER = range(9)

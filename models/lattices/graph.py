@@ -7,8 +7,8 @@ for word tokenizers and for SentencePiece models whose pieces do not extend beyo
 The level of a node is the number of arcs on the longest path to it; nodes of a level are not connected.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from itertools import chain
 from typing import Self
 
@@ -18,6 +18,7 @@ from models.arrays import TokenIds
 from models.errors import InvalidInputError, UnsupportedParameterError
 from models.language_model import pad_sequences
 from models.lattices.lattice import ArcLevels, Indices, Lattice, Scales, Scores, group_by_level, node_depths
+from models.phrases import DEFAULT_FEATURE_WEIGHT
 from models.reranking.ranking import MAX_WEIGHT
 from models.tokenizers import Tokenizer
 from models.vocabulary import EOS, UNK
@@ -58,7 +59,7 @@ class LabelTokenizer:
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         across = next((token for token in tokenizer.token_bytes if token.find(b" ", 1) > 0), None)
         if across is not None:
             raise self._dependent(f"its token {across.decode(errors='replace')!r} extends beyond a space")
@@ -69,7 +70,7 @@ class LabelTokenizer:
         Raises:
             UnsupportedParameterError: a word's tokens depend on its neighbours.
         """
-        spelled = [tuple(ids) for ids in self._tokenizer.encode_all(words)]
+        spelled = [tuple(ids) for ids in self.tokenizer.encode_all(words)]
         self._check_independent(words[1:], spelled[1:])
         spelled.append((EOS,))
         tokens, lengths = pad_sequences(spelled)
@@ -84,17 +85,17 @@ class LabelTokenizer:
 
     def _check_independent(self, words: Sequence[str], spelled: Sequence[tuple[int, ...]]) -> None:
         """Refuse words whose tokens differ in a sentence and alone."""
-        if self._tokenizer.encode(" ".join(words)) == list(chain.from_iterable(spelled)):
+        if self.tokenizer.encode(" ".join(words)) == list(chain.from_iterable(spelled)):
             return
         for word, ids in zip(words, spelled, strict=True):
-            twice = self._tokenizer.encode(f"{word} {word}")
+            twice = self.tokenizer.encode(f"{word} {word}")
             if twice != [*ids, *ids]:
                 raise self._dependent(f"the word {word!r} has {len(ids)} tokens, but repeated {len(twice)}")
         raise self._dependent("words have different tokens in a sequence than alone")
 
     def _dependent(self, problem: str) -> UnsupportedParameterError:
         return UnsupportedParameterError(
-            f"lattices are scored word by word, but tokens of this {self._tokenizer.kind} tokenizer depend on "
+            f"lattices are scored word by word, but tokens of this {self.tokenizer.kind} tokenizer depend on "
             f"neighbouring words: {problem}; use a model with a word or SentencePiece tokenizer, or re-rank n-best "
             "lists",
             parameter="model",
@@ -114,6 +115,7 @@ class PathWeights:
         lm: weight of the log-probability by the new model, including the end of the sentence.
         words: weight of the number of words; positive is a bonus, negative a penalty.
         unk: weight of the number of tokens that are `<unk>` for the new model; negative is a penalty.
+        phrases: weights of the features of phrases, by name.
 
     Raises:
         InvalidInputError: a weight is out of range.
@@ -124,30 +126,43 @@ class PathWeights:
     lm: float = 1.0
     words: float = 0.0
     unk: float = 0.0
+    phrases: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, weight in asdict(self).items():
+        for name, weight in self.by_feature().items():
             if not abs(weight) <= MAX_WEIGHT:
                 raise InvalidInputError(
                     f"weights.{name} is {weight}; it must be from {-MAX_WEIGHT:g} to {MAX_WEIGHT:g}",
                     parameter=f"weights.{name}",
                 )
 
+    def by_feature(self) -> dict[str, float]:
+        """Return the weight of each feature."""
+        own = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "phrases"}
+        return own | dict(self.phrases)
+
     @classmethod
-    def of(cls, given: Mapping[str, float], scales: Scales) -> Self:
+    def of(cls, given: Mapping[str, float], scales: Scales, phrases: Collection[str] = ()) -> Self:
         """Create weights; by default they are the scales of the lattice's file.
+
+        Args:
+            given: weights by feature.
+            scales: scales of the file.
+            phrases: features of phrases.
 
         Raises:
             InvalidInputError: a feature is unknown, or a weight is out of range.
         """
-        names = {field.name for field in fields(cls)}
+        names = {field.name for field in fields(cls)} - {"phrases"} | {*phrases}
         unknown = next((name for name in given if name not in names), None)
         if unknown is not None:
             raise InvalidInputError(
                 f"weights.{unknown} is not a feature of a path; the features are {', '.join(sorted(names))}",
                 parameter=f"weights.{unknown}",
             )
-        return cls(**{"am": scales.am, "lm": scales.lm, "words": scales.words, **given})
+        own = {name: weight for name, weight in given.items() if name not in phrases}
+        of_phrases = {name: given.get(name, DEFAULT_FEATURE_WEIGHT) for name in phrases}
+        return cls(**{"am": scales.am, "lm": scales.lm, "words": scales.words, **own}, phrases=of_phrases)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -168,6 +183,8 @@ class LatticeGraph:
         ends: node after the end of each lattice [L].
         fixed: weighted sum of each arc's features without the model [A].
         lm_weights: weight of the model's log-probabilities in each lattice [L].
+        unk_weights: weight of the number of unknown tokens in each lattice [L].
+        phrase_weights: weight of each feature of phrases in each lattice [L, F].
         remainders: estimated score of the best path from each node to the end, with the old model's scores in place
             of the new model's [N].
         by_source: arcs by the level of their source.
@@ -185,6 +202,8 @@ class LatticeGraph:
     ends: Indices
     fixed: Scores
     lm_weights: Scores
+    unk_weights: Scores
+    phrase_weights: Scores
     remainders: Scores
     by_source: ArcLevels
     by_target: ArcLevels
@@ -253,6 +272,8 @@ def build_graph(
         ends=ends,
         fixed=fixed,
         lm_weights=np.array([lattice_weights.lm for lattice_weights in weights]),
+        unk_weights=np.array([lattice_weights.unk for lattice_weights in weights]),
+        phrase_weights=np.array([[*lattice_weights.phrases.values()] for lattice_weights in weights]),
         remainders=_backward_scores(sources, targets, expected, by_source, len(levels)),
         by_source=by_source,
         by_target=by_target,

@@ -41,10 +41,11 @@ from models.lattices.lattice import (
 from models.lattices.token_passing import (
     GrowableArray,
     LatticeSearchSettings,
-    TokenEdges,
+    PhrasePaths,
     TokenGraph,
     pass_tokens,
 )
+from models.phrases import NO_PHRASES, PhraseList, is_phrase_feature
 from models.reranking.candidates import Candidate, CandidateList
 
 
@@ -84,19 +85,21 @@ class RescoredLattice:
             "old_lm": np.append(self.lattice.old_lm, 0.0)[arcs],
             "lm": self.tokens.edges.log_probs,
             "words": (labels > 0).astype(np.float64),
-            "unk": self.unknown[labels].astype(np.float64),
+            "unk": self.unknown[labels] + self.tokens.edges.added[:, -1],
+            **dict(zip(self.weights.phrases, self.tokens.edges.added.T[:-1], strict=True)),
         }
 
     def as_lattice(self) -> Lattice:
         """Convert to a lattice whose scores and scales give each path the same total.
 
         The language model score of an arc is the weighted mean of the new and the old score, including the penalty
-        for unknown words.
+        for unknown words and the scores of phrases.
         """
         tokens, lattice, weights = self.tokens, self.lattice, self.weights
         arcs, labels, features = tokens.edges.arcs, self.labels(), self.features()
         scale = weights.lm + weights.old_lm
         lm = features["lm"] * weights.lm + features["old_lm"] * weights.old_lm + features["unk"] * weights.unk
+        lm += sum(features[name] * weight for name, weight in weights.phrases.items())
         words = lattice.words
         alignments = (*lattice.alignments, "") if lattice.alignments else ("",) * (lattice.num_arcs + 1)
         variants = np.full(lattice.num_arcs, NO_VARIANT) if lattice.variants is None else lattice.variants
@@ -125,6 +128,7 @@ def rescore(
     *,
     weights: Sequence[PathWeights],
     search: LatticeSearchSettings,
+    phrases: PhraseList = NO_PHRASES,
 ) -> list[RescoredLattice]:
     """Rescore several lattices together.
 
@@ -135,6 +139,7 @@ def rescore(
         weights: feature weights of each lattice.
         search: settings; the search is exact without a beam, if no node has more than the maximum number of tokens
             and the model's states determine which futures are equal.
+        phrases: phrases that paths may contain; their features have weights.
 
     Raises:
         UnsupportedParameterError: the tokens of words depend on neighbouring words.
@@ -144,7 +149,8 @@ def rescore(
     words = number_words(lattices)
     spelling = speller.label_tokens(list(words))
     joined = build_graph(lattices, weights, words, spelling)
-    graphs = split_graph(pass_tokens(model, joined, spelling, search), joined)
+    paths = PhrasePaths(phrases, list(words), speller.tokenizer)
+    graphs = split_graph(pass_tokens(model, joined, spelling, paths, search), joined)
     return [
         RescoredLattice(
             lattice, weighing, graph, spelling.num_unknown[[words[word] for word in lattice.words]]
@@ -165,7 +171,7 @@ def split_graph(graph: TokenGraph, joined: LatticeGraph) -> list[TokenGraph]:
         tokens = order[begin:end]
         counts = graph.offsets[tokens + 1] - graph.offsets[tokens]
         ways = graph.edges.select(index_ranges(graph.offsets[tokens], graph.offsets[tokens + 1]))
-        own = TokenEdges(numbers[ways.parents], joined.own_arcs[ways.arcs], ways.log_probs, ways.scores)
+        own = ways._replace(parents=numbers[ways.parents], arcs=joined.own_arcs[ways.arcs])
         offsets = np.concatenate([[0], np.cumsum(counts)])
         nodes = graph.nodes[tokens] - joined.starts[lattice]
         answers.append(TokenGraph(nodes, graph.forward[tokens], offsets, own))
@@ -195,10 +201,16 @@ def nbest_candidates(rescored: RescoredLattice, count: int) -> CandidateList:
     """Return the best paths as an n-best list, with the features that `PathWeights` weights."""
     features = rescored.features()
     candidates = tuple(
-        Candidate(path.text, {name: float(values[path.edges].sum()) for name, values in features.items()})
+        Candidate(path.text, {name: _path_sum(name, values[path.edges]) for name, values in features.items()})
         for path in nbest_paths(rescored, count)
     )
     return CandidateList(rescored.lattice.name, "", candidates)
+
+
+def _path_sum(name: str, values: Scores) -> float:
+    """Sum a feature over edges; rounded for phrases, because of the credit that was taken back."""
+    total = float(values.sum())
+    return round(total, 9) if is_phrase_feature(name) else total
 
 
 class _Suffix(NamedTuple):

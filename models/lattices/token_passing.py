@@ -9,6 +9,7 @@ speech recognition systems"; Liu et al. (2014), "Efficient lattice rescoring usi
 network language models".
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
@@ -28,6 +29,8 @@ from models.lattices.graph import LabelTokens, LatticeGraph
 from models.lattices.lattice import NO_WORD, Indices, Scores, index_ranges
 from models.mixture import MixtureState
 from models.ngram.model import NGramState
+from models.phrases import PhraseList, fold_words
+from models.tokenizers import Tokenizer
 
 T = TypeVar("T", bound=np.generic)
 
@@ -99,6 +102,63 @@ def word_log_probs(
         rest = score_sequences(model, after, tokens[longer, 1 : lengths.max()], lengths[longer] - 1)
         scores[spoken[longer]] += rest.sum(axis=1, dtype=np.float64)
     return scores[indices]
+
+
+class PhrasePaths:
+    """Phrases along paths: nodes of the automaton, and the features that a label after a node adds.
+
+    The features are those of the phrases, ln share of unknown words, and minus the number of unknown tokens
+    [F + 2]. Credit for the beginning of a phrase is added with its words, and taken back if the phrase does not follow.
+
+    Args:
+        phrases: the phrases.
+        words: words of the labels, of which the first is empty; the end of the sentence follows them.
+        tokenizer: the model's tokenizer.
+    """
+
+    def __init__(self, phrases: PhraseList, words: Sequence[str], tokenizer: Tokenizer) -> None:
+        self._phrases, self._tokenizer = phrases, tokenizer
+        self._words = [" ".join(fold_words(word)) for word in words]
+        self._steps: dict[int, tuple[int, Scores]] = {}
+        self._nothing = np.zeros(len(phrases.features) + 2)
+
+    def advance(self, nodes: Indices, labels: Indices) -> tuple[Indices, Scores]:
+        """Return the nodes [P] after nodes and labels, and the added features [P, F + 2]."""
+        if not self._phrases:
+            return nodes, np.zeros((len(nodes), len(self._nothing)))
+        pairs, indices = np.unique(nodes * (len(self._words) + 1) + labels, return_inverse=True)
+        steps = [self._step(pair) for pair in pairs.tolist()]
+        after = np.array([node for node, _ in steps], dtype=np.int64)
+        added = np.array([gain for _, gain in steps]).reshape(-1, len(self._nothing))
+        return after[indices], added[indices]
+
+    def _step(self, pair: int) -> tuple[int, Scores]:
+        if pair not in self._steps:
+            automaton = self._phrases.automaton
+            node, label = divmod(pair, len(self._words) + 1)
+            if label == NO_WORD:
+                after, gain = node, self._nothing
+            elif label == len(self._words):
+                after, gain = automaton.START, self._values(automaton.finish(node)) - self._credit(node)
+            else:
+                after, found = automaton.advance(node, self._words[label])
+                gain = self._values(found) + self._credit(after) - self._credit(node)
+            self._steps[pair] = after, gain
+        return self._steps[pair]
+
+    def _credit(self, node: int) -> Scores:
+        """Return the credit for a node's words [F + 2]; that of an incomplete phrase has no part for unknown words."""
+        found, share = self._phrases.automaton.credit(node)
+        values = self._values(found) * share
+        if share < 1:
+            values[-2:] = 0.0
+        return values
+
+    def _values(self, found: Sequence[int]) -> Scores:
+        """Return the features of phrases [F + 2]."""
+        unknown = [self._phrases.unknown(index, self._tokenizer) for index in found]
+        shares, counts = np.array(unknown, dtype=np.float64).reshape(-1, 2).sum(axis=0)
+        return np.array([*self._phrases.values(found).sum(axis=0), shares, -counts])
 
 
 NO_STATE = -1
@@ -229,12 +289,14 @@ class TokenEdges(NamedTuple):
         arcs: arc of each edge [P].
         log_probs: natural-log probability of the arc's word after that token [P].
         scores: weighted sum of the arc's features [P].
+        added: features of phrases, and change of the number of unknown tokens [P, F + 1].
     """
 
     parents: Indices
     arcs: Indices
     log_probs: Scores
     scores: Scores
+    added: Scores
 
     def select(self, indices: Any) -> "TokenEdges":
         """Select edges by index."""
@@ -263,21 +325,25 @@ class TokenTable:
     Args:
         num_nodes: number of nodes of all lattices.
         num_words: number of last words stored per token.
+        num_added: width of `TokenEdges.added`.
 
     Attributes:
         first: first token of each node [N].
         count: number of tokens of each node [N].
         nodes: node of each token.
         forward: total of the best path to each token.
+        phrases: node of the phrases after each token.
     """
 
-    def __init__(self, num_nodes: int, *, num_words: int) -> None:
+    def __init__(self, num_nodes: int, *, num_words: int, num_added: int) -> None:
         self.first = np.zeros(num_nodes, dtype=np.int64)
         self.count = np.zeros(num_nodes, dtype=np.int64)
         self.nodes, self.forward = GrowableArray(np.int64), GrowableArray(np.float64)
+        self.phrases = GrowableArray(np.int64)
         self._words = GrowableArray(np.int64, num_words)
         self._num_edges = GrowableArray(np.int64)
         self._edges = [GrowableArray[Any](dtype) for dtype in (np.int64, np.int64, np.float64, np.float64)]
+        self._edges.append(GrowableArray(np.float64, num_added))
 
     def __len__(self) -> int:
         return len(self.nodes)
@@ -291,14 +357,17 @@ class TokenTable:
         before[spoken] = np.column_stack([before[spoken, 1:], labels[spoken]])
         return before
 
-    def add(self, nodes: Indices, totals: Scores, words: Indices, num_edges: Indices) -> None:
-        """Add tokens with their nodes [T], totals [T], last words [T, num_words] and numbers of edges [T]."""
+    def add(
+        self, nodes: Indices, totals: Scores, words: Indices, phrases: Indices, num_edges: Indices
+    ) -> None:
+        """Add tokens: nodes [T], totals [T], last words [T, num_words], nodes of phrases [T], numbers of edges [T]."""
         indices = len(self) + np.arange(len(nodes))
         self.first[nodes[::-1]] = indices[::-1]
         np.add.at(self.count, nodes, 1)
         self.nodes.append(nodes)
         self.forward.append(totals)
         self._words.append(words)
+        self.phrases.append(phrases)
         self._num_edges.append(num_edges)
 
     def add_edges(self, edges: TokenEdges) -> None:
@@ -346,7 +415,11 @@ class LatticeSearchSettings:
 
 
 def pass_tokens(
-    model: LanguageModel[Any], joined: LatticeGraph, spelling: LabelTokens, search: LatticeSearchSettings
+    model: LanguageModel[Any],
+    joined: LatticeGraph,
+    spelling: LabelTokens,
+    phrases: PhrasePaths,
+    search: LatticeSearchSettings,
 ) -> TokenGraph:
     """Search all lattices from their starts to their ends.
 
@@ -354,12 +427,13 @@ def pass_tokens(
         model: any model.
         joined: the graph of the lattices.
         spelling: tokens of their words.
+        phrases: phrases of their words.
         search: pruning and recombination settings.
 
     Returns:
         The token graph, with nodes and arcs numbered as in `joined`.
     """
-    walk = _TokenPassing(model, joined, spelling, search)
+    walk = _TokenPassing(model, joined, spelling, phrases, search)
     for level in range(1, joined.num_levels):
         walk.advance_level(level)
     return walk.tokens.graph()
@@ -373,26 +447,30 @@ class _TokenPassing:
         model: LanguageModel[Any],
         joined: LatticeGraph,
         spelling: LabelTokens,
+        phrases: PhrasePaths,
         search: LatticeSearchSettings,
     ) -> None:
         self._model, self._joined, self._spelling, self._search = model, joined, spelling, search
+        self._phrases = phrases
         self._states = ActiveStates(model, spelling)
         self._states_are_keys = state_keys(self._states.initial) is not None
         num_words = 0 if self._states_are_keys else search.recombination_order or joined.num_levels
-        self.tokens = TokenTable(joined.num_nodes, num_words=num_words)
+        num_added = joined.phrase_weights.shape[1] + 1
+        self.tokens = TokenTable(joined.num_nodes, num_words=num_words, num_added=num_added)
         self._live = np.zeros(0, dtype=np.int64)  # tokens with outgoing arcs still to score
-        # start of each arc in the two arrays below
+        # start of each arc in the arrays below
         self._begins = np.zeros(len(joined.sources), dtype=np.int64)
         self._log_probs, self._scores = GrowableArray(np.float64), GrowableArray(np.float64)
+        self._added, self._phrases_after = GrowableArray(np.float64, num_added), GrowableArray(np.int64)
         self._best = np.full((joined.num_levels, len(joined.starts)), -np.inf)
         nothing = np.zeros(len(joined.starts), dtype=np.int64)
         words = np.full((len(joined.starts), num_words), NO_WORD)
-        self.tokens.add(joined.starts, nothing.astype(np.float64), words, nothing)
+        self.tokens.add(joined.starts, nothing.astype(np.float64), words, nothing, nothing)
         self._score_outgoing(0, self._states.initial, nothing)
 
     def advance_level(self, level: int) -> None:
         """Collect and recombine the tokens at the nodes of a level, then score the next words."""
-        ways, totals = self._incoming_edges(level)
+        ways, totals, phrases = self._incoming_edges(level)
         nodes = self._joined.targets[ways.arcs]
         labels = self._spelling.canonical[self._joined.labels[ways.arcs]]
         ended = self._joined.last_use[nodes] < 0
@@ -400,10 +478,11 @@ class _TokenPassing:
         if self._states_are_keys:
             state, rows = self._states.after(ways.parents, labels)
             futures = cast("Indices", state_keys(state))[rows]
+        futures = np.column_stack([futures, phrases])
         futures = np.where(ended[:, None], 0, futures)  # after the end, all futures are equal
         merged = recombine(nodes, futures, totals, max_tokens_per_node=self._search.max_tokens_per_node)
         best = merged.best
-        self.tokens.add(nodes[best], totals[best], words[best], np.diff(merged.offsets))
+        self.tokens.add(nodes[best], totals[best], words[best], phrases[best], np.diff(merged.offsets))
         self.tokens.add_edges(ways.select(merged.candidates))
         going = ~ended[best]
         best = best[going]
@@ -426,21 +505,28 @@ class _TokenPassing:
         indices[merged.candidates] = np.repeat(rows, np.diff(merged.offsets))
         return state, indices
 
-    def _incoming_edges(self, level: int) -> tuple[TokenEdges, Scores]:
-        """Return the edges to the nodes of a level and their totals, without those outside the beam."""
+    def _incoming_edges(self, level: int) -> tuple[TokenEdges, Scores, Indices]:
+        """Return the edges to the nodes of a level, their totals and nodes of phrases, inside the beam."""
         joined, tokens = self._joined, self.tokens
         arcs = joined.by_target.of(level)
         counts = tokens.count[joined.sources[arcs]]
         first, begins = tokens.first[joined.sources[arcs]], self._begins[arcs]
         parents, scored = index_ranges(first, first + counts), index_ranges(begins, begins + counts)
-        ways = TokenEdges(parents, np.repeat(arcs, counts), self._log_probs[scored], self._scores[scored])
+        ways = TokenEdges(
+            parents,
+            np.repeat(arcs, counts),
+            self._log_probs[scored],
+            self._scores[scored],
+            self._added[scored],
+        )
+        phrases = self._phrases_after[scored]
         totals = tokens.forward[parents] + ways.scores
         if self._search.beam is None:
-            return ways, totals
+            return ways, totals, phrases
         nodes = joined.targets[ways.arcs]
         threshold = self._best[level:].max(axis=0) - self._search.beam
         inside = np.flatnonzero(totals + joined.remainders[nodes] >= threshold[joined.lattice_of[nodes]])
-        return ways.select(inside), totals[inside]
+        return ways.select(inside), totals[inside], phrases[inside]
 
     def _score_outgoing(self, level: int, state: Any, rows: Indices) -> None:
         """Score the words after the newest tokens, which are those of a level.
@@ -460,11 +546,18 @@ class _TokenPassing:
         labels = self._spelling.canonical[joined.labels[gone]]
         log_probs = word_log_probs(self._model, state, rows[parents - begin], labels, self._spelling)
         log_probs[np.isneginf(log_probs)] = LOG_ZERO
+        phrases_after, added = self._phrases.advance(tokens.phrases[parents], joined.labels[gone])
+        log_probs += added[:, -2]
+        added = np.delete(added, -2, axis=1)
         lattices = joined.lattice_of[joined.sources[gone]]
         scores = joined.fixed[gone] + joined.lm_weights[lattices] * log_probs
+        scores += joined.unk_weights[lattices] * added[:, -1]
+        scores += (joined.phrase_weights[lattices] * added[:, :-1]).sum(axis=1)
         self._begins[arcs] = len(self._scores) + np.cumsum(counts) - counts
         self._log_probs.append(log_probs)
         self._scores.append(scores)
+        self._added.append(added)
+        self._phrases_after.append(phrases_after)
         if self._search.beam is not None:
             nodes = joined.targets[gone]
             estimates = tokens.forward[parents] + scores + joined.remainders[nodes]

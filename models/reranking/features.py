@@ -3,7 +3,8 @@
 Given with the candidates: an acoustic score, for example. Computed with models: `lm`, the natural-log
 probability; `tokens`, its number of tokens; `unk`, the number of unknown tokens; and `words`, runs
 between white space. A further model named `old` has `lm:old`, `tokens:old`, `unk:old`. With a length
-exponent, `lm` is divided by `tokens` to that power, and `lm_sum` is the sum itself.
+exponent, `lm` is divided by `tokens` to that power, and `lm_sum` is the sum itself. `phrases` and
+`phrases:CLASS` are the total weights of given phrases in the text.
 
 Derived from a list's texts, order and given features:
 
@@ -25,6 +26,7 @@ import numpy.typing as npt
 
 from models.errors import InvalidInputError
 from models.language_model import count_words
+from models.phrases import is_phrase_feature
 from models.reranking.candidates import CandidateList, Steps
 from models.reranking.mbr import UTILITIES, Utility, expected_utilities
 
@@ -142,7 +144,7 @@ def feature_model(feature: str) -> str | None:
 def is_reserved(feature: str, models: Collection[str]) -> bool:
     """True if a feature of this name is computed or derived, so it cannot be given."""
     is_computed = feature in COMPUTED_FEATURES or feature_model(feature) in models
-    return is_computed or is_derived(feature)
+    return is_computed or is_phrase_feature(feature) or is_derived(feature)
 
 
 def needs_main_model(feature: str) -> bool:
@@ -194,6 +196,13 @@ class ListFeatures(NamedTuple):
         """Slice the features of consecutive lists."""
         offsets = self.offsets[begin : end + 1]
         return ListFeatures(self.names, self.values[offsets[0] : offsets[-1]], offsets - offsets[0])
+
+    def without_absent_phrases(self) -> "ListFeatures":
+        """Omit the features of phrases that no candidate contains."""
+        kept = [
+            i for i, name in enumerate(self.names) if not is_phrase_feature(name) or self.values[:, i].any()
+        ]
+        return ListFeatures(tuple(self.names[i] for i in kept), self.values[:, kept], self.offsets)
 
     def normalised(self, length_exponent: float) -> "ListFeatures":
         """Divide each model's sum by a power of its tokens, and append the undivided sums."""

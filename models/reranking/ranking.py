@@ -18,6 +18,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from models.errors import InvalidInputError
+from models.phrases import MAX_PHRASES, Phrase, is_phrase_feature
 from models.reranking import features
 from models.reranking.features import COMPUTED_FEATURES, LM, LM_SUM, feature_model
 
@@ -102,7 +103,12 @@ class LogLinearModel:
             features.base_feature(name) if features.is_derived(name) else name for name in self.weights
         )
         return tuple(
-            n for n in needed if n is not None and n not in COMPUTED_FEATURES and feature_model(n) is None
+            n
+            for n in needed
+            if n is not None
+            and n not in COMPUTED_FEATURES
+            and feature_model(n) is None
+            and not is_phrase_feature(n)
         )
 
     def totals(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -152,6 +158,7 @@ class Profile(BaseModel):
         metric: metric that the weights were tuned for.
         signature: settings of the metric, as sacrebleu writes them.
         models: language models of the features.
+        phrases: phrases of the features `phrases` and `phrases:CLASS`.
         decision: `tuned` if the weights improve on the first pass on held-out lists, else `first_pass`.
         figures: scores from tuning, as in the reply of /v1/rerank/tune.
         created: time of tuning, ISO 8601 in UTC.
@@ -167,6 +174,7 @@ class Profile(BaseModel):
     metric: str
     signature: str
     models: list[ProfileModel]
+    phrases: Annotated[list[Phrase], Field(max_length=MAX_PHRASES)] = []
     decision: Literal["tuned", "first_pass"]
     figures: dict[str, Any]
     created: str

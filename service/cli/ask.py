@@ -4,6 +4,7 @@ The commands are `gramophone next | score | generate | rerank | check | complete
 text, words or dictionaries.
 """
 
+import json
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -15,6 +16,7 @@ from service.cli.options import (
     JsonOption,
     ListSource,
     ModelArgument,
+    PhrasesOption,
     PublishedModels,
     print_json,
     with_option_groups,
@@ -171,6 +173,7 @@ def rerank(
     source: ListSource,
     settings: _RerankOptions,
     *,
+    phrases: PhrasesOption = None,
     output_format: Annotated[
         str | None,
         typer.Option(
@@ -190,7 +193,9 @@ def rerank(
     from service.local import ask
 
     scorer = {"mixture" if "=" in model else "model": model}
-    job = ask.prepare_rerank({**scorer, **settings._asdict()}, published.registry, published.load)
+    entries = None if phrases is None else json.dumps(read_dictionary(phrases))
+    given = {**scorer, "phrases": entries, **settings._asdict()}
+    job = ask.prepare_rerank(given, published.registry, published.load)
     lists = source.lists(reserved=lambda name: is_reserved(name, job.models.extra))
     ask.rerank_file(job, lists, file=source.file, target=output, output_format=output_format)
 
@@ -220,22 +225,23 @@ def read_words(path: Path) -> list[str]:
 
 
 def read_dictionary(path: Path) -> list[dict[str, Any]]:
-    """Read a dictionary file: a word per line, optionally with a tab and its weight (default 1).
+    """Read a dictionary file: an entry per line, optionally with a tab and its weight (default 1), a tab and its class.
 
     Raises:
         FormatError: see `read_text`; or a weight is not a number.
     """
     entries: list[dict[str, Any]] = []
     for number, line in enumerate(read_words(path), 1):
-        word, tab, weight = line.partition("\t")
+        word, weight, class_name, *_ = [*line.split("\t"), "", ""]
         try:
-            entries.append({"text": word.rstrip(), "weight": float(weight) if tab else 1.0})
+            entry = {"text": word.rstrip(), "weight": float(weight or 1)}
         except ValueError:
             raise FormatError(
                 path,
                 f"entry {number}: the weight is {weight!r}, it must be a number",
                 hint="word, tab, weight",
             ) from None
+        entries.append(entry | {"class": class_name} if class_name else entry)
     return entries
 
 

@@ -1,5 +1,6 @@
 """Command `gramophone lattice`: rescore word lattices with a published model, without a server."""
 
+import json
 import sys
 from itertools import chain
 from pathlib import Path
@@ -8,8 +9,10 @@ from typing import Annotated, Literal
 import typer
 
 from models.errors import InvalidInputError
+from service.cli.ask import read_dictionary
 from service.cli.options import (
     ModelArgument,
+    PhrasesOption,
     PublishedModels,
     ReferenceLayoutOption,
     ReferencesOption,
@@ -40,10 +43,11 @@ def lattice(
     weights: Annotated[
         str,
         typer.Option(
-            help="Signed weights of am, old_lm, lm, words and unk, such as am=0.1,lm=0.7,old_lm=0.3. Default: the "
-            "lattice's acscale, lmscale and wdpenalty, else am=1,lm=1; 0 for old_lm and unk."
+            help="Signed weights of am, old_lm, lm, words, unk and phrases, such as am=0.1,lm=0.7,old_lm=0.3. Default: "
+            "the lattice's acscale, lmscale and wdpenalty, else am=1,lm=1; 0 for old_lm and unk; 10 for phrases."
         ),
     ] = "",
+    phrases: PhrasesOption = None,
     nbest: Annotated[int, typer.Option(min=1, help="Number of word strings per lattice.")] = 1,
     max_tokens_per_node: Annotated[int, typer.Option(help="Maximum hypotheses kept per node.")] = 64,
     beam: Annotated[
@@ -80,13 +84,15 @@ def lattice(
     """Rescore lattices with a language model in place of the first pass's model.
 
     Features of a word string are am and old_lm, the lattice's acoustic and language model scores; lm, its natural-log
-    probability by the model, including the end of sentence; words and unk, the numbers of its words and unknown tokens.
+    probability by the model, including the end of sentence; words and unk, the numbers of its words and unknown tokens;
+    phrases, the weights of the given phrases in it.
     The best string has the largest weighted sum. With references, the word error rates of the best strings and of the
     lattices' oracle paths go to standard error.
     """
     from models.lattices.files import read_lattices, read_symbol_file, write_lattices
     from models.lattices.lattice import NON_WORD_LABELS
     from models.lattices.token_passing import LatticeSearchSettings
+    from models.phrases import PhraseList
     from service.local.lattices import (
         LATTICE_FORMATS,
         ReferenceComparison,
@@ -94,7 +100,7 @@ def lattice(
         rescore_lattices,
         write_best,
     )
-    from service.use_cases.rerank_request import parse_weights
+    from service.use_cases.rerank_request import parse_phrases, parse_weights
 
     search = LatticeSearchSettings(
         max_tokens_per_node=max_tokens_per_node, beam=beam, recombination_order=recombination_order or None
@@ -116,8 +122,13 @@ def lattice(
     lattices = chain.from_iterable(
         read_lattices(source, form, name=name, symbols=symbols, no_words=silent) for source, name in sources
     )
+    given = [] if phrases is None else parse_phrases(json.dumps(read_dictionary(phrases)))
     rescored = rescore_lattices(
-        loaded, lattices, parse_weights(weights, parameter="weights") if weights else {}, search
+        loaded,
+        lattices,
+        parse_weights(weights, parameter="weights") if weights else {},
+        search,
+        PhraseList(given),
     )
     where = files[0] if len(files) == 1 else f"{files[0]} …"
     if output_format in LATTICE_FORMATS:

@@ -60,6 +60,13 @@ ReferenceLayoutOption = Annotated[
     ReferenceLayout | None, typer.Option(help="Layout of the reference files. Default: detected.")
 ]
 
+PhrasesOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="File of phrases, such as names, one per line; optionally with a tab and a weight, a tab and a class."
+    ),
+]
+
 
 def valid_items(items: Iterator[T | BadLine], file: str) -> Iterator[T]:
     """Yield lists or lattices; report unreadable lines on standard error, the first ones individually.

@@ -11,9 +11,11 @@ from typing import Annotated, Literal, NamedTuple
 import typer
 
 from models.errors import InvalidInputError
+from service.cli.ask import read_dictionary
 from service.cli.options import (
     JsonOption,
     ListSource,
+    PhrasesOption,
     PublishedModels,
     print_json,
     with_option_groups,
@@ -77,6 +79,7 @@ def tune(
             "and the weights apply to MODEL. See `gramophone fold-texts`."
         ),
     ] = None,
+    phrases: PhrasesOption = None,
     settings: _TuneOptions,
     save: Annotated[
         str | None, typer.Option(help="Name to save the weights under, for rerank --profile.")
@@ -102,7 +105,11 @@ def tune(
     if save is not None:
         check_name(save, parameter="save")
     job = tune.prepare_tuning(
-        {"models": models, **settings._asdict()},
+        {
+            "models": models,
+            "phrases": None if phrases is None else read_dictionary(phrases),
+            **settings._asdict(),
+        },
         model=model,
         fold_models=fold_models.split(",") if fold_models else (),
         load=published.load,

@@ -15,6 +15,7 @@ from models.lattices.graph import LabelTokenizer, PathWeights
 from models.lattices.lattice import Lattice
 from models.lattices.rescoring import RescoredLattice, nbest_candidates, oracle_errors, rescore
 from models.lattices.token_passing import LatticeSearchSettings
+from models.phrases import NO_PHRASES, PhraseList
 from models.reranking.candidates import CandidateList
 from models.reranking.formats.format import BadLine, ReferenceLayout
 from models.reranking.formats.reader import References, format_by_name
@@ -36,6 +37,7 @@ def rescore_lattices(
     lattices: Iterable[Lattice | BadLine],
     weights: Mapping[str, float],
     search: LatticeSearchSettings,
+    phrases: PhraseList = NO_PHRASES,
 ) -> Iterator[RescoredLattice | BadLine]:
     """Rescore lattices in batches, in order.
 
@@ -44,6 +46,7 @@ def rescore_lattices(
         lattices: lattices, and errors of unreadable ones, which keep their positions in the output.
         weights: weights by feature; the default of a feature is the lattice's scale.
         search: settings of the search.
+        phrases: phrases that paths may contain.
 
     Raises:
         InvalidInputError: a weight names an unknown feature.
@@ -58,8 +61,10 @@ def rescore_lattices(
 
     def rescore_batch(items: Sequence[Lattice | BadLine]) -> Iterator[RescoredLattice | BadLine]:
         valid = [item for item in items if isinstance(item, Lattice)]
-        path_weights = [PathWeights.of(weights, lattice.scales) for lattice in valid]
-        rescored = iter(rescore(valid, loaded.model, tokenizer, weights=path_weights, search=search))
+        path_weights = [PathWeights.of(weights, lattice.scales, phrases.features) for lattice in valid]
+        rescored = iter(
+            rescore(valid, loaded.model, tokenizer, weights=path_weights, search=search, phrases=phrases)
+        )
         for item in items:
             yield next(rescored) if isinstance(item, Lattice) else item
 

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from models.errors import FormatError, InvalidInputError
 from models.files import atomic_writer
+from models.phrases import PhraseList
 from models.reranking.candidates import CandidateList
 from models.reranking.features import ListFeatures, check_given, offsets_of
 from models.reranking.tuning.cross_fitting import TuningOutcome, select_with_references
@@ -91,7 +92,8 @@ def tune_lists(
     check_given(referenced, models=job.models.extra)
     folds = _folds(referenced, folds=search.folds, seed=search.seed)
     scorers = job.fold_models or (job.models,)
-    computed = _features(scorers, referenced, folds if job.fold_models else np.zeros_like(folds), watch)
+    model_of = folds if job.fold_models else np.zeros_like(folds)
+    computed = _features(scorers, referenced, model_of, PhraseList(job.settings.phrases), watch)
     searches, total = itertools.count(1), search.num_resamples
     watch("optimising weights", 0, total)
     tuned = run_to_completion(
@@ -103,7 +105,7 @@ def tune_lists(
             searched=lambda: watch("optimising weights", next(searches), total),
         )
     )
-    return tuned, tune_reply(tuned, job.models)
+    return tuned, tune_reply(tuned, job.models, job.settings.phrases)
 
 
 def write_report(folder: Path, tuned: TuningOutcome, reply: TuneReply, *, title: str) -> None:
@@ -183,7 +185,11 @@ def _folds(lists: Sequence[CandidateList], *, folds: int, seed: int) -> Ints:
 
 
 def _features(
-    models: Sequence[ScoringModels], lists: Sequence[CandidateList], model_of: Ints, watch: ProgressCallback
+    models: Sequence[ScoringModels],
+    lists: Sequence[CandidateList],
+    model_of: Ints,
+    phrases: PhraseList,
+    watch: ProgressCallback,
 ) -> ListFeatures:
     """Compute features of all candidates in batches; `model_of` holds the model index of each list [N]."""
     offsets = offsets_of(lists)
@@ -194,7 +200,7 @@ def _features(
         for begin in range(0, len(own), _BATCH_LISTS):
             watch("scoring lists", num_scored, len(lists))
             batch = own[begin : begin + _BATCH_LISTS]
-            scoring = score_candidates(scorer, [lists[i] for i in batch], UNLIMITED)
+            scoring = score_candidates(scorer, [lists[i] for i in batch], UNLIMITED, phrases=phrases)
             parts.append(run_to_completion(scoring).features)
             num_scored += len(batch)
     in_order_scored = np.argsort(np.repeat(model_of, np.diff(offsets)), kind="stable")

@@ -75,8 +75,9 @@ async def rerank_lists(request: Request) -> Response:
     the query after each.
 
     With `Content-Type: application/x-ndjson`, each line of the body is one of the `lists`; options are in the query
-    string, with pairs as in `weights=lm=0.5,am=1`, `mixture=a=0.3,b=0.7` and `models=old=small@3`. The reply has one
-    line per list, in order: a result, or `{"error": …}`. If the service fails midway, the last line is an error.
+    string, with pairs as in `weights=lm=0.5,am=1`, `mixture=a=0.3,b=0.7` and `models=old=small@3`, and `phrases` as a
+    JSON array. The reply has one line per list, in order: a result, or `{"error": …}`. If the service fails midway, the
+    last line is an error.
 
     Other programs' list formats get the same reply: `text/x-NAME-nbest` for moses, srilm, kaldi and fairseq;
     `application/x-NAME+json` for mlm-scoring, hyporadise, nemo-manifest, vosk, azure, google, aws and sockeye.
@@ -133,6 +134,8 @@ async def _job(request: Request, services: Services, settings: RerankSettings) -
         # on another thread, because the registry may be remote
         profile = await asyncio.to_thread(services.profiles.read, settings.profile)
     job = settings.job(profile, lambda address: resolve_model(request, address))
+    if job.phrases:
+        await asyncio.to_thread(lambda: job.phrases.automaton)
     if job.is_pairwise:
         await asyncio.to_thread(load_ngram_kernels)
     if job.models.parts:

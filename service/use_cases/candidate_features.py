@@ -20,7 +20,8 @@ from models.language_model import (
     count_words,
     is_self_normalised,
 )
-from models.reranking.candidates import CandidateList
+from models.phrases import NO_PHRASES, PhraseList
+from models.reranking.candidates import CandidateList, map_in_steps
 from models.reranking.features import (
     LM,
     NUM_TOKENS,
@@ -184,6 +185,7 @@ def score_candidates(
     eos: bool = True,
     score_mode: ScoreMode = "normalised",
     starts: StartStates = NO_START_STATES,
+    phrases: PhraseList = NO_PHRASES,
     prefix: Callable[[int], str] = "lists[{}].".format,
 ) -> Work[Any, CandidateScores]:
     """Score every candidate, equal texts in equal surroundings only once; a use case.
@@ -196,6 +198,7 @@ def score_candidates(
         eos: true to also score `</s>` after each candidate.
         score_mode: kind of the token scores summed in `lm`.
         starts: states that replace the context of some lists.
+        phrases: phrases that candidates may contain.
         prefix: prefix of `candidates` in a message about list i.
 
     Raises:
@@ -221,6 +224,8 @@ def score_candidates(
     if words is None:
         words = np.array([count_words(text) for text in distinct.texts])
     columns[NUM_WORDS] = words.astype(np.float64)
+    if phrases:
+        yield from _add_phrases(columns, phrases, distinct, models)
     values = np.column_stack(list(columns.values()))[distinct.text_of]
     features = ListFeatures(tuple(columns), values, offsets_of(lists))
     if main is None:
@@ -255,6 +260,33 @@ def _score_texts(
         total = log_probs if total is None else np.logaddexp(total, log_probs, out=total)
     assert total is not None  # noqa: S101 - there is a part
     return _TextScores(texts, total)
+
+
+def _add_phrases(
+    columns: dict[str, npt.NDArray[np.float64]],
+    phrases: PhraseList,
+    distinct: DistinctTexts,
+    models: ScoringModels,
+) -> Work[Any, None]:
+    """Add the features of phrases in U texts, and account for their words in the models' features."""
+    found = yield from map_in_steps(distinct.texts, phrases.find, size=len)
+    texts = np.repeat(np.arange(len(found)), [len(of_text) for of_text in found])
+    flat = np.array([index for of_text in found for index in of_text], dtype=np.int64)
+    occurring, which = np.unique(flat, return_inverse=True)
+    for name, values in zip(phrases.features, phrases.values(occurring.tolist()).T, strict=True):
+        columns[name] = np.bincount(texts, values[which], len(found)).astype(np.float64)
+    is_scored = np.array([setting.continuation is None for setting in distinct.settings])[distinct.setting_of]
+    texts, which = texts[is_scored[texts]], which[is_scored[texts]]
+    mains = [("", models.parts[0])] if models.parts else []
+    for model, loaded in (*mains, *models.extra.items()):
+        unknown = yield from map_in_steps(
+            occurring.tolist(), partial(phrases.unknown, tokenizer=loaded.tokenizer), size=lambda _: 0
+        )
+        log_shares, num_unknown = np.array(unknown, dtype=np.float64).reshape(-1, 2)[which].T
+        np.add.at(columns[feature_name(LM, model)], texts, log_shares)
+        unk = columns[feature_name(NUM_UNKNOWN, model)]
+        np.subtract.at(unk, texts, num_unknown)
+        np.maximum(unk, 0.0, out=unk)
 
 
 def _feature_columns(scores: _TextScores, name: str) -> dict[str, npt.NDArray[np.float64]]:

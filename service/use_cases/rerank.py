@@ -18,6 +18,7 @@ from pydantic_core import to_json
 from models.arrays import TokenIds
 from models.errors import InvalidInputError, LanguageModelError, StatesFullError
 from models.language_model import LOG_ZERO, STATE
+from models.phrases import is_phrase_feature
 from models.reranking.candidates import CandidateList
 from models.reranking.features import (
     NUM_TOKENS,
@@ -247,6 +248,7 @@ def rerank(
         eos=settings.eos,
         score_mode=settings.score_mode,
         starts=starts,
+        phrases=job.phrases,
         prefix=name,
     )
     weighting = job.weighting
@@ -293,7 +295,10 @@ def _checked_columns(
             f"at most {MAX_COMPARED} are accepted in a list",
             parameter=f"{name(longest)}candidates",
         )
-    return {feature: given_column(lists, feature, place=name) for feature in job.weighting.given}
+    columns = {feature: given_column(lists, feature, place=name) for feature in job.weighting.given}
+    absent = {feature for feature in job.weighting.weights if is_phrase_feature(feature)}
+    zeros = np.zeros(sum(len(one.candidates) for one in lists))
+    return columns | dict.fromkeys(absent.difference(job.phrases.features), zeros)
 
 
 def _rank_lists(
@@ -313,6 +318,9 @@ def _rank_lists(
         if job.settings.mbr is not None:
             values = utilities = yield from expected_utilities(texts, posteriors, job.settings.mbr)
         order = rank_by(values)
+        shown = features.of_lists(number, number + 1)
+        if job.phrases:
+            shown = shown.without_absent_phrases()
         confidences: list[WordPosterior] = []
         if job.settings.confidences:
             confidences = yield from word_confidences(texts, posteriors, int(order[0]))
@@ -323,8 +331,8 @@ def _rank_lists(
                 order,
                 posteriors,
                 totals[first:end],
-                features.names,
-                features.values[first:end],
+                shown.names,
+                shown.values,
                 utilities,
                 confidences,
                 scores.tokens_from(first),

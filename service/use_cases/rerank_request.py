@@ -13,6 +13,7 @@ from pydantic import ConfigDict, Discriminator, Field, JsonValue, Tag, model_val
 from pydantic_core import PydanticCustomError
 
 from models.errors import InvalidInputError
+from models.phrases import DEFAULT_FEATURE_WEIGHT, MAX_PHRASES, NO_PHRASES, Phrase, PhraseList
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.features import CONSENSUS, LM, feature_name
 from models.reranking.formats.format import BadLine
@@ -186,10 +187,14 @@ class RerankSettings(TimedRequest):
     weights: dict[str, Weight] | None = None
     """Signed weights by feature: total = Σ weight · feature. `lm`, `words`, `tokens` and `unk` are computed; `rank`
     and others are derived; all other features come with the candidates. Features without a weight do not count.
-    Default: `lm` with weight 1."""
+    Default: `lm` with weight 1, and the features of phrases with weight 10."""
+    phrases: Annotated[list[Phrase], schema_only(maxItems=MAX_PHRASES)] | None = None
+    """Phrases, such as names unknown to the model. The feature `phrases` is the sum of the weights of those in a
+    candidate; phrases of a class have the feature `phrases:CLASS` instead. In a phrase, words unknown to a model share
+    the probability of `<unk>` in proportion to the phrases' weights, and do not count in `unk`."""
     profile: Name | None = None
-    """Name of stored tuned settings: weights, length exponent, posterior scale and models. Values in the request take
-    precedence."""
+    """Name of stored tuned settings: weights, length exponent, posterior scale, models and phrases. Values in the
+    request take precedence."""
     length_exponent: LengthExponent | None = None
     """Exponent of the length normalisation: `lm` is the sum of the tokens' log-probabilities / tokens ** exponent, so
     0 (default) gives the sum and 1 the mean. If it is not 0, the feature `lm_sum` is the sum."""
@@ -225,9 +230,15 @@ class RerankSettings(TimedRequest):
 
         Raises:
             InvalidInputError: a weight, an exponent or a scale is outside its limits; a mixture is invalid or given
-                together with a model; or there are too many models.
+                together with a model; there are too many models; or a phrase is invalid.
         """
-        defaults = LogLinearModel() if profile is None else profile.weighting()
+        given = self.phrases if self.phrases is not None or profile is None else profile.phrases
+        phrases = PhraseList(given or ())
+        defaults = LogLinearModel(
+            weights={LM: 1.0, **dict.fromkeys(phrases.features, DEFAULT_FEATURE_WEIGHT)}
+        )
+        if profile is not None:
+            defaults = profile.weighting()
         weights = defaults.weights if self.weights is None else self.weights
         exponent = defaults.length_exponent if self.length_exponent is None else self.length_exponent
         scale = self.posterior_scale
@@ -244,7 +255,7 @@ class RerankSettings(TimedRequest):
         if profile is not None and self.model is None and self.mixture is None and not self.models:
             main = [(entry.address, entry.weight) for entry in profile.models if not entry.name]
             extra = [(entry.name, entry.address) for entry in profile.models if entry.name]
-        return RerankJob(scoring_models(main, extra, resolve), weighting, scale, self)
+        return RerankJob(scoring_models(main, extra, resolve), weighting, scale, self, phrases)
 
     def _model_weights(self) -> dict[str, float]:
         """Return the weights given with the further models.
@@ -270,12 +281,14 @@ class RerankJob:
         weighting: weights of features.
         posterior_scale: factor of the totals in the posteriors.
         settings: all other settings.
+        phrases: phrases that candidates may contain.
     """
 
     models: ScoringModels
     weighting: LogLinearModel
     posterior_scale: float
     settings: RerankSettings
+    phrases: PhraseList = NO_PHRASES
 
     @property
     def is_pairwise(self) -> bool:
@@ -287,7 +300,8 @@ class RerankJob:
 _EXAMPLE: JsonValue = {
     "lists": [{"id": "utt-1", "context": "how do I", "candidates": _CANDIDATES}],
     "models": [{"model": "ngram", "name": "old", "weight": -0.2}],
-    "weights": {"lm": 0.7, "am": 1.0, "words": 0.3, "unk": -2.0},
+    "weights": {"lm": 0.7, "am": 1.0, "words": 0.3, "unk": -2.0, "phrases:type": 0.5},
+    "phrases": [{"text": "new list", "weight": 2.0, "class": "type"}],
     "mbr": "wer",
     "confidences": True,
 }
@@ -404,8 +418,8 @@ def rerank_items(
 def read_rerank_query(query: Mapping[str, str]) -> RerankSettings:
     """Parse the settings in a query string.
 
-    `weights=lm=0.5,am=1`, `mixture=ngram=0.3,lstm=0.7` and `models=old=small@3` are written as pairs, all other
-    settings as plain values.
+    `weights=lm=0.5,am=1`, `mixture=ngram=0.3,lstm=0.7` and `models=old=small@3` are written as pairs, `phrases` as a
+    JSON array, all other settings as plain values.
 
     Raises:
         InvalidInputError: a setting is unknown or invalid.
@@ -419,7 +433,31 @@ def read_rerank_query(query: Mapping[str, str]) -> RerankSettings:
     if "models" in fields:
         named = parse_names(fields["models"], parameter="models")
         fields["models"] = [{"name": name, "model": model} for name, model in named.items()]
+    if "phrases" in fields:
+        fields["phrases"] = parse_phrases(fields["phrases"])
     return parse_query(RerankSettings, fields)
+
+
+class _PhrasesIn(WireModel):
+    """Phrases alone."""
+
+    phrases: list[Phrase]
+
+
+def parse_phrases(text: str) -> list[Phrase]:
+    """Parse phrases like `[{"text": "Jaan Tamm", "weight": 2}]`.
+
+    Raises:
+        InvalidInputError: it is not a JSON array of phrases.
+    """
+    try:
+        return parse_json(_PhrasesIn, b'{"phrases":%b}' % text.encode()).phrases
+    except InvalidInputError as error:
+        if error.parameter is not None:
+            raise
+        raise InvalidInputError(
+            f"phrases takes a JSON array of objects with text, given {text[:80]!r}", parameter="phrases"
+        ) from None
 
 
 def parse_weights(text: str, *, parameter: str) -> dict[str, float]:

@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field, JsonValue, model_validator
 from pydantic_core import PydanticCustomError
 
 from models.errors import InvalidInputError
+from models.phrases import MAX_PHRASES, Phrase, PhraseList, is_phrase_feature
 from models.reranking.candidates import CandidateList, Steps, map_in_steps
 from models.reranking.features import (
     CONSENSUS,
@@ -118,7 +119,10 @@ class TuneSettings(TimedRequest):
     """True to use no model: only given features, and features derived from them, get weights."""
     features: Annotated[list[str], schema_only(minItems=1, maxItems=MAX_FEATURES)] | None = None
     """Features that may get a weight. Default: `rank`, `rank:log`, the features given with every candidate (if
-    one seems to be a mean over the text, also times its length), `lm` and `unk` of each model, and `words`."""
+    one seems to be a mean over the text, also times its length), `lm` and `unk` of each model, `words`, and the
+    features of the phrases."""
+    phrases: Annotated[list[Phrase], schema_only(maxItems=MAX_PHRASES)] = Field(default_factory=list)
+    """Phrases that candidates may contain, as in /v1/rerank."""
     length_exponents: Annotated[list[LengthExponent], schema_only(minItems=1, maxItems=MAX_EXPONENTS)] = (
         Field(default_factory=lambda: list(_DEFAULTS.length_exponents))
     )
@@ -272,7 +276,7 @@ _PROFILE_FIELDS = (
 """Fields of the reply that are fields of a profile, not part of its `figures`; `models` has another format."""
 
 
-def tune_reply(tuned: TuningOutcome, models: ScoringModels) -> TuneReply:
+def tune_reply(tuned: TuningOutcome, models: ScoringModels, phrases: Sequence[Phrase]) -> TuneReply:
     """Return the result of tuning in wire format, with a profile created now."""
     reply = TuneReply(
         **{field.name: getattr(tuned.figures, field.name) for field in fields(tuned.figures)},
@@ -286,6 +290,8 @@ def tune_reply(tuned: TuningOutcome, models: ScoringModels) -> TuneReply:
     del values["profile"]
     reply.profile.update({name: values[name] for name in _PROFILE_FIELDS})
     reply.profile["models"] = _models(reply.weights, models)
+    if any(map(is_phrase_feature, reply.weights)):
+        reply.profile["phrases"] = [phrase.model_dump() for phrase in phrases]
     reply.profile["figures"] = {
         name: value for name, value in values.items() if name == "models" or name not in _PROFILE_FIELDS
     }
@@ -316,7 +322,7 @@ def tune(models: ScoringModels, request: TuneRequest, limits: Limits) -> Work[An
 
     Raises:
         InvalidInputError: there are more candidates or searches than one request may have, no list has references,
-            a feature is missing, or there are too few lists.
+            a feature is missing, a phrase is invalid, or there are too few lists.
         ContextLengthError: a candidate with its context has too many tokens.
     """
     lists = yield from request.given_lists()
@@ -330,8 +336,9 @@ def tune(models: ScoringModels, request: TuneRequest, limits: Limits) -> Work[An
         )
     numbers, referenced = select_with_references(lists)
     yield from _check(request.features or (), referenced, numbers, models)
-    scores = yield from score_candidates(models, referenced, limits)
-    return tune_reply((yield from tune_and_evaluate(request, metric, lists, scores.features)), models)
+    scores = yield from score_candidates(models, referenced, limits, phrases=PhraseList(request.phrases))
+    tuned = yield from tune_and_evaluate(request, metric, lists, scores.features)
+    return tune_reply(tuned, models, request.phrases)
 
 
 def tune_and_evaluate(

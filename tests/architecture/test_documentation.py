@@ -57,6 +57,7 @@ LEFT_OUT = {
         "lists[].commit": "likewise",
         "lists[].continuation": "query likelihood is for programs",
         "lists[].id": "one list has no need of it",
+        "phrases": "a profile has them",
     },
     "/v1/generate": {},
     "/v1/autocomplete": {"dictionary[].weight": "a word a line is enough"},

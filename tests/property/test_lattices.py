@@ -1,7 +1,7 @@
 """Lattices against enumeration of their paths: totals, n-best strings, the oracle; file round trips."""
 
 import io
-from dataclasses import asdict
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from models.lattices.lattice import NON_WORD_LABELS, SymbolTable
 from models.lattices.rescoring import nbest_candidates, nbest_paths, oracle_errors, rescore
 from models.lattices.slf import read_slf, write_slf
 from models.lattices.token_passing import LatticeSearchSettings
+from models.phrases import Phrase, PhraseList
 from tests.reference.lattices import all_paths, brute_force, edit_distance, random_lattice, text_of
 from tests.support import families
 
@@ -72,10 +73,76 @@ def test_features_add_up_to_the_total(lattice, weights):
     expected = brute_force(lattice, model, TOKENIZER, weights)
     given_list = nbest_candidates(one, 5)
     for candidate, path in zip(given_list.candidates, nbest_paths(one, 5), strict=True):
-        total = sum(weight * candidate.features[name] for name, weight in asdict(weights).items())
+        total = sum(weight * candidate.features[name] for name, weight in weights.by_feature().items())
         assert total == pytest.approx(path.total, abs=1e-9)
         for name in ("words", "unk"):
             assert candidate.features[name] == expected[candidate.text][1][name]
+
+
+some_phrases = st.lists(
+    st.tuples(
+        st.lists(st.sampled_from(WORDS[-4:]), min_size=1, max_size=3).map(" ".join),
+        st.sampled_from([0.1, 1.0, 7.0]),
+        st.sampled_from(["", "kind"]),
+    ),
+    max_size=5,
+    unique_by=lambda phrase: phrase[0],
+).map(
+    lambda given: PhraseList(
+        [Phrase.model_validate({"text": t, "weight": w, "class": c}) for t, w, c in given]
+    )
+)
+
+
+@pytest.mark.parametrize("name", ["ngram", "lstm", "mixture by context"])
+@settings(max_examples=40, deadline=None)
+@given(
+    lattice=some_lattice, weights=some_weights, phrases=some_phrases, value=st.sampled_from([-2.0, 0.5, 9.0])
+)
+def test_phrases_of_the_n_best_strings_are_those_of_the_whole_texts(name, lattice, weights, phrases, value):
+    model = families.model(name)
+    weights = replace(weights, phrases=dict.fromkeys(phrases.features, value))
+    [one] = rescore([lattice], model, SPELLER, weights=[weights], search=EXACT, phrases=phrases)
+    expected = brute_force(lattice, model, TOKENIZER, weights, phrases)
+    best = sorted((total for total, _ in expected.values()), reverse=True)
+    found = nbest_paths(one, 10)
+    assert [path.total for path in found] == pytest.approx(best[:10], abs=1e-4)
+    for candidate, path in zip(nbest_candidates(one, 10).candidates, found, strict=True):
+        total, features = expected[candidate.text]
+        assert path.total == pytest.approx(total, abs=1e-4)
+        assert candidate.features["lm"] == pytest.approx(features["lm"], abs=1e-4)
+        for feature in ("unk", *phrases.features):
+            assert candidate.features[feature] == pytest.approx(features[feature], abs=1e-9)
+
+
+@settings(max_examples=25, deadline=None)
+@given(lattice=some_lattice, weights=some_weights)
+def test_paths_without_phrases_have_the_features_that_they_have_without_any(lattice, weights):
+    model = families.model("ngram")
+    phrases = PhraseList([Phrase(text=f"{word} nowhere") for word in WORDS])
+    weighted = replace(weights, phrases={"phrases": 0.3})
+    [plain] = rescore([lattice], model, SPELLER, weights=[weights], search=EXACT)
+    [named] = rescore([lattice], model, SPELLER, weights=[weighted], search=EXACT, phrases=phrases)
+    features = {one.text: one.features for one in nbest_candidates(plain, 1000).candidates}
+    for candidate in nbest_candidates(named, 1000).candidates:
+        assert candidate.features == {**features[candidate.text], "phrases": 0.0}
+
+
+@settings(max_examples=25, deadline=None)
+@given(lattice=some_lattice, phrases=some_phrases)
+def test_a_rescored_lattice_keeps_the_totals_of_paths_with_phrases(lattice, phrases):
+    weights = PathWeights(am=0.2, words=-0.3, unk=-1.0, phrases=dict.fromkeys(phrases.features, 2.0))
+    [one] = rescore(
+        [lattice], families.model("ngram"), SPELLER, weights=[weights], search=EXACT, phrases=phrases
+    )
+    written, scales = one.as_lattice(), one.as_lattice().scales
+    best = max(
+        scales.am * written.am[list(path)].sum()
+        + scales.lm * written.old_lm[list(path)].sum()
+        + scales.words * len(text_of(written, path).split())
+        for path in all_paths(written)
+    )
+    assert best == pytest.approx(nbest_paths(one, 1)[0].total)
 
 
 @settings(max_examples=25, deadline=None)

@@ -1,11 +1,10 @@
 """Small lattices for tests, and brute-force scores of all their paths."""
 
-from dataclasses import asdict
-
 import numpy as np
 
 from models.language_model import pad_sequences, score_sequences
 from models.lattices.lattice import Arc, Scales, build_lattice
+from models.phrases import NO_PHRASES
 from models.vocabulary import EOS
 
 
@@ -55,7 +54,7 @@ def text_of(lattice, path):
     return " ".join(filter(None, (lattice.words[lattice.labels[arc]] for arc in path)))
 
 
-def brute_force(lattice, model, tokenizer, weights):
+def brute_force(lattice, model, tokenizer, weights, phrases=NO_PHRASES):
     """Total and features of each distinct string's best path, {text: (total, features)}."""
     paths, best = {path: text_of(lattice, path) for path in all_paths(lattice)}, {}
     encoded = {text: tokenizer.encode(text) for text in paths.values()}
@@ -69,7 +68,13 @@ def brute_force(lattice, model, tokenizer, weights):
             "words": float(len(text.split())),
             "unk": float(ids.count(0)),
         }
-        total = sum(weight * features[name] for name, weight in asdict(weights).items())
+        for index in phrases.find(text):
+            log_share, num_unknown = phrases.unknown(index, tokenizer)
+            features["lm"] += log_share
+            features["unk"] -= num_unknown
+        values = phrases.values(phrases.find(text)).sum(axis=0).tolist()
+        features |= dict(zip(phrases.features, values, strict=True))
+        total = sum(weight * features[name] for name, weight in weights.by_feature().items())
         if text not in best or total > best[text][0]:
             best[text] = (total, features)
     return best

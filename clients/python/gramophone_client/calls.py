@@ -413,6 +413,12 @@ class FurtherModel(_Named, total=False):
     weight: float
 
 
+Phrase = TypedDict(
+    "Phrase", {"text": str, "weight": NotRequired[float], "class": NotRequired[str]}
+)  # `class` cannot be a field of a class
+"""Phrase, such as a name that the model does not know."""
+
+
 class RerankOptions(TypedDict, total=False):
     """Options of POST /v1/rerank."""
 
@@ -420,6 +426,7 @@ class RerankOptions(TypedDict, total=False):
     mixture: Sequence[MixturePart]
     models: Sequence[FurtherModel]
     weights: Mapping[str, float]
+    phrases: Sequence[Phrase]
     profile: str
     length_exponent: float
     posterior_scale: float
@@ -445,6 +452,7 @@ class TuneOptions(TypedDict, total=False):
     models: Sequence[FurtherModel]
     given_only: bool
     features: Sequence[str]
+    phrases: Sequence[Phrase]
     length_exponents: Sequence[float]
     folds: int
     seed: int

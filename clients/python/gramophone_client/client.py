@@ -155,9 +155,13 @@ def _query_options(options: RerankOptions) -> dict[str, Any]:
         message = "lines cannot combine a profile with weights of models; give all weights in weights"
         raise invalid_request(message, param="models")
     if weights or "weights" in options:
-        query["weights"] = _comma_pairs({**options.get("weights", {"lm": 1.0}), **weights})
+        classes = (phrase.get("class") for phrase in options.get("phrases", ()))
+        default = {"lm": 1.0, **{f"phrases:{name}" if name else "phrases": 10.0 for name in classes}}
+        query["weights"] = _comma_pairs({**options.get("weights", default), **weights})
     if models:
         query["models"] = _comma_pairs({model["name"]: model["model"] for model in models})
+    if "phrases" in options:
+        query["phrases"] = json.dumps(options["phrases"])
     if "mixture" in options:
         query["mixture"] = _comma_pairs({part["model"]: part["weight"] for part in options["mixture"]})
     return query

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from models.errors import InvalidInputError
 from models.language_model import count_words
+from models.phrases import is_phrase_feature
 from models.reranking.candidates import CandidateList, Steps
 from models.reranking.features import (
     CANDIDATES_PER_STEP,
@@ -207,7 +208,8 @@ def default_features(
     """Choose the features that may have weights by default.
 
     These are both rank features, the features given with every candidate, each also times the text's
-    length if it seems to be a mean over the text, the models' features, and the number of words.
+    length if it seems to be a mean over the text, the models' features, the number of words, and the
+    features of phrases.
     """
     names = [RANK, RANK_LOG]
     words = np.array([count_words(one.candidates[0].text) for one in lists], dtype=np.float64)
@@ -217,7 +219,7 @@ def default_features(
         if looks_like_mean(values, words):
             names += [length_scaled_name(name, "words"), length_scaled_name(name, "characters")]
     models = [name for name in computed.names if name.partition(":")[0] in {LM, NUM_UNKNOWN}]
-    return (*names, *models, NUM_WORDS)
+    return (*names, *models, NUM_WORDS, *filter(is_phrase_feature, computed.names))
 
 
 def looks_like_mean(values: Floats, words: Floats) -> bool:

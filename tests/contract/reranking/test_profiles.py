@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from models.checkpoint.documents import ProfileStore
+from models.phrases import Phrase
 from models.reranking.ranking import Profile, ProfileModel
 from service.api_keys import create_key
 from service.settings import Settings
@@ -40,6 +41,19 @@ def test_a_profile_gives_weights_exponent_scale_and_models(rerank, texts):
     assert (reply["length_exponent"], reply["posterior_scale"]) == (0.5, 2.0)
     given = {"weights": reply["weights"], "length_exponent": 0.5, "posterior_scale": 2.0, "model": "old"}
     assert reply == rerank(texts("w3 w5", "w9"), models=[{"model": "lstm", "name": "big"}], **given)
+
+
+def test_a_profile_stores_phrases_and_those_of_the_request_replace_them(rerank, texts, reranking_registry):
+    profile = ProfileStore(reranking_registry).read("modelless")
+    phrases = [Phrase.model_validate({"text": "Zzz", "class": "name"})]
+    weights = {"lm": 1.0, "phrases:name": 3.0}
+    ProfileStore(reranking_registry).write(
+        profile.model_copy(update={"name": "names", "phrases": phrases, "weights": weights})
+    )
+    ranked = rerank(texts("w3 zzz", "w9"), profile="names", model="new")["lists"][0]["ranking"]
+    assert [c["features"].get("phrases:name") for c in ranked] == [1.0, 0.0]
+    replaced = rerank(texts("w3 zzz", "w9"), profile="names", model="new", phrases=[])["lists"][0]["ranking"]
+    assert not any("phrases:name" in c["features"] for c in replaced)
 
 
 def test_what_the_request_says_goes_first(rerank, texts):

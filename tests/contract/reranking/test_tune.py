@@ -55,6 +55,21 @@ def test_what_is_given_alone_can_be_tuned_without_a_model(tune):
     assert set(reply["features"]) <= {"rank", "rank:log", "good", "good*words", "good*characters", "words"}
 
 
+def test_phrases_get_a_weight_and_are_stored_in_the_profile(tune):
+    lists = made_lists()
+    for one in lists:
+        for candidate in one["candidates"]:
+            is_right = candidate["text"] == one["reference"]
+            candidate["text"] += " jaan tamm" if is_right else " john tam"
+        one["reference"] += " jaan tamm"
+    phrases = [{"text": "Jaan Tamm", "class": "name"}]
+    reply = tune(lists, model="new", features=["rank", "phrases:name"], phrases=phrases)
+    assert reply["weights"]["phrases:name"] > 0
+    assert reply["tuned"] == reply["oracle"]
+    assert reply["profile"]["phrases"] == [{"text": "Jaan Tamm", "weight": 1.0, "class": "name"}]
+    assert "phrases:name" in tune(lists, model="new", phrases=phrases)["features"]
+
+
 @pytest.mark.parametrize("metric", ["cer", "bleu", "chrf"])
 def test_other_metrics_are_tuned_for(tune, metric):
     reply = tune(made_lists(), given_only=True, metric=metric)

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from models.checking.calibration import Calibration, CalibrationPoint
 from models.checkpoint.documents import CalibrationStore
-from models.errors import InvalidInputError
+from models.errors import FormatError, InvalidInputError
 from service.cli.main import app
 from tests.support.recogniser_lists import SAMPLES
 from tests.support.text_models import SENTENCES
@@ -313,3 +313,25 @@ def test_that_no_list_can_be_ranked_is_an_error(rerank):
 def test_an_output_needs_its_format(rerank, tmp_path):
     with pytest.raises(InvalidInputError, match="--output needs --output-format"):
         rerank("--output", tmp_path / "out")
+
+
+def test_phrases_of_a_file_have_weights_and_classes(rerank, tmp_path):
+    (tmp_path / "lists").write_text(
+        json.dumps({"candidates": [{"text": "the cat"}, {"text": "the Jaan Tamm"}]})
+    )
+    (tmp_path / "names").write_text("jaan tamm\t\tperson\n\ntallinn\t5\n")
+    done = rerank("--phrases", tmp_path / "names", "--weights", "phrases:person=1,phrases=1")
+    first, second = json.loads(done.stdout)["ranking"]
+    assert (first["index"], first["features"]["phrases:person"], second["total"]) == (1, 1.0, 0.0)
+    assert "phrases" not in first["features"]
+
+
+def test_a_bad_line_of_phrases_is_refused(rerank, tmp_path):
+    (tmp_path / "names").write_text("a " * 17)
+    with pytest.raises(
+        InvalidInputError, match=r"phrases\[0\].text is .*, with 17 words; a phrase has from 1 to 16"
+    ):
+        rerank("--phrases", tmp_path / "names")
+    (tmp_path / "names").write_text("tallinn\tmuch")
+    with pytest.raises(FormatError, match="entry 1: the weight is 'much', it must be a number"):
+        rerank("--phrases", tmp_path / "names")

@@ -149,3 +149,32 @@ def test_bad_options_are_refused_by_name(gramophone, slf, options, problem):
 
 def test_a_missing_file_is_an_error(gramophone, tmp_path):
     assert gramophone(tmp_path / "none", "--format", "slf")[0] == 2
+
+
+def test_phrases_of_a_file_are_features_of_the_strings(gramophone, slf, tmp_path):
+    (tmp_path / "names").write_text("a b\t2\nB\t\tletter\nc\n")
+    code, out, _ = gramophone(slf, "--format", "slf", "--nbest", "9", "--phrases", tmp_path / "names")
+    found = {c["text"]: c["features"] for c in json.loads(out)["candidates"]}
+    assert code == 0
+    of_phrases = {text: (f["phrases"], f["phrases:letter"]) for text, f in found.items()}
+    assert of_phrases == {"a b": (2, 0), "b b": (0, 2), "b": (0, 1), "a": (0, 0)}
+    assert next(iter(found)) in {"a b", "b b"}
+    weighted = gramophone(
+        slf, "--format", "slf", "--phrases", tmp_path / "names", "--weights", "phrases=-50"
+    )[1]
+    assert json.loads(weighted)["candidates"][0]["text"] != "a b"
+
+
+@pytest.mark.parametrize(
+    ("names", "weights", "message"),
+    [
+        ("a\t\tof these", "lm=1", "phrases[0].class is 'of these'"),
+        ("x " * 17, "lm=1", "phrases[0].text is"),
+        ("a", "phrases:letter=1", "weights.phrases:letter is not a feature of a path"),
+    ],
+)
+def test_invalid_phrases_are_refused(gramophone, slf, tmp_path, names, weights, message):
+    (tmp_path / "names").write_text(names)
+    code, _, err = gramophone(slf, "--format", "slf", "--phrases", tmp_path / "names", "--weights", weights)
+    assert code == 2
+    assert message in err

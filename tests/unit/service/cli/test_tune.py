@@ -167,3 +167,15 @@ def test_a_file_without_lists_is_refused(tune, folder):
     (folder / "empty.jsonl").write_text("")
     with pytest.raises((FormatError, InvalidInputError), match=r"empty\.jsonl"):
         tune("--format", "jsonl", file="empty.jsonl")
+
+
+def test_phrases_of_a_file_are_tuned_and_saved(tune, folder):
+    (folder / "names").write_text("the cat\nan owl\t2\n")
+    reply = json.loads(
+        tune("--phrases", folder / "names", "--features", "am,phrases", "--max-p-value", "1", "--json").stdout
+    )
+    assert reply["features"] == ["am", "phrases"]
+    assert reply["profile"]["phrases"] == [
+        {"text": "the cat", "weight": 1.0, "class": ""},
+        {"text": "an owl", "weight": 2.0, "class": ""},
+    ]
