@@ -1,6 +1,7 @@
-"""Files of lattices, SLF or Kaldi: plain, .gz, .xz or .zst."""
+"""Files of lattices, SLF or Kaldi: plain, .gz, .xz or .zst; folders of SLF files."""
 
 import codecs
+import re
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
@@ -9,16 +10,52 @@ from pathlib import Path, PurePath
 from typing import BinaryIO, Literal
 
 from models.errors import FormatError, InvalidInputError
-from models.files import COMPRESSED_SUFFIXES, atomic_writer
+from models.files import atomic_writer
 from models.lattices.kaldi import read_kaldi, write_kaldi
 from models.lattices.lattice import Lattice, SymbolTable, read_symbols
 from models.lattices.slf import read_slf, write_slf
-from models.reranking.formats.format import BadLine, read_blocks
+from models.reranking.formats.format import BadLine, read_blocks, unpacked_name
 from models.reranking.formats.writer import is_valid_file_name, make_folder
 
 LatticeFormat = Literal["slf", "kaldi"]
 MAX_LATTICE_LINE_BYTES = 1 << 24
 """Maximum line length; an arc in Kaldi's format has a transition-id for each frame."""
+
+_SLF_SUFFIXES = (".slf", ".lat", ".htk")
+_SLF = re.compile(rb"(?:\s*#[^\n]*\n)*\s*(?:VERSION|V|UTTERANCE|U|NODES|N)=")
+_KALDI = re.compile(rb"\S+[ \t]*\r?\n[0-9]+[ \t]+[0-9]+[ \t]")
+
+
+def lattice_files(path: Path) -> list[Path]:
+    """Return a file itself, or the SLF files of a folder, sorted by name: .slf, .lat and .htk, also compressed.
+
+    Raises:
+        FormatError: a folder has no such files.
+    """
+    files = _slf_files(path) if path.is_dir() else [path]
+    if not files:
+        raise FormatError(
+            path, f"is a folder without files {', '.join(_SLF_SUFFIXES)}", hint="give the files"
+        )
+    return files
+
+
+def detect_lattice_format(path: Path) -> LatticeFormat | None:
+    """Detect the format from a file's first lines, or from the names in a folder; None if it has no lattices.
+
+    Raises:
+        FormatError: the file is missing or damaged.
+    """
+    if path.is_dir():
+        return "slf" if _slf_files(path) else None
+    head = next(read_blocks(path, str(path)), b"").removeprefix(codecs.BOM_UTF8)
+    if _SLF.match(head):
+        return "slf"
+    return "kaldi" if _KALDI.match(head) else None
+
+
+def _slf_files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if PurePath(unpacked_name(path)).suffix in _SLF_SUFFIXES)
 
 
 def read_lattices(
@@ -33,7 +70,7 @@ def read_lattices(
 
     Args:
         source: a file or stream.
-        form: slf has one lattice per file, named after the file unless the file has a name in it.
+        form: slf has one lattice per file, named after the file, without .slf, unless the file has a name in it.
         name: name of the source in messages.
         symbols: words by number, for kaldi.
         no_words: labels that are not words.
@@ -45,8 +82,8 @@ def read_lattices(
     if form == "slf":
         lattice = read_slf(lines, name, no_words=no_words)
         if isinstance(lattice, Lattice) and lattice.name is None:
-            path = PurePath(name)
-            lattice = replace(lattice, name=path.stem if path.suffix in COMPRESSED_SUFFIXES else path.name)
+            path = PurePath(unpacked_name(PurePath(name)))
+            lattice = replace(lattice, name=path.stem if path.suffix in _SLF_SUFFIXES else path.name)
         yield lattice
     else:
         yield from read_kaldi(lines, name, symbols=symbols, no_words=no_words)

@@ -140,14 +140,22 @@ class PathWeights:
         Raises:
             InvalidInputError: a feature is unknown, or a weight is out of range.
         """
-        names = {field.name for field in fields(cls)}
-        unknown = next((name for name in given if name not in names), None)
+        unknown = next((name for name in given if name not in PATH_FEATURES), None)
         if unknown is not None:
             raise InvalidInputError(
-                f"weights.{unknown} is not a feature of a path; the features are {', '.join(sorted(names))}",
+                f"weights.{unknown} is not a feature of a path; the features are {', '.join(PATH_FEATURES)}",
                 parameter=f"weights.{unknown}",
             )
         return cls(**{"am": scales.am, "lm": scales.lm, "words": scales.words, **given})
+
+    @classmethod
+    def first_pass(cls, scales: Scales) -> Self:
+        """Create the weights of the first pass: the old model's scores with the scales of the lattice's file."""
+        return cls(am=scales.am, old_lm=scales.lm, lm=0.0, words=scales.words)
+
+
+PATH_FEATURES = tuple(field.name for field in fields(PathWeights))
+"""Names of a path's features."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)

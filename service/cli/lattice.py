@@ -1,13 +1,14 @@
 """Command `gramophone lattice`: rescore word lattices with a published model, without a server."""
 
 import sys
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 
-from models.errors import InvalidInputError
+from models.errors import FormatError, InvalidInputError
 from service.cli.options import (
     ModelArgument,
     PublishedModels,
@@ -18,7 +19,106 @@ from service.cli.options import (
 )
 from service.local.streams import binary_stream
 
+if TYPE_CHECKING:
+    from models.lattices.files import LatticeFormat
+    from models.lattices.lattice import Lattice, SymbolTable
+    from models.lattices.token_passing import LatticeSearchSettings
+    from models.reranking.formats.format import BadLine
+
 lattice_app = typer.Typer()
+
+
+class LatticeOptions(NamedTuple):
+    """Options for reading and searching lattices; see `with_option_groups`."""
+
+    words: Annotated[Path | None, typer.Option(help="Kaldi's words.txt, for lattices with word numbers.")] = (
+        None
+    )
+    no_word: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Label in lattices that is not a word, in addition to `!NULL`, `<eps>` and similar; may be repeated."
+        ),
+    ] = None
+    max_tokens_per_node: Annotated[
+        int, typer.Option(help="Maximum hypotheses kept per node of a lattice.")
+    ] = 64
+    beam: Annotated[
+        float | None,
+        typer.Option(
+            help="Drop hypotheses of a lattice that score lower than the best by more than this. Default: none."
+        ),
+    ] = None
+    recombination_order: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Neural models on lattices: merge hypotheses with this many equal last words; 0 compares all words.",
+        ),
+    ] = 4
+
+    def search(self) -> "LatticeSearchSettings":
+        """Return the settings of the search.
+
+        Raises:
+            InvalidInputError: a setting is out of range.
+        """
+        from models.lattices.token_passing import LatticeSearchSettings
+
+        return LatticeSearchSettings(
+            max_tokens_per_node=self.max_tokens_per_node,
+            beam=self.beam,
+            recombination_order=self.recombination_order or None,
+        )
+
+    def symbols(self) -> "SymbolTable | None":
+        """Read words.txt, if it is given.
+
+        Raises:
+            FormatError: it is missing, damaged, or not a symbol table.
+        """
+        from models.lattices.files import read_symbol_file
+
+        return None if self.words is None else read_symbol_file(self.words)
+
+    def read(
+        self, files: Sequence[str], form: "LatticeFormat | None", symbols: "SymbolTable | None"
+    ) -> "Iterator[Lattice | BadLine]":
+        """Read the lattices of files and of folders of SLF files, one by one; `-` is standard input.
+
+        Args:
+            files: their names.
+            form: the format; None: detected from the first file or folder.
+            symbols: words by number, for kaldi.
+
+        Raises:
+            FormatError: a file is missing or damaged, a folder has no SLF files, or the format cannot be detected.
+        """
+        from models.lattices.files import detect_lattice_format, lattice_files, read_lattices
+        from models.lattices.lattice import NON_WORD_LABELS
+
+        silent = NON_WORD_LABELS.union(self.no_word or ())
+        form = form or (None if files[0] == "-" else detect_lattice_format(Path(files[0])))
+        if form is None:
+            raise FormatError(files[0], "is not a lattice or its format is unknown", hint="set --format")
+        found = chain.from_iterable(
+            [name] if name == "-" else map(str, lattice_files(Path(name))) for name in files
+        )
+        return chain.from_iterable(
+            read_lattices(
+                binary_stream(sys.stdin, "input") if source == "-" else Path(source),
+                form,
+                name="<stdin>" if source == "-" else source,
+                symbols=symbols,
+                no_words=silent,
+            )
+            for source in found
+        )
+
+
+def shown_sources(files: Sequence[str]) -> str:
+    """Return the names of files for messages: one name, or the first one of several."""
+    return files[0] if len(files) == 1 else f"{files[0]} …"
 
 
 @lattice_app.command()
@@ -28,14 +128,16 @@ def lattice(
     *,
     files: Annotated[
         list[str],
-        typer.Argument(metavar="FILE", help="Lattices, also .gz, .xz or .zst; - reads standard input."),
+        typer.Argument(
+            metavar="FILE",
+            help="Lattices, also .gz, .xz or .zst; a folder for files .slf, .lat and .htk; - reads standard input.",
+        ),
     ],
     form: Annotated[
-        Literal["slf", "kaldi"],
-        typer.Option("--format", help="HTK's standard lattice format, or Kaldi's text format."),
-    ],
-    words: Annotated[
-        Path | None, typer.Option(help="Kaldi's words.txt, for lattices with word numbers.")
+        Literal["slf", "kaldi"] | None,
+        typer.Option(
+            "--format", help="HTK's standard lattice format, or Kaldi's text format. Default: detected."
+        ),
     ] = None,
     weights: Annotated[
         str,
@@ -44,25 +146,11 @@ def lattice(
             "lattice's acscale, lmscale and wdpenalty, else am=1,lm=1; 0 for old_lm and unk."
         ),
     ] = "",
+    profile: Annotated[
+        str | None, typer.Option(help="Name of a profile of weights, saved by tune, instead of --weights.")
+    ] = None,
     nbest: Annotated[int, typer.Option(min=1, help="Number of word strings per lattice.")] = 1,
-    max_tokens_per_node: Annotated[int, typer.Option(help="Maximum hypotheses kept per node.")] = 64,
-    beam: Annotated[
-        float | None,
-        typer.Option(help="Drop hypotheses that score lower than the best by more than this. Default: none."),
-    ] = None,
-    recombination_order: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            help="Neural models: merge hypotheses with this many equal last words; 0 compares all words.",
-        ),
-    ] = 4,
-    no_word: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Label that is not a word, in addition to `!NULL`, `<eps>` and similar; may be repeated."
-        ),
-    ] = None,
+    options: LatticeOptions,
     output: Annotated[
         str, typer.Option(help="File to write, or folder for multi-file formats; - prints.")
     ] = "-",
@@ -81,49 +169,49 @@ def lattice(
 
     Features of a word string are am and old_lm, the lattice's acoustic and language model scores; lm, its natural-log
     probability by the model, including the end of sentence; words and unk, the numbers of its words and unknown tokens.
-    The best string has the largest weighted sum. With references, the word error rates of the best strings and of the
-    lattices' oracle paths go to standard error.
+    The best string has the largest weighted sum. With references, all lattices are read first, and the word error rates
+    of the best strings and of the lattices' oracle paths go to standard error.
     """
-    from models.lattices.files import read_lattices, read_symbol_file, write_lattices
-    from models.lattices.lattice import NON_WORD_LABELS
-    from models.lattices.token_passing import LatticeSearchSettings
+    from models.checkpoint.documents import ProfileStore
+    from models.lattices.files import write_lattices
     from service.local.lattices import (
         LATTICE_FORMATS,
-        ReferenceComparison,
+        WordErrors,
+        check_exponent,
         check_output_format,
+        given_weights,
         rescore_lattices,
+        tuned_weights,
+        with_references,
         write_best,
     )
     from service.use_cases.rerank_request import parse_weights
 
-    search = LatticeSearchSettings(
-        max_tokens_per_node=max_tokens_per_node, beam=beam, recombination_order=recombination_order or None
-    )
-    symbols = None if words is None else read_symbol_file(words)
+    search, symbols = options.search(), options.symbols()
     target = binary_stream(sys.stdout, "output") if output == "-" else Path(output)
     check_output_format(output_format)
     if output_format in LATTICE_FORMATS and references:
         raise InvalidInputError(
             "--references applies to n-best lists, not to lattices", parameter="references"
         )
-    compared = ReferenceComparison(references or (), reference_layout)
+    if profile is None:
+        path_weights = given_weights(parse_weights(weights, parameter="weights") if weights else {})
+    elif weights:
+        raise InvalidInputError("give either --weights or --profile, not both", parameter="weights")
+    else:
+        saved = ProfileStore(published.registry).read(profile)
+        check_exponent(saved.length_exponent)
+        path_weights = tuned_weights(saved.weights)
     loaded = published.load(model)
-    sources = [
-        (binary_stream(sys.stdin, "input"), "<stdin>") if name == "-" else (Path(name), name)
-        for name in files
-    ]
-    silent = NON_WORD_LABELS.union(no_word or ())
-    lattices = chain.from_iterable(
-        read_lattices(source, form, name=name, symbols=symbols, no_words=silent) for source, name in sources
-    )
-    rescored = rescore_lattices(
-        loaded, lattices, parse_weights(weights, parameter="weights") if weights else {}, search
-    )
-    where = files[0] if len(files) == 1 else f"{files[0]} …"
+    lattices = options.read(files, form, symbols)
+    if references:
+        lattices = iter(with_references(lattices, references, reference_layout))
+    rescored = rescore_lattices(loaded, valid_items(lattices, shown_sources(files)), path_weights, search)
     if output_format in LATTICE_FORMATS:
-        new = (result.as_lattice() for result in valid_items(rescored, where))
+        new = (result.as_lattice() for result in rescored)
         write_lattices(new, target, LATTICE_FORMATS[output_format], symbols=symbols)
         return
-    write_best(valid_items(compared.lists(rescored, nbest), where), target, output_format)
-    for name, figure in compared.figures().items():
-        typer.echo(f"{name}: {figure:.2f}", err=True)
+    errors = WordErrors()
+    write_best(errors.watch(rescored, nbest), target, output_format)
+    if summary := errors.summary():
+        typer.echo(summary, err=True)

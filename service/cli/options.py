@@ -230,7 +230,11 @@ def show(
     if as_json:
         print_json(figures)
         return
+    from models.reranking.metrics.metric import format_score
     from service.console.evaluation import show_figures
 
+    figures |= {
+        name: format_score("wer", figures[name]) for name in ("first_wer", "oracle_wer") if name in figures
+    }
     features = {f"candidates with {name}": count for name, count in figures.pop("features").items()}
     show_figures({**figures, **features})

@@ -23,6 +23,7 @@ from models.errors import InvalidInputError, LanguageModelError
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats.writer import write_lists
 from models.reranking.metrics import make_metric
+from models.reranking.metrics.metric import format_score
 from service.engine.job import Work, iter_outputs, run_to_completion
 from service.engine.loaded_model import LoadedModel
 from service.local.streams import LineWarnings, binary_stream
@@ -47,6 +48,9 @@ from service.use_cases.score import ScoreRequest, SequenceScore, score_result, s
 from service.use_cases.score import score as score_texts
 
 Json = dict[str, Any]
+NO_MODEL = "-"
+"""Argument of commands for no model."""
+
 UNLIMITED = Limits(
     max_texts=sys.maxsize,
     max_tokens_per_sequence=sys.maxsize,
@@ -207,10 +211,10 @@ def rerank_file(
     else:
         raise InvalidInputError("--output needs --output-format", parameter="output")
     if num_referred:
-        first, chosen, best = metric.score(errors)
+        first, chosen, best = (format_score("wer", rate) for rate in metric.score(errors).tolist())
         typer.echo(
-            f"word error rate of {num_referred:,} lists with references: first pass {first:.2f} %, "
-            f"re-ranked {chosen:.2f} %, best possible {best:.2f} %",
+            f"word error rate of {num_referred:,} lists with references: first pass {first}, "
+            f"re-ranked {chosen}, best possible {best}",
             err=True,
         )
 

@@ -214,10 +214,12 @@ class References:
         return FormatError(self._path, problem, hint=hint)
 
 
-def _attach_references(
-    items: Iterable[ListOrBadLine], files: Sequence[References]
-) -> Iterator[ListOrBadLine]:
-    """Replace the references of lists by those in the files."""
+def attach_references(items: Iterable[ListOrBadLine], files: Sequence[References]) -> Iterator[ListOrBadLine]:
+    """Replace the references of lists by those in the files.
+
+    Raises:
+        FormatError: the references of a file do not match the lists.
+    """
     for item in items:
         if isinstance(item, BadLine):
             for file in files:
@@ -422,7 +424,7 @@ def read_lists(
         files = [
             References(path, layout=reference_layout, usual=usual, numbered=numbered) for path in references
         ]
-        items = _attach_references(items, files)
+        items = attach_references(items, files)
     yield from items if reserved is None or form.custom_feature_names else _rename_reserved(items, reserved)
 
 
