@@ -157,6 +157,10 @@ class _RerankOptions(NamedTuple):
     detail: Annotated[Literal["none", "token", "word"], typer.Option(help="Level of detail.")] = "none"
     bos: Annotated[bool, typer.Option(help="Begin with `<s>`.")] = True
     eos: Annotated[bool, typer.Option(help="Score `</s>` at the end.")] = True
+    score_mode: Annotated[
+        Literal["normalised", "unnormalised"],
+        typer.Option(help="unnormalised: sums of logits, for models trained for them; faster."),
+    ] = "normalised"
     drop_duplicates: Annotated[bool, typer.Option(help="Omit candidates with equal text.")] = False
     top: Annotated[int | None, typer.Option(help="Print only this many candidates per list.")] = None
 
@@ -166,7 +170,10 @@ class _RerankOptions(NamedTuple):
 def rerank(
     model: Annotated[
         str,
-        typer.Argument(help="Model: NAME, NAME@7 or NAME@champion; or a mixture: ngram=0.3,lstm=0.7."),
+        typer.Argument(
+            help="Model: NAME, NAME@7 or NAME@champion; or a mixture: ngram=0.3,lstm=0.7; - for the profile's models, "
+            "if it has any."
+        ),
     ],
     source: ListSource,
     settings: _RerankOptions,
@@ -182,13 +189,17 @@ def rerank(
 ) -> None:
     """Re-rank the candidates of n-best lists; print one list per line, as JSON.
 
-    A feature with the name of a computed one gets the prefix old_: Moses' lm becomes old_lm. With references, the
-    word error rates before and after are printed to standard error.
+    A feature with the name of a computed one gets the prefix old_: Moses' lm becomes old_lm; in jsonl it is dropped.
+    With references, the word error rates before and after are printed to standard error.
     """
     from models.reranking.features import is_reserved
     from service.local import ask
 
     scorer = {"mixture" if "=" in model else "model": model}
+    if model == ask.NO_MODEL:
+        if settings.profile is None:
+            raise InvalidInputError("model is -, which requires --profile", parameter="model")
+        scorer = {}
     job = ask.prepare_rerank({**scorer, **settings._asdict()}, published.registry, published.load)
     lists = source.lists(reserved=lambda name: is_reserved(name, job.models.extra))
     ask.rerank_file(job, lists, file=source.file, target=output, output_format=output_format)

@@ -106,18 +106,14 @@ def _check_options(
         raise InvalidInputError(
             "references is missing; lattices are tuned on with --references", parameter="references"
         )
-    given = [
-        *zip(lattices._fields, lattices, LatticeOptions(), strict=True),
-        *zip(rounds._fields, rounds, _RoundOptions(), strict=True),
-    ]
-    if form is not None:
-        given = [("beam_size", source.beam_size, None), ("scores", source.scores, None)]
-    wrong = next((name for name, value, default in given if value != default), None)
+    if form is None:
+        kind, given = "lattices", {**lattices._asdict(), **rounds._asdict()}
+        defaults = {**LatticeOptions._field_defaults, **_RoundOptions._field_defaults}
+    else:
+        kind, given, defaults = "n-best lists", {"beam_size": source.beam_size, "scores": source.scores}, {}
+    wrong = next((name for name, value in given.items() if value != defaults.get(name)), None)
     if wrong is not None:
-        inputs = ("n-best lists", "lattices")
-        raise InvalidInputError(
-            f"{wrong} applies to {inputs[form is None]}, not to {inputs[form is not None]}", parameter=wrong
-        )
+        raise InvalidInputError(f"{wrong} is {given[wrong]}; it applies to {kind} only", parameter=wrong)
 
 
 @tune_app.command()
@@ -179,6 +175,7 @@ def tune(
     files = [source.file, *(more or ())]
     form = _lattice_format(source)
     _check_options(source, files, lattices, rounds, form)
+    search = lattices.search()
     job = tune.prepare_tuning(
         {"models": models, **settings._asdict()},
         model=model,
@@ -198,13 +195,9 @@ def tune(
         valid = list(valid_items(iter(referenced), shown_sources(files)))
         with TuningProgress() as progress:
             tuned, reply, num_rounds, num_new = tune.tune_lattices(
-                job, valid, lattices.search(), **rounds._asdict(), watch=progress
+                job, valid, search, **rounds._asdict(), watch=progress
             )
-        more_rounds = "; more --max-rounds may find better weights" if num_new else ""
-        typer.echo(
-            f"{num_rounds} rounds; a search with the last weights finds {num_new:,} new candidates{more_rounds}",
-            err=True,
-        )
+        typer.echo(f"rounds: {num_rounds}; new candidates with the last weights: {num_new:,}", err=True)
     if save is not None:
         ProfileStore(published.registry).write(ProfileBody.model_validate(reply.profile).profile(save))
     if report is not None:

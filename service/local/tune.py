@@ -238,18 +238,23 @@ def tune_lattices(
                 num_done += len(own)
         return num_new
 
+    def optimise(number: int, lists: Sequence[CandidateList], settings: TuneSettings) -> TuningOutcome:
+        watch_round = partial(_watch_round, watch, number)
+        return _optimise(settings, metric, lists, _path_features(lists), watch_round)
+
+    # the first candidates are too few to prove a gain
+    exploring = TuneSettings.model_validate(job.settings.model_dump() | {"max_p_value": 1.0})
     search_all(1, [(PathWeights.first_pass, given_weights({}))] * len(models))
     for number in range(1, max_rounds + 1):
         lists = found.lists()
-        tuned = _optimise(
-            job.settings, metric, lists, _path_features(lists), partial(_watch_round, watch, number)
-        )
-        for_all = tuned_weights(tuned.figures.weights)
+        tuned = optimise(number, lists, exploring)
+        of_all = tuned_weights(tuned.found.by_feature(tuned.data.problem.names))
         num_new = search_all(
-            number + 1, [(for_all, tuned_weights(fold.weights)) for fold in tuned.figures.folds]
+            number + 1, [(of_all, tuned_weights(fold.weights)) for fold in tuned.figures.folds]
         )
         if not num_new:
             break
+    tuned = optimise(number, lists, job.settings)
     return LatticeTuning(tuned, tune_reply(tuned, job.models), number, num_new)
 
 

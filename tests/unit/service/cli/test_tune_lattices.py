@@ -1,0 +1,261 @@
+"""`gramophone tune` on lattices, and `gramophone lattice` with the profiles that it saves."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from models.lattices.graph import PATH_FEATURES
+from models.lattices.lattice import Arc, build_lattice
+from models.lattices.rescoring import nbest_candidates
+from models.lattices.slf import write_slf
+from models.lattices.token_passing import LatticeSearchSettings
+from models.reranking.candidates import Candidate, CandidateList
+from models.reranking.metrics import make_metric
+from models.reranking.tuning.fitting import assign_folds
+from service.local.ask import load_published
+from service.local.lattices import PathWeights, rescore_lattices, tuned_weights
+from service.local.tune import prepare_tuning, tune_lattices, tune_lists
+from training.commands import run_train
+
+pytestmark = pytest.mark.usefixtures("logs_as_before")
+
+SLOTS = (
+    ["the", "a", "my"],
+    ["cat", "dog", "owl"],
+    ["sat", "ran", "saw"],
+    ["there", "here", "home"],
+)
+QUICK = {"restarts": 1, "resamples": 4, "bootstrap_samples": 200}
+FLAGS = [part for name, value in QUICK.items() for part in (f"--{name.replace('_', '-')}", value)]
+SEARCH = LatticeSearchSettings()
+
+
+def sentences(count, seed):
+    """Sentences in which each word decides the next."""
+    rng = np.random.default_rng(seed)
+    starts = rng.integers(3, size=count)
+    return [" ".join(slot[(start + i) % 3] for i, slot in enumerate(SLOTS)) for start in starts]
+
+
+def confused_lattice(rng, reference, name):
+    """A lattice of three words in each slot; acoustic scores are noisy, and on a scale of their own."""
+    right = reference.split()
+    arcs = [
+        Arc(i, i + 1, word, 10.0 * float(rng.normal(1.5 * (word == right[i]), 1)), float(rng.normal()))
+        for i, slot in enumerate(SLOTS)
+        for word in slot
+    ]
+    return build_lattice(arcs, name=name, start=0, end=len(SLOTS), times=np.full(len(SLOTS) + 1, np.nan))
+
+
+@pytest.fixture(scope="module")
+def referred():
+    """Lattices with references."""
+    from dataclasses import replace
+
+    rng = np.random.default_rng(3)
+    return [
+        replace(confused_lattice(rng, text, f"utt{number:02}"), references=(text,))
+        for number, text in enumerate(sentences(40, seed=1))
+    ]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, referred):
+    folder = tmp_path_factory.mktemp("tune")
+    (folder / "corpus").write_text("\n".join(sentences(60, seed=2)))
+    for name in ("small", "other"):
+        run_train(
+            "ngram",
+            name=name,
+            registry=folder / "reg",
+            corpus=[folder / "corpus"],
+            assignments=["ngram.order=2"],
+        )
+    (folder / "lattices").mkdir()
+    (folder / "lattices" / "utt00.wav").write_bytes(b"RIFF")
+    for lattice in referred:
+        with (folder / "lattices" / f"{lattice.name}.slf").open("w") as file:
+            write_slf(lattice, file)
+    (folder / "refs").write_text("".join(f"{lattice.references[0]}\n" for lattice in referred))
+    (folder / "text").write_text(
+        "".join(f"{lattice.name} {lattice.references[0]}\n" for lattice in referred[::-1])
+    )
+    return folder
+
+
+@pytest.fixture
+def tune(typed, folder):
+    def run(*options, model="small", files=("lattices",), references="refs"):
+        given = ["--references", folder / references] if references else []
+        paths = [folder / file for file in files]
+        return typed("tune", model, *paths, *given, "--registry", folder / "reg", *FLAGS, *options)
+
+    return run
+
+
+@pytest.fixture
+def rescored_wer(typed, folder):
+    """Run `gramophone lattice`: the word error rate that it prints."""
+
+    def run(*options):
+        command = ["lattice", "small", folder / "lattices", "--references", folder / "text"]
+        code, _, err = typed(*command, "--registry", folder / "reg", *options)
+        assert code == 0, err
+        return float(re.search(r"rescored ([\d.]+) %", err)[1])
+
+    return run
+
+
+def job(folder, **options):
+    return prepare_tuning(
+        {**QUICK, **options},
+        model="small",
+        fold_models=(),
+        load=lambda address: load_published(folder / "reg", address, "cpu", "auto"),
+        for_lattices="features" not in options,
+    )
+
+
+def watch_nothing(_what, _done, _total):
+    pass
+
+
+def best_texts(loaded, lattices, weights):
+    return [
+        nbest_candidates(one, 1).candidates[0].text
+        for one in rescore_lattices(loaded, lattices, weights, SEARCH)
+    ]
+
+
+def wer(texts, lattices):
+    metric = make_metric("wer")
+    counts = [metric.statistics([text], one.references)[0] for text, one in zip(texts, lattices, strict=True)]
+    return float(metric.score(np.sum(counts, axis=0)))
+
+
+def test_weights_are_found_saved_and_used(tune, rescored_wer):
+    code, out, err = tune("--save", "mine")
+    assert (code, "saved as profile mine: gramophone lattice … --profile mine" in out) == (0, True)
+    assert re.search(r"rounds: \d+; new candidates with the last weights: 0", err)
+    assert rescored_wer("--profile", "mine") < rescored_wer() / 2
+
+
+def test_the_held_out_score_is_that_of_searching_the_held_out_lattices(folder, referred):
+    done = tune_lattices(job(folder), referred, SEARCH, nbest=5, max_rounds=10, watch=watch_nothing)
+    loaded = load_published(folder / "reg", "small", "cpu", "auto")
+    assert (done.num_new, done.num_rounds > 1, done.reply.decision) == (0, True, "tuned")
+    lists = [CandidateList(one.name, "", (), one.references) for one in referred]
+    folds = assign_folds(lists, folds=2, seed=0)
+    for number, fold in enumerate(done.reply.folds):
+        own = [referred[i] for i in np.flatnonzero(folds == number)]
+        assert wer(best_texts(loaded, own, tuned_weights(fold.weights)), own) == pytest.approx(fold.tuned)
+    first = best_texts(loaded, referred, PathWeights.first_pass)
+    assert wer(first, referred) == pytest.approx(done.reply.baseline)
+
+
+def test_a_search_that_finds_every_string_is_tuning_on_complete_lists(folder, referred):
+    done = tune_lattices(job(folder), referred, SEARCH, nbest=100, max_rounds=1, watch=watch_nothing)
+    loaded = load_published(folder / "reg", "small", "cpu", "auto")
+    lists = []
+    for one in rescore_lattices(loaded, referred, PathWeights.first_pass, SEARCH):
+        complete = nbest_candidates(one, 100)
+        given = (
+            Candidate(c.text, {name: c.features[name] for name in ("am", "old_lm")})
+            for c in complete.candidates
+        )
+        lists.append(CandidateList(complete.name, "", tuple(given), complete.references))
+    listed = job(folder, features=",".join(PATH_FEATURES), length_exponents="0")
+    _, reply = tune_lists(listed, lists, watch_nothing)
+    assert (done.num_new, done.reply.counts.candidates) == (0, 40 * 3**4)
+    assert done.reply.tried == pytest.approx(reply.tried)
+    assert done.reply.weights == pytest.approx(reply.weights, rel=1e-4)
+
+
+def test_rounds_are_bounded(tune):
+    _, _, err = tune("--max-rounds", 1, "--nbest", 2)
+    assert int(re.search(r"rounds: 1; new candidates with the last weights: (\d+)", err)[1]) > 0
+
+
+def test_lattices_are_files_too_and_references_may_have_ids(tune, folder):
+    names = [path.relative_to(folder) for path in sorted((folder / "lattices").glob("*.slf"))]
+    by_id = json.loads(tune("--json", files=names, references="text")[1])
+    in_order = json.loads(tune("--json", "--format", "slf-lattice")[1])
+    assert by_id["weights"] == in_order["weights"]
+    assert (by_id["model"], set(by_id["features"])) == ("small@1", set(PATH_FEATURES))
+
+
+def test_models_by_fold_score_the_lattices_of_their_folds(tune):
+    plain, same = (json.loads(tune("--json", *more)[1]) for more in ((), ("--fold-models", "other,other")))
+    assert same["weights"] == pytest.approx(plain["weights"])  # both models were trained on one text
+    assert (same["model"], plain["model"]) == ("small@1", "small@1")
+
+
+def test_the_candidates_of_lattices_are_lists_for_tune_and_rerank(typed, folder, rescored_wer):
+    """Regression: `features.lm` of `lattice --nbest` was refused."""
+    lists, registry = folder / "lists.jsonl", ("--registry", folder / "reg")
+    rescored_wer("--nbest", 20, "--output", lists)
+    code, _, err = typed("tune", "small", lists, *registry, *FLAGS, "--save", "listed")
+    assert (code, err.count("features of the file are computed again: lm, unk, words")) == (0, 1)
+    code, out, _ = typed("rerank", "small", lists, *registry, "--weights", "lm=1", "--output-format", "jsonl")
+    before = {
+        c["text"]: c["features"]["lm"] for c in json.loads(lists.read_text().splitlines()[0])["candidates"]
+    }
+    after = {c["text"]: c["features"]["lm"] for c in json.loads(out.splitlines()[0])["candidates"]}
+    assert (code, after) == (0, pytest.approx(before, rel=1e-5))
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"references": None}, "references is missing"),
+        ({"model": "-"}, "one model"),
+        ({"model": "small=0.5,other=0.5"}, "one model"),
+        ({"options": ("--models", "old=other")}, "one model"),
+        ({"options": ("--features", "am,rank")}, "features names 'rank'; the features of a lattice are am, old_lm"),
+        ({"options": ("--length-exponents", "0,1")}, "length_exponent is 1; for lattices it must be 0"),
+        ({"options": ("--beam-size", 3)}, "beam_size is 3; it applies to n-best lists only"),
+        ({"options": ("--max-tokens-per-node", 0)}, "max_tokens_per_node is 0"),
+        ({"options": ("--folds", 20, "--metric", "bleu", "--normaliser", "lower")}, "normaliser is 'lower'"),
+        ({"files": ("reg",)}, "reg"),
+        ({"files": ("refs", "text"), "options": ("--format", "moses")}, "FILE is given 2 times"),
+        ({"files": ("refs",), "options": ("--format", "moses", "--nbest", 5)}, "nbest is 5; it applies to lattices only"),
+    ],
+)  # fmt: skip
+def test_wrong_options_are_told_before_a_lattice_is_searched(tune, monkeypatch, options, problem):
+    monkeypatch.setattr("service.local.lattices.rescore", None)
+    code, out, err = tune(*options.pop("options", ()), **options)
+    assert (code, out, problem in err) == (2, "", True), err
+
+
+@pytest.mark.parametrize("command", ["tune", "lattice"])
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        ("{name} {text}\n", "has no line with the id of list 40, 'utt39'"),
+        ("{text}\n", "has 39 references, so there is none for list 40 (utt39)"),
+        ("utt-{number} {text}\n", "has no line with the id of list 1, 'utt00'"),
+    ],
+)
+def test_ids_are_checked_before_a_lattice_is_searched(
+    typed, folder, referred, monkeypatch, command, lines, problem, tmp_path
+):
+    monkeypatch.setattr("service.local.lattices.rescore", None)
+    (tmp_path / "refs").write_text(
+        "".join(
+            lines.format(name=one.name, text=one.references[0], number=i)
+            for i, one in enumerate(referred[:-1])
+        )
+    )
+    code, _, err = typed(
+        command,
+        "small",
+        folder / "lattices",
+        "--references",
+        tmp_path / "refs",
+        "--registry",
+        folder / "reg",
+    )
+    assert (code, problem in err) == (2, True), err
