@@ -82,7 +82,7 @@ def _lattice_format(source: ListSource) -> "LatticeFormat | None":
     from service.local.lattices import LATTICE_FORMATS
 
     if source.format_name is not None or source.file == "-":
-        return LATTICE_FORMATS.get(source.format_name or "")
+        return {"slf": "slf", **LATTICE_FORMATS}.get(source.format_name or "")
     return detect_lattice_format(Path(source.file))
 
 
@@ -158,9 +158,9 @@ def tune(
     If the gain over the first pass is not significant, the command recommends the first pass, and a saved profile
     keeps its order.
 
-    FILE may also be lattices or a folder of them, for `gramophone lattice`: detected, or --format slf-lattice or
-    kaldi-lattice. They are searched and weights tuned on all word strings found so far, in rounds, until a search
-    finds no new ones.
+    FILE may also be lattices or folders of them, as for `gramophone lattice`; --format slf or kaldi-lattice, if not
+    detected. They are searched and weights tuned on all word strings found so far, in rounds, until a search finds no
+    new ones.
     """
     from models.checkpoint.documents import ProfileStore
     from models.checkpoint.manifest import check_name

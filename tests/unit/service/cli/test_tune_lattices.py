@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -53,8 +54,6 @@ def confused_lattice(rng, reference, name):
 @pytest.fixture(scope="module")
 def referred():
     """Lattices with references."""
-    from dataclasses import replace
-
     rng = np.random.default_rng(3)
     return [
         replace(confused_lattice(rng, text, f"utt{number:02}"), references=(text,))
@@ -182,7 +181,7 @@ def test_rounds_are_bounded(tune):
 def test_lattices_are_files_too_and_references_may_have_ids(tune, folder):
     names = [path.relative_to(folder) for path in sorted((folder / "lattices").glob("*.slf"))]
     by_id = json.loads(tune("--json", files=names, references="text")[1])
-    in_order = json.loads(tune("--json", "--format", "slf-lattice")[1])
+    in_order = json.loads(tune("--json", "--format", "slf")[1])
     assert by_id["weights"] == in_order["weights"]
     assert (by_id["model"], set(by_id["features"])) == ("small@1", set(PATH_FEATURES))
 
@@ -219,9 +218,8 @@ def test_the_candidates_of_lattices_are_lists_for_tune_and_rerank(typed, folder,
         ({"options": ("--beam-size", 3)}, "beam_size is 3; it applies to n-best lists only"),
         ({"options": ("--max-tokens-per-node", 0)}, "max_tokens_per_node is 0"),
         ({"options": ("--folds", 20, "--metric", "bleu", "--normaliser", "lower")}, "normaliser is 'lower'"),
-        ({"files": ("reg",)}, "reg"),
         ({"files": ("refs", "text"), "options": ("--format", "moses")}, "FILE is given 2 times"),
-        ({"files": ("refs",), "options": ("--format", "moses", "--nbest", 5)}, "nbest is 5; it applies to lattices only"),
+        ({"files": ("refs",), "options": ("--format", "moses", "--nbest", 5)}, "nbest is 5; it applies to lattices"),
     ],
 )  # fmt: skip
 def test_wrong_options_are_told_before_a_lattice_is_searched(tune, monkeypatch, options, problem):
