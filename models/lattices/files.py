@@ -22,40 +22,28 @@ MAX_LATTICE_LINE_BYTES = 1 << 24
 """Maximum line length; an arc in Kaldi's format has a transition-id for each frame."""
 
 _SLF_SUFFIXES = (".slf", ".lat", ".htk")
-_SLF = re.compile(rb"(?:\s*#[^\n]*\n)*\s*(?:VERSION|V|UTTERANCE|U|NODES|N)=")
+_SLF = re.compile(rb"(?:\s*#[^\n]*\n)*\s*[A-Za-z]+=\S*(?:[ \t]+[A-Za-z]+=\S*)*[ \t]*\r?\n")
 _KALDI = re.compile(rb"\S+[ \t]*\r?\n[0-9]+[ \t]+[0-9]+[ \t]")
 
 
-def lattice_files(path: Path) -> list[Path]:
-    """Return a file itself, or the SLF files of a folder, sorted by name: .slf, .lat and .htk, also compressed.
-
-    Raises:
-        FormatError: a folder has no such files.
-    """
-    files = _slf_files(path) if path.is_dir() else [path]
-    if not files:
-        raise FormatError(
-            path, f"is a folder without files {', '.join(_SLF_SUFFIXES)}", hint="give the files"
-        )
-    return files
+def slf_files(folder: Path) -> list[Path]:
+    """Return the files .slf, .lat and .htk of a folder, also compressed, sorted by name; none if it is no folder."""
+    paths = folder.iterdir() if folder.is_dir() else ()
+    return sorted(path for path in paths if PurePath(unpacked_name(path)).suffix in _SLF_SUFFIXES)
 
 
 def detect_lattice_format(path: Path) -> LatticeFormat | None:
-    """Detect the format from a file's first lines, or from the names in a folder; None if it has no lattices.
+    """Detect the format from a file's first lines, or from the names in a folder; None for others, and for a pipe.
 
     Raises:
         FormatError: the file is missing or damaged.
     """
-    if path.is_dir():
-        return "slf" if _slf_files(path) else None
+    if path.is_dir() or path.is_fifo():
+        return "slf" if slf_files(path) else None
     head = next(read_blocks(path, str(path)), b"").removeprefix(codecs.BOM_UTF8)
-    if _SLF.match(head):
-        return "slf"
-    return "kaldi" if _KALDI.match(head) else None
-
-
-def _slf_files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if PurePath(unpacked_name(path)).suffix in _SLF_SUFFIXES)
+    if _KALDI.match(head):
+        return "kaldi"
+    return "slf" if _SLF.match(head) else None
 
 
 def read_lattices(

@@ -170,10 +170,7 @@ class _RerankOptions(NamedTuple):
 def rerank(
     model: Annotated[
         str,
-        typer.Argument(
-            help="Model: NAME, NAME@7 or NAME@champion; or a mixture: ngram=0.3,lstm=0.7; - for the profile's models, "
-            "if it has any."
-        ),
+        typer.Argument(help="Model: NAME, NAME@7, NAME@champion; mixture: a=0.3,b=0.7; - for the profile's."),
     ],
     source: ListSource,
     settings: _RerankOptions,
@@ -195,11 +192,7 @@ def rerank(
     from models.reranking.features import is_reserved
     from service.local import ask
 
-    scorer = {"mixture" if "=" in model else "model": model}
-    if model == ask.NO_MODEL:
-        if settings.profile is None:
-            raise InvalidInputError("model is -, which requires --profile", parameter="model")
-        scorer = {}
+    scorer = {} if model == ask.NO_MODEL else {"mixture" if "=" in model else "model": model}
     job = ask.prepare_rerank({**scorer, **settings._asdict()}, published.registry, published.load)
     lists = source.lists(reserved=lambda name: is_reserved(name, job.models.extra))
     ask.rerank_file(job, lists, file=source.file, target=output, output_format=output_format)

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
@@ -21,9 +22,9 @@ from service.local.streams import binary_stream
 
 if TYPE_CHECKING:
     from models.lattices.files import LatticeFormat
-    from models.lattices.lattice import Lattice, SymbolTable
+    from models.lattices.lattice import Lattice
     from models.lattices.token_passing import LatticeSearchSettings
-    from models.reranking.formats.format import BadLine
+    from models.reranking.formats.format import ReferenceLayout
 
 lattice_app = typer.Typer()
 
@@ -31,23 +32,17 @@ lattice_app = typer.Typer()
 class LatticeOptions(NamedTuple):
     """Options for reading and searching lattices; see `with_option_groups`."""
 
-    words: Annotated[Path | None, typer.Option(help="Kaldi's words.txt, for lattices with word numbers.")] = (
-        None
-    )
+    words: Annotated[Path | None, typer.Option(help="Kaldi's words.txt, for lattices with numbers.")] = None
     no_word: Annotated[
         list[str] | None,
         typer.Option(
             help="Label in lattices that is not a word, in addition to `!NULL`, `<eps>` and similar; may be repeated."
         ),
     ] = None
-    max_tokens_per_node: Annotated[
-        int, typer.Option(help="Maximum hypotheses kept per node of a lattice.")
-    ] = 64
+    max_tokens_per_node: Annotated[int, typer.Option(help="Maximum hypotheses kept per lattice node.")] = 64
     beam: Annotated[
         float | None,
-        typer.Option(
-            help="Drop hypotheses of a lattice that score lower than the best by more than this. Default: none."
-        ),
+        typer.Option(help="Drop hypotheses in lattices that score lower by more than this. Default: none."),
     ] = None
     recombination_order: Annotated[
         int,
@@ -65,60 +60,45 @@ class LatticeOptions(NamedTuple):
         """
         from models.lattices.token_passing import LatticeSearchSettings
 
+        order = self.recombination_order or None
         return LatticeSearchSettings(
-            max_tokens_per_node=self.max_tokens_per_node,
-            beam=self.beam,
-            recombination_order=self.recombination_order or None,
+            max_tokens_per_node=self.max_tokens_per_node, beam=self.beam, recombination_order=order
         )
 
-    def symbols(self) -> "SymbolTable | None":
-        """Read words.txt, if it is given.
-
-        Raises:
-            FormatError: it is missing, damaged, or not a symbol table.
-        """
-        from models.lattices.files import read_symbol_file
-
-        return None if self.words is None else read_symbol_file(self.words)
-
     def read(
-        self, files: Sequence[str], form: "LatticeFormat | None", symbols: "SymbolTable | None"
-    ) -> "Iterator[Lattice | BadLine]":
-        """Read the lattices of files and of folders of SLF files, one by one; `-` is standard input.
-
-        Args:
-            files: their names.
-            form: the format; None: detected from the first file or folder.
-            symbols: words by number, for kaldi.
+        self,
+        files: Sequence[str],
+        form: "LatticeFormat | None",
+        references: Sequence[Path],
+        layout: "ReferenceLayout | None",
+    ) -> "Iterator[Lattice]":
+        """Read lattices of files and folders of SLF files; report unreadable ones. With references, read all at once.
 
         Raises:
-            FormatError: a file is missing or damaged, a folder has no SLF files, or the format cannot be detected.
+            FormatError: a file is missing or damaged, the format (if None) cannot be detected, or references differ.
         """
-        from models.lattices.files import detect_lattice_format, lattice_files, read_lattices
+        from models.lattices.files import detect_lattice_format, read_lattices, read_symbol_file, slf_files
         from models.lattices.lattice import NON_WORD_LABELS
+        from service.local.lattices import with_references
 
-        silent = NON_WORD_LABELS.union(self.no_word or ())
         form = form or (None if files[0] == "-" else detect_lattice_format(Path(files[0])))
         if form is None:
             raise FormatError(files[0], "is not a lattice or its format is unknown", hint="set --format")
-        found = chain.from_iterable(
-            [name] if name == "-" else map(str, lattice_files(Path(name))) for name in files
-        )
-        return chain.from_iterable(
+        symbols = None if self.words is None else read_symbol_file(self.words)
+        silent = NON_WORD_LABELS.union(self.no_word or ())
+        items = chain.from_iterable(
             read_lattices(
-                binary_stream(sys.stdin, "input") if source == "-" else Path(source),
+                path if name != "-" else binary_stream(sys.stdin, "input"),
                 form,
-                name="<stdin>" if source == "-" else source,
+                name=str(path) if name != "-" else "<stdin>",
                 symbols=symbols,
                 no_words=silent,
             )
-            for source in found
+            for name in files
+            for path in slf_files(Path(name)) or [Path(name)]
         )
-
-
-def shown_sources(files: Sequence[str]) -> str:
-    """Return the names of files for messages: one name, or the first one of several."""
-    return files[0] if len(files) == 1 else f"{files[0]} …"
+        where = files[0] if len(files) == 1 else f"{files[0]} …"
+        return valid_items(iter(with_references(items, references, layout)) if references else items, where)
 
 
 @lattice_app.command()
@@ -128,16 +108,11 @@ def lattice(
     *,
     files: Annotated[
         list[str],
-        typer.Argument(
-            metavar="FILE",
-            help="Lattices, also .gz, .xz or .zst; a folder for files .slf, .lat and .htk; - reads standard input.",
-        ),
+        typer.Argument(metavar="FILE", help="Lattices, also .gz, .xz or .zst; folders of SLF; - for stdin."),
     ],
     form: Annotated[
         Literal["slf", "kaldi"] | None,
-        typer.Option(
-            "--format", help="HTK's standard lattice format, or Kaldi's text format. Default: detected."
-        ),
+        typer.Option("--format", help="HTK's lattice format, or Kaldi's text format. Default: detected."),
     ] = None,
     weights: Annotated[
         str,
@@ -173,41 +148,39 @@ def lattice(
     of the best strings and of the lattices' oracle paths go to standard error.
     """
     from models.checkpoint.documents import ProfileStore
-    from models.lattices.files import write_lattices
+    from models.lattices.files import read_symbol_file, write_lattices
+    from models.lattices.graph import PathWeights
+    from models.lattices.lattice import Scales
     from service.local.lattices import (
         LATTICE_FORMATS,
         WordErrors,
-        check_exponent,
         check_output_format,
-        given_weights,
         rescore_lattices,
         tuned_weights,
-        with_references,
         write_best,
     )
     from service.use_cases.rerank_request import parse_weights
 
-    search, symbols = options.search(), options.symbols()
+    search = options.search()
     target = binary_stream(sys.stdout, "output") if output == "-" else Path(output)
     check_output_format(output_format)
     if output_format in LATTICE_FORMATS and references:
         raise InvalidInputError(
             "--references applies to n-best lists, not to lattices", parameter="references"
         )
-    if profile is None:
-        path_weights = given_weights(parse_weights(weights, parameter="weights") if weights else {})
-    elif weights:
+    if profile and weights:
         raise InvalidInputError("give either --weights or --profile, not both", parameter="weights")
-    else:
+    if profile:
         saved = ProfileStore(published.registry).read(profile)
-        check_exponent(saved.length_exponent)
-        path_weights = tuned_weights(saved.weights)
+        path_weights = tuned_weights(saved.weights, saved.length_exponent)
+    else:
+        path_weights = partial(PathWeights.of, parse_weights(weights, parameter="weights") if weights else {})
+    path_weights(Scales())  # refuses wrong weights before the model is loaded
     loaded = published.load(model)
-    lattices = options.read(files, form, symbols)
-    if references:
-        lattices = iter(with_references(lattices, references, reference_layout))
-    rescored = rescore_lattices(loaded, valid_items(lattices, shown_sources(files)), path_weights, search)
+    lattices = options.read(files, form, references or (), reference_layout)
+    rescored = rescore_lattices(loaded, lattices, path_weights, search)
     if output_format in LATTICE_FORMATS:
+        symbols = None if options.words is None else read_symbol_file(options.words)
         new = (result.as_lattice() for result in rescored)
         write_lattices(new, target, LATTICE_FORMATS[output_format], symbols=symbols)
         return

@@ -4,7 +4,6 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, get_type_hints
@@ -119,34 +118,10 @@ class ListSource(NamedTuple):
             reserved=reserved,
             source_name="<stdin>" if self.file == "-" else self.file,
         )
-        ranges, lists = ScoreRanges(), valid_items(items, self.file)
-        yield from ranges.watch(lists if reserved is None else self._without_computed(lists, reserved))
+        ranges = ScoreRanges()
+        yield from ranges.watch(valid_items(items, self.file))
         for warning in ranges.warnings():
             typer.echo(f"gramophone: {self.file}: {warning}", err=True)
-
-    def _without_computed(
-        self, lists: Iterable[CandidateList], reserved: Callable[[str], bool]
-    ) -> Iterator[CandidateList]:
-        """Drop and report features that the command computes itself, such as `lm` in the output of `lattice`."""
-        dropped: set[str] = set()
-        for one in lists:
-            names = {name for candidate in one.candidates for name in candidate.features if reserved(name)}
-            if names:
-                dropped |= names
-                kept = (
-                    replace(
-                        c, features={name: value for name, value in c.features.items() if name not in names}
-                    )
-                    for c in one.candidates
-                )
-                yield replace(one, candidates=tuple(kept))
-            else:
-                yield one
-        if dropped:
-            typer.echo(
-                f"gramophone: {self.file}: these features of the file are computed again: {', '.join(sorted(dropped))}",
-                err=True,
-            )
 
 
 class PublishedModels(NamedTuple):
@@ -258,8 +233,6 @@ def show(
     from models.reranking.metrics.metric import format_score
     from service.console.evaluation import show_figures
 
-    figures |= {
-        name: format_score("wer", figures[name]) for name in ("first_wer", "oracle_wer") if name in figures
-    }
+    figures |= {name: format_score("wer", rate) for name, rate in figures.items() if name.endswith("_wer")}
     features = {f"candidates with {name}": count for name, count in figures.pop("features").items()}
     show_figures({**figures, **features})

@@ -4,26 +4,21 @@
 references of all other folds, as training text for a model that has not seen the fold.
 """
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import typer
 
 from models.errors import InvalidInputError
-from service.cli.lattice import LatticeOptions, shown_sources
+from service.cli.lattice import LatticeOptions
 from service.cli.options import (
     JsonOption,
     ListSource,
     PublishedModels,
     print_json,
-    valid_items,
     with_option_groups,
 )
-
-if TYPE_CHECKING:
-    from models.lattices.files import LatticeFormat
 
 tune_app = typer.Typer()
 
@@ -65,57 +60,6 @@ class _TuneOptions(NamedTuple):
     bootstrap_samples: Annotated[int, typer.Option(help="Bootstrap resamples for the p-value.")] = 1000
 
 
-class _RoundOptions(NamedTuple):
-    """Options of tuning on lattices."""
-
-    nbest: Annotated[
-        int, typer.Option(min=2, help="Word strings that each search of a lattice adds to the tuning lists.")
-    ] = 50
-    max_rounds: Annotated[
-        int, typer.Option(min=1, help="Maximum rounds of searching lattices and tuning.")
-    ] = 10
-
-
-def _lattice_format(source: ListSource) -> "LatticeFormat | None":
-    """Return the format of the lattices in a command's first file; None if it has n-best lists."""
-    from models.lattices.files import detect_lattice_format
-    from service.local.lattices import LATTICE_FORMATS
-
-    if source.format_name is not None or source.file == "-":
-        return {"slf": "slf", **LATTICE_FORMATS}.get(source.format_name or "")
-    return detect_lattice_format(Path(source.file))
-
-
-def _check_options(
-    source: ListSource,
-    files: Sequence[str],
-    lattices: LatticeOptions,
-    rounds: _RoundOptions,
-    form: "LatticeFormat | None",
-) -> None:
-    """Refuse options of lattices for lists, and of lists for lattices.
-
-    Raises:
-        InvalidInputError: an option does not apply, lists are in several files, or lattices have no references.
-    """
-    if form is None and len(files) > 1:
-        raise InvalidInputError(
-            f"FILE is given {len(files)} times; n-best lists are one file or folder", parameter="file"
-        )
-    if form is not None and not source.references:
-        raise InvalidInputError(
-            "references is missing; lattices are tuned on with --references", parameter="references"
-        )
-    if form is None:
-        kind, given = "lattices", {**lattices._asdict(), **rounds._asdict()}
-        defaults = {**LatticeOptions._field_defaults, **_RoundOptions._field_defaults}
-    else:
-        kind, given, defaults = "n-best lists", {"beam_size": source.beam_size, "scores": source.scores}, {}
-    wrong = next((name for name, value in given.items() if value != defaults.get(name)), None)
-    if wrong is not None:
-        raise InvalidInputError(f"{wrong} is {given[wrong]}; it applies to {kind} only", parameter=wrong)
-
-
 @tune_app.command()
 @with_option_groups
 def tune(
@@ -142,7 +86,10 @@ def tune(
     ] = None,
     settings: _TuneOptions,
     lattices: LatticeOptions,
-    rounds: _RoundOptions,
+    nbest: Annotated[
+        int | None,
+        typer.Option(min=2, help="Word strings that each search of a lattice adds to its list. Default: 50."),
+    ] = None,
     save: Annotated[
         str | None,
         typer.Option(help="Name to save the weights under, for --profile of rerank and lattice."),
@@ -158,23 +105,30 @@ def tune(
     If the gain over the first pass is not significant, the command recommends the first pass, and a saved profile
     keeps its order.
 
-    FILE may also be lattices or folders of them, as for `gramophone lattice`; --format slf or kaldi-lattice, if not
-    detected. They are searched and weights tuned on all word strings found so far, in rounds, until a search finds no
-    new ones.
+    FILE may also be lattices or folders of them, as for `gramophone lattice`. They are searched, and weights tuned on
+    all word strings found so far, in rounds, until a search finds no new ones.
     """
     from models.checkpoint.documents import ProfileStore
     from models.checkpoint.manifest import check_name
+    from models.lattices.files import detect_lattice_format
     from models.reranking.features import is_reserved
     from service.console.evaluation import TuningProgress, show_tuning
     from service.local import tune
-    from service.local.lattices import with_references
     from service.schemas.models import ProfileBody
 
     if save is not None:
         check_name(save, parameter="save")
-    files = [source.file, *(more or ())]
-    form = _lattice_format(source)
-    _check_options(source, files, lattices, rounds, form)
+    is_list = source.format_name is not None or source.file == "-"
+    form = None if is_list else detect_lattice_format(Path(source.file))
+    if form is None and (more or nbest is not None or lattices != LatticeOptions()):
+        options = ", ".join(["nbest", *lattices._fields])
+        raise InvalidInputError(
+            f"{source.file} has no lattices; several files, {options} are for lattices only"
+        )
+    if form is not None and (source.beam_size is not None or source.scores):
+        raise InvalidInputError(f"{source.file} has lattices; beam_size, scores are for n-best lists only")
+    if form is not None and not source.references:
+        raise InvalidInputError("references is missing; lattices need --references", parameter="references")
     search = lattices.search()
     job = tune.prepare_tuning(
         {"models": models, **settings._asdict()},
@@ -190,21 +144,17 @@ def tune(
         with TuningProgress() as progress:
             tuned, reply = tune.tune_lists(job, lists, progress)
     else:
-        read = lattices.read(files, form, lattices.symbols())
-        referenced = with_references(read, source.references or (), source.reference_layout)
-        valid = list(valid_items(iter(referenced), shown_sources(files)))
+        files = [source.file, *(more or ())]
+        read = list(lattices.read(files, form, source.references or (), source.reference_layout))
         with TuningProgress() as progress:
-            tuned, reply, num_rounds, num_new = tune.tune_lattices(
-                job, valid, search, **rounds._asdict(), watch=progress
-            )
-        typer.echo(f"rounds: {num_rounds}; new candidates with the last weights: {num_new:,}", err=True)
+            tuned, reply, note = tune.tune_lattices(job, read, search, progress, nbest=nbest or 50)
+        typer.echo(note, err=True)
     if save is not None:
         ProfileStore(published.registry).write(ProfileBody.model_validate(reply.profile).profile(save))
     if report is not None:
         tune.write_report(report, tuned, reply, title=Path(source.file).name)
-    print_json(asdict(reply)) if as_json else show_tuning(
-        reply, save, report, command="rerank" if form is None else "lattice"
-    )
+    command = "rerank" if form is None else "lattice"
+    print_json(asdict(reply)) if as_json else show_tuning(reply, save, report, command)
 
 
 @tune_app.command("fold-texts")

@@ -339,10 +339,8 @@ class TuningProgress(ProgressLine):
             self.write(f"{what}: {done / total:.0%}, {left_s:,.0f} s left")
 
 
-def show_tuning(
-    reply: "TuneReply", saved: str | None, report: Path | None, *, command: str = "rerank"
-) -> None:
-    """Print scores, weights by fold, the decision, and the command that a saved profile is for."""
+def show_tuning(reply: "TuneReply", saved: str | None, report: Path | None, command: str = "rerank") -> None:
+    """Print scores, weights by fold, the decision, and the command for a saved profile."""
     scores = Table(box=None, header_style="dim")
     for heading in (reply.metric.upper(), "first pass", "tuned, held out", "oracle", "lists"):
         scores.add_column(heading, justify="left" if heading == reply.metric.upper() else "right")

@@ -49,8 +49,6 @@ from service.use_cases.score import score as score_texts
 
 Json = dict[str, Any]
 NO_MODEL = "-"
-"""Argument of commands for no model."""
-
 UNLIMITED = Limits(
     max_texts=sys.maxsize,
     max_tokens_per_sequence=sys.maxsize,

@@ -38,37 +38,19 @@ LatticeWeights: TypeAlias = Callable[[Scales], PathWeights]
 """Function from the scales of a lattice's file to the weights of its paths."""
 
 
-def tuned_weights(weights: Mapping[str, float]) -> LatticeWeights:
-    """Return the path weights for tuned ones: 0 by default, and those of the first pass if its order was kept.
+def tuned_weights(weights: Mapping[str, float], length_exponent: float = 0.0) -> LatticeWeights:
+    """Return tuned weights for paths: 0 by default, or those of the first pass if its order was kept.
 
     Raises:
-        InvalidInputError: a feature is not one of a path.
-    """
-    if weights == {RANK: 1.0}:
-        return PathWeights.first_pass
-    return given_weights(dict.fromkeys(PATH_FEATURES, 0.0) | dict(weights))
-
-
-def check_exponent(length_exponent: float) -> None:
-    """Refuse a length exponent, because the length of a path is not known before its end.
-
-    Raises:
-        InvalidInputError: it is not 0.
+        InvalidInputError: there is a length exponent.
     """
     if length_exponent:
         raise InvalidInputError(
             f"length_exponent is {length_exponent:g}; for lattices it must be 0", parameter="length_exponent"
         )
-
-
-def given_weights(weights: Mapping[str, float]) -> LatticeWeights:
-    """Return path weights that default to the scales of the lattice's file.
-
-    Raises:
-        InvalidInputError: a feature is not one of a path, or a weight is out of range.
-    """
-    PathWeights.of(weights, Scales())
-    return partial(PathWeights.of, weights)
+    if weights == {RANK: 1.0}:
+        return PathWeights.first_pass
+    return partial(PathWeights.of, {**dict.fromkeys(PATH_FEATURES, 0.0), **weights})
 
 
 def with_references(
@@ -125,20 +107,20 @@ class WordErrors:
 
     def __init__(self) -> None:
         self._metric = make_metric("wer")
-        self._errors = np.zeros(
-            (2, 2), np.int64
-        )  # errors and words of the best strings and of the oracle paths
+        self._errors = np.zeros((2, 2), np.int64)  # errors and words; of the best strings and of oracle paths
         self._num_lattices = 0
 
     def watch(self, lattices: Iterable[RescoredLattice], count: int) -> Iterator[CandidateList]:
         """Yield the n-best lists of lattices, and count the errors of those with references."""
         for rescored in lattices:
-            candidates = nbest_candidates(rescored, count)
-            if candidates.references:
-                best = self._metric.statistics([candidates.candidates[0].text], candidates.references)[0]
-                self._errors += [best, _oracle_statistics(rescored.lattice)]
+            one = nbest_candidates(rescored, count)
+            if one.references:
+                best = self._metric.statistics([one.candidates[0].text], one.references)[0]
+                right = [reference.split() for reference in one.references]
+                oracle = min((oracle_errors(rescored.lattice, words), -len(words)) for words in right)
+                self._errors += [best, np.abs(oracle)]
                 self._num_lattices += 1
-            yield candidates
+            yield one
 
     def summary(self) -> str | None:
         """Return the word error rates as a sentence; None without references."""
@@ -149,14 +131,6 @@ class WordErrors:
             f"word error rate of {self._num_lattices:,} lattices with references: rescored {rescored}, "
             f"best possible {oracle}"
         )
-
-
-def _oracle_statistics(lattice: Lattice) -> tuple[int, int]:
-    """Count the errors of the oracle path and the words of the reference to which it is closest, else longest."""
-    errors, negative_length = min(
-        (oracle_errors(lattice, words), -len(words)) for words in map(str.split, lattice.references)
-    )
-    return errors, -negative_length
 
 
 def check_output_format(name: str) -> None:

@@ -1,13 +1,9 @@
-"""Tuning of weights on n-best lists or lattices with references, and training texts of folds.
-
-The candidates of a lattice are those found by searches with the weights of all rounds so far. When the
-weights of a round find no new ones, the score on held-out candidates is that of the held-out lattices.
-"""
+"""Tuning of weights on n-best lists or lattices with references, and training texts of folds."""
 
 import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -23,27 +19,13 @@ from models.lattices.lattice import Lattice
 from models.lattices.rescoring import nbest_candidates
 from models.lattices.token_passing import LatticeSearchSettings
 from models.reranking.candidates import Candidate, CandidateList
-from models.reranking.features import (
-    LM,
-    NUM_UNKNOWN,
-    NUM_WORDS,
-    ListFeatures,
-    check_given,
-    offsets_of,
-)
-from models.reranking.metrics.metric import Metric
+from models.reranking.features import ListFeatures, check_given, offsets_of
 from models.reranking.tuning.cross_fitting import TuningOutcome, select_with_references
 from models.reranking.tuning.fitting import assign_folds
 from service.engine.job import run_to_completion
 from service.engine.loaded_model import LoadedModel
 from service.local.ask import NO_MODEL, UNLIMITED, model_loader
-from service.local.lattices import (
-    LatticeWeights,
-    check_exponent,
-    given_weights,
-    rescore_lattices,
-    tuned_weights,
-)
+from service.local.lattices import LatticeWeights, rescore_lattices, tuned_weights
 from service.schemas.wire import invalid_input
 from service.use_cases.candidate_features import ScoringModels, score_candidates
 from service.use_cases.rerank_request import parse_names, parse_weights
@@ -80,24 +62,11 @@ def prepare_tuning(
 ) -> TuneJob:
     """Parse options (comma-separated values; None if unset) and load the models.
 
-    Args:
-        options: settings of POST /v1/rerank/tune.
-        model: address of the model, or parts and weights of a mixture.
-        fold_models: addresses of the models of the folds; may be empty.
-        load: loads a model by its address.
-        for_lattices: True if lattices are tuned on, which have other features, one model and no length exponents.
-
     Raises:
-        InvalidInputError: an option is invalid.
+        InvalidInputError: an option is invalid, or not one of lattices.
         LanguageModelError: the registry or model does not exist, or is damaged.
     """
-    if for_lattices:
-        options = {"features": ",".join(PATH_FEATURES), "length_exponents": "0"} | {
-            name: value for name, value in options.items() if value is not None
-        }
-    settings = _settings(options, model)
-    if for_lattices:
-        _check_lattice_settings(settings)
+    settings = _lattice_settings(options, model) if for_lattices else _settings(options, model)
     load_once = model_loader(load)
     models = settings.resolve_models(load_once)
     if not fold_models:
@@ -116,157 +85,99 @@ def prepare_tuning(
 
 
 def tune_lists(
-    job: TuneJob, lists: Sequence[CandidateList], watch: ProgressCallback
+    job: TuneJob, lists: Sequence[CandidateList], watch: ProgressCallback, *, is_scored: bool = False
 ) -> tuple[TuningOutcome, TuneReply]:
     """Tune on lists; return the result and the reply of POST /v1/rerank/tune.
+
+    If `is_scored`, the candidates have the features of the models already.
 
     Raises:
         InvalidInputError: no list has a reference, a feature is missing, or the lists are too few.
     """
     metric, search = job.settings.metric_of(lists), job.settings.search
     _, referenced = select_with_references(lists)
-    check_given(referenced, models=job.models.extra)
     folds = _folds(referenced, folds=search.folds, seed=search.seed)
-    scorers = job.fold_models or (job.models,)
-    computed = _features(scorers, referenced, folds if job.fold_models else np.zeros_like(folds), watch)
-    tuned = _optimise(job.settings, metric, lists, computed, watch)
-    return tuned, tune_reply(tuned, job.models)
-
-
-def _optimise(
-    settings: TuneSettings,
-    metric: Metric,
-    lists: Sequence[CandidateList],
-    computed: ListFeatures,
-    watch: ProgressCallback,
-) -> TuningOutcome:
-    searches, total = itertools.count(1), settings.search.num_resamples
+    if is_scored:
+        offsets = offsets_of(referenced)
+        computed = ListFeatures((), np.zeros((int(offsets[-1]), 0)), offsets)
+    else:
+        check_given(referenced, models=job.models.extra)
+        scorers = job.fold_models or (job.models,)
+        computed = _features(scorers, referenced, folds if job.fold_models else np.zeros_like(folds), watch)
+    searches, total = itertools.count(1), search.num_resamples
     watch("optimising weights", 0, total)
-    return run_to_completion(
+    tuned = run_to_completion(
         tune_and_evaluate(
-            settings,
+            job.settings,
             metric,
             lists,
             computed,
             searched=lambda: watch("optimising weights", next(searches), total),
         )
     )
-
-
-class _LatticeCandidates:
-    """Candidates that searches of lattices have found; of equal texts, the features of the latest search count."""
-
-    def __init__(self, lattices: Sequence[Lattice], settings: LatticeSearchSettings, nbest: int) -> None:
-        self._lattices, self._settings, self._nbest = lattices, settings, nbest
-        self._found: list[dict[str, Candidate]] = [{} for _ in lattices]
-
-    def search(self, model: LoadedModel, numbers: Ints, weights: LatticeWeights) -> int:
-        """Search some lattices, by index; return the number of new candidates."""
-        found = [self._found[number] for number in numbers]
-        num_before = sum(map(len, found))
-        chosen = [self._lattices[number] for number in numbers]
-        for of_lattice, one in zip(
-            found, rescore_lattices(model, chosen, weights, self._settings), strict=True
-        ):
-            of_lattice |= {c.text: c for c in nbest_candidates(one, self._nbest).candidates}
-        return sum(map(len, found)) - num_before
-
-    def lists(self) -> list[CandidateList]:
-        """Return the candidates of each lattice, the first pass's best first."""
-        return [
-            CandidateList(lattice.name, "", tuple(found.values()), lattice.references)
-            for lattice, found in zip(self._lattices, self._found, strict=True)
-        ]
-
-
-class LatticeTuning(NamedTuple):
-    """Result of tuning on lattices.
-
-    Attributes:
-        tuned: the result on the candidates that were found.
-        reply: the reply of POST /v1/rerank/tune.
-        num_rounds: number of rounds of searching and tuning.
-        num_new: number of candidates that a search with the weights of the last round still found.
-    """
-
-    tuned: TuningOutcome
-    reply: TuneReply
-    num_rounds: int
-    num_new: int
+    return tuned, tune_reply(tuned, job.models)
 
 
 def tune_lattices(
     job: TuneJob,
     lattices: Sequence[Lattice],
     search: LatticeSearchSettings,
+    watch: ProgressCallback,
     *,
     nbest: int,
-    max_rounds: int,
-    watch: ProgressCallback,
-) -> LatticeTuning:
-    """Tune on lattices with references, in rounds of searching them and tuning on all candidates found so far.
+    max_rounds: int = 10,
+) -> tuple[TuningOutcome, TuneReply, str]:
+    """Tune on lattices with references, in rounds of searching them and tuning on all strings found so far.
 
-    Each lattice is searched with two sets of weights: those found on all lattices, and those found without its fold.
-    The first search uses the weights of the first pass, and the default weights of the lattices' files.
+    Each lattice is searched for its `nbest` best strings with the weights found on all lattices, and with those found
+    without its fold. If the last weights find no new strings, the held-out score is that of searching lattices.
 
-    Args:
-        job: settings and models.
-        lattices: lattices; those without references are skipped.
-        search: settings of the search.
-        nbest: number of candidates of each search of a lattice.
-        max_rounds: maximum rounds, at least 1; the last one is that whose weights find no new candidates.
-        watch: callback of the progress.
+    Returns:
+        The results of `tune_lists`, and a line about the rounds.
 
     Raises:
-        InvalidInputError: no lattice has a reference, or the lattices are too few.
+        InvalidInputError: the lattices are too few.
         UnsupportedParameterError: a model reads backward, or its tokenizer does not separate words.
     """
-    named = [CandidateList(lattice.name, "", (), lattice.references) for lattice in lattices]
-    metric, settings = job.settings.metric_of(named), job.settings.search
-    numbers, referenced = select_with_references(named)
-    folds = _folds(referenced, folds=settings.folds, seed=settings.seed)
+    settings = job.settings.search
+    lists = [CandidateList(lattice.name, "", (), lattice.references) for lattice in lattices]
+    job.settings.metric_of(lists)  # refuses a wrong normaliser before the search
+    folds = _folds(lists, folds=settings.folds, seed=settings.seed)
     models = [scorer.parts[0] for scorer in job.fold_models or (job.models,) * settings.folds]
-    found = _LatticeCandidates([lattices[number] for number in numbers], search, nbest)
+    found = [dict[str, Candidate]() for _ in lattices]  # by text; the features are those of the latest search
 
-    def search_all(number: int, of_folds: Sequence[tuple[LatticeWeights, LatticeWeights]]) -> int:
-        num_new = num_done = 0
-        for fold, (model, both) in enumerate(zip(models, of_folds, strict=True)):
-            for weights in both:
-                watch(f"round {number}: searching lattices", num_done, 2 * len(folds))
-                own = np.flatnonzero(folds == fold)
-                num_new += found.search(model, own, weights)
-                num_done += len(own)
-        return num_new
+    def search_all(number: int, weights: Sequence[Sequence[LatticeWeights]]) -> int:
+        """Search each lattice with all weights of its fold; return the number of new strings."""
+        num_before = sum(map(len, found))
+        for fold, (model, of_fold) in enumerate(zip(models, weights, strict=True)):
+            own = np.flatnonzero(folds == fold).tolist()
+            for one in of_fold:
+                watch(f"round {number}: searching lattices", fold, len(models))
+                rescored = rescore_lattices(model, [lattices[i] for i in own], one, search)
+                for i, result in zip(own, rescored, strict=True):
+                    found[i] |= {c.text: c for c in nbest_candidates(result, nbest).candidates}
+        return sum(map(len, found)) - num_before
 
-    def optimise(number: int, lists: Sequence[CandidateList], settings: TuneSettings) -> TuningOutcome:
-        watch_round = partial(_watch_round, watch, number)
-        return _optimise(settings, metric, lists, _path_features(lists), watch_round)
+    def tune(job: TuneJob, number: int) -> tuple[TuningOutcome, TuneReply]:
+        return tune_lists(
+            job, lists, lambda what, *work: watch(f"round {number}: {what}", *work), is_scored=True
+        )
 
-    # the first candidates are too few to prove a gain
+    # the first strings are too few to prove a gain
     exploring = TuneSettings.model_validate(job.settings.model_dump() | {"max_p_value": 1.0})
-    search_all(1, [(PathWeights.first_pass, given_weights({}))] * len(models))
+    search_all(1, [[PathWeights.first_pass, partial(PathWeights.of, {})]] * len(models))
     for number in range(1, max_rounds + 1):
-        lists = found.lists()
-        tuned = optimise(number, lists, exploring)
+        lists = [
+            replace(one, candidates=tuple(texts.values())) for one, texts in zip(lists, found, strict=True)
+        ]
+        tuned, _ = tune(job._replace(settings=exploring), number)
         of_all = tuned_weights(tuned.found.by_feature(tuned.data.problem.names))
         num_new = search_all(
-            number + 1, [(of_all, tuned_weights(fold.weights)) for fold in tuned.figures.folds]
+            number + 1, [[of_all, tuned_weights(fold.weights)] for fold in tuned.figures.folds]
         )
         if not num_new:
             break
-    tuned = optimise(number, lists, job.settings)
-    return LatticeTuning(tuned, tune_reply(tuned, job.models), number, num_new)
-
-
-def _watch_round(watch: ProgressCallback, number: int, what: str, done: int, total: int) -> None:
-    watch(f"round {number}: {what}", done, total)
-
-
-def _path_features(lists: Sequence[CandidateList]) -> ListFeatures:
-    """Collect the features of candidates that the search of a lattice computes."""
-    names = (LM, NUM_UNKNOWN, NUM_WORDS)
-    rows = [[candidate.features[name] for name in names] for one in lists for candidate in one.candidates]
-    return ListFeatures(names, np.array(rows), offsets_of(lists))
+    return *tune(job, number), f"rounds: {number}; new strings with the last weights: {num_new:,}"
 
 
 def write_report(folder: Path, tuned: TuningOutcome, reply: TuneReply, *, title: str) -> None:
@@ -333,22 +244,23 @@ def _settings(options: Mapping[str, Any], model: str) -> TuneSettings:
         raise invalid_input(error) from None
 
 
-def _check_lattice_settings(settings: TuneSettings) -> None:
-    """Refuse settings that lattices do not have.
-
-    Raises:
-        InvalidInputError: no model or several are given, a feature is not one of a path, or there is a length exponent.
-    """
-    if settings.model is None or settings.models:
-        raise InvalidInputError("lattices are searched with one model: give its name", parameter="model")
-    wrong = [name for name in settings.features or () if name not in PATH_FEATURES]
-    if wrong:
+def _lattice_settings(options: Mapping[str, Any], model: str) -> TuneSettings:
+    """Parse options of tuning on lattices, which have other defaults and fewer choices."""
+    given = {name: value for name, value in options.items() if value is not None}
+    settings = _settings({"features": ",".join(PATH_FEATURES), "length_exponents": "0", **given}, model)
+    wrong = {
+        "model": settings.model is None,
+        "models": bool(settings.models),
+        "features": not {*PATH_FEATURES}.issuperset(settings.features or ()),
+        "length_exponents": any(settings.length_exponents),
+    }
+    for name in filter(wrong.__getitem__, wrong):
         raise InvalidInputError(
-            f"features names {wrong[0]!r}; the features of a lattice are {', '.join(PATH_FEATURES)}",
-            parameter="features",
+            f"{name} is {getattr(settings, name)}; lattices are tuned on with one model, features of "
+            f"{', '.join(PATH_FEATURES)}, and the length exponent 0",
+            parameter=name,
         )
-    for exponent in settings.length_exponents:
-        check_exponent(exponent)
+    return settings
 
 
 def _folds(lists: Sequence[CandidateList], *, folds: int, seed: int) -> Ints:

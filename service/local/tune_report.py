@@ -1,6 +1,7 @@
 """HTML report of a tuning run: charts, weights by fold, and lists whose best candidate changes."""
 
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -251,14 +252,12 @@ def _weights(reply: TuneReply) -> Table:
 
 
 def _folds(reply: TuneReply) -> Table:
+    score = partial(format_score, reply.metric)
     rows = [
         [
             f"fold {i + 1}",
             f"{fold.num_lists:,}",
-            *(
-                format_score(reply.metric, score)
-                for score in (fold.baseline, fold.tuned, fold.oracle, fold.in_sample)
-            ),
+            *map(score, (fold.baseline, fold.tuned, fold.oracle, fold.in_sample)),
         ]
         for i, fold in enumerate(reply.folds)
     ]

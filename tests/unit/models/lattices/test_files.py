@@ -1,6 +1,7 @@
 """Detection of lattice formats from the first lines."""
 
 import gzip
+import os
 
 import pytest
 
@@ -16,7 +17,11 @@ from models.lattices.files import detect_lattice_format
         ("\ufeffN=2 L=1\n", "slf"),
         ("utt-1\n0 1 the 1,2,3\n1\n\n", "kaldi"),
         ("utt-1 \r\n0\t1\t7\t1,2,3\r\n", "kaldi"),
+        ("utt=1\n0 1 the 1,2,3\n", "kaldi"),
+        ("base=2.7 lmname='a'\nN=2 L=1\n", "slf"),
         ("utt-1\nutt-2\n", None),
+        ("a=b\t-1.5\n", None),
+        ("a=1 ||| a ||| am= 1\n", None),
         ("utt-1 the cat\n0 1 2\n", None),
         ("0 ||| N=2 ||| am= 1\n", None),
         ("-1 -2 3 V=1\n", None),
@@ -39,3 +44,8 @@ def test_a_folder_has_lattices_if_file_names_say_so(tmp_path):
 def test_a_missing_file_is_an_error(tmp_path):
     with pytest.raises(FormatError, match="there is no such file"):
         detect_lattice_format(tmp_path / "none")
+
+
+def test_a_pipe_is_left_for_its_reader(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    assert detect_lattice_format(tmp_path / "pipe") is None

@@ -297,7 +297,7 @@ def test_a_dash_stands_for_the_models_of_a_profile(rerank_registry, tmp_path):
 
 
 def test_a_dash_requires_a_profile(rerank):
-    with pytest.raises(InvalidInputError, match="model is -, which requires --profile"):
+    with pytest.raises(InvalidInputError, match="model is missing"):
         rerank(model="-")
 
 
