@@ -170,7 +170,9 @@ class _RerankOptions(NamedTuple):
 def rerank(
     model: Annotated[
         str,
-        typer.Argument(help="Model: NAME, NAME@7, NAME@champion; mixture: a=0.3,b=0.7; - for the profile's."),
+        typer.Argument(
+            help="Model: NAME, NAME@7 or NAME@champion; mixture: a=0.3,b=0.7; - for the profile's."
+        ),
     ],
     source: ListSource,
     settings: _RerankOptions,

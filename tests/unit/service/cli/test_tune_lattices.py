@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from models.lattices.graph import PATH_FEATURES
+from models.lattices.kaldi import write_kaldi
 from models.lattices.lattice import Arc, build_lattice
 from models.lattices.rescoring import nbest_candidates
 from models.lattices.slf import write_slf
@@ -184,6 +185,14 @@ def test_lattices_are_files_too_and_references_may_have_ids(tune, folder):
     in_order = json.loads(tune("--json")[1])
     assert by_id["weights"] == in_order["weights"]
     assert (by_id["model"], set(by_id["features"])) == ("small@1", set(PATH_FEATURES))
+
+
+def test_lattices_of_kaldi_are_in_one_file(tune, folder, referred):
+    with (folder / "lat.txt").open("w") as file:
+        for lattice in referred:
+            write_kaldi(lattice, file, symbols=None)
+    kaldi, slf = (json.loads(tune("--json", files=[name])[1]) for name in ("lat.txt", "lattices"))
+    assert kaldi["weights"] == pytest.approx(slf["weights"])
 
 
 def test_models_by_fold_score_the_lattices_of_their_folds(tune):
