@@ -171,7 +171,7 @@ def rerank(
     model: Annotated[
         str,
         typer.Argument(
-            help="Model: NAME, NAME@7 or NAME@champion; mixture: a=0.3,b=0.7; - for the profile's."
+            help="Model: NAME, NAME@7 or NAME@champion; or a mixture: ngram=0.3,lstm=0.7; - for the profile's."
         ),
     ],
     source: ListSource,

@@ -33,7 +33,6 @@ LATTICE_FORMATS: dict[str, LatticeFormat] = {"slf-lattice": "slf", "kaldi-lattic
 
 _TEXT = "text"
 
-
 LatticeWeights: TypeAlias = Callable[[Scales], PathWeights]
 """Function from the scales of a lattice's file to the weights of its paths."""
 
