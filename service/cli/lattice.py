@@ -85,14 +85,13 @@ class LatticeOptions(NamedTuple):
         if form is None:
             raise FormatError(files[0], "is not a lattice or its format is unknown", hint="set --format")
         symbols = None if self.words is None else read_symbol_file(self.words)
-        silent = NON_WORD_LABELS.union(self.no_word or ())
         items = chain.from_iterable(
             read_lattices(
                 path if name != "-" else binary_stream(sys.stdin, "input"),
                 form,
                 name=str(path) if name != "-" else "<stdin>",
                 symbols=symbols,
-                no_words=silent,
+                no_words=NON_WORD_LABELS.union(self.no_word or ()),
             )
             for name in files
             for path in slf_files(Path(name)) or [Path(name)]

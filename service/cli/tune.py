@@ -122,9 +122,7 @@ def tune(
     form = None if is_list else detect_lattice_format(Path(source.file))
     if form is None and (more or nbest is not None or lattices != LatticeOptions()):
         options = ", ".join(["nbest", *lattices._fields])
-        raise InvalidInputError(
-            f"{source.file} has no lattices; several files, {options} are for lattices only"
-        )
+        raise InvalidInputError(f"{source.file} has no lattices; several files, {options} need them")
     if form is not None and (source.beam_size is not None or source.scores):
         raise InvalidInputError(f"{source.file} has lattices; beam_size, scores are for n-best lists only")
     if form is not None and not source.references:

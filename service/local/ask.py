@@ -32,6 +32,7 @@ from service.schemas.wire import parse_json
 from service.use_cases import check as checking
 from service.use_cases.autocomplete import AutocompleteRequest
 from service.use_cases.autocomplete import autocomplete as complete_text
+from service.use_cases.candidate_features import check_score_mode
 from service.use_cases.choices import ChoiceChunk, GenerateResult
 from service.use_cases.generate import GenerateRequest
 from service.use_cases.generate import generate as generate_text
@@ -150,12 +151,14 @@ def prepare_rerank(
     """Parse settings of POST /v1/rerank's query string (None if unset), and load the models.
 
     Raises:
-        InvalidInputError: a setting is invalid, or the profile does not exist.
+        InvalidInputError: a setting is invalid, also for the models, or the profile does not exist.
         LanguageModelError: the registry or model does not exist, or is damaged.
     """
     read = read_rerank_query({name: value for name, value in settings.items() if value is not None})
     profile = None if read.profile is None else ProfileStore(registry).read(read.profile)
-    return read.job(profile, model_loader(load))
+    job = read.job(profile, model_loader(load))
+    check_score_mode(job.models, read.score_mode)
+    return job
 
 
 def _request_body(request: Mapping[str, Any]) -> bytes:

@@ -115,7 +115,7 @@ class WordErrors:
             one = nbest_candidates(rescored, count)
             if one.references:
                 best = self._metric.statistics([one.candidates[0].text], one.references)[0]
-                right = [reference.split() for reference in one.references]
+                right = map(str.split, one.references)
                 oracle = min((oracle_errors(rescored.lattice, words), -len(words)) for words in right)
                 self._errors += [best, np.abs(oracle)]
                 self._num_lattices += 1

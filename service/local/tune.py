@@ -131,9 +131,7 @@ def tune_lattices(
 
     Each lattice is searched for its `nbest` best strings with the weights found on all lattices, and with those found
     without its fold. If the last weights find no new strings, the held-out score is that of searching lattices.
-
-    Returns:
-        The results of `tune_lists`, and a line about the rounds.
+    The results are those of `tune_lists`, and a line about the rounds.
 
     Raises:
         InvalidInputError: the lattices are too few.
@@ -167,14 +165,11 @@ def tune_lattices(
     exploring = TuneSettings.model_validate(job.settings.model_dump() | {"max_p_value": 1.0})
     search_all(1, [[PathWeights.first_pass, partial(PathWeights.of, {})]] * len(models))
     for number in range(1, max_rounds + 1):
-        lists = [
-            replace(one, candidates=tuple(texts.values())) for one, texts in zip(lists, found, strict=True)
-        ]
+        lists = [replace(one, candidates=(*own.values(),)) for one, own in zip(lists, found, strict=True)]
         tuned, _ = tune(job._replace(settings=exploring), number)
         of_all = tuned_weights(tuned.found.by_feature(tuned.data.problem.names))
-        num_new = search_all(
-            number + 1, [[of_all, tuned_weights(fold.weights)] for fold in tuned.figures.folds]
-        )
+        weights = [[of_all, tuned_weights(fold.weights)] for fold in tuned.figures.folds]
+        num_new = search_all(number + 1, weights)
         if not num_new:
             break
     return *tune(job, number), f"rounds: {number}; new strings with the last weights: {num_new:,}"

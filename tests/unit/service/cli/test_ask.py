@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from models.checking.calibration import Calibration, CalibrationPoint
 from models.checkpoint.documents import CalibrationStore, ProfileStore
-from models.errors import InvalidInputError
+from models.errors import InvalidInputError, UnsupportedParameterError
 from service.cli.main import app
 from service.schemas.models import ProfileBody
 from tests.support.text_models import SENTENCES
@@ -303,7 +303,7 @@ def test_a_dash_requires_a_profile(rerank):
 
 def test_unnormalised_scores_need_a_model_trained_for_them(rerank):
     assert rerank("--score-mode", "normalised").stdout == rerank().stdout
-    with pytest.raises(InvalidInputError, match="no list can be re-ranked"):
+    with pytest.raises(UnsupportedParameterError, match="small@1 was not trained for unnormalised scores"):
         rerank("--score-mode", "unnormalised")
 
 
