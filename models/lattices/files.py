@@ -1,6 +1,7 @@
-"""Files of lattices, SLF or Kaldi: plain, .gz, .xz or .zst."""
+"""Files of lattices, SLF or Kaldi: plain, .gz, .xz or .zst; folders of SLF files."""
 
 import codecs
+import re
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
@@ -20,6 +21,30 @@ LatticeFormat = Literal["slf", "kaldi"]
 MAX_LATTICE_LINE_BYTES = 1 << 24
 """Maximum line length; an arc in Kaldi's format has a transition-id for each frame."""
 
+_SLF_SUFFIXES = (".slf", ".lat", ".htk")
+_SLF = re.compile(rb"(?:\s*#[^\n]*\n)*\s*[A-Za-z]+=\S*(?:[ \t]+[A-Za-z]+=\S*)*[ \t]*\r?\n")
+_KALDI = re.compile(rb"\S+[ \t]*\r?\n[0-9]+[ \t]+[0-9]+[ \t]")
+
+
+def slf_files(folder: Path) -> list[Path]:
+    """Return the files .slf, .lat and .htk of a folder, also compressed, sorted by name; none if it is no folder."""
+    paths = folder.iterdir() if folder.is_dir() else ()
+    return sorted(path for path in paths if PurePath(unpacked_name(path)).suffix in _SLF_SUFFIXES)
+
+
+def detect_lattice_format(path: Path) -> LatticeFormat | None:
+    """Detect the format from a file's first lines, or from the names in a folder; None for others, and for a pipe.
+
+    Raises:
+        FormatError: the file is missing or damaged.
+    """
+    if path.is_dir() or path.is_fifo():
+        return "slf" if slf_files(path) else None
+    head = next(read_blocks(path, str(path)), b"").removeprefix(codecs.BOM_UTF8)
+    if _KALDI.match(head):
+        return "kaldi"
+    return "slf" if _SLF.match(head) else None
+
 
 def read_lattices(
     source: Path | BinaryIO,
@@ -33,7 +58,7 @@ def read_lattices(
 
     Args:
         source: a file or stream.
-        form: slf has one lattice per file, named after the file, without `.slf`, unless the file has a name in it.
+        form: slf has one lattice per file, named after the file, without its suffix, unless the file has a name in it.
         name: name of the source in messages.
         symbols: words by number, for kaldi.
         no_words: labels that are not words.
@@ -45,7 +70,8 @@ def read_lattices(
     if form == "slf":
         lattice = read_slf(lines, name, no_words=no_words)
         if isinstance(lattice, Lattice) and lattice.name is None:
-            lattice = replace(lattice, name=unpacked_name(PurePath(name)).removesuffix(".slf"))
+            path = PurePath(unpacked_name(PurePath(name)))
+            lattice = replace(lattice, name=path.stem if path.suffix in _SLF_SUFFIXES else path.name)
         yield lattice
     else:
         yield from read_kaldi(lines, name, symbols=symbols, no_words=no_words)

@@ -138,8 +138,7 @@ class PathWeights:
 
     def by_feature(self) -> dict[str, float]:
         """Return the weight of each feature."""
-        own = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "phrases"}
-        return own | dict(self.phrases)
+        return {name: getattr(self, name) for name in PATH_FEATURES} | dict(self.phrases)
 
     @classmethod
     def of(cls, given: Mapping[str, float], scales: Scales, phrases: Collection[str] = ()) -> Self:
@@ -153,16 +152,26 @@ class PathWeights:
         Raises:
             InvalidInputError: a feature is unknown, or a weight is out of range.
         """
-        names = {field.name for field in fields(cls)} - {"phrases"} | {*phrases}
+        names = (*PATH_FEATURES, *phrases)
         unknown = next((name for name in given if name not in names), None)
         if unknown is not None:
             raise InvalidInputError(
-                f"weights.{unknown} is not a feature of a path; the features are {', '.join(sorted(names))}",
+                f"weights.{unknown} is not a feature of a path; the features are {', '.join(names)}",
                 parameter=f"weights.{unknown}",
             )
         own = {name: weight for name, weight in given.items() if name not in phrases}
         of_phrases = {name: given.get(name, DEFAULT_FEATURE_WEIGHT) for name in phrases}
         return cls(**{"am": scales.am, "lm": scales.lm, "words": scales.words, **own}, phrases=of_phrases)
+
+    @classmethod
+    def first_pass(cls, scales: Scales, phrases: Collection[str] = ()) -> Self:
+        """Create the weights of the first pass: the old model's scores with the scales of the lattice's file."""
+        of_phrases = dict.fromkeys(phrases, 0.0)
+        return cls(am=scales.am, old_lm=scales.lm, lm=0.0, words=scales.words, phrases=of_phrases)
+
+
+PATH_FEATURES = tuple(field.name for field in fields(PathWeights) if field.name != "phrases")
+"""Names of a path's features, except those of phrases."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)

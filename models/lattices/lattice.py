@@ -60,6 +60,7 @@ class Lattice:
         scales: scales of these scores in the file.
         variants: pronunciation number of each arc's word [A]; −1 if unknown.
         alignments: transition-ids of each arc as Kaldi writes them; empty if the format has none.
+        references: correct texts, if known; several are alternatives.
     """
 
     name: str | None
@@ -73,6 +74,7 @@ class Lattice:
     scales: Scales = Scales()
     variants: Indices | None = None
     alignments: tuple[str, ...] = ()
+    references: tuple[str, ...] = ()
 
     @property
     def num_nodes(self) -> int:

@@ -198,13 +198,13 @@ def nbest_paths(rescored: RescoredLattice, count: int) -> list[LatticePath]:
 
 
 def nbest_candidates(rescored: RescoredLattice, count: int) -> CandidateList:
-    """Return the best paths as an n-best list, with the features that `PathWeights` weights."""
+    """Return the best paths as an n-best list, with the features that `PathWeights` weights, and the references."""
     features = rescored.features()
     candidates = tuple(
         Candidate(path.text, {name: _path_sum(name, values[path.edges]) for name, values in features.items()})
         for path in nbest_paths(rescored, count)
     )
-    return CandidateList(rescored.lattice.name, "", candidates)
+    return CandidateList(rescored.lattice.name, "", candidates, rescored.lattice.references)
 
 
 def _path_sum(name: str, values: Scores) -> float:

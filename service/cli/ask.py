@@ -159,6 +159,10 @@ class _RerankOptions(NamedTuple):
     detail: Annotated[Literal["none", "token", "word"], typer.Option(help="Level of detail.")] = "none"
     bos: Annotated[bool, typer.Option(help="Begin with `<s>`.")] = True
     eos: Annotated[bool, typer.Option(help="Score `</s>` at the end.")] = True
+    score_mode: Annotated[
+        Literal["normalised", "unnormalised"],
+        typer.Option(help="unnormalised: sums of logits, for models trained for them; faster."),
+    ] = "normalised"
     drop_duplicates: Annotated[bool, typer.Option(help="Omit candidates with equal text.")] = False
     top: Annotated[int | None, typer.Option(help="Print only this many candidates per list.")] = None
 
@@ -168,7 +172,9 @@ class _RerankOptions(NamedTuple):
 def rerank(
     model: Annotated[
         str,
-        typer.Argument(help="Model: NAME, NAME@7 or NAME@champion; or a mixture: ngram=0.3,lstm=0.7."),
+        typer.Argument(
+            help="Model: NAME, NAME@7 or NAME@champion; or a mixture: ngram=0.3,lstm=0.7; - for the profile's."
+        ),
     ],
     source: ListSource,
     settings: _RerankOptions,
@@ -186,13 +192,13 @@ def rerank(
 ) -> None:
     """Re-rank the candidates of n-best lists; print one list per line, as JSON.
 
-    A feature with the name of a computed one gets the prefix old_: Moses' lm becomes old_lm. With references, the
-    word error rates before and after are printed to standard error.
+    A feature with the name of a computed one gets the prefix old_: Moses' lm becomes old_lm; in jsonl it is dropped.
+    With references, the word error rates before and after are printed to standard error.
     """
     from models.reranking.features import is_reserved
     from service.local import ask
 
-    scorer = {"mixture" if "=" in model else "model": model}
+    scorer = {} if model == ask.NO_MODEL else {"mixture" if "=" in model else "model": model}
     entries = None if phrases is None else json.dumps(read_dictionary(phrases))
     given = {**scorer, "phrases": entries, **settings._asdict()}
     job = ask.prepare_rerank(given, published.registry, published.load)

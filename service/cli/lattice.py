@@ -2,13 +2,15 @@
 
 import json
 import sys
+from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 
-from models.errors import InvalidInputError
+from models.errors import FormatError, InvalidInputError
 from service.cli.ask import read_dictionary
 from service.cli.options import (
     ModelArgument,
@@ -21,7 +23,84 @@ from service.cli.options import (
 )
 from service.local.streams import binary_stream
 
+if TYPE_CHECKING:
+    from models.lattices.files import LatticeFormat
+    from models.lattices.lattice import Lattice
+    from models.lattices.token_passing import LatticeSearchSettings
+    from models.reranking.formats.format import ReferenceLayout
+
 lattice_app = typer.Typer()
+
+
+class LatticeOptions(NamedTuple):
+    """Options for reading and searching lattices; see `with_option_groups`."""
+
+    words: Annotated[Path | None, typer.Option(help="Kaldi's words.txt, for lattices with numbers.")] = None
+    no_word: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Label in lattices that is not a word, in addition to `!NULL`, `<eps>` and similar; may be repeated."
+        ),
+    ] = None
+    max_tokens_per_node: Annotated[int, typer.Option(help="Maximum hypotheses kept per lattice node.")] = 64
+    beam: Annotated[
+        float | None,
+        typer.Option(help="Drop hypotheses in lattices that score lower by more than this. Default: none."),
+    ] = None
+    recombination_order: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Neural models on lattices: merge hypotheses with this many equal last words; 0 compares all words.",
+        ),
+    ] = 4
+
+    def search(self) -> "LatticeSearchSettings":
+        """Return the settings of the search.
+
+        Raises:
+            InvalidInputError: a setting is out of range.
+        """
+        from models.lattices.token_passing import LatticeSearchSettings
+
+        order = self.recombination_order or None
+        return LatticeSearchSettings(
+            max_tokens_per_node=self.max_tokens_per_node, beam=self.beam, recombination_order=order
+        )
+
+    def read(
+        self,
+        files: Sequence[str],
+        form: "LatticeFormat | None",
+        references: Sequence[Path],
+        layout: "ReferenceLayout | None",
+    ) -> "Iterator[Lattice]":
+        """Read lattices of files and folders of SLF files; report unreadable ones. With references, read all at once.
+
+        Raises:
+            FormatError: a file is missing or damaged, the format (if None) cannot be detected, or references differ.
+        """
+        from models.lattices.files import detect_lattice_format, read_lattices, read_symbol_file, slf_files
+        from models.lattices.lattice import NON_WORD_LABELS
+        from service.local.lattices import with_references
+
+        form = form or (None if files[0] == "-" else detect_lattice_format(Path(files[0])))
+        if form is None:
+            raise FormatError(files[0], "is not a lattice or its format is unknown", hint="set --format")
+        symbols = None if self.words is None else read_symbol_file(self.words)
+        items = chain.from_iterable(
+            read_lattices(
+                path if name != "-" else binary_stream(sys.stdin, "input"),
+                form,
+                name=str(path) if name != "-" else "<stdin>",
+                symbols=symbols,
+                no_words=NON_WORD_LABELS.union(self.no_word or ()),
+            )
+            for name in files
+            for path in slf_files(Path(name)) or [Path(name)]
+        )
+        where = files[0] if len(files) == 1 else f"{files[0]} …"
+        return valid_items(iter(with_references(items, references, layout)) if references else items, where)
 
 
 @lattice_app.command()
@@ -31,14 +110,11 @@ def lattice(
     *,
     files: Annotated[
         list[str],
-        typer.Argument(metavar="FILE", help="Lattices, also .gz, .xz or .zst; - reads standard input."),
+        typer.Argument(metavar="FILE", help="Lattices, also .gz, .xz or .zst; folders of SLF; - for stdin."),
     ],
     form: Annotated[
-        Literal["slf", "kaldi"],
-        typer.Option("--format", help="HTK's standard lattice format, or Kaldi's text format."),
-    ],
-    words: Annotated[
-        Path | None, typer.Option(help="Kaldi's words.txt, for lattices with word numbers.")
+        Literal["slf", "kaldi"] | None,
+        typer.Option("--format", help="HTK's lattice format, or Kaldi's text format. Default: detected."),
     ] = None,
     weights: Annotated[
         str,
@@ -47,26 +123,12 @@ def lattice(
             "the lattice's acscale, lmscale and wdpenalty, else am=1,lm=1; 0 for old_lm and unk; 10 for phrases."
         ),
     ] = "",
+    profile: Annotated[
+        str | None, typer.Option(help="Name of a profile of weights, saved by tune, instead of --weights.")
+    ] = None,
     phrases: PhrasesOption = None,
     nbest: Annotated[int, typer.Option(min=1, help="Number of word strings per lattice.")] = 1,
-    max_tokens_per_node: Annotated[int, typer.Option(help="Maximum hypotheses kept per node.")] = 64,
-    beam: Annotated[
-        float | None,
-        typer.Option(help="Drop hypotheses that score lower than the best by more than this. Default: none."),
-    ] = None,
-    recombination_order: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            help="Neural models: merge hypotheses with this many equal last words; 0 compares all words.",
-        ),
-    ] = 4,
-    no_word: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Label that is not a word, in addition to `!NULL`, `<eps>` and similar; may be repeated."
-        ),
-    ] = None,
+    options: LatticeOptions,
     output: Annotated[
         str, typer.Option(help="File to write, or folder for multi-file formats; - prints.")
     ] = "-",
@@ -86,55 +148,53 @@ def lattice(
     Features of a word string are am and old_lm, the lattice's acoustic and language model scores; lm, its natural-log
     probability by the model, including the end of sentence; words and unk, the numbers of its words and unknown tokens;
     phrases, the weights of the given phrases in it.
-    The best string has the largest weighted sum. With references, the word error rates of the best strings and of the
-    lattices' oracle paths go to standard error.
+    The best string has the largest weighted sum. With references, all lattices are read first, and the word error rates
+    of the best strings and of the lattices' oracle paths go to standard error.
     """
-    from models.lattices.files import read_lattices, read_symbol_file, write_lattices
-    from models.lattices.lattice import NON_WORD_LABELS
-    from models.lattices.token_passing import LatticeSearchSettings
+    from models.checkpoint.documents import ProfileStore
+    from models.lattices.files import read_symbol_file, write_lattices
+    from models.lattices.graph import PathWeights
+    from models.lattices.lattice import Scales
     from models.phrases import PhraseList
     from service.local.lattices import (
         LATTICE_FORMATS,
-        ReferenceComparison,
+        WordErrors,
         check_output_format,
         rescore_lattices,
+        tuned_weights,
         write_best,
     )
     from service.use_cases.rerank_request import parse_phrases, parse_weights
 
-    search = LatticeSearchSettings(
-        max_tokens_per_node=max_tokens_per_node, beam=beam, recombination_order=recombination_order or None
-    )
-    symbols = None if words is None else read_symbol_file(words)
+    search = options.search()
     target = binary_stream(sys.stdout, "output") if output == "-" else Path(output)
     check_output_format(output_format)
     if output_format in LATTICE_FORMATS and references:
         raise InvalidInputError(
             "--references applies to n-best lists, not to lattices", parameter="references"
         )
-    compared = ReferenceComparison(references or (), reference_layout)
+    if profile and weights:
+        raise InvalidInputError("give either --weights or --profile, not both", parameter="weights")
+    saved = ProfileStore(published.registry).read(profile) if profile else None
+    entries = saved.phrases if saved else []
+    if phrases is not None:
+        entries = parse_phrases(json.dumps(read_dictionary(phrases)))
+    listed = PhraseList(entries)
+    if saved:
+        path_weights = tuned_weights(saved.weights, saved.length_exponent, listed.features)
+    else:
+        given = parse_weights(weights, parameter="weights") if weights else {}
+        path_weights = partial(PathWeights.of, given, phrases=listed.features)
+    path_weights(Scales())  # refuses wrong weights before the model is loaded
     loaded = published.load(model)
-    sources = [
-        (binary_stream(sys.stdin, "input"), "<stdin>") if name == "-" else (Path(name), name)
-        for name in files
-    ]
-    silent = NON_WORD_LABELS.union(no_word or ())
-    lattices = chain.from_iterable(
-        read_lattices(source, form, name=name, symbols=symbols, no_words=silent) for source, name in sources
-    )
-    given = [] if phrases is None else parse_phrases(json.dumps(read_dictionary(phrases)))
-    rescored = rescore_lattices(
-        loaded,
-        lattices,
-        parse_weights(weights, parameter="weights") if weights else {},
-        search,
-        PhraseList(given),
-    )
-    where = files[0] if len(files) == 1 else f"{files[0]} …"
+    lattices = options.read(files, form, references or (), reference_layout)
+    rescored = rescore_lattices(loaded, lattices, path_weights, search, listed)
     if output_format in LATTICE_FORMATS:
-        new = (result.as_lattice() for result in valid_items(rescored, where))
+        symbols = None if options.words is None else read_symbol_file(options.words)
+        new = (result.as_lattice() for result in rescored)
         write_lattices(new, target, LATTICE_FORMATS[output_format], symbols=symbols)
         return
-    write_best(valid_items(compared.lists(rescored, nbest), where), target, output_format)
-    for name, figure in compared.figures().items():
-        typer.echo(f"{name}: {figure:.2f}", err=True)
+    errors = WordErrors()
+    write_best(errors.watch(rescored, nbest), target, output_format)
+    if summary := errors.summary():
+        typer.echo(summary, err=True)

@@ -238,7 +238,9 @@ def show(
     if as_json:
         print_json(figures)
         return
+    from models.reranking.metrics.metric import format_score
     from service.console.evaluation import show_figures
 
+    figures |= {name: format_score("wer", rate) for name, rate in figures.items() if name.endswith("_wer")}
     features = {f"candidates with {name}": count for name, count in figures.pop("features").items()}
     show_figures({**figures, **features})

@@ -1,6 +1,6 @@
 """Commands `gramophone tune` and `gramophone fold-texts`: weights for re-ranking.
 
-`tune` fits weights to n-best lists with references. For each fold, `fold-texts` writes the
+`tune` fits weights to n-best lists or lattices with references. For each fold, `fold-texts` writes the
 references of all other folds, as training text for a model that has not seen the fold.
 """
 
@@ -12,6 +12,7 @@ import typer
 
 from models.errors import InvalidInputError
 from service.cli.ask import read_dictionary
+from service.cli.lattice import LatticeOptions
 from service.cli.options import (
     JsonOption,
     ListSource,
@@ -38,13 +39,16 @@ class _TuneOptions(NamedTuple):
     features: Annotated[
         str | None,
         typer.Option(
-            help="Features to weight, such as rank,am,lm,words. Default: rank, all given features, lm, unk, words."
+            help="Features to weight, such as rank,am,lm,words. Default: rank, all given features, lm, unk, words; for "
+            "lattices am, old_lm, lm, words, unk."
         ),
     ] = None
     length_exponents: Annotated[
-        str,
-        typer.Option(help="Length exponents of lm to try; on a tie, the first wins."),
-    ] = "0,1"
+        str | None,
+        typer.Option(
+            help="Length exponents of lm to try; on a tie, the first wins. Default: 0,1; for lattices 0."
+        ),
+    ] = None
     folds: FoldsOption = 2
     seed: SeedOption = 0
     restarts: Annotated[int, typer.Option(help="Random starts per search.")] = 8
@@ -69,6 +73,9 @@ def tune(
     ],
     source: ListSource,
     *,
+    more: Annotated[
+        list[str] | None, typer.Argument(metavar="FILE", help="Further lattices.", show_default=False)
+    ] = None,
     models: Annotated[
         str | None, typer.Option(help="Further models that add features: old=small@3 adds lm:old.")
     ] = None,
@@ -81,8 +88,14 @@ def tune(
     ] = None,
     phrases: PhrasesOption = None,
     settings: _TuneOptions,
+    lattices: LatticeOptions,
+    nbest: Annotated[
+        int | None,
+        typer.Option(min=2, help="Word strings that each search of a lattice adds to its list. Default: 50."),
+    ] = None,
     save: Annotated[
-        str | None, typer.Option(help="Name to save the weights under, for rerank --profile.")
+        str | None,
+        typer.Option(help="Name to save the weights under, for --profile of rerank and lattice."),
     ] = None,
     report: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Folder for report.html and tuning.json.")
@@ -94,9 +107,13 @@ def tune(
 
     If the gain over the first pass is not significant, the command recommends the first pass, and a saved profile
     keeps its order.
+
+    FILE may also be lattices or folders of them, as for `gramophone lattice`. They are searched, and weights tuned on
+    all word strings found so far, in rounds, until a search finds no new ones.
     """
     from models.checkpoint.documents import ProfileStore
     from models.checkpoint.manifest import check_name
+    from models.lattices.files import detect_lattice_format
     from models.reranking.features import is_reserved
     from service.console.evaluation import TuningProgress, show_tuning
     from service.local import tune
@@ -104,6 +121,16 @@ def tune(
 
     if save is not None:
         check_name(save, parameter="save")
+    is_list = source.format_name is not None or source.file == "-"
+    form = None if is_list else detect_lattice_format(Path(source.file))
+    if form is None and (more or nbest is not None or lattices != LatticeOptions()):
+        options = ", ".join(["nbest", *lattices._fields])
+        raise InvalidInputError(f"{source.file} has no lattices; several files, {options} need them")
+    if form is not None and (source.beam_size is not None or source.scores):
+        raise InvalidInputError(f"{source.file} has lattices; beam_size, scores are for n-best lists only")
+    if form is not None and not source.references:
+        raise InvalidInputError("references is missing; lattices need --references", parameter="references")
+    search = lattices.search()
     job = tune.prepare_tuning(
         {
             "models": models,
@@ -113,17 +140,26 @@ def tune(
         model=model,
         fold_models=fold_models.split(",") if fold_models else (),
         load=published.load,
+        for_lattices=form is not None,
     )
-    lists = list(source.lists(reserved=lambda name: is_reserved(name, job.models.extra)))
-    if not lists:
-        raise InvalidInputError(f"{source.file} has no lists", parameter="file")
-    with TuningProgress() as progress:
-        tuned, reply = tune.tune_lists(job, lists, progress)
+    if form is None:
+        lists = list(source.lists(reserved=lambda name: is_reserved(name, job.models.extra)))
+        if not lists:
+            raise InvalidInputError(f"{source.file} has no lists", parameter="file")
+        with TuningProgress() as progress:
+            tuned, reply = tune.tune_lists(job, lists, progress)
+    else:
+        files = [source.file, *(more or ())]
+        read = list(lattices.read(files, form, source.references or (), source.reference_layout))
+        with TuningProgress() as progress:
+            tuned, reply, note = tune.tune_lattices(job, read, search, progress, nbest=nbest or 50)
+        typer.echo(note, err=True)
     if save is not None:
         ProfileStore(published.registry).write(ProfileBody.model_validate(reply.profile).profile(save))
     if report is not None:
         tune.write_report(report, tuned, reply, title=Path(source.file).name)
-    print_json(asdict(reply)) if as_json else show_tuning(reply, save, report)
+    command = "rerank" if form is None else "lattice"
+    print_json(asdict(reply)) if as_json else show_tuning(reply, save, report, command)
 
 
 @tune_app.command("fold-texts")

@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from models.reranking.metrics.metric import format_score
 from service.console.tables import ProgressLine, format_number, result_table
 
 if TYPE_CHECKING:
@@ -338,8 +339,8 @@ class TuningProgress(ProgressLine):
             self.write(f"{what}: {done / total:.0%}, {left_s:,.0f} s left")
 
 
-def show_tuning(reply: "TuneReply", saved: str | None, report: Path | None) -> None:
-    """Print scores, weights by fold, and the decision."""
+def show_tuning(reply: "TuneReply", saved: str | None, report: Path | None, command: str = "rerank") -> None:
+    """Print scores, weights by fold, the decision, and the command for a saved profile."""
     scores = Table(box=None, header_style="dim")
     for heading in (reply.metric.upper(), "first pass", "tuned, held out", "oracle", "lists"):
         scores.add_column(heading, justify="left" if heading == reply.metric.upper() else "right")
@@ -348,7 +349,7 @@ def show_tuning(reply: "TuneReply", saved: str | None, report: Path | None) -> N
         *rows,
         ("all", reply.baseline, reply.tried, reply.oracle, reply.counts.lists),
     ]:
-        scores.add_row(str(name), *(f"{value:.2f}" for value in values), f"{count:,}")
+        scores.add_row(str(name), *(format_score(reply.metric, value) for value in values), f"{count:,}")
     _console.print(scores)
     _console.print(_weights(reply))
     test = reply.significance
@@ -360,7 +361,7 @@ def show_tuning(reply: "TuneReply", saved: str | None, report: Path | None) -> N
         _console.print(Text(f"missing for some candidates, so ignored: {', '.join(reply.ignored_features)}"))
     _console.print(Text(reply.reason, style="bold"))
     if saved is not None:
-        _console.print(f"saved as profile [bold]{saved}[/]: gramophone rerank … --profile {saved}")
+        _console.print(f"saved as profile [bold]{saved}[/]: gramophone {command} … --profile {saved}")
     if report is not None:
         _console.print(Text(f"report: {report / 'report.html'}"))
 

@@ -23,6 +23,7 @@ from models.errors import InvalidInputError, LanguageModelError
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats.writer import write_lists
 from models.reranking.metrics import make_metric
+from models.reranking.metrics.metric import format_score
 from service.engine.job import Work, iter_outputs, run_to_completion
 from service.engine.loaded_model import LoadedModel
 from service.local.streams import LineWarnings, binary_stream
@@ -31,6 +32,7 @@ from service.schemas.wire import parse_json
 from service.use_cases import check as checking
 from service.use_cases.autocomplete import AutocompleteRequest
 from service.use_cases.autocomplete import autocomplete as complete_text
+from service.use_cases.candidate_features import check_score_mode
 from service.use_cases.choices import ChoiceChunk, GenerateResult
 from service.use_cases.generate import GenerateRequest
 from service.use_cases.generate import generate as generate_text
@@ -47,6 +49,7 @@ from service.use_cases.score import ScoreRequest, SequenceScore, score_result, s
 from service.use_cases.score import score as score_texts
 
 Json = dict[str, Any]
+NO_MODEL = "-"
 UNLIMITED = Limits(
     max_texts=sys.maxsize,
     max_tokens_per_sequence=sys.maxsize,
@@ -148,12 +151,14 @@ def prepare_rerank(
     """Parse settings of POST /v1/rerank's query string (None if unset), and load the models.
 
     Raises:
-        InvalidInputError: a setting is invalid, or the profile does not exist.
+        InvalidInputError: a setting is invalid, also for the models, or the profile does not exist.
         LanguageModelError: the registry or model does not exist, or is damaged.
     """
     read = read_rerank_query({name: value for name, value in settings.items() if value is not None})
     profile = None if read.profile is None else ProfileStore(registry).read(read.profile)
-    return read.job(profile, model_loader(load))
+    job = read.job(profile, model_loader(load))
+    check_score_mode(job.models, read.score_mode)
+    return job
 
 
 def _request_body(request: Mapping[str, Any]) -> bytes:
@@ -207,10 +212,10 @@ def rerank_file(
     else:
         raise InvalidInputError("--output needs --output-format", parameter="output")
     if num_referred:
-        first, chosen, best = metric.score(errors)
+        first, chosen, best = (format_score("wer", rate) for rate in metric.score(errors).tolist())
         typer.echo(
-            f"word error rate of {num_referred:,} lists with references: first pass {first:.2f} %, "
-            f"re-ranked {chosen:.2f} %, best possible {best:.2f} %",
+            f"word error rate of {num_referred:,} lists with references: first pass {first}, "
+            f"re-ranked {chosen}, best possible {best}",
             err=True,
         )
 

@@ -1,26 +1,29 @@
 """In-process rescoring of lattice files with a published model."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeAlias
 
 import numpy as np
 
-from models.errors import UnsupportedParameterError
+from models.errors import InvalidInputError, UnsupportedParameterError
 from models.files import atomic_writer
 from models.lattices.files import LatticeFormat
-from models.lattices.graph import LabelTokenizer, PathWeights
-from models.lattices.lattice import Lattice
+from models.lattices.graph import PATH_FEATURES, LabelTokenizer, PathWeights
+from models.lattices.lattice import Lattice, Scales
 from models.lattices.rescoring import RescoredLattice, nbest_candidates, oracle_errors, rescore
 from models.lattices.token_passing import LatticeSearchSettings
-from models.phrases import NO_PHRASES, PhraseList
+from models.phrases import NO_PHRASES, PhraseList, is_phrase_feature
 from models.reranking.candidates import CandidateList
+from models.reranking.features import RANK
 from models.reranking.formats.format import BadLine, ReferenceLayout
-from models.reranking.formats.reader import References, format_by_name
+from models.reranking.formats.reader import References, attach_references, format_by_name
 from models.reranking.formats.writer import write_lists
 from models.reranking.metrics import make_metric
+from models.reranking.metrics.metric import format_score
 from service.engine.loaded_model import LoadedModel
 
 _BATCH_ARCS = 1 << 15
@@ -31,25 +34,67 @@ LATTICE_FORMATS: dict[str, LatticeFormat] = {"slf-lattice": "slf", "kaldi-lattic
 
 _TEXT = "text"
 
+LatticeWeights: TypeAlias = Callable[[Scales], PathWeights]
+"""Function from the scales of a lattice's file to the weights of its paths."""
+
+
+def tuned_weights(
+    weights: Mapping[str, float], length_exponent: float = 0.0, phrases: Collection[str] = ()
+) -> LatticeWeights:
+    """Return tuned weights for paths: 0 by default, or those of the first pass if its order was kept.
+
+    Weights of other features of phrases than the given ones do not count.
+
+    Args:
+        weights: weights by feature.
+        length_exponent: length exponent of `lm`.
+        phrases: features of phrases.
+
+    Raises:
+        InvalidInputError: there is a length exponent.
+    """
+    if length_exponent:
+        raise InvalidInputError(
+            f"length_exponent is {length_exponent:g}; for lattices it must be 0", parameter="length_exponent"
+        )
+    if weights == {RANK: 1.0}:
+        return partial(PathWeights.first_pass, phrases=phrases)
+    zeros = dict.fromkeys((*PATH_FEATURES, *phrases), 0.0)
+    used = {
+        name: weight for name, weight in weights.items() if name in phrases or not is_phrase_feature(name)
+    }
+    return partial(PathWeights.of, zeros | used, phrases=phrases)
+
+
+def with_references(
+    lattices: Iterable[Lattice | BadLine], files: Sequence[Path], layout: ReferenceLayout | None
+) -> list[Lattice | BadLine]:
+    """Read all lattices, and add the references of files; see `References` for the layout.
+
+    Raises:
+        FormatError: a file cannot be read, or its references do not match the lattices.
+    """
+    opened = [References(path, layout=layout, usual="lines", numbered=False) for path in files]
+    items = list(lattices)
+    named = [item if isinstance(item, BadLine) else CandidateList(item.name, "", ()) for item in items]
+    return [
+        replace(item, references=one.references)
+        if isinstance(item, Lattice) and isinstance(one, CandidateList)
+        else item
+        for item, one in zip(items, list(attach_references(named, opened)), strict=True)
+    ]
+
 
 def rescore_lattices(
     loaded: LoadedModel,
-    lattices: Iterable[Lattice | BadLine],
-    weights: Mapping[str, float],
+    lattices: Iterable[Lattice],
+    weights: LatticeWeights,
     search: LatticeSearchSettings,
     phrases: PhraseList = NO_PHRASES,
-) -> Iterator[RescoredLattice | BadLine]:
+) -> Iterator[RescoredLattice]:
     """Rescore lattices in batches, in order.
 
-    Args:
-        loaded: the model.
-        lattices: lattices, and errors of unreadable ones, which keep their positions in the output.
-        weights: weights by feature; the default of a feature is the lattice's scale.
-        search: settings of the search.
-        phrases: phrases that paths may contain.
-
     Raises:
-        InvalidInputError: a weight names an unknown feature.
         UnsupportedParameterError: the model reads backward, or its tokenizer does not separate words.
     """
     if loaded.reads_backward:
@@ -59,85 +104,52 @@ def rescore_lattices(
         )
     tokenizer = LabelTokenizer(loaded.tokenizer)
 
-    def rescore_batch(items: Sequence[Lattice | BadLine]) -> Iterator[RescoredLattice | BadLine]:
-        valid = [item for item in items if isinstance(item, Lattice)]
-        path_weights = [PathWeights.of(weights, lattice.scales, phrases.features) for lattice in valid]
-        rescored = iter(
-            rescore(valid, loaded.model, tokenizer, weights=path_weights, search=search, phrases=phrases)
+    def rescore_batch(batch: Sequence[Lattice]) -> Iterator[RescoredLattice]:
+        path_weights = [weights(lattice.scales) for lattice in batch]
+        yield from rescore(
+            batch, loaded.model, tokenizer, weights=path_weights, search=search, phrases=phrases
         )
-        for item in items:
-            yield next(rescored) if isinstance(item, Lattice) else item
 
-    batch: list[Lattice | BadLine] = []
+    batch: list[Lattice] = []
     num_arcs = 0
-    for item in lattices:
-        batch.append(item)
-        num_arcs += item.num_arcs if isinstance(item, Lattice) else 0
+    for lattice in lattices:
+        batch.append(lattice)
+        num_arcs += lattice.num_arcs
         if num_arcs >= _BATCH_ARCS:
             yield from rescore_batch(batch)
             batch, num_arcs = [], 0
     yield from rescore_batch(batch)
 
 
-class ReferenceComparison:
-    """Word errors of lattices against optional references.
+class WordErrors:
+    """Word errors of the best strings and of the oracle paths of lattices with references."""
 
-    Args:
-        files: files of references.
-        layout: see `References`.
-
-    Raises:
-        FormatError: a file cannot be read, or its layout differs.
-    """
-
-    def __init__(self, files: Sequence[Path], layout: ReferenceLayout | None) -> None:
-        self._files = [References(path, layout=layout, usual="utterance", numbered=False) for path in files]
+    def __init__(self) -> None:
         self._metric = make_metric("wer")
-        self._errors = np.zeros(2, np.int64)  # metric statistics of the best strings
-        self._num_compared = self._num_words = self._oracle_errors = 0
+        self._errors = np.zeros((2, 2), np.int64)  # errors and words; of the best strings and of oracle paths
+        self._num_lattices = 0
 
-    def lists(
-        self, items: Iterable[RescoredLattice | BadLine], count: int
-    ) -> Iterator[CandidateList | BadLine]:
-        """Yield the n-best lists of lattices, with their references.
+    def watch(self, lattices: Iterable[RescoredLattice], count: int) -> Iterator[CandidateList]:
+        """Yield the n-best lists of lattices, and count the errors of those with references."""
+        for rescored in lattices:
+            one = nbest_candidates(rescored, count)
+            if one.references:
+                best = self._metric.statistics([one.candidates[0].text], one.references)[0]
+                right = map(str.split, one.references)
+                oracle = min((oracle_errors(rescored.lattice, words), -len(words)) for words in right)
+                self._errors += [best, np.abs(oracle)]
+                self._num_lattices += 1
+            yield one
 
-        Raises:
-            FormatError: the references of a file do not match the lattices.
-        """
-        for item in items:
-            if isinstance(item, BadLine):
-                for file in self._files:
-                    file.skip(item)
-                yield item
-                continue
-            candidates = nbest_candidates(item, count)
-            references = tuple(file.of(candidates) for file in self._files)
-            if references:
-                self._add(item.lattice, candidates.candidates[0].text, references[0])
-            yield replace(candidates, references=references)
-
-    def figures(self) -> dict[str, float]:
-        """Return word error rates in per cent and the number of reference words; empty without references.
-
-        Raises:
-            FormatError: the references of a file do not match the lattices.
-        """
-        for file in self._files:
-            file.check_all_used()
-        if not self._num_compared:
-            return {}
-        return {
-            "reference_words": self._num_words,
-            "wer": float(self._metric.score(self._errors)),
-            "oracle_wer": 100.0 * self._oracle_errors / max(1, self._num_words),
-        }
-
-    def _add(self, lattice: Lattice, best: str, reference: str) -> None:
-        words = reference.split()
-        self._num_compared += 1
-        self._num_words += len(words)
-        self._oracle_errors += oracle_errors(lattice, words)
-        self._errors += self._metric.statistics([best], [reference])[0]
+    def summary(self) -> str | None:
+        """Return the word error rates as a sentence; None without references."""
+        if not self._num_lattices:
+            return None
+        rescored, oracle = (format_score("wer", rate) for rate in self._metric.score(self._errors).tolist())
+        return (
+            f"word error rate of {self._num_lattices:,} lattices with references: rescored {rescored}, "
+            f"best possible {oracle}"
+        )
 
 
 def check_output_format(name: str) -> None:

@@ -1,9 +1,10 @@
-"""Tuning of re-ranking weights on n-best lists with references, and training texts of folds."""
+"""Tuning of weights on n-best lists or lattices with references, and training texts of folds."""
 
 import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -13,21 +14,25 @@ from pydantic import ValidationError
 
 from models.errors import FormatError, InvalidInputError
 from models.files import atomic_writer
+from models.lattices.graph import PATH_FEATURES, PathWeights
+from models.lattices.lattice import Lattice
+from models.lattices.rescoring import nbest_candidates
+from models.lattices.token_passing import LatticeSearchSettings
 from models.phrases import PhraseList
-from models.reranking.candidates import CandidateList
+from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.features import ListFeatures, check_given, offsets_of
 from models.reranking.tuning.cross_fitting import TuningOutcome, select_with_references
 from models.reranking.tuning.fitting import assign_folds
 from service.engine.job import run_to_completion
 from service.engine.loaded_model import LoadedModel
-from service.local.ask import UNLIMITED, model_loader
+from service.local.ask import NO_MODEL, UNLIMITED, model_loader
+from service.local.lattices import LatticeWeights, rescore_lattices, tuned_weights
 from service.schemas.wire import invalid_input
 from service.use_cases.candidate_features import ScoringModels, score_candidates
 from service.use_cases.rerank_request import parse_names, parse_weights
 from service.use_cases.tune import TuneReply, TuneSettings, tune_and_evaluate, tune_reply
 
 Ints: TypeAlias = npt.NDArray[np.int64]
-NO_MODEL = "-"
 _BATCH_LISTS = 128
 
 ProgressCallback: TypeAlias = Callable[[str, int, int], None]
@@ -54,14 +59,15 @@ def prepare_tuning(
     model: str,
     fold_models: Sequence[str],
     load: Callable[[str], LoadedModel],
+    for_lattices: bool = False,
 ) -> TuneJob:
     """Parse options (comma-separated values; None if unset) and load the models.
 
     Raises:
-        InvalidInputError: an option is invalid.
+        InvalidInputError: an option is invalid, or not one of lattices.
         LanguageModelError: the registry or model does not exist, or is damaged.
     """
-    settings = _settings(options, model)
+    settings = _lattice_settings(options, model) if for_lattices else _settings(options, model)
     load_once = model_loader(load)
     models = settings.resolve_models(load_once)
     if not fold_models:
@@ -80,20 +86,26 @@ def prepare_tuning(
 
 
 def tune_lists(
-    job: TuneJob, lists: Sequence[CandidateList], watch: ProgressCallback
+    job: TuneJob, lists: Sequence[CandidateList], watch: ProgressCallback, *, is_scored: bool = False
 ) -> tuple[TuningOutcome, TuneReply]:
     """Tune on lists; return the result and the reply of POST /v1/rerank/tune.
+
+    If `is_scored`, the candidates have the features of the models already.
 
     Raises:
         InvalidInputError: no list has a reference, a feature is missing, or the lists are too few.
     """
     metric, search = job.settings.metric_of(lists), job.settings.search
     _, referenced = select_with_references(lists)
-    check_given(referenced, models=job.models.extra)
     folds = _folds(referenced, folds=search.folds, seed=search.seed)
-    scorers = job.fold_models or (job.models,)
-    model_of = folds if job.fold_models else np.zeros_like(folds)
-    computed = _features(scorers, referenced, model_of, PhraseList(job.settings.phrases), watch)
+    if is_scored:
+        offsets = offsets_of(referenced)
+        computed = ListFeatures((), np.zeros((int(offsets[-1]), 0)), offsets)
+    else:
+        check_given(referenced, models=job.models.extra)
+        scorers = job.fold_models or (job.models,)
+        model_of = folds if job.fold_models else np.zeros_like(folds)
+        computed = _features(scorers, referenced, model_of, PhraseList(job.settings.phrases), watch)
     searches, total = itertools.count(1), search.num_resamples
     watch("optimising weights", 0, total)
     tuned = run_to_completion(
@@ -106,6 +118,71 @@ def tune_lists(
         )
     )
     return tuned, tune_reply(tuned, job.models, job.settings.phrases)
+
+
+def tune_lattices(
+    job: TuneJob,
+    lattices: Sequence[Lattice],
+    search: LatticeSearchSettings,
+    watch: ProgressCallback,
+    *,
+    nbest: int,
+    max_rounds: int = 10,
+) -> tuple[TuningOutcome, TuneReply, str]:
+    """Tune on lattices with references, in rounds of searching them and tuning on all strings found so far.
+
+    Each lattice is searched for its `nbest` best strings with the weights found on all lattices, and with those found
+    without its fold. If the last weights find no new strings, the held-out score is that of searching lattices.
+    The results are those of `tune_lists`, and a line about the rounds.
+
+    Raises:
+        InvalidInputError: the lattices are too few.
+        UnsupportedParameterError: a model reads backward, or its tokenizer does not separate words.
+    """
+    settings = job.settings.search
+    lists = [CandidateList(lattice.name, "", (), lattice.references) for lattice in lattices]
+    job.settings.metric_of(lists)  # refuses a wrong normaliser before the search
+    folds = _folds(lists, folds=settings.folds, seed=settings.seed)
+    models = [scorer.parts[0] for scorer in job.fold_models or (job.models,) * settings.folds]
+    phrases = PhraseList(job.settings.phrases)
+    first_pass, untuned = (
+        partial(PathWeights.first_pass, phrases=phrases.features),
+        partial(PathWeights.of, {}, phrases=phrases.features),
+    )
+    found = [dict[str, Candidate]() for _ in lattices]  # by text; the features are those of the latest search
+
+    def search_all(number: int, weights: Sequence[Sequence[LatticeWeights]]) -> int:
+        """Search each lattice with all weights of its fold; return the number of new strings."""
+        num_before = sum(map(len, found))
+        for fold, (model, of_fold) in enumerate(zip(models, weights, strict=True)):
+            own = np.flatnonzero(folds == fold).tolist()
+            for one in of_fold:
+                watch(f"round {number}: searching lattices", fold, len(models))
+                rescored = rescore_lattices(model, [lattices[i] for i in own], one, search, phrases)
+                for i, result in zip(own, rescored, strict=True):
+                    found[i] |= {c.text: c for c in nbest_candidates(result, nbest).candidates}
+        return sum(map(len, found)) - num_before
+
+    def tune(job: TuneJob, number: int) -> tuple[TuningOutcome, TuneReply]:
+        return tune_lists(
+            job, lists, lambda what, *work: watch(f"round {number}: {what}", *work), is_scored=True
+        )
+
+    # the first strings are too few to prove a gain
+    exploring = TuneSettings.model_validate(job.settings.model_dump() | {"max_p_value": 1.0})
+    search_all(1, [[first_pass, untuned]] * len(models))
+    for number in range(1, max_rounds + 1):
+        lists = [replace(one, candidates=(*own.values(),)) for one, own in zip(lists, found, strict=True)]
+        tuned, _ = tune(job._replace(settings=exploring), number)
+        of_all = tuned.found.by_feature(tuned.data.problem.names)
+        weights = [
+            [tuned_weights(one, phrases=phrases.features) for one in (of_all, fold.weights)]
+            for fold in tuned.figures.folds
+        ]
+        num_new = search_all(number + 1, weights)
+        if not num_new:
+            break
+    return *tune(job, number), f"rounds: {number}; new strings with the last weights: {num_new:,}"
 
 
 def write_report(folder: Path, tuned: TuningOutcome, reply: TuneReply, *, title: str) -> None:
@@ -170,6 +247,28 @@ def _settings(options: Mapping[str, Any], model: str) -> TuneSettings:
         return TuneSettings.model_validate(read, strict=False)
     except ValidationError as error:
         raise invalid_input(error) from None
+
+
+def _lattice_settings(options: Mapping[str, Any], model: str) -> TuneSettings:
+    """Parse options of tuning on lattices, which have other defaults and fewer choices."""
+    given = {name: value for name, value in options.items() if value is not None}
+    settings = _settings({"length_exponents": "0", **given}, model)
+    features = [*PATH_FEATURES, *PhraseList(settings.phrases).features]
+    if settings.features is None:
+        settings = settings.model_copy(update={"features": features})
+    wrong = {
+        "model": settings.model is None,
+        "models": bool(settings.models),
+        "features": not {*features}.issuperset(settings.features or ()),
+        "length_exponents": any(settings.length_exponents),
+    }
+    for name in filter(wrong.__getitem__, wrong):
+        raise InvalidInputError(
+            f"{name} is {getattr(settings, name)}; lattices are tuned on with one model, features of "
+            f"{', '.join(features)}, and the length exponent 0",
+            parameter=name,
+        )
+    return settings
 
 
 def _folds(lists: Sequence[CandidateList], *, folds: int, seed: int) -> Ints:

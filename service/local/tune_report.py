@@ -1,6 +1,7 @@
 """HTML report of a tuning run: charts, weights by fold, and lists whose best candidate changes."""
 
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -11,6 +12,7 @@ from rapidfuzz.distance import Levenshtein
 from models.report import ACCENT, INK, SECOND, THIRD, Picture, Section, Table, draw_svg, render_page
 from models.reranking.candidates import run_steps
 from models.reranking.features import LM
+from models.reranking.metrics.metric import format_score
 from models.reranking.tuning.cross_fitting import TuningOutcome, candidate_totals
 from models.reranking.tuning.mert import LOSS_TOLERANCE, line_loss
 from models.reranking.tuning.problem import Floats, Ints, centre_by_list
@@ -226,9 +228,9 @@ def _summary(reply: TuneReply, num_changed: int) -> list[tuple[str, str]]:
     test, possible = reply.significance, reply.oracle - reply.baseline
     closed = f"{round(100 * test.difference / possible)} %" if possible else "none"
     return [
-        (f"{reply.metric.upper()} of the first pass", f"{reply.baseline:.2f}"),
-        ("tuned weights, held-out lists", f"{reply.tried:.2f}"),
-        ("oracle: the best candidates", f"{reply.oracle:.2f}"),
+        (f"{reply.metric.upper()} of the first pass", format_score(reply.metric, reply.baseline)),
+        ("tuned weights, held-out lists", format_score(reply.metric, reply.tried)),
+        ("oracle: the best candidates", format_score(reply.metric, reply.oracle)),
         (f"difference; 95 % from {test.low:+.2f} to {test.high:+.2f}", f"{test.difference:+.2f}"),
         ("p-value, paired bootstrap", f"{test.p_value:.3f}"),
         ("share of the oracle's gain", closed),
@@ -250,11 +252,12 @@ def _weights(reply: TuneReply) -> Table:
 
 
 def _folds(reply: TuneReply) -> Table:
+    score = partial(format_score, reply.metric)
     rows = [
         [
             f"fold {i + 1}",
             f"{fold.num_lists:,}",
-            *(f"{score:.2f}" for score in (fold.baseline, fold.tuned, fold.oracle, fold.in_sample)),
+            *map(score, (fold.baseline, fold.tuned, fold.oracle, fold.in_sample)),
         ]
         for i, fold in enumerate(reply.folds)
     ]

@@ -206,7 +206,7 @@ def score_candidates(
         UnsupportedParameterError: there is a context, and a model reads from right to left; or unnormalised scores
             are requested of a model not trained for them.
     """
-    _check_score_mode(models, score_mode)
+    check_score_mode(models, score_mode)
     distinct = yield from find_distinct_texts(lists, starts.of_lists, prefix)
     stored = starts.of_models or [()] * len(models.all)
     score_texts = partial(
@@ -315,8 +315,12 @@ def _token_scores(scores: _TextScores, loaded: LoadedModel, text: int, *, ends: 
     return to_text_order(loaded, ids, ends=ends), to_text_order(loaded, log_probs, ends=ends)
 
 
-def _check_score_mode(models: ScoringModels, mode: ScoreMode) -> None:
-    """Reject unnormalised scores of models that were not trained for them, and of mixtures."""
+def check_score_mode(models: ScoringModels, mode: ScoreMode) -> None:
+    """Reject unnormalised scores of models that were not trained for them, and of mixtures.
+
+    Raises:
+        UnsupportedParameterError: the message names the mode and the model.
+    """
     if mode == "normalised":
         return
     if len(models.parts) > 1:

@@ -215,10 +215,8 @@ class References:
         return FormatError(self._path, problem, hint=hint)
 
 
-def _attach_references(
-    items: Iterable[ListOrBadLine], files: Sequence[References]
-) -> Iterator[ListOrBadLine]:
-    """Replace the references of lists by those in the files."""
+def attach_references(items: Iterable[ListOrBadLine], files: Sequence[References]) -> Iterator[ListOrBadLine]:
+    """Replace the references of lists by those in the files, which must match."""
     for item in items:
         if isinstance(item, BadLine):
             for file in files:
@@ -402,8 +400,8 @@ def read_lists(
         reference_layout: None: detected from the file and the format's usual layout.
         beam_size: number of candidates of every list, for formats that need it.
         scores: cost archives for format kaldi, by feature, in addition to those of a folder.
-        reserved: True for names of computed features, which get the prefix `old_`. Names in jsonl are chosen by
-            the caller and stay unchanged.
+        reserved: True for names of computed features, which get the prefix `old_`. In jsonl, which has our own
+            names, they are dropped and reported.
         source_name: name of a stream in messages.
 
     Raises:
@@ -426,8 +424,10 @@ def read_lists(
         files = [
             References(path, layout=reference_layout, usual=usual, numbered=numbered) for path in references
         ]
-        items = _attach_references(items, files)
-    yield from items if reserved is None or form.custom_feature_names else _rename_reserved(items, reserved)
+        items = attach_references(items, files)
+    if reserved is not None:
+        items = _rename_reserved(items, reserved, drop_from=name if form.custom_feature_names else None)
+    yield from items
 
 
 def read_bytes(
@@ -496,9 +496,10 @@ def _read_folder(folder: Path, form: Format, scores: Mapping[str, SourceLines]) 
 
 
 def _rename_reserved(
-    items: Iterable[ListOrBadLine], reserved: Callable[[str], bool]
+    items: Iterable[ListOrBadLine], reserved: Callable[[str], bool], *, drop_from: str | None = None
 ) -> Iterator[ListOrBadLine]:
-    """Add the prefix `old_` to features with reserved names."""
+    """Add the prefix `old_` to features with reserved names, or drop those of a source and report them once."""
+    reported = False
     for item in items:
         if isinstance(item, BadLine):
             yield item
@@ -508,8 +509,12 @@ def _rename_reserved(
         if not renamed:
             yield item
             continue
+        kept = {name: renamed.get(name, name) for name in names if drop_from is None or name not in renamed}
+        if drop_from is not None and not reported:
+            reported = True
+            yield BadLine(drop_from, 1, f"features that are computed again: {', '.join(sorted(renamed))}")
         candidates = (
-            replace(c, features={renamed.get(name, name): value for name, value in c.features.items()})
+            replace(c, features={kept[name]: value for name, value in c.features.items() if name in kept})
             for c in item.candidates
         )
         yield replace(item, candidates=tuple(candidates))

@@ -61,6 +61,11 @@ class Metric(Protocol):
         ...
 
 
+def format_score(metric: str, score: float) -> str:
+    """Format a score by the name of its metric: `25.33 %` for error rates, `34.47` for BLEU and chrF."""
+    return f"{score:.2f} %" if metric in {"wer", "cer"} else f"{score:.2f}"
+
+
 def check_references(references: Sequence[str]) -> None:
     """Refuse an input without references.
 

@@ -318,7 +318,8 @@ class TuningOutcome(NamedTuple):
     Attributes:
         data: the tuning data.
         figures: the weights and their evaluation.
-        fitted: the recommended weights, found on all lists, or the first pass.
+        found: the weights found on all lists, recommended or not.
+        fitted: the recommended weights: those found, or the first pass.
         first: first candidate of each list [N].
         held_out: candidate of each list chosen by the weights found without its fold [N].
         oracle: best candidate of each list [N].
@@ -326,6 +327,7 @@ class TuningOutcome(NamedTuple):
 
     data: TuningData
     figures: TuningFigures
+    found: FittedWeights
     fitted: FittedWeights
     first: Ints
     held_out: Ints
@@ -377,7 +379,7 @@ def cross_fit(
             )
         )
         yield
-    fitted = yield from fit_feature_weights(
+    found = yield from fit_feature_weights(
         data.shapes, np.arange(problem.num_lists), settings, searched=searched
     )
     first, oracle = problem.first_pass(), problem.oracle()
@@ -388,8 +390,8 @@ def cross_fit(
         samples=settings.bootstrap_samples,
         seed=settings.seed,
     )
-    decision, reason = _accept_or_reject(problem, test, fitted, settings)
-    fitted = fitted if decision == "tuned" else FIRST_PASS_WEIGHTS
+    decision, reason = _accept_or_reject(problem, test, found, settings)
+    fitted = found if decision == "tuned" else FIRST_PASS_WEIGHTS
     totals = candidate_totals(data, fitted)
     scale, posteriors = yield from fit_posterior_scale(data.shapes[fitted.shape], totals)
     baseline, tried = problem.score(first), problem.score(held_out)
@@ -411,7 +413,7 @@ def cross_fit(
         counts=data.counts,
         posteriors=posteriors,
     )
-    return TuningOutcome(data, figures, fitted, first, held_out, oracle)
+    return TuningOutcome(data, figures, found, fitted, first, held_out, oracle)
 
 
 def _accept_or_reject(

@@ -6,6 +6,7 @@ import pytest
 from models.errors import InvalidInputError
 from models.reranking.candidates import run_steps
 from models.reranking.metrics import METRIC_NAMES, make_metric
+from models.reranking.metrics.metric import format_score
 from models.reranking.metrics.significance import SignificanceResult, paired_bootstrap
 
 
@@ -118,3 +119,7 @@ def test_equal_seeds_give_equal_results_and_others_do_not():
     a, b = errors(0.2, seed=1), errors(0.19, seed=2)
     assert compared(a, b, seed=7) == compared(a, b, seed=7)
     assert compared(a, b, seed=7) != compared(a, b, seed=8)
+
+
+def test_error_rates_are_formatted_as_per_cent_and_other_scores_as_numbers():
+    assert [format_score(name, 7.0) for name in METRIC_NAMES] == ["7.00 %", "7.00 %", "7.00", "7.00"]

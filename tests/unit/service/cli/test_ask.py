@@ -8,9 +8,10 @@ import pytest
 from typer.testing import CliRunner
 
 from models.checking.calibration import Calibration, CalibrationPoint
-from models.checkpoint.documents import CalibrationStore
-from models.errors import FormatError, InvalidInputError
+from models.checkpoint.documents import CalibrationStore, ProfileStore
+from models.errors import FormatError, InvalidInputError, UnsupportedParameterError
 from service.cli.main import app
+from service.schemas.models import ProfileBody
 from tests.support.recogniser_lists import SAMPLES
 from tests.support.text_models import SENTENCES
 from training.commands import run_train
@@ -245,8 +246,8 @@ def rerank(rerank_registry, tmp_path):
     (tmp_path / "lists").write_text(MOSES)
     (tmp_path / "references").write_text("the cat sat\nthe owl\n")
 
-    def run(*options, **more):
-        arguments = ["rerank", "small", tmp_path / "lists", "--registry", rerank_registry, *options]
+    def run(*options, model="small", **more):
+        arguments = ["rerank", model, tmp_path / "lists", "--registry", rerank_registry, *options]
         return CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False, **more)
 
     return run
@@ -292,6 +293,33 @@ def test_error_rates_before_and_after_are_told(rerank, tmp_path):
     assert done.stderr.splitlines()[-1] == (
         "word error rate of 2 lists with references: first pass 60.00 %, re-ranked 0.00 %, best possible 0.00 %"
     )
+
+
+def test_a_dash_stands_for_the_models_of_a_profile(rerank_registry, tmp_path):
+    profiles = ProfileStore(rerank_registry)
+    profiles.write(ProfileBody(weights={"rank": -1.0}).profile("bare"))
+    scored = ProfileBody(weights={"lm": 1.0}, models=[{"address": "small@1"}])
+    profiles.write(scored.profile("scored"))
+    (tmp_path / "lists").write_text(MOSES)
+
+    def texts(profile):
+        command = ["rerank", "-", tmp_path / "lists", "--registry", rerank_registry, "--profile", profile]
+        done = CliRunner().invoke(app, [str(a) for a in command], catch_exceptions=False)
+        return [c["text"] for c in json.loads(done.stdout.splitlines()[0])["ranking"]]
+
+    assert texts("bare") == ["the cat sat", "mat the on"]
+    assert texts("scored") == ["the cat sat", "mat the on"]
+
+
+def test_a_dash_requires_a_profile(rerank):
+    with pytest.raises(InvalidInputError, match="model is missing"):
+        rerank(model="-")
+
+
+def test_unnormalised_scores_need_a_model_trained_for_them(rerank):
+    assert rerank("--score-mode", "normalised").stdout == rerank().stdout
+    with pytest.raises(UnsupportedParameterError, match="small@1 was not trained for unnormalised scores"):
+        rerank("--score-mode", "unnormalised")
 
 
 def test_a_list_that_cannot_be_ranked_fails_alone(rerank, tmp_path):

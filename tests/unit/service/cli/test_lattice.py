@@ -5,6 +5,8 @@ import json
 
 import pytest
 
+from models.checkpoint.documents import ProfileStore
+from service.schemas.models import ProfileBody
 from tests.reference.backoff import SMALL
 from training.arpa import run_import_arpa
 
@@ -105,8 +107,59 @@ def test_error_rates_are_told_where_there_are_references(gramophone, kaldi, tmp_
     (tmp_path / "text").write_text("one b b\nthree b\n")
     code, out, err = gramophone(*kaldi, "--references", tmp_path / "text", "--output-format", "jsonl")
     assert (code, [json.loads(line)["reference"] for line in out.splitlines()]) == (0, ["b b", "b"])
-    assert "wer: 33.33" in err
-    assert "oracle_wer: 0.00" in err
+    assert err.endswith(
+        "word error rate of 2 lattices with references: rescored 33.33 %, best possible 0.00 %\n"
+    )
+
+
+def test_the_closest_of_several_references_counts(gramophone, slf, tmp_path):
+    (tmp_path / "first").write_text("b b\n")
+    (tmp_path / "second").write_text("a b c\n")
+    references = ["--references", tmp_path / "first", "--references", tmp_path / "second"]
+    code, out, err = gramophone(slf, *references)
+    assert (code, json.loads(out)["references"]) == (0, ["b b", "a b c"])
+    assert "rescored 33.33 %, best possible 0.00 %" in err  # a b: one error of three words; b b is a path
+
+
+def test_lattices_without_an_id_have_that_of_their_file(gramophone, tmp_path):
+    folder = tmp_path / "lattices"
+    folder.mkdir()
+    (folder / "speech.wav").write_bytes(b"RIFF")
+    text = SLF.replace("UTTERANCE=one\n", "")
+    (folder / "utt2.lat.gz").write_bytes(gzip.compress(text.encode()))
+    (folder / "utt1.slf").write_text(text)
+    assert gramophone(folder, "--output-format", "text")[1] == "utt1 a b\nutt2 a b\n"
+
+
+def test_a_first_pass_profile_keeps_the_first_pass(gramophone, registry, slf):
+    save(registry, {"rank": 1.0})
+    first = gramophone(slf, "--weights", "am=1,lm=0,old_lm=2,words=-0.5", "--nbest", 9)
+    assert gramophone(slf, "--profile", "saved", "--nbest", 9) == first
+
+
+def test_features_without_a_weight_in_a_profile_do_not_count(gramophone, registry, slf):
+    save(registry, {"am": 10.0, "words": -12.0})
+    expected = gramophone(slf, "--weights", "am=10,words=-12,lm=0,old_lm=0,unk=0", "--nbest", 9)
+    assert gramophone(slf, "--profile", "saved", "--nbest", 9) == expected
+
+
+@pytest.mark.parametrize(
+    ("saved", "problem"),
+    [
+        ({"weights": {"score": 1.0}}, "weights.score is not a feature of a path; the features are am, old_lm, lm"),
+        ({"weights": {"lm": 1.0}, "length_exponent": 1.0}, "length_exponent is 1; for lattices it must be 0"),
+    ],
+)  # fmt: skip
+def test_profiles_that_paths_cannot_have_are_refused(gramophone, registry, slf, saved, problem):
+    save(registry, **saved)
+    code, out, err = gramophone(slf, "--profile", "saved")
+    assert (code, out, problem in err) == (2, "", True)
+
+
+def save(registry, weights, length_exponent=0.0):
+    """Store the profile `saved`."""
+    body = ProfileBody(weights=weights, length_exponent=length_exponent)
+    ProfileStore(registry).write(body.profile("saved"))
 
 
 def test_lattices_are_written_with_the_new_scores(gramophone, slf, tmp_path):
@@ -139,6 +192,8 @@ def test_lattices_go_through_a_pipe(gramophone, kaldi, monkeypatch, tmp_path):
         (["--output-format", "word"], "word"),
         (["--max-tokens-per-node", 0], "max_tokens_per_node is 0; it must be at least 1"),
         (["--output-format", "slf-lattice", "--references", "refs"], "--references applies to n-best lists"),
+        (["--profile", "mine", "--weights", "lm=1"], "give either --weights or --profile"),
+        (["--profile", "none"], "none"),
     ],
 )
 def test_bad_options_are_refused_by_name(gramophone, slf, options, problem):
@@ -178,3 +233,19 @@ def test_invalid_phrases_are_refused(gramophone, slf, tmp_path, names, weights, 
     code, _, err = gramophone(slf, "--format", "slf", "--phrases", tmp_path / "names", "--weights", weights)
     assert code == 2
     assert message in err
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("lists", "0 ||| a ||| am= 1\n", "is not a lattice or its format is unknown (set --format)"),
+        ("folder/speech.wav", "RIFF", ": is a folder"),
+    ],
+)
+def test_files_that_are_no_lattices_are_refused(gramophone, tmp_path, name, content, problem):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(content)
+    options = ["--format", "slf"] if path.parent.name == "folder" else []
+    code, out, err = gramophone(path.parent if options else path, *options)
+    assert (code, out, problem in err) == (2, "", True), err

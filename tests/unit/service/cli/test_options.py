@@ -1,6 +1,7 @@
 """`gramophone lists`: converting and showing n-best list files."""
 
 import json
+import re
 import sys
 
 import pytest
@@ -88,6 +89,11 @@ def test_figures_for_people(moses):
     shown = run("show", moses).stdout
     assert "candidates with lm" in shown
     assert "wer" not in shown
+
+
+def test_error_rates_of_a_file_for_people(moses, tmp_path):
+    shown = run("show", moses, "--references", tmp_path / "references").stdout
+    assert re.search(r"first wer +33\.33 %\noracle wer +0\.00 %", shown)
 
 
 def test_scores_of_kaldi_and_beams_of_nemo(tmp_path):
