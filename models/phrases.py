@@ -127,7 +127,11 @@ class PhraseAutomaton(Generic[H]):
         of its items that were read. This credit has to be taken back when the node is left.
         """
         found, (worth, promised, share) = self.finish(node), self._promises[node]
-        return (found, 1.0) if sum(self._weights[i] for i in found) >= worth else (promised, share)
+        return (found, 1.0) if self.worth(found) >= worth else (promised, share)
+
+    def worth(self, found: Found, share: float = 1.0) -> float:
+        """Return a share of the weights of phrases."""
+        return share * sum(self._weights[index] for index in found)
 
     def find(self, items: Sequence[H]) -> Found:
         """Return the phrases in a sequence."""
@@ -139,6 +143,10 @@ class PhraseAutomaton(Generic[H]):
             node, more = self.advance(node, item)
             found += more
         return found + self.finish(node)
+
+    def following(self, node: int) -> set[H]:
+        """Return the items after which the node is not the start."""
+        return {item for end in self._suffixes(node) for item in self._next[end]}
 
     def _suffixes(self, node: int) -> Iterator[int]:
         """Yield a node and the shorter ones that replace it, down to the start."""

@@ -4,7 +4,7 @@ A model's log-probabilities are changed in this order:
 
 1. *mask*: `<unk>` and `<s>` are impossible, and so are `</s>` before `min_tokens` or with `ignore_eos`,
    and every token that would complete one of `bad_words`;
-2. *bias*: `logit_bias` is added;
+2. *bias*: `logit_bias` is added, and the weights of `phrases`, in equal parts to their tokens;
 3. *penalties*: repetition, then frequency and presence;
 4. *temperature*;
 5. *top-k*; 6. *typical*; 7. *top-p*; 8. *min-p*: each is relative to the probability that remains
@@ -18,6 +18,7 @@ every truncation. Reported log-probabilities are always the model's own, before 
 from dataclasses import dataclass
 
 from models.errors import InvalidInputError
+from models.phrases import Phrase, PhraseList
 
 GREEDY, SAMPLE, BEAM = "greedy", "sample", "beam"
 STRATEGIES = (GREEDY, SAMPLE, BEAM)
@@ -61,6 +62,7 @@ class DecodingParameters:
         presence_penalty: subtracted from the scores of tokens that were generated.
         frequency_penalty: subtracted once per occurrence of a generated token. Both as defined by OpenAI.
         logit_bias: pairs of a distinct id and the value added to its score.
+        phrases: texts whose token sequences, at the start or in the middle of a word, are favoured.
         bad_words: texts whose token sequences, at the start or in the middle of a word, are never generated.
         ignore_eos: never end with `</s>`, unless no other token is possible.
         min_tokens: minimum number of tokens before `</s>`.
@@ -95,6 +97,7 @@ class DecodingParameters:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()
+    phrases: tuple[Phrase, ...] = ()
     bad_words: tuple[str, ...] = ()
     ignore_eos: bool = False
     min_tokens: int = 0
@@ -137,6 +140,7 @@ class DecodingParameters:
             self._require(-MAX_BIAS <= bias <= MAX_BIAS, f"logit_bias.{token_id}", limit, bias)
         if len({token_id for token_id, _ in self.logit_bias}) < count:
             raise InvalidInputError("logit_bias contains a token twice", parameter="logit_bias")
+        PhraseList(self.phrases)
         self._check_texts("bad_words", MAX_BAD_WORDS, MAX_BAD_WORD_LENGTH)
         total = sum(map(len, self.bad_words))
         limit = f"must have at most {MAX_BAD_WORDS_LENGTH} characters in all"
@@ -210,6 +214,5 @@ class DecodingParameters:
     def never_raises_scores(self) -> bool:
         """True if no score exceeds 0, or the model's own log-probability."""
         biases = (bias for _, bias in self.logit_bias)
-        return (
-            self.presence_penalty >= 0 and self.frequency_penalty >= 0 and all(bias <= 0 for bias in biases)
-        )
+        penalised = self.presence_penalty >= 0 and self.frequency_penalty >= 0
+        return penalised and not self.phrases and all(bias <= 0 for bias in biases)

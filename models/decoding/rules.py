@@ -4,7 +4,7 @@ Kernels use thread-local buffers, one set per vocabulary size.
 """
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -16,6 +16,10 @@ from typing_extensions import override
 from models.arrays import FloatArray, TokenIds
 from models.decoding.parameters import DecodingParameters
 from models.phrases import Found, PhraseAutomaton
+
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
+Float64s = npt.NDArray[np.float64]
 
 
 class BannedSequences(PhraseAutomaton[int]):
@@ -47,6 +51,39 @@ class BannedSequences(PhraseAutomaton[int]):
         return 1, ()  # sequences may overlap
 
 
+class WeightedSequences(PhraseAutomaton[int]):
+    """Automaton over generated tokens that finds the values to add to the scores of tokens.
+
+    Tokens that continue a sequence get their share of its weight. It is taken back if the sequence does not follow.
+
+    Args:
+        weights: weight of each sequence of ids.
+        logit_bias: tokens, and values that are always added.
+    """
+
+    def __init__(
+        self, weights: Mapping[tuple[int, ...], float], logit_bias: Iterable[tuple[int, float]]
+    ) -> None:
+        super().__init__(list(weights), list(weights.values()))
+        self._always = dict(logit_bias)
+        self._biases: dict[int, tuple[Int32s, FloatArray]] = {}
+
+    def biases(self, node: int) -> tuple[Int32s, FloatArray]:
+        """Return tokens and the values to add to their scores, relative to all other tokens; read-only."""
+        if node not in self._biases:
+            values, left = dict(self._always), self.worth(self.finish(node))
+            for token in sorted(self.following(node)):
+                after, found = self.advance(node, token)
+                gain = self.worth(found) + self.worth(*self.credit(after)) - left
+                values[token] = values.get(token, 0.0) + gain
+            self._biases[node] = np.array([*values], np.int32), np.array([*values.values()], np.float32)
+        return self._biases[node]
+
+    def taken_back(self, node: int) -> float:
+        """Return the value to add to all totals after a node: minus the credit for what is not complete."""
+        return self.worth(self.finish(node)) - self.worth(*self.credit(node))
+
+
 TEMPERATURE, TOP_K, TYPICAL_P, TOP_P, MIN_P, REPETITION, PRESENCE, FREQUENCY, END_AFTER = range(9)
 """Columns of `KernelRows.rules`: temperature 0 is greedy, top-k 0 is off, END_AFTER is the minimum before `</s>`."""
 
@@ -55,10 +92,6 @@ SUM_BLOCK = 512
 
 HISTOGRAM_BUCKETS = 2048
 """Buckets of the histogram of keys."""
-
-Int32s = npt.NDArray[np.int32]
-Int64s = npt.NDArray[np.int64]
-Float64s = npt.NDArray[np.float64]
 
 
 class KernelRows(NamedTuple):
@@ -166,6 +199,7 @@ class Rules:
         bias_values: bias of each [E].
         prompt_ids: distinct tokens of the prompt [P]; empty if no rule needs them.
         banned: banned sequences; None without any.
+        weighted: weighted sequences, with the biases; None without any.
         unfiltered: True if tokens are drawn from the model's distribution without control tokens, at a temperature
             that is not too low: no rule needs the full distribution or the generated tokens.
     """
@@ -175,11 +209,15 @@ class Rules:
     bias_values: FloatArray
     prompt_ids: Int32s
     banned: BannedSequences | None
+    weighted: WeightedSequences | None
     unfiltered: bool
 
 
 def compile_rules(
-    parameters: DecodingParameters, prompt: TokenIds, banned: BannedSequences | None = None
+    parameters: DecodingParameters,
+    prompt: TokenIds,
+    banned: BannedSequences | None = None,
+    weighted: WeightedSequences | None = None,
 ) -> Rules:
     """Compile the rules of a request for rows that continue a prompt [T]."""
     numbers = [
@@ -202,7 +240,7 @@ def compile_rules(
         or parameters.typical_p < 1
         or parameters.min_p > 0
     )
-    changes = parameters.has_penalties or bool(ids) or banned is not None
+    changes = parameters.has_penalties or bool(ids) or banned is not None or weighted is not None
     is_cold = parameters.greedy or parameters.temperature < _MIN_BLOCK_TEMPERATURE
     return Rules(
         np.array(numbers),
@@ -210,6 +248,7 @@ def compile_rules(
         np.array(values, np.float32),
         np.unique(prompt).astype(np.int32) if looks_back else _NO_IDS,
         banned,
+        weighted,
         unfiltered=not (truncates or changes or is_cold),
     )
 
@@ -265,6 +304,11 @@ class RuleTable:
     def has_bans(self) -> bool:
         """True if any row has banned sequences."""
         return any(rules.banned is not None for rules in self.row_rules)
+
+    @cached_property
+    def has_weights(self) -> bool:
+        """True if any row has weighted sequences."""
+        return any(rules.weighted is not None for rules in self.row_rules)
 
 
 def pack_ragged(parts: Sequence[npt.NDArray[Any]]) -> RaggedArray:

@@ -17,7 +17,6 @@ from models.calls import Predict, Read, Step
 from models.completion.token_trie import SortedTokens
 from models.decoding.batch import SequenceBatch, row_seed, uniform_numbers
 from models.decoding.beam_search import BeamSearch, FinishedBeam
-from models.decoding.rules import compile_rules
 from models.decoding.sampling import choose_tokens
 from models.decoding.stopping import StopBytes
 from models.decoding.top_k import top_tokens_of_rows
@@ -237,7 +236,7 @@ def _batch(task: DecodeTask, rows: Sequence[tuple[Prompt, int]]) -> SequenceBatc
     """Create the batch of rows before generation; rows of a prompt share its rules."""
     parameters = task.parameters
     prompts = {prompt.number: prompt for prompt, _ in rows}
-    rules = {number: compile_rules(parameters, prompt.ids, task.banned) for number, prompt in prompts.items()}
+    rules = {number: task.rules(prompt) for number, prompt in prompts.items()}
     seeds = [row_seed(parameters.seed or 0, prompt.number, sample) for prompt, sample in rows]
     return SequenceBatch.of([rules[prompt.number] for prompt, _ in rows], seeds)
 
@@ -263,7 +262,7 @@ def _run_beams(task: DecodeTask, prompts: Sequence[Prompt]) -> Work[Any, list[Be
     parameters, model = task.parameters, task.loaded.model
     state = yield from prefill_prompts(task, prompts)
     log_probs = yield from Predict(model, state)
-    batch = SequenceBatch.of([compile_rules(parameters, prompt.ids, task.banned) for prompt in prompts])
+    batch = SequenceBatch.of([task.rules(prompt) for prompt in prompts])
     tokenizer = task.loaded.tokenizer
     searches = []
     for row, prompt in enumerate(prompts):
@@ -288,6 +287,9 @@ def _run_beams(task: DecodeTask, prompts: Sequence[Prompt]) -> Work[Any, list[Be
         batch = batch.select(before).append(
             tokens, np.array([link.info.logprob for link in links], np.float32)
         )
+        if parameters.phrases:
+            for beam, change in zip(live, batch.taken_back(), strict=True):
+                beam.total += change
         state, log_probs = yield from Step(model, state.select(before), tokens)
 
 

@@ -12,11 +12,12 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Discriminator, Field, Tag
 
 from models.decoding.parameters import BEAM, SAMPLE, STRATEGIES, DecodingParameters
-from models.decoding.rules import BannedSequences
+from models.decoding.rules import BannedSequences, WeightedSequences
 from models.decoding.stopping import spellings
 from models.decoding.top_k import TokenChoice
 from models.errors import InvalidInputError, UnsupportedParameterError
 from models.language_model import TopTokens
+from models.phrases import MAX_PHRASES, Phrase
 from models.reranking.candidates import map_in_steps
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
@@ -117,6 +118,9 @@ class GenerateRequest(TimedRequest):
     """Amount subtracted from the log-probability of a token for each time it was generated."""
     logit_bias: Biases = Field(default_factory=dict)
     """Values from -100 to 100 added to log-probabilities, by token id as a string."""
+    phrases: Annotated[list[Phrase], schema_only(maxItems=MAX_PHRASES)] = Field(default_factory=list)
+    """Texts to favour: the weight of each, a natural logarithm, is added in equal parts to the log-probabilities of its
+    tokens. The class does not count."""
     bad_words: BadWords = Field(default_factory=list)
     """Texts that must not be generated."""
     n: NumChoices = 1
@@ -247,24 +251,34 @@ def continue_prompts(
         + (f" with {alternatives} alternatives per token" if alternatives else ""),
         instead="split it into several requests",
     )
-    banned = None
+    banned = weighted = None
     if parameters.bad_words:
-        found = yield from map_in_steps(
-            parameters.bad_words,
-            lambda text: spellings(loaded.tokenizer, text),
-            size=lambda text: 16 * len(text),
-        )
+        found = yield from _spellings(loaded, parameters.bad_words)
         banned = BannedSequences(ids for sequences in found for ids in sequences)
+    if parameters.phrases:
+        found = yield from _spellings(loaded, [phrase.text for phrase in parameters.phrases])
+        both = zip(parameters.phrases, found, strict=True)
+        weights = {ids: phrase.weight for phrase, sequences in both for ids in sequences}
+        weighted = WeightedSequences(weights, parameters.logit_bias)
     if parameters.seed is None:
         parameters = replace(parameters, seed=secrets.randbits(63))
     top = min(top, loaded.vocab_size) if isinstance(top, int) else top
-    task = DecodeTask(loaded, parameters, banned, top, emit)
+    task = DecodeTask(loaded, parameters, banned, weighted, top, emit)
     # imported late, because compiled code would delay the start of the service; model warm-up loads it
     from service.use_cases.decode import beam_search, sample_prompts
 
     if parameters.strategy == BEAM:
         return (yield from beam_search(task, prompts))
     return _best((yield from sample_prompts(task, prompts)), parameters)
+
+
+def _spellings(loaded: LoadedModel, texts: Sequence[str]) -> Work[Any, list[list[tuple[int, ...]]]]:
+    """Return the token sequences that spell each text."""
+    return (
+        yield from map_in_steps(
+            texts, lambda text: spellings(loaded.tokenizer, text), size=lambda text: 16 * len(text)
+        )
+    )
 
 
 def _best(choices: list[Continuation], parameters: DecodingParameters) -> list[Continuation]:

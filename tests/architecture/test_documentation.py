@@ -59,7 +59,7 @@ LEFT_OUT = {
         "lists[].id": "one list has no need of it",
         "phrases": "a profile has them",
     },
-    "/v1/generate": {},
+    "/v1/generate": {"phrases": "programs know names"},
     "/v1/autocomplete": {"dictionary[].weight": "a word a line is enough"},
     "/v1/check": {"candidates": "a caller's own error model is for programs"},
 }

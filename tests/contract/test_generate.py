@@ -232,6 +232,8 @@ def test_no_alternatives_are_not_no_logprobs(http):
         ({"logit_bias": {str(i): 0 for i in range(1025)}}, "logit_bias", "1025 entries"),
         ({"bad_words": ["x"] * 1025}, "bad_words", "bad_words is 1025 strings"),
         ({"bad_words": [""]}, "bad_words[0]", "0 characters long"),
+        ({"phrases": [{"text": "x " * 17}]}, "phrases[0].text", "17 words; a phrase has from 1 to 16"),
+        ({"phrases": [{"text": "x", "weight": -1}]}, "phrases[0].weight", "must be above 0 and at most 1000"),
         ({"min_tokens": 65}, "min_tokens", "must be from 0 to max_tokens, which is 64"),
         ({"min_p": 1.5}, "min_p", "min_p is 1.5"),
         ({"typical_p": 0}, "typical_p", "typical_p is 0"),
@@ -258,6 +260,22 @@ def test_bad_words_and_biases_hold(http):
         assert "cat" not in choice["text"]
         assert "on mat" not in choice["text"]
         assert 8 not in choice["token_ids"]
+
+
+@pytest.mark.parametrize("strategy", ["greedy", "sample", "beam"])
+def test_phrases_are_favoured_and_unknown_ones_change_nothing(http, strategy):
+    body = {
+        "prompt": "the",
+        "seed": 0,
+        "max_tokens": 12,
+        "ignore_eos": True,
+        "strategy": strategy,
+        "logprobs": True,
+    }
+    favoured = ask(http, **body, phrases=[{"text": "dog sat", "weight": 100}])["choices"][0]
+    assert favoured["text"].split().count("dog") >= 3
+    assert all(logprob <= 0 for logprob in favoured["logprobs"])
+    assert ask(http, **body, phrases=[{"text": "Jaan Tamm"}]) == ask(http, **body)
 
 
 def test_a_silent_stream_shows_that_it_is_alive(http, server, monkeypatch):

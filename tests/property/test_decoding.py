@@ -1,13 +1,14 @@
 """Decoding for any texts, distributions and parameters."""
 
 import numpy as np
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from models.decoding.batch import SequenceBatch
 from models.decoding.parameters import DecodingParameters
-from models.decoding.rules import BannedSequences, compile_rules
+from models.decoding.rules import BannedSequences, WeightedSequences, compile_rules
 from models.decoding.sampling import choose_tokens
 from models.decoding.stopping import StopBytes, StopStrings, Tail
 from models.decoding.top_k import top_tokens, top_tokens_of_rows
@@ -143,6 +144,25 @@ def test_no_banned_sequence_is_ever_completed(sequences, data):
         assume(allowed)
         generated.append(data.draw(st.sampled_from(allowed)))
         node, _ = banned.advance(node, generated[-1])
+
+
+sequence_weights = st.dictionaries(
+    st.lists(st.integers(0, 3), min_size=1, max_size=4).map(tuple),
+    st.sampled_from([0.5, 1.0, 3.0]),
+    max_size=6,
+)
+
+
+@given(sequence_weights, st.lists(st.integers(0, 3), max_size=12))
+def test_what_is_added_and_taken_back_along_a_text_is_the_weight_of_its_sequences(weights, text):
+    weighted = WeightedSequences(weights, [(3, 0.25)])
+    node, total = weighted.START, 0.0
+    for token in text:
+        total += dict(zip(*map(np.ndarray.tolist, weighted.biases(node)), strict=True)).get(token, 0.0)
+        node, _ = weighted.advance(node, token)
+        total += weighted.taken_back(node)
+    phrases = [list(weights)[index] for index in weighted.find(text)]
+    assert total == pytest.approx(sum(weights[one] for one in phrases) + 0.25 * text.count(3), abs=1e-5)
 
 
 @given(logits, st.integers(1, 12))

@@ -332,6 +332,12 @@ class ScoreOptions(TypedDict, total=False):
     ngram_lengths: bool
 
 
+Phrase = TypedDict(
+    "Phrase", {"text": str, "weight": NotRequired[float], "class": NotRequired[str]}
+)  # `class` cannot be a field of a class
+"""Phrase, such as a name that the model does not know."""
+
+
 class GenerateOptions(TypedDict, total=False):
     """Options of POST /v1/generate."""
 
@@ -349,6 +355,7 @@ class GenerateOptions(TypedDict, total=False):
     presence_penalty: float
     frequency_penalty: float
     logit_bias: Mapping[int, float]
+    phrases: Sequence[Phrase]
     bad_words: Sequence[str]
     n: int
     best_of: int
@@ -411,12 +418,6 @@ class FurtherModel(_Named, total=False):
     """Additional model, with its own features, such as `lm:NAME`."""
 
     weight: float
-
-
-Phrase = TypedDict(
-    "Phrase", {"text": str, "weight": NotRequired[float], "class": NotRequired[str]}
-)  # `class` cannot be a field of a class
-"""Phrase, such as a name that the model does not know."""
 
 
 class RerankOptions(TypedDict, total=False):

@@ -68,6 +68,17 @@ def test_credit_that_is_taken_back_leaves_the_whole_value(seed):
     assert total == pytest.approx(sum(weights[index] for index in automaton.find(items)))
 
 
+@pytest.mark.parametrize("seed", range(50))
+def test_following_items_are_those_that_do_not_lead_to_the_start(seed):
+    sequences, items = drawn(seed)
+    automaton = PhraseAutomaton(sequences, [1.0] * len(sequences))
+    node = automaton.START
+    for item in items:
+        leading = {other for other in "abc" if automaton.advance(node, other)[0] != automaton.START}
+        assert automaton.following(node) == leading
+        node, _ = automaton.advance(node, item)
+
+
 def test_credit_grows_with_the_words_read_and_is_that_of_the_heaviest_phrase():
     automaton = PhraseAutomaton([("new", "york", "city"), ("new", "york"), ("new", "york", "bay")], [3, 1, 6])
     new, _ = automaton.advance(automaton.START, "new")

@@ -12,6 +12,7 @@ from models.calls import ModelCall
 from models.decoding.parameters import DecodingParameters
 from models.errors import InvalidInputError
 from models.language_model import pad_sequences, score_sequences
+from models.phrases import Phrase
 from models.vocabulary import EOS
 from service.engine.calls import run_single
 from service.engine.decode import Decode
@@ -296,3 +297,30 @@ def test_every_row_goes_on_from_its_own_state(family, options):
         ]
         reported = [*one.logprobs, *([one.eos_logprob] if one.ended_by_eos else [])]
         np.testing.assert_allclose(reported, scores, atol=1e-5)
+
+
+def favoured(*weighted):
+    return tuple(Phrase(text=text, weight=weight) for text, weight in weighted)
+
+
+def test_beams_rank_by_the_log_probability_and_the_weights_of_phrases(words):
+    phrases = favoured(("cat sat", 16.0), ("sat on", 12.0), ("dog", 4.0))
+    options = {"strategy": "beam", "num_beams": 64, "n": 64, "max_tokens": 2, "length_penalty": 0.0}
+    plain = {tuple(one.token_ids): one for one in run(words, [PROMPTS[0]], **options)}
+    vocabulary = words.tokenizer.vocabulary
+    cat, sat, on, dog = (vocabulary.ids[word] for word in ("cat", "sat", "on", "dog"))
+    # an unfinished phrase at the end of the text may still follow
+    worth = {(cat, sat): 16.0, (sat, on): 12.0, (dog, sat): 4.0 + 6.0, (dog, cat): 4.0 + 8.0, (cat, dog): 4.0}
+    found = {tuple(one.token_ids): one for one in run(words, [PROMPTS[0]], phrases=phrases, **options)}
+    for ids, value in worth.items():
+        assert found[ids].score == pytest.approx(sum(found[ids].logprobs) + value, abs=1e-4)
+    for ids in plain.keys() & found.keys():
+        assert found[ids].logprobs == pytest.approx(plain[ids].logprobs)
+
+
+def test_rows_of_requests_with_and_without_phrases_are_decoded_together(words):
+    options = {"n": 2, "phrases": favoured(("cat sat on", 6.0)), "logit_bias": ((4, 1.0),)}
+    together = run(words, **options)
+    alone = [one for prompt in range(5) for one in run(words, PROMPTS[: prompt + 1], **options)[-2:]]
+    assert said(together) == said(alone)
+    assert said(together) != said(run(words, **options | {"phrases": ()}))
