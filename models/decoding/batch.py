@@ -14,16 +14,7 @@ import numpy.typing as npt
 from numba import types
 
 from models.arrays import FloatArray, TokenIds
-from models.decoding.rules import (
-    BannedSequences,
-    Int32s,
-    Int64s,
-    KernelRows,
-    RaggedArray,
-    Rules,
-    RuleTable,
-    pack_ragged,
-)
+from models.decoding.rules import Int32s, Int64s, KernelRows, Rules, RuleTable, TokenBiases
 from models.kernels.compilation import kernel
 
 Seeds = npt.NDArray[np.uint64]
@@ -68,7 +59,6 @@ def _fill_uniforms(seeds: Any, num_drawn: Any, numbers: Any) -> None:
 
 
 _INITIAL_CAPACITY = 16
-_NO_BANNED_IDS = np.zeros(0, np.int32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,7 +74,7 @@ class SequenceBatch:
         history: generated tokens [R, at least the maximum length].
         log_probs: the model's own log-probabilities of the tokens, in the same shape.
         lengths: number of generated tokens of each row [R].
-        nodes: node of each row in its automata of banned and of weighted sequences [R, 2].
+        nodes: nodes of each row in its `TokenBiases` [R, 2].
     """
 
     table: RuleTable
@@ -109,7 +99,7 @@ class SequenceBatch:
             history=np.zeros((count, 0), np.int32),
             log_probs=np.zeros((count, 0), np.float32),
             lengths=np.zeros(count, np.int64),
-            nodes=np.full((count, 2), BannedSequences.START, np.int64),
+            nodes=np.tile(np.array(TokenBiases.START, np.int64), (count, 1)),
         )
 
     def __len__(self) -> int:
@@ -117,10 +107,8 @@ class SequenceBatch:
 
     def rows(self) -> KernelRows:
         """Return the arrays for the compiled choice of the next token."""
-        table, banned = self.table, self._banned()
-        return KernelRows(
-            table.numbers, *self._bias(), *banned, *table.prompt_ids, self.history, self.lengths
-        )
+        table, biases = self.table, self.table.biases(self.nodes)
+        return KernelRows(table.numbers, *biases, *table.prompt_ids, self.history, self.lengths)
 
     def last(self, row: int, count: int) -> tuple[list[int], list[float]]:
         """Return the last generated tokens of a row, and the model's own log-probabilities of them."""
@@ -171,44 +159,15 @@ class SequenceBatch:
         )
 
     def taken_back(self) -> list[float]:
-        """Return the change of each row's total that `WeightedSequences` takes back [R]."""
-        rows = zip(self.table.row_rules, self.nodes[:, 1].tolist(), strict=True)
-        return [rules.weighted.taken_back(node) if rules.weighted else 0.0 for rules, node in rows]
+        """Return the change of each row's total that `TokenBiases` takes back [R]."""
+        rows = zip(self.table.row_rules, self.nodes.tolist(), strict=True)
+        return [rules.biases.taken_back(nodes) for rules, nodes in rows]
 
     def _advance_nodes(self, tokens: TokenIds) -> Int64s:
-        if not (self.table.has_bans or self.table.has_weights):
+        if not self.table.has_sequences:
             return self.nodes
-        nodes = [
-            [
-                automaton.advance(node, token)[0] if automaton else node
-                for automaton, node in zip((rules.banned, rules.weighted), own, strict=True)
-            ]
-            for rules, own, token in zip(
-                self.table.row_rules, self.nodes.tolist(), tokens.tolist(), strict=True
-            )
-        ]
-        return np.array(nodes, np.int64).reshape(-1, 2)
-
-    def _bias(self) -> tuple[Int32s, FloatArray, Int64s]:
-        """Collect the tokens with a bias, their biases, and the span of each row."""
-        if not self.table.has_weights:
-            return self.table.bias
-        rows = zip(self.table.row_rules, self.nodes[:, 1].tolist(), strict=True)
-        parts = [
-            rules.weighted.biases(node) if rules.weighted else (rules.bias_ids, rules.bias_values)
-            for rules, node in rows
-        ]
-        ids, values = (pack_ragged(column) for column in zip(*parts, strict=True))
-        return ids.values, values.values, ids.spans
-
-    def _banned(self) -> RaggedArray:
-        """Collect the tokens that would complete a banned sequence of each row."""
-        if not self.table.has_bans:
-            return RaggedArray(_NO_BANNED_IDS, np.zeros((len(self), 2), np.int64))
-        rows = zip(self.table.row_rules, self.nodes[:, 0].tolist(), strict=True)
-        return pack_ragged(
-            [rules.banned.banned(node) if rules.banned else _NO_BANNED_IDS for rules, node in rows]
-        )
+        rows = zip(self.table.row_rules, self.nodes.tolist(), tokens.tolist(), strict=True)
+        return np.array([rules.biases.advance(nodes, token) for rules, nodes, token in rows], np.int64)
 
 
 def _pad_columns(array: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:

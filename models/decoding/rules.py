@@ -1,13 +1,15 @@
-"""Decoding rules of rows as arrays for kernels: bias, penalties, banned sequences, work buffers.
+"""Decoding rules of rows as arrays for kernels: biases, penalties, work buffers.
 
 Kernels use thread-local buffers, one set per vocabulary size.
 """
 
+import math
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -32,56 +34,78 @@ class BannedSequences(PhraseAutomaton[int]):
     def __init__(self, sequences: Iterable[Sequence[int]]) -> None:
         distinct = list(dict.fromkeys(map(tuple, sequences)))
         super().__init__(distinct, [1.0] * len(distinct))
-        self._banned: dict[int, npt.NDArray[np.int32]] = {}
 
-    def banned(self, node: int) -> npt.NDArray[np.int32]:
-        """Return the tokens that would complete a sequence; read-only."""
-        if node not in self._banned:
-            ids = {
-                token
-                for end in self._suffixes(node)
-                for token, child in self._next[end].items()
-                if self._complete[child]
-            }
-            self._banned[node] = np.array(sorted(ids), np.int32)
-        return self._banned[node]
+    def banned(self, node: int) -> set[int]:
+        """Return the tokens that would complete a sequence."""
+        return {
+            token
+            for end in self._suffixes(node)
+            for token, child in self._next[end].items()
+            if self._complete[child]
+        }
 
     @override
     def _first(self, path: Sequence[int]) -> tuple[int, Found]:
         return 1, ()  # sequences may overlap
 
 
-class WeightedSequences(PhraseAutomaton[int]):
-    """Automaton over generated tokens that finds the values to add to the scores of tokens.
+Nodes: TypeAlias = tuple[int, int]
+"""Node of the banned and of the weighted sequences after the generated tokens."""
 
-    Tokens that continue a sequence get their share of its weight. It is taken back if the sequence does not follow.
+
+class TokenBiases:
+    """Values to add to the scores of the next token, after the generated tokens.
+
+    Tokens that continue a weighted sequence get their share of its weight. It is taken back if the sequence does not
+    follow. Tokens that would complete a banned sequence get minus infinity.
 
     Args:
+        always: tokens, and values that are always added.
+        banned: non-empty sequences of ids.
         weights: weight of each sequence of ids.
-        logit_bias: tokens, and values that are always added.
+
+    Attributes:
+        has_sequences: True if the values depend on the generated tokens.
+        is_empty: True if nothing is ever added.
     """
 
+    START: Nodes = (PhraseAutomaton.START, PhraseAutomaton.START)
+
     def __init__(
-        self, weights: Mapping[tuple[int, ...], float], logit_bias: Iterable[tuple[int, float]]
+        self,
+        always: Iterable[tuple[int, float]] = (),
+        banned: Iterable[Sequence[int]] = (),
+        weights: Mapping[tuple[int, ...], float] = MappingProxyType({}),
     ) -> None:
-        super().__init__(list(weights), list(weights.values()))
-        self._always = dict(logit_bias)
-        self._biases: dict[int, tuple[Int32s, FloatArray]] = {}
+        self._always = dict(always)
+        self._banned = BannedSequences(banned)
+        self._weighted = PhraseAutomaton[int](list(weights), list(weights.values()))
+        self._values: dict[Nodes, tuple[Int32s, FloatArray]] = {}
+        self.has_sequences = bool(self._banned.following(0) or weights)
+        self.is_empty = not (self._always or self.has_sequences)
 
-    def biases(self, node: int) -> tuple[Int32s, FloatArray]:
-        """Return tokens and the values to add to their scores, relative to all other tokens; read-only."""
-        if node not in self._biases:
-            values, left = dict(self._always), self.worth(self.finish(node))
-            for token in sorted(self.following(node)):
-                after, found = self.advance(node, token)
-                gain = self.worth(found) + self.worth(*self.credit(after)) - left
+    def advance(self, nodes: Nodes, token: int) -> Nodes:
+        """Return the nodes after one more token."""
+        return self._banned.advance(nodes[0], token)[0], self._weighted.advance(nodes[1], token)[0]
+
+    def after(self, nodes: Nodes) -> tuple[Int32s, FloatArray]:
+        """Return tokens, and the values to add to their scores, relative to all other tokens; read-only."""
+        if nodes not in self._values:
+            banned, node = nodes
+            weighted, values = self._weighted, dict(self._always)
+            left = weighted.worth(weighted.finish(node))
+            for token in sorted(weighted.following(node)):
+                following, found = weighted.advance(node, token)
+                gain = weighted.worth(found) + weighted.worth(*weighted.credit(following)) - left
                 values[token] = values.get(token, 0.0) + gain
-            self._biases[node] = np.array([*values], np.int32), np.array([*values.values()], np.float32)
-        return self._biases[node]
+            values |= dict.fromkeys(sorted(self._banned.banned(banned)), -math.inf)
+            self._values[nodes] = np.array([*values], np.int32), np.array([*values.values()], np.float32)
+        return self._values[nodes]
 
-    def taken_back(self, node: int) -> float:
-        """Return the value to add to all totals after a node: minus the credit for what is not complete."""
-        return self.worth(self.finish(node)) - self.worth(*self.credit(node))
+    def taken_back(self, nodes: Nodes) -> float:
+        """Return the value to add to all totals after nodes: minus the credit for what is not complete."""
+        node, weighted = nodes[1], self._weighted
+        return weighted.worth(weighted.finish(node)) - weighted.worth(*weighted.credit(node))
 
 
 TEMPERATURE, TOP_K, TYPICAL_P, TOP_P, MIN_P, REPETITION, PRESENCE, FREQUENCY, END_AFTER = range(9)
@@ -102,8 +126,6 @@ class KernelRows(NamedTuple):
         bias_ids: tokens with a bias.
         bias_values: bias of each.
         bias_spans: start and end of each row's biases [R, 2].
-        banned_ids: tokens that must not come next.
-        banned_spans: start and end of each row's banned tokens [R, 2].
         prompt_ids: distinct tokens of prompts.
         prompt_spans: start and end of each row's prompt tokens [R, 2].
         history: generated tokens [R, at least the maximum length].
@@ -114,8 +136,6 @@ class KernelRows(NamedTuple):
     bias_ids: Int32s
     bias_values: FloatArray
     bias_spans: Int64s
-    banned_ids: Int32s
-    banned_spans: Int64s
     prompt_ids: Int32s
     prompt_spans: Int64s
     history: Int32s
@@ -195,31 +215,23 @@ class Rules:
 
     Attributes:
         numbers: a row of `KernelRows.rules` [9].
-        bias_ids: tokens with a bias [E].
-        bias_values: bias of each [E].
         prompt_ids: distinct tokens of the prompt [P]; empty if no rule needs them.
-        banned: banned sequences; None without any.
-        weighted: weighted sequences, with the biases; None without any.
+        biases: biases of tokens.
         unfiltered: True if tokens are drawn from the model's distribution without control tokens, at a temperature
             that is not too low: no rule needs the full distribution or the generated tokens.
     """
 
     numbers: Float64s
-    bias_ids: Int32s
-    bias_values: FloatArray
     prompt_ids: Int32s
-    banned: BannedSequences | None
-    weighted: WeightedSequences | None
+    biases: TokenBiases
     unfiltered: bool
 
 
 def compile_rules(
-    parameters: DecodingParameters,
-    prompt: TokenIds,
-    banned: BannedSequences | None = None,
-    weighted: WeightedSequences | None = None,
+    parameters: DecodingParameters, prompt: TokenIds, biases: TokenBiases | None = None
 ) -> Rules:
-    """Compile the rules of a request for rows that continue a prompt [T]."""
+    """Compile the rules of a request for rows that continue a prompt [T]; the default biases are `logit_bias`."""
+    biases = biases or TokenBiases(parameters.logit_bias)
     numbers = [
         0.0 if parameters.greedy else parameters.temperature,
         float(min(parameters.top_k or 0, _UNLIMITED)),
@@ -231,8 +243,6 @@ def compile_rules(
         parameters.frequency_penalty,
         np.inf if parameters.ignore_eos else float(parameters.min_tokens),
     ]
-    ids = [token_id for token_id, _ in parameters.logit_bias]
-    values = [bias for _, bias in parameters.logit_bias]
     looks_back = parameters.repetition_penalty != 1
     truncates = (
         parameters.top_k is not None
@@ -240,15 +250,12 @@ def compile_rules(
         or parameters.typical_p < 1
         or parameters.min_p > 0
     )
-    changes = parameters.has_penalties or bool(ids) or banned is not None or weighted is not None
+    changes = parameters.has_penalties or not biases.is_empty
     is_cold = parameters.greedy or parameters.temperature < _MIN_BLOCK_TEMPERATURE
     return Rules(
         np.array(numbers),
-        np.array(ids, np.int32),
-        np.array(values, np.float32),
         np.unique(prompt).astype(np.int32) if looks_back else _NO_IDS,
-        banned,
-        weighted,
+        biases,
         unfiltered=not (truncates or changes or is_cold),
     )
 
@@ -284,11 +291,18 @@ class RuleTable:
         """Rule parameters in the layout of `KernelRows.rules` [R, 9]."""
         return np.concatenate([rules.numbers for rules in self.row_rules]).reshape(len(self.row_rules), -1)
 
+    def biases(self, nodes: Int64s) -> tuple[Int32s, FloatArray, Int64s]:
+        """Return the tokens with a bias after nodes [R, 2], their biases, and the span of each row."""
+        return self._biases_after(nodes.tolist()) if self.has_sequences else self._constant_biases
+
     @cached_property
-    def bias(self) -> tuple[Int32s, FloatArray, Int64s]:
-        """Tokens with a bias, their biases, and the span of each row."""
-        ids = pack_ragged([rules.bias_ids for rules in self.row_rules])
-        return ids.values, pack_ragged([rules.bias_values for rules in self.row_rules]).values, ids.spans
+    def _constant_biases(self) -> tuple[Int32s, FloatArray, Int64s]:
+        return self._biases_after([TokenBiases.START] * len(self.row_rules))
+
+    def _biases_after(self, nodes: Sequence[Nodes]) -> tuple[Int32s, FloatArray, Int64s]:
+        parts = [rules.biases.after((*own,)) for rules, own in zip(self.row_rules, nodes, strict=True)]
+        ids, values = (pack_ragged(column) for column in zip(*parts, strict=True))
+        return ids.values, values.values, ids.spans
 
     @cached_property
     def prompt_ids(self) -> RaggedArray:
@@ -301,14 +315,9 @@ class RuleTable:
         return np.array([rules.unfiltered for rules in self.row_rules])
 
     @cached_property
-    def has_bans(self) -> bool:
-        """True if any row has banned sequences."""
-        return any(rules.banned is not None for rules in self.row_rules)
-
-    @cached_property
-    def has_weights(self) -> bool:
-        """True if any row has weighted sequences."""
-        return any(rules.weighted is not None for rules in self.row_rules)
+    def has_sequences(self) -> bool:
+        """True if the biases of any row depend on its generated tokens."""
+        return any(rules.biases.has_sequences for rules in self.row_rules)
 
 
 def pack_ragged(parts: Sequence[npt.NDArray[Any]]) -> RaggedArray:

@@ -47,7 +47,7 @@ _MAX_SCORE = np.float32(3e38)
 def adjust_scores(scores: Any, row: Any, rows: Any, counts: Any) -> None:
     """Convert a row of log-probabilities to scores, in place.
 
-    The cost depends on the row's biases, bans and penalised tokens, not on V.
+    The cost depends on the row's biases and penalised tokens, not on V.
 
     Args:
         scores: [V] or longer, float32.
@@ -58,8 +58,6 @@ def adjust_scores(scores: Any, row: Any, rows: Any, counts: Any) -> None:
     scores[UNK] = scores[BOS] = _IMPOSSIBLE
     if rows.lengths[row] < rows.rules[row, END_AFTER]:
         scores[EOS] = _IMPOSSIBLE
-    for index in range(rows.banned_spans[row, 0], rows.banned_spans[row, 1]):
-        scores[rows.banned_ids[index]] = _IMPOSSIBLE
     for index in range(rows.bias_spans[row, 0], rows.bias_spans[row, 1]):
         scores[rows.bias_ids[index]] += rows.bias_values[index]
     repetition = rows.rules[row, REPETITION]
@@ -105,8 +103,6 @@ ROWS_TYPE = tuple_type(
     types.float64[:, ::1],
     types.int32[::1],
     types.float32[::1],
-    types.int64[:, ::1],
-    types.int32[::1],
     types.int64[:, ::1],
     types.int32[::1],
     types.int64[:, ::1],

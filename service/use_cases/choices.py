@@ -9,7 +9,7 @@ import numpy as np
 from models.arrays import TokenIds
 from models.completion.prefix import take_back
 from models.decoding.parameters import DecodingParameters
-from models.decoding.rules import BannedSequences, Rules, WeightedSequences, compile_rules
+from models.decoding.rules import Rules, TokenBiases, compile_rules
 from models.decoding.stopping import StopStrings
 from models.decoding.top_k import TokenChoice
 from models.errors import UnsupportedParameterError
@@ -136,22 +136,20 @@ class DecodeTask:
     Attributes:
         loaded: the model.
         parameters: decoding parameters, with a seed.
-        banned: sequences that must not be generated.
-        weighted: sequences whose tokens have a bias.
+        biases: biases of tokens, for the sequences that must not be generated, or should be.
         top: tokens to report at each position.
         emit: builds the events of the pieces of one step; None to yield no events.
     """
 
     loaded: LoadedModel
     parameters: DecodingParameters
-    banned: BannedSequences | None
-    weighted: WeightedSequences | None
+    biases: TokenBiases
     top: TokenChoice
     emit: Emit | None
 
     def rules(self, prompt: Prompt) -> Rules:
         """Return the rules of rows that continue a prompt."""
-        return compile_rules(self.parameters, prompt.ids, self.banned, self.weighted)
+        return compile_rules(self.parameters, prompt.ids, self.biases)
 
     def parts(self, items: Sequence[T], rows: int) -> Iterator[Sequence[T]]:
         """Split items of `rows` rows each into parts to decode together, to bound memory."""

@@ -5,14 +5,14 @@ prompt; it depends only on its prompt, the parameters and the seed.
 """
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Discriminator, Field, Tag
 
 from models.decoding.parameters import BEAM, SAMPLE, STRATEGIES, DecodingParameters
-from models.decoding.rules import BannedSequences, WeightedSequences
+from models.decoding.rules import TokenBiases
 from models.decoding.stopping import spellings
 from models.decoding.top_k import TokenChoice
 from models.errors import InvalidInputError, UnsupportedParameterError
@@ -251,19 +251,12 @@ def continue_prompts(
         + (f" with {alternatives} alternatives per token" if alternatives else ""),
         instead="split it into several requests",
     )
-    banned = weighted = None
-    if parameters.bad_words:
-        found = yield from _spellings(loaded, parameters.bad_words)
-        banned = BannedSequences(ids for sequences in found for ids in sequences)
-    if parameters.phrases:
-        found = yield from _spellings(loaded, [phrase.text for phrase in parameters.phrases])
-        both = zip(parameters.phrases, found, strict=True)
-        weights = {ids: phrase.weight for phrase, sequences in both for ids in sequences}
-        weighted = WeightedSequences(weights, parameters.logit_bias)
+    banned = yield from _spellings(loaded, dict.fromkeys(parameters.bad_words, 0.0))
+    weights = yield from _spellings(loaded, {phrase.text: phrase.weight for phrase in parameters.phrases})
     if parameters.seed is None:
         parameters = replace(parameters, seed=secrets.randbits(63))
     top = min(top, loaded.vocab_size) if isinstance(top, int) else top
-    task = DecodeTask(loaded, parameters, banned, weighted, top, emit)
+    task = DecodeTask(loaded, parameters, TokenBiases(parameters.logit_bias, banned, weights), top, emit)
     # imported late, because compiled code would delay the start of the service; model warm-up loads it
     from service.use_cases.decode import beam_search, sample_prompts
 
@@ -272,13 +265,13 @@ def continue_prompts(
     return _best((yield from sample_prompts(task, prompts)), parameters)
 
 
-def _spellings(loaded: LoadedModel, texts: Sequence[str]) -> Work[Any, list[list[tuple[int, ...]]]]:
-    """Return the token sequences that spell each text."""
-    return (
-        yield from map_in_steps(
-            texts, lambda text: spellings(loaded.tokenizer, text), size=lambda text: 16 * len(text)
-        )
+def _spellings(loaded: LoadedModel, weights: Mapping[str, float]) -> Work[Any, dict[tuple[int, ...], float]]:
+    """Return the token sequences that spell texts, each with the weight of its text."""
+    found = yield from map_in_steps(
+        list(weights), lambda text: spellings(loaded.tokenizer, text), size=lambda text: 16 * len(text)
     )
+    both = zip(weights.values(), found, strict=True)
+    return {ids: weight for weight, sequences in both for ids in sequences}
 
 
 def _best(choices: list[Continuation], parameters: DecodingParameters) -> list[Continuation]:

@@ -8,10 +8,11 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 from models.decoding.batch import SequenceBatch
 from models.decoding.parameters import DecodingParameters
-from models.decoding.rules import BannedSequences, WeightedSequences, compile_rules
+from models.decoding.rules import BannedSequences, TokenBiases, compile_rules
 from models.decoding.sampling import choose_tokens
 from models.decoding.stopping import StopBytes, StopStrings, Tail
 from models.decoding.top_k import top_tokens, top_tokens_of_rows
+from models.phrases import PhraseAutomaton
 from models.vocabulary import EOS
 from tests.reference import decoding
 
@@ -94,7 +95,9 @@ def test_branching_texts_stop_where_a_single_one_does(parts, stop):
 def test_the_kernel_chooses_as_the_definition_does(log_probs, given_, prompt, generated, numbers, data):
     """Each row's random number falls into its token's interval of the reference distribution."""
     banned = data.draw(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=3), max_size=3))
-    batch = SequenceBatch.of([compile_rules(given_, np.array(prompt, np.int64), BannedSequences(banned))] * 3)
+    batch = SequenceBatch.of(
+        [compile_rules(given_, np.array(prompt, np.int64), TokenBiases(given_.logit_bias, banned))] * 3
+    )
     for token in generated:
         batch = batch.append(np.full(3, token), np.zeros(3, np.float32))
     chosen = choose_tokens(log_probs, batch.rows(), np.array(numbers))
@@ -133,7 +136,7 @@ def test_no_banned_sequence_is_ever_completed(sequences, data):
     banned = BannedSequences(sequences)
     node, generated = banned.START, []
     for _ in range(12):
-        forbidden = set(banned.banned(node).tolist())
+        forbidden = banned.banned(node)
         completing = {
             ids[-1]
             for ids in sequences
@@ -155,13 +158,14 @@ sequence_weights = st.dictionaries(
 
 @given(sequence_weights, st.lists(st.integers(0, 3), max_size=12))
 def test_what_is_added_and_taken_back_along_a_text_is_the_weight_of_its_sequences(weights, text):
-    weighted = WeightedSequences(weights, [(3, 0.25)])
-    node, total = weighted.START, 0.0
+    biases = TokenBiases([(3, 0.25)], weights=weights)
+    nodes, total = biases.START, 0.0
     for token in text:
-        total += dict(zip(*map(np.ndarray.tolist, weighted.biases(node)), strict=True)).get(token, 0.0)
-        node, _ = weighted.advance(node, token)
-        total += weighted.taken_back(node)
-    phrases = [list(weights)[index] for index in weighted.find(text)]
+        total += dict(zip(*map(np.ndarray.tolist, biases.after(nodes)), strict=True)).get(token, 0.0)
+        nodes = biases.advance(nodes, token)
+        total += biases.taken_back(nodes)
+    found = PhraseAutomaton(list(weights), list(weights.values())).find(text)
+    phrases = [list(weights)[index] for index in found]
     assert total == pytest.approx(sum(weights[one] for one in phrases) + 0.25 * text.count(3), abs=1e-5)
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from models.decoding.batch import SequenceBatch
 from models.decoding.parameters import DecodingParameters
-from models.decoding.rules import BannedSequences, compile_rules
+from models.decoding.rules import TokenBiases, compile_rules
 from models.decoding.sampling import adjust_scores
 from models.errors import InvalidInputError
 from models.vocabulary import EOS
@@ -117,10 +117,11 @@ with np.errstate(divide="ignore"):
     LOG = np.log(P).astype(np.float32)
 
 
-def adjusted(*generated, prompt=(), banned=None, **options):
+def adjusted(*generated, prompt=(), banned=(), **options):
     """Adjusted scores of a single row, as unnormalised probabilities."""
     parameters = DecodingParameters(max_tokens=9, **options)
-    batch = SequenceBatch.of([compile_rules(parameters, np.array(prompt, np.int64), banned)])
+    biases = TokenBiases(parameters.logit_bias, banned)
+    batch = SequenceBatch.of([compile_rules(parameters, np.array(prompt, np.int64), biases)])
     for token in generated:
         batch = batch.append(np.array([token]), LOG[[token]])
     scores, counts = LOG.copy(), np.zeros(len(LOG), np.int32)
@@ -177,16 +178,17 @@ def test_the_end_never_comes_when_it_is_ignored():
 
 
 def test_a_banned_sequence_cannot_be_completed():
-    banned = BannedSequences([(3, 4), (5,)])
+    banned = [(3, 4), (5,)]
     np.testing.assert_allclose(adjusted(4, banned=banned), [0, 0, 0.1, 0.5, 0.2, 0], rtol=1e-6)
+    biased = adjusted(4, banned=banned, logit_bias=((5, 100.0),))
+    np.testing.assert_allclose(biased, [0, 0, 0.1, 0.5, 0.2, 0], rtol=1e-6)
     np.testing.assert_allclose(adjusted(4, 3, banned=banned), [0, 0, 0.1, 0.5, 0, 0], rtol=1e-6)
 
 
 def grown(**options):
     """Three rows of twenty tokens each, more than the initial capacity."""
-    rules = compile_rules(
-        DecodingParameters(max_tokens=99, **options), np.zeros(0, np.int64), BannedSequences([(4, 4)])
-    )
+    parameters = DecodingParameters(max_tokens=99, **options)
+    rules = compile_rules(parameters, np.zeros(0, np.int64), TokenBiases(banned=[(4, 4)]))
     batch = SequenceBatch.of([rules] * 3, seeds=[7, 8, 9])
     for _ in range(20):
         batch = batch.append(np.array([3, 4, 5]), np.array([-3, -4, -5], np.float32))
@@ -197,15 +199,15 @@ def past(batch):
     return [batch.last(row, 20) for row in range(len(batch))]
 
 
-def banned_ids(rows):
-    return [rows.banned_ids[begin:end].tolist() for begin, end in rows.banned_spans]
+def biased_ids(rows):
+    return [rows.bias_ids[begin:end].tolist() for begin, end in rows.bias_spans]
 
 
 def test_selected_rows_keep_their_own_past():
     batch = grown(frequency_penalty=1.0).select(np.array([2, 1, 1]))
     assert past(batch) == [([token] * 20, [-float(token)] * 20) for token in (5, 4, 4)]
     assert batch.rows().lengths.tolist() == [20] * 3
-    assert banned_ids(batch.rows()) == [[], [4], [4]]
+    assert biased_ids(batch.rows()) == [[], [4], [4]]
     assert batch.seeds.tolist() == [9, 8, 8]
 
 
@@ -219,8 +221,7 @@ def test_rows_of_several_requests_keep_their_own_rules_and_past():
     rows = joined.rows()
     assert past(joined)[:3] == past(grown())
     assert [joined.last(row, 1)[0] for row in (3, 4)] == [[3], [4]]
-    assert banned_ids(rows) == [[], [4], [], [], []]
-    assert [rows.bias_ids[begin:end].tolist() for begin, end in rows.bias_spans] == [[]] * 3 + [[3, 5]] * 2
+    assert biased_ids(rows) == [[], [4], [], [3, 5], [3, 5]]
 
 
 def test_a_batch_is_not_changed_by_what_follows_it():
