@@ -11,6 +11,7 @@ A profile is a named set of tuned weights, with the models and the metric that t
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -19,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from models.errors import InvalidInputError
 from models.reranking import features
+from models.reranking.corrections import Correction, CorrectionTable
 from models.reranking.features import COMPUTED_FEATURES, LM, LM_SUM, feature_model
 
 MAX_POSTERIOR_SCALE = 1e6
@@ -152,6 +154,7 @@ class Profile(BaseModel):
         metric: metric that the weights were tuned for.
         signature: settings of the metric, as sacrebleu writes them.
         models: language models of the features.
+        corrections: corrections of systematic errors; see `CorrectionTable`.
         decision: `tuned` if the weights improve on the first pass on held-out lists, else `first_pass`.
         figures: scores from tuning, as in the reply of /v1/rerank/tune.
         created: time of tuning, ISO 8601 in UTC.
@@ -167,6 +170,7 @@ class Profile(BaseModel):
     metric: str
     signature: str
     models: list[ProfileModel]
+    corrections: list[Correction] = Field(default_factory=list)
     decision: Literal["tuned", "first_pass"]
     figures: dict[str, Any]
     created: str
@@ -177,6 +181,15 @@ class Profile(BaseModel):
         json.dumps(figures, allow_nan=False)  # raises ValueError for NaN and infinity
         return figures
 
+    def check(self) -> None:
+        """Check the values.
+
+        Raises:
+            InvalidInputError: a weight, the exponent or a correction is outside its limits.
+        """
+        self.weighting()
+        _ = self.correction_table
+
     def weighting(self) -> LogLinearModel:
         """Return the weights as a model.
 
@@ -184,3 +197,12 @@ class Profile(BaseModel):
             InvalidInputError: a weight or the exponent is out of range.
         """
         return LogLinearModel(weights=self.weights, length_exponent=self.length_exponent)
+
+    @cached_property
+    def correction_table(self) -> CorrectionTable | None:
+        """Return the corrections as a table; None if there are none.
+
+        Raises:
+            InvalidInputError: a correction is outside its limits.
+        """
+        return CorrectionTable(self.corrections) if self.corrections else None

@@ -43,6 +43,12 @@ class _TuneOptions(NamedTuple):
         str,
         typer.Option(help="Length exponents of lm to try; on a tie, the first wins."),
     ] = "0,1"
+    corrections: Annotated[
+        bool,
+        typer.Option(
+            "--corrections", help="Learn corrections of systematic errors and store them in the profile."
+        ),
+    ] = False
     folds: FoldsOption = 2
     seed: SeedOption = 0
     restarts: Annotated[int, typer.Option(help="Random starts per search.")] = 8

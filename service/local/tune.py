@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from models.errors import FormatError, InvalidInputError
 from models.files import atomic_writer
 from models.reranking.candidates import CandidateList
+from models.reranking.corrections import Correction
 from models.reranking.features import ListFeatures, check_given, offsets_of
 from models.reranking.tuning.cross_fitting import TuningOutcome, select_with_references
 from models.reranking.tuning.fitting import assign_folds
@@ -23,7 +24,7 @@ from service.local.ask import UNLIMITED, model_loader
 from service.schemas.wire import invalid_input
 from service.use_cases.candidate_features import ScoringModels, score_candidates
 from service.use_cases.rerank_request import parse_names, parse_weights
-from service.use_cases.tune import TuneReply, TuneSettings, tune_and_evaluate, tune_reply
+from service.use_cases.tune import TuneReply, TuneSettings, add_corrections, tune_and_evaluate, tune_reply
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 NO_MODEL = "-"
@@ -89,6 +90,11 @@ def tune_lists(
     metric, search = job.settings.metric_of(lists), job.settings.search
     _, referenced = select_with_references(lists)
     check_given(referenced, models=job.models.extra)
+    corrections: list[Correction] = []
+    if job.settings.corrections:
+        watch("learning corrections", 0, len(referenced))
+        lists, corrections = run_to_completion(add_corrections(search, lists, UNLIMITED))
+        _, referenced = select_with_references(lists)
     folds = _folds(referenced, folds=search.folds, seed=search.seed)
     scorers = job.fold_models or (job.models,)
     computed = _features(scorers, referenced, folds if job.fold_models else np.zeros_like(folds), watch)
@@ -103,7 +109,7 @@ def tune_lists(
             searched=lambda: watch("optimising weights", next(searches), total),
         )
     )
-    return tuned, tune_reply(tuned, job.models)
+    return tuned, tune_reply(tuned, job.models, corrections)
 
 
 def write_report(folder: Path, tuned: TuningOutcome, reply: TuneReply, *, title: str) -> None:

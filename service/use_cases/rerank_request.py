@@ -14,6 +14,7 @@ from pydantic_core import PydanticCustomError
 
 from models.errors import InvalidInputError
 from models.reranking.candidates import Candidate, CandidateList
+from models.reranking.corrections import CorrectionTable
 from models.reranking.features import CONSENSUS, LM, feature_name
 from models.reranking.formats.format import BadLine
 from models.reranking.formats.reader import read_bytes
@@ -188,8 +189,8 @@ class RerankSettings(TimedRequest):
     and others are derived; all other features come with the candidates. Features without a weight do not count.
     Default: `lm` with weight 1."""
     profile: Name | None = None
-    """Name of stored tuned settings: weights, length exponent, posterior scale and models. Values in the request take
-    precedence."""
+    """Name of stored tuned settings: weights, length exponent, posterior scale, models and corrections. Values in the
+    request take precedence."""
     length_exponent: LengthExponent | None = None
     """Exponent of the length normalisation: `lm` is the sum of the tokens' log-probabilities / tokens ** exponent, so
     0 (default) gives the sum and 1 the mean. If it is not 0, the feature `lm_sum` is the sum."""
@@ -244,7 +245,8 @@ class RerankSettings(TimedRequest):
         if profile is not None and self.model is None and self.mixture is None and not self.models:
             main = [(entry.address, entry.weight) for entry in profile.models if not entry.name]
             extra = [(entry.name, entry.address) for entry in profile.models if entry.name]
-        return RerankJob(scoring_models(main, extra, resolve), weighting, scale, self)
+        corrections = None if profile is None else profile.correction_table
+        return RerankJob(scoring_models(main, extra, resolve), weighting, scale, corrections, self)
 
     def _model_weights(self) -> dict[str, float]:
         """Return the weights given with the further models.
@@ -269,12 +271,14 @@ class RerankJob:
         models: the scoring models.
         weighting: weights of features.
         posterior_scale: factor of the totals in the posteriors.
+        corrections: corrections of the profile; None without any.
         settings: all other settings.
     """
 
     models: ScoringModels
     weighting: LogLinearModel
     posterior_scale: float
+    corrections: CorrectionTable | None
     settings: RerankSettings
 
     @property

@@ -12,8 +12,10 @@ import numpy.typing as npt
 from models.errors import InvalidInputError
 from models.language_model import count_words
 from models.reranking.candidates import CandidateList, Steps
+from models.reranking.corrections import corrections_of
 from models.reranking.features import (
     CANDIDATES_PER_STEP,
+    CORRECTION,
     LM,
     LM_SUM,
     NUM_UNKNOWN,
@@ -207,7 +209,8 @@ def default_features(
     """Choose the features that may have weights by default.
 
     These are both rank features, the features given with every candidate, each also times the text's
-    length if it seems to be a mean over the text, the models' features, and the number of words.
+    length if it seems to be a mean over the text, the models' features, the number of words, and `correction` if there
+    are corrected candidates.
     """
     names = [RANK, RANK_LOG]
     words = np.array([count_words(one.candidates[0].text) for one in lists], dtype=np.float64)
@@ -217,7 +220,8 @@ def default_features(
         if looks_like_mean(values, words):
             names += [length_scaled_name(name, "words"), length_scaled_name(name, "characters")]
     models = [name for name in computed.names if name.partition(":")[0] in {LM, NUM_UNKNOWN}]
-    return (*names, *models, NUM_WORDS)
+    corrected = any(corrections_of(candidate) for one in lists for candidate in one.candidates)
+    return (*names, *models, NUM_WORDS, *([CORRECTION] if corrected else []))
 
 
 def looks_like_mean(values: Floats, words: Floats) -> bool:
