@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from heapq import nlargest
 from operator import attrgetter
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -93,8 +94,18 @@ def origins_of(candidates: Sequence[Candidate]) -> npt.NDArray[np.int64]:
     return np.array(origins, dtype=np.int64)
 
 
+class _Node:
+    """Node of a tree of phrases: the next words, and the corrections of the phrase that ends here."""
+
+    __slots__ = ("corrections", "following")
+
+    def __init__(self) -> None:
+        self.following: dict[str, _Node] = {}
+        self.corrections: list[Correction] = []
+
+
 class CorrectionTable:
-    """Corrections by the phrase that they replace.
+    """Corrections by the phrase that they replace, in a tree of words.
 
     Args:
         corrections: the corrections, at most `MAX_CORRECTIONS`.
@@ -109,8 +120,7 @@ class CorrectionTable:
                 f"corrections has {len(corrections)} entries; at most {MAX_CORRECTIONS} are accepted",
                 parameter="corrections",
             )
-        self._by_phrase: dict[str, list[Correction]] = {}
-        self._first_words: set[str] = set()
+        self._root = _Node()
         seen: set[tuple[str, str]] = set()
         for number, correction in enumerate(corrections):
             _check_correction(correction, f"corrections[{number}]")
@@ -125,8 +135,10 @@ class CorrectionTable:
 
     def add(self, correction: Correction) -> None:
         """Add a valid correction."""
-        self._by_phrase.setdefault(correction.heard, []).append(correction)
-        self._first_words.add(correction.heard.split(" ", 1)[0])
+        node = self._root
+        for word in correction.heard.split():
+            node = node.following.setdefault(word, _Node())
+        node.corrections.append(correction)
 
     def correct(self, text: str) -> list[tuple[str, tuple[Correction, ...]]]:
         """Return corrected texts with their corrections, those with the greatest log-odds first.
@@ -135,7 +147,7 @@ class CorrectionTable:
         `MAX_CORRECTED_WORDS` words.
         """
         words = text.split()
-        if self._first_words.isdisjoint(words) or len(words) > MAX_CORRECTED_WORDS:
+        if len(words) > MAX_CORRECTED_WORDS:
             return []
         corrected: dict[str, tuple[Correction, ...]] = {}
         for path in _best_paths(self._matches(words)):
@@ -151,12 +163,14 @@ class CorrectionTable:
         return list(corrected.items())
 
     def _matches(self, words: Sequence[str]) -> list["_Match"]:
-        matches = []
+        """Find the phrases of a text that have corrections, in order of their first words."""
+        matches: list[_Match] = []
         for begin, word in enumerate(words):
-            if word in self._first_words:
-                for end in range(begin + 1, min(begin + MAX_PHRASE_WORDS, len(words)) + 1):
-                    for correction in self._by_phrase.get(" ".join(words[begin:end]), ()):
-                        matches.append(_Match(begin, end, correction))  # noqa: PERF401 - one line would be two loops
+            end, node = begin + 1, self._root.following.get(word)
+            while node is not None:
+                matches += [_Match(begin, end, correction) for correction in node.corrections]
+                node = node.following.get(words[end]) if end < len(words) else None
+                end += 1
         return matches
 
 
@@ -269,17 +283,18 @@ def write_table(corrections: Iterable[Correction]) -> str:
     return "".join("\t".join(row) + "\n" for row in (_COLUMNS, *rows))
 
 
-def read_table(text: str, path: str) -> list[Correction]:
-    """Read corrections from lines as `write_table` writes them.
-
-    Args:
-        text: content of the file.
-        path: its name, for messages.
+def read_table(path: Path) -> list[Correction]:
+    """Read corrections from a file as `write_table` writes it, in UTF-8.
 
     Raises:
-        FormatError: the header or a line is not as expected.
+        FormatError: the file cannot be read, or the header or a line is not as expected.
     """
-    header, *lines = [line.rstrip("\r") for line in text.rstrip().split("\n")]
+    try:
+        header, *lines = path.read_text(encoding="utf-8-sig").rstrip().split("\n")
+    except OSError as error:
+        raise FormatError(path, f"cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise FormatError(path, f"byte {error.start + 1} is not UTF-8") from None
     if tuple(header.split("\t")) != _COLUMNS:
         columns = ", ".join(_COLUMNS)
         raise FormatError(

@@ -11,11 +11,14 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import ValidationError
 
+from models.checkpoint.documents import ProfileStore
+from models.checkpoint.registry import Address
 from models.errors import FormatError, InvalidInputError
 from models.files import atomic_writer
 from models.reranking.candidates import CandidateList
 from models.reranking.corrections import Correction
-from models.reranking.features import ListFeatures, check_given, offsets_of
+from models.reranking.features import CORRECTION, ListFeatures, check_given, offsets_of
+from models.reranking.ranking import Profile
 from models.reranking.tuning.cross_fitting import TuningOutcome, select_with_references
 from models.reranking.tuning.fitting import assign_folds
 from service.engine.job import run_to_completion
@@ -131,6 +134,47 @@ def write_report(folder: Path, tuned: TuningOutcome, reply: TuneReply, *, title:
     for name, content in contents.items():
         with atomic_writer(folder / name) as write:
             write(content)
+
+
+def change_corrections(
+    registry: Address,
+    name: str,
+    *,
+    add: Sequence[Correction] = (),
+    remove: tuple[str, str | None] | None = None,
+) -> None:
+    """Add corrections to a profile, replacing those with equal phrases, and remove those of a phrase.
+
+    Args:
+        registry: registry of the profile.
+        name: name of the profile.
+        add: corrections to add.
+        remove: phrase, and its replacement or None for all of them.
+
+    Raises:
+        InvalidInputError: the profile does not exist or has no weight of `correction`, a correction is outside its
+            limits, or there is none to remove.
+        RegistryError: the registry cannot be read or written.
+    """
+    store = ProfileStore(registry)
+    profile = store.read(name)
+    if CORRECTION not in profile.weights:
+        raise InvalidInputError(
+            f"profile {name!r} has no weight of {CORRECTION!r}: tune it with --corrections",
+            parameter="profile",
+        )
+    kept = {(one.heard, one.written): one for one in (*profile.corrections, *add)}
+    if remove is not None:
+        removed = [pair for pair in kept if pair[0] == remove[0] and remove[1] in {None, pair[1]}]
+        if not removed:
+            phrase = remove[0] if remove[1] is None else f"{remove[0]} → {remove[1]}"
+            raise InvalidInputError(f"profile {name!r} has no correction of {phrase!r}", parameter="heard")
+        for pair in removed:
+            del kept[pair]
+    changed = profile.model_dump() | {"corrections": list(kept.values())}
+    changed_profile = Profile(**changed)
+    changed_profile.check()
+    store.write(changed_profile)
 
 
 def write_fold_texts(lists: Sequence[CandidateList], folder: Path, *, folds: int, seed: int) -> list[Path]:

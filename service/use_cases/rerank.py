@@ -515,11 +515,14 @@ def _candidates(ranked: RankedList, part: slice, job: RerankJob) -> list[dict[st
             strict=True,
         )
     ]
-    if any(corrections_of(candidates[position]) for position in positions):
+    if job.corrections is not None:
         masses = _correction_posteriors(ranked)
         for fields, position in zip(written, positions, strict=True):
-            pairs = [(c.heard, c.written) for c in corrections_of(candidates[position])]
-            fields["corrections"] = [{"heard": h, "written": w, "posterior": masses[h, w]} for h, w in pairs]
+            if corrections := corrections_of(candidates[position]):
+                pairs = [(one.heard, one.written) for one in corrections]
+                fields["corrections"] = [
+                    {"heard": h, "written": w, "posterior": masses[h, w]} for h, w in pairs
+                ]
     if ranked.utilities is not None:
         for fields, utility in zip(written, ranked.utilities[order].tolist(), strict=True):
             fields["expected_utility"] = utility

@@ -23,7 +23,7 @@ from models.reranking.features import (
 from models.reranking.metrics import make_metric
 from models.reranking.metrics.metric import NORMALISERS, UNCHANGED, Metric
 from models.reranking.metrics.significance import MAX_SAMPLES
-from models.reranking.tuning.correction_learning import (
+from models.reranking.tuning.correction_estimation import (
     correct_by_fold,
     count_corrections,
     learn_corrections,
