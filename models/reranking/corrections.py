@@ -44,7 +44,7 @@ _MAX_PATHS = 16
 """Maximum combinations of corrections that are compared."""
 
 
-class Correction(BaseModel):
+class PhraseCorrection(BaseModel):
     """Replacement of a phrase; words are separated by single spaces.
 
     Attributes:
@@ -72,15 +72,15 @@ class CorrectedCandidate(Candidate):
     """
 
     origin: int = 0
-    corrections: tuple[Correction, ...] = ()
+    corrections: tuple[PhraseCorrection, ...] = ()
 
 
-def corrections_of(candidate: Candidate) -> tuple[Correction, ...]:
+def corrections_of(candidate: Candidate) -> tuple[PhraseCorrection, ...]:
     """Return the corrections that made a candidate; none for one of the first pass."""
     return candidate.corrections if isinstance(candidate, CorrectedCandidate) else ()
 
 
-def sum_log_odds(corrections: Iterable[Correction]) -> float:
+def sum_log_odds(corrections: Iterable[PhraseCorrection]) -> float:
     """Sum the log-odds of corrections."""
     return sum((correction.log_odds for correction in corrections), 0.0)
 
@@ -101,7 +101,7 @@ class _Node:
 
     def __init__(self) -> None:
         self.following: dict[str, _Node] = {}
-        self.corrections: list[Correction] = []
+        self.corrections: list[PhraseCorrection] = []
 
 
 class CorrectionTable:
@@ -114,7 +114,7 @@ class CorrectionTable:
         InvalidInputError: there are too many corrections, or one is outside the limits or given twice.
     """
 
-    def __init__(self, corrections: Sequence[Correction] = ()) -> None:
+    def __init__(self, corrections: Sequence[PhraseCorrection] = ()) -> None:
         if len(corrections) > MAX_CORRECTIONS:
             raise InvalidInputError(
                 f"corrections has {len(corrections)} entries; at most {MAX_CORRECTIONS} are accepted",
@@ -133,14 +133,14 @@ class CorrectionTable:
             seen.add(pair)
             self.add(correction)
 
-    def add(self, correction: Correction) -> None:
+    def add(self, correction: PhraseCorrection) -> None:
         """Add a valid correction."""
         node = self._root
         for word in correction.heard.split():
             node = node.following.setdefault(word, _Node())
         node.corrections.append(correction)
 
-    def correct(self, text: str) -> list[tuple[str, tuple[Correction, ...]]]:
+    def correct(self, text: str) -> list[tuple[str, tuple[PhraseCorrection, ...]]]:
         """Return corrected texts with their corrections, those with the greatest log-odds first.
 
         The time is bounded: there are at most `MAX_VARIANTS` texts, none if the text has more than
@@ -149,7 +149,7 @@ class CorrectionTable:
         words = text.split()
         if len(words) > MAX_CORRECTED_WORDS:
             return []
-        corrected: dict[str, tuple[Correction, ...]] = {}
+        corrected: dict[str, tuple[PhraseCorrection, ...]] = {}
         for path in _best_paths(self._matches(words)):
             kept, parts = 0, []
             for begin, end, correction in path.matches:
@@ -174,7 +174,7 @@ class CorrectionTable:
         return matches
 
 
-def _check_correction(correction: Correction, place: str) -> None:
+def _check_correction(correction: PhraseCorrection, place: str) -> None:
     """Check the limits of a correction.
 
     Raises:
@@ -212,7 +212,7 @@ class _Match(NamedTuple):
 
     begin: int
     end: int
-    correction: Correction
+    correction: PhraseCorrection
 
     @property
     def log_odds(self) -> float:
@@ -277,13 +277,13 @@ def corrected_size(one: CandidateList) -> int:
 _COLUMNS = ("heard", "written", "log_odds", "lists")
 
 
-def write_table(corrections: Iterable[Correction]) -> str:
+def write_table(corrections: Iterable[PhraseCorrection]) -> str:
     """Return corrections as lines of tab-separated values, with a header."""
     rows = [(c.heard, c.written, str(c.log_odds), str(c.lists)) for c in corrections]
     return "".join("\t".join(row) + "\n" for row in (_COLUMNS, *rows))
 
 
-def read_table(path: Path) -> list[Correction]:
+def read_table(path: Path) -> list[PhraseCorrection]:
     """Read corrections from a file as `write_table` writes it, in UTF-8.
 
     Raises:
@@ -305,7 +305,7 @@ def read_table(path: Path) -> list[Correction]:
         try:
             heard, written, log_odds, lists = line.split("\t")
             corrections.append(
-                Correction(heard=heard, written=written, log_odds=float(log_odds), lists=int(lists))
+                PhraseCorrection(heard=heard, written=written, log_odds=float(log_odds), lists=int(lists))
             )
         except ValueError:  # also pydantic's, for NaN and infinity
             problem = (

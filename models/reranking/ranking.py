@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from models.errors import InvalidInputError
 from models.reranking import features
-from models.reranking.corrections import Correction, CorrectionTable
+from models.reranking.corrections import CorrectionTable, PhraseCorrection
 from models.reranking.features import COMPUTED_FEATURES, LM, LM_SUM, feature_model
 
 MAX_POSTERIOR_SCALE = 1e6
@@ -170,7 +170,7 @@ class Profile(BaseModel):
     metric: str
     signature: str
     models: list[ProfileModel]
-    corrections: list[Correction] = Field(default_factory=list)
+    corrections: list[PhraseCorrection] = Field(default_factory=list)
     decision: Literal["tuned", "first_pass"]
     figures: dict[str, Any]
     created: str

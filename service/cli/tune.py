@@ -177,13 +177,13 @@ def add_corrections(
     registry: RegistryOption = DEFAULT_REGISTRY,
 ) -> None:
     """Add corrections to a profile; one with equal phrases is replaced."""
-    from models.reranking.corrections import Correction, read_table
+    from models.reranking.corrections import PhraseCorrection, read_table
     from service.local.tune import change_corrections
 
     if file is not None and heard is None:
         added = read_table(file)
     elif file is None and heard is not None and written is not None:
-        added = [Correction(heard=heard, written=written, log_odds=log_odds)]
+        added = [PhraseCorrection(heard=heard, written=written, log_odds=log_odds)]
     else:
         raise InvalidInputError("give either HEARD and WRITTEN, or --file", parameter="file")
     change_corrections(registry, profile, add=added)

@@ -16,7 +16,7 @@ from models.checkpoint.registry import Address
 from models.errors import FormatError, InvalidInputError
 from models.files import atomic_writer
 from models.reranking.candidates import CandidateList
-from models.reranking.corrections import Correction
+from models.reranking.corrections import PhraseCorrection
 from models.reranking.features import CORRECTION, ListFeatures, check_given, offsets_of
 from models.reranking.ranking import Profile
 from models.reranking.tuning.cross_fitting import TuningOutcome, select_with_references
@@ -93,7 +93,7 @@ def tune_lists(
     metric, search = job.settings.metric_of(lists), job.settings.search
     _, referenced = select_with_references(lists)
     check_given(referenced, models=job.models.extra)
-    corrections: list[Correction] = []
+    corrections: list[PhraseCorrection] = []
     if job.settings.corrections:
         watch("learning corrections", 0, len(referenced))
         lists, corrections = run_to_completion(add_corrections(search, lists, UNLIMITED))
@@ -140,7 +140,7 @@ def change_corrections(
     registry: Address,
     name: str,
     *,
-    add: Sequence[Correction] = (),
+    add: Sequence[PhraseCorrection] = (),
     remove: tuple[str, str | None] | None = None,
 ) -> None:
     """Add corrections to a profile, replacing those with equal phrases, and remove those of a phrase.

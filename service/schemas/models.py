@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 
 from models.checkpoint.manifest import Version
-from models.reranking.corrections import Correction
+from models.reranking.corrections import PhraseCorrection
 from models.reranking.ranking import MAX_WEIGHTS, Profile, ProfileModel
 from service.engine.loaded_model import HostedModel
 from service.engine.model_host import ModelHost
@@ -285,7 +285,7 @@ class ProfileBody(WireModel):
     """Signature of the metric: its exact variant and settings."""
     models: list[ProfileModel] = Field(default_factory=list)
     """Models of requests that name the profile but no model."""
-    corrections: list[Correction] = Field(default_factory=list)
+    corrections: list[PhraseCorrection] = Field(default_factory=list)
     """Corrections of systematic errors, which add corrected candidates to each list."""
     decision: Literal["tuned", "first_pass"] = "tuned"
     """`tuned` if the weights improve on the first pass on held-out lists, else `first_pass`."""

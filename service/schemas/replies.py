@@ -335,7 +335,7 @@ class ScoreReply:
 
 
 @dataclass(frozen=True, slots=True)
-class AppliedCorrection:
+class CandidateCorrection:
     """Correction of a systematic error of the first pass, by the profile's corrections.
 
     Attributes:
@@ -370,7 +370,7 @@ class RankedCandidate:
     total: float
     posterior: float
     features: dict[str, float]
-    corrections: list[AppliedCorrection] = field(default_factory=list)
+    corrections: list[CandidateCorrection] = field(default_factory=list)
     expected_utility: float | None = None
     tokens: list[TokenScore] = field(default_factory=list)
     words: list[WordScore] = field(default_factory=list)

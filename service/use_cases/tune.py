@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from models.errors import InvalidInputError
 from models.reranking.candidates import CandidateList, Steps, map_in_steps
-from models.reranking.corrections import Correction
+from models.reranking.corrections import PhraseCorrection
 from models.reranking.features import (
     CONSENSUS,
     ListFeatures,
@@ -283,7 +283,7 @@ _PROFILE_FIELDS = (
 
 
 def tune_reply(
-    tuned: TuningOutcome, models: ScoringModels, corrections: Sequence[Correction] = ()
+    tuned: TuningOutcome, models: ScoringModels, corrections: Sequence[PhraseCorrection] = ()
 ) -> TuneReply:
     """Return the result of tuning in wire format, with a profile created now.
 
@@ -349,7 +349,7 @@ def tune(models: ScoringModels, request: TuneRequest, limits: Limits) -> Work[An
         )
     numbers, referenced = select_with_references(lists)
     yield from _check(request.features or (), referenced, numbers, models)
-    corrections: list[Correction] = []
+    corrections: list[PhraseCorrection] = []
     if request.corrections:
         lists, corrections = yield from add_corrections(search, lists, limits)
         _, referenced = select_with_references(lists)
@@ -360,7 +360,7 @@ def tune(models: ScoringModels, request: TuneRequest, limits: Limits) -> Work[An
 
 def add_corrections(
     search: TuningSettings, lists: Sequence[CandidateList], limits: Limits
-) -> Work[Any, tuple[list[CandidateList], list[Correction]]]:
+) -> Work[Any, tuple[list[CandidateList], list[PhraseCorrection]]]:
     """Append corrected candidates to the lists with references, by corrections learnt from the other folds; a use case.
 
     Returns:

@@ -19,8 +19,8 @@ from models.reranking.corrections import (
     MAX_CORRECTIONS,
     MAX_PHRASE_CHARACTERS,
     MAX_PHRASE_WORDS,
-    Correction,
     CorrectionTable,
+    PhraseCorrection,
     corrected_size,
     sum_log_odds,
     with_corrections,
@@ -47,9 +47,6 @@ _MAX_HYPOTHESES = 10
 
 _MAX_SPLIT_WORDS = 8
 """Maximum words on either side of a changed span that is divided into blocks."""
-
-_BLOCK_COST = 1
-"""Cost of a block, in changed characters."""
 
 _ALIGNMENT_WORK = 16
 """Work of an alignment, relative to reading the texts."""
@@ -78,26 +75,27 @@ def _align(heard: Words, right: Words) -> list[_Block]:
 
 
 def _split_span(heard: tuple[str, ...], written: tuple[str, ...]) -> list[_Block]:
-    """Divide a changed span into blocks with the fewest changed characters, spaces aside, and then the fewest blocks.
+    """Divide a changed span into blocks with the fewest changed characters, spaces aside, and then the most blocks.
 
     A span of more than `_MAX_SPLIT_WORDS` words on either side is one block.
     """
     if max(len(heard), len(written)) > _MAX_SPLIT_WORDS:
         return [_Block(heard, written)]
-    best: dict[tuple[int, int], tuple[int, list[_Block]]] = {(0, 0): (0, [])}
+    best: dict[tuple[int, int], tuple[int, int, list[_Block]]] = {(0, 0): (0, 0, [])}
     for end, written_end in product(range(len(heard) + 1), range(len(written) + 1)):
+        ways = []
         for begin, written_begin in product(
             range(max(end - MAX_PHRASE_WORDS, 0), end + 1),
             range(max(written_end - MAX_PHRASE_WORDS, 0), written_end + 1),
         ):
-            if (begin, written_begin) == (end, written_end):
-                continue
-            block = _Block(heard[begin:end], written[written_begin:written_end])
-            before, blocks = best[begin, written_begin]
-            cost = before + _BLOCK_COST + Levenshtein.distance("".join(block.heard), "".join(block.written))
-            if (end, written_end) not in best or cost < best[end, written_end][0]:
-                best[end, written_end] = cost, [*blocks, block]
-    return best[len(heard), len(written)][1]
+            if (begin, written_begin) != (end, written_end):
+                block = _Block(heard[begin:end], written[written_begin:written_end])
+                changed, number, blocks = best[begin, written_begin]
+                changed += Levenshtein.distance("".join(block.heard), "".join(block.written))
+                ways.append((changed, number - 1, [*blocks, block]))
+        if ways:
+            best[end, written_end] = min(ways)
+    return best[len(heard), len(written)][2]
 
 
 Pair: TypeAlias = tuple[str, str]
@@ -105,9 +103,15 @@ Pair: TypeAlias = tuple[str, str]
 
 
 def _pairs(blocks: Sequence[_Block]) -> set[Pair]:
-    """Return the changed phrases of an alignment: runs of blocks of at most `MAX_PHRASE_WORDS` words on both sides."""
+    """Return the changed phrases of an alignment: runs of blocks of at most `MAX_PHRASE_WORDS` words on both sides.
+
+    A run does not begin with inserted words: two corrections, of the word before and the word after, would insert them
+    twice.
+    """
     pairs = set()
     for first in range(len(blocks)):
+        if first and not blocks[first].heard:
+            continue
         heard, written = _Block((), ())
         for block in blocks[first:]:
             heard, written = heard + block.heard, written + block.written
@@ -195,7 +199,7 @@ def _hypotheses(one: CandidateList) -> list[tuple[Words, Words]]:
     return found
 
 
-def learn_corrections(counts: Sequence[CorrectionCounts]) -> Steps[list[Correction]]:
+def learn_corrections(counts: Sequence[CorrectionCounts]) -> Steps[list[PhraseCorrection]]:
     """Learn corrections, those with the most evidence first, in bounded steps.
 
     A correction whose context adds little to a shorter one is left out.
@@ -215,7 +219,9 @@ def learn_corrections(counts: Sequence[CorrectionCounts]) -> Steps[list[Correcti
             kept = max(total.heard[heard] - replaced[heard], 0.0) + _KEPT_PRIOR
             log_odds = round(math.log(total.replaced[heard, written] / kept), 4)
             if log_odds >= _MIN_LOG_ODDS:
-                found.append(Correction(heard=heard, written=written, log_odds=log_odds, lists=num_lists))
+                found.append(
+                    PhraseCorrection(heard=heard, written=written, log_odds=log_odds, lists=num_lists)
+                )
     yield
     found.sort(key=lambda correction: (correction.heard.count(" "), -correction.log_odds, correction.heard))
     table, useful = CorrectionTable(), []
