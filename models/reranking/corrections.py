@@ -287,7 +287,7 @@ def read_table(path: Path) -> list[PhraseCorrection]:
     """Read corrections from a file as `write_table` writes it, in UTF-8.
 
     Raises:
-        FormatError: the file cannot be read, or the header or a line is not as expected.
+        FormatError: the file cannot be read, the header or a line is not as expected, or a correction is outside its limits.
     """
     try:
         header, *lines = path.read_text(encoding="utf-8-sig").rstrip().split("\n")
@@ -312,4 +312,8 @@ def read_table(path: Path) -> list[PhraseCorrection]:
                 f"line {number} is {line[:80]!r}; it must be two phrases and two numbers, separated by tabs"
             )
             raise FormatError(path, problem) from None
+    try:
+        CorrectionTable(corrections)
+    except InvalidInputError as error:
+        raise FormatError(path, str(error)) from None
     return corrections

@@ -152,15 +152,15 @@ def change_corrections(
         remove: phrase, and its replacement or None for all of them.
 
     Raises:
-        InvalidInputError: the profile does not exist or has no weight of `correction`, a correction is outside its
+        InvalidInputError: the profile does not exist or was tuned without corrections, a correction is outside its
             limits, or there is none to remove.
         RegistryError: the registry cannot be read or written.
     """
     store = ProfileStore(registry)
     profile = store.read(name)
-    if CORRECTION not in profile.weights:
+    if not profile.corrections and CORRECTION not in profile.weights:
         raise InvalidInputError(
-            f"profile {name!r} has no weight of {CORRECTION!r}: tune it with --corrections",
+            f"profile {name!r} has neither corrections nor a weight of {CORRECTION!r}: tune it with --corrections",
             parameter="profile",
         )
     kept = {(one.heard, one.written): one for one in (*profile.corrections, *add)}

@@ -279,8 +279,7 @@ def _corrections(tuned: TuningOutcome, gains: Floats) -> Section:
             lists_with[pair].append(gain)
     rows = [
         [
-            heard,
-            written,
+            f"{heard} → {written}",
             f"{len(of_lists):,}",
             f"{sum(gain > LOSS_TOLERANCE for gain in of_lists):,}",
             f"{sum(gain < -LOSS_TOLERANCE for gain in of_lists):,}",
@@ -291,7 +290,7 @@ def _corrections(tuned: TuningOutcome, gains: Floats) -> Section:
         f"The {min(len(rows), _MAX_CORRECTIONS)} of {len(rows):,} corrections with the largest effect on the score of "
         "held-out lists, each learnt from the other folds. A list may have several corrections."
     )
-    table = Table(["heard", "written", "lists", "better", "worse"], rows[:_MAX_CORRECTIONS])
+    table = Table(["heard → written", "lists", "better", "worse"], rows[:_MAX_CORRECTIONS])
     return Section("Corrections", "tables", [table] if rows else [], note)
 
 

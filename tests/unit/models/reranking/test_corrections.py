@@ -182,6 +182,7 @@ HEADER = b"heard\twritten\tlog_odds\tlists\n"
         (HEADER + b"a\tb\n", r"line 2 is 'a\\tb'; it must be two phrases and two numbers"),
         (HEADER + b"a\tb\t1\t0\na\tc\tnan\t0\n", "line 3 is"),
         (HEADER + b"a\tb\tx\t0\n", "line 2 is"),
+        (HEADER + b"a\tb\t1\t0\nb\tb\t1\t0\n", r"corrections\[1\]\.written is 'b', the same as heard"),
         (HEADER + b"\xff\tb\t1\t0\n", "byte 30 is not UTF-8"),
     ],
 )
