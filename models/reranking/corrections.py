@@ -37,6 +37,9 @@ MAX_CORRECTED_WORDS = 200
 _CONTROL_TOKENS = 3
 """Tokens of a text in addition to at most one per byte: `<s>`, `</s>`, a space before it."""
 
+_MAX_PER_PHRASE = 8
+"""Maximum corrections of a phrase that are considered, those with the greatest log-odds."""
+
 _MAX_MATCHES = 32
 """Maximum places of a text where a correction is considered, those with the greatest log-odds."""
 
@@ -60,6 +63,9 @@ class PhraseCorrection(BaseModel):
     written: str
     log_odds: float
     lists: int = 0
+
+
+_log_odds = attrgetter("log_odds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +145,8 @@ class CorrectionTable:
         for word in correction.heard.split():
             node = node.following.setdefault(word, _Node())
         node.corrections.append(correction)
+        node.corrections.sort(key=_log_odds, reverse=True)
+        del node.corrections[_MAX_PER_PHRASE:]
 
     def correct(self, text: str) -> list[tuple[str, tuple[PhraseCorrection, ...]]]:
         """Return corrected texts with their corrections, those with the greatest log-odds first.
@@ -226,9 +234,6 @@ class _Path(NamedTuple):
     matches: tuple[_Match, ...]
 
 
-_log_odds = attrgetter("log_odds")
-
-
 def _best_paths(matches: list[_Match]) -> list[_Path]:
     """Combine matches that do not overlap, at least one, the greatest log-odds first; matches are in order of begin."""
     if len(matches) > _MAX_MATCHES:
@@ -259,14 +264,18 @@ def with_corrections(one: CandidateList, table: CorrectionTable, max_tokens: int
     if one.continuation is not None:
         return one
     seen = {candidate.text for candidate in one.candidates}
-    max_bytes = max_tokens - len(one.context.encode()) - _CONTROL_TOKENS
+    max_bytes = max_tokens - _num_bytes(one.context) - _CONTROL_TOKENS
     made: list[Candidate] = []
     for index, candidate in enumerate(one.candidates[:MAX_CORRECTED_CANDIDATES]):
         for text, corrections in table.correct(candidate.text):
-            if text not in seen and len(text.encode()) <= max_bytes:
+            if text not in seen and _num_bytes(text) <= max_bytes:
                 seen.add(text)
                 made.append(CorrectedCandidate(text, candidate.features, index, corrections))
     return replace(one, candidates=(*one.candidates, *made)) if made else one
+
+
+def _num_bytes(text: str) -> int:
+    return len(text.encode(errors="surrogatepass"))
 
 
 def corrected_size(one: CandidateList) -> int:
@@ -287,7 +296,8 @@ def read_table(path: Path) -> list[PhraseCorrection]:
     """Read corrections from a file as `write_table` writes it, in UTF-8.
 
     Raises:
-        FormatError: the file cannot be read, the header or a line is not as expected, or a correction is outside its limits.
+        FormatError: the file cannot be read, the header or a line is not as expected, or a correction is outside its
+            limits.
     """
     try:
         header, *lines = path.read_text(encoding="utf-8-sig").rstrip().split("\n")

@@ -99,7 +99,7 @@ def test_the_best_corrected_texts_are_those_of_all_combinations(seed):
 
 
 def test_long_texts_and_many_matches_are_bounded():
-    pairs = [("a", f"x{i}", float(i)) for i in range(100)]
+    pairs = [("a", f"x{i}", i / 100) for i in range(1000)]
     assert len(corrected("a " * MAX_CORRECTED_WORDS, *pairs)) == MAX_VARIANTS
     assert corrected("a " * (MAX_CORRECTED_WORDS + 1), *pairs) == []
 
