@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from heapq import nlargest
 from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from models.errors import FormatError, InvalidInputError
 from models.reranking.candidates import Candidate, CandidateList
@@ -47,8 +47,13 @@ _MAX_PATHS = 16
 """Maximum combinations of corrections that are compared."""
 
 
+_Phrase = Annotated[str, Field(json_schema_extra={"maxLength": MAX_PHRASE_CHARACTERS})]
+_LogOdds = Annotated[float, Field(json_schema_extra={"minimum": -MAX_LOG_ODDS, "maximum": MAX_LOG_ODDS})]
+"""Types with bounds that `CorrectionTable` checks, not pydantic."""
+
+
 class PhraseCorrection(BaseModel):
-    """Replacement of a phrase; words are separated by single spaces.
+    """Replacement of a phrase; words are separated by single spaces. `CorrectionTable` checks its limits.
 
     Attributes:
         heard: phrase that the first pass writes, 1 to 4 words.
@@ -59,10 +64,10 @@ class PhraseCorrection(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
-    heard: str
-    written: str
-    log_odds: float
-    lists: int = 0
+    heard: _Phrase
+    written: _Phrase
+    log_odds: _LogOdds
+    lists: Annotated[int, Field(ge=0)] = 0
 
 
 _log_odds = attrgetter("log_odds")

@@ -358,8 +358,8 @@ def show_tuning(reply: "TuneReply", saved: str | None, report: Path | None) -> N
     _console.print(Text(reply.signature, style="dim"))
     if reply.ignored_features:
         _console.print(Text(f"missing for some candidates, so ignored: {', '.join(reply.ignored_features)}"))
-    if reply.profile["corrections"]:
-        _console.print(Text(f"corrections: {len(reply.profile['corrections']):,}"))
+    if corrections := reply.profile.get("corrections"):
+        _console.print(Text(f"corrections: {len(corrections):,}"))
     _console.print(Text(reply.reason, style="bold"))
     if saved is not None:
         _console.print(f"saved as profile [bold]{saved}[/]: gramophone rerank … --profile {saved}")

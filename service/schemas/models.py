@@ -12,12 +12,12 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 
 from models.checkpoint.manifest import Version
-from models.reranking.corrections import PhraseCorrection
+from models.reranking.corrections import MAX_CORRECTIONS, PhraseCorrection
 from models.reranking.ranking import MAX_WEIGHTS, Profile, ProfileModel
 from service.engine.loaded_model import HostedModel
 from service.engine.model_host import ModelHost
 from service.schemas.replies import ModelCard
-from service.schemas.wire import LengthExponent, Weight, WireModel
+from service.schemas.wire import LengthExponent, Weight, WireModel, schema_only
 
 
 def model_card(host: ModelHost, hosted: HostedModel) -> ModelCard:
@@ -267,6 +267,7 @@ class ProfileBody(WireModel):
                     "weights": {"am": 1.0, "lm": 0.4, "words": 0.2},
                     "metric": "wer",
                     "models": [{"address": "mixture@1", "weight": 1.0}],
+                    "corrections": [{"heard": "a knew", "written": "a new", "log_odds": 2.5, "lists": 4}],
                     "created": "2026-01-01T00:00:00+00:00",
                 }
             ]
@@ -285,7 +286,9 @@ class ProfileBody(WireModel):
     """Signature of the metric: its exact variant and settings."""
     models: list[ProfileModel] = Field(default_factory=list)
     """Models of requests that name the profile but no model."""
-    corrections: list[PhraseCorrection] = Field(default_factory=list)
+    corrections: Annotated[list[PhraseCorrection], schema_only(maxItems=MAX_CORRECTIONS)] = Field(
+        default_factory=list
+    )
     """Corrections of systematic errors, which add corrected candidates to each list."""
     decision: Literal["tuned", "first_pass"] = "tuned"
     """`tuned` if the weights improve on the first pass on held-out lists, else `first_pass`."""
