@@ -195,14 +195,10 @@ def _check_correction(correction: PhraseCorrection, place: str) -> None:
     """
     for name, phrase, least in (("heard", correction.heard, 1), ("written", correction.written, 0)):
         words, where = phrase.split(), f"{place}.{name}"
-        if not least <= len(words) <= MAX_PHRASE_WORDS:
+        if not least <= len(words) <= MAX_PHRASE_WORDS or len(phrase) > MAX_PHRASE_CHARACTERS:
             raise InvalidInputError(
-                f"{where} has {len(words)} words; it must have from {least} to {MAX_PHRASE_WORDS}",
-                parameter=where,
-            )
-        if len(phrase) > MAX_PHRASE_CHARACTERS:
-            raise InvalidInputError(
-                f"{where} has {len(phrase)} characters; the maximum is {MAX_PHRASE_CHARACTERS}",
+                f"{where} has {len(words)} words and {len(phrase)} characters; it must have from {least} to "
+                f"{MAX_PHRASE_WORDS} words, and at most {MAX_PHRASE_CHARACTERS} characters",
                 parameter=where,
             )
         if phrase != " ".join(words):
@@ -281,11 +277,6 @@ def with_corrections(one: CandidateList, table: CorrectionTable, max_tokens: int
 
 def _num_bytes(text: str) -> int:
     return len(text.encode(errors="surrogatepass"))
-
-
-def corrected_size(one: CandidateList) -> int:
-    """Return the number of characters that `with_corrections` reads."""
-    return sum(len(candidate.text) for candidate in one.candidates[:MAX_CORRECTED_CANDIDATES])
 
 
 _COLUMNS = ("heard", "written", "log_odds", "lists")

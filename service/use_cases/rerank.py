@@ -22,7 +22,6 @@ from models.language_model import LOG_ZERO, STATE
 from models.reranking.candidates import CandidateList, map_in_steps
 from models.reranking.corrections import (
     CorrectionTable,
-    corrected_size,
     corrections_of,
     origins_of,
     with_corrections,
@@ -162,6 +161,9 @@ def _commit_ids(before: StoredState, turn: Turn, name: str, limits: Limits, *, e
     return ids
 
 
+_WORK_PER_CORRECTED = 64
+"""Work of correcting a candidate, in characters read."""
+
 MAX_COMPARED = 1000
 """Maximum candidates of a list if all pairs are compared, for risks, agreement and confidences."""
 
@@ -294,11 +296,8 @@ def _add_corrected(
         corrected = with_corrections(given, table, limits.max_tokens_per_sequence - read)
         return corrected, indices[origins_of(corrected.candidates)]
 
-    return (
-        yield from map_in_steps(
-            range(len(filtered)), correct, size=lambda number: corrected_size(filtered[number][0])
-        )
-    )
+    sizes = [_WORK_PER_CORRECTED * len(given.candidates) for given, _ in filtered]
+    return (yield from map_in_steps(range(len(filtered)), correct, size=sizes.__getitem__))
 
 
 def _checked_columns(

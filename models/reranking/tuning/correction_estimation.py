@@ -8,20 +8,20 @@ Every list counts once, however many hypotheses repeat its errors.
 import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import islice, product
-from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
+import numpy as np
 from rapidfuzz.distance import Levenshtein
 
-from models.reranking.candidates import CandidateList, Steps, map_in_steps
+from models.reranking.candidates import CandidateList, Steps
 from models.reranking.corrections import (
     MAX_CORRECTIONS,
     MAX_PHRASE_CHARACTERS,
     MAX_PHRASE_WORDS,
     CorrectionTable,
     PhraseCorrection,
-    corrected_size,
     sum_log_odds,
     with_corrections,
 )
@@ -48,12 +48,12 @@ _MAX_HYPOTHESES = 10
 _MAX_SPLIT_WORDS = 8
 """Maximum words on either side of a changed span that is divided into blocks."""
 
-_ALIGNMENT_WORK = 16
-"""Work of an alignment, relative to reading the texts."""
-
-_PAIRS_PER_STEP = 4096
+_CORRECTIONS_PER_STEP = 256
 
 Words: TypeAlias = list[str]
+
+_Hypotheses: TypeAlias = list[tuple[Words, Words]]
+"""Hypotheses of a list as words, each with its reference."""
 
 
 class _Block(NamedTuple):
@@ -102,13 +102,13 @@ Pair: TypeAlias = tuple[str, str]
 """A phrase that was heard and the phrase of the reference."""
 
 
-def _pairs(blocks: Sequence[_Block]) -> set[Pair]:
+def _pairs(blocks: Sequence[_Block]) -> dict[Pair, None]:
     """Return the changed phrases of an alignment: runs of blocks of at most `MAX_PHRASE_WORDS` words on both sides.
 
     A run does not begin with inserted words: two corrections, of the word before and the word after, would insert them
     twice.
     """
-    pairs = set()
+    pairs: dict[Pair, None] = {}
     for first in range(len(blocks)):
         if first and not blocks[first].heard:
             continue
@@ -118,75 +118,70 @@ def _pairs(blocks: Sequence[_Block]) -> set[Pair]:
             if max(len(heard), len(written)) > MAX_PHRASE_WORDS:
                 break
             if heard and heard != written:
-                pairs.add((" ".join(heard), " ".join(written)))
+                pairs[" ".join(heard), " ".join(written)] = None
     return pairs
 
 
-class CorrectionCounts(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class CorrectionCounts:
     """Evidence of lists; each list has weight 1, shared equally by its hypotheses.
 
     Attributes:
         lists: number of lists with each replacement.
         replaced: weight of the lists with each replacement.
-        heard: weight of the lists with each phrase that some list replaces.
+        kept: weight of the lists with each phrase, less that of its replacements.
     """
 
-    lists: Counter[Pair]
-    replaced: defaultdict[Pair, float]
-    heard: defaultdict[str, float]
+    lists: Counter[Pair] = field(default_factory=Counter)
+    replaced: defaultdict[Pair, float] = field(default_factory=lambda: defaultdict(float))
+    kept: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
 
-    @classmethod
-    def empty(cls) -> "CorrectionCounts":
-        """Return counts of no lists."""
-        return cls(Counter(), defaultdict(float), defaultdict(float))
-
-
-class _Evidence(NamedTuple):
-    """Hypotheses of a list with the reference of each, as words, and the counts that they belong to."""
-
-    hypotheses: list[tuple[Words, Words]]
-    counts: CorrectionCounts
-
-    @property
-    def size(self) -> int:
-        return _ALIGNMENT_WORK * sum(len(words) for words, _ in self.hypotheses)
-
-    def count_pairs(self) -> None:
-        pairs = Counter(pair for texts in self.hypotheses for pair in _pairs(_align(*texts)))
-        self.counts.lists.update(pairs.keys())
+    def add_replacements(self, hypotheses: _Hypotheses) -> None:
+        """Count the replacements in a list."""
+        pairs = Counter(pair for texts in hypotheses for pair in _pairs(_align(*texts)))
+        self.lists.update(pairs.keys())
         for pair, count in pairs.items():
-            self.counts.replaced[pair] += count / len(self.hypotheses)
+            self.replaced[pair] += count / len(hypotheses)
+            self.kept[pair[0]] -= count / len(hypotheses)
 
-    def count_phrases(self, phrases: set[str]) -> None:
-        for words, _ in self.hypotheses:
+    def add_phrases(self, hypotheses: _Hypotheses, phrases: set[str]) -> None:
+        """Count those of the phrases that are in a list."""
+        for words, _ in hypotheses:
             runs = (
                 " ".join(words[begin : begin + length])
                 for begin in range(len(words))
                 for length in range(1, MAX_PHRASE_WORDS + 1)
             )
             for phrase in phrases.intersection(runs):
-                self.counts.heard[phrase] += 1 / len(self.hypotheses)
+                self.kept[phrase] += 1 / len(hypotheses)
 
 
 def count_corrections(lists: Sequence[CandidateList], folds: Ints) -> Steps[list[CorrectionCounts]]:
-    """Count replacements and phrases in the lists of each fold, in bounded steps.
+    """Count replacements that recur, and how often their phrases are kept, in the lists of each fold.
 
     Args:
         lists: lists with references.
         folds: fold of each list, from 0 [N].
     """
-    counts = [CorrectionCounts.empty() for _ in range(int(folds.max()) + 1)]
-    evidence = [
-        _Evidence(_hypotheses(one), counts[fold]) for one, fold in zip(lists, folds.tolist(), strict=True)
-    ]
-    yield
-    yield from map_in_steps(evidence, _Evidence.count_pairs, size=attrgetter("size"))
+    counts = [CorrectionCounts() for _ in range(int(folds.max()) + 1)]
+    evidence = []
+    for one, fold in zip(lists, folds.tolist(), strict=True):
+        evidence.append((counts[fold], _hypotheses(one)))
+        counts[fold].add_replacements(evidence[-1][1])
+        yield
+    in_all = sum((own.lists for own in counts), Counter[Pair]())
+    for own in counts:
+        for pair in [pair for pair in own.lists if in_all[pair] < _MIN_LISTS]:
+            del own.lists[pair], own.replaced[pair]
+        yield
     phrases = {heard for own in counts for heard, _ in own.lists}
-    yield from map_in_steps(evidence, lambda one: one.count_phrases(phrases), size=attrgetter("size"))
+    for own, hypotheses in evidence:
+        own.add_phrases(hypotheses, phrases)
+        yield
     return counts
 
 
-def _hypotheses(one: CandidateList) -> list[tuple[Words, Words]]:
+def _hypotheses(one: CandidateList) -> _Hypotheses:
     """Return the hypotheses that are good enough to align, each with its closest reference, as words."""
     references = [reference.split() for reference in one.references]
     texts = dict.fromkeys(candidate.text for candidate in one.candidates)
@@ -200,39 +195,32 @@ def _hypotheses(one: CandidateList) -> list[tuple[Words, Words]]:
 
 
 def learn_corrections(counts: Sequence[CorrectionCounts]) -> Steps[list[PhraseCorrection]]:
-    """Learn corrections, those with the most evidence first, in bounded steps.
+    """Learn corrections, those with the most evidence first.
 
     A correction whose context adds little to a shorter one is left out.
     """
-    total, replaced = CorrectionCounts.empty(), defaultdict[str, float](float)
-    for own in counts:
-        total.lists.update(own.lists)
-        for pair, weight in own.replaced.items():
-            total.replaced[pair] += weight
-            replaced[pair[0]] += weight
-        for phrase, weight in own.heard.items():
-            total.heard[phrase] += weight
-        yield
     found = []
-    for (heard, written), num_lists in total.lists.items():
-        if num_lists >= _MIN_LISTS and max(len(heard), len(written)) <= MAX_PHRASE_CHARACTERS:
-            kept = max(total.heard[heard] - replaced[heard], 0.0) + _KEPT_PRIOR
-            log_odds = round(math.log(total.replaced[heard, written] / kept), 4)
-            if log_odds >= _MIN_LOG_ODDS:
-                found.append(
-                    PhraseCorrection(heard=heard, written=written, log_odds=log_odds, lists=num_lists)
-                )
+    for pair in dict.fromkeys(pair for own in counts for pair in own.lists):
+        num_lists = sum(own.lists[pair] for own in counts)
+        kept = max(sum(own.kept[pair[0]] for own in counts), 0.0) + _KEPT_PRIOR
+        log_odds = round(math.log(sum(own.replaced[pair] for own in counts) / kept), 4)
+        if (
+            num_lists >= _MIN_LISTS
+            and log_odds >= _MIN_LOG_ODDS
+            and max(map(len, pair)) <= MAX_PHRASE_CHARACTERS
+        ):
+            found.append(PhraseCorrection(heard=pair[0], written=pair[1], log_odds=log_odds, lists=num_lists))
     yield
-    found.sort(key=lambda correction: (correction.heard.count(" "), -correction.log_odds, correction.heard))
+    found.sort(key=lambda one: (one.heard.count(" "), -one.log_odds, one.heard, one.written))
     table, useful = CorrectionTable(), []
     for number, correction in enumerate(found, start=1):
         shorter = dict(table.correct(correction.heard)).get(correction.written)
         if shorter is None or correction.log_odds - sum_log_odds(shorter) > _MIN_CONTEXT_GAIN:
             table.add(correction)
             useful.append(correction)
-        if number % _PAIRS_PER_STEP == 0:
+        if number % _CORRECTIONS_PER_STEP == 0:
             yield
-    useful.sort(key=lambda correction: (-correction.lists, correction.heard, correction.written))
+    useful.sort(key=lambda one: (-one.lists, one.heard, one.written))
     return useful[:MAX_CORRECTIONS]
 
 
@@ -247,14 +235,11 @@ def correct_by_fold(
         counts: counts of each fold.
         max_tokens: maximum tokens of a corrected text with its context.
     """
-    tables = []
+    corrected = list(lists)
     for fold in range(len(counts)):
-        others = [own for number, own in enumerate(counts) if number != fold]
-        tables.append(CorrectionTable((yield from learn_corrections(others))))
-    return (
-        yield from map_in_steps(
-            zip(lists, folds.tolist(), strict=True),
-            lambda pair: with_corrections(pair[0], tables[pair[1]], max_tokens),
-            size=lambda pair: corrected_size(pair[0]),
-        )
-    )
+        learnt = yield from learn_corrections([*counts[:fold], *counts[fold + 1 :]])
+        table = CorrectionTable(learnt)
+        for number in np.flatnonzero(folds == fold).tolist():
+            corrected[number] = with_corrections(lists[number], table, max_tokens)
+            yield
+    return corrected

@@ -139,10 +139,14 @@ def test_contexts_of_a_continuation_are_not_corrected():
 @pytest.mark.parametrize(
     ("wrong", "field", "message"),
     [
-        (correction("", "a"), "heard", "has 0 words; it must have from 1 to 4"),
-        (correction("a b c d e", "a"), "heard", "has 5 words; it must have from 1 to 4"),
-        (correction("a", "a b c d e"), "written", "has 5 words; it must have from 0 to 4"),
-        (correction("a" * 257, "b"), "heard", "has 257 characters; the maximum is 256"),
+        (correction("", "a"), "heard", "has 0 words and 0 characters; it must have from 1 to 4 words"),
+        (correction("a b c d e", "a"), "heard", "has 5 words and 9 characters; it must have from 1 to 4"),
+        (correction("a", "a b c d e"), "written", "has 5 words and 9 characters; it must have from 0 to 4"),
+        (
+            correction("a" * 257, "b"),
+            "heard",
+            "has 1 words and 257 characters; it must have .*, and at most 256 characters",
+        ),
         (correction("a  b", "c"), "heard", "is 'a  b'; a single space"),
         (correction("a", "a"), "written", "is 'a', the same as heard"),
         (correction("a", "b", 101.0), "log_odds", "is 101.0; it must be from -100 to 100"),

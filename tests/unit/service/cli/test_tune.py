@@ -207,7 +207,10 @@ def test_a_table_replaces_corrections_with_equal_phrases(corrections, tmp_path):
     [
         (["add"], "give either HEARD and WRITTEN, or --file"),
         (["add", "a"], "give either HEARD and WRITTEN, or --file"),
-        (["add", "a b c d e", "x"], r"corrections\[\d+\]\.heard has 5 words; it must have from 1 to 4"),
+        (
+            ["add", "a b c d e", "x"],
+            r"corrections\[\d+\]\.heard has 5 words and 9 characters; it must have from 1 to 4",
+        ),
         (["add", "a", "b", "--log-odds", "101"], "log_odds is 101.0; it must be from -100 to 100"),
         (["remove", "nosuch"], "profile 'corrected' has no correction of 'nosuch'"),
         (["remove", "matt", "x"], "has no correction of 'matt → x'"),
