@@ -8,13 +8,13 @@ correction never applies to the result of another one.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from heapq import nlargest
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from models.errors import FormatError, InvalidInputError
 from models.reranking.candidates import Candidate, CandidateList
@@ -47,7 +47,11 @@ _MAX_PATHS = 16
 """Maximum combinations of corrections that are compared."""
 
 
-_Phrase = Annotated[str, Field(json_schema_extra={"maxLength": MAX_PHRASE_CHARACTERS})]
+_Phrase = Annotated[
+    str,
+    AfterValidator(lambda phrase: " ".join(phrase.split())),
+    Field(json_schema_extra={"maxLength": MAX_PHRASE_CHARACTERS}),
+]
 _LogOdds = Annotated[float, Field(json_schema_extra={"minimum": -MAX_LOG_ODDS, "maximum": MAX_LOG_ODDS})]
 """Types with bounds that `CorrectionTable` checks, not pydantic."""
 
@@ -68,9 +72,6 @@ class PhraseCorrection(BaseModel):
     written: _Phrase
     log_odds: _LogOdds
     lists: Annotated[int, Field(ge=0)] = 0
-
-
-_log_odds = attrgetter("log_odds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,18 @@ def origins_of(candidates: Sequence[Candidate]) -> npt.NDArray[np.int64]:
         for index, candidate in enumerate(candidates)
     ]
     return np.array(origins, dtype=np.int64)
+
+
+class _Match(NamedTuple):
+    """A correction of the words from `begin` to before `end`."""
+
+    begin: int
+    end: int
+    correction: PhraseCorrection
+
+
+_Path: TypeAlias = tuple[float, tuple[_Match, ...]]
+"""Sum of the log-odds of matches that do not overlap, and the matches from left to right."""
 
 
 class _Node:
@@ -150,7 +163,7 @@ class CorrectionTable:
         for word in correction.heard.split():
             node = node.following.setdefault(word, _Node())
         node.corrections.append(correction)
-        node.corrections.sort(key=_log_odds, reverse=True)
+        node.corrections.sort(key=lambda one: -one.log_odds)
         del node.corrections[_MAX_PER_PHRASE:]
 
     def correct(self, text: str) -> list[tuple[str, tuple[PhraseCorrection, ...]]]:
@@ -163,19 +176,19 @@ class CorrectionTable:
         if len(words) > MAX_CORRECTED_WORDS:
             return []
         corrected: dict[str, tuple[PhraseCorrection, ...]] = {}
-        for path in _best_paths(self._matches(words)):
+        for _, matches in _best_paths(self._matches(words)):
             kept, parts = 0, []
-            for begin, end, correction in path.matches:
+            for begin, end, correction in matches:
                 parts += [*words[kept:begin], correction.written]
                 kept = end
             result = " ".join(filter(None, (*parts, *words[kept:])))
             if result:
-                corrected.setdefault(result, tuple(match.correction for match in path.matches))
+                corrected.setdefault(result, tuple(match.correction for match in matches))
             if len(corrected) == MAX_VARIANTS:
                 break
         return list(corrected.items())
 
-    def _matches(self, words: Sequence[str]) -> list["_Match"]:
+    def _matches(self, words: Sequence[str]) -> list[_Match]:
         """Find the phrases of a text that have corrections, in order of their first words."""
         matches: list[_Match] = []
         for begin, word in enumerate(words):
@@ -194,16 +207,12 @@ def _check_correction(correction: PhraseCorrection, place: str) -> None:
         InvalidInputError: a field is outside its limits.
     """
     for name, phrase, least in (("heard", correction.heard, 1), ("written", correction.written, 0)):
-        words, where = phrase.split(), f"{place}.{name}"
-        if not least <= len(words) <= MAX_PHRASE_WORDS or len(phrase) > MAX_PHRASE_CHARACTERS:
+        num_words, where = len(phrase.split()), f"{place}.{name}"
+        if not least <= num_words <= MAX_PHRASE_WORDS or len(phrase) > MAX_PHRASE_CHARACTERS:
             raise InvalidInputError(
-                f"{where} has {len(words)} words and {len(phrase)} characters; it must have from {least} to "
+                f"{where} has {num_words} words and {len(phrase)} characters; it must have from {least} to "
                 f"{MAX_PHRASE_WORDS} words, and at most {MAX_PHRASE_CHARACTERS} characters",
                 parameter=where,
-            )
-        if phrase != " ".join(words):
-            raise InvalidInputError(
-                f"{where} is {phrase!r}; a single space must separate its words", parameter=where
             )
     if correction.heard == correction.written:
         raise InvalidInputError(
@@ -216,39 +225,21 @@ def _check_correction(correction: PhraseCorrection, place: str) -> None:
         )
 
 
-class _Match(NamedTuple):
-    """A correction of the words from `begin` to before `end`."""
-
-    begin: int
-    end: int
-    correction: PhraseCorrection
-
-    @property
-    def log_odds(self) -> float:
-        return self.correction.log_odds
-
-
-class _Path(NamedTuple):
-    """Matches that do not overlap, from left to right, and the sum of their log-odds."""
-
-    log_odds: float
-    matches: tuple[_Match, ...]
-
-
 def _best_paths(matches: list[_Match]) -> list[_Path]:
     """Combine matches that do not overlap, at least one, the greatest log-odds first; matches are in order of begin."""
     if len(matches) > _MAX_MATCHES:
-        matches = sorted(nlargest(_MAX_MATCHES, matches, key=_log_odds), key=attrgetter("begin"))
-    paths = [_Path(0.0, ())]
+        best = nlargest(_MAX_MATCHES, matches, key=lambda match: match.correction.log_odds)
+        matches = sorted(best, key=attrgetter("begin"))
+    paths: list[_Path] = [(0.0, ())]
     for match in matches:
         paths += [
-            _Path(path.log_odds + match.log_odds, (*path.matches, match))
-            for path in paths
-            if not path.matches or path.matches[-1].end <= match.begin
+            (log_odds + match.correction.log_odds, (*before, match))
+            for log_odds, before in paths
+            if not before or before[-1].end <= match.begin
         ]
         if len(paths) > _MAX_PATHS:
-            paths = nlargest(_MAX_PATHS, paths, key=_log_odds)
-    return sorted((path for path in paths if path.matches), key=_log_odds, reverse=True)
+            paths = nlargest(_MAX_PATHS, paths, key=itemgetter(0))
+    return sorted((path for path in paths if path[1]), key=itemgetter(0), reverse=True)
 
 
 def with_corrections(one: CandidateList, table: CorrectionTable, max_tokens: int) -> CandidateList:
@@ -297,15 +288,11 @@ def read_table(path: Path) -> list[PhraseCorrection]:
     """
     try:
         header, *lines = path.read_text(encoding="utf-8-sig").rstrip().split("\n")
-    except OSError as error:
-        raise FormatError(path, f"cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise FormatError(path, f"byte {error.start + 1} is not UTF-8") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise FormatError(path, f"cannot be read: {getattr(error, 'strerror', 'it is not UTF-8')}") from None
     if tuple(header.split("\t")) != _COLUMNS:
         columns = ", ".join(_COLUMNS)
-        raise FormatError(
-            path, f"line 1 is {header[:80]!r}; it must have the columns {columns}, separated by tabs"
-        )
+        raise FormatError(path, f"line 1 is {header[:80]!r}; it must be {columns}, separated by tabs")
     corrections = []
     for number, line in enumerate(lines, start=2):
         try:

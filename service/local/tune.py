@@ -167,14 +167,13 @@ def change_corrections(
     if remove is not None:
         removed = [pair for pair in kept if pair[0] == remove[0] and remove[1] in {None, pair[1]}]
         if not removed:
-            phrase = remove[0] if remove[1] is None else f"{remove[0]} → {remove[1]}"
+            phrase = " → ".join(one for one in remove if one is not None)
             raise InvalidInputError(f"profile {name!r} has no correction of {phrase!r}", parameter="heard")
         for pair in removed:
             del kept[pair]
-    changed = profile.model_dump() | {"corrections": list(kept.values())}
-    changed_profile = Profile(**changed)
-    changed_profile.check()
-    store.write(changed_profile)
+    changed = Profile(**profile.model_dump(exclude={"corrections"}), corrections=list(kept.values()))
+    changed.check()
+    store.write(changed)
 
 
 def write_fold_texts(lists: Sequence[CandidateList], folder: Path, *, folds: int, seed: int) -> list[Path]:

@@ -272,20 +272,17 @@ def _corrections(tuned: TuningOutcome, gains: Floats) -> Section:
         tuned: the result of tuning.
         gains: gain of each list [N].
     """
-    data, lists_with = tuned.data, defaultdict[tuple[str, str], list[float]](list)
+    data, gains_of = tuned.data, defaultdict[str, list[float]](list)
     indices = data.candidate_indices[tuned.held_out].tolist()
     for one, index, gain in zip(data.lists, indices, gains.tolist(), strict=True):
-        for pair in {(c.heard, c.written) for c in corrections_of(one.candidates[index])}:
-            lists_with[pair].append(gain)
-    rows = [
-        [
-            f"{heard} → {written}",
-            f"{len(of_lists):,}",
-            f"{sum(gain > LOSS_TOLERANCE for gain in of_lists):,}",
-            f"{sum(gain < -LOSS_TOLERANCE for gain in of_lists):,}",
-        ]
-        for (heard, written), of_lists in sorted(lists_with.items(), key=lambda item: -sum(item[1]))
-    ]
+        for change in dict.fromkeys(
+            f"{c.heard} → {c.written}" for c in corrections_of(one.candidates[index])
+        ):
+            gains_of[change].append(gain)
+    rows = []
+    for change, own in sorted(gains_of.items(), key=lambda item: -sum(item[1])):
+        better, worse = (sum(sign * gain > LOSS_TOLERANCE for gain in own) for sign in (1, -1))
+        rows.append([change, f"{len(own):,}", f"{better:,}", f"{worse:,}"])
     note = (
         f"The {min(len(rows), _MAX_CORRECTIONS)} of {len(rows):,} corrections with the largest effect on the score of "
         "held-out lists, each learnt from the other folds. A list may have several corrections."

@@ -20,12 +20,7 @@ from models.arrays import TokenIds
 from models.errors import InvalidInputError, LanguageModelError, StatesFullError
 from models.language_model import LOG_ZERO, STATE
 from models.reranking.candidates import CandidateList, map_in_steps
-from models.reranking.corrections import (
-    CorrectionTable,
-    corrections_of,
-    origins_of,
-    with_corrections,
-)
+from models.reranking.corrections import CorrectionTable, corrections_of, origins_of, with_corrections
 from models.reranking.features import (
     NUM_TOKENS,
     ListFeatures,
@@ -161,7 +156,7 @@ def _commit_ids(before: StoredState, turn: Turn, name: str, limits: Limits, *, e
     return ids
 
 
-_WORK_PER_CORRECTED = 64
+_WORK_PER_CORRECTED = 512
 """Work of correcting a candidate, in characters read."""
 
 MAX_COMPARED = 1000

@@ -48,8 +48,6 @@ _MAX_HYPOTHESES = 10
 _MAX_SPLIT_WORDS = 8
 """Maximum words on either side of a changed span that is divided into blocks."""
 
-_CORRECTIONS_PER_STEP = 256
-
 Words: TypeAlias = list[str]
 
 _Hypotheses: TypeAlias = list[tuple[Words, Words]]
@@ -213,13 +211,12 @@ def learn_corrections(counts: Sequence[CorrectionCounts]) -> Steps[list[PhraseCo
     yield
     found.sort(key=lambda one: (one.heard.count(" "), -one.log_odds, one.heard, one.written))
     table, useful = CorrectionTable(), []
-    for number, correction in enumerate(found, start=1):
+    for correction in found:
         shorter = dict(table.correct(correction.heard)).get(correction.written)
         if shorter is None or correction.log_odds - sum_log_odds(shorter) > _MIN_CONTEXT_GAIN:
             table.add(correction)
             useful.append(correction)
-        if number % _CORRECTIONS_PER_STEP == 0:
-            yield
+        yield
     useful.sort(key=lambda one: (-one.lists, one.heard, one.written))
     return useful[:MAX_CORRECTIONS]
 

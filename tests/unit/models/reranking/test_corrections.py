@@ -147,7 +147,6 @@ def test_contexts_of_a_continuation_are_not_corrected():
             "heard",
             "has 1 words and 257 characters; it must have .*, and at most 256 characters",
         ),
-        (correction("a  b", "c"), "heard", "is 'a  b'; a single space"),
         (correction("a", "a"), "written", "is 'a', the same as heard"),
         (correction("a", "b", 101.0), "log_odds", "is 101.0; it must be from -100 to 100"),
     ],
@@ -157,6 +156,10 @@ def test_corrections_outside_the_limits_are_refused(wrong, field, message):
         CorrectionTable([correction("x", "y"), wrong])
     assert error.value.parameter == f"corrections[1].{field}"
     assert str(error.value).startswith(f"corrections[1].{field} ")
+
+
+def test_words_are_separated_by_single_spaces():
+    assert correction(" a \n b ", "").heard == "a b"
 
 
 def test_a_pair_given_twice_and_too_many_corrections_are_refused():
@@ -181,13 +184,13 @@ HEADER = b"heard\twritten\tlog_odds\tlists\n"
     ("content", "message"),
     [
         (None, "cannot be read: No such file"),
-        (b"", "line 1 is ''; it must have the columns heard, written, log_odds, lists"),
+        (b"", "line 1 is ''; it must be heard, written, log_odds, lists"),
         (b"heard,written\n", "line 1 is 'heard,written'"),
         (HEADER + b"a\tb\n", r"line 2 is 'a\\tb'; it must be two phrases and two numbers"),
         (HEADER + b"a\tb\t1\t0\na\tc\tnan\t0\n", "line 3 is"),
         (HEADER + b"a\tb\tx\t0\n", "line 2 is"),
         (HEADER + b"a\tb\t1\t0\nb\tb\t1\t0\n", r"corrections\[1\]\.written is 'b', the same as heard"),
-        (HEADER + b"\xff\tb\t1\t0\n", "byte 30 is not UTF-8"),
+        (HEADER + b"\xff\tb\t1\t0\n", "cannot be read: it is not UTF-8"),
     ],
 )
 def test_other_files_are_refused(tmp_path, content, message):
