@@ -26,9 +26,7 @@ corrections_app = typer.Typer(help="Show and change the corrections of a profile
 
 FoldsOption = Annotated[int, typer.Option(help="Number of folds; each is held out once.")]
 SeedOption = Annotated[int, typer.Option(help="Seed of folds and random starts.")]
-ProfileArgument = Annotated[
-    str, typer.Argument(metavar="PROFILE", help="Profile saved by `gramophone tune`.")
-]
+ProfileArgument = Annotated[str, typer.Argument(metavar="PROFILE", help="Profile, saved by `tune`.")]
 
 
 class _TuneOptions(NamedTuple):
@@ -50,10 +48,7 @@ class _TuneOptions(NamedTuple):
         typer.Option(help="Length exponents of lm to try; on a tie, the first wins."),
     ] = "0,1"
     corrections: Annotated[
-        bool,
-        typer.Option(
-            "--corrections", help="Learn corrections of systematic errors and store them in the profile."
-        ),
+        bool, typer.Option("--corrections", help="Learn corrections of recurring errors.")
     ] = False
     folds: FoldsOption = 2
     seed: SeedOption = 0
@@ -160,9 +155,7 @@ def show_corrections(profile: ProfileArgument, registry: RegistryOption = DEFAUL
 @corrections_app.command("add")
 def add_corrections(
     profile: ProfileArgument,
-    heard: Annotated[
-        str | None, typer.Argument(metavar="HEARD", help="Phrase to replace, 1 to 4 words.")
-    ] = None,
+    heard: Annotated[str | None, typer.Argument(metavar="HEARD", help="Phrase of 1 to 4 words.")] = None,
     written: Annotated[
         str | None, typer.Argument(metavar="WRITTEN", help="Its replacement, up to 4 words; may be empty.")
     ] = None,
