@@ -13,6 +13,7 @@ for as long as the store cannot be reached.
 import threading
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -158,6 +159,14 @@ PROFILES_FOLDER = ".profiles"
 _SUFFIX = ".json"
 
 
+@lru_cache(maxsize=16)  # each request with a profile reads it, and the corrections may be thousands
+def _parse_profile(content: bytes) -> Profile:
+    """Parse a profile and check its values."""
+    profile = _parse_document(Profile, content, "the profile")
+    profile.check()
+    return profile
+
+
 class ProfileStore:
     """Profiles of a registry.
 
@@ -199,8 +208,7 @@ class ProfileStore:
         if len(content) > MAX_DOCUMENT_BYTES:
             raise FormatError(path, f"not a profile: the file has more than {MAX_DOCUMENT_BYTES} bytes")
         try:
-            profile = _parse_document(Profile, content, "the profile")
-            profile.weighting()
+            profile = _parse_profile(content)
         except InvalidInputError as error:
             raise FormatError(path, f"not a profile: {error}", hint="tune and save it again") from None
         if profile.name != name:

@@ -14,6 +14,9 @@ Derived from a list's texts, order and given features:
     NAME*characters       … times its number of characters
     NAME*tokens           … times its number of tokens for the language model
     consensus:UTILITY     mean utility (`chrf`, `bleu`, `wer`) against all candidates of the list
+    correction            sum of the log-odds of the corrections that made the text; 0 without any
+
+A corrected text has the rank and the given features of the text that it was made from.
 """
 
 import re
@@ -27,13 +30,15 @@ import numpy.typing as npt
 from models.errors import InvalidInputError
 from models.language_model import count_words
 from models.phrases import is_phrase_feature
-from models.reranking.candidates import CandidateList, Steps
+from models.reranking.candidates import Candidate, CandidateList, Steps
+from models.reranking.corrections import corrections_of, origins_of, sum_log_odds
 from models.reranking.mbr import UTILITIES, Utility, expected_utilities
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
 RANK, RANK_LOG = "rank", "rank:log"
 CONSENSUS = "consensus"
+CORRECTION = "correction"
 LENGTHS = ("words", "characters", "tokens")
 
 CANDIDATES_PER_STEP = 256
@@ -44,7 +49,7 @@ _LENGTH_MARK = "*"
 
 def is_derived(name: str) -> bool:
     """True if the form of a name is that of a derived feature."""
-    return name.partition(":")[0] in {RANK, CONSENSUS} or base_feature(name) is not None
+    return name.partition(":")[0] in {RANK, CONSENSUS, CORRECTION} or base_feature(name) is not None
 
 
 def base_feature(name: str) -> str | None:
@@ -72,14 +77,17 @@ def check_derived(name: str) -> None:
     kind, colon, which = name.partition(":")
     if base_feature(name) is not None:
         return
-    choices = {RANK: ("", "log"), CONSENSUS: UTILITIES}[kind]
+    choices = {RANK: ("", "log"), CONSENSUS: UTILITIES, CORRECTION: ("",)}[kind]
     if which not in choices or (colon and not which):
         known = ", ".join(f"{kind}:{choice}" if choice else kind for choice in choices)
         raise InvalidInputError(f"there is no feature {name!r}; features: {known}", parameter="weights")
 
 
 def derive(
-    name: str, texts: Sequence[str], given: Callable[[str], Floats], tokens: Floats | None = None
+    name: str,
+    candidates: Sequence[Candidate],
+    given: Callable[[str], Floats],
+    tokens: Floats | None = None,
 ) -> Steps[Floats]:
     """Compute a derived feature of one list's candidates [C], in bounded steps.
 
@@ -87,7 +95,7 @@ def derive(
 
     Args:
         name: name of the feature.
-        texts: texts of all candidates of the list, in first-pass order.
+        candidates: all candidates of the list, in first-pass order.
         given: returns the values [C] of a given feature.
         tokens: the language model's token counts [C]; None without a model.
 
@@ -95,6 +103,7 @@ def derive(
         InvalidInputError: the feature is unknown, or needs a model and there is none.
     """
     check_derived(name)
+    texts = [candidate.text for candidate in candidates]
     base = base_feature(name)
     if base is not None:
         if not needs_tokens(name):
@@ -103,10 +112,11 @@ def derive(
         if tokens is None:
             raise InvalidInputError(f"{name} needs a language model, but none is used", parameter="weights")
         return given(base) * tokens
-    if name == RANK:
-        return 0.0 - text_ranks(texts)  # 0, not −0, for the first
-    if name == RANK_LOG:
-        return 0.0 - np.log1p(text_ranks(texts))
+    if name == CORRECTION:
+        return np.array([sum_log_odds(corrections_of(candidate)) for candidate in candidates])
+    if name in {RANK, RANK_LOG}:
+        ranks = text_ranks(texts)[origins_of(candidates)]
+        return 0.0 - (ranks if name == RANK else np.log1p(ranks))  # 0, not −0, for the first
     uniform = np.full(len(texts), 1 / len(texts))
     utility = cast("Utility", name.partition(":")[2])
     return (yield from expected_utilities(texts, uniform, utility))
@@ -278,14 +288,13 @@ def with_derived(
     parts = [np.zeros((0, len(made)))]
     num_candidates = 0
     for number, one in enumerate(lists):
-        texts = [candidate.text for candidate in one.candidates]
         given = partial(given_column, [one], place=place, first=number)
         tokens = computed.of_lists(number, number + 1).column(NUM_TOKENS) if has_tokens else None
         columns = []
         for name in made:
-            columns.append((yield from derive(name, texts, given, tokens)))  # noqa: PERF401 - it yields
+            columns.append((yield from derive(name, one.candidates, given, tokens)))  # noqa: PERF401 - it yields
         parts.append(np.column_stack(columns))
-        num_candidates += len(texts)
+        num_candidates += len(one.candidates)
         if num_candidates > CANDIDATES_PER_STEP:
             num_candidates = 0
             yield

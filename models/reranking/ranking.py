@@ -11,6 +11,7 @@ A profile is a named set of tuned weights, with the models and the metric that t
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -20,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from models.errors import InvalidInputError
 from models.phrases import MAX_PHRASES, Phrase, is_phrase_feature
 from models.reranking import features
+from models.reranking.corrections import CorrectionTable, PhraseCorrection
 from models.reranking.features import COMPUTED_FEATURES, LM, LM_SUM, feature_model
 
 MAX_POSTERIOR_SCALE = 1e6
@@ -159,6 +161,7 @@ class Profile(BaseModel):
         signature: settings of the metric, as sacrebleu writes them.
         models: language models of the features.
         phrases: phrases of the features `phrases` and `phrases:CLASS`.
+        corrections: corrections of systematic errors; see `CorrectionTable`.
         decision: `tuned` if the weights improve on the first pass on held-out lists, else `first_pass`.
         figures: scores from tuning, as in the reply of /v1/rerank/tune.
         created: time of tuning, ISO 8601 in UTC.
@@ -175,6 +178,7 @@ class Profile(BaseModel):
     signature: str
     models: list[ProfileModel]
     phrases: Annotated[list[Phrase], Field(max_length=MAX_PHRASES)] = []
+    corrections: list[PhraseCorrection] = Field(default_factory=list)
     decision: Literal["tuned", "first_pass"]
     figures: dict[str, Any]
     created: str
@@ -185,6 +189,15 @@ class Profile(BaseModel):
         json.dumps(figures, allow_nan=False)  # raises ValueError for NaN and infinity
         return figures
 
+    def check(self) -> None:
+        """Check the values.
+
+        Raises:
+            InvalidInputError: a weight, the exponent or a correction is outside its limits.
+        """
+        self.weighting()
+        _ = self.correction_table
+
     def weighting(self) -> LogLinearModel:
         """Return the weights as a model.
 
@@ -192,3 +205,12 @@ class Profile(BaseModel):
             InvalidInputError: a weight or the exponent is out of range.
         """
         return LogLinearModel(weights=self.weights, length_exponent=self.length_exponent)
+
+    @cached_property
+    def correction_table(self) -> CorrectionTable | None:
+        """Return the corrections as a table; None if there are none.
+
+        Raises:
+            InvalidInputError: a correction is outside its limits.
+        """
+        return CorrectionTable(self.corrections) if self.corrections else None

@@ -31,7 +31,7 @@ from service.cli.models import arpa_app, models_app
 from service.cli.options import EXIT_BAD_INPUT, EXIT_FAILED, lists_app
 from service.cli.serve import keys_app, serve_app
 from service.cli.train import train_app
-from service.cli.tune import tune_app
+from service.cli.tune import corrections_app, tune_app
 
 _METAVARS = {"bool": "", "Path": "FILE", "str": "TEXT", "int": "NUMBER", "float": "NUMBER"}
 """Value type names in help texts; empty for flags."""
@@ -50,6 +50,7 @@ app.add_typer(check_app)
 app.add_typer(complete_app)
 app.add_typer(lattice_app)
 app.add_typer(tune_app)
+app.add_typer(corrections_app, name="corrections")
 app.add_typer(lists_app, name="lists")
 models_app.add_typer(arpa_app)
 app.add_typer(models_app, name="models")

@@ -1,4 +1,4 @@
-"""Commands `gramophone tune` and `gramophone fold-texts`: weights for re-ranking.
+"""Commands `gramophone tune`, `fold-texts` and `corrections …`: weights and corrections for re-ranking.
 
 `tune` fits weights to n-best lists or lattices with references. For each fold, `fold-texts` writes the
 references of all other folds, as training text for a model that has not seen the fold.
@@ -14,18 +14,22 @@ from models.errors import InvalidInputError
 from service.cli.ask import read_dictionary
 from service.cli.lattice import LatticeOptions
 from service.cli.options import (
+    DEFAULT_REGISTRY,
     JsonOption,
     ListSource,
     PhrasesOption,
     PublishedModels,
+    RegistryOption,
     print_json,
     with_option_groups,
 )
 
 tune_app = typer.Typer()
+corrections_app = typer.Typer(help="Show and change the corrections of a profile.", no_args_is_help=True)
 
 FoldsOption = Annotated[int, typer.Option(help="Number of folds; each is held out once.")]
 SeedOption = Annotated[int, typer.Option(help="Seed of folds and random starts.")]
+ProfileArgument = Annotated[str, typer.Argument(metavar="PROFILE", help="Profile, saved by `tune`.")]
 
 
 class _TuneOptions(NamedTuple):
@@ -49,6 +53,9 @@ class _TuneOptions(NamedTuple):
             help="Length exponents of lm to try; on a tie, the first wins. Default: 0,1; for lattices 0."
         ),
     ] = None
+    corrections: Annotated[
+        bool, typer.Option("--corrections", help="Learn corrections of recurring errors.")
+    ] = False
     folds: FoldsOption = 2
     seed: SeedOption = 0
     restarts: Annotated[int, typer.Option(help="Random starts per search.")] = 8
@@ -177,3 +184,57 @@ def fold_texts(
 
     for path in write_fold_texts(list(source.lists()), folder, folds=folds, seed=seed):
         typer.echo(path)
+
+
+@corrections_app.command("show")
+def show_corrections(profile: ProfileArgument, registry: RegistryOption = DEFAULT_REGISTRY) -> None:
+    """Print the corrections of a profile as tab-separated values, those with the most evidence first."""
+    from models.checkpoint.documents import ProfileStore
+    from models.reranking.corrections import write_table
+
+    typer.echo(write_table(ProfileStore(registry).read(profile).corrections), nl=False)
+
+
+@corrections_app.command("add")
+def add_corrections(
+    profile: ProfileArgument,
+    heard: Annotated[str | None, typer.Argument(metavar="HEARD", help="Phrase of 1 to 4 words.")] = None,
+    written: Annotated[
+        str | None, typer.Argument(metavar="WRITTEN", help="Its replacement, up to 4 words; may be empty.")
+    ] = None,
+    *,
+    log_odds: Annotated[
+        float, typer.Option(help="Natural logarithm of the odds of replacing the phrase against keeping it.")
+    ] = 3.0,
+    file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Table as `show` prints it, instead of one correction."),
+    ] = None,
+    registry: RegistryOption = DEFAULT_REGISTRY,
+) -> None:
+    """Add corrections to a profile; one with equal phrases is replaced."""
+    from models.reranking.corrections import PhraseCorrection, read_table
+    from service.local.tune import change_corrections
+
+    if file is not None and heard is None:
+        added = read_table(file)
+    elif file is None and heard is not None and written is not None:
+        added = [PhraseCorrection(heard=heard, written=written, log_odds=log_odds)]
+    else:
+        raise InvalidInputError("give either HEARD and WRITTEN, or --file", parameter="file")
+    change_corrections(registry, profile, add=added)
+
+
+@corrections_app.command("remove")
+def remove_corrections(
+    profile: ProfileArgument,
+    heard: Annotated[str, typer.Argument(metavar="HEARD", help="Phrase that is replaced.")],
+    written: Annotated[
+        str | None, typer.Argument(metavar="WRITTEN", help="Its replacement. Default: all of the phrase.")
+    ] = None,
+    registry: RegistryOption = DEFAULT_REGISTRY,
+) -> None:
+    """Remove the corrections of a phrase from a profile."""
+    from service.local.tune import change_corrections
+
+    change_corrections(registry, profile, remove=(heard, written))

@@ -359,6 +359,8 @@ def show_tuning(reply: "TuneReply", saved: str | None, report: Path | None, comm
     _console.print(Text(reply.signature, style="dim"))
     if reply.ignored_features:
         _console.print(Text(f"missing for some candidates, so ignored: {', '.join(reply.ignored_features)}"))
+    if corrections := reply.profile.get("corrections"):
+        _console.print(Text(f"corrections: {len(corrections):,}"))
     _console.print(Text(reply.reason, style="bold"))
     if saved is not None:
         _console.print(f"saved as profile [bold]{saved}[/]: gramophone {command} … --profile {saved}")

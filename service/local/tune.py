@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import ValidationError
 
+from models.checkpoint.documents import ProfileStore
+from models.checkpoint.registry import Address
 from models.errors import FormatError, InvalidInputError
 from models.files import atomic_writer
 from models.lattices.graph import PATH_FEATURES, PathWeights
@@ -20,7 +22,9 @@ from models.lattices.rescoring import nbest_candidates
 from models.lattices.token_passing import LatticeSearchSettings
 from models.phrases import PhraseList
 from models.reranking.candidates import Candidate, CandidateList
-from models.reranking.features import ListFeatures, check_given, offsets_of
+from models.reranking.corrections import PhraseCorrection
+from models.reranking.features import CORRECTION, ListFeatures, check_given, offsets_of
+from models.reranking.ranking import Profile
 from models.reranking.tuning.cross_fitting import TuningOutcome, select_with_references
 from models.reranking.tuning.fitting import assign_folds
 from service.engine.job import run_to_completion
@@ -30,7 +34,7 @@ from service.local.lattices import LatticeWeights, rescore_lattices, tuned_weigh
 from service.schemas.wire import invalid_input
 from service.use_cases.candidate_features import ScoringModels, score_candidates
 from service.use_cases.rerank_request import parse_names, parse_weights
-from service.use_cases.tune import TuneReply, TuneSettings, tune_and_evaluate, tune_reply
+from service.use_cases.tune import TuneReply, TuneSettings, add_corrections, tune_and_evaluate, tune_reply
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 _BATCH_LISTS = 128
@@ -97,6 +101,11 @@ def tune_lists(
     """
     metric, search = job.settings.metric_of(lists), job.settings.search
     _, referenced = select_with_references(lists)
+    corrections: list[PhraseCorrection] = []
+    if job.settings.corrections:
+        watch("learning corrections", 0, len(referenced))
+        lists, corrections = run_to_completion(add_corrections(search, lists, UNLIMITED))
+        _, referenced = select_with_references(lists)
     folds = _folds(referenced, folds=search.folds, seed=search.seed)
     if is_scored:
         offsets = offsets_of(referenced)
@@ -117,7 +126,7 @@ def tune_lists(
             searched=lambda: watch("optimising weights", next(searches), total),
         )
     )
-    return tuned, tune_reply(tuned, job.models, job.settings.phrases)
+    return tuned, tune_reply(tuned, job.models, job.settings.phrases, corrections)
 
 
 def tune_lattices(
@@ -204,6 +213,46 @@ def write_report(folder: Path, tuned: TuningOutcome, reply: TuneReply, *, title:
     for name, content in contents.items():
         with atomic_writer(folder / name) as write:
             write(content)
+
+
+def change_corrections(
+    registry: Address,
+    name: str,
+    *,
+    add: Sequence[PhraseCorrection] = (),
+    remove: tuple[str, str | None] | None = None,
+) -> None:
+    """Add corrections to a profile, replacing those with equal phrases, and remove those of a phrase.
+
+    Args:
+        registry: registry of the profile.
+        name: name of the profile.
+        add: corrections to add.
+        remove: phrase, and its replacement or None for all of them.
+
+    Raises:
+        InvalidInputError: the profile does not exist or was tuned without corrections, a correction is outside its
+            limits, or there is none to remove.
+        RegistryError: the registry cannot be read or written.
+    """
+    store = ProfileStore(registry)
+    profile = store.read(name)
+    if not profile.corrections and CORRECTION not in profile.weights:
+        raise InvalidInputError(
+            f"profile {name!r} has neither corrections nor a weight of {CORRECTION!r}: tune it with --corrections",
+            parameter="profile",
+        )
+    kept = {(one.heard, one.written): one for one in (*profile.corrections, *add)}
+    if remove is not None:
+        removed = [pair for pair in kept if pair[0] == remove[0] and remove[1] in {None, pair[1]}]
+        if not removed:
+            phrase = " → ".join(one for one in remove if one is not None)
+            raise InvalidInputError(f"profile {name!r} has no correction of {phrase!r}", parameter="heard")
+        for pair in removed:
+            del kept[pair]
+    changed = Profile(**profile.model_dump(exclude={"corrections"}), corrections=list(kept.values()))
+    changed.check()
+    store.write(changed)
 
 
 def write_fold_texts(lists: Sequence[CandidateList], folder: Path, *, folds: int, seed: int) -> list[Path]:

@@ -1,5 +1,6 @@
 """HTML report of a tuning run: charts, weights by fold, and lists whose best candidate changes."""
 
+from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
@@ -11,6 +12,7 @@ from rapidfuzz.distance import Levenshtein
 
 from models.report import ACCENT, INK, SECOND, THIRD, Picture, Section, Table, draw_svg, render_page
 from models.reranking.candidates import run_steps
+from models.reranking.corrections import corrections_of
 from models.reranking.features import LM
 from models.reranking.metrics.metric import format_score
 from models.reranking.tuning.cross_fitting import TuningOutcome, candidate_totals
@@ -180,6 +182,7 @@ def mark_errors(text: str, reference: str) -> Markup:
 
 
 _EXAMPLES = 12
+_MAX_CORRECTIONS = 40
 
 
 def tuning_page(title: str, tuned: TuningOutcome, reply: TuneReply) -> bytes:
@@ -203,6 +206,7 @@ def tuning_page(title: str, tuned: TuningOutcome, reply: TuneReply) -> bytes:
         Section("Charts", "pictures", [chart for chart in charts if chart is not None]),
         Section("Weights", "tables", [_weights(reply)]),
         Section("Folds", "tables", [_folds(reply)]),
+        _corrections(tuned, gains),
         _examples("Improved lists", tuned, better, mark="good"),
         _examples("Worsened lists", tuned, worse, mark="bad"),
     ]
@@ -262,6 +266,32 @@ def _folds(reply: TuneReply) -> Table:
         for i, fold in enumerate(reply.folds)
     ]
     return Table(["", "lists", "first pass", "tuned", "oracle", "tuned, in sample"], rows)
+
+
+def _corrections(tuned: TuningOutcome, gains: Floats) -> Section:
+    """Return a section of the corrections in the chosen candidates of held-out lists.
+
+    Args:
+        tuned: the result of tuning.
+        gains: gain of each list [N].
+    """
+    data, gains_of = tuned.data, defaultdict[str, list[float]](list)
+    indices = data.candidate_indices[tuned.held_out].tolist()
+    for one, index, gain in zip(data.lists, indices, gains.tolist(), strict=True):
+        for change in dict.fromkeys(
+            f"{c.heard} → {c.written}" for c in corrections_of(one.candidates[index])
+        ):
+            gains_of[change].append(gain)
+    rows = []
+    for change, own in sorted(gains_of.items(), key=lambda item: -sum(item[1])):
+        better, worse = (sum(sign * gain > LOSS_TOLERANCE for gain in own) for sign in (1, -1))
+        rows.append([change, f"{len(own):,}", f"{better:,}", f"{worse:,}"])
+    note = (
+        f"The {min(len(rows), _MAX_CORRECTIONS)} of {len(rows):,} corrections with the largest effect on the score of "
+        "held-out lists, each learnt from the other folds. A list may have several corrections."
+    )
+    table = Table(["heard → written", "lists", "better", "worse"], rows[:_MAX_CORRECTIONS])
+    return Section("Corrections", "tables", [table] if rows else [], note)
 
 
 def _examples(title: str, tuned: TuningOutcome, numbers: Ints, *, mark: str) -> Section:

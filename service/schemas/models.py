@@ -13,11 +13,12 @@ from pydantic import ConfigDict, Field
 
 from models.checkpoint.manifest import Version
 from models.phrases import MAX_PHRASES, Phrase, PhraseList
+from models.reranking.corrections import MAX_CORRECTIONS, PhraseCorrection
 from models.reranking.ranking import MAX_WEIGHTS, Profile, ProfileModel
 from service.engine.loaded_model import HostedModel
 from service.engine.model_host import ModelHost
 from service.schemas.replies import ModelCard
-from service.schemas.wire import LengthExponent, Weight, WireModel
+from service.schemas.wire import LengthExponent, Weight, WireModel, schema_only
 
 
 def model_card(host: ModelHost, hosted: HostedModel) -> ModelCard:
@@ -267,6 +268,7 @@ class ProfileBody(WireModel):
                     "weights": {"am": 1.0, "lm": 0.4, "words": 0.2},
                     "metric": "wer",
                     "models": [{"address": "mixture@1", "weight": 1.0}],
+                    "corrections": [{"heard": "a knew", "written": "a new", "log_odds": 2.5, "lists": 4}],
                     "created": "2026-01-01T00:00:00+00:00",
                 }
             ]
@@ -287,6 +289,10 @@ class ProfileBody(WireModel):
     """Models of requests that name the profile but no model."""
     phrases: list[Phrase] = Field(default_factory=list, max_length=MAX_PHRASES)
     """Phrases of requests that name the profile but have no phrases."""
+    corrections: Annotated[list[PhraseCorrection], schema_only(maxItems=MAX_CORRECTIONS)] = Field(
+        default_factory=list
+    )
+    """Corrections of systematic errors, which add corrected candidates to each list."""
     decision: Literal["tuned", "first_pass"] = "tuned"
     """`tuned` if the weights improve on the first pass on held-out lists, else `first_pass`."""
     figures: dict[str, Any] = Field(default_factory=dict)
@@ -298,11 +304,11 @@ class ProfileBody(WireModel):
         """Return the profile with a name.
 
         Raises:
-            InvalidInputError: a weight is outside its limits, or a phrase is invalid.
+            InvalidInputError: a weight, a phrase or a correction is outside its limits.
         """
         PhraseList(self.phrases)
         profile = Profile(name=name, **{field: getattr(self, field) for field in type(self).model_fields})
-        profile.weighting()
+        profile.check()
         return profile
 
 

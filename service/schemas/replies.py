@@ -335,15 +335,31 @@ class ScoreReply:
 
 
 @dataclass(frozen=True, slots=True)
+class CandidateCorrection:
+    """Correction of a systematic error of the first pass, by the profile's corrections.
+
+    Attributes:
+        heard: phrase of the request's candidate.
+        written: phrase that replaces it.
+        posterior: posterior probability of all candidates of the list with this correction.
+    """
+
+    heard: str
+    written: str
+    posterior: float
+
+
+@dataclass(frozen=True, slots=True)
 class RankedCandidate:
     """A re-ranked candidate.
 
     Attributes:
-        index: position in the request's list.
+        index: position in the request's list, of a corrected candidate that of the one it was made from.
         text: text of the candidate.
         total: Σ weight · feature, over the weighted features.
         posterior: posterior probability, from the totals of the list.
         features: given and computed features by name.
+        corrections: corrections from left to right, if the candidate is a corrected one.
         expected_utility: expected utility under the posteriors; null unless `mbr` was requested.
         tokens: score of each token, if `detail` is `token`.
         words: score of each word, if `detail` is `word`.
@@ -354,6 +370,7 @@ class RankedCandidate:
     total: float
     posterior: float
     features: dict[str, float]
+    corrections: list[CandidateCorrection] = field(default_factory=list)
     expected_utility: float | None = None
     tokens: list[TokenScore] = field(default_factory=list)
     words: list[WordScore] = field(default_factory=list)

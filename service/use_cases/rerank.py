@@ -7,6 +7,7 @@ same or another commit.
 """
 
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
@@ -19,7 +20,8 @@ from models.arrays import TokenIds
 from models.errors import InvalidInputError, LanguageModelError, StatesFullError
 from models.language_model import LOG_ZERO, STATE
 from models.phrases import is_phrase_feature
-from models.reranking.candidates import CandidateList
+from models.reranking.candidates import CandidateList, map_in_steps
+from models.reranking.corrections import CorrectionTable, corrections_of, origins_of, with_corrections
 from models.reranking.features import (
     NUM_TOKENS,
     ListFeatures,
@@ -155,6 +157,9 @@ def _commit_ids(before: StoredState, turn: Turn, name: str, limits: Limits, *, e
     return ids
 
 
+_WORK_PER_CORRECTED = 512
+"""Work of correcting a candidate, in characters read."""
+
 MAX_COMPARED = 1000
 """Maximum candidates of a list if all pairs are compared, for risks, agreement and confidences."""
 
@@ -163,14 +168,14 @@ Floats = npt.NDArray[np.float64]
 
 
 _FilteredList: TypeAlias = tuple[CandidateList, npt.NDArray[np.int64]]
-"""A list, possibly without duplicates, and the original indices of its candidates."""
+"""A list, possibly without duplicates or with corrected candidates, and the original indices of its candidates."""
 
 
 class RankedList(NamedTuple):
     """A list in its new order.
 
     Attributes:
-        given: the list, without dropped duplicates.
+        given: the list, without dropped duplicates and with corrected candidates.
         indices: original indices of its candidates [C].
         order: positions of its candidates in `given`, best first [C].
         posteriors: posteriors in the order of `given` [C].
@@ -233,7 +238,9 @@ def rerank(
     if states is not None and any(turns):
         starts = yield from resume_sessions(job, turns, states, limits, name)
     filtered = [_filter_candidates(item.given, drop_duplicates=settings.drop_duplicates) for item in items]
-    if settings.drop_duplicates:
+    if job.corrections is not None:
+        filtered = yield from _add_corrected(filtered, job.corrections, starts, limits)
+    if settings.drop_duplicates or job.corrections is not None:
         offsets = offsets_of([item.given for item in items])
         rows = np.concatenate(
             [first + indices for first, (_, indices) in zip(offsets, filtered, strict=False)]
@@ -272,6 +279,22 @@ def _filter_candidates(given: CandidateList, *, drop_duplicates: bool) -> _Filte
             candidates = tuple(given.candidates[index] for index in first.values())
             return replace(given, candidates=candidates), np.array(list(first.values()))
     return given, np.arange(len(given.candidates))
+
+
+def _add_corrected(
+    filtered: Sequence[_FilteredList], table: CorrectionTable, starts: StartStates, limits: Limits
+) -> Work[Any, list[_FilteredList]]:
+    """Append corrected candidates, which have the original index of the candidate they were made from."""
+
+    def correct(number: int) -> _FilteredList:
+        given, indices = filtered[number]
+        state = starts.of_lists[number] if starts.of_lists else None
+        read = 0 if state is None else max(states[state].num_tokens for states in starts.of_models)
+        corrected = with_corrections(given, table, limits.max_tokens_per_sequence - read)
+        return corrected, indices[origins_of(corrected.candidates)]
+
+    sizes = [_WORK_PER_CORRECTED * len(given.candidates) for given, _ in filtered]
+    return (yield from map_in_steps(range(len(filtered)), correct, size=sizes.__getitem__))
 
 
 def _checked_columns(
@@ -494,6 +517,14 @@ def _candidates(ranked: RankedList, part: slice, job: RerankJob) -> list[dict[st
             strict=True,
         )
     ]
+    if job.corrections is not None:
+        masses = _correction_posteriors(ranked)
+        for fields, position in zip(written, positions, strict=True):
+            if corrections := corrections_of(candidates[position]):
+                pairs = [(one.heard, one.written) for one in corrections]
+                fields["corrections"] = [
+                    {"heard": h, "written": w, "posterior": masses[h, w]} for h, w in pairs
+                ]
     if ranked.utilities is not None:
         for fields, utility in zip(written, ranked.utilities[order].tolist(), strict=True):
             fields["expected_utility"] = utility
@@ -503,3 +534,12 @@ def _candidates(ranked: RankedList, part: slice, job: RerankJob) -> list[dict[st
         for fields, position in zip(written, positions, strict=True):
             fields[f"{detail.value}s"] = scores_of(job.models.parts[0], *ranked.tokens(position))
     return written
+
+
+def _correction_posteriors(ranked: RankedList) -> dict[tuple[str, str], float]:
+    """Sum the posteriors of all candidates that have a correction."""
+    posteriors: defaultdict[tuple[str, str], float] = defaultdict(float)
+    for candidate, posterior in zip(ranked.given.candidates, ranked.posteriors.tolist(), strict=True):
+        for pair in {(correction.heard, correction.written) for correction in corrections_of(candidate)}:
+            posteriors[pair] += posterior
+    return posteriors

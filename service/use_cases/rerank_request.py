@@ -15,6 +15,7 @@ from pydantic_core import PydanticCustomError
 from models.errors import InvalidInputError
 from models.phrases import DEFAULT_FEATURE_WEIGHT, MAX_PHRASES, NO_PHRASES, Phrase, PhraseList
 from models.reranking.candidates import Candidate, CandidateList
+from models.reranking.corrections import CorrectionTable
 from models.reranking.features import CONSENSUS, LM, feature_name
 from models.reranking.formats.format import BadLine
 from models.reranking.formats.reader import read_bytes
@@ -193,8 +194,8 @@ class RerankSettings(TimedRequest):
     candidate; phrases of a class have the feature `phrases:CLASS` instead. In a phrase, words unknown to a model share
     the probability of `<unk>` in proportion to the phrases' weights, and do not count in `unk`."""
     profile: Name | None = None
-    """Name of stored tuned settings: weights, length exponent, posterior scale, models and phrases. Values in the
-    request take precedence."""
+    """Name of stored tuned settings: weights, length exponent, posterior scale, models, phrases and corrections. Values
+    in the request take precedence."""
     length_exponent: LengthExponent | None = None
     """Exponent of the length normalisation: `lm` is the sum of the tokens' log-probabilities / tokens ** exponent, so
     0 (default) gives the sum and 1 the mean. If it is not 0, the feature `lm_sum` is the sum."""
@@ -255,7 +256,9 @@ class RerankSettings(TimedRequest):
         if profile is not None and self.model is None and self.mixture is None and not self.models:
             main = [(entry.address, entry.weight) for entry in profile.models if not entry.name]
             extra = [(entry.name, entry.address) for entry in profile.models if entry.name]
-        return RerankJob(scoring_models(main, extra, resolve), weighting, scale, self, phrases)
+        corrections = None if profile is None else profile.correction_table
+        models = scoring_models(main, extra, resolve)
+        return RerankJob(models, weighting, scale, corrections, self, phrases)
 
     def _model_weights(self) -> dict[str, float]:
         """Return the weights given with the further models.
@@ -280,6 +283,7 @@ class RerankJob:
         models: the scoring models.
         weighting: weights of features.
         posterior_scale: factor of the totals in the posteriors.
+        corrections: corrections of the profile; None without any.
         settings: all other settings.
         phrases: phrases that candidates may contain.
     """
@@ -287,6 +291,7 @@ class RerankJob:
     models: ScoringModels
     weighting: LogLinearModel
     posterior_scale: float
+    corrections: CorrectionTable | None
     settings: RerankSettings
     phrases: PhraseList = NO_PHRASES
 

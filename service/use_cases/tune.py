@@ -12,6 +12,7 @@ from pydantic_core import PydanticCustomError
 from models.errors import InvalidInputError
 from models.phrases import MAX_PHRASES, Phrase, PhraseList, is_phrase_feature
 from models.reranking.candidates import CandidateList, Steps, map_in_steps
+from models.reranking.corrections import PhraseCorrection
 from models.reranking.features import (
     CONSENSUS,
     ListFeatures,
@@ -23,6 +24,11 @@ from models.reranking.features import (
 from models.reranking.metrics import make_metric
 from models.reranking.metrics.metric import NORMALISERS, UNCHANGED, Metric
 from models.reranking.metrics.significance import MAX_SAMPLES
+from models.reranking.tuning.correction_estimation import (
+    correct_by_fold,
+    count_corrections,
+    learn_corrections,
+)
 from models.reranking.tuning.cross_fitting import (
     MAX_FEATURES,
     TuningFigures,
@@ -119,14 +125,17 @@ class TuneSettings(TimedRequest):
     """True to use no model: only given features, and features derived from them, get weights."""
     features: Annotated[list[str], schema_only(minItems=1, maxItems=MAX_FEATURES)] | None = None
     """Features that may get a weight. Default: `rank`, `rank:log`, the features given with every candidate (if
-    one seems to be a mean over the text, also times its length), `lm` and `unk` of each model, `words`, and the
-    features of the phrases."""
+    one seems to be a mean over the text, also times its length), `lm` and `unk` of each model, `words`, the features of
+    the phrases, and `correction` with corrections."""
     phrases: Annotated[list[Phrase], schema_only(maxItems=MAX_PHRASES)] = Field(default_factory=list)
     """Phrases that candidates may contain, as in /v1/rerank."""
     length_exponents: Annotated[list[LengthExponent], schema_only(minItems=1, maxItems=MAX_EXPONENTS)] = (
         Field(default_factory=lambda: list(_DEFAULTS.length_exponents))
     )
     """Length exponents of `lm` to choose from, the simplest first."""
+    corrections: bool = False
+    """True to learn corrections of systematic errors, which add corrected candidates to the lists. Each list is
+    corrected by what was learnt from the other folds."""
     folds: Annotated[int, schema_only(minimum=2, maximum=MAX_FOLDS)] = _DEFAULTS.folds
     """Number of folds for cross-validation; each fold is held out once."""
     seed: Annotated[int, schema_only(minimum=0, maximum=MAX_SEED)] = _DEFAULTS.seed
@@ -244,7 +253,7 @@ class TuneReply(TuningFigures):
         baseline: score of the first candidates.
         tried: score of the candidates chosen by weights that were found on other lists.
         tuned: score of the returned weights: `tried`, or `baseline` for `first_pass`.
-        oracle: score of the best candidates.
+        oracle: score of the best candidates, corrected ones included.
         worst: score of the worst candidates.
         significance: paired bootstrap of `tried` against `baseline`.
         folds: results of each fold, whose weights were found on the other folds.
@@ -276,8 +285,20 @@ _PROFILE_FIELDS = (
 """Fields of the reply that are fields of a profile, not part of its `figures`; `models` has another format."""
 
 
-def tune_reply(tuned: TuningOutcome, models: ScoringModels, phrases: Sequence[Phrase]) -> TuneReply:
-    """Return the result of tuning in wire format, with a profile created now."""
+def tune_reply(
+    tuned: TuningOutcome,
+    models: ScoringModels,
+    phrases: Sequence[Phrase] = (),
+    corrections: Sequence[PhraseCorrection] = (),
+) -> TuneReply:
+    """Return the result of tuning in wire format, with a profile created now.
+
+    Args:
+        tuned: the result.
+        models: the scoring models.
+        phrases: phrases for the profile, if their features have a weight.
+        corrections: corrections for the profile, unless it keeps the first pass.
+    """
     reply = TuneReply(
         **{field.name: getattr(tuned.figures, field.name) for field in fields(tuned.figures)},
         model=models.main_address,
@@ -292,6 +313,7 @@ def tune_reply(tuned: TuningOutcome, models: ScoringModels, phrases: Sequence[Ph
     reply.profile["models"] = _models(reply.weights, models)
     if any(map(is_phrase_feature, reply.weights)):
         reply.profile["phrases"] = [phrase.model_dump() for phrase in phrases]
+    reply.profile["corrections"] = [one.model_dump() for one in corrections if reply.decision == "tuned"]
     reply.profile["figures"] = {
         name: value for name, value in values.items() if name == "models" or name not in _PROFILE_FIELDS
     }
@@ -336,9 +358,30 @@ def tune(models: ScoringModels, request: TuneRequest, limits: Limits) -> Work[An
         )
     numbers, referenced = select_with_references(lists)
     yield from _check(request.features or (), referenced, numbers, models)
+    corrections: list[PhraseCorrection] = []
+    if request.corrections:
+        lists, corrections = yield from add_corrections(search, lists, limits)
+        _, referenced = select_with_references(lists)
     scores = yield from score_candidates(models, referenced, limits, phrases=PhraseList(request.phrases))
     tuned = yield from tune_and_evaluate(request, metric, lists, scores.features)
-    return tune_reply(tuned, models, request.phrases)
+    return tune_reply(tuned, models, request.phrases, corrections)
+
+
+def add_corrections(
+    search: TuningSettings, lists: Sequence[CandidateList], limits: Limits
+) -> Work[Any, tuple[list[CandidateList], list[PhraseCorrection]]]:
+    """Append corrected candidates to the lists with references, by corrections learnt from the other folds; a use case.
+
+    Returns:
+        All lists, and the corrections learnt from all of them.
+    """
+    numbers, referenced = select_with_references(lists)
+    folds = assign_folds(referenced, folds=search.folds, seed=search.seed)
+    counts = yield from count_corrections(referenced, folds)
+    corrected = yield from correct_by_fold(referenced, folds, counts, limits.max_tokens_per_sequence)
+    of_numbers = dict(zip(numbers.tolist(), corrected, strict=True))
+    corrections = yield from learn_corrections(counts)
+    return [of_numbers.get(number, one) for number, one in enumerate(lists)], corrections
 
 
 def tune_and_evaluate(

@@ -13,6 +13,7 @@ from models.checkpoint.documents import CalibrationStore, ProfileStore
 from models.checkpoint.manifest import is_name
 from models.checkpoint.registry import LocalRegistry
 from models.errors import InvalidInputError, LanguageModelError
+from models.reranking.corrections import CorrectionTable, read_table
 from service.api_keys import KeyStore, create_key
 from service.bench.workloads import load_texts, read_bodies
 from service.cli.ask import read_dictionary
@@ -45,6 +46,7 @@ PROFILE = {
     "metric": "wer",
     "signature": "",
     "models": [{"name": "", "address": "small@1", "weight": 1.0}],
+    "corrections": [{"heard": "d c", "written": "", "log_odds": 2.5, "lists": 3}],
     "decision": "tuned",
     "figures": {"baseline": 15.4},
     "created": "2026-01-01T00:00:00+00:00",
@@ -100,6 +102,12 @@ def read_weighted_words(path: Path) -> None:
         assert entry["text"].encode()
 
 
+def read_corrections(path: Path) -> None:
+    """Read a table of corrections."""
+    for text, _ in CorrectionTable(read_table(path)).correct("at dc now"):
+        assert text.encode()
+
+
 def read_bench_texts(path: Path) -> None:
     """Read sentences for a load test."""
     assert all(text.encode().strip() for text in load_texts(path))
@@ -122,6 +130,7 @@ FILES = {
     "read_aliases": ("small/aliases.json", as_json({"champion": 3, "canary": 12})),
     "read_keys": ("keys.txt", b"# ours\n" + KEYS + b"\n"),
     "read_weighted_words": ("words.tsv", "Zürich\t2.5\nword\n\nx\t1e3\n".encode()),
+    "read_corrections": ("table.tsv", b"heard\twritten\tlog_odds\tlists\ndc\td c\t2.5\t3\nuh\t\t1\t0\n"),
     "read_recipe": ("mine.toml", RECIPES[0]),
     "read_bench_texts": ("texts.txt", "a line\n\nanother … one\n".encode()),
     "read_bench_bodies": ("bodies.jsonl", b'{"model": "a"}\n{"model": "b", "n": 2}\n'),

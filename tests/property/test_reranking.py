@@ -93,7 +93,7 @@ weights = st.dictionaries(
 def test_every_total_is_the_weighted_sum_of_the_returned_features(some, given_weights, exponent):
     models = ScoringModels((LOADED["ngram"],), extra={"o": LOADED["mixture"]})
     weighting = LogLinearModel(weights=given_weights, length_exponent=exponent)
-    job = RerankJob(models, weighting, 1.0, RerankSettings())
+    job = RerankJob(models, weighting, 1.0, None, RerankSettings())
     for ranked in run_to_completion(rerank(job, [RerankItem(one) for one in some], LIMITS)):
         for place, total in enumerate(ranked.totals):
             told = ranked.features(place)

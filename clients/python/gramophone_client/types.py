@@ -73,6 +73,22 @@ class AutocompleteReply(BaseModel):
     """probability that the search did not reach; no completion's probability is too low by more than this."""
 
 
+class CandidateCorrection(BaseModel):
+    """Correction of a systematic error of the first pass, by the profile's corrections."""
+
+    model_config = ConfigDict(
+        frozen=True,
+    )
+    heard: str
+    """phrase of the request's candidate."""
+
+    written: str
+    """phrase that replaces it."""
+
+    posterior: float
+    """posterior probability of all candidates of the list with this correction."""
+
+
 class CheckReply(BaseModel):
     """All words of the text, and the probable errors."""
 
@@ -558,7 +574,7 @@ class RankedCandidate(BaseModel):
         frozen=True,
     )
     index: int
-    """position in the request's list."""
+    """position in the request's list, of a corrected candidate that of the one it was made from."""
 
     text: str
     """text of the candidate."""
@@ -571,6 +587,9 @@ class RankedCandidate(BaseModel):
 
     features: dict[str, float]
     """given and computed features by name."""
+
+    corrections: list[CandidateCorrection] = Field([], validate_default=True)
+    """corrections from left to right, if the candidate is a corrected one."""
 
     expected_utility: float | None = None
     """expected utility under the posteriors; null unless `mbr` was requested."""
@@ -940,7 +959,7 @@ class TuneReply(BaseModel):
     """score of the returned weights: `tried`, or `baseline` for `first_pass`."""
 
     oracle: float
-    """score of the best candidates."""
+    """score of the best candidates, corrected ones included."""
 
     worst: float
     """score of the worst candidates."""

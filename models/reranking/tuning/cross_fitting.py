@@ -13,8 +13,10 @@ from models.errors import InvalidInputError
 from models.language_model import count_words
 from models.phrases import is_phrase_feature
 from models.reranking.candidates import CandidateList, Steps
+from models.reranking.corrections import corrections_of
 from models.reranking.features import (
     CANDIDATES_PER_STEP,
+    CORRECTION,
     LM,
     LM_SUM,
     NUM_UNKNOWN,
@@ -208,8 +210,8 @@ def default_features(
     """Choose the features that may have weights by default.
 
     These are both rank features, the features given with every candidate, each also times the text's
-    length if it seems to be a mean over the text, the models' features, the number of words, and the
-    features of phrases.
+    length if it seems to be a mean over the text, the models' features, the number of words, the features of phrases,
+    and `correction` if there are corrected candidates.
     """
     names = [RANK, RANK_LOG]
     words = np.array([count_words(one.candidates[0].text) for one in lists], dtype=np.float64)
@@ -219,7 +221,9 @@ def default_features(
         if looks_like_mean(values, words):
             names += [length_scaled_name(name, "words"), length_scaled_name(name, "characters")]
     models = [name for name in computed.names if name.partition(":")[0] in {LM, NUM_UNKNOWN}]
-    return (*names, *models, NUM_WORDS, *filter(is_phrase_feature, computed.names))
+    corrected = any(corrections_of(candidate) for one in lists for candidate in one.candidates)
+    phrases = filter(is_phrase_feature, computed.names)
+    return (*names, *models, NUM_WORDS, *phrases, *([CORRECTION] if corrected else []))
 
 
 def looks_like_mean(values: Floats, words: Floats) -> bool:

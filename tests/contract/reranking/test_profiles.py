@@ -1,5 +1,7 @@
 """Weight profiles over HTTP: use in re-ranking, storage and removal by administrators."""
 
+import json
+
 import httpx
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from models.phrases import Phrase
 from models.reranking.ranking import Profile, ProfileModel
 from service.api_keys import create_key
 from service.settings import Settings
-from tests.support.nbest_lists import made_lists, without_references
+from tests.support.nbest_lists import made_lists, misheard, without_references
 from tests.support.services import running
 
 
@@ -125,6 +127,80 @@ def test_a_stored_profile_chooses_what_was_tuned(admin, caller):
     assert np.mean([text == given["reference"] for text, given in zip(best, fresh, strict=True)]) > 0.9
 
 
+CORRECTIONS = {
+    "weights": {"good": 1.0, "rank": 0.5, "correction": 1.0},
+    "corrections": [
+        {"heard": "wone", "written": "w1", "log_odds": 2.0},
+        {"heard": "wone", "written": "", "log_odds": -3.0},
+        {"heard": "double u2", "written": "w2", "log_odds": 3.0, "lists": 7},
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def corrected(admin):
+    admin.put("/admin/profiles/corrections", json=CORRECTIONS)
+    candidates = [
+        {"text": "w3 wone", "features": {"good": 1.0}},
+        {"text": "w3 double u2", "features": {"good": 0.5}},
+        {"text": "w3 double u2", "features": {"good": 0.25}},
+    ]
+    return {"profile": "corrections", "lists": [{"candidates": candidates}]}
+
+
+def test_corrected_candidates_are_ranked_with_the_features_of_their_origin(caller, corrected):
+    reply = caller.post("/v1/rerank", json=corrected).json()
+    (ranked,) = reply["lists"]
+    assert ranked["unchanged"] is False
+    told = [(one["index"], one["text"], one["total"], one.get("corrections")) for one in ranked["ranking"]]
+    by_text = {one["text"]: one["posterior"] for one in ranked["ranking"]}
+    split = {"heard": "double u2", "written": "w2", "posterior": by_text["w3 w2"]}
+    assert told[:3] == [
+        (0, "w3 w1", 3.0, [{"heard": "wone", "written": "w1", "posterior": by_text["w3 w1"]}]),
+        (1, "w3 w2", 3.0, [split]),
+        (0, "w3 wone", 1.0, None),
+    ]
+    assert ranked["ranking"][0]["features"] == {"good": 1.0, "rank": 0.0, "words": 2.0, "correction": 2.0}
+    assert sum(one["posterior"] for one in ranked["ranking"]) == pytest.approx(1.0)
+
+
+def test_lists_in_one_request_and_alone_are_corrected_equally(caller, corrected):
+    lists = [*corrected["lists"], {"candidates": [{"text": "w4", "features": {"good": 0.0}}]}]
+    both = caller.post("/v1/rerank", json={**corrected, "lists": lists}).json()["lists"]
+    lines = "\n".join(map(json.dumps, lists))
+    streamed = caller.post(
+        "/v1/rerank?profile=corrections", content=lines, headers={"content-type": "application/x-ndjson"}
+    )
+    assert [json.loads(line) for line in streamed.text.splitlines()] == both
+    assert [
+        caller.post("/v1/rerank", json={**corrected, "lists": [one]}).json()["lists"][0] for one in lists
+    ] == both
+
+
+def test_without_duplicates_corrected_candidates_tell_the_index_of_the_request(caller, corrected):
+    reply = caller.post("/v1/rerank", json={**corrected, "drop_duplicates": True}).json()
+    told = [(one["index"], one["text"]) for one in reply["lists"][0]["ranking"]]
+    assert sorted(told) == [(0, "w3"), (0, "w3 w1"), (0, "w3 wone"), (1, "w3 double u2"), (1, "w3 w2")]
+
+
+def test_corrections_that_were_tuned_are_made(admin, caller):
+    asked = {"lists": misheard(made_lists(80)), "corrections": True, "given_only": True, **QUICK}
+    reply = caller.post("/v1/rerank/tune", json=asked).json()
+    admin.put("/admin/profiles/tuned-corrections", json=reply["profile"])
+    fresh = made_lists(seed=1)
+    rights = [one["reference"] for one in fresh]
+    body = {"lists": without_references(misheard(fresh)), "profile": "tuned-corrections", "top": 1}
+    ranked = caller.post("/v1/rerank", json=body).json()
+    best = [one["ranking"][0]["text"] for one in ranked["lists"]]
+    assert np.mean([text == right for text, right in zip(best, rights, strict=True)]) > 0.8
+
+
+def test_the_feature_of_corrections_cannot_be_given(caller):
+    lists = [{"candidates": [{"text": "w1", "features": {"correction": 1.0}}]}]
+    error = caller.post("/v1/rerank", json={"lists": lists}).json()["error"]
+    assert error["param"] == "lists[0].candidates[0].features.correction"
+
+
 def test_profiles_are_listed_read_and_removed(admin):
     admin.put("/admin/profiles/short-lived", json={**ABOUT, "figures": {"baseline": 15.44}})
     assert "short-lived" in admin.get("/admin/profiles").json()["profiles"]
@@ -146,6 +222,11 @@ def test_who_may_only_ask_may_not_touch_profiles(caller, method):
         ({"weights": {"lm": 1e9}}, "weights.lm"),
         ({**ABOUT, "name": "x"}, "name"),
         ({**ABOUT, "posterior_scale": -1.0}, "posterior_scale"),
+        ({**ABOUT, "corrections": [{"heard": "a", "written": "b"}]}, "corrections[0].log_odds"),
+        (
+            {**ABOUT, "corrections": [{"heard": "a b c d e", "written": "b", "log_odds": 1.0}]},
+            "corrections[0].heard",
+        ),
     ],
 )
 def test_a_profile_that_is_none_is_refused(admin, body, param):

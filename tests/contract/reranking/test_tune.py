@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.nbest_lists import made_lists, without_references
+from tests.support.nbest_lists import made_lists, misheard, without_references
 
 QUICK = {"restarts": 1, "resamples": 4, "bootstrap_samples": 200}
 
@@ -83,6 +83,23 @@ def test_several_references_count_as_the_nearest(tune):
     for one in lists:
         one["references"] = ["w0", one.pop("reference")]
     assert tune(lists, given_only=True)["signature"].startswith("nrefs:2")
+
+
+def test_corrections_write_what_no_candidate_has(tune):
+    lists = misheard(made_lists(80))
+    plain, corrected = (
+        tune(lists, given_only=True, corrections=corrections) for corrections in (False, True)
+    )
+    assert corrected["tuned"] < plain["oracle"] < plain["baseline"] == corrected["baseline"]
+    assert corrected["weights"]["correction"] > 0
+    assert plain["profile"]["corrections"] == []
+    assert ("wone", "w1") in {(one["heard"], one["written"]) for one in corrected["profile"]["corrections"]}
+
+
+def test_corrections_that_do_not_help_are_not_in_the_profile(tune):
+    lists = [{"candidates": [{"text": "w1 w2"}], "reference": f"w1 w2 w{number}"} for number in range(3, 9)]
+    reply = tune(lists, given_only=True, corrections=True)
+    assert (reply["decision"], reply["profile"]["corrections"]) == ("first_pass", [])
 
 
 @pytest.mark.parametrize(

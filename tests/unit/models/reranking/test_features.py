@@ -101,8 +101,8 @@ def test_names_that_features_cannot_have_are_refused(names):
         check_model_names(names, parameter="models")
 
 
-def derived(*arguments):
-    return run_steps(derive(*arguments))
+def derived(name, texts, *arguments):
+    return run_steps(derive(name, [Candidate(text) for text in texts], *arguments))
 
 
 def none_given(name):

@@ -145,6 +145,92 @@ def test_texts_of_folds_have_no_ids_of_references_in_another_file(folder, tmp_pa
     assert sorted(line for text in texts for line in text) == sorted(right_texts(40))
 
 
+@pytest.fixture(scope="module")
+def corrected(tune, folder):
+    """Save profile `corrected`, tuned on lists in which `mat` is written `matt`."""
+    lists = list(made_lists(120))
+    for one in lists:
+        for candidate in one["candidates"]:
+            candidate["text"] = " ".join(
+                "matt" if word == "mat" else word for word in candidate["text"].split()
+            )
+    (folder / "misheard.jsonl").write_text("\n".join(map(json.dumps, lists)))
+    return tune(
+        "--corrections", "--save", "corrected", "--report", folder / "corrected", file="misheard.jsonl"
+    )
+
+
+@pytest.fixture(scope="module")
+def corrections(corrected, folder):
+    def run(command, *arguments, profile="corrected"):
+        return invoke("corrections", command, profile, *arguments, "--registry", folder / "reg").stdout
+
+    return run
+
+
+def test_corrections_are_tuned_reported_and_made(corrected, folder):
+    assert "corrections: " in corrected.stdout
+    page = (folder / "corrected" / "report.html").read_text()
+    assert "<td>matt → mat</td>" in page
+    done = invoke(
+        *("rerank", "small", folder / "misheard.jsonl", "--profile", "corrected", "--top", "1"),
+        *("--registry", folder / "reg"),
+    )
+    assert "matt" not in " ".join(json.loads(line)["ranking"][0]["text"] for line in done.stdout.splitlines())
+
+
+def test_corrections_are_shown_added_and_removed(corrections):
+    before = corrections("show")
+    assert before.startswith("heard\twritten\tlog_odds\tlists\n")
+    assert "\nmatt\tmat\t" in before
+    corrections("add", "in put", "input", "--log-odds", "1.5")
+    corrections("add", "in put", "", "--log-odds", "-1")
+    assert corrections("show") == before + "in put\tinput\t1.5\t0\nin put\t\t-1.0\t0\n"
+    corrections("remove", "in put", "")
+    assert corrections("show") == before + "in put\tinput\t1.5\t0\n"
+    corrections("remove", "in put")
+    assert corrections("show") == before
+
+
+def test_a_table_replaces_corrections_with_equal_phrases(corrections, tmp_path):
+    before = corrections("show")
+    (tmp_path / "table.tsv").write_text(before.replace("\nmatt\tmat\t", "\nmatt\tmat\t9"))
+    corrections("add", "--file", tmp_path / "table.tsv")
+    assert corrections("show") == (tmp_path / "table.tsv").read_text()
+    (tmp_path / "table.tsv").write_text(before)
+    corrections("add", "--file", tmp_path / "table.tsv")
+    assert corrections("show") == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["add"], "give either HEARD and WRITTEN, or --file"),
+        (["add", "a"], "give either HEARD and WRITTEN, or --file"),
+        (
+            ["add", "a b c d e", "x"],
+            r"corrections\[\d+\]\.heard has 5 words and 9 characters; it must have from 1 to 4",
+        ),
+        (["add", "a", "b", "--log-odds", "101"], "log_odds is 101.0; it must be from -100 to 100"),
+        (["remove", "nosuch"], "profile 'corrected' has no correction of 'nosuch'"),
+        (["remove", "matt", "x"], "has no correction of 'matt → x'"),
+    ],
+)
+def test_impossible_changes_are_refused_and_change_nothing(corrections, arguments, message):
+    before = corrections("show")
+    with pytest.raises(InvalidInputError, match=message):
+        corrections(*arguments)
+    assert corrections("show") == before
+
+
+def test_a_profile_without_a_weight_of_corrections_is_refused(tune, corrections):
+    tune("--save", "plain")
+    with pytest.raises(
+        InvalidInputError, match="profile 'plain' has neither corrections nor a weight of 'correction'"
+    ):
+        corrections("add", "a", "b", profile="plain")
+
+
 def test_a_bad_name_is_refused_before_anything_is_done(tune):
     with pytest.raises(InvalidInputError, match="save is"):
         tune("--save", "a/b", file="there is no such file")

@@ -47,6 +47,7 @@ def test_names_of_features_are_no_markup(capsys):
         length_exponent=0.0,
         posterior_scale=1.0,
         ignored_features=["b[c]"],
+        profile={},
         counts=scores,
         significance=scores,
         baseline=2.0,

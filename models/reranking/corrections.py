@@ -1,0 +1,312 @@
+"""Corrections of systematic errors: phrases that a recogniser writes, and what was said.
+
+A correction replaces 1 to 4 words by 0 to 4 words. Its log-odds say how much more often the words had to
+be replaced than kept, in lists with references. Each candidate is corrected in a single pass, so a
+correction never applies to the result of another one.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from heapq import nlargest
+from operator import attrgetter, itemgetter
+from pathlib import Path
+from typing import Annotated, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from models.errors import FormatError, InvalidInputError
+from models.reranking.candidates import Candidate, CandidateList
+
+MAX_PHRASE_WORDS = 4
+MAX_PHRASE_CHARACTERS = 256
+MAX_LOG_ODDS = 100.0
+MAX_CORRECTIONS = 5000
+"""Maximum corrections of a table."""
+
+MAX_CORRECTED_CANDIDATES = 10
+"""Candidates of a list that are corrected, the first ones; it bounds the time of long lists."""
+
+MAX_VARIANTS = 3
+"""Maximum corrected texts of a candidate."""
+
+MAX_CORRECTED_WORDS = 200
+"""Maximum words of a text that is corrected; longer ones remain as they are."""
+
+_CONTROL_TOKENS = 3
+"""Tokens of a text in addition to at most one per byte: `<s>`, `</s>`, a space before it."""
+
+_MAX_PER_PHRASE = 8
+"""Maximum corrections of a phrase that are considered, those with the greatest log-odds."""
+
+_MAX_MATCHES = 32
+"""Maximum places of a text where a correction is considered, those with the greatest log-odds."""
+
+_MAX_PATHS = 16
+"""Maximum combinations of corrections that are compared."""
+
+
+_Phrase = Annotated[
+    str,
+    AfterValidator(lambda phrase: " ".join(phrase.split())),
+    Field(json_schema_extra={"maxLength": MAX_PHRASE_CHARACTERS}),
+]
+_LogOdds = Annotated[float, Field(json_schema_extra={"minimum": -MAX_LOG_ODDS, "maximum": MAX_LOG_ODDS})]
+"""Types with bounds that `CorrectionTable` checks, not pydantic."""
+
+
+class PhraseCorrection(BaseModel):
+    """Replacement of a phrase; words are separated by single spaces. `CorrectionTable` checks its limits.
+
+    Attributes:
+        heard: phrase that the first pass writes, 1 to 4 words.
+        written: phrase that replaces it, up to 4 words; may be empty.
+        log_odds: natural logarithm of how often the phrase was replaced so, relative to how often it was kept.
+        lists: number of tuning lists with this replacement; 0 for one added by hand.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    heard: _Phrase
+    written: _Phrase
+    log_odds: _LogOdds
+    lists: Annotated[int, Field(ge=0)] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CorrectedCandidate(Candidate):
+    """Candidate made from another one, whose given features it has.
+
+    Attributes:
+        origin: index of the other candidate in its list.
+        corrections: corrections from left to right, at least one.
+    """
+
+    origin: int = 0
+    corrections: tuple[PhraseCorrection, ...] = ()
+
+
+def corrections_of(candidate: Candidate) -> tuple[PhraseCorrection, ...]:
+    """Return the corrections that made a candidate; none for one of the first pass."""
+    return candidate.corrections if isinstance(candidate, CorrectedCandidate) else ()
+
+
+def sum_log_odds(corrections: Iterable[PhraseCorrection]) -> float:
+    """Sum the log-odds of corrections."""
+    return sum((correction.log_odds for correction in corrections), 0.0)
+
+
+def origins_of(candidates: Sequence[Candidate]) -> npt.NDArray[np.int64]:
+    """Return the index of the candidate that each one was made from, or its own [C]."""
+    origins = [
+        candidate.origin if isinstance(candidate, CorrectedCandidate) else index
+        for index, candidate in enumerate(candidates)
+    ]
+    return np.array(origins, dtype=np.int64)
+
+
+class _Match(NamedTuple):
+    """A correction of the words from `begin` to before `end`."""
+
+    begin: int
+    end: int
+    correction: PhraseCorrection
+
+
+_Path: TypeAlias = tuple[float, tuple[_Match, ...]]
+"""Sum of the log-odds of matches that do not overlap, and the matches from left to right."""
+
+
+class _Node:
+    """Node of a tree of phrases: the next words, and the corrections of the phrase that ends here."""
+
+    __slots__ = ("corrections", "following")
+
+    def __init__(self) -> None:
+        self.following: dict[str, _Node] = {}
+        self.corrections: list[PhraseCorrection] = []
+
+
+class CorrectionTable:
+    """Corrections by the phrase that they replace, in a tree of words.
+
+    Args:
+        corrections: the corrections, at most `MAX_CORRECTIONS`.
+
+    Raises:
+        InvalidInputError: there are too many corrections, or one is outside the limits or given twice.
+    """
+
+    def __init__(self, corrections: Sequence[PhraseCorrection] = ()) -> None:
+        if len(corrections) > MAX_CORRECTIONS:
+            raise InvalidInputError(
+                f"corrections has {len(corrections)} entries; at most {MAX_CORRECTIONS} are accepted",
+                parameter="corrections",
+            )
+        self._root = _Node()
+        seen: set[tuple[str, str]] = set()
+        for number, correction in enumerate(corrections):
+            _check_correction(correction, f"corrections[{number}]")
+            pair = correction.heard, correction.written
+            if pair in seen:
+                raise InvalidInputError(
+                    f"corrections[{number}] replaces {pair[0]!r} by {pair[1]!r}, as an earlier one",
+                    parameter=f"corrections[{number}]",
+                )
+            seen.add(pair)
+            self.add(correction)
+
+    def add(self, correction: PhraseCorrection) -> None:
+        """Add a valid correction."""
+        node = self._root
+        for word in correction.heard.split():
+            node = node.following.setdefault(word, _Node())
+        node.corrections.append(correction)
+        node.corrections.sort(key=lambda one: -one.log_odds)
+        del node.corrections[_MAX_PER_PHRASE:]
+
+    def correct(self, text: str) -> list[tuple[str, tuple[PhraseCorrection, ...]]]:
+        """Return corrected texts with their corrections, those with the greatest log-odds first.
+
+        The time is bounded: there are at most `MAX_VARIANTS` texts, none if the text has more than
+        `MAX_CORRECTED_WORDS` words.
+        """
+        words = text.split()
+        if len(words) > MAX_CORRECTED_WORDS:
+            return []
+        corrected: dict[str, tuple[PhraseCorrection, ...]] = {}
+        for _, matches in _best_paths(self._matches(words)):
+            kept, parts = 0, []
+            for begin, end, correction in matches:
+                parts += [*words[kept:begin], correction.written]
+                kept = end
+            result = " ".join(filter(None, (*parts, *words[kept:])))
+            if result:
+                corrected.setdefault(result, tuple(match.correction for match in matches))
+            if len(corrected) == MAX_VARIANTS:
+                break
+        return list(corrected.items())
+
+    def _matches(self, words: Sequence[str]) -> list[_Match]:
+        """Find the phrases of a text that have corrections, in order of their first words."""
+        matches: list[_Match] = []
+        for begin, word in enumerate(words):
+            end, node = begin + 1, self._root.following.get(word)
+            while node is not None:
+                matches += [_Match(begin, end, correction) for correction in node.corrections]
+                node = node.following.get(words[end]) if end < len(words) else None
+                end += 1
+        return matches
+
+
+def _check_correction(correction: PhraseCorrection, place: str) -> None:
+    """Check the limits of a correction.
+
+    Raises:
+        InvalidInputError: a field is outside its limits.
+    """
+    for name, phrase, least in (("heard", correction.heard, 1), ("written", correction.written, 0)):
+        num_words, where = len(phrase.split()), f"{place}.{name}"
+        if not least <= num_words <= MAX_PHRASE_WORDS or len(phrase) > MAX_PHRASE_CHARACTERS:
+            raise InvalidInputError(
+                f"{where} has {num_words} words and {len(phrase)} characters; it must have from {least} to "
+                f"{MAX_PHRASE_WORDS} words, and at most {MAX_PHRASE_CHARACTERS} characters",
+                parameter=where,
+            )
+    if correction.heard == correction.written:
+        raise InvalidInputError(
+            f"{place}.written is {correction.written!r}, the same as heard", parameter=f"{place}.written"
+        )
+    if not abs(correction.log_odds) <= MAX_LOG_ODDS:
+        raise InvalidInputError(
+            f"{place}.log_odds is {correction.log_odds}; it must be from {-MAX_LOG_ODDS:g} to {MAX_LOG_ODDS:g}",
+            parameter=f"{place}.log_odds",
+        )
+
+
+def _best_paths(matches: list[_Match]) -> list[_Path]:
+    """Combine matches that do not overlap, at least one, the greatest log-odds first; matches are in order of begin."""
+    if len(matches) > _MAX_MATCHES:
+        best = nlargest(_MAX_MATCHES, matches, key=lambda match: match.correction.log_odds)
+        matches = sorted(best, key=attrgetter("begin"))
+    paths: list[_Path] = [(0.0, ())]
+    for match in matches:
+        paths += [
+            (log_odds + match.correction.log_odds, (*before, match))
+            for log_odds, before in paths
+            if not before or before[-1].end <= match.begin
+        ]
+        if len(paths) > _MAX_PATHS:
+            paths = nlargest(_MAX_PATHS, paths, key=itemgetter(0))
+    return sorted((path for path in paths if path[1]), key=itemgetter(0), reverse=True)
+
+
+def with_corrections(one: CandidateList, table: CorrectionTable, max_tokens: int) -> CandidateList:
+    """Append corrected candidates, whose texts are new in the list.
+
+    Lists with a continuation, whose candidates are contexts, remain as they are.
+
+    Args:
+        one: the list.
+        table: the corrections.
+        max_tokens: maximum tokens of a corrected text with its context. Texts that may have more, because they have
+            more bytes, are left out.
+    """
+    if one.continuation is not None:
+        return one
+    seen = {candidate.text for candidate in one.candidates}
+    max_bytes = max_tokens - _num_bytes(one.context) - _CONTROL_TOKENS
+    made: list[Candidate] = []
+    for index, candidate in enumerate(one.candidates[:MAX_CORRECTED_CANDIDATES]):
+        for text, corrections in table.correct(candidate.text):
+            if text not in seen and _num_bytes(text) <= max_bytes:
+                seen.add(text)
+                made.append(CorrectedCandidate(text, candidate.features, index, corrections))
+    return replace(one, candidates=(*one.candidates, *made)) if made else one
+
+
+def _num_bytes(text: str) -> int:
+    return len(text.encode(errors="surrogatepass"))
+
+
+_COLUMNS = ("heard", "written", "log_odds", "lists")
+
+
+def write_table(corrections: Iterable[PhraseCorrection]) -> str:
+    """Return corrections as lines of tab-separated values, with a header."""
+    rows = [(c.heard, c.written, str(c.log_odds), str(c.lists)) for c in corrections]
+    return "".join("\t".join(row) + "\n" for row in (_COLUMNS, *rows))
+
+
+def read_table(path: Path) -> list[PhraseCorrection]:
+    """Read corrections from a file as `write_table` writes it, in UTF-8.
+
+    Raises:
+        FormatError: the file cannot be read, the header or a line is not as expected, or a correction is outside its
+            limits.
+    """
+    try:
+        header, *lines = path.read_text(encoding="utf-8-sig").rstrip().split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise FormatError(path, f"cannot be read: {getattr(error, 'strerror', 'it is not UTF-8')}") from None
+    if tuple(header.split("\t")) != _COLUMNS:
+        columns = ", ".join(_COLUMNS)
+        raise FormatError(path, f"line 1 is {header[:80]!r}; it must be {columns}, separated by tabs")
+    corrections = []
+    for number, line in enumerate(lines, start=2):
+        try:
+            heard, written, log_odds, lists = line.split("\t")
+            corrections.append(
+                PhraseCorrection(heard=heard, written=written, log_odds=float(log_odds), lists=int(lists))
+            )
+        except ValueError:  # also pydantic's, for NaN and infinity
+            problem = (
+                f"line {number} is {line[:80]!r}; it must be two phrases and two numbers, separated by tabs"
+            )
+            raise FormatError(path, problem) from None
+    try:
+        CorrectionTable(corrections)
+    except InvalidInputError as error:
+        raise FormatError(path, str(error)) from None
+    return corrections

@@ -1,0 +1,242 @@
+"""Learning of corrections from lists with references.
+
+Each hypothesis is aligned with its reference, in blocks of words that were changed together. A block
+with up to 4 words on both sides, alone or with its neighbours as context, is evidence for a correction.
+Every list counts once, however many hypotheses repeat its errors.
+"""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import islice, product
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from rapidfuzz.distance import Levenshtein
+
+from models.reranking.candidates import CandidateList, Steps
+from models.reranking.corrections import (
+    MAX_CORRECTIONS,
+    MAX_PHRASE_CHARACTERS,
+    MAX_PHRASE_WORDS,
+    CorrectionTable,
+    PhraseCorrection,
+    sum_log_odds,
+    with_corrections,
+)
+from models.reranking.tuning.problem import Ints
+
+_MIN_LISTS = 2
+"""Minimum lists with a correction; so each one is confirmed by a list that others were learnt from."""
+
+_KEPT_PRIOR = 2.0
+"""Number of times that every phrase is assumed to have been kept, in addition to those counted."""
+
+_MIN_LOG_ODDS = -2.0
+"""Minimum log-odds of a correction; lower ones add candidates that are rarely right."""
+
+_MIN_CONTEXT_GAIN = 0.5
+"""Minimum log-odds that the context of a correction adds; otherwise the shorter correction is enough."""
+
+_MAX_ERROR_SHARE = 0.5
+"""Maximum share of wrong words of a hypothesis; alignments of worse ones are arbitrary."""
+
+_MAX_HYPOTHESES = 10
+"""Maximum hypotheses of a list that corrections are learnt from, the first ones."""
+
+_MAX_SPLIT_WORDS = 8
+"""Maximum words on either side of a changed span that is divided into blocks."""
+
+Words: TypeAlias = list[str]
+
+_Hypotheses: TypeAlias = list[tuple[Words, Words]]
+"""Hypotheses of a list as words, each with its reference."""
+
+
+class _Block(NamedTuple):
+    """Words of a hypothesis and their counterpart in the reference."""
+
+    heard: tuple[str, ...]
+    written: tuple[str, ...]
+
+
+def _align(heard: Words, right: Words) -> list[_Block]:
+    """Align a hypothesis with a reference: equal words one by one, changed spans in blocks."""
+    blocks: list[_Block] = []
+    begin = right_begin = 0
+    for same in Levenshtein.editops(heard, right).as_matching_blocks():
+        blocks += _split_span(tuple(heard[begin : same.a]), tuple(right[right_begin : same.b]))
+        blocks += [_Block((word,), (word,)) for word in heard[same.a : same.a + same.size]]
+        begin, right_begin = same.a + same.size, same.b + same.size
+    return blocks
+
+
+def _split_span(heard: tuple[str, ...], written: tuple[str, ...]) -> list[_Block]:
+    """Divide a changed span into blocks with the fewest changed characters, spaces aside, and then the most blocks.
+
+    A span of more than `_MAX_SPLIT_WORDS` words on either side is one block.
+    """
+    if max(len(heard), len(written)) > _MAX_SPLIT_WORDS:
+        return [_Block(heard, written)]
+    best: dict[tuple[int, int], tuple[int, int, list[_Block]]] = {(0, 0): (0, 0, [])}
+    for end, written_end in product(range(len(heard) + 1), range(len(written) + 1)):
+        ways = []
+        for begin, written_begin in product(
+            range(max(end - MAX_PHRASE_WORDS, 0), end + 1),
+            range(max(written_end - MAX_PHRASE_WORDS, 0), written_end + 1),
+        ):
+            if (begin, written_begin) != (end, written_end):
+                block = _Block(heard[begin:end], written[written_begin:written_end])
+                changed, number, blocks = best[begin, written_begin]
+                changed += Levenshtein.distance("".join(block.heard), "".join(block.written))
+                ways.append((changed, number - 1, [*blocks, block]))
+        if ways:
+            best[end, written_end] = min(ways)
+    return best[len(heard), len(written)][2]
+
+
+Pair: TypeAlias = tuple[str, str]
+"""A phrase that was heard and the phrase of the reference."""
+
+
+def _pairs(blocks: Sequence[_Block]) -> dict[Pair, None]:
+    """Return the changed phrases of an alignment: runs of blocks of at most `MAX_PHRASE_WORDS` words on both sides.
+
+    A run does not begin with inserted words: two corrections, of the word before and the word after, would insert them
+    twice.
+    """
+    pairs: dict[Pair, None] = {}
+    for first in range(len(blocks)):
+        if first and not blocks[first].heard:
+            continue
+        heard, written = _Block((), ())
+        for block in blocks[first:]:
+            heard, written = heard + block.heard, written + block.written
+            if max(len(heard), len(written)) > MAX_PHRASE_WORDS:
+                break
+            if heard and heard != written:
+                pairs[" ".join(heard), " ".join(written)] = None
+    return pairs
+
+
+@dataclass(frozen=True, slots=True)
+class CorrectionCounts:
+    """Evidence of lists; each list has weight 1, shared equally by its hypotheses.
+
+    Attributes:
+        lists: number of lists with each replacement.
+        replaced: weight of the lists with each replacement.
+        kept: weight of the lists with each phrase, less that of its replacements.
+    """
+
+    lists: Counter[Pair] = field(default_factory=Counter)
+    replaced: defaultdict[Pair, float] = field(default_factory=lambda: defaultdict(float))
+    kept: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+    def add_replacements(self, hypotheses: _Hypotheses) -> None:
+        """Count the replacements in a list."""
+        pairs = Counter(pair for texts in hypotheses for pair in _pairs(_align(*texts)))
+        self.lists.update(pairs.keys())
+        for pair, count in pairs.items():
+            self.replaced[pair] += count / len(hypotheses)
+            self.kept[pair[0]] -= count / len(hypotheses)
+
+    def add_phrases(self, hypotheses: _Hypotheses, phrases: set[str]) -> None:
+        """Count those of the phrases that are in a list."""
+        for words, _ in hypotheses:
+            runs = (
+                " ".join(words[begin : begin + length])
+                for begin in range(len(words))
+                for length in range(1, MAX_PHRASE_WORDS + 1)
+            )
+            for phrase in phrases.intersection(runs):
+                self.kept[phrase] += 1 / len(hypotheses)
+
+
+def count_corrections(lists: Sequence[CandidateList], folds: Ints) -> Steps[list[CorrectionCounts]]:
+    """Count replacements that recur, and how often their phrases are kept, in the lists of each fold.
+
+    Args:
+        lists: lists with references.
+        folds: fold of each list, from 0 [N].
+    """
+    counts = [CorrectionCounts() for _ in range(int(folds.max()) + 1)]
+    evidence = []
+    for one, fold in zip(lists, folds.tolist(), strict=True):
+        evidence.append((counts[fold], _hypotheses(one)))
+        counts[fold].add_replacements(evidence[-1][1])
+        yield
+    in_all = sum((own.lists for own in counts), Counter[Pair]())
+    for own in counts:
+        for pair in [pair for pair in own.lists if in_all[pair] < _MIN_LISTS]:
+            del own.lists[pair], own.replaced[pair]
+        yield
+    phrases = {heard for own in counts for heard, _ in own.lists}
+    for own, hypotheses in evidence:
+        own.add_phrases(hypotheses, phrases)
+        yield
+    return counts
+
+
+def _hypotheses(one: CandidateList) -> _Hypotheses:
+    """Return the hypotheses that are good enough to align, each with its closest reference, as words."""
+    references = [reference.split() for reference in one.references]
+    texts = dict.fromkeys(candidate.text for candidate in one.candidates)
+    found = []
+    for text in islice(texts, _MAX_HYPOTHESES):
+        words = text.split()
+        errors, closest = min((Levenshtein.distance(words, right), right) for right in references)
+        if errors <= _MAX_ERROR_SHARE * len(closest):
+            found.append((words, closest))
+    return found
+
+
+def learn_corrections(counts: Sequence[CorrectionCounts]) -> Steps[list[PhraseCorrection]]:
+    """Learn corrections, those with the most evidence first.
+
+    A correction whose context adds little to a shorter one is left out.
+    """
+    found = []
+    for pair in dict.fromkeys(pair for own in counts for pair in own.lists):
+        num_lists = sum(own.lists[pair] for own in counts)
+        kept = max(sum(own.kept[pair[0]] for own in counts), 0.0) + _KEPT_PRIOR
+        log_odds = round(math.log(sum(own.replaced[pair] for own in counts) / kept), 4)
+        if (
+            num_lists >= _MIN_LISTS
+            and log_odds >= _MIN_LOG_ODDS
+            and max(map(len, pair)) <= MAX_PHRASE_CHARACTERS
+        ):
+            found.append(PhraseCorrection(heard=pair[0], written=pair[1], log_odds=log_odds, lists=num_lists))
+    yield
+    found.sort(key=lambda one: (one.heard.count(" "), -one.log_odds, one.heard, one.written))
+    table, useful = CorrectionTable(), []
+    for correction in found:
+        shorter = dict(table.correct(correction.heard)).get(correction.written)
+        if shorter is None or correction.log_odds - sum_log_odds(shorter) > _MIN_CONTEXT_GAIN:
+            table.add(correction)
+            useful.append(correction)
+        yield
+    useful.sort(key=lambda one: (-one.lists, one.heard, one.written))
+    return useful[:MAX_CORRECTIONS]
+
+
+def correct_by_fold(
+    lists: Sequence[CandidateList], folds: Ints, counts: Sequence[CorrectionCounts], max_tokens: int
+) -> Steps[list[CandidateList]]:
+    """Append corrected candidates to lists, by corrections learnt without the fold of each.
+
+    Args:
+        lists: the lists.
+        folds: fold of each list, from 0 [N].
+        counts: counts of each fold.
+        max_tokens: maximum tokens of a corrected text with its context.
+    """
+    corrected = list(lists)
+    for fold in range(len(counts)):
+        learnt = yield from learn_corrections([*counts[:fold], *counts[fold + 1 :]])
+        table = CorrectionTable(learnt)
+        for number in np.flatnonzero(folds == fold).tolist():
+            corrected[number] = with_corrections(lists[number], table, max_tokens)
+            yield
+    return corrected

@@ -1,0 +1,144 @@
+"""Corrections learnt from lists with references."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from models.reranking.candidates import run_steps
+from models.reranking.corrections import CorrectionTable
+from models.reranking.tuning.correction_estimation import (
+    correct_by_fold,
+    count_corrections,
+    learn_corrections,
+)
+from tests.support.nbest_lists import candidate_list
+
+NAMES = ("oak", "elm", "fir", "yew", "ash", "bay", "fig", "nut")
+
+
+def learnt(lists):
+    counts = run_steps(count_corrections(lists, np.zeros(len(lists), dtype=np.int64)))
+    return {(one.heard, one.written): one for one in run_steps(learn_corrections(counts))}
+
+
+def spoken(pairs, count=8):
+    """Lists of one hypothesis and its reference around a different word each."""
+    return [
+        candidate_list(f"show {name} {heard} today please", reference=f"show {name} {written} today please")
+        for name in NAMES[:count]
+        for heard, written in pairs
+    ]
+
+
+@pytest.mark.parametrize(
+    ("heard", "written"),
+    [
+        ("dc", "d c"),
+        ("non stop", "nonstop"),
+        ("onest", "first"),
+        ("uh", ""),
+        ("seven pm", "seven p m"),
+    ],
+)
+def test_errors_that_recur_are_learnt_once(heard, written):
+    found = learnt(spoken([(heard, written)]))
+    table = CorrectionTable(list(found.values()))
+    assert table.correct(f"show us {heard} today")[0][0] == " ".join(f"show us {written} today".split())
+    assert len(found) == 1
+
+
+def test_two_errors_side_by_side_are_two_corrections():
+    assert {("onest", "first"), ("dc", "d c")} <= set(learnt(spoken([("onest dc", "first d c")])))
+
+
+def test_inserted_words_belong_to_the_word_before():
+    found = learnt(spoken([("$one thousand", "one thousand dollars")]))
+    assert set(found) == {("$one", "one"), ("thousand", "thousand dollars")}
+
+
+def test_the_log_odds_are_those_of_counts_with_a_prior_for_keeping():
+    kept = [candidate_list("at dc now", reference="at dc now") for _ in range(3)]
+    found = learnt([*spoken([("dc", "d c")]), *kept])
+    assert found["dc", "d c"].log_odds == pytest.approx(math.log(8 / (3 + 2)), abs=1e-4)
+    assert found["dc", "d c"].lists == 8
+
+
+def test_hypotheses_of_a_list_share_its_weight():
+    texts = [f"show dc {name} today please" for name in NAMES]
+    lists = [candidate_list(*texts, reference="show d c oak today please") for _ in range(2)]
+    lists += [candidate_list("at dc now please", reference="at dc now please")] * 2
+    assert learnt(lists)["dc", "d c"].log_odds == pytest.approx(math.log(2 / (2 + 2)), abs=1e-4)
+
+
+def test_what_is_mostly_kept_and_what_one_list_shows_is_left_alone():
+    kept = spoken([("dc", "dc")]) * 10
+    assert learnt([*spoken([("dc", "d c")], 2), *kept]) == {}
+    assert learnt(spoken([("dc", "d c")], 1)) == {}
+
+
+def test_context_decides_where_it_changes_the_odds():
+    lists = [
+        *spoken([("to fight on", "to flight on")]),
+        *(
+            candidate_list(f"{name} they fight at sea", reference=f"{name} they fight at sea")
+            for name in NAMES
+        ),
+    ]
+    found = learnt(lists)
+    longer = [pair for pair in found if "fight" in pair[0] and pair[0] != "fight"]
+    assert longer
+    assert all(found[pair].log_odds > found["fight", "flight"].log_odds + 0.5 for pair in longer)
+
+
+def test_hypotheses_with_too_many_errors_are_not_aligned():
+    lists = [candidate_list(f"{name} b c d", reference="x y z d") for name in NAMES]
+    assert learnt(lists) == {}
+
+
+def test_the_closest_of_several_references_is_aligned():
+    lists = [
+        replace(one, references=("an entirely different text", *one.references))
+        for one in spoken([("dc", "d c")])
+    ]
+    assert set(learnt(lists)) == {("dc", "d c")}
+
+
+def test_a_fold_is_corrected_by_the_other_folds_alone():
+    lists = [*spoken([("dc", "d c")], 4), *spoken([("pm", "p m")], 4)]
+    folds = np.array([0] * 4 + [1] * 4)
+    counts = run_steps(count_corrections(lists, folds))
+    told = run_steps(correct_by_fold(lists, folds, counts, 1000))
+    assert told == lists  # each error occurs in one fold only
+    mixed = np.array([0, 1] * 4)
+    counts = run_steps(count_corrections(lists, mixed))
+    told = run_steps(correct_by_fold(lists, mixed, counts, 1000))
+    assert [one.candidates[1].text for one in told] == [one.references[0] for one in lists]
+
+
+def test_references_of_a_fold_do_not_change_its_candidates():
+    folds = np.array([0, 1] * 8)
+    lists = spoken([("dc", "d c"), ("pm", "p m")])
+    other = [
+        one if fold else candidate_list(one.candidates[0].text, reference=one.candidates[0].text)
+        for one, fold in zip(lists, folds, strict=True)
+    ]
+    told = [
+        [
+            [candidate.text for candidate in one.candidates]
+            for one, fold in zip(
+                run_steps(correct_by_fold(some, folds, run_steps(count_corrections(some, folds)), 1000)),
+                folds,
+                strict=True,
+            )
+            if not fold
+        ]
+        for some in (lists, other)
+    ]
+    assert told[0] == told[1]
+
+
+def test_the_order_of_lists_does_not_matter():
+    lists = spoken([("dc", "d c"), ("pm", "p m"), ("onest", "first")])
+    assert learnt(lists) == learnt(lists[::-1])
