@@ -133,8 +133,10 @@ def tune(
     if form is None and (more or nbest is not None or lattices != LatticeOptions()):
         options = ", ".join(["nbest", *lattices._fields])
         raise InvalidInputError(f"{source.file} has no lattices; several files, {options} need them")
-    if form is not None and (source.beam_size is not None or source.scores):
-        raise InvalidInputError(f"{source.file} has lattices; beam_size, scores are for n-best lists only")
+    if form is not None and (source.beam_size is not None or source.scores or settings.corrections):
+        raise InvalidInputError(
+            f"{source.file} has lattices; beam_size, scores and corrections are for n-best lists only"
+        )
     if form is not None and not source.references:
         raise InvalidInputError("references is missing; lattices need --references", parameter="references")
     search = lattices.search()
