@@ -279,7 +279,7 @@ def _corrections(tuned: TuningOutcome, gains: Floats) -> Section:
     indices = data.candidate_indices[tuned.held_out].tolist()
     for one, index, gain in zip(data.lists, indices, gains.tolist(), strict=True):
         for change in dict.fromkeys(
-            f"{c.heard} → {c.written or "(nothing)"}" for c in corrections_of(one.candidates[index])
+            f"{c.heard} → {c.written or '(nothing)'}" for c in corrections_of(one.candidates[index])
         ):
             gains_of[change].append(gain)
     rows = []
