@@ -8,11 +8,11 @@ import pytest
 from models.reranking.candidates import Candidate, CandidateList, run_steps
 from models.reranking.formats.format import collapse_whitespace
 from models.reranking.formats.reader import read_bytes, read_lists
-from models.reranking.formats.writer import format_lists
 from models.reranking.metrics import make_metric, summarise_lists
 from models.reranking.tuning.cross_fitting import cross_fit, tuning_data
 from models.reranking.tuning.fitting import TuningSettings
 from tests.support.nbest_lists import RECOGNISED, recognised, words_alone
+from tests.support.written_lists import format_lists
 
 pytestmark = pytest.mark.data
 
