@@ -40,7 +40,6 @@ from service.middleware.limits import BodyLimit, ConnectionLimit
 from service.middleware.request_log import HeadAsGet, RequestLog, Tracing, make_tracer_provider
 from service.routes import (
     autocomplete,
-    check,
     completions,
     endpoints,
     models,
@@ -79,7 +78,6 @@ _ROUTERS = tuple(
         rerank,
         completions,
         autocomplete,
-        check,
         states,
         playground,
         models,

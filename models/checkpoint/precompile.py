@@ -58,7 +58,7 @@ WORDS = KernelGroup(("models.word_kernels",))
 
 ALL_GROUPS = (
     *(KernelGroup(names) for names in _NGRAM),
-    KernelGroup((f"{_INT8}.layers", *_OUTPUT, f"{_INT8}.attention", "models.neural.softmax")),
+    KernelGroup((f"{_INT8}.layers", *_OUTPUT, "models.neural.softmax")),
     DECODING,
     KernelGroup(
         (

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from numba import types
 
 from models.arrays import FloatArray, TokenIds
-from models.decoding.rules import Int32s, Int64s, KernelRows, Rules, RuleTable, TokenBiases
+from models.decoding.rules import Int32s, Int64s, KernelRows, Rules, RuleTable, TokenBias
 from models.kernels.compilation import kernel
 
 Seeds = npt.NDArray[np.uint64]
@@ -74,7 +74,7 @@ class SequenceBatch:
         history: generated tokens [R, at least the maximum length].
         log_probs: the model's own log-probabilities of the tokens, in the same shape.
         lengths: number of generated tokens of each row [R].
-        nodes: nodes of each row in its `TokenBiases` [R, 2].
+        nodes: nodes of each row in its `TokenBias` [R, 2].
     """
 
     table: RuleTable
@@ -99,7 +99,7 @@ class SequenceBatch:
             history=np.zeros((count, 0), np.int32),
             log_probs=np.zeros((count, 0), np.float32),
             lengths=np.zeros(count, np.int64),
-            nodes=np.tile(np.array(TokenBiases.START, np.int64), (count, 1)),
+            nodes=np.tile(np.array(TokenBias.START, np.int64), (count, 1)),
         )
 
     def __len__(self) -> int:
@@ -159,7 +159,7 @@ class SequenceBatch:
         )
 
     def taken_back(self) -> list[float]:
-        """Return the change of each row's total that `TokenBiases` takes back [R]."""
+        """Return the change of each row's total that `TokenBias` takes back [R]."""
         rows = zip(self.table.row_rules, self.nodes.tolist(), strict=True)
         return [rules.biases.taken_back(nodes) for rules, nodes in rows]
 

@@ -53,7 +53,7 @@ Nodes: TypeAlias = tuple[int, int]
 """Node of the banned and of the weighted sequences after the generated tokens."""
 
 
-class TokenBiases:
+class TokenBias:
     """Values to add to the scores of the next token, after the generated tokens.
 
     Tokens that continue a weighted sequence get their share of its weight. It is taken back if the sequence does not
@@ -223,15 +223,13 @@ class Rules:
 
     numbers: Float64s
     prompt_ids: Int32s
-    biases: TokenBiases
+    biases: TokenBias
     unfiltered: bool
 
 
-def compile_rules(
-    parameters: DecodingParameters, prompt: TokenIds, biases: TokenBiases | None = None
-) -> Rules:
+def compile_rules(parameters: DecodingParameters, prompt: TokenIds, biases: TokenBias | None = None) -> Rules:
     """Compile the rules of a request for rows that continue a prompt [T]; the default biases are `logit_bias`."""
-    biases = biases or TokenBiases(parameters.logit_bias)
+    biases = biases or TokenBias(parameters.logit_bias)
     numbers = [
         0.0 if parameters.greedy else parameters.temperature,
         float(min(parameters.top_k or 0, _UNLIMITED)),
@@ -297,7 +295,7 @@ class RuleTable:
 
     @cached_property
     def _constant_biases(self) -> tuple[Int32s, FloatArray, Int64s]:
-        return self._biases_after([TokenBiases.START] * len(self.row_rules))
+        return self._biases_after([TokenBias.START] * len(self.row_rules))
 
     def _biases_after(self, nodes: Sequence[Nodes]) -> tuple[Int32s, FloatArray, Int64s]:
         parts = [rules.biases.after((*own,)) for rules, own in zip(self.row_rules, nodes, strict=True)]

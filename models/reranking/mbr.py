@@ -22,7 +22,7 @@ from rapidfuzz.distance import Levenshtein
 
 from models.errors import InvalidInputError
 from models.reranking.candidates import Steps, map_in_steps
-from models.reranking.metrics.error_rate import pairwise_distances, words_as_characters
+from models.reranking.metrics.metric import pairwise_distances, words_as_characters
 
 
 def merge_equal_candidates(

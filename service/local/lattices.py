@@ -43,12 +43,7 @@ def tuned_weights(
 ) -> LatticeWeights:
     """Return tuned weights for paths: 0 by default, or those of the first pass if its order was kept.
 
-    Weights of other features of phrases than the given ones do not count.
-
-    Args:
-        weights: weights by feature.
-        length_exponent: length exponent of `lm`.
-        phrases: features of phrases.
+    `phrases` are the features of phrases; weights of others do not count.
 
     Raises:
         InvalidInputError: there is a length exponent.

@@ -23,7 +23,7 @@ from models.lattices.token_passing import LatticeSearchSettings
 from models.phrases import PhraseList
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.corrections import PhraseCorrection
-from models.reranking.features import CORRECTION, ListFeatures, check_given, offsets_of
+from models.reranking.features import CORRECTION, RANK, ListFeatures, check_given, offsets_of
 from models.reranking.ranking import Profile
 from models.reranking.tuning.cross_fitting import TuningOutcome, select_with_references
 from models.reranking.tuning.fitting import assign_folds
@@ -154,10 +154,8 @@ def tune_lattices(
     folds = _folds(lists, folds=settings.folds, seed=settings.seed)
     models = [scorer.parts[0] for scorer in job.fold_models or (job.models,) * settings.folds]
     phrases = PhraseList(job.settings.phrases)
-    first_pass, untuned = (
-        partial(PathWeights.first_pass, phrases=phrases.features),
-        partial(PathWeights.of, {}, phrases=phrases.features),
-    )
+    weights_of = partial(tuned_weights, phrases=phrases.features)
+    untuned = partial(PathWeights.of, {}, phrases=phrases.features)
     found = [dict[str, Candidate]() for _ in lattices]  # by text; the features are those of the latest search
 
     def search_all(number: int, weights: Sequence[Sequence[LatticeWeights]]) -> int:
@@ -179,15 +177,12 @@ def tune_lattices(
 
     # the first strings are too few to prove a gain
     exploring = TuneSettings.model_validate(job.settings.model_dump() | {"max_p_value": 1.0})
-    search_all(1, [[first_pass, untuned]] * len(models))
+    search_all(1, [[weights_of({RANK: 1.0}), untuned]] * len(models))
     for number in range(1, max_rounds + 1):
         lists = [replace(one, candidates=(*own.values(),)) for one, own in zip(lists, found, strict=True)]
         tuned, _ = tune(job._replace(settings=exploring), number)
         of_all = tuned.found.by_feature(tuned.data.problem.names)
-        weights = [
-            [tuned_weights(one, phrases=phrases.features) for one in (of_all, fold.weights)]
-            for fold in tuned.figures.folds
-        ]
+        weights = [[weights_of(of_all), weights_of(fold.weights)] for fold in tuned.figures.folds]
         num_new = search_all(number + 1, weights)
         if not num_new:
             break

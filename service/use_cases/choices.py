@@ -9,7 +9,7 @@ import numpy as np
 from models.arrays import TokenIds
 from models.completion.prefix import take_back
 from models.decoding.parameters import DecodingParameters
-from models.decoding.rules import Rules, TokenBiases, compile_rules
+from models.decoding.rules import Rules, TokenBias, compile_rules
 from models.decoding.stopping import StopStrings
 from models.decoding.top_k import TokenChoice
 from models.errors import UnsupportedParameterError
@@ -143,7 +143,7 @@ class DecodeTask:
 
     loaded: LoadedModel
     parameters: DecodingParameters
-    biases: TokenBiases
+    biases: TokenBias
     top: TokenChoice
     emit: Emit | None
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Discriminator, Field, Tag
 
 from models.decoding.parameters import BEAM, SAMPLE, STRATEGIES, DecodingParameters
-from models.decoding.rules import TokenBiases
+from models.decoding.rules import TokenBias
 from models.decoding.stopping import spellings
 from models.decoding.top_k import TokenChoice
 from models.errors import InvalidInputError, UnsupportedParameterError
@@ -256,7 +256,7 @@ def continue_prompts(
     if parameters.seed is None:
         parameters = replace(parameters, seed=secrets.randbits(63))
     top = min(top, loaded.vocab_size) if isinstance(top, int) else top
-    task = DecodeTask(loaded, parameters, TokenBiases(parameters.logit_bias, banned, weights), top, emit)
+    task = DecodeTask(loaded, parameters, TokenBias(parameters.logit_bias, banned, weights), top, emit)
     # imported late, because compiled code would delay the start of the service; model warm-up loads it
     from service.use_cases.decode import beam_search, sample_prompts
 

@@ -22,8 +22,7 @@ from models.reranking.features import (
     needs_main_model,
 )
 from models.reranking.metrics import make_metric
-from models.reranking.metrics.metric import NORMALISERS, UNCHANGED, Metric
-from models.reranking.metrics.significance import MAX_SAMPLES
+from models.reranking.metrics.metric import MAX_SAMPLES, NORMALISERS, UNCHANGED, Metric
 from models.reranking.tuning.correction_estimation import (
     correct_by_fold,
     count_corrections,

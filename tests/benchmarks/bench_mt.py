@@ -21,8 +21,7 @@ from models.language_model import pad_sequences, score_sequences
 from models.reranking.candidates import Candidate, CandidateList, run_steps
 from models.reranking.features import ListFeatures, offsets_of
 from models.reranking.metrics import make_metric
-from models.reranking.metrics.metric import Metric
-from models.reranking.metrics.significance import paired_bootstrap
+from models.reranking.metrics.metric import Metric, paired_bootstrap
 from models.reranking.tuning.cross_fitting import cross_fit, tuning_data
 from models.reranking.tuning.fitting import TuningSettings, assign_folds
 from models.tokenizers import WordTokenizer

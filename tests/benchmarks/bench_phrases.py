@@ -26,7 +26,7 @@ from preparation import needed_data, novels_or_documentation, train
 from models.phrases import NO_PHRASES, Phrase, PhraseList, fold_words
 from models.reranking.candidates import Candidate, CandidateList, run_steps
 from models.reranking.metrics import make_metric
-from models.reranking.metrics.significance import paired_bootstrap
+from models.reranking.metrics.metric import paired_bootstrap
 from models.reranking.tuning.cross_fitting import TuningOutcome, cross_fit, tuning_data
 from models.reranking.tuning.fitting import TuningSettings, assign_folds
 from service.engine.job import run_to_completion

@@ -27,7 +27,7 @@ from models.ngram.model import NGramModel
 from models.reranking.candidates import Candidate, CandidateList, run_steps
 from models.reranking.features import ListFeatures, offsets_of
 from models.reranking.metrics import make_metric
-from models.reranking.metrics.significance import paired_bootstrap
+from models.reranking.metrics.metric import paired_bootstrap
 from models.reranking.tuning.cross_fitting import TuningData, cross_fit, tuning_data
 from models.reranking.tuning.fitting import TuningSettings, assign_folds
 from models.reranking.tuning.problem import TuningProblem, argmax_by_list

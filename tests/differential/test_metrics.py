@@ -13,8 +13,8 @@ from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 from models.reranking.candidates import run_steps
 from models.reranking.mbr import expected_utilities
 from models.reranking.metrics import make_metric
+from models.reranking.metrics.metric import resampled_scores
 from models.reranking.metrics.ngram_overlap import effective_bleu, tokenize_13a
-from models.reranking.metrics.significance import resampled_scores
 from tests.support.nbest_lists import RECOGNISED, recognised, translated
 
 texts = st.text("ab é.", max_size=12)

@@ -8,7 +8,6 @@ import pytest
 from models.reranking.candidates import Candidate, CandidateList, run_steps
 from models.reranking.formats.format import collapse_whitespace
 from models.reranking.formats.reader import read_bytes, read_lists
-from models.reranking.formats.writer import format_lists
 from models.reranking.metrics import make_metric, summarise_lists
 from models.reranking.tuning.cross_fitting import cross_fit, tuning_data
 from models.reranking.tuning.fitting import TuningSettings
@@ -16,6 +15,7 @@ from service.engine.job import run_to_completion
 from service.local.ask import UNLIMITED
 from service.use_cases.tune import TuneSettings, add_corrections, tune_and_evaluate
 from tests.support.nbest_lists import RECOGNISED, recognised, words_alone
+from tests.support.written_lists import format_lists
 
 pytestmark = pytest.mark.data
 

@@ -18,11 +18,11 @@ from models.reranking.formats.reader import (
     read_bytes,
     read_lists,
 )
-from models.reranking.formats.writer import format_lists
 from models.reranking.metrics import summarise_lists
 from tests.fuzz.damage import any_bytes, damaged
 from tests.fuzz.parsing import Parser, ParserProcess, fuzz
 from tests.support.recogniser_lists import SAMPLES
+from tests.support.written_lists import format_lists
 
 WORDS = [
     *(

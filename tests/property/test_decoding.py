@@ -8,7 +8,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 from models.decoding.batch import SequenceBatch
 from models.decoding.parameters import DecodingParameters
-from models.decoding.rules import BannedSequences, TokenBiases, compile_rules
+from models.decoding.rules import BannedSequences, TokenBias, compile_rules
 from models.decoding.sampling import choose_tokens
 from models.decoding.stopping import StopBytes, StopStrings, Tail
 from models.decoding.top_k import top_tokens, top_tokens_of_rows
@@ -96,7 +96,7 @@ def test_the_kernel_chooses_as_the_definition_does(log_probs, given_, prompt, ge
     """Each row's random number falls into its token's interval of the reference distribution."""
     banned = data.draw(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=3), max_size=3))
     batch = SequenceBatch.of(
-        [compile_rules(given_, np.array(prompt, np.int64), TokenBiases(given_.logit_bias, banned))] * 3
+        [compile_rules(given_, np.array(prompt, np.int64), TokenBias(given_.logit_bias, banned))] * 3
     )
     for token in generated:
         batch = batch.append(np.full(3, token), np.zeros(3, np.float32))
@@ -158,7 +158,7 @@ sequence_weights = st.dictionaries(
 
 @given(sequence_weights, st.lists(st.integers(0, 3), max_size=12))
 def test_what_is_added_and_taken_back_along_a_text_is_the_weight_of_its_sequences(weights, text):
-    biases = TokenBiases([(3, 0.25)], weights=weights)
+    biases = TokenBias([(3, 0.25)], weights=weights)
     nodes, total = biases.START, 0.0
     for token in text:
         total += dict(zip(*map(np.ndarray.tolist, biases.after(nodes)), strict=True)).get(token, 0.0)

@@ -16,7 +16,8 @@ from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats.format import BadLine, collapse_whitespace
 from models.reranking.formats.reader import FORMAT_NAMES, FORMATS, read_bytes, read_lists
 from models.reranking.formats.srilm import BYTELOG
-from models.reranking.formats.writer import format_lists, write_lists
+from models.reranking.formats.writer import write_lists
+from tests.support.written_lists import format_lists
 
 # all of Unicode except the byte-order mark, with frequent characters that are special in some format
 characters = st.characters(exclude_categories=["Cs"], exclude_characters="\ufeff")

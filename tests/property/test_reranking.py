@@ -11,7 +11,7 @@ from models.language_model import pad_sequences, score_sequences
 from models.reranking.candidates import Candidate, CandidateList, run_steps
 from models.reranking.mbr import UTILITIES, expected_utilities, word_confidences
 from models.reranking.metrics import METRIC_NAMES, make_metric
-from models.reranking.metrics.error_rate import pairwise_distances
+from models.reranking.metrics.metric import pairwise_distances
 from models.reranking.ranking import LogLinearModel, rank_by, scaled_posteriors
 from models.reranking.tuning.mert import line_loss
 from models.reranking.tuning.problem import argmax_by_list, standardise_features

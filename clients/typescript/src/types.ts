@@ -99,8 +99,9 @@ export interface paths {
          *     the query after each.
          *
          *     With `Content-Type: application/x-ndjson`, each line of the body is one of the `lists`; options are in the query
-         *     string, with pairs as in `weights=lm=0.5,am=1`, `mixture=a=0.3,b=0.7` and `models=old=small@3`. The reply has one
-         *     line per list, in order: a result, or `{"error": …}`. If the service fails midway, the last line is an error.
+         *     string, with pairs as in `weights=lm=0.5,am=1`, `mixture=a=0.3,b=0.7` and `models=old=small@3`, and `phrases` as a
+         *     JSON array. The reply has one line per list, in order: a result, or `{"error": …}`. If the service fails midway, the
+         *     last line is an error.
          *
          *     Other programs' list formats get the same reply: `text/x-NAME-nbest` for moses, srilm, kaldi and fairseq;
          *     `application/x-NAME+json` for mlm-scoring, hyporadise, nemo-manifest, vosk, azure, google, aws and sockeye.
@@ -1675,6 +1676,29 @@ export interface components {
             num_tokens: number;
         };
         /**
+         * Phrase
+         * @description A phrase that texts may contain.
+         */
+        Phrase: {
+            /**
+             * Text
+             * @description One to 16 words, compared without case and surrounding punctuation.
+             */
+            text: string;
+            /**
+             * Weight
+             * @description Value of each occurrence in the feature, above 0 and at most 1000.
+             * @default 1
+             */
+            weight?: number;
+            /**
+             * Class
+             * @description Class `NAME`, with a feature of its own, `phrases:NAME`; empty for the feature `phrases`.
+             * @default
+             */
+            class?: string;
+        };
+        /**
          * PosteriorResult
          * @description Fit of the posteriors to the best candidates.
          */
@@ -1741,6 +1765,12 @@ export interface components {
              * @description language models of the features.
              */
             models: components["schemas"]["ProfileModel"][];
+            /**
+             * Phrases
+             * @description phrases of the features `phrases` and `phrases:CLASS`.
+             * @default []
+             */
+            phrases?: components["schemas"]["Phrase"][];
             /**
              * Decision
              * @description `tuned` if the weights improve on the first pass on held-out lists, else `first_pass`.
@@ -3525,6 +3555,12 @@ export interface components {
                 [key: string]: number;
             };
             /**
+             * Phrases
+             * @description Texts to favour: the weight of each, a natural logarithm, is added in equal parts to the log-probabilities of its
+             *     tokens. The class does not count.
+             */
+            phrases?: components["schemas"]["Phrase"][];
+            /**
              * Bad Words
              * @description Texts that must not be generated.
              */
@@ -3912,6 +3948,11 @@ export interface components {
              */
             models?: components["schemas"]["ProfileModel"][];
             /**
+             * Phrases
+             * @description Phrases of requests that name the profile but have no phrases.
+             */
+            phrases?: components["schemas"]["Phrase"][];
+            /**
              * Decision
              * @description `tuned` if the weights improve on the first pass on held-out lists, else `first_pass`.
              * @default tuned
@@ -4076,9 +4117,17 @@ export interface components {
          *           "weight": -0.2
          *         }
          *       ],
+         *       "phrases": [
+         *         {
+         *           "class": "type",
+         *           "text": "new list",
+         *           "weight": 2
+         *         }
+         *       ],
          *       "weights": {
          *         "am": 1,
          *         "lm": 0.7,
+         *         "phrases:type": 0.5,
          *         "unk": -2,
          *         "words": 0.3
          *       }
@@ -4112,16 +4161,24 @@ export interface components {
              * Weights
              * @description Signed weights by feature: total = Σ weight · feature. `lm`, `words`, `tokens` and `unk` are computed; `rank`
              *     and others are derived; all other features come with the candidates. Features without a weight do not count.
-             *     Default: `lm` with weight 1.
+             *     Default: `lm` with weight 1, and the features of phrases with weight 10.
              * @default null
              */
             weights?: {
                 [key: string]: number;
             } | null;
             /**
+             * Phrases
+             * @description Phrases, such as names unknown to the model. The feature `phrases` is the sum of the weights of those in a
+             *     candidate; phrases of a class have the feature `phrases:CLASS` instead. In a phrase, words unknown to a model share
+             *     the probability of `<unk>` in proportion to the phrases' weights, and do not count in `unk`.
+             * @default null
+             */
+            phrases?: components["schemas"]["Phrase"][] | null;
+            /**
              * Profile
-             * @description Name of stored tuned settings: weights, length exponent, posterior scale and models. Values in the request take
-             *     precedence.
+             * @description Name of stored tuned settings: weights, length exponent, posterior scale, models and phrases. Values in the
+             *     request take precedence.
              * @default null
              */
             profile?: string | null;
@@ -4470,10 +4527,16 @@ export interface components {
             /**
              * Features
              * @description Features that may get a weight. Default: `rank`, `rank:log`, the features given with every candidate (if
-             *     one seems to be a mean over the text, also times its length), `lm` and `unk` of each model, and `words`.
+             *     one seems to be a mean over the text, also times its length), `lm` and `unk` of each model, `words`, and the
+             *     features of the phrases.
              * @default null
              */
             features?: string[] | null;
+            /**
+             * Phrases
+             * @description Phrases that candidates may contain, as in /v1/rerank.
+             */
+            phrases?: components["schemas"]["Phrase"][];
             /**
              * Length Exponents
              * @description Length exponents of `lm` to choose from, the simplest first.
@@ -4774,12 +4837,18 @@ export interface operations {
                 /**
                  * @description For JSON lines. Signed weights by feature: total = Σ weight · feature. `lm`, `words`, `tokens` and `unk` are computed; `rank`
                  *     and others are derived; all other features come with the candidates. Features without a weight do not count.
-                 *     Default: `lm` with weight 1. Format: `lm=0.5,am=1`.
+                 *     Default: `lm` with weight 1, and the features of phrases with weight 10. Format: `lm=0.5,am=1`.
                  */
                 weights?: string;
                 /**
-                 * @description For JSON lines. Name of stored tuned settings: weights, length exponent, posterior scale and models. Values in the request take
-                 *     precedence.
+                 * @description For JSON lines. Phrases, such as names unknown to the model. The feature `phrases` is the sum of the weights of those in a
+                 *     candidate; phrases of a class have the feature `phrases:CLASS` instead. In a phrase, words unknown to a model share
+                 *     the probability of `<unk>` in proportion to the phrases' weights, and do not count in `unk`.
+                 */
+                phrases?: components["schemas"]["Phrase"][] | null;
+                /**
+                 * @description For JSON lines. Name of stored tuned settings: weights, length exponent, posterior scale, models and phrases. Values in the
+                 *     request take precedence.
                  */
                 profile?: string | null;
                 /**

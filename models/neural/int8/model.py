@@ -15,8 +15,7 @@ from models.neural.constants import (
     INT8_SEGMENT_STEPS,
     INT8_TOKENS_PER_THREAD,
 )
-from models.neural.int8.attention import Int8Attention
-from models.neural.int8.layers import Int8Body, Int8FeedForward, Int8Recurrent, last_vectors
+from models.neural.int8.layers import Int8Attention, Int8Body, Int8FeedForward, Int8Recurrent, last_vectors
 from models.neural.int8.matrix import (
     INT8_LAYOUT,
     Int8Rows,

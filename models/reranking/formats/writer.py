@@ -2,7 +2,7 @@
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -15,15 +15,6 @@ from models.reranking.formats.reader import format_by_name
 
 _PIECE_CHARACTERS = 1 << 18
 _MAX_FILE_NAME_BYTES = 200
-
-
-def format_lists(lists: Iterable[CandidateList], format_name: str) -> Iterator[str]:
-    """Format lists as pieces of text.
-
-    Raises:
-        InvalidInputError: the format is unknown or only read, or cannot represent a name, a text or a score.
-    """
-    return format_by_name(format_name, to_write=True).write(lists)
 
 
 def write_lists(lists: Iterable[CandidateList], target: Path | BinaryIO, format_name: str) -> None:

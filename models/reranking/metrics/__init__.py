@@ -8,8 +8,7 @@ import numpy as np
 
 from models.errors import InvalidInputError
 from models.reranking.candidates import CandidateList
-from models.reranking.metrics.error_rate import ErrorRate
-from models.reranking.metrics.metric import NORMALISERS, UNCHANGED, Metric
+from models.reranking.metrics.metric import NORMALISERS, UNCHANGED, ErrorRate, Metric
 
 METRIC_NAMES = ("wer", "cer", "bleu", "chrf")
 _WITH_NORMALISERS = ("wer", "cer")

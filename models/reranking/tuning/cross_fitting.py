@@ -28,8 +28,7 @@ from models.reranking.features import (
     length_scaled_name,
     text_ranks,
 )
-from models.reranking.metrics.metric import Metric
-from models.reranking.metrics.significance import SignificanceResult, paired_bootstrap
+from models.reranking.metrics.metric import Metric, SignificanceResult, paired_bootstrap
 from models.reranking.tuning.fitting import (
     FIRST_PASS_WEIGHTS,
     FittedWeights,

@@ -20,7 +20,7 @@ import numpy as np
 from models.errors import InvalidInputError
 from models.reranking.candidates import CandidateList, Steps
 from models.reranking.features import RANK
-from models.reranking.metrics.significance import MAX_SAMPLES, SignificanceResult, paired_bootstrap
+from models.reranking.metrics.metric import MAX_SAMPLES, SignificanceResult, paired_bootstrap
 from models.reranking.ranking import MAX_LENGTH_EXPONENT, MAX_POSTERIOR_SCALE, MAX_WEIGHT
 from models.reranking.tuning.mert import LOSS_TOLERANCE, powell_search, start_points
 from models.reranking.tuning.problem import Floats, Ints, TuningProblem, centre_by_list, standardise_features

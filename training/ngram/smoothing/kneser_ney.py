@@ -20,18 +20,16 @@ import numpy as np
 from training.corpus import EncodedCorpus
 from training.ngram.counts import Observations, OrderCounts
 from training.ngram.held_out import Matches, match_counts
-from training.ngram.smoothing.interface import (
+from training.ngram.smoothing.interpolation import (
     FALLBACK_DISCOUNTS,
     SINGLE_FALLBACK_DISCOUNT,
     Discounts,
-    Smoothed,
-    discounts_from_counts,
-    require_held_out,
-)
-from training.ngram.smoothing.interpolation import (
     DoubleArray,
     Level,
+    Smoothed,
+    discounts_from_counts,
     interpolate,
+    require_held_out,
     uniform_distribution,
 )
 

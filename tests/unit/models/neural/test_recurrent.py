@@ -4,10 +4,9 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from models.neural import attention
-from models.neural.attention import AttentionBody
+from models.neural import bodies
+from models.neural.bodies import AttentionBody, FeedForward, Recurrent
 from models.neural.config import NetworkConfig
-from models.neural.recurrent import FeedForward, Recurrent
 
 
 def window_layer(**options):
@@ -136,7 +135,7 @@ def test_rows_of_different_fill_attend_to_what_they_have():
 def test_pieces_of_additive_scores_change_nothing(monkeypatch):
     layer, inputs = attention_layer("additive"), vectors(7)
     whole = layer(inputs, layer.start(2))[0]
-    monkeypatch.setattr(attention, "MAX_TANH_VALUES", 1)
+    monkeypatch.setattr(bodies, "MAX_TANH_VALUES", 1)
     torch.testing.assert_close(layer(inputs, layer.start(2))[0], whole)
 
 

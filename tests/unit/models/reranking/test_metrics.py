@@ -6,8 +6,7 @@ import pytest
 from models.errors import InvalidInputError
 from models.reranking.candidates import run_steps
 from models.reranking.metrics import METRIC_NAMES, make_metric
-from models.reranking.metrics.metric import format_score
-from models.reranking.metrics.significance import SignificanceResult, paired_bootstrap
+from models.reranking.metrics.metric import SignificanceResult, format_score, paired_bootstrap
 
 
 def counts(name, text, *references, **options):

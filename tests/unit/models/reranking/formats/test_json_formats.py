@@ -9,7 +9,7 @@ from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats import json_stream
 from models.reranking.formats.format import BadLine
 from models.reranking.formats.reader import read_bytes
-from models.reranking.formats.writer import format_lists
+from tests.support.written_lists import format_lists
 
 
 def read(text, name):

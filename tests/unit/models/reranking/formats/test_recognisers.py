@@ -17,8 +17,8 @@ from models.reranking.formats.reader import (
     read_bytes,
     read_lists,
 )
-from models.reranking.formats.writer import format_lists
 from tests.support.recogniser_lists import SAMPLES
+from tests.support.written_lists import format_lists
 
 
 def beam_size(form):

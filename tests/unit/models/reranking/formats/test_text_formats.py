@@ -9,7 +9,8 @@ from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats.format import BadLine
 from models.reranking.formats.reader import read_bytes, read_lists
 from models.reranking.formats.srilm import BYTELOG
-from models.reranking.formats.writer import format_lists, write_lists
+from models.reranking.formats.writer import write_lists
+from tests.support.written_lists import format_lists
 
 
 def read_moses(text):
