@@ -39,7 +39,6 @@ from service.middleware.cross_origin import CrossOriginGuard, CrossOriginReplies
 from service.middleware.limits import BodyLimit, ConnectionLimit
 from service.middleware.request_log import HeadAsGet, RequestLog, Tracing, make_tracer_provider
 from service.routes import (
-    autocomplete,
     completions,
     endpoints,
     models,
@@ -47,6 +46,7 @@ from service.routes import (
     rerank,
     score,
     states,
+    suggestions,
 )
 from service.routes.request import AutocompleteSessions, Services
 from service.settings import Settings, otel_variables
@@ -77,7 +77,7 @@ _ROUTERS = tuple(
         score,
         rerank,
         completions,
-        autocomplete,
+        suggestions,
         states,
         playground,
         models,

@@ -16,9 +16,9 @@ from torch.overrides import TorchFunctionMode
 from models.errors import InvalidInputError, ManifestError
 from models.files import CONFIG_FILE, write_config
 from models.neural.adaptive_softmax import AdaptiveSoftmax, ClusteredEmbedding
-from models.neural.bodies import AttentionBody, FeedForward, Recurrent
 from models.neural.cells import Body, Dropout, Hidden, drop_tokens
 from models.neural.config import NetworkConfig
+from models.neural.layers import AttentionBody, FeedForward, Recurrent
 from models.neural.softmax import INITIAL_RANGE, Softmax
 from models.neural.weights import WEIGHTS_FILE, NetworkWeights, parameter_shapes, read_weights
 

@@ -364,7 +364,7 @@ def last_vectors(seen: FloatArray, alive: TokenIds, count: int) -> FloatArray:
 
 
 class Int8Layers(Int8Body):
-    """Base class of stacked layers with normalisations and skips; see `models.neural.bodies.LayeredBody`.
+    """Base class of stacked layers with normalisations and skips; see `models.neural.layers.LayeredBody`.
 
     Args:
         config: shape of the network.

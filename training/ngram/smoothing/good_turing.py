@@ -10,9 +10,9 @@ from models.ngram.build import NGrams
 from models.vocabulary import BOS
 from training.corpus import EncodedCorpus
 from training.ngram.counts import Observations
+from training.ngram.smoothing.interface import Smoothed
 from training.ngram.smoothing.interpolation import (
     DoubleArray,
-    Smoothed,
     attach_backoffs,
     uniform_distribution,
 )

@@ -14,12 +14,11 @@ from models.errors import InvalidInputError
 from training.corpus import EncodedCorpus
 from training.ngram.counts import Observations, OrderCounts
 from training.ngram.held_out import Matches, match_counts
+from training.ngram.smoothing.interface import Smoothed, require_held_out
 from training.ngram.smoothing.interpolation import (
     DoubleArray,
     Level,
-    Smoothed,
     interpolate,
-    require_held_out,
     uniform_distribution,
 )
 

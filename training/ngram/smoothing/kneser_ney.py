@@ -20,16 +20,18 @@ import numpy as np
 from training.corpus import EncodedCorpus
 from training.ngram.counts import Observations, OrderCounts
 from training.ngram.held_out import Matches, match_counts
-from training.ngram.smoothing.interpolation import (
+from training.ngram.smoothing.interface import (
     FALLBACK_DISCOUNTS,
     SINGLE_FALLBACK_DISCOUNT,
     Discounts,
-    DoubleArray,
-    Level,
     Smoothed,
     discounts_from_counts,
-    interpolate,
     require_held_out,
+)
+from training.ngram.smoothing.interpolation import (
+    DoubleArray,
+    Level,
+    interpolate,
     uniform_distribution,
 )
 

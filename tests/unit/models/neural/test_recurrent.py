@@ -5,8 +5,8 @@ import torch
 from torch.autograd import gradcheck
 
 from models.neural import bodies
-from models.neural.bodies import AttentionBody, FeedForward, Recurrent
 from models.neural.config import NetworkConfig
+from models.neural.layers import AttentionBody, FeedForward, Recurrent
 
 
 def window_layer(**options):

@@ -11,8 +11,9 @@ from models.ngram.model import NGramState
 from models.vocabulary import BOS, EOS, UNK, Vocabulary
 from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import evaluate
-from training.ngram.estimate import Additive, SmoothingName, estimate, make_smoothing
+from training.ngram.estimate import SmoothingName, estimate, make_smoothing
 from training.ngram.smoothing.jelinek_mercer import JelinekMercer
+from training.ngram.smoothing.simple import Additive
 from training.progress import Progress
 
 VOCABULARY = Vocabulary(["i", "love", "cats", "dogs", "chase", "mice"])

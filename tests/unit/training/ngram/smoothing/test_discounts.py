@@ -8,7 +8,7 @@ from tests.reference.backoff import estimated_orders
 from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
 from training.ngram.smoothing.good_turing import _back_off, _remaining_mass, discount_ratios, good_turing
-from training.ngram.smoothing.interpolation import (
+from training.ngram.smoothing.interface import (
     FALLBACK_DISCOUNTS,
     Discounts,
     modified_discounts,
