@@ -33,7 +33,7 @@ def lists(count=40):
 def page(request):
     told = tuple(lists())
     tuned = run_to_completion(tune_and_evaluate(QUICK, make_metric(request.param), told, words_alone(told)))
-    reply = tune_reply(tuned, ScoringModels((), ()))
+    reply = tune_reply(tuned, ScoringModels((), ()), ())
     return tuning_page("A <b> file", tuned, reply).decode()
 
 
