@@ -1,10 +1,16 @@
-"""An installation without extras: it serves n-gram and int8 models, and names the extra that other work needs."""
+"""An installation without extras: it serves n-gram and int8 models, and names the extra that other work needs.
 
+Tested with the newest and with the oldest versions of the libraries that the metadata allow.
+"""
+
+import re
 import subprocess
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.deploy.tools import ROOT, run, wait_until_it_answers
@@ -14,8 +20,15 @@ pytestmark = pytest.mark.long  # installs the libraries
 OPTIONAL = ("torch", "matplotlib", "sacrebleu", "jiwer")
 
 
-@pytest.fixture(scope="module")
-def folder():
+def oldest_versions():
+    """Return the lower bounds of the direct requirements, as constraints of pip."""
+    requirements = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    bounds = [re.fullmatch(r"([\w-]+)(\[\w+\])?>=([\d.]+)(,<[\d.]+)?", one) for one in requirements]
+    return [f"{bound[1]}=={bound[3]}" for bound in bounds]
+
+
+@pytest.fixture(scope="module", params=["newest", "oldest"])
+def folder(request):
     """Yield a folder with an environment `bin/` and a `registry` of a mixture, trained elsewhere."""
     with tempfile.TemporaryDirectory(prefix="extras-", ignore_cleanup_errors=True) as name:
         sizes = ("tokenizer.vocab_size=1000", "train.max_steps=2", "neural.hidden_size=64")
@@ -25,7 +38,10 @@ def folder():
             *(f"--set={size}" for size in (*sizes, "neural.embedding_size=64")),
         )
         run(sys.executable, "-m", "venv", f"{name}/environment")
-        run(f"{name}/environment/bin/python", "-m", "pip", "install", "--quiet", str(ROOT))
+        constraints = Path(name, "constraints.txt")
+        constraints.write_text("\n".join(oldest_versions() if request.param == "oldest" else []))
+        pip = (f"{name}/environment/bin/python", "-m", "pip", "install", "--quiet", "--constraint")
+        run(*pip, str(constraints), str(ROOT))
         yield Path(name)
 
 
@@ -48,6 +64,11 @@ def test_a_mixture_of_an_ngram_and_an_int8_network_is_served(folder):
     with subprocess.Popen([folder / "environment/bin/gramophone", *words], cwd=folder) as service:
         try:
             wait_until_it_answers(f"http://127.0.0.1:{port}", service, "/health/ready")
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+                scored = client.post("/v1/score", json={"texts": ["a"]}, headers={"connection": "close"})
+                assert scored.raise_for_status().headers["connection"] == "close"
+                for page in ("/", "/docs", "/openapi.json", "/metrics"):
+                    assert client.get(page).status_code == 200, page
         finally:
             service.terminate()
 

@@ -286,14 +286,17 @@ class LineReader:
         self._previous = next(filter(None, reversed(decoded)), self._previous)
         return decoded
 
-    def finish(self) -> None:
+    def finish(self, request: httpx.Request) -> None:
         """Check that the body is complete: a proxy may hide the loss of the connection.
+
+        Args:
+            request: the request of the body.
 
         Raises:
             httpx.RemoteProtocolError: the body ends in a line, or without its last line.
         """
         if self._rest or self._last_line not in {"", self._previous}:
-            raise httpx.RemoteProtocolError("the reply ended early")
+            raise httpx.RemoteProtocolError("the reply ended early", request=request)
 
 
 def read_stream_event(line: str) -> list[GenerateReply]:

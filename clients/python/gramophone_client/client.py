@@ -463,7 +463,7 @@ class Client(_HttpClient[httpx.Client, httpx.BaseTransport]):
             for chunk in response.iter_bytes():
                 for line in reader.push(chunk):
                     yield from call.parse(line)
-            reader.finish()
+            reader.finish(response.request)
         except httpx.RequestError as error:
             raise transport_error(error) from error
         finally:
@@ -513,7 +513,7 @@ class AsyncClient(_HttpClient[httpx.AsyncClient, httpx.AsyncBaseTransport]):
                 for line in reader.push(chunk):
                     for result in call.parse(line):
                         yield result
-            reader.finish()
+            reader.finish(response.request)
         except httpx.RequestError as error:
             raise transport_error(error) from error
         finally:
