@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from models.neural import bodies
+from models.neural import layers
 from models.neural.config import NetworkConfig
 from models.neural.layers import AttentionBody, FeedForward, Recurrent
 
@@ -135,7 +135,7 @@ def test_rows_of_different_fill_attend_to_what_they_have():
 def test_pieces_of_additive_scores_change_nothing(monkeypatch):
     layer, inputs = attention_layer("additive"), vectors(7)
     whole = layer(inputs, layer.start(2))[0]
-    monkeypatch.setattr(bodies, "MAX_TANH_VALUES", 1)
+    monkeypatch.setattr(layers, "MAX_TANH_VALUES", 1)
     torch.testing.assert_close(layer(inputs, layer.start(2))[0], whole)
 
 
