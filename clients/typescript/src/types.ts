@@ -3941,8 +3941,8 @@ export interface components {
             bos?: boolean;
             /**
              * Phrases
-             * @description Texts to favour: when the states are advanced, the value of those in the text is reported, the weight of each in
-             *     equal parts for its tokens. The class does not count.
+             * @description Texts to favour, up to 1,000. Advancing the states reports the value that the continuation adds: the weight of
+             *     each text, in equal parts for its tokens. The class does not count.
              */
             phrases?: components["schemas"]["Phrase"][];
         };
