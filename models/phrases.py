@@ -89,6 +89,9 @@ class PhraseAutomaton(Generic[H]):
     Args:
         phrases: different sequences of items.
         weights: weight of each phrase.
+
+    Attributes:
+        num_bytes: estimated memory; 0 without phrases.
     """
 
     START = 0
@@ -100,6 +103,7 @@ class PhraseAutomaton(Generic[H]):
         self._promises: list[tuple[float, Found, float]] = [(0.0, (), 0.0)]
         self._weights: list[float] = []
         self._shorter: dict[int, tuple[int, Found]] = {}
+        self.num_bytes = 0
         for phrase, weight in zip(phrases, weights, strict=True):
             self.add(phrase, weight)
 
@@ -114,6 +118,7 @@ class PhraseAutomaton(Generic[H]):
                 self._paths.append((*self._paths[node], item))
                 self._complete.append(())
                 self._promises.append((0.0, (), 0.0))
+                self.num_bytes += 700 + 8 * length  # as measured; the path has `length` items
             share = length / len(phrase)
             if share * weight > self._promises[child][0]:
                 self._promises[child] = share * weight, (index,), share
@@ -169,11 +174,6 @@ class PhraseAutomaton(Generic[H]):
         """Return the phrases in a sequence."""
         node, found = self.read(self.START, items)
         return found + self.finish(node)
-
-    @cached_property
-    def num_bytes(self) -> int:
-        """Estimated memory; 0 without phrases."""
-        return sum(700 + 8 * len(path) for path in self._paths[1:])
 
     def following(self, node: int) -> set[H]:
         """Return the items after which the node is not the start."""

@@ -41,7 +41,7 @@ _MAX_UNLOADED_TAGS = 1000
 """Maximum number of unloaded versions recorded for error messages."""
 
 _SWEEP_S = 5.0
-_NO_PHRASES = PhraseAutomaton[int]()
+NO_TOKEN_PHRASES = PhraseAutomaton[int]()
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +61,7 @@ class StoredState:
     state: Any
     num_tokens: int = 0
     last_token: int | None = None
-    phrases: PhraseAutomaton[int] = _NO_PHRASES
+    phrases: PhraseAutomaton[int] = NO_TOKEN_PHRASES
     node: int = PhraseAutomaton.START
 
     @cached_property

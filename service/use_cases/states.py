@@ -33,7 +33,7 @@ from models.vocabulary import EOS, UNK
 from service.engine.batching import concatenate_states, materialize
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
-from service.engine.state_store import StateStore, StoredState
+from service.engine.state_store import NO_TOKEN_PHRASES, StateStore, StoredState
 from service.schemas.replies import AdvancedState, OpenedState
 from service.schemas.wire import (
     OneOrMoreContexts,
@@ -320,7 +320,7 @@ def open_states(
     check_reads_forward(loaded)
     given = {phrase.text: phrase.weight for phrase in PhraseList(request.phrases).phrases}
     weights = yield from spell_each(loaded, given)
-    phrases = PhraseAutomaton[int]()
+    phrases = PhraseAutomaton[int]() if given else NO_TOKEN_PHRASES
     yield from map_in_steps(
         weights.items(), lambda pair: phrases.add(*pair), size=lambda pair: 16 * len(pair[0])
     )
