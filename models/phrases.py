@@ -26,6 +26,7 @@ PHRASES = "phrases"
 """Feature of phrases without a class; `phrases:street` is that of the class `street`."""
 
 MAX_PHRASES = 10_000
+MAX_STATE_PHRASES = 1000
 MAX_CLASSES = 16
 MAX_PHRASE_WORDS = 16
 MAX_PHRASE_CHARACTERS = 200
@@ -88,19 +89,41 @@ class PhraseAutomaton(Generic[H]):
     Args:
         phrases: different sequences of items.
         weights: weight of each phrase.
+
+    Attributes:
+        num_bytes: estimated memory; 0 without phrases.
     """
 
     START = 0
 
-    def __init__(self, phrases: Sequence[Sequence[H]], weights: Sequence[float]) -> None:
+    def __init__(self, phrases: Sequence[Sequence[H]] = (), weights: Sequence[float] = ()) -> None:
         self._next: list[dict[H, int]] = [{}]
         self._paths: list[tuple[H, ...]] = [()]
         self._complete: list[Found] = [()]
         self._promises: list[tuple[float, Found, float]] = [(0.0, (), 0.0)]
-        self._weights = weights
+        self._weights: list[float] = []
         self._shorter: dict[int, tuple[int, Found]] = {}
-        for index, phrase in enumerate(phrases):
-            self._add(index, phrase)
+        self.num_bytes = 0
+        for phrase, weight in zip(phrases, weights, strict=True):
+            self.add(phrase, weight)
+
+    def add(self, phrase: Sequence[H], weight: float) -> None:
+        """Add a phrase, different from the others, before any item is read."""
+        self._weights.append(weight)
+        index, node = len(self._weights) - 1, self.START
+        for length, item in enumerate(phrase, start=1):
+            child = self._next[node].setdefault(item, len(self._next))
+            if child == len(self._next):
+                self._next.append({})
+                self._paths.append((*self._paths[node], item))
+                self._complete.append(())
+                self._promises.append((0.0, (), 0.0))
+                self.num_bytes += 700 + 8 * length  # as measured; the path has `length` items
+            share = length / len(phrase)
+            if share * weight > self._promises[child][0]:
+                self._promises[child] = share * weight, (index,), share
+            node = child
+        self._complete[node] = (index,)
 
     def advance(self, node: int, item: H) -> tuple[int, Found]:
         """Return the node after one more item, and the phrases found before the new node's items."""
@@ -111,6 +134,16 @@ class PhraseAutomaton(Generic[H]):
             node, more = self._shorten(node)
             found += more
         return self._next[node][item], found
+
+    def read(self, node: int, items: Sequence[H]) -> tuple[int, Found]:
+        """Return the node after more items, and the phrases found before the new node's items."""
+        found: Found = ()
+        for item in items:
+            if node == self.START and item not in self._next[node]:
+                continue  # most items
+            node, more = self.advance(node, item)
+            found += more
+        return node, found
 
     def finish(self, node: int) -> Found:
         """Return the phrases in a node's items if nothing follows."""
@@ -129,19 +162,17 @@ class PhraseAutomaton(Generic[H]):
         found, (worth, promised, share) = self.finish(node), self._promises[node]
         return (found, 1.0) if self.worth(found) >= worth else (promised, share)
 
+    def taken_back(self, node: int) -> float:
+        """Return the value to add at the end of a text after a node: minus the credit for what is not complete."""
+        return self.worth(self.finish(node)) - self.worth(*self.credit(node))
+
     def worth(self, found: Found, share: float = 1.0) -> float:
         """Return a share of the weights of phrases."""
         return share * sum(self._weights[index] for index in found)
 
     def find(self, items: Sequence[H]) -> Found:
         """Return the phrases in a sequence."""
-        node = self.START
-        found: Found = ()
-        for item in items:
-            if node == self.START and item not in self._next[node]:
-                continue  # most items
-            node, more = self.advance(node, item)
-            found += more
+        node, found = self.read(self.START, items)
         return found + self.finish(node)
 
     def following(self, node: int) -> set[H]:
@@ -154,21 +185,6 @@ class PhraseAutomaton(Generic[H]):
         while node != self.START:
             node, _ = self._shorten(node)
             yield node
-
-    def _add(self, index: int, phrase: Sequence[H]) -> None:
-        node = self.START
-        for length, item in enumerate(phrase, start=1):
-            child = self._next[node].setdefault(item, len(self._next))
-            if child == len(self._next):
-                self._next.append({})
-                self._paths.append((*self._paths[node], item))
-                self._complete.append(())
-                self._promises.append((0.0, (), 0.0))
-            share = length / len(phrase)
-            if share * self._weights[index] > self._promises[child][0]:
-                self._promises[child] = share * self._weights[index], (index,), share
-            node = child
-        self._complete[node] = (index,)
 
     def _shorten(self, node: int) -> tuple[int, Found]:
         """Drop the first phrase or item of a node; return the node of the rest, and the phrases."""

@@ -104,8 +104,7 @@ class TokenBias:
 
     def taken_back(self, nodes: Nodes) -> float:
         """Return the value to add to all totals after nodes: minus the credit for what is not complete."""
-        node, weighted = nodes[1], self._weighted
-        return weighted.worth(weighted.finish(node)) - weighted.worth(*weighted.credit(node))
+        return self._weighted.taken_back(nodes[1])
 
 
 TEMPERATURE, TOP_K, TYPICAL_P, TOP_P, MIN_P, REPETITION, PRESENCE, FREQUENCY, END_AFTER = range(9)

@@ -13,12 +13,13 @@ import re
 import secrets
 import threading
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from models.arrays import TokenIds
 from models.completion.user_model import UserModel, UserModelLimits, WordSequence
 from models.errors import (
     ModelNotFoundError,
@@ -27,6 +28,7 @@ from models.errors import (
     UnknownStateError,
     UnknownUserError,
 )
+from models.phrases import PhraseAutomaton
 from service.engine.loaded_model import LoadedModel
 from service.engine.prefix_cache import state_bytes
 
@@ -39,6 +41,7 @@ _MAX_UNLOADED_TAGS = 1000
 """Maximum number of unloaded versions recorded for error messages."""
 
 _SWEEP_S = 5.0
+NO_TOKEN_PHRASES = PhraseAutomaton[int]()
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,17 +53,30 @@ class StoredState:
         state: model state, one row.
         num_tokens: number of tokens read, not counting `<s>`.
         last_token: id of the last token; None if none was read.
+        phrases: spellings of the phrases whose value is reported; states that continue this one share it.
+        node: node of the phrases after the text.
     """
 
     loaded: LoadedModel
     state: Any
     num_tokens: int = 0
     last_token: int | None = None
+    phrases: PhraseAutomaton[int] = NO_TOKEN_PHRASES
+    node: int = PhraseAutomaton.START
 
     @cached_property
     def num_bytes(self) -> int:
-        """Memory of the state, not counting the loaded version."""
+        """Memory of the state, not counting the loaded version and the phrases."""
         return state_bytes(self.state) + OVERHEAD_BYTES
+
+    def read_phrases(self, ids: TokenIds) -> tuple[int, float]:
+        """Return the node of the phrases after further tokens [T], and the value that these add, with credit."""
+        phrases = self.phrases
+        if not phrases.num_bytes:
+            return self.node, 0.0
+        node, found = phrases.read(self.node, ids.tolist())
+        credit, before = (phrases.worth(*phrases.credit(end)) for end in (node, self.node))
+        return node, phrases.worth(found) + credit - before
 
 
 @dataclass(slots=True, eq=False)
@@ -83,7 +99,7 @@ class StateStore:
         clock: monotonic clock in seconds.
 
     Attributes:
-        num_bytes: bytes of all stored states.
+        num_bytes: bytes of all stored states and their phrases.
     """
 
     def __init__(
@@ -103,6 +119,7 @@ class StateStore:
         self._lock = threading.RLock()
         self._entries: OrderedDict[str, _Entry] = OrderedDict()  # least recently used first
         self._unloaded: dict[str, str | None] = {}  # addresses by tag; None for versions without states
+        self._num_sharing: Counter[PhraseAutomaton[int]] = Counter()
         self.num_bytes = 0
 
     def __len__(self) -> int:
@@ -167,7 +184,9 @@ class StateStore:
             for stored in states:
                 if stored.loaded.tag in self._unloaded:
                     raise ModelNotFoundError(f"{stored.loaded.address} was unloaded while the text was read")
-            self.check_capacity(len(states), sum(stored.num_bytes for stored in states))
+            phrases = {stored.phrases for stored in states} - self._num_sharing.keys()
+            size = sum(stored.num_bytes for stored in states) + sum(new.num_bytes for new in phrases)
+            self.check_capacity(len(states), size)
             return [self._insert(owner, stored) for stored in states]
 
     def free(self, owner: str, handles: Sequence[str]) -> int:
@@ -221,11 +240,19 @@ class StateStore:
     def _insert(self, owner: str, stored: StoredState) -> str:
         handle = f"{self._process}.{stored.loaded.tag}.{secrets.token_urlsafe(_SECRET_BYTES)}"
         self._entries[handle] = _Entry(stored, owner, self._clock())
+        if stored.phrases not in self._num_sharing:
+            self.num_bytes += stored.phrases.num_bytes
+        self._num_sharing[stored.phrases] += 1
         self.num_bytes += stored.num_bytes
         return handle
 
     def _remove(self, handle: str) -> None:
-        self.num_bytes -= self._entries.pop(handle).stored.num_bytes
+        stored = self._entries.pop(handle).stored
+        self.num_bytes -= stored.num_bytes
+        self._num_sharing[stored.phrases] -= 1
+        if not self._num_sharing[stored.phrases]:
+            del self._num_sharing[stored.phrases]
+            self.num_bytes -= stored.phrases.num_bytes
 
     def _unknown_state(self, handle: str, parameter: str) -> UnknownStateError:
         self._check_process(handle, parameter)

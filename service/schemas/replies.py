@@ -93,6 +93,8 @@ class AdvancedState:
         logprobs: natural-log probability of each token.
         eos_logprob: natural-log probability of a following `</s>`; null unless requested.
         next_logprobs: natural-log probabilities of the requested next tokens.
+        phrase_value: value of the phrases that the continuation adds, less credit taken back; omitted if 0.
+        eos_phrase_value: credit that a following `</s>` takes back, at most 0; omitted if 0 or not requested.
     """
 
     state: str | None
@@ -103,6 +105,8 @@ class AdvancedState:
     logprobs: list[float]
     eos_logprob: float | None
     next_logprobs: list[float]
+    phrase_value: IfGiven[float] = 0.0
+    eos_phrase_value: IfGiven[float] = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ prompt; it depends only on its prompt, the parameters and the seed.
 """
 
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -13,12 +13,10 @@ from pydantic import ConfigDict, Discriminator, Field, Tag
 
 from models.decoding.parameters import BEAM, SAMPLE, STRATEGIES, DecodingParameters
 from models.decoding.rules import TokenBias
-from models.decoding.stopping import spellings
 from models.decoding.top_k import TokenChoice
 from models.errors import InvalidInputError, UnsupportedParameterError
 from models.language_model import TopTokens
 from models.phrases import MAX_PHRASES, Phrase
-from models.reranking.candidates import map_in_steps
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.schemas.replies import Choice, Usage
@@ -53,7 +51,7 @@ from service.use_cases.choices import (
     Prompt,
     encode_prompt,
 )
-from service.use_cases.inputs import Limits, check_reads_forward
+from service.use_cases.inputs import Limits, check_reads_forward, spell_each
 from service.use_cases.next_token import token_candidates
 
 MAX_ALTERNATIVES = 20
@@ -251,8 +249,8 @@ def continue_prompts(
         + (f" with {alternatives} alternatives per token" if alternatives else ""),
         instead="split it into several requests",
     )
-    banned = yield from _spellings(loaded, dict.fromkeys(parameters.bad_words, 0.0))
-    weights = yield from _spellings(loaded, {phrase.text: phrase.weight for phrase in parameters.phrases})
+    banned = yield from spell_each(loaded, dict.fromkeys(parameters.bad_words, 0.0))
+    weights = yield from spell_each(loaded, {phrase.text: phrase.weight for phrase in parameters.phrases})
     if parameters.seed is None:
         parameters = replace(parameters, seed=secrets.randbits(63))
     top = min(top, loaded.vocab_size) if isinstance(top, int) else top
@@ -263,15 +261,6 @@ def continue_prompts(
     if parameters.strategy == BEAM:
         return (yield from beam_search(task, prompts))
     return _best((yield from sample_prompts(task, prompts)), parameters)
-
-
-def _spellings(loaded: LoadedModel, weights: Mapping[str, float]) -> Work[Any, dict[tuple[int, ...], float]]:
-    """Return the token sequences that spell texts, each with the weight of its text."""
-    found = yield from map_in_steps(
-        list(weights), lambda text: spellings(loaded.tokenizer, text), size=lambda text: 16 * len(text)
-    )
-    both = zip(weights.values(), found, strict=True)
-    return {ids: weight for weight, sequences in both for ids in sequences}
 
 
 def _best(choices: list[Continuation], parameters: DecodingParameters) -> list[Continuation]:

@@ -4,7 +4,7 @@ A backward model scores the reversed text after `<s>`; its `</s>` is the start o
 are in text order, `</s>` last.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.arrays import TokenIds
+from models.decoding.stopping import spellings
 from models.errors import ContextLengthError, InvalidInputError, UnsupportedParameterError
 from models.reranking.candidates import map_in_steps
 from service.engine.job import Work
@@ -160,6 +161,15 @@ def encode_each(
             size=lambda item: len(item[1]),
         )
     )
+
+
+def spell_each(loaded: LoadedModel, weights: Mapping[str, float]) -> Work[Any, dict[tuple[int, ...], float]]:
+    """Return the token sequences that spell texts, each with the weight of its text."""
+    found = yield from map_in_steps(
+        list(weights), lambda text: spellings(loaded.tokenizer, text), size=lambda text: 16 * len(text)
+    )
+    both = zip(weights.values(), found, strict=True)
+    return {ids: weight for weight, sequences in both for ids in sequences}
 
 
 def encode_after(loaded: LoadedModel, context: TextOrIds, given: TextOrIds, *, parameter: str) -> EncodedText:

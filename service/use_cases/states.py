@@ -27,12 +27,13 @@ from models.language_model import (
     is_lookup,
     pad_sequences,
 )
+from models.phrases import MAX_STATE_PHRASES, Phrase, PhraseAutomaton, PhraseList
 from models.reranking.candidates import map_in_steps
 from models.vocabulary import EOS, UNK
 from service.engine.batching import concatenate_states, materialize
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
-from service.engine.state_store import StateStore, StoredState
+from service.engine.state_store import NO_TOKEN_PHRASES, StateStore, StoredState
 from service.schemas.replies import AdvancedState, OpenedState
 from service.schemas.wire import (
     OneOrMoreContexts,
@@ -48,7 +49,7 @@ from service.use_cases.constants import (
     MIN_SHARED_CONTINUATIONS,
     SPARSE_RATIO,
 )
-from service.use_cases.inputs import Limits, check_reads_forward, encode_each
+from service.use_cases.inputs import Limits, check_reads_forward, encode_each, spell_each
 from service.use_cases.prefill import chunks_by_length, prefill, token_runs
 
 _NO_LOG_PROBS = np.zeros(0, dtype=np.float32)
@@ -219,6 +220,9 @@ class OpenStatesRequest(TimedRequest):
     """Model: `name`, `name@7` or `name@champion`; the service's default if omitted."""
     bos: bool = True
     """True to put `<s>` before each context."""
+    phrases: Annotated[list[Phrase], Field(max_length=MAX_STATE_PHRASES)] = Field(default_factory=list)
+    """Texts to favour, up to 1,000. Advancing the states reports the value that the continuation adds: the weight of
+    each text, in equal parts for its tokens. The class does not count."""
 
     @cached_property
     def contexts(self) -> tuple[tuple[str, TextOrIds], ...]:
@@ -309,12 +313,18 @@ def open_states(
     """Store the state after each context.
 
     Raises:
-        InvalidInputError: a context is invalid.
+        InvalidInputError: a context or phrase is invalid.
         UnsupportedParameterError: the model reads from right to left.
         StatesFullError: the store has no capacity for the states; none is stored.
     """
     check_reads_forward(loaded)
-    state_store.store.check_capacity(len(request.contexts))
+    given = {phrase.text: phrase.weight for phrase in PhraseList(request.phrases).phrases}
+    weights = yield from spell_each(loaded, given)
+    phrases = PhraseAutomaton[int]() if given else NO_TOKEN_PHRASES
+    yield from map_in_steps(
+        weights.items(), lambda pair: phrases.add(*pair), size=lambda pair: 16 * len(pair[0])
+    )
+    state_store.store.check_capacity(len(request.contexts), phrases.num_bytes)
     contexts = yield from encode_each(loaded, request.contexts, limits)
     handles: list[str] = []
     complete = False
@@ -323,7 +333,7 @@ def open_states(
             group_contexts = contexts[group]
             state = yield from prefill(loaded, group_contexts, bos=request.bos)
             rows = [state.select(np.array([row])) for row in range(len(group_contexts))]
-            prior = [StoredState(loaded, None)] * len(rows)  # nothing read before
+            prior = [StoredState(loaded, None, phrases=phrases)] * len(rows)  # nothing read before
             stored = yield from stored_states(loaded, rows, group_contexts, prior)
             handles += state_store.store.keep(state_store.owner, stored)
         complete = True
@@ -386,6 +396,7 @@ def advance_states(
     queried_ids = np.append(next_ids, EOS)
     rows = yield from next_log_prob_matrix(loaded, [states[i] for i in queried], queried_ids)
     next_rows = dict(zip(queried, rows.tolist(), strict=True))
+    read = [stored.read_phrases(text) for stored, text in zip(before, texts, strict=True)]
     handles: list[str | None] = [None] * len(given)
     if to_keep:
         stored = yield from stored_states(
@@ -407,6 +418,8 @@ def advance_states(
             np.maximum(log_probs[i], np.float32(LOG_ZERO)).tolist(),
             finite_logprob(next_rows[i][-1]) if item.eos else None,
             next_rows[i][:-1] if i in next_rows else [],
+            read[i][1],
+            before[i].phrases.taken_back(read[i][0]) if item.eos else 0.0,
         )
         for i, item in enumerate(given)
     ]
@@ -474,6 +487,7 @@ def stored_states(
     def build(index: int) -> StoredState:
         ids, before = texts[index], prior[index]
         last = int(ids[-1]) if len(ids) else before.last_token
-        return StoredState(loaded, materialize(states[index]), before.num_tokens + len(ids), last)
+        num_tokens, (node, _) = before.num_tokens + len(ids), before.read_phrases(ids)
+        return StoredState(loaded, materialize(states[index]), num_tokens, last, before.phrases, node)
 
     return (yield from map_in_steps(range(len(states)), build, size=lambda _: 0))

@@ -108,6 +108,62 @@ def test_many_continuations_of_many_states_are_each_as_alone(states_http, model)
     assert {one["state"] for one in scored} == {None}
 
 
+FAVOURED = [{"text": "w3 w5 w9", "weight": 3.0}, {"text": "w9 w2", "weight": 1.0, "class": "pair"}]
+FIRST_FIELDS = [
+    "state",
+    "logprob",
+    "num_tokens",
+    "num_oov",
+    "token_ids",
+    "logprobs",
+    "eos_logprob",
+    "next_logprobs",
+]
+
+
+@pytest.mark.parametrize(
+    ("context", "texts", "values", "ended"),
+    [
+        ("", ["w3", "w5", "w9"], [1.0, 1.0, 1.0], 0.0),
+        ("w7", ["w3 w5", "w7", "w9"], [2.0, -2.0, 0.5], -0.5),
+        ("w3", ["w5", "", "w9 w2"], [1.0, 0.0, 1.0], 0.0),  # w2 begins no phrase: w9 belongs to the first
+        ("w3 w5", ["w2", "w9 w2 w3"], [-2.0, 2.0], -1.0),
+        ("w3", ["unheard-of"], [-1.0], 0.0),
+    ],
+)
+def test_continuations_tell_the_value_of_phrases_and_what_the_end_takes_back(
+    states_http, context, texts, values, ended
+):
+    (state,) = opened(states_http, context=context, model="ngram", phrases=FAVOURED)
+    told = []
+    for text in texts:
+        asked = [{"state": state, "text": text}, {"state": state, "text": text, "eos": True, "keep": False}]
+        result, last = advanced(states_http, asked)
+        assert last.get("phrase_value") == result.get("phrase_value")
+        assert "eos_phrase_value" not in result
+        assert result.get("phrase_value") != 0
+        told.append(result.get("phrase_value", 0.0))
+        state = result["state"]
+    assert told == pytest.approx(values)
+    assert last.get("eos_phrase_value", 0.0) == pytest.approx(ended)
+
+
+def test_tokens_of_phrases_count_as_their_text_does_and_scores_stay_the_same(states_http):
+    ids = advanced(states_http, [{"state": opened(states_http)[0], "text": "w3 w5"}])[0]["token_ids"]
+    (plain,), (favoured,) = (opened(states_http, phrases=given) for given in ([], FAVOURED))
+    by_text, by_ids, without = advanced(
+        states_http,
+        [
+            {"state": favoured, "text": "w3 w5"},
+            {"state": favoured, "token_ids": ids},
+            {"state": plain, "text": "w3 w5", "eos": True},
+        ],
+    )
+    assert by_text["phrase_value"] == by_ids["phrase_value"] == pytest.approx(2.0)
+    assert list(without) == FIRST_FIELDS
+    assert by_text["logprobs"] == by_ids["logprobs"] == pytest.approx(without["logprobs"])
+
+
 @pytest.mark.parametrize("model", PARTS)
 def test_forks_go_their_own_ways(states_http, model):
     (state,) = opened(states_http, context="w3", model=model)

@@ -62,6 +62,15 @@ def opened(http, **body):
         (OPEN, {"context": ["a"] * 11}, "context", "11 entries; at most 10"),
         (OPEN, {"context": "a " * 51}, "context", "51 tokens; at most 50"),
         (OPEN, {"bos": 1}, "bos", "1"),
+        (OPEN, {"phrases": [{"text": f"p{i}"} for i in range(1001)]}, "phrases", "at most 1000"),
+        (OPEN, {"phrases": [{"text": "a", "weight": 0.0}]}, "phrases[0].weight", "above 0 and at most 1000"),
+        (
+            OPEN,
+            {"phrases": [{"text": "a"}, {"text": "A"}]},
+            "phrases[1].text",
+            "the words of phrases[0].text",
+        ),
+        (OPEN, {"phrases": [{"text": "a", "score": 1.0}]}, "phrases[0].score", "score"),
         (ADVANCE, {}, "continuations", "required"),
         (ADVANCE, {"continuations": []}, "continuations", "[]"),
         (ADVANCE, {"continuations": [{"text": "a"}]}, "continuations[0].state", "required"),
@@ -193,6 +202,18 @@ def test_memory_is_bounded_too(registry):
             OverloadedError, match=r"take 1000 bytes and the 1 to be added take 1000; .* 1500"
         ):
             client.states.open("the")
+
+
+def test_memory_of_phrases_is_bounded_and_given_back(registry):
+    favoured = [{"text": "the cat"}]
+    with started(registry, max_state_bytes=2500) as server, Client(server.url, max_retries=0) as client:
+        (state,) = (one.state for one in client.states.open("the", phrases=favoured).states)
+        with pytest.raises(
+            OverloadedError, match=r"take 2\d{3} bytes and the 1 to be added take 1\d{3}; .* 2500"
+        ):
+            client.states.open("the", phrases=favoured)
+        assert client.states.free([state]) == 1
+        assert server.app.state.services.states.num_bytes == 0
 
 
 def test_what_fails_keeps_nothing_and_frees_nothing(registry):

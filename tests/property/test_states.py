@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
 
 from models.errors import StatesFullError, UnknownStateError
+from models.phrases import PhraseAutomaton
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import Vocabulary
 from service.engine.loaded_model import LoadedModel
@@ -34,15 +35,23 @@ class StoreMachine(RuleBasedStateMachine):
         self.store = StateStore(
             process="here", max_states=MAX_STATES, max_bytes=MAX_BYTES, ttl_s=TTL_S, clock=lambda: self.now
         )
+        self.phrases = [PhraseAutomaton(), *(PhraseAutomaton([(3,)], [1.0]) for _ in range(2))]
         self.versions = [LoadedModel("lm@1", None), LoadedModel("lm@2", None)]
         self.there = {}  # handle → owner, state, time of last use
 
-    @rule(target=handles, owner=OWNERS, version=VERSIONS, width=st.integers(0, 500), count=st.integers(1, 3))
-    def keep(self, owner, version, width, count):
+    @rule(
+        target=handles,
+        owner=OWNERS,
+        version=VERSIONS,
+        width=st.integers(0, 500),
+        count=st.integers(1, 3),
+        which=st.integers(0, 2),
+    )
+    def keep(self, owner, version, width, count, which):
         self.drop_late()
-        states = [StoredState(self.versions[version], np.zeros(width, np.int8)) for _ in range(count)]
-        size = sum(state.num_bytes for _, state, _ in self.there.values()) + count * states[0].num_bytes
-        if len(self.there) + count > MAX_STATES or size > MAX_BYTES:
+        loaded, phrases = self.versions[version], self.phrases[which]
+        states = [StoredState(loaded, np.zeros(width, np.int8), phrases=phrases) for _ in range(count)]
+        if len(self.there) + count > MAX_STATES or self.size(states) > MAX_BYTES:
             with pytest.raises(StatesFullError):
                 self.store.keep(owner, states)
             return multiple()
@@ -90,7 +99,12 @@ class StoreMachine(RuleBasedStateMachine):
         self.store.expire()
         self.drop_late()
         assert len(self.store) == len(self.there)
-        assert self.store.num_bytes == sum(state.num_bytes for _, state, _ in self.there.values())
+        assert self.store.num_bytes == self.size()
+
+    def size(self, more=()):
+        """Return the bytes of the stored states and of more, each of their phrases counted once."""
+        states = [*(state for _, state, _ in self.there.values()), *more]
+        return sum(one.num_bytes for one in (*states, *{state.phrases for state in states}))
 
     def drop_late(self):
         self.there = {h: kept for h, kept in self.there.items() if self.now - kept[2] <= TTL_S}

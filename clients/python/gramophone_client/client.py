@@ -26,6 +26,7 @@ from gramophone_client.calls import (
     GenerateOptions,
     LineReader,
     NamedText,
+    Phrase,
     QualityOptions,
     RerankOptions,
     ScoreOptions,
@@ -176,10 +177,17 @@ class States(MethodGroup[C_co]):
 
     @Method
     def open(
-        self, context: Contexts = "", *, model: str | None = None, bos: bool = True
+        self,
+        context: Contexts = "",
+        *,
+        model: str | None = None,
+        bos: bool = True,
+        phrases: Sequence[Phrase] = (),
     ) -> Call[OpenStatesReply]:
-        """Store the state after each context."""
-        return _post("/v1/states", OpenStatesReply, {"context": context, "model": model, "bos": bos})
+        """Store the state after each context; `advance` reports the value of the phrases."""
+        favoured = {"phrases": phrases} if phrases else {}
+        body = {"context": context, "model": model, "bos": bos, **favoured}
+        return _post("/v1/states", OpenStatesReply, body)
 
     @Method
     def advance(

@@ -50,6 +50,12 @@ class AdvancedState(BaseModel):
     next_logprobs: list[float]
     """natural-log probabilities of the requested next tokens."""
 
+    phrase_value: float = 0.0
+    """value of the phrases that the continuation adds, less credit taken back; omitted if 0."""
+
+    eos_phrase_value: float = 0.0
+    """credit that a following `</s>` takes back, at most 0; omitted if 0 or not requested."""
+
 
 class AutocompleteReply(BaseModel):
     """Completions of a text, best first."""

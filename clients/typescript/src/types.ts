@@ -859,6 +859,18 @@ export interface components {
              * @description natural-log probabilities of the requested next tokens.
              */
             next_logprobs: number[];
+            /**
+             * Phrase Value
+             * @description value of the phrases that the continuation adds, less credit taken back; omitted if 0.
+             * @default 0
+             */
+            phrase_value?: number;
+            /**
+             * Eos Phrase Value
+             * @description credit that a following `</s>` takes back, at most 0; omitted if 0 or not requested.
+             * @default 0
+             */
+            eos_phrase_value?: number;
         };
         /**
          * AliasReply
@@ -921,6 +933,27 @@ export interface components {
              * @description probability that the search did not reach; no completion's probability is too low by more than this.
              */
             unexplored_mass: number;
+        };
+        /**
+         * CandidateCorrection
+         * @description Correction of a systematic error of the first pass, by the profile's corrections.
+         */
+        CandidateCorrection: {
+            /**
+             * Heard
+             * @description phrase of the request's candidate.
+             */
+            heard: string;
+            /**
+             * Written
+             * @description phrase that replaces it.
+             */
+            written: string;
+            /**
+             * Posterior
+             * @description posterior probability of all candidates of the list with this correction.
+             */
+            posterior: number;
         };
         /**
          * CheckReply
@@ -1699,6 +1732,33 @@ export interface components {
             class?: string;
         };
         /**
+         * PhraseCorrection
+         * @description Replacement of a phrase; words are separated by single spaces. `CorrectionTable` checks its limits.
+         */
+        PhraseCorrection: {
+            /**
+             * Heard
+             * @description phrase that the first pass writes, 1 to 4 words.
+             */
+            heard: string;
+            /**
+             * Written
+             * @description phrase that replaces it, up to 4 words; may be empty.
+             */
+            written: string;
+            /**
+             * Log Odds
+             * @description natural logarithm of how often the phrase was replaced so, relative to how often it was kept.
+             */
+            log_odds: number;
+            /**
+             * Lists
+             * @description number of tuning lists with this replacement; 0 for one added by hand.
+             * @default 0
+             */
+            lists?: number;
+        };
+        /**
          * PosteriorResult
          * @description Fit of the posteriors to the best candidates.
          */
@@ -1771,6 +1831,11 @@ export interface components {
              * @default []
              */
             phrases?: components["schemas"]["Phrase"][];
+            /**
+             * Corrections
+             * @description corrections of systematic errors; see `CorrectionTable`.
+             */
+            corrections?: components["schemas"]["PhraseCorrection"][];
             /**
              * Decision
              * @description `tuned` if the weights improve on the first pass on held-out lists, else `first_pass`.
@@ -1852,7 +1917,7 @@ export interface components {
         RankedCandidate: {
             /**
              * Index
-             * @description position in the request's list.
+             * @description position in the request's list, of a corrected candidate that of the one it was made from.
              */
             index: number;
             /**
@@ -1877,6 +1942,11 @@ export interface components {
             features: {
                 [key: string]: number;
             };
+            /**
+             * Corrections
+             * @description corrections from left to right, if the candidate is a corrected one.
+             */
+            corrections?: components["schemas"]["CandidateCorrection"][];
             /**
              * Expected Utility
              * @description expected utility under the posteriors; null unless `mbr` was requested.
@@ -2430,7 +2500,7 @@ export interface components {
             tuned: number;
             /**
              * Oracle
-             * @description score of the best candidates.
+             * @description score of the best candidates, corrected ones included.
              */
             oracle: number;
             /**
@@ -3869,6 +3939,12 @@ export interface components {
              * @default true
              */
             bos?: boolean;
+            /**
+             * Phrases
+             * @description Texts to favour, up to 1,000. Advancing the states reports the value that the continuation adds: the weight of
+             *     each text, in equal parts for its tokens. The class does not count.
+             */
+            phrases?: components["schemas"]["Phrase"][];
         };
         /**
          * PairIn
@@ -3895,6 +3971,14 @@ export interface components {
          * ProfileBody
          * @description A profile without a name, as returned by /v1/rerank/tune.
          * @example {
+         *       "corrections": [
+         *         {
+         *           "heard": "a knew",
+         *           "lists": 4,
+         *           "log_odds": 2.5,
+         *           "written": "a new"
+         *         }
+         *       ],
          *       "created": "2026-01-01T00:00:00+00:00",
          *       "metric": "wer",
          *       "models": [
@@ -3952,6 +4036,11 @@ export interface components {
              * @description Phrases of requests that name the profile but have no phrases.
              */
             phrases?: components["schemas"]["Phrase"][];
+            /**
+             * Corrections
+             * @description Corrections of systematic errors, which add corrected candidates to each list.
+             */
+            corrections?: components["schemas"]["PhraseCorrection"][];
             /**
              * Decision
              * @description `tuned` if the weights improve on the first pass on held-out lists, else `first_pass`.
@@ -4177,8 +4266,8 @@ export interface components {
             phrases?: components["schemas"]["Phrase"][] | null;
             /**
              * Profile
-             * @description Name of stored tuned settings: weights, length exponent, posterior scale, models and phrases. Values in the
-             *     request take precedence.
+             * @description Name of stored tuned settings: weights, length exponent, posterior scale, models, phrases and corrections. Values
+             *     in the request take precedence.
              * @default null
              */
             profile?: string | null;
@@ -4527,8 +4616,8 @@ export interface components {
             /**
              * Features
              * @description Features that may get a weight. Default: `rank`, `rank:log`, the features given with every candidate (if
-             *     one seems to be a mean over the text, also times its length), `lm` and `unk` of each model, `words`, and the
-             *     features of the phrases.
+             *     one seems to be a mean over the text, also times its length), `lm` and `unk` of each model, `words`, the features of
+             *     the phrases, and `correction` with corrections.
              * @default null
              */
             features?: string[] | null;
@@ -4542,6 +4631,13 @@ export interface components {
              * @description Length exponents of `lm` to choose from, the simplest first.
              */
             length_exponents?: number[];
+            /**
+             * Corrections
+             * @description True to learn corrections of systematic errors, which add corrected candidates to the lists. Each list is
+             *     corrected by what was learnt from the other folds.
+             * @default false
+             */
+            corrections?: boolean;
             /**
              * Folds
              * @description Number of folds for cross-validation; each fold is held out once.
@@ -4847,8 +4943,8 @@ export interface operations {
                  */
                 phrases?: components["schemas"]["Phrase"][] | null;
                 /**
-                 * @description For JSON lines. Name of stored tuned settings: weights, length exponent, posterior scale, models and phrases. Values in the
-                 *     request take precedence.
+                 * @description For JSON lines. Name of stored tuned settings: weights, length exponent, posterior scale, models, phrases and corrections. Values
+                 *     in the request take precedence.
                  */
                 profile?: string | null;
                 /**

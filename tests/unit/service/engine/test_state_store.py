@@ -1,9 +1,13 @@
 """The state store: ownership, lifetime and limits."""
 
+import random
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from models.errors import ModelNotFoundError, StateElsewhereError, StatesFullError, UnknownStateError
+from models.phrases import PhraseAutomaton
 from service.engine.loaded_model import LoadedModel
 from service.engine.state_store import OVERHEAD_BYTES, StateStore, StoredState
 from tests.support.fake_models import FeaturedState
@@ -132,3 +136,44 @@ def test_what_was_read_by_a_version_that_has_been_unloaded_is_not_kept():
     with pytest.raises(ModelNotFoundError, match="lm@1 was unloaded while the text was read"):
         store.keep("me", [kept(), kept(loaded)])
     assert len(store) == 0
+
+
+def found_at_each_place(weights, ids):
+    """Find the longest phrase at each place, from left to right; return the sum of the weights."""
+    total, place = 0.0, 0
+    while place < len(ids):
+        here = [phrase for phrase in weights if tuple(ids[place : place + len(phrase)]) == phrase]
+        longest = max(here, key=len, default=None)
+        total += weights.get(longest, 0.0)
+        place += len(longest or "x")
+    return total
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_phrases_are_worth_the_same_part_by_part_as_in_the_whole(seed):
+    draw = random.Random(seed)
+    phrases = [tuple(draw.choices([3, 4, 5], k=draw.randint(1, 5))) for _ in range(draw.randint(1, 8))]
+    weights = {phrase: draw.uniform(0.1, 5) for phrase in phrases}
+    state = StoredState(
+        LoadedModel("lm@1", None), None, phrases=PhraseAutomaton([*weights], [*weights.values()])
+    )
+    ids = np.array(draw.choices([3, 4, 5], k=draw.randint(0, 30)), dtype=np.int64)
+    total, now, begin = 0.0, state, 0
+    for end in [*sorted(draw.choices(range(len(ids) + 1), k=4)), len(ids)]:
+        node, value = now.read_phrases(ids[begin:end])
+        now, total, begin = replace(now, node=node), total + value, end
+        assert (node, pytest.approx(total)) == state.read_phrases(ids[:end])
+        ended = total + state.phrases.taken_back(node)
+        assert ended == pytest.approx(found_at_each_place(weights, ids[:end].tolist()))
+        assert ended <= total + 1e-9  # credit is never negative
+
+
+def test_phrases_shared_by_states_count_once_until_the_last_is_freed():
+    store, phrases = made(), PhraseAutomaton([(3, 4)], [1.0])
+    one, other = (StoredState(LoadedModel("lm@1", None), kept().state, phrases=phrases) for _ in range(2))
+    first, last = (store.keep("me", [state])[0] for state in (one, other))
+    assert store.num_bytes == 2 * one.num_bytes + phrases.num_bytes > 2 * kept().num_bytes
+    store.free("me", [first])
+    assert store.num_bytes == other.num_bytes + phrases.num_bytes
+    store.free("me", [last])
+    assert store.num_bytes == 0
