@@ -26,7 +26,9 @@ PHRASES = "phrases"
 """Feature of phrases without a class; `phrases:street` is that of the class `street`."""
 
 MAX_PHRASES = 10_000
-MAX_STATE_PHRASES = 1000
+MAX_TOKEN_PHRASES = 1000
+"""Maximum phrases of a request that finds them in tokens, in all their spellings."""
+
 MAX_CLASSES = 16
 MAX_PHRASE_WORDS = 16
 MAX_PHRASE_CHARACTERS = 200
@@ -315,3 +317,4 @@ def _checked_words(index: int, phrase: Phrase) -> tuple[str, ...]:
 
 
 NO_PHRASES = PhraseList(())
+NO_TOKEN_PHRASES = PhraseAutomaton[int]()

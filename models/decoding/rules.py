@@ -5,10 +5,9 @@ Kernels use thread-local buffers, one set per vocabulary size.
 
 import math
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -17,7 +16,7 @@ from typing_extensions import override
 
 from models.arrays import FloatArray, TokenIds
 from models.decoding.parameters import DecodingParameters
-from models.phrases import Found, PhraseAutomaton
+from models.phrases import NO_TOKEN_PHRASES, Found, PhraseAutomaton
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
@@ -62,7 +61,7 @@ class TokenBias:
     Args:
         always: tokens, and values that are always added.
         banned: non-empty sequences of ids.
-        weights: weight of each sequence of ids.
+        phrases: sequences of ids with weights.
 
     Attributes:
         has_sequences: True if the values depend on the generated tokens.
@@ -75,13 +74,13 @@ class TokenBias:
         self,
         always: Iterable[tuple[int, float]] = (),
         banned: Iterable[Sequence[int]] = (),
-        weights: Mapping[tuple[int, ...], float] = MappingProxyType({}),
+        phrases: PhraseAutomaton[int] = NO_TOKEN_PHRASES,
     ) -> None:
         self._always = dict(always)
         self._banned = BannedSequences(banned)
-        self._weighted = PhraseAutomaton[int](list(weights), list(weights.values()))
+        self._weighted = phrases
         self._values: dict[Nodes, tuple[Int32s, FloatArray]] = {}
-        self.has_sequences = bool(self._banned.following(0) or weights)
+        self.has_sequences = bool(self._banned.following(0) or phrases.num_bytes)
         self.is_empty = not (self._always or self.has_sequences)
 
     def advance(self, nodes: Nodes, token: int) -> Nodes:

@@ -28,7 +28,7 @@ from models.errors import (
     UnknownStateError,
     UnknownUserError,
 )
-from models.phrases import PhraseAutomaton
+from models.phrases import NO_TOKEN_PHRASES, PhraseAutomaton
 from service.engine.loaded_model import LoadedModel
 from service.engine.prefix_cache import state_bytes
 
@@ -41,7 +41,6 @@ _MAX_UNLOADED_TAGS = 1000
 """Maximum number of unloaded versions recorded for error messages."""
 
 _SWEEP_S = 5.0
-NO_TOKEN_PHRASES = PhraseAutomaton[int]()
 
 
 @dataclass(frozen=True, eq=False)

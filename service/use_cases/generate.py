@@ -7,6 +7,7 @@ prompt; it depends only on its prompt, the parameters and the seed.
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Discriminator, Field, Tag
@@ -16,7 +17,7 @@ from models.decoding.rules import TokenBias
 from models.decoding.top_k import TokenChoice
 from models.errors import InvalidInputError, UnsupportedParameterError
 from models.language_model import TopTokens
-from models.phrases import MAX_PHRASES, Phrase
+from models.phrases import MAX_TOKEN_PHRASES, Phrase
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.schemas.replies import Choice, Usage
@@ -51,7 +52,7 @@ from service.use_cases.choices import (
     Prompt,
     encode_prompt,
 )
-from service.use_cases.inputs import Limits, check_reads_forward, spell_each
+from service.use_cases.inputs import Limits, check_reads_forward, phrase_automaton, spell_each
 from service.use_cases.next_token import token_candidates
 
 MAX_ALTERNATIVES = 20
@@ -116,7 +117,7 @@ class GenerateRequest(TimedRequest):
     """Amount subtracted from the log-probability of a token for each time it was generated."""
     logit_bias: Biases = Field(default_factory=dict)
     """Values from -100 to 100 added to log-probabilities, by token id as a string."""
-    phrases: Annotated[list[Phrase], schema_only(maxItems=MAX_PHRASES)] = Field(default_factory=list)
+    phrases: Annotated[list[Phrase], Field(max_length=MAX_TOKEN_PHRASES)] = Field(default_factory=list)
     """Texts to favour: the weight of each, a natural logarithm, is added in equal parts to the log-probabilities of its
     tokens. The class does not count."""
     bad_words: BadWords = Field(default_factory=list)
@@ -249,12 +250,14 @@ def continue_prompts(
         + (f" with {alternatives} alternatives per token" if alternatives else ""),
         instead="split it into several requests",
     )
-    banned = yield from spell_each(loaded, dict.fromkeys(parameters.bad_words, 0.0))
-    weights = yield from spell_each(loaded, {phrase.text: phrase.weight for phrase in parameters.phrases})
+    banned = yield from spell_each(loaded, parameters.bad_words)
+    phrases = yield from phrase_automaton(loaded, parameters.phrases)
     if parameters.seed is None:
         parameters = replace(parameters, seed=secrets.randbits(63))
     top = min(top, loaded.vocab_size) if isinstance(top, int) else top
-    task = DecodeTask(loaded, parameters, TokenBias(parameters.logit_bias, banned, weights), top, emit)
+    task = DecodeTask(
+        loaded, parameters, TokenBias(parameters.logit_bias, chain.from_iterable(banned), phrases), top, emit
+    )
     # imported late, because compiled code would delay the start of the service; model warm-up loads it
     from service.use_cases.decode import beam_search, sample_prompts
 

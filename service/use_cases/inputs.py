@@ -4,7 +4,7 @@ A backward model scores the reversed text after `<s>`; its `</s>` is the start o
 are in text order, `</s>` last.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -14,6 +14,7 @@ import numpy.typing as npt
 from models.arrays import TokenIds
 from models.decoding.stopping import spellings
 from models.errors import ContextLengthError, InvalidInputError, UnsupportedParameterError
+from models.phrases import NO_TOKEN_PHRASES, Phrase, PhraseAutomaton
 from models.reranking.candidates import map_in_steps
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
@@ -163,13 +164,26 @@ def encode_each(
     )
 
 
-def spell_each(loaded: LoadedModel, weights: Mapping[str, float]) -> Work[Any, dict[tuple[int, ...], float]]:
-    """Return the token sequences that spell texts, each with the weight of its text."""
-    found = yield from map_in_steps(
-        list(weights), lambda text: spellings(loaded.tokenizer, text), size=lambda text: 16 * len(text)
+def spell_each(loaded: LoadedModel, texts: Sequence[str]) -> Work[Any, list[list[tuple[int, ...]]]]:
+    """Return the token sequences that spell each text."""
+    return (
+        yield from map_in_steps(
+            texts, lambda text: spellings(loaded.tokenizer, text), size=lambda text: 16 * len(text)
+        )
     )
-    both = zip(weights.values(), found, strict=True)
-    return {ids: weight for weight, sequences in both for ids in sequences}
+
+
+def phrase_automaton(loaded: LoadedModel, phrases: Sequence[Phrase]) -> Work[Any, PhraseAutomaton[int]]:
+    """Return an automaton of the token sequences that spell phrases; `NO_TOKEN_PHRASES` without phrases."""
+    if not phrases:
+        return NO_TOKEN_PHRASES
+    found = yield from spell_each(loaded, [phrase.text for phrase in phrases])
+    weights = {ids: phrase.weight for phrase, spelled in zip(phrases, found, strict=True) for ids in spelled}
+    automaton = PhraseAutomaton[int]()
+    yield from map_in_steps(
+        weights.items(), lambda pair: automaton.add(*pair), size=lambda pair: 16 * len(pair[0])
+    )
+    return automaton
 
 
 def encode_after(loaded: LoadedModel, context: TextOrIds, given: TextOrIds, *, parameter: str) -> EncodedText:

@@ -27,13 +27,13 @@ from models.language_model import (
     is_lookup,
     pad_sequences,
 )
-from models.phrases import MAX_STATE_PHRASES, Phrase, PhraseAutomaton, PhraseList
+from models.phrases import MAX_TOKEN_PHRASES, Phrase, PhraseList
 from models.reranking.candidates import map_in_steps
 from models.vocabulary import EOS, UNK
 from service.engine.batching import concatenate_states, materialize
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
-from service.engine.state_store import NO_TOKEN_PHRASES, StateStore, StoredState
+from service.engine.state_store import StateStore, StoredState
 from service.schemas.replies import AdvancedState, OpenedState
 from service.schemas.wire import (
     OneOrMoreContexts,
@@ -49,7 +49,7 @@ from service.use_cases.constants import (
     MIN_SHARED_CONTINUATIONS,
     SPARSE_RATIO,
 )
-from service.use_cases.inputs import Limits, check_reads_forward, encode_each, spell_each
+from service.use_cases.inputs import Limits, check_reads_forward, encode_each, phrase_automaton
 from service.use_cases.prefill import chunks_by_length, prefill, token_runs
 
 _NO_LOG_PROBS = np.zeros(0, dtype=np.float32)
@@ -220,7 +220,7 @@ class OpenStatesRequest(TimedRequest):
     """Model: `name`, `name@7` or `name@champion`; the service's default if omitted."""
     bos: bool = True
     """True to put `<s>` before each context."""
-    phrases: Annotated[list[Phrase], Field(max_length=MAX_STATE_PHRASES)] = Field(default_factory=list)
+    phrases: Annotated[list[Phrase], Field(max_length=MAX_TOKEN_PHRASES)] = Field(default_factory=list)
     """Texts to favour, up to 1,000. Advancing the states reports the value that the continuation adds: the weight of
     each text, in equal parts for its tokens. The class does not count."""
 
@@ -318,12 +318,7 @@ def open_states(
         StatesFullError: the store has no capacity for the states; none is stored.
     """
     check_reads_forward(loaded)
-    given = {phrase.text: phrase.weight for phrase in PhraseList(request.phrases).phrases}
-    weights = yield from spell_each(loaded, given)
-    phrases = PhraseAutomaton[int]() if given else NO_TOKEN_PHRASES
-    yield from map_in_steps(
-        weights.items(), lambda pair: phrases.add(*pair), size=lambda pair: 16 * len(pair[0])
-    )
+    phrases = yield from phrase_automaton(loaded, PhraseList(request.phrases).phrases)
     state_store.store.check_capacity(len(request.contexts), phrases.num_bytes)
     contexts = yield from encode_each(loaded, request.contexts, limits)
     handles: list[str] = []

@@ -158,14 +158,14 @@ sequence_weights = st.dictionaries(
 
 @given(sequence_weights, st.lists(st.integers(0, 3), max_size=12))
 def test_what_is_added_and_taken_back_along_a_text_is_the_weight_of_its_sequences(weights, text):
-    biases = TokenBias([(3, 0.25)], weights=weights)
+    automaton = PhraseAutomaton(list(weights), list(weights.values()))
+    biases = TokenBias([(3, 0.25)], phrases=automaton)
     nodes, total = biases.START, 0.0
     for token in text:
         total += dict(zip(*map(np.ndarray.tolist, biases.after(nodes)), strict=True)).get(token, 0.0)
         nodes = biases.advance(nodes, token)
         total += biases.taken_back(nodes)
-    found = PhraseAutomaton(list(weights), list(weights.values())).find(text)
-    phrases = [list(weights)[index] for index in found]
+    phrases = [list(weights)[index] for index in automaton.find(text)]
     assert total == pytest.approx(sum(weights[one] for one in phrases) + 0.25 * text.count(3), abs=1e-5)
 
 
