@@ -9,6 +9,7 @@ A profile is a named set of tuned weights, with the models and the metric that t
 """
 
 import json
+import operator
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -177,8 +178,9 @@ class Profile(BaseModel):
     metric: str
     signature: str
     models: list[ProfileModel]
-    phrases: Annotated[list[Phrase], Field(max_length=MAX_PHRASES)] = []
-    corrections: list[PhraseCorrection] = Field(default_factory=list)
+    # omitted if empty, so that services without these fields read other profiles
+    phrases: Annotated[list[Phrase], Field(max_length=MAX_PHRASES, exclude_if=operator.not_)] = []
+    corrections: Annotated[list[PhraseCorrection], Field(exclude_if=operator.not_)] = []
     decision: Literal["tuned", "first_pass"]
     figures: dict[str, Any]
     created: str

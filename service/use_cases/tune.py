@@ -312,7 +312,8 @@ def tune_reply(
     reply.profile["models"] = _models(reply.weights, models)
     if any(map(is_phrase_feature, reply.weights)):
         reply.profile["phrases"] = [phrase.model_dump() for phrase in phrases]
-    reply.profile["corrections"] = [one.model_dump() for one in corrections if reply.decision == "tuned"]
+    if corrections and reply.decision == "tuned":
+        reply.profile["corrections"] = [one.model_dump() for one in corrections]
     reply.profile["figures"] = {
         name: value for name, value in values.items() if name == "models" or name not in _PROFILE_FIELDS
     }

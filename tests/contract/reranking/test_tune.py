@@ -92,14 +92,15 @@ def test_corrections_write_what_no_candidate_has(tune):
     )
     assert corrected["tuned"] < plain["oracle"] < plain["baseline"] == corrected["baseline"]
     assert corrected["weights"]["correction"] > 0
-    assert plain["profile"]["corrections"] == []
+    assert "corrections" not in plain["profile"]
     assert ("wone", "w1") in {(one["heard"], one["written"]) for one in corrected["profile"]["corrections"]}
 
 
 def test_corrections_that_do_not_help_are_not_in_the_profile(tune):
     lists = [{"candidates": [{"text": "w1 w2"}], "reference": f"w1 w2 w{number}"} for number in range(3, 9)]
     reply = tune(lists, given_only=True, corrections=True)
-    assert (reply["decision"], reply["profile"]["corrections"]) == ("first_pass", [])
+    assert reply["decision"] == "first_pass"
+    assert "corrections" not in reply["profile"]
 
 
 @pytest.mark.parametrize(
