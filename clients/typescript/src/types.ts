@@ -1834,6 +1834,7 @@ export interface components {
             /**
              * Corrections
              * @description corrections of systematic errors; see `CorrectionTable`.
+             * @default []
              */
             corrections?: components["schemas"]["PhraseCorrection"][];
             /**
