@@ -75,24 +75,13 @@ def run_import_arpa(
         LanguageModelError: the input is invalid, or the registry cannot be written; nothing is published.
     """
     began = time.monotonic()
-    if not 0 <= prune_entropy < math.inf:
-        raise InvalidInputError(
-            f"--prune-entropy is {prune_entropy}; it must be at least 0 and finite", parameter="prune_entropy"
-        )
-    if quantize_bits not in {None, 8}:
-        raise InvalidInputError(
-            f"--quantize-bits is {quantize_bits}; it must be 8", parameter="quantize_bits"
-        )
-    if encoding not in ENCODINGS or (encoding != "pieces" and pieces_of is None):
-        raise InvalidInputError(
-            f"--encoding is {encoding!r}; it can be {' or '.join(ENCODINGS)}, with --tokenizer",
-            parameter="encoding",
-        )
-    if pieces_of is not None and lowercase:
-        raise InvalidInputError(
-            "--lowercase is for words; the SentencePiece model of --tokenizer normalises texts itself",
-            parameter="lowercase",
-        )
+    _check_options(
+        lowercase=lowercase,
+        has_pieces=pieces_of is not None,
+        encoding=encoding,
+        prune_entropy=prune_entropy,
+        quantize_bits=quantize_bits,
+    )
     store, progress = open_registry(registry, create=True), console_progress()
     check_name(name)
     text = read_corpus(corpus, unit="line", progress=progress) if corpus else None
@@ -144,6 +133,29 @@ def run_import_arpa(
         name, lambda directory: write_checkpoint(directory, model, tokenizer, description)
     )
     return published_result(store, version, time.monotonic() - began)
+
+
+def _check_options(
+    *, lowercase: bool, has_pieces: bool, encoding: str, prune_entropy: float, quantize_bits: int | None
+) -> None:
+    if not 0 <= prune_entropy < math.inf:
+        raise InvalidInputError(
+            f"--prune-entropy is {prune_entropy}; it must be at least 0 and finite", parameter="prune_entropy"
+        )
+    if quantize_bits not in {None, 8}:
+        raise InvalidInputError(
+            f"--quantize-bits is {quantize_bits}; it must be 8", parameter="quantize_bits"
+        )
+    if encoding not in ENCODINGS or (encoding != "pieces" and not has_pieces):
+        raise InvalidInputError(
+            f"--encoding is {encoding!r}; it can be {' or '.join(ENCODINGS)}, with --tokenizer",
+            parameter="encoding",
+        )
+    if has_pieces and lowercase:
+        raise InvalidInputError(
+            "--lowercase is for words; the SentencePiece model of --tokenizer normalises texts itself",
+            parameter="lowercase",
+        )
 
 
 def _piece_tokenizer(words: Vocabulary, path: Path, *, encoding: str) -> ListedPieceTokenizer:
