@@ -46,6 +46,10 @@ MAX_FEATURES = 64
 _MIN_LENGTH_CORRELATION = 0.5
 _SAME_SIGN_SHARE = 0.9
 
+_MIN_CORRECTION_GAIN = 0.01
+"""Minimum share of the errors that weights with corrections remove on held-out lists; for less, a table that writes
+what no recogniser wrote is not worth its risk."""
+
 
 @dataclass(frozen=True, slots=True)
 class CountsResult:
@@ -431,6 +435,12 @@ def _accept_or_reject(
             "first_pass",
             f"Keep the first pass: {change}, which may be chance (p > {settings.max_p_value:g}).",
         )
+    if CORRECTION in problem.names and settings.max_p_value < 1:
+        baseline = problem.score(problem.first_pass())
+        errors = 100 - baseline if problem.metric.higher_is_better else baseline
+        if abs(test.difference) < _MIN_CORRECTION_GAIN * errors:
+            limit = f"{_MIN_CORRECTION_GAIN:.0%} of the errors"
+            return "first_pass", f"Keep the first pass: {change}, too little for corrections (less than {limit})."
     if fitted.weights is None:
         return "first_pass", f"Keep the first pass: {change}, but no weights beat it on all lists together."
     return "tuned", f"Use the weights: {change}."

@@ -50,6 +50,29 @@ def test_what_was_tried_is_told_where_the_first_pass_is_kept():
     assert figures.significance.difference == pytest.approx(figures.tried - figures.baseline)
 
 
+def with_rare_gain(name):
+    """400 lists of which 3 gain one error of about 5 each by the second feature: 0.15 % of the errors."""
+    errors, features = [], []
+    for number in range(400):
+        gains = number < 3
+        errors += [5, 4 if gains else 6]
+        features += [[0.0, 0.0], [-1.0, 2.0 if gains else 0.0]]
+    return problem(np.array(errors), np.array(features), [2] * 400, ("rank", name))
+
+
+@pytest.mark.parametrize(
+    ("feature", "max_p_value", "decision"),
+    [("correction", 0.3, "first_pass"), ("am", 0.3, "tuned"), ("correction", 1.0, "tuned")],
+)
+def test_corrections_are_not_used_for_a_gain_below_one_percent_of_the_errors(feature, max_p_value, decision):
+    settings = TuningSettings(restarts=2, resamples=6, bootstrap_samples=200, max_p_value=max_p_value)
+    figures = outcome_of(with_rare_gain(feature), settings=settings).figures
+    assert figures.tried < figures.baseline
+    assert figures.decision == decision
+    too_little = figures.reason.endswith("too little for corrections (less than 1% of the errors).")
+    assert too_little == (decision == "first_pass")
+
+
 def test_every_resample_that_was_searched_is_told():
     told = []
     folds = np.arange(60) % 2
