@@ -440,7 +440,10 @@ def _accept_or_reject(
         errors = 100 - baseline if problem.metric.higher_is_better else baseline
         if abs(test.difference) < _MIN_CORRECTION_GAIN * errors:
             limit = f"{_MIN_CORRECTION_GAIN:.0%} of the errors"
-            return "first_pass", f"Keep the first pass: {change}, too little for corrections (less than {limit})."
+            return (
+                "first_pass",
+                f"Keep the first pass: {change}, too little for corrections (less than {limit}).",
+            )
     if fitted.weights is None:
         return "first_pass", f"Keep the first pass: {change}, but no weights beat it on all lists together."
     return "tuned", f"Use the weights: {change}."
