@@ -118,18 +118,8 @@ _Path: TypeAlias = tuple[float, tuple[_Match, ...]]
 """Sum of the log-odds of matches that do not overlap, and the matches from left to right."""
 
 
-class _Node:
-    """Node of a tree of phrases: the next words, and the corrections of the phrase that ends here."""
-
-    __slots__ = ("corrections", "following")
-
-    def __init__(self) -> None:
-        self.following: dict[str, _Node] = {}
-        self.corrections: list[PhraseCorrection] = []
-
-
 class CorrectionTable:
-    """Corrections by the phrase that they replace, in a tree of words.
+    """Corrections by the phrase that they replace.
 
     Args:
         corrections: the corrections, at most `MAX_CORRECTIONS`.
@@ -144,7 +134,7 @@ class CorrectionTable:
                 f"corrections has {len(corrections)} entries; at most {MAX_CORRECTIONS} are accepted",
                 parameter="corrections",
             )
-        self._root = _Node()
+        self._by_phrase: dict[str, list[PhraseCorrection]] = {}
         seen: set[tuple[str, str]] = set()
         for number, correction in enumerate(corrections):
             _check_correction(correction, f"corrections[{number}]")
@@ -159,12 +149,10 @@ class CorrectionTable:
 
     def add(self, correction: PhraseCorrection) -> None:
         """Add a valid correction."""
-        node = self._root
-        for word in correction.heard.split():
-            node = node.following.setdefault(word, _Node())
-        node.corrections.append(correction)
-        node.corrections.sort(key=lambda one: -one.log_odds)
-        del node.corrections[_MAX_PER_PHRASE:]
+        found = self._by_phrase.setdefault(correction.heard, [])
+        found.append(correction)
+        found.sort(key=lambda one: -one.log_odds)
+        del found[_MAX_PER_PHRASE:]
 
     def correct(self, text: str) -> list[tuple[str, tuple[PhraseCorrection, ...]]]:
         """Return corrected texts with their corrections, those with the greatest log-odds first.
@@ -190,14 +178,12 @@ class CorrectionTable:
 
     def _matches(self, words: Sequence[str]) -> list[_Match]:
         """Find the phrases of a text that have corrections, in order of their first words."""
-        matches: list[_Match] = []
-        for begin, word in enumerate(words):
-            end, node = begin + 1, self._root.following.get(word)
-            while node is not None:
-                matches += [_Match(begin, end, correction) for correction in node.corrections]
-                node = node.following.get(words[end]) if end < len(words) else None
-                end += 1
-        return matches
+        return [
+            _Match(begin, end, correction)
+            for begin in range(len(words))
+            for end in range(begin + 1, min(begin + MAX_PHRASE_WORDS, len(words)) + 1)
+            for correction in self._by_phrase.get(" ".join(words[begin:end]), ())
+        ]
 
 
 def _check_correction(correction: PhraseCorrection, place: str) -> None:
@@ -296,11 +282,9 @@ def read_table(path: Path) -> list[PhraseCorrection]:
     corrections = []
     for number, line in enumerate(lines, start=2):
         try:
-            heard, written, log_odds, lists = line.split("\t")
-            corrections.append(
-                PhraseCorrection(heard=heard, written=written, log_odds=float(log_odds), lists=int(lists))
-            )
-        except ValueError:  # also pydantic's, for NaN and infinity
+            row = dict(zip(_COLUMNS, line.split("\t"), strict=True))
+            corrections.append(PhraseCorrection.model_validate(row, strict=False))  # numbers are strings
+        except ValueError:  # also pydantic's
             problem = (
                 f"line {number} is {line[:80]!r}; it must be two phrases and two numbers, separated by tabs"
             )
