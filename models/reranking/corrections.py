@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from models.errors import FormatError, InvalidInputError
+from models.errors import FormatError, InvalidInputError, check_range
 from models.reranking.candidates import Candidate, CandidateList
 
 MAX_PHRASE_WORDS = 4
@@ -204,11 +204,7 @@ def _check_correction(correction: PhraseCorrection, place: str) -> None:
         raise InvalidInputError(
             f"{place}.written is {correction.written!r}, the same as heard", parameter=f"{place}.written"
         )
-    if not abs(correction.log_odds) <= MAX_LOG_ODDS:
-        raise InvalidInputError(
-            f"{place}.log_odds is {correction.log_odds}; it must be from {-MAX_LOG_ODDS:g} to {MAX_LOG_ODDS:g}",
-            parameter=f"{place}.log_odds",
-        )
+    check_range(f"{place}.log_odds", correction.log_odds, -MAX_LOG_ODDS, MAX_LOG_ODDS)
 
 
 def _best_paths(matches: list[_Match]) -> list[_Path]:
