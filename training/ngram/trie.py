@@ -17,8 +17,7 @@ import numpy.typing as npt
 
 from models.kernels.compilation import kernel
 from models.ngram.build import NGrams, NGramWeights, number_arcs, suffix_states
-
-DoubleArray: TypeAlias = npt.NDArray[np.float64]
+from training.ngram.smoothing.interpolation import DoubleArray
 
 
 class Trie(NamedTuple):
