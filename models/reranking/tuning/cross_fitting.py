@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from models.arrays import runs_by_cost
 from models.errors import InvalidInputError
 from models.language_model import count_words
 from models.phrases import is_phrase_feature
@@ -144,7 +144,7 @@ def tuning_data(
     scored = any(name.partition(":")[0] == LM for name in names)
     exponents = tuple(length_exponents) if scored else (0.0,)
     parts = []
-    for chunk in _chunks(computed.offsets):
+    for chunk in runs_by_cost(np.diff(computed.offsets), CANDIDATES_PER_STEP):
         chunk_lists, values = annotated[chunk], computed.of_lists(chunk.start, chunk.stop)
         texts = [[candidate.text for candidate in one.candidates] for one in chunk_lists]
         distinct = np.concatenate([_first_occurrences(of_list) for of_list in texts])
@@ -251,15 +251,6 @@ def _check_names(names: Sequence[str]) -> None:
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise InvalidInputError(f"features names {twice!r} more than once", parameter="features")
-
-
-def _chunks(offsets: Ints) -> list[slice]:
-    """Split lists into runs of at most a few hundred candidates, or of one longer list."""
-    begins = [0]
-    for number, (begin, end) in enumerate(pairwise(offsets.tolist())):
-        if begin > offsets[begins[-1]] and end - offsets[begins[-1]] > CANDIDATES_PER_STEP:
-            begins.append(number)
-    return [slice(begin, end) for begin, end in pairwise([*begins, len(offsets) - 1])]
 
 
 def _first_occurrences(texts: Sequence[str]) -> RowMask:
