@@ -111,10 +111,9 @@ def rescore_batch(
 
 
 def _prefix_states(context: CheckContext, state: Any) -> CallGenerator[tuple[Any, Indices]]:
-    """Read all sentences in parallel, one token of each per step.
+    """Read all sentences in parallel, one token of each per step; return the states before all tokens.
 
-    Returns:
-        The model states before all tokens, and the row of the state before each token [P].
+    Also returned is the row of the state before each token [P].
     """
     order = np.argsort(-context.lengths, kind="stable")
     lengths, bases = context.lengths[order], context.bases[order]

@@ -274,10 +274,7 @@ def _best_matches(
 ) -> Iterator[tuple[int, int, int]]:
     """Yield the most probable tokens within 1 to `edits` edits: column, row of its smallest distance, distance.
 
-    Args:
-        cells: edits of each reading of a token [K, N].
-        masses: masses of the tokens [N].
-        edits: maximum edits.
+    `cells` has the edits of each reading of a token [K, N].
     """
     nearest = cells.min(axis=0)
     columns = np.flatnonzero((nearest > 0) & (nearest <= edits))

@@ -110,16 +110,10 @@ def _keep_min_p(buffers: Any, count: Any, share: Any) -> Any:
 
 @numba.njit(nogil=True)
 def _keep_smallest(buffers: Any, count: Any, target: Any, each: Any) -> Any:
-    """Keep the tokens with the smallest keys, as few as reach a target; among equal keys the first ones.
+    """Keep the tokens with the smallest keys, as few as reach a target weight; return their number.
 
-    Args:
-        buffers: with `count` scores, weights, ids and non-negative keys.
-        count: number of entries.
-        target: sum of weights to reach.
-        each: weight of every token instead of its own, unless 0.
-
-    Returns:
-        Number of tokens kept.
+    Keys are not negative; among equal ones the first are kept. Unless 0, `each` is the weight of every token instead of
+    its own.
     """
     scores, weights, ids = buffers.scores, buffers.weights, buffers.ids
     indices, histogram = buffers.indices, buffers.histogram

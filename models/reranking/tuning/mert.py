@@ -152,14 +152,9 @@ def _powell_descent(problem: TuningProblem, start: Floats, window: float) -> Ste
 def _search_line(
     problem: TuningProblem, weights: Floats, direction: Floats, window: float, preferred: Sequence[float]
 ) -> Steps[LocalMinimum]:
-    """Move to the best point of a line.
+    """Move to the best point of a line through `weights`, or to the first preferred angle that is as good.
 
-    Args:
-        problem: with standardised features.
-        weights: current unit vector [D].
-        direction: unit vector [D].
-        window: as in `powell_search`.
-        preferred: angles; the first one that is as good as the best point is used instead.
+    Weights and direction are unit vectors [D].
     """
     curve = yield from line_loss(problem, problem.features @ weights, problem.features @ direction)
     best, least = curve.best(window)
