@@ -153,8 +153,7 @@ def _shortlist(context: CheckContext, found: Corrections, before: Floats) -> Ind
     begins = np.flatnonzero(np.diff(slots, prepend=-1))
     rank = np.arange(len(order)) - np.repeat(begins, np.diff(begins, append=len(order)))
     plausible = (margins[order] >= -context.search.slack_nats) | is_unknown[slots]
-    shortlisted: Indices = np.sort(order[plausible & (rank < context.search.max_alternatives)])
-    return shortlisted
+    return np.sort(order[plausible & (rank < context.search.max_alternatives)])
 
 
 def _typed_log_weights(context: CheckContext) -> Floats:
@@ -210,13 +209,11 @@ def _padded_sequences(context: CheckContext, found: Corrections, rows: Indices, 
     following: TokenIds = context.tokens[np.maximum(behind, 0)]
     if not len(found.tokens):
         return following
-    tokens: TokenIds = np.where(steps < own, found.tokens[inside], following)
-    return tokens
+    return np.where(steps < own, found.tokens[inside], following)
 
 
 def _scored_positions(context: CheckContext) -> Indices:
     """Return the indices of the tokens that count in `log_prob`: the sentences' own and the ends of lines."""
     counts = [len(sentence.ids) + sentence.ends for sentence in context.sentences]
     firsts = np.cumsum(counts) - counts
-    positions: Indices = np.arange(sum(counts)) + np.repeat(context.bases - firsts, counts)
-    return positions
+    return np.arange(sum(counts)) + np.repeat(context.bases - firsts, counts)

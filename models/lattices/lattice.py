@@ -277,8 +277,7 @@ def _nodes_on_paths(
     for level in reversed(range(levels.num_levels)):
         arcs = levels.of(level)
         reaching[sources[arcs[reaching[targets[arcs]]]]] = True
-    both: npt.NDArray[np.bool_] = reached & reaching
-    return both
+    return reached & reaching
 
 
 def _find_cycle_node(sources: Indices, targets: Indices, depth: Indices) -> int:

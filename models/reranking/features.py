@@ -194,8 +194,7 @@ class ListFeatures(NamedTuple):
 
     def column(self, name: str) -> Floats:
         """Return one feature of all candidates [N]."""
-        values: Floats = self.values[:, self.names.index(name)]
-        return values
+        return self.values[:, self.names.index(name)]
 
     def matrix(self, names: Sequence[str], given: Mapping[str, Floats]) -> Floats:
         """Collect features by name, computed or given, of all candidates [N, len(names)]."""

@@ -174,5 +174,4 @@ class BackoffRows:
 
 def from_log10(log10: npt.NDArray[np.float32]) -> DoubleArray:
     """Convert decimal logarithms to probabilities or weights in double precision."""
-    values: DoubleArray = np.power(10.0, log10, dtype=np.float64)
-    return values
+    return np.power(10.0, log10, dtype=np.float64)

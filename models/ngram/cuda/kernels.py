@@ -126,8 +126,7 @@ def _copy_in_blocks(
 
 def _decoded(values: npt.NDArray[Any], table: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """Return a copy of the values, decoded if there is a table of codes."""
-    decoded: npt.NDArray[np.float32] = table[values] if len(table) else values.copy()
-    return decoded
+    return table[values] if len(table) else values.copy()
 
 
 def _word_ids(words: npt.NDArray[Any]) -> npt.NDArray[np.int32]:

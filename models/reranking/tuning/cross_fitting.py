@@ -433,5 +433,4 @@ def candidate_totals(data: TuningData, fitted: FittedWeights) -> Floats:
     if fitted.weights is None:
         indices = np.arange(len(problem.features)) - np.repeat(problem.first_pass(), np.diff(problem.offsets))
         return -indices.astype(np.float64)
-    totals: Floats = problem.features @ fitted.weights
-    return totals
+    return problem.features @ fitted.weights

@@ -37,8 +37,7 @@ class LossCurve(NamedTuple):
 
     def at(self, angles: Floats) -> Floats:
         """Return the loss at angles; where it changes, the value after the change."""
-        losses: Floats = self.losses[np.searchsorted(self.angles, angles, side="right")]
-        return losses
+        return self.losses[np.searchsorted(self.angles, angles, side="right")]
 
     def smoothed(self, angles: Floats, window: float) -> Floats:
         """Average the loss over `window` radians to either side of angles, within the line."""
@@ -165,5 +164,4 @@ def _search_line(
 
 
 def _unit_vector(vector: Floats) -> Floats:
-    answer: Floats = vector / np.linalg.norm(vector)
-    return answer
+    return vector / np.linalg.norm(vector)
