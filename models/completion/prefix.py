@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.arrays import FloatArray
-from models.completion.text import MAX_LETTERS, LetterTable, last_word_start
+from models.completion.text import MAX_LETTERS, LetterTable, last_word_start, offsets_before_lowercasing
 from models.completion.token_trie import TokenTrie, fold_case
 from models.tokenizers import SentencePieceTokenizer, Tokenizer, WordTokenizer
 from models.vocabulary import UNK
@@ -120,16 +120,7 @@ def _last_word_offset(tokenizer: WordTokenizer, text: str) -> int:
     if longer is None or longer.end() <= len(last.group()):  # a further letter would not belong to the word
         return len(text)
     start = last.start()
-    return start if len(read) == len(text) else _original_offset(text, len(read) - start)
-
-
-def _original_offset(text: str, num_lowered: int) -> int:
-    """Return the start of the shortest suffix that has `num_lowered` code points when lower-cased."""
-    at = len(text)
-    while at and num_lowered > 0:
-        at -= 1
-        num_lowered -= len(text[at].lower())
-    return at
+    return start if len(read) == len(text) else offsets_before_lowercasing(text)[start]
 
 
 def _normalise(tokenizer: Tokenizer, prefix: str) -> str:

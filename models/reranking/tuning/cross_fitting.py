@@ -255,10 +255,7 @@ def _check_names(names: Sequence[str]) -> None:
 
 def _first_occurrences(texts: Sequence[str]) -> RowMask:
     """Mask of a list's candidates whose text occurs for the first time [C]."""
-    order = text_ranks(texts)
-    fresh: RowMask = np.ones(len(order), dtype=np.bool_)
-    fresh[1:] = order[1:] > np.maximum.accumulate(order)[:-1]
-    return fresh
+    return np.diff(np.maximum.accumulate(text_ranks(texts)), prepend=-1) > 0
 
 
 @dataclass(frozen=True, slots=True)
