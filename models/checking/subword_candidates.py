@@ -1,8 +1,4 @@
-"""Candidate corrections for subword and character vocabularies: strings near surprising words.
-
-There is no word list: only the words of highest surprisal are searched. The strings near them that
-are tried are common typos and those that a character bigram model of the vocabulary finds likely.
-"""
+"""Candidate corrections for subword and character vocabularies: strings near surprising words."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -3,8 +3,6 @@
 In a lattice, a word is scored before its successor is known. A word must therefore have the same
 tokens in every sentence, and the tokens of a sentence must be the concatenated tokens of its words, as
 for word tokenizers and for SentencePiece models whose pieces do not extend beyond a space.
-
-The level of a node is the number of arcs on the longest path to it; nodes of a level are not connected.
 """
 
 from collections.abc import Collection, Mapping, Sequence
