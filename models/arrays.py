@@ -5,7 +5,7 @@ host converts them here; this module does not import torch.
 """
 
 import mmap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -72,6 +72,15 @@ def array_bytes(arrays: Iterable[Any]) -> ModelBytes:
 def add_bytes(sizes: Iterable[ModelBytes]) -> ModelBytes:
     """Sum the memory of the parts of a model."""
     return ModelBytes(*map(sum, zip(ModelBytes(), *sizes, strict=True)))
+
+
+def runs_by_cost(costs: npt.NDArray[Any], most: float) -> Iterator[slice]:
+    """Yield consecutive runs of items whose costs sum to at most `most`, or that have one item."""
+    ends, begin, spent = np.cumsum(costs), 0, 0.0
+    while begin < len(ends):
+        end = max(begin + 1, int(np.searchsorted(ends, spent + most, side="right")))
+        yield slice(begin, end)
+        begin, spent = end, float(ends[end - 1])
 
 
 def to_numpy(array: Array) -> FloatArray:

@@ -54,6 +54,19 @@ def require_package(package: str, purpose: str, *, parameter: str | None = None)
         )
 
 
+def check_range(parameter: str, value: float, least: float, most: float) -> None:
+    """Check that a number is within limits.
+
+    Raises:
+        InvalidInputError: it is not, or is NaN.
+    """
+    if not least <= value <= most:
+        limits = " to ".join(
+            f"{limit:g}" if isinstance(limit, float) else str(limit) for limit in (least, most)
+        )
+        raise InvalidInputError(f"{parameter} is {value}; it must be from {limits}", parameter=parameter)
+
+
 class ContextLengthError(InvalidInputError):
     """More tokens than the service accepts in one sequence."""
 

@@ -290,11 +290,7 @@ class PhraseList:
 
 
 def _checked_words(index: int, phrase: Phrase) -> tuple[str, ...]:
-    """Return the folded words of a phrase.
-
-    Raises:
-        InvalidInputError: see `PhraseList`.
-    """
+    """Check a phrase; return its folded words."""
     name = f"phrases[{index}].text"
     if len(phrase.text) > MAX_PHRASE_CHARACTERS:
         raise InvalidInputError(

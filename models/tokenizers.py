@@ -412,15 +412,10 @@ class ListedPieceTokenizer(SentencePieceTokenizer):
 
 
 def _checked_token(token: Any) -> str:
-    """Return a token from a file after checking that it is text.
-
-    Raises:
-        ValueError: the token contains a lone surrogate.
-        TypeError: the token is not a string.
-    """
+    """Return a token from a file after checking that it is text."""
     if not isinstance(token, str):
         raise TypeError(f"a token is {token!r:.40}, not text")
-    token.encode()
+    token.encode()  # raises ValueError for a lone surrogate
     return token
 
 

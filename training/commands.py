@@ -255,10 +255,8 @@ def _compile_kernels(recipe: Recipe, networks: Mapping[str, Recipe]) -> None:
 def _joined(device: str, *, trains_network: bool) -> "Iterator[tuple[str, Processes | None]]":
     """Join the processes that torchrun started, and leave them at the end.
 
-    Without torchrun, n-grams are estimated on the CPU without torch, whose import takes a second.
-
-    Yields:
-        The compute device, and the processes; None without torch.
+    Yields the compute device, and the processes; None without torch. Without torchrun, n-grams are estimated on the CPU
+    without torch, whose import takes a second.
     """
     if device == "cpu" and not trains_network and "TORCHELASTIC_RUN_ID" not in os.environ:  # noqa: TID251 - of torchrun
         yield device, None

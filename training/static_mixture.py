@@ -25,12 +25,11 @@ from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import score_corpus
 from training.mixture_weights import fit_weights
 from training.ngram.pruning import compress
-from training.ngram.smoothing.interpolation import attach_backoffs
+from training.ngram.smoothing.interpolation import DoubleArray, attach_backoffs
 from training.ngram.trie import (
     MIN_LOWER_MASS,
     BackoffRows,
     ContextMasses,
-    DoubleArray,
     Orders,
     from_log10,
     link,

@@ -20,9 +20,7 @@ from models.calls import CallGenerator, ScoreChoices
 from models.checking.error_model import CandidateSettings, ErrorModel, GivenSpan
 from models.checking.lexicon import UserDictionary
 from models.checking.sentences import Sentence, SentenceSplitter, Word, split_affixes
-from models.language_model import (
-    LanguageModel,
-)
+from models.language_model import LanguageModel
 from models.vocabulary import UNK
 
 Indices = npt.NDArray[np.int64]

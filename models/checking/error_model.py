@@ -136,8 +136,7 @@ class ErrorModel:
 
     def known_word_log_probs(self, edits: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
         """Return ln P(typed | intended) of a typed vocabulary word, for intended words by edit distance [N]."""
-        spread: npt.NDArray[np.float64] = self.log_error + self._log_weights[edits] - self._log_neighbours
-        return spread
+        return self.log_error + self._log_weights[edits] - self._log_neighbours
 
     def unknown_word_log_probs(
         self, edits: npt.NDArray[np.uint8], lengths: npt.NDArray[np.int64]

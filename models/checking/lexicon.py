@@ -1,9 +1,4 @@
-"""Word lists with search by edit distance, and the user dictionary.
-
-Edits are insertions, deletions, substitutions and transpositions (optimal string alignment).
-Words that differ too much in length or in their 64-bit letter set are ruled out in one vectorised
-step. Results are cached; the least recently used are evicted.
-"""
+"""Word lists with search by edit distance, and the user dictionary."""
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,7 +35,8 @@ class FuzzyLexicon:
     """Finds words by edit distance: insertions, deletions, substitutions, transpositions (OSA).
 
     An edit changes a word's length by at most one and its letter set by at most two letters, so words that differ by
-    more are not compared. A letter set has 64 hashed letters, so one vectorised step compares all sets.
+    more are not compared. A letter set has 64 hashed letters, so one vectorised step compares all sets. Results are
+    cached; the least recently used are evicted.
 
     Args:
         words: distinct words.

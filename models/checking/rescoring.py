@@ -111,10 +111,9 @@ def rescore_batch(
 
 
 def _prefix_states(context: CheckContext, state: Any) -> CallGenerator[tuple[Any, Indices]]:
-    """Read all sentences in parallel, one token of each per step.
+    """Read all sentences in parallel, one token of each per step; return the states before all tokens.
 
-    Returns:
-        The model states before all tokens, and the row of the state before each token [P].
+    Also returned is the row of the state before each token [P].
     """
     order = np.argsort(-context.lengths, kind="stable")
     lengths, bases = context.lengths[order], context.bases[order]
@@ -154,8 +153,7 @@ def _shortlist(context: CheckContext, found: Corrections, before: Floats) -> Ind
     begins = np.flatnonzero(np.diff(slots, prepend=-1))
     rank = np.arange(len(order)) - np.repeat(begins, np.diff(begins, append=len(order)))
     plausible = (margins[order] >= -context.search.slack_nats) | is_unknown[slots]
-    shortlisted: Indices = np.sort(order[plausible & (rank < context.search.max_alternatives)])
-    return shortlisted
+    return np.sort(order[plausible & (rank < context.search.max_alternatives)])
 
 
 def _typed_log_weights(context: CheckContext) -> Floats:
@@ -211,13 +209,11 @@ def _padded_sequences(context: CheckContext, found: Corrections, rows: Indices, 
     following: TokenIds = context.tokens[np.maximum(behind, 0)]
     if not len(found.tokens):
         return following
-    tokens: TokenIds = np.where(steps < own, found.tokens[inside], following)
-    return tokens
+    return np.where(steps < own, found.tokens[inside], following)
 
 
 def _scored_positions(context: CheckContext) -> Indices:
     """Return the indices of the tokens that count in `log_prob`: the sentences' own and the ends of lines."""
     counts = [len(sentence.ids) + sentence.ends for sentence in context.sentences]
     firsts = np.cumsum(counts) - counts
-    positions: Indices = np.arange(sum(counts)) + np.repeat(context.bases - firsts, counts)
-    return positions
+    return np.arange(sum(counts)) + np.repeat(context.bases - firsts, counts)

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from models.arrays import TokenIds
-from models.completion.text import JOINERS
+from models.completion.text import JOINERS, offsets_before_lowercasing
 from models.tokenizers import CharacterTokenizer, Tokenizer, WordSplitter, WordTokenizer
 from models.vocabulary import EOS, UNK
 
@@ -174,7 +174,7 @@ class WordSentenceSplitter(SentenceSplitter):
         ends = self._split.ends(line)
         begins = [end - len(word) for word, end in zip(self._split(line), ends, strict=True)]
         if self._split.length(line) != len(line):  # lower-casing turned one character into two
-            given = _offsets_before_lowercasing(line)
+            given = offsets_before_lowercasing(line)
             begins, ends = [given[i] for i in begins], [given[i] for i in ends]
         words = tuple(
             Word(line[begin:end], offset + begin, offset + end, index, index + 1, ids[index] != UNK)
@@ -301,12 +301,6 @@ def _find_words(sentence: Sentence, is_known: Callable[[str, TokenIds], bool]) -
         )
         for one, first, last in zip(found, firsts, lasts, strict=True)
     )
-
-
-def _offsets_before_lowercasing(line: str) -> list[int]:
-    """Map each character of the lower-cased line, and its end, to its index in the original line."""
-    indices = [index for index, character in enumerate(line) for _ in character.lower()]
-    return [*indices, len(line)]
 
 
 class WordParts(NamedTuple):

@@ -1,11 +1,7 @@
-"""Candidate corrections for subword and character vocabularies: strings near surprising words.
-
-There is no word list: only the words of highest surprisal are searched. The strings near them that
-are tried are common typos and those that a character bigram model of the vocabulary finds likely.
-"""
+"""Candidate corrections for subword and character vocabularies: strings near surprising words."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -112,12 +108,11 @@ class SubwordCandidateGenerator(CandidateGenerator):
         spellings = self._spellings(context, word, elsewhere, texts)
         lengths = np.fromiter(map(len, spellings), np.int64, len(spellings))
         edits = np.fromiter(spellings.values(), np.uint8, len(spellings))
-        weights = dict(
-            zip(spellings, context.error_model.unknown_word_log_probs(edits, lengths).tolist(), strict=True)
-        )
+        log_probs = context.error_model.unknown_word_log_probs(edits, lengths).tolist()
+        meant = list(zip(spellings, log_probs, spellings.values(), strict=True))
         for left, right in word_splits(word):
-            weights[f"{left} {right}"] = context.error_model.log_space_error
-        return self._corrections(context, number, weights, spellings)
+            meant.append((f"{left} {right}", context.error_model.log_space_error, 1))
+        return self._corrections(context, number, meant)
 
     def _joined(self, context: CheckContext, left: int) -> Iterator[Correction]:
         """Join a word and the next one if they are separated by a single space."""
@@ -131,15 +126,13 @@ class SubwordCandidateGenerator(CandidateGenerator):
             return iter(())
         number = context.join_slots(left, log_weight=context.slots[left].log_weight)
         text = words[left].text + words[left + 1].text
-        return self._corrections(context, number, {text: context.error_model.log_space_error}, {})
+        return self._corrections(context, number, [(text, context.error_model.log_space_error, 1)])
 
     def _corrections(
-        self, context: CheckContext, number: int, weights: Mapping[str, float], edits: Mapping[str, int]
+        self, context: CheckContext, number: int, meant: Sequence[tuple[str, float, int]]
     ) -> Iterator[Correction]:
-        """Replace a slot by weighted strings; strings not in `edits` count as one edit."""
-        new = (
-            (t, weight, edits.get(t, 1)) for t, weight in weights.items() if not context.is_given(number, t)
-        )
+        """Replace a slot by strings, each with its weight and edits, unless the caller suggests the same string."""
+        new = (one for one in meant if not context.is_given(number, one[0]))
         return self.replacements(context, number, new)
 
     def _spellings(

@@ -136,12 +136,7 @@ def remove_stale_folders(parent: Path, pattern: str = f"{TEMPORARY_PREFIX}*") ->
     """
     removed = 0
     for path in parent.glob(pattern):
-        with contextlib.suppress(OSError):
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(path)
-                removed += 1
-            finally:
-                os.close(descriptor)
+        with contextlib.suppress(OSError), locked_folder(path, wait=False):
+            shutil.rmtree(path)
+            removed += 1
     return removed

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from models.arrays import FloatArray
 from models.checkpoint.precision import FLOAT32, INT8, to_int8
 from models.errors import IntegrityError, InvalidInputError, ManifestError
 from models.language_model import LanguageModel, finite_logprob, pad_sequences, score_sequences
@@ -76,8 +75,7 @@ def replay_golden(
     ) as error:
         raise ManifestError(f"{path} is not a golden test: {error}") from None
     worst = 0.0
-    for row, want in zip(_scores(model, sequences), expected, strict=True):
-        got = [finite_logprob(x) for x in row[: len(want)]]
+    for got, want in zip(_finite_scores(model, sequences), expected, strict=True):
         worst = float(np.maximum(worst, np.abs(np.subtract(got, want)).max(initial=0.0)))  # NaN stays NaN
     if not worst <= tolerance:
         raise IntegrityError(
@@ -95,11 +93,7 @@ def has_int8(directory: Path) -> bool:
         return False  # the replay reports the error
 
 
-def _finite_scores(model: LanguageModel[Any], sequences: Sequence[Sequence[int]]) -> list[list[float]]:
-    scores = _scores(model, sequences)
-    return [[finite_logprob(x) for x in row[: len(s)]] for row, s in zip(scores, sequences, strict=True)]
-
-
-def _scores(model: LanguageModel[Any], sequences: Sequence[Any]) -> FloatArray:
+def _finite_scores(model: LanguageModel[Any], sequences: Sequence[Any]) -> list[list[float]]:
     tokens, lengths = pad_sequences(sequences)
-    return score_sequences(model, model.initial_state(len(sequences)), tokens, lengths)
+    scores = score_sequences(model, model.initial_state(len(sequences)), tokens, lengths)
+    return [[finite_logprob(x) for x in row[:size]] for row, size in zip(scores, lengths, strict=True)]

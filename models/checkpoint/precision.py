@@ -52,8 +52,7 @@ def to_int8(model: LanguageModel[Any]) -> LanguageModel[Any]:
         return model if int8_problems(model) else Int8Model(network.weights(), model.vocabulary)
     parts, composite = _parts(model), cast("Any", model)
     rounded = [to_int8(part) for part in parts]
-    quantized: LanguageModel[Any] = model if all(map(is_, rounded, parts)) else composite.with_parts(rounded)
-    return quantized
+    return model if all(map(is_, rounded, parts)) else composite.with_parts(rounded)
 
 
 def int8_problems(model: LanguageModel[Any]) -> list[str]:
@@ -66,5 +65,4 @@ def int8_problems(model: LanguageModel[Any]) -> list[str]:
 
 def _parts(model: LanguageModel[Any]) -> tuple[LanguageModel[Any], ...]:
     """Return the models in a mixture or a cache; empty for any other model."""
-    parts: tuple[LanguageModel[Any], ...] = getattr(model, "parts", ())
-    return parts
+    return getattr(model, "parts", ())

@@ -1,7 +1,4 @@
-"""Restore of a backup into a registry in a folder, while services use it.
-
-All versions are copied next to the existing ones and verified; then renames put them in place.
-"""
+"""Restore of a backup into a registry in a folder, while services use it."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -82,7 +79,8 @@ def restore_backup(
 ) -> RestoreResult:
     """Restore versions, aliases, the default, profiles and calibrations from a backup.
 
-    All versions are copied and verified before the first one is put in place. Damaged items are replaced.
+    All versions are copied next to the existing ones and verified before renames put them in place. Damaged items are
+    replaced.
 
     Args:
         backup: source; version numbers deleted there are not reused in the target.

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.arrays import FloatArray
-from models.completion.text import MAX_LETTERS, LetterTable, last_word_start
+from models.completion.text import MAX_LETTERS, LetterTable, last_word_start, offsets_before_lowercasing
 from models.completion.token_trie import TokenTrie, fold_case
 from models.tokenizers import SentencePieceTokenizer, Tokenizer, WordTokenizer
 from models.vocabulary import UNK
@@ -120,16 +120,7 @@ def _last_word_offset(tokenizer: WordTokenizer, text: str) -> int:
     if longer is None or longer.end() <= len(last.group()):  # a further letter would not belong to the word
         return len(text)
     start = last.start()
-    return start if len(read) == len(text) else _original_offset(text, len(read) - start)
-
-
-def _original_offset(text: str, num_lowered: int) -> int:
-    """Return the start of the shortest suffix that has `num_lowered` code points when lower-cased."""
-    at = len(text)
-    while at and num_lowered > 0:
-        at -= 1
-        num_lowered -= len(text[at].lower())
-    return at
+    return start if len(read) == len(text) else offsets_before_lowercasing(text)[start]
 
 
 def _normalise(tokenizer: Tokenizer, prefix: str) -> str:
@@ -274,10 +265,7 @@ def _best_matches(
 ) -> Iterator[tuple[int, int, int]]:
     """Yield the most probable tokens within 1 to `edits` edits: column, row of its smallest distance, distance.
 
-    Args:
-        cells: edits of each reading of a token [K, N].
-        masses: masses of the tokens [N].
-        edits: maximum edits.
+    `cells` has the edits of each reading of a token [K, N].
     """
     nearest = cells.min(axis=0)
     columns = np.flatnonzero((nearest > 0) & (nearest <= edits))

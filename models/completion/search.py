@@ -492,11 +492,7 @@ class CompletionSearch:
     def _expand_crossing(self, node: Node, row: FloatArray, ids: TokenIds, *, num_noted: int = 0) -> None:
         """Read tokens that end words inside them, or are parts of characters, one by one.
 
-        Args:
-            node: the node before them.
-            row: log-probabilities after the node [V].
-            ids: the tokens [n].
-            num_noted: number of ended words that are already counted.
+        The first `num_noted` words that a token ends are already counted.
         """
         if not len(ids):
             return

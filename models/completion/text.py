@@ -22,10 +22,6 @@ MAX_LETTERS = 32
 class LetterTable:
     """Tokens and their letters.
 
-    Args:
-        ids: ids of the tokens [N].
-        texts: spelling of each token.
-
     Attributes:
         ids: ids of the tokens [N].
         lengths: number of letters of each [N].
@@ -123,6 +119,12 @@ def scan_words(word_state: WordState, spelled: bytes) -> tuple[tuple[int, ...], 
                 return tuple(ends), None
             begun, sure = False, at
     return tuple(ends), WordState(begun, raw[sure:])
+
+
+def offsets_before_lowercasing(text: str) -> list[int]:
+    """Map each character of the lower-cased text, and its end, to its index in the original text."""
+    indices = [index for index, character in enumerate(text) for _ in character.lower()]
+    return [*indices, len(text)]
 
 
 def last_word_start(text: str) -> int:

@@ -34,16 +34,10 @@ def _best_extensions(
     count: int,
     penalties: Mapping[int, float],
 ) -> list[tuple[int, int, float]]:
-    """Find the best extensions of beams by any token, as beam, token and new total.
+    """Find up to `count` best extensions of beams by any token, as beam, token and new total.
 
-    The best comes first; equal ones are ordered by beam, then by id.
-
-    Args:
-        log_probs: the model's log-probabilities [R, V]; unchanged.
-        rows: rules of all R rows.
-        beams: beams to extend.
-        count: maximum number of extensions.
-        penalties: subtracted from the scores of tokens for ranking, but not from the returned totals.
+    The best comes first; equal ones are ordered by beam, then by id. Penalties of tokens affect the ranking, but not
+    the returned totals.
     """
     indices = np.empty(count, np.int64)
     ranks = np.full(count, -np.inf)
@@ -232,12 +226,10 @@ class BeamSearch:
         tops: TopTokens | None,
         shunned: dict[int, float],
     ) -> list[int]:
-        """Replace a group's beams by their best extensions; finished ones count only if they are among the best.
+        """Replace a group's beams by their best extensions; return the chosen tokens, including `</s>`.
 
-        Twice as many extensions as beams are computed, because every beam may end.
-
-        Returns:
-            The chosen tokens, including `</s>`.
+        Finished extensions count only if they are among the best. Twice as many extensions as beams are computed,
+        because every beam may end.
         """
         extensions = _best_extensions(log_probs, rows, group.live, count=2 * self._size, penalties=shunned)
         before, group.live = group.live, []

@@ -17,7 +17,7 @@ every truncation. Reported log-probabilities are always the model's own, before 
 
 from dataclasses import dataclass
 
-from models.errors import InvalidInputError
+from models.errors import InvalidInputError, check_range
 from models.phrases import Phrase, PhraseList
 
 GREEDY, SAMPLE, BEAM = "greedy", "sample", "beam"
@@ -114,13 +114,13 @@ class DecodingParameters:
     def __post_init__(self) -> None:
         self._require(self.strategy in STRATEGIES, "strategy", f"must be one of {', '.join(STRATEGIES)}")
         self._require(self.max_tokens >= 1, "max_tokens", "must be at least 1")
-        self._check_within("temperature", 0, MAX_TEMPERATURE)
+        check_range("temperature", self.temperature, 0, MAX_TEMPERATURE)
         self._require(self.seed is None or 0 <= self.seed < 2**64, "seed", "must be from 0 to 2^64 - 1")
         self._check_texts("stop", MAX_STOPS, MAX_STOP_LENGTH)
         self._require(self.top_k is None or self.top_k >= 1, "top_k", "must be at least 1")
         self._require(0 < self.top_p <= 1, "top_p", "must be above 0 and at most 1")
         self._require(0 < self.typical_p <= 1, "typical_p", "must be above 0 and at most 1")
-        self._check_within("min_p", 0, 1)
+        check_range("min_p", self.min_p, 0, 1)
         self._check_penalties()
         limit = f"must be from 0 to max_tokens, which is {self.max_tokens}"
         self._require(0 <= self.min_tokens <= self.max_tokens, "min_tokens", limit)
@@ -130,8 +130,8 @@ class DecodingParameters:
     def _check_penalties(self) -> None:
         limit = f"must be above 0 and at most {MAX_REPETITION_PENALTY:g}"
         self._require(0 < self.repetition_penalty <= MAX_REPETITION_PENALTY, "repetition_penalty", limit)
-        self._check_within("presence_penalty", -MAX_PENALTY, MAX_PENALTY)
-        self._check_within("frequency_penalty", -MAX_PENALTY, MAX_PENALTY)
+        check_range("presence_penalty", self.presence_penalty, -MAX_PENALTY, MAX_PENALTY)
+        check_range("frequency_penalty", self.frequency_penalty, -MAX_PENALTY, MAX_PENALTY)
         count = len(self.logit_bias)
         limit = f"must have at most {MAX_BIASES} entries"
         self._require(count <= MAX_BIASES, "logit_bias", limit, f"{count} entries long")
@@ -147,7 +147,7 @@ class DecodingParameters:
         self._require(total <= MAX_BAD_WORDS_LENGTH, "bad_words", limit, f"{total} characters long")
 
     def _check_choices(self) -> None:
-        self._check_within("n", 1, MAX_CHOICES)
+        check_range("n", self.n, 1, MAX_CHOICES)
         if self.best_of is None:
             return
         limit = f"must be from n, which is {self.n}, to {MAX_CHOICES}"
@@ -159,8 +159,8 @@ class DecodingParameters:
             )
 
     def _check_beams(self) -> None:
-        self._check_within("length_penalty", -MAX_LENGTH_PENALTY, MAX_LENGTH_PENALTY)
-        self._check_within("diversity_penalty", 0, MAX_DIVERSITY_PENALTY)
+        check_range("length_penalty", self.length_penalty, -MAX_LENGTH_PENALTY, MAX_LENGTH_PENALTY)
+        check_range("diversity_penalty", self.diversity_penalty, 0, MAX_DIVERSITY_PENALTY)
         if self.strategy != BEAM:
             limit = f"needs strategy 'beam', but strategy is {self.strategy!r}"
             self._require(self.num_beams in {None, 1}, "num_beams", limit)
@@ -171,9 +171,6 @@ class DecodingParameters:
         self._require(self.num_beams is None or self.n <= self.num_beams <= MAX_BEAMS, "num_beams", limit)
         groups, limit = self.num_beam_groups, f"must divide num_beams, which is {self.beams}"
         self._require(1 <= groups <= self.beams and self.beams % groups == 0, "num_beam_groups", limit)
-
-    def _check_within(self, name: str, least: float, most: float) -> None:
-        self._require(least <= getattr(self, name) <= most, name, f"must be from {least:g} to {most:g}")
 
     def _check_texts(self, name: str, most: int, longest: int) -> None:
         texts = getattr(self, name)

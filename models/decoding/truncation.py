@@ -110,24 +110,13 @@ def _keep_min_p(buffers: Any, count: Any, share: Any) -> Any:
 
 @numba.njit(nogil=True)
 def _keep_smallest(buffers: Any, count: Any, target: Any, each: Any) -> Any:
-    """Keep the tokens with the smallest keys, as few as reach a target; among equal keys the first ones.
+    """Keep the tokens with the smallest keys, as few as reach a target weight; return their number.
 
-    Args:
-        buffers: with `count` scores, weights, ids and non-negative keys.
-        count: number of entries.
-        target: sum of weights to reach.
-        each: weight of every token instead of its own, unless 0.
-
-    Returns:
-        Number of tokens kept.
+    Keys are not negative; among equal ones the first are kept. Unless 0, `each` is the weight of every token instead of
+    its own.
     """
-    scores, weights, ids, indices, histogram = (
-        buffers.scores,
-        buffers.weights,
-        buffers.ids,
-        buffers.indices,
-        buffers.histogram,
-    )
+    scores, weights, ids = buffers.scores, buffers.weights, buffers.ids
+    indices, histogram = buffers.indices, buffers.histogram
     keys = buffers.keys.view(np.uint32)  # non-negative floats are ordered like their bits
     # radix select by the upper 11, middle 11 and low 9 bits of keys whose sign is clear: three passes, no sort
     below = 0.0
@@ -159,9 +148,8 @@ def _keep_smallest(buffers: Any, count: Any, target: Any, each: Any) -> Any:
     for index in range(count):
         tie = keys[index] == last
         scores[num_kept], weights[num_kept], ids[num_kept] = scores[index], weights[index], ids[index]
-        num_kept += (keys[index] < last) | (
-            tie & (ties > 0)
-        )  # without a branch, which would often be mispredicted
+        # without a branch, which would often be mispredicted
+        num_kept += (keys[index] < last) | (tie & (ties > 0))
         ties -= tie
     return num_kept
 

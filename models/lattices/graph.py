@@ -3,8 +3,6 @@
 In a lattice, a word is scored before its successor is known. A word must therefore have the same
 tokens in every sentence, and the tokens of a sentence must be the concatenated tokens of its words, as
 for word tokenizers and for SentencePiece models whose pieces do not extend beyond a space.
-
-The level of a node is the number of arcs on the longest path to it; nodes of a level are not connected.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -15,7 +13,7 @@ from typing import Self
 import numpy as np
 
 from models.arrays import TokenIds
-from models.errors import InvalidInputError, UnsupportedParameterError
+from models.errors import InvalidInputError, UnsupportedParameterError, check_range
 from models.language_model import pad_sequences
 from models.lattices.lattice import ArcLevels, Indices, Lattice, Scales, Scores, group_by_level, node_depths
 from models.phrases import DEFAULT_FEATURE_WEIGHT
@@ -130,11 +128,7 @@ class PathWeights:
 
     def __post_init__(self) -> None:
         for name, weight in self.by_feature().items():
-            if not abs(weight) <= MAX_WEIGHT:
-                raise InvalidInputError(
-                    f"weights.{name} is {weight}; it must be from {-MAX_WEIGHT:g} to {MAX_WEIGHT:g}",
-                    parameter=f"weights.{name}",
-                )
+            check_range(f"weights.{name}", weight, -MAX_WEIGHT, MAX_WEIGHT)
 
     def by_feature(self) -> dict[str, float]:
         """Return the weight of each feature."""
@@ -264,10 +258,7 @@ def build_graph(
     )
     levels = node_depths(sources, targets, int(num_nodes.sum()))
     num_levels = int(levels.max()) + 1
-    by_source, by_target = (
-        group_by_level(levels[sources], num_levels),
-        group_by_level(levels[targets], num_levels),
-    )
+    by_source, by_target = (group_by_level(levels[nodes], num_levels) for nodes in (sources, targets))
     last_use = np.full(len(levels), -1, dtype=np.int64)
     np.maximum.at(last_use, sources, levels[targets])
     return LatticeGraph(

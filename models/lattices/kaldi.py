@@ -12,6 +12,7 @@ Source: Kaldi's lat/kaldi-lattice.cc and "Lattices in Kaldi".
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import TextIO
 
 import numpy as np
@@ -100,18 +101,12 @@ def write_kaldi(lattice: Lattice, target: TextIO, *, symbols: SymbolTable | None
     target.write("\n" if ends_in_states else f"{end}\n\n")
 
 
-def _blocks(lines: Iterable[bytes]) -> Iterator[tuple[int, list[bytes]]]:
+def _blocks(lines: Iterable[bytes]) -> Iterator[tuple[int, tuple[bytes, ...]]]:
     """Yield runs of lines that are not blank, each with its first line number."""
-    block: list[bytes] = []
-    number = 0
-    for number, line in enumerate(lines, start=1):
-        if line.strip():
-            block.append(line)
-        elif block:
-            yield number - len(block), block
-            block = []
-    if block:
-        yield number - len(block) + 1, block
+    for is_blank, run in groupby(enumerate(lines, start=1), key=lambda line: not line[1].strip()):
+        if not is_blank:
+            numbers, block = zip(*run, strict=True)
+            yield numbers[0], block
 
 
 def _utterance(line: str) -> str:

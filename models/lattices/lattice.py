@@ -6,7 +6,7 @@ to the end.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -138,16 +138,9 @@ class ArcColumns(NamedTuple):
     @classmethod
     def of(cls, arcs: Sequence[Arc]) -> "ArcColumns":
         """Convert one or more arcs to columns."""
-        sources, targets, words, am, old_lm, variants, alignments = zip(*arcs, strict=True)
-        ends = np.array(sources), np.array(targets)
-        return cls(
-            *ends,
-            words,
-            np.array(am, dtype=np.float64),
-            np.array(old_lm, dtype=np.float64),
-            np.array(variants),
-            alignments,
-        )
+        columns: Iterable[Any] = zip(*arcs, strict=True)
+        arrays: list[Any] = [column if isinstance(column[0], str) else np.array(column) for column in columns]
+        return cls(*arrays)
 
 
 class ArcLevels(NamedTuple):
@@ -284,15 +277,13 @@ def _nodes_on_paths(
     for level in reversed(range(levels.num_levels)):
         arcs = levels.of(level)
         reaching[sources[arcs[reaching[targets[arcs]]]]] = True
-    both: npt.NDArray[np.bool_] = reached & reaching
-    return both
+    return reached & reaching
 
 
 def _find_cycle_node(sources: Indices, targets: Indices, depth: Indices) -> int:
     """Find a node on a cycle; every node without a depth has an arc from another such node."""
-    before = dict(
-        zip(targets[depth[sources] < 0].tolist(), sources[depth[sources] < 0].tolist(), strict=True)
-    )
+    unfinished = depth[sources] < 0
+    before = dict(zip(targets[unfinished].tolist(), sources[unfinished].tolist(), strict=True))
     node = int(np.flatnonzero(depth < 0)[0])
     seen: set[int] = set()
     while node not in seen:

@@ -529,13 +529,7 @@ class _TokenPassing:
         return ways.select(inside), totals[inside], phrases[inside]
 
     def _score_outgoing(self, level: int, state: Any, rows: Indices) -> None:
-        """Score the words after the newest tokens, which are those of a level.
-
-        Args:
-            level: level of their nodes.
-            state: model states after them.
-            rows: row of the state of each token.
-        """
+        """Score the words after the newest tokens, which are those of a level; `rows` are their rows of the state."""
         joined, tokens = self._joined, self.tokens
         begin = len(tokens) - len(rows)
         self._states.add(state, rows)

@@ -106,7 +106,10 @@ def prefetch(_typing_context: Any, array: Any, index: Any) -> Any:  # noqa: ARG0
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array_type = signature.args[0]
         view = context.make_array(array_type)(context, builder, arguments[0])
-        position = builder.mul(arguments[1], ir.Constant(ir.IntType(64), _stride(array_type)))
+        row_bytes = (
+            array_type.dtype.bitwidth // 8 * (3 if array_type.ndim == 2 else 1)
+        )  # a word has three bytes
+        position = builder.mul(arguments[1], ir.Constant(ir.IntType(64), row_bytes))
         pointer = builder.gep(builder.bitcast(view.data, cgutils.voidptr_t), [position])
         flag = ir.IntType(32)
         function = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, flag, flag, flag])
@@ -116,12 +119,6 @@ def prefetch(_typing_context: Any, array: Any, index: Any) -> Any:  # noqa: ARG0
         return context.get_dummy_value()
 
     return types.void(array, types.uint64), generate
-
-
-def _stride(array_type: Any) -> int:
-    """Bytes between rows; an array with two axes has the three bytes of a word per row."""
-    width = 3 if array_type.ndim == 2 else 1
-    return int(array_type.dtype.bitwidth // 8 * width)
 
 
 # inlined because a call would pass every array of the automaton

@@ -486,8 +486,7 @@ def _hash_field(text: ByteArray, offset: int) -> tuple[int, np.uint64]:
 def sort_rows(prefixes: IntArray, words: IntArray, *, num_prefixes: int, vocab_size: int) -> IntArray:
     """Return the row numbers [n] in lexicographic order of n-grams of one order, given as prefix and last word [n]."""
     by_word = _counting_sort(words, np.arange(len(words), dtype=np.int32), vocab_size)
-    order: IntArray = _counting_sort(prefixes, by_word, num_prefixes)
-    return order
+    return _counting_sort(prefixes, by_word, num_prefixes)
 
 
 def extend_trie(trie: PrefixTrie, ngrams: NGrams, *, num_prefixes: int) -> PrefixTrie:

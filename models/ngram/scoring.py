@@ -5,9 +5,6 @@ order, so a word gets the same float in a score and in a distribution, independe
 
 Word ids are checked because an id outside the vocabulary would index outside the arrays: the kernels
 return the index of the first invalid id, or −1.
-
-The distribution of a state is that of its suffix, scaled by the back-off weight, overwritten with the
-state's own arcs: O(V + arcs) instead of V lookups.
 """
 
 from typing import Any

@@ -175,10 +175,8 @@ def top_k_words(  # noqa: C901, PLR0912, PLR0915 - one merge
     probs, decoded = automaton.log10_probs, automaton.prob_values
     # [order]: next index into ranked_arcs and its end for each level; or −1 and the size of its heap
     nexts, stops = np.empty(order, np.int64), np.empty(order, np.int64)
-    arcs, values = (
-        np.empty(order, np.uint64),
-        np.empty(order, np.float32),
-    )  # [order]: best remaining arc of each level, and its value
+    # [order]: best remaining arc of each level, and its value
+    arcs, values = np.empty(order, np.uint64), np.empty(order, np.float32)
     for row in range(len(states)):
         depth = write_suffix_chain(automaton, states[row], chain, backoffs)
         for level in range(depth):

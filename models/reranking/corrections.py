@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from models.errors import FormatError, InvalidInputError
+from models.errors import FormatError, InvalidInputError, check_range
 from models.reranking.candidates import Candidate, CandidateList
 
 MAX_PHRASE_WORDS = 4
@@ -118,18 +118,8 @@ _Path: TypeAlias = tuple[float, tuple[_Match, ...]]
 """Sum of the log-odds of matches that do not overlap, and the matches from left to right."""
 
 
-class _Node:
-    """Node of a tree of phrases: the next words, and the corrections of the phrase that ends here."""
-
-    __slots__ = ("corrections", "following")
-
-    def __init__(self) -> None:
-        self.following: dict[str, _Node] = {}
-        self.corrections: list[PhraseCorrection] = []
-
-
 class CorrectionTable:
-    """Corrections by the phrase that they replace, in a tree of words.
+    """Corrections by the phrase that they replace.
 
     Args:
         corrections: the corrections, at most `MAX_CORRECTIONS`.
@@ -144,7 +134,7 @@ class CorrectionTable:
                 f"corrections has {len(corrections)} entries; at most {MAX_CORRECTIONS} are accepted",
                 parameter="corrections",
             )
-        self._root = _Node()
+        self._by_phrase: dict[str, list[PhraseCorrection]] = {}
         seen: set[tuple[str, str]] = set()
         for number, correction in enumerate(corrections):
             _check_correction(correction, f"corrections[{number}]")
@@ -159,12 +149,10 @@ class CorrectionTable:
 
     def add(self, correction: PhraseCorrection) -> None:
         """Add a valid correction."""
-        node = self._root
-        for word in correction.heard.split():
-            node = node.following.setdefault(word, _Node())
-        node.corrections.append(correction)
-        node.corrections.sort(key=lambda one: -one.log_odds)
-        del node.corrections[_MAX_PER_PHRASE:]
+        found = self._by_phrase.setdefault(correction.heard, [])
+        found.append(correction)
+        found.sort(key=lambda one: -one.log_odds)
+        del found[_MAX_PER_PHRASE:]
 
     def correct(self, text: str) -> list[tuple[str, tuple[PhraseCorrection, ...]]]:
         """Return corrected texts with their corrections, those with the greatest log-odds first.
@@ -190,22 +178,16 @@ class CorrectionTable:
 
     def _matches(self, words: Sequence[str]) -> list[_Match]:
         """Find the phrases of a text that have corrections, in order of their first words."""
-        matches: list[_Match] = []
-        for begin, word in enumerate(words):
-            end, node = begin + 1, self._root.following.get(word)
-            while node is not None:
-                matches += [_Match(begin, end, correction) for correction in node.corrections]
-                node = node.following.get(words[end]) if end < len(words) else None
-                end += 1
-        return matches
+        return [
+            _Match(begin, end, correction)
+            for begin in range(len(words))
+            for end in range(begin + 1, min(begin + MAX_PHRASE_WORDS, len(words)) + 1)
+            for correction in self._by_phrase.get(" ".join(words[begin:end]), ())
+        ]
 
 
 def _check_correction(correction: PhraseCorrection, place: str) -> None:
-    """Check the limits of a correction.
-
-    Raises:
-        InvalidInputError: a field is outside its limits.
-    """
+    """Check the limits of a correction."""
     for name, phrase, least in (("heard", correction.heard, 1), ("written", correction.written, 0)):
         num_words, where = len(phrase.split()), f"{place}.{name}"
         if not least <= num_words <= MAX_PHRASE_WORDS or len(phrase) > MAX_PHRASE_CHARACTERS:
@@ -218,11 +200,7 @@ def _check_correction(correction: PhraseCorrection, place: str) -> None:
         raise InvalidInputError(
             f"{place}.written is {correction.written!r}, the same as heard", parameter=f"{place}.written"
         )
-    if not abs(correction.log_odds) <= MAX_LOG_ODDS:
-        raise InvalidInputError(
-            f"{place}.log_odds is {correction.log_odds}; it must be from {-MAX_LOG_ODDS:g} to {MAX_LOG_ODDS:g}",
-            parameter=f"{place}.log_odds",
-        )
+    check_range(f"{place}.log_odds", correction.log_odds, -MAX_LOG_ODDS, MAX_LOG_ODDS)
 
 
 def _best_paths(matches: list[_Match]) -> list[_Path]:
@@ -296,11 +274,9 @@ def read_table(path: Path) -> list[PhraseCorrection]:
     corrections = []
     for number, line in enumerate(lines, start=2):
         try:
-            heard, written, log_odds, lists = line.split("\t")
-            corrections.append(
-                PhraseCorrection(heard=heard, written=written, log_odds=float(log_odds), lists=int(lists))
-            )
-        except ValueError:  # also pydantic's, for NaN and infinity
+            row = dict(zip(_COLUMNS, line.split("\t"), strict=True))
+            corrections.append(PhraseCorrection.model_validate(row, strict=False))  # numbers are strings
+        except ValueError:  # also pydantic's
             problem = (
                 f"line {number} is {line[:80]!r}; it must be two phrases and two numbers, separated by tabs"
             )

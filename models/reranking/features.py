@@ -27,7 +27,7 @@ from typing import NamedTuple, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-from models.errors import InvalidInputError
+from models.errors import InvalidInputError, check_range
 from models.language_model import count_words
 from models.phrases import is_phrase_feature
 from models.reranking.candidates import Candidate, CandidateList, Steps
@@ -194,8 +194,7 @@ class ListFeatures(NamedTuple):
 
     def column(self, name: str) -> Floats:
         """Return one feature of all candidates [N]."""
-        values: Floats = self.values[:, self.names.index(name)]
-        return values
+        return self.values[:, self.names.index(name)]
 
     def matrix(self, names: Sequence[str], given: Mapping[str, Floats]) -> Floats:
         """Collect features by name, computed or given, of all candidates [N, len(names)]."""
@@ -319,16 +318,9 @@ def given_column(
     except KeyError:
         where = next(w for w, features in _feature_locations(lists, place, first) if name not in features)
         raise InvalidInputError(f"{where} has no {name!r}, which has a weight", parameter=where) from None
-    wrong = np.flatnonzero(~(np.abs(values) <= MAX_FEATURE))
-    if wrong.size:
-        where = (
-            next(w for i, (w, _) in enumerate(_feature_locations(lists, place, first)) if i == wrong[0])
-            + f".{name}"
-        )
-        raise InvalidInputError(
-            f"{where} is {values[wrong[0]]}; it must be from {-MAX_FEATURE:g} to {MAX_FEATURE:g}",
-            parameter=where,
-        )
+    if not (np.abs(values) <= MAX_FEATURE).all():
+        for where, features in _feature_locations(lists, place, first):
+            check_range(f"{where}.{name}", features[name], -MAX_FEATURE, MAX_FEATURE)
     return values
 
 
@@ -346,11 +338,9 @@ def check_given(
     names: set[str] = set().union(*(c.features for one in lists for c in one.candidates))
     for name in sorted(names):
         if is_reserved(name, models):
-            where = (
-                next(w for w, features in _feature_locations(lists, place) if name in features) + f".{name}"
-            )
+            where = next(w for w, features in _feature_locations(lists, place) if name in features)
             raise InvalidInputError(
-                f"{where} is given, but {name} is computed by the service", parameter=where
+                f"{where}.{name} is given, but {name} is computed by the service", parameter=f"{where}.{name}"
             )
 
 

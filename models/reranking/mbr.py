@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from rapidfuzz.distance import Levenshtein
 
+from models.arrays import runs_by_cost
 from models.errors import InvalidInputError
 from models.reranking.candidates import Steps, map_in_steps
 from models.reranking.metrics.metric import pairwise_distances, words_as_characters
@@ -80,19 +81,9 @@ class _PairwiseUtilities(NamedTuple):
         """Yield all pairs of texts and references, in blocks of one step or one pair."""
         everyone = np.arange(len(self.sizes))
         costs = self.sizes if self.squared else np.ones(len(self.sizes))
-        for references in _blocks_by_cost(everyone, costs * self.sizes.sum(), self.most):
-            for texts in _blocks_by_cost(everyone, self.sizes * costs[references].sum(), self.most):
-                yield texts, references
-
-
-def _blocks_by_cost(numbers: _IntArray, costs: npt.NDArray[np.float64], most: int) -> Iterator[_IntArray]:
-    """Group numbers into runs that cost at most `most`, or have one member."""
-    ends, begin = np.cumsum(costs), 0
-    while begin < len(numbers):
-        spent = ends[begin] - costs[begin]
-        end = max(begin + 1, int(np.searchsorted(ends, spent + most, side="right")))
-        yield numbers[begin:end]
-        begin = end
+        for references in runs_by_cost(costs * self.sizes.sum(), self.most):
+            for texts in runs_by_cost(self.sizes * costs[references].sum(), self.most):
+                yield everyone[texts], everyone[references]
 
 
 def expected_utilities(texts: Sequence[str], posteriors: npt.ArrayLike, utility: Utility) -> Steps[_Scores]:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from models.errors import InvalidInputError
+from models.errors import InvalidInputError, check_range
 from models.phrases import MAX_PHRASES, Phrase, is_phrase_feature
 from models.reranking import features
 from models.reranking.corrections import CorrectionTable, PhraseCorrection
@@ -64,15 +64,8 @@ class LogLinearModel:
 
     def __post_init__(self) -> None:
         for name, weight in self.weights.items():
-            if not abs(weight) <= MAX_WEIGHT:
-                raise _weight_error(
-                    name, f"weights.{name} is {weight}; it must be from {-MAX_WEIGHT:g} to {MAX_WEIGHT:g}"
-                )
-        if not 0 <= self.length_exponent <= MAX_LENGTH_EXPONENT:
-            raise InvalidInputError(
-                f"length_exponent is {self.length_exponent}; it must be from 0 to {MAX_LENGTH_EXPONENT:g}",
-                parameter="length_exponent",
-            )
+            check_range(f"weights.{name}", weight, -MAX_WEIGHT, MAX_WEIGHT)
+        check_range("length_exponent", self.length_exponent, 0, MAX_LENGTH_EXPONENT)
 
     def check(self, models: Collection[str]) -> None:
         """Check that every weighted feature can be computed or given.
@@ -85,16 +78,16 @@ class LogLinearModel:
                 without a length exponent.
         """
         for name in self.weights:
-            model = feature_model(name)
+            model, where = feature_model(name), f"weights.{name}"
             if model is not None and model not in models:
                 called = ", ".join(sorted(models)) or "none"
-                raise _weight_error(
-                    name,
-                    f"weights.{name} is given, but there is no model {model!r}; models: {called}",
+                raise InvalidInputError(
+                    f"{where} is given, but there is no model {model!r}; models: {called}", parameter=where
                 )
             if name.partition(":")[0] == LM_SUM and not self.length_exponent:
-                raise _weight_error(
-                    name, f"weights.{name} requires length_exponent; without it, the sum is the feature {LM}"
+                raise InvalidInputError(
+                    f"{where} requires length_exponent; without it, the sum is the feature {LM}",
+                    parameter=where,
                 )
             if features.is_derived(name):
                 features.check_derived(name)
@@ -124,10 +117,6 @@ class LogLinearModel:
         for index, weight in enumerate(self.weights.values()):  # not a matrix product, which rounds by batch
             totals += weight * values[:, index]
         return totals
-
-
-def _weight_error(feature: str, message: str) -> InvalidInputError:
-    return InvalidInputError(message, parameter=f"weights.{feature}")
 
 
 MAX_WEIGHTS = 1000

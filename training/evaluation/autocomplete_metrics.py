@@ -195,8 +195,7 @@ class Ranks(NamedTuple):
 
     def by_line(self, values: npt.NDArray[Any]) -> LineValues:
         """Sum a value per word [N] over each line's words [L]."""
-        sums: LineValues = np.bincount(self.lines, values, minlength=len(self.num_keys)).astype(np.float64)
-        return sums
+        return np.bincount(self.lines, values, minlength=len(self.num_keys)).astype(np.float64)
 
     def shown(self, length: int) -> npt.NDArray[np.bool_]:
         """Return True for words among the first `length` completions, before each letter [N, K]."""
@@ -231,8 +230,7 @@ def saved_keys(ranks: Ranks, length: int) -> npt.NDArray[np.int64]:
     """Return the number of keys that a list of `length` completions saves at each word [N]."""
     shown = ranks.shown(length)
     typed = np.where(shown.any(axis=1), shown.argmax(axis=1), ranks.letters)
-    saved: npt.NDArray[np.int64] = np.maximum(ranks.letters - typed + ranks.spaced - 1, 0)
-    return saved
+    return np.maximum(ranks.letters - typed + ranks.spaced - 1, 0)
 
 
 def recoverable_letters(ranks: Ranks, length: int) -> npt.NDArray[np.int64]:
@@ -303,5 +301,4 @@ def _phrase_matches(ranks: Ranks) -> Sequence[tuple[npt.NDArray[np.bool_], npt.N
 
 def _reciprocal_ranks(table: npt.NDArray[np.int64]) -> LineValues:
     """Return 1 / rank; 0 where a word is not listed."""
-    reciprocals: LineValues = np.divide(1.0, table, out=np.zeros(table.shape), where=table > 0)
-    return reciprocals
+    return np.divide(1.0, table, out=np.zeros(table.shape), where=table > 0)

@@ -262,12 +262,7 @@ def detect_errors(
     surprisals = [detection for batch in rescored for detection in _surprisal_detections(batch)]
     issues, left_only = (
         [
-            (
-                issue.start,
-                issue.end,
-                issue.probability,
-                issue.suggestions[0].text if issue.suggestions else "",
-            )
+            (issue.start, issue.end, issue.probability, issue.suggestions[0].text)
             for batch in batches
             for issue in find_issues(
                 batch, tokens, threshold=_MIN_PROBABILITY, max_suggestions=_MAX_SUGGESTIONS
@@ -411,11 +406,7 @@ def _check_options(sample: int, kinds: Sequence[Kind]) -> None:
 
 
 def _sample_lines(sentences: Sequence[str], words: int, random: np.random.Generator) -> list[str]:
-    """Sample lines without replacement until they have `words` white-space words; at least two lines.
-
-    Raises:
-        InvalidInputError: there are fewer than two lines.
-    """
+    """Sample lines without replacement until they have `words` white-space words; at least two lines."""
     lines: list[str] = []
     for index in random.permutation(len(sentences)).tolist():
         if words <= 0 and len(lines) >= _MIN_LINES:
@@ -494,11 +485,7 @@ def _figures(chosen_on: LineDetections, measured_on: LineDetections) -> dict[str
 def _calibration(
     address: str, pooled: Detections, kinds: Sequence[Kind], words: int, sha256: str
 ) -> Calibration:
-    """Build a calibration from the pooled detections.
-
-    Raises:
-        InvalidInputError: the text has no injected error.
-    """
+    """Build a calibration from the pooled detections."""
     if not len(pooled.errors):
         raise InvalidInputError(
             f"no error was injected into the text, where one in {1 / ERROR_RATE:.0f} eligible words is corrupted; "

@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from models.errors import InvalidInputError
+from models.errors import InvalidInputError, check_range
 from models.kernels.compilation import kernel
 from models.kernels.threads import run_slices
 from models.ngram.build import NGrams
@@ -184,10 +184,7 @@ def count_ngrams(
         InvalidInputError: the order is out of range; the corpus is empty, too large, or has an id
             outside the vocabulary or the id of `<s>` or `</s>`.
     """
-    if not 1 <= order <= MAX_ORDER:
-        raise InvalidInputError(
-            f"ngram.order is {order}; it must be from 1 to {MAX_ORDER}", parameter="ngram.order"
-        )
+    check_range("ngram.order", order, 1, MAX_ORDER)
     if corpus.num_sentences == 0:
         raise InvalidInputError("the corpus has no sentence; at least 1 is needed", parameter="corpus")
     positions = corpus.num_tokens + corpus.num_sentences

@@ -1,17 +1,14 @@
 """Matches of held-out text with counted n-grams, order by order, for fitting smoothing parameters."""
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from models.kernels.compilation import kernel
 from models.vocabulary import BOS
 from training.corpus import EncodedCorpus
-from training.ngram.counts import OrderCounts, check_ids
-
-IntArray: TypeAlias = npt.NDArray[np.int32]
+from training.ngram.counts import IntArray, OrderCounts, check_ids
 
 
 class Matches(NamedTuple):

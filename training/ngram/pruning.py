@@ -22,12 +22,11 @@ from models.kernels.compilation import kernel
 from models.ngram.build import NGrams, NGramWeights, build_automaton, quantise_automaton
 from models.ngram.model import NGramModel
 from models.vocabulary import BOS, EOS, Vocabulary
-from training.ngram.smoothing.interpolation import log10
+from training.ngram.smoothing.interpolation import DoubleArray, log10
 from training.ngram.trie import (
     MIN_LOWER_MASS,
     BackoffRows,
     ContextMasses,
-    DoubleArray,
     Orders,
     Trie,
     from_log10,

@@ -17,8 +17,7 @@ import numpy.typing as npt
 
 from models.kernels.compilation import kernel
 from models.ngram.build import NGrams, NGramWeights, number_arcs, suffix_states
-
-DoubleArray: TypeAlias = npt.NDArray[np.float64]
+from training.ngram.smoothing.interpolation import DoubleArray
 
 
 class Trie(NamedTuple):
@@ -175,5 +174,4 @@ class BackoffRows:
 
 def from_log10(log10: npt.NDArray[np.float32]) -> DoubleArray:
     """Convert decimal logarithms to probabilities or weights in double precision."""
-    values: DoubleArray = np.power(10.0, log10, dtype=np.float64)
-    return values
+    return np.power(10.0, log10, dtype=np.float64)

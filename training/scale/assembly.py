@@ -60,12 +60,7 @@ def open_automaton(folder: Path) -> Automaton:
 
 
 class _AutomatonBuilder:
-    """Builder of an automaton's arrays, order by order.
-
-    Args:
-        folder: folder of the arrays.
-        sizes: number of n-grams of each order.
-    """
+    """Builder of an automaton's arrays, order by order, from the number of n-grams of each order."""
 
     def __init__(self, folder: Path, sizes: Sequence[int]) -> None:
         self._folder = folder

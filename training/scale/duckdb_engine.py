@@ -85,8 +85,7 @@ class DuckDBEngine:
 
     def rows(self, sql: str) -> Sequence[Sequence[Any]]:
         """Return the rows of a query with a small result."""
-        found: list[tuple[Any, ...]] = self._connection.execute(sql).fetchall()
-        return found
+        return self._connection.execute(sql).fetchall()
 
     def close(self) -> None:
         """Close the connection and release its memory."""

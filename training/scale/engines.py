@@ -9,8 +9,6 @@ from training.progress import Progress
 from training.scale.options import EngineName, ScaleOptions
 from training.scale.plan import Stage
 
-"""Extra of the distribution that installs each engine."""
-
 
 class QueryEngine(Protocol):
     """Runs SQL over folders of Parquet files."""

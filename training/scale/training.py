@@ -15,10 +15,7 @@ from models.tokenizers import Tokenizer, load_tokenizer
 from training.corpus import Corpus, EncodedCorpus, Sentences
 from training.ngram.counts import thresholds_by_order
 from training.ngram.estimate import release_memory
-from training.ngram.smoothing.interface import (
-    Discounts,
-    discounts_from_counts,
-)
+from training.ngram.smoothing.interface import Discounts, discounts_from_counts
 from training.progress import Progress
 from training.publish import RunContext, facts_by_split
 from training.recipe import NGramSettings, Recipe

@@ -13,7 +13,7 @@ a group of rows form one flat list; the host waits for the device once per call,
 """
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
@@ -21,7 +21,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from models.arrays import FloatArray, TokenIds
+from models.arrays import FloatArray, TokenIds, runs_by_cost
 from models.ngram.automaton import LN_10, Automaton
 from models.ngram.model import check_one_per_row, unknown_id_error
 
@@ -126,8 +126,7 @@ def _copy_in_blocks(
 
 def _decoded(values: npt.NDArray[Any], table: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """Return a copy of the values, decoded if there is a table of codes."""
-    decoded: npt.NDArray[np.float32] = table[values] if len(table) else values.copy()
-    return decoded
+    return table[values] if len(table) else values.copy()
 
 
 def _word_ids(words: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
@@ -265,7 +264,8 @@ def all_log_probs(automaton: TensorAutomaton, ids: Tensor) -> Tensor:
     contexts = _contexts(automaton, ids)
     unigrams = automaton.log10_probs[: automaton.vocab_size].double() * LN_10
     out = torch.empty((len(ids), automaton.vocab_size), dtype=torch.float32, device=automaton.device)
-    for rows in _row_slices(contexts, automaton.vocab_size):
+    entries = automaton.vocab_size + _ARC_ENTRIES * contexts.host_counts.sum(axis=0)
+    for rows in runs_by_cost(entries, MAX_MATRIX_ENTRIES):
         torch.add(unigrams, contexts.root_log_backoffs[rows, None], out=out[rows])
         _scatter_arcs(automaton, contexts, rows, out[rows])
     return out
@@ -299,16 +299,6 @@ def _contexts(automaton: TensorAutomaton, ids: Tensor) -> _Contexts:
     counts = automaton.first_arcs[states + 1] - begins
     counts = torch.where(states > 0, counts, 0)
     return _Contexts(states, charged[:-1].flip(0), charged[-1], begins, counts, counts.cpu().numpy())
-
-
-def _row_slices(contexts: _Contexts, vocab_size: int) -> Iterator[slice]:
-    """Yield groups of rows that take about `MAX_MATRIX_ENTRIES` entries each."""
-    ends = np.cumsum(vocab_size + _ARC_ENTRIES * contexts.host_counts.sum(axis=0))
-    begin, done = 0, 0
-    while begin < len(ends):
-        end = max(begin + 1, int(np.searchsorted(ends, done + MAX_MATRIX_ENTRIES, side="right")))
-        yield slice(begin, end)
-        begin, done = end, int(ends[end - 1])
 
 
 def _scatter_arcs(automaton: TensorAutomaton, contexts: _Contexts, rows: slice, out: Tensor) -> None:

@@ -9,7 +9,7 @@ is part of a word.
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import BufferedReader
 from pathlib import Path, PurePath
 from typing import Any, BinaryIO, Literal, NamedTuple, TypeVar, cast
@@ -69,34 +69,27 @@ def unpacked_name(path: PurePath) -> str:
     return path.stem if path.suffix in COMPRESSED_SUFFIXES else path.name
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class SourceLines:
     r"""Lines of one source, without line ends (`\n` or `\r\n`) and blank lines; can be iterated once.
 
     Attributes:
         source: file name, or the name of a stream.
+        blocks: its bytes.
         form: format of the lines.
         beam_size: number of candidates of each list, for formats without another separator.
         scores: further files with a score per candidate, by feature.
     """
 
-    def __init__(
-        self,
-        source: str,
-        blocks: Iterable[bytes],
-        form: "Format",
-        *,
-        beam_size: int | None = None,
-        scores: "Mapping[str, SourceLines] | None" = None,
-    ) -> None:
-        self.source = source
-        self.beam_size = beam_size
-        self.scores = scores or {}
-        self.form = form
-        self._blocks = blocks
+    source: str
+    blocks: Iterable[bytes]
+    form: "Format"
+    beam_size: int | None = None
+    scores: "Mapping[str, SourceLines]" = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[TextLine | BadLine]:
         limit = self.form.max_line_bytes
-        for number, raw in enumerate(_raw_lines(self._blocks, limit), start=1):
+        for number, raw in enumerate(_raw_lines(self.blocks, limit), start=1):
             if raw is None:
                 yield self.bad(number, f"the line is longer than {limit:,} bytes")
                 continue

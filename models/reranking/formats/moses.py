@@ -120,13 +120,9 @@ def write(lists: Iterable[CandidateList]) -> Iterator[str]:
         if _BAR in name:
             raise InvalidInputError(f"list {name!r}: the id contains {_BAR}, which separates fields")
         for candidate in one.candidates:
-            yield f"{name} ||| {_text(candidate.text, name)} ||| {_scores(candidate.features)}\n"
-
-
-def _text(text: str, name: str) -> str:
-    if _BAR in text:
-        raise InvalidInputError(f"list {name!r}: a text contains {_BAR}, which separates fields")
-    return collapse_whitespace(text)
+            if _BAR in candidate.text:
+                raise InvalidInputError(f"list {name!r}: a text contains {_BAR}, which separates fields")
+            yield f"{name} ||| {collapse_whitespace(candidate.text)} ||| {_scores(candidate.features)}\n"
 
 
 def _scores(features: Mapping[str, float]) -> str:

@@ -470,7 +470,7 @@ def _open_scores(form: Format, beam_size: int | None, scores: Mapping[str, Path]
 
 
 def _file_lines(path: Path, form: Format, scores: Mapping[str, SourceLines] | None = None) -> SourceLines:
-    return SourceLines(str(path), read_blocks(path, str(path)), form, scores=scores)
+    return SourceLines(str(path), read_blocks(path, str(path)), form, scores=scores or {})
 
 
 def _read_folder(folder: Path, form: Format, scores: Mapping[str, SourceLines]) -> Iterator[ListOrBadLine]:

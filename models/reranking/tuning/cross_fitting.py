@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from models.arrays import runs_by_cost
 from models.errors import InvalidInputError
 from models.language_model import count_words
 from models.phrases import is_phrase_feature
@@ -148,7 +148,7 @@ def tuning_data(
     scored = any(name.partition(":")[0] == LM for name in names)
     exponents = tuple(length_exponents) if scored else (0.0,)
     parts = []
-    for chunk in _chunks(computed.offsets):
+    for chunk in runs_by_cost(np.diff(computed.offsets), CANDIDATES_PER_STEP):
         chunk_lists, values = annotated[chunk], computed.of_lists(chunk.start, chunk.stop)
         texts = [[candidate.text for candidate in one.candidates] for one in chunk_lists]
         distinct = np.concatenate([_first_occurrences(of_list) for of_list in texts])
@@ -257,21 +257,9 @@ def _check_names(names: Sequence[str]) -> None:
         raise InvalidInputError(f"features names {twice!r} more than once", parameter="features")
 
 
-def _chunks(offsets: Ints) -> list[slice]:
-    """Split lists into runs of at most a few hundred candidates, or of one longer list."""
-    begins = [0]
-    for number, (begin, end) in enumerate(pairwise(offsets.tolist())):
-        if begin > offsets[begins[-1]] and end - offsets[begins[-1]] > CANDIDATES_PER_STEP:
-            begins.append(number)
-    return [slice(begin, end) for begin, end in pairwise([*begins, len(offsets) - 1])]
-
-
 def _first_occurrences(texts: Sequence[str]) -> RowMask:
     """Mask of a list's candidates whose text occurs for the first time [C]."""
-    order = text_ranks(texts)
-    fresh: RowMask = np.ones(len(order), dtype=np.bool_)
-    fresh[1:] = order[1:] > np.maximum.accumulate(order)[:-1]
-    return fresh
+    return np.diff(np.maximum.accumulate(text_ranks(texts)), prepend=-1) > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -455,5 +443,4 @@ def candidate_totals(data: TuningData, fitted: FittedWeights) -> Floats:
     if fitted.weights is None:
         indices = np.arange(len(problem.features)) - np.repeat(problem.first_pass(), np.diff(problem.offsets))
         return -indices.astype(np.float64)
-    totals: Floats = problem.features @ fitted.weights
-    return totals
+    return problem.features @ fitted.weights

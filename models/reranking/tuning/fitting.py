@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from models.errors import InvalidInputError
+from models.errors import InvalidInputError, check_range
 from models.reranking.candidates import CandidateList, Steps
 from models.reranking.features import RANK
 from models.reranking.metrics.metric import MAX_SAMPLES, SignificanceResult, paired_bootstrap
@@ -69,27 +69,25 @@ class TuningSettings:
     window: float = 0.05
 
     def __post_init__(self) -> None:
-        _check_range("folds", self.folds, 2, MAX_FOLDS)
-        _check_range("seed", self.seed, 0, MAX_SEED)
-        _check_range("restarts", self.restarts, 0, MAX_RESTARTS)
-        _check_range("resamples", self.resamples, 1, MAX_RESAMPLES)
-        _check_range("max_p_value", self.max_p_value, 0, 1)
-        _check_range("bootstrap_samples", self.bootstrap_samples, MIN_SAMPLES, MAX_SAMPLES)
-        _check_range("length_exponents", len(self.length_exponents), 1, MAX_EXPONENTS, " values")
+        check_range("folds", self.folds, 2, MAX_FOLDS)
+        check_range("seed", self.seed, 0, MAX_SEED)
+        check_range("restarts", self.restarts, 0, MAX_RESTARTS)
+        check_range("resamples", self.resamples, 1, MAX_RESAMPLES)
+        check_range("max_p_value", self.max_p_value, 0, 1)
+        check_range("bootstrap_samples", self.bootstrap_samples, MIN_SAMPLES, MAX_SAMPLES)
+        num_exponents = len(self.length_exponents)
+        if not 1 <= num_exponents <= MAX_EXPONENTS:
+            raise InvalidInputError(
+                f"length_exponents is {num_exponents} values; it must be from 1 to {MAX_EXPONENTS}",
+                parameter="length_exponents",
+            )
         for index, exponent in enumerate(self.length_exponents):
-            _check_range(f"length_exponents[{index}]", exponent, 0, MAX_LENGTH_EXPONENT)
+            check_range(f"length_exponents[{index}]", exponent, 0, MAX_LENGTH_EXPONENT)
 
     @property
     def num_resamples(self) -> int:
         """Number of resamples of all folds and of all lists, over all exponents."""
         return (self.folds + 1) * len(self.length_exponents) * self.resamples
-
-
-def _check_range(parameter: str, value: float, least: float, most: float, what: str = "") -> None:
-    if not least <= value <= most:
-        raise InvalidInputError(
-            f"{parameter} is {value}{what}; it must be from {least} to {most}", parameter=parameter
-        )
 
 
 _MAX_EXPLORED_LISTS = 500

@@ -37,8 +37,7 @@ class LossCurve(NamedTuple):
 
     def at(self, angles: Floats) -> Floats:
         """Return the loss at angles; where it changes, the value after the change."""
-        losses: Floats = self.losses[np.searchsorted(self.angles, angles, side="right")]
-        return losses
+        return self.losses[np.searchsorted(self.angles, angles, side="right")]
 
     def smoothed(self, angles: Floats, window: float) -> Floats:
         """Average the loss over `window` radians to either side of angles, within the line."""
@@ -152,14 +151,9 @@ def _powell_descent(problem: TuningProblem, start: Floats, window: float) -> Ste
 def _search_line(
     problem: TuningProblem, weights: Floats, direction: Floats, window: float, preferred: Sequence[float]
 ) -> Steps[LocalMinimum]:
-    """Move to the best point of a line.
+    """Move to the best point of a line through `weights`, or to the first preferred angle that is as good.
 
-    Args:
-        problem: with standardised features.
-        weights: current unit vector [D].
-        direction: unit vector [D].
-        window: as in `powell_search`.
-        preferred: angles; the first one that is as good as the best point is used instead.
+    Weights and direction are unit vectors [D].
     """
     curve = yield from line_loss(problem, problem.features @ weights, problem.features @ direction)
     best, least = curve.best(window)
@@ -170,5 +164,4 @@ def _search_line(
 
 
 def _unit_vector(vector: Floats) -> Floats:
-    answer: Floats = vector / np.linalg.norm(vector)
-    return answer
+    return vector / np.linalg.norm(vector)

@@ -72,8 +72,7 @@ class TuningProblem:
         A corpus score is not a sum over lists, so a count is weighted by the slope of the loss at the sums.
         """
         steps = np.eye(len(totals), dtype=np.int64)
-        answer: Floats = self.statistics @ (self.losses(totals + steps) - self.losses(totals))
-        return answer
+        return self.statistics @ (self.losses(totals + steps) - self.losses(totals))
 
     def oracle(self, *, worst: bool = False) -> Ints:
         """Choose the candidates with the best possible score, or the worst [N].
@@ -97,16 +96,14 @@ def argmax_by_list(values: Floats, offsets: Ints) -> Ints:
     greatest = np.maximum.reduceat(values, offsets[:-1])
     is_greatest = values == np.repeat(greatest, np.diff(offsets))
     indices = np.where(is_greatest, np.arange(len(values)), len(values))
-    answer: Ints = np.minimum.reduceat(indices, offsets[:-1])
-    return answer
+    return np.minimum.reduceat(indices, offsets[:-1])
 
 
 def centre_by_list(values: Floats, offsets: Ints) -> Floats:
     """Subtract each list's mean from its candidates' values [C, …]."""
     lengths = np.diff(offsets)
     means = np.add.reduceat(values, offsets[:-1], axis=0).T / lengths
-    centred: Floats = values - np.repeat(means.T, lengths, axis=0)
-    return centred
+    return values - np.repeat(means.T, lengths, axis=0)
 
 
 def standardise_features(problem: TuningProblem) -> tuple[TuningProblem, Floats]:

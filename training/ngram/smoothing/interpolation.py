@@ -75,11 +75,7 @@ def _interpolated(
     prefixes, size = order.ngrams.prefixes, len(order.counts)
     probs, backoffs = np.empty(size), np.ones(len(order.totals))
     middles = np.linspace(0, size, (os.cpu_count() or 1) + 1).astype(np.int64)[1:-1]
-    cuts = [
-        0,
-        *np.searchsorted(prefixes, prefixes[middles] if size else []).tolist(),
-        size,
-    ]  # between contexts
+    between_contexts = np.searchsorted(prefixes, prefixes[middles] if size else []).tolist()
     run_slices(
         lambda share: _interpolate(
             prefixes[share],
@@ -92,7 +88,7 @@ def _interpolated(
             probs[share],
             backoffs,
         ),
-        cuts,
+        [0, *between_contexts, size],
     )
     return probs, backoffs
 

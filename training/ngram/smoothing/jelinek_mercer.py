@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from models.errors import InvalidInputError
+from models.errors import check_range
 from training.corpus import EncodedCorpus
 from training.ngram.counts import Observations, OrderCounts
 from training.ngram.held_out import Matches, match_counts
@@ -53,10 +53,7 @@ class JelinekMercer:
     buckets: int = 1
 
     def __post_init__(self) -> None:
-        if not 1 <= self.buckets <= MAX_BUCKETS:
-            raise InvalidInputError(
-                f"ngram.buckets is {self.buckets}; it must be 1 to {MAX_BUCKETS}", parameter="ngram.buckets"
-            )
+        check_range("ngram.buckets", self.buckets, 1, MAX_BUCKETS)
 
     def __call__(self, observations: Observations, held_out: EncodedCorpus | None) -> Smoothed:
         """Estimate a model."""

@@ -4,7 +4,14 @@ import time
 
 import pytest
 
-from models.completion.text import MAX_WORD_RUN, WordState, is_word_character, last_word_start, scan_words
+from models.completion.text import (
+    MAX_WORD_RUN,
+    WordState,
+    is_word_character,
+    last_word_start,
+    offsets_before_lowercasing,
+    scan_words,
+)
 from models.completion.token_trie import TokenTrie, fold_case
 from models.vocabulary import EOS
 from tests.reference.decoding import Pieces
@@ -166,3 +173,11 @@ def test_fifty_thousand_pieces_are_sorted_in_no_time():
     begun = time.thread_time()
     TokenTrie(pieces)
     assert time.thread_time() - begun < 2  # 0.1 s on an idle machine
+
+
+@pytest.mark.parametrize(
+    ("text", "offsets"), [("", [0]), ("Ab", [0, 1, 2]), ("\u0130A\u0130", [0, 0, 1, 2, 2, 3])]
+)
+def test_characters_are_mapped_to_those_before_lower_casing(text, offsets):
+    assert offsets_before_lowercasing(text) == offsets
+    assert len(offsets) == len(text.lower()) + 1

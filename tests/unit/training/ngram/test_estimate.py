@@ -286,5 +286,5 @@ def test_what_is_added_must_be_above_zero(k):
 
 @pytest.mark.parametrize("buckets", [0, 32])
 def test_the_number_of_buckets_has_limits(buckets):
-    with pytest.raises(InvalidInputError, match=rf"ngram\.buckets is {buckets}; it must be 1 to 31"):
+    with pytest.raises(InvalidInputError, match=rf"ngram\.buckets is {buckets}; it must be from 1 to 31"):
         JelinekMercer(buckets)
