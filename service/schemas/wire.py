@@ -224,11 +224,13 @@ def _context_tag(value: Any) -> str | None:
     return None
 
 
-def text_or_object_tag(value: Any) -> str | None:
-    """Return the alternative of a value, `<text>` or `<object>`; None if it can be neither."""
-    if isinstance(value, str):
-        return "<text>"
-    return "<object>" if isinstance(value, dict) else None
+def text_or_object(names: str) -> Discriminator:
+    """Choose between the tags `<text>` and `<object>` by the type of a value; `names` are the object's fields."""
+    return Discriminator(
+        lambda v: "<text>" if isinstance(v, str) else "<object>" if isinstance(v, dict) else None,
+        custom_error_type="text_or_object",
+        custom_error_message=f"input should be a string, or an object with {names}",
+    )
 
 
 _CONTEXT_MESSAGE = "input should be a string or a list of token ids"

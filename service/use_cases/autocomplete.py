@@ -17,7 +17,7 @@ from itertools import pairwise
 from operator import mul
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import ConfigDict, Discriminator, Field, StringConstraints, Tag
+from pydantic import ConfigDict, Field, StringConstraints, Tag
 
 from models.completion.prefix import (
     EDIT_PENALTY,
@@ -47,7 +47,7 @@ from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.engine.prefix_cache import NextTokenEntry
 from service.schemas.suggestions import AutocompleteReply, CompletionCandidate
-from service.schemas.wire import TimedRequest, WireModel, text_or_object_tag
+from service.schemas.wire import TimedRequest, WireModel, text_or_object
 from service.use_cases.accepted_words import UserName
 from service.use_cases.constants import DICTIONARY_ENTRIES_PER_STEP
 from service.use_cases.inputs import Limits, check_reads_forward
@@ -73,11 +73,7 @@ class WeightedEntry(WireModel):
 
 DictionaryEntry = Annotated[
     Annotated[EntryText, Tag("<text>")] | Annotated[WeightedEntry, Tag("<object>")],
-    Discriminator(
-        text_or_object_tag,
-        custom_error_type="entry",
-        custom_error_message="input should be a string, or an object with text and weight",
-    ),
+    text_or_object("text and weight"),
 ]
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, NamedTuple, Self
 
-from pydantic import ConfigDict, Discriminator, Field, JsonValue, Tag, model_validator, with_config
+from pydantic import ConfigDict, Field, JsonValue, Tag, model_validator, with_config
 from pydantic_core import PydanticCustomError
 
 from models.errors import InvalidInputError
@@ -34,7 +34,7 @@ from service.schemas.wire import (
     parse_lines,
     parse_query,
     schema_only,
-    text_or_object_tag,
+    text_or_object,
 )
 from service.use_cases.candidate_features import (
     MAX_MODELS,
@@ -358,12 +358,7 @@ class DocumentsRequest(TimedRequest):
     """Text to score after each document; a space separates them."""
     documents: list[
         Annotated[
-            Annotated[str, Tag("<text>")] | Annotated[DocumentIn, Tag("<object>")],
-            Discriminator(
-                text_or_object_tag,
-                custom_error_type="document",
-                custom_error_message="input should be a string, or an object with text",
-            ),
+            Annotated[str, Tag("<text>")] | Annotated[DocumentIn, Tag("<object>")], text_or_object("text")
         ]
     ] = Field(min_length=1)
     """Documents: strings, or objects with `text`."""
