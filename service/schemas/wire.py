@@ -5,6 +5,7 @@ from the modules that check them.
 """
 
 import codecs
+import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from itertools import islice
@@ -140,12 +141,8 @@ def parse_json(kind: type[W], body: bytes) -> W:
 
 def body_lines(body: bytes) -> Iterator[bytes]:
     """Yield the lines of a body; a list may take more memory than the body. A final line feed starts no line."""
-    start, end = 0, len(body) - body.endswith(b"\n")
-    while start <= end:
-        line_end = body.find(b"\n", start, end)
-        line_end = end if line_end < 0 else line_end
-        yield body[start:line_end]
-        start = line_end + 1
+    for line in io.BytesIO(body or b"\n"):
+        yield line.removesuffix(b"\n")
 
 
 def parse_lines(body: bytes, parse: Callable[[bytes], T]) -> Iterator[T | InvalidInputError]:
