@@ -306,12 +306,7 @@ def check(
 
 
 def _read_source(source: str) -> str:
-    """Return the text to check: standard input, the named file, or else the argument.
-
-    Raises:
-        FormatError: the argument names, or seems to name, an unreadable file.
-        InvalidInputError: the text is empty.
-    """
+    """Return the text to check: standard input, the named file, or else the argument; it must not be empty."""
     if source == "-":
         text = sys.stdin.read() if sys.stdin else ""
     elif _file_exists(source) or _looks_like_filename(source):

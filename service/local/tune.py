@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import ValidationError
 
 from models.checkpoint.documents import ProfileStore
 from models.checkpoint.registry import Address
@@ -31,7 +30,7 @@ from service.engine.job import Work, run_to_completion
 from service.engine.loaded_model import LoadedModel
 from service.local.ask import NO_MODEL, UNLIMITED, model_loader
 from service.local.lattices import LatticeWeights, rescore_lattices, tuned_weights
-from service.schemas.wire import invalid_input
+from service.schemas.wire import parse_query
 from service.use_cases.candidate_features import ScoringModels, score_candidates
 from service.use_cases.rerank_request import parse_names, parse_weights
 from service.use_cases.tune import TuneReply, TuneSettings, tune_and_evaluate
@@ -278,10 +277,7 @@ def _settings(options: Mapping[str, Any], model: str) -> TuneSettings:
         read["mixture"] = [{"model": part, "weight": weight} for part, weight in parts.items()]
     else:
         read["model"] = model
-    try:
-        return TuneSettings.model_validate(read, strict=False)
-    except ValidationError as error:
-        raise invalid_input(error) from None
+    return parse_query(TuneSettings, read)
 
 
 def _lattice_settings(options: Mapping[str, Any], model: str) -> TuneSettings:
@@ -307,11 +303,7 @@ def _lattice_settings(options: Mapping[str, Any], model: str) -> TuneSettings:
 
 
 def _folds(lists: Sequence[CandidateList], *, folds: int, seed: int) -> Ints:
-    """Assign a fold to each list [N].
-
-    Raises:
-        InvalidInputError: the lists are too few.
-    """
+    """Assign a fold to each list [N]; reject too few lists."""
     of_lists = assign_folds(lists, folds=folds, seed=seed)
     if len(np.unique(of_lists)) < folds:
         raise InvalidInputError(f"folds is {folds}; {len(lists)} lists are too few", parameter="folds")

@@ -90,16 +90,9 @@ async def _answer_generation(
     stream: bool,
     ends_with_result: bool = True,
 ) -> Response:
-    """Reply with all choices, or with server-sent events.
+    """Reply with all choices, or with server-sent events, each a part of a choice; the last may be the result.
 
-    Args:
-        request: request, watched for a disconnect.
-        loaded: the model.
-        work: work whose events are parts of choices.
-        terms: options of the work.
-        reply: builds the reply or an event from choices and the usage (None before the last event).
-        stream: true to send events.
-        ends_with_result: true if the result is the last event.
+    `reply` builds the reply or an event from choices and the usage (None before the last event).
     """
     metrics = services_of(request).metrics
 

@@ -171,10 +171,6 @@ def _model_completions(
 ) -> tuple[dict[str, RankedCompletion], float, float]:
     """Collect the words of finished searches, each under the first prefix that it begins with.
 
-    Args:
-        searches: the most probable edits first; no prefix starts with an earlier one.
-        request: the request.
-
     Returns:
         The completions by text, the mass of the typed text, and the part of the mass that they do not cover.
     """
@@ -213,18 +209,9 @@ def _add_user_completions(
     models: Sequence[UserModel],
     limit: int,
 ) -> float:
-    """Add the user's words that match the prefix, and set the mass of all completions by the user's words.
+    """Add the user's words that match the prefix to the completions of the model, and set the mass of all by `models`.
 
-    Args:
-        completions: completions of the model by text; extended in place.
-        searches: finished searches for them.
-        request: the request.
-        typed: the request's text, split.
-        models: the user's words and the dictionary.
-        limit: maximum completions added for each number of words.
-
-    Returns:
-        The mass of the typed text by the user's words.
+    At most `limit` completions are added for each number of words. Returns the mass of the typed text by the models.
     """
     words = next_word_models(models)
     previous = previous_word(request.text[: typed.start])

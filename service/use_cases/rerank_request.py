@@ -261,11 +261,7 @@ class RerankSettings(TimedRequest):
         return RerankJob(models, weighting, scale, corrections, self, phrases)
 
     def _model_weights(self) -> dict[str, float]:
-        """Return the weights given with the further models.
-
-        Raises:
-            InvalidInputError: a weight is also in `weights`.
-        """
+        """Return the weights given with the further models; reject those that are also in `weights`."""
         given = {feature_name(LM, m.name): m.weight for m in self.models if m.weight is not None}
         duplicate = next((name for name in given if name in (self.weights or {})), None)
         if duplicate is not None:
