@@ -23,6 +23,7 @@ from models.reranking.features import (
 )
 from models.reranking.metrics import make_metric
 from models.reranking.metrics.metric import MAX_SAMPLES, NORMALISERS, UNCHANGED, Metric
+from models.reranking.ranking import Profile
 from models.reranking.tuning.correction_estimation import (
     correct_by_fold,
     count_corrections,
@@ -272,18 +273,6 @@ class TuneReply(TuningFigures):
     profile: dict[str, Any]
 
 
-_PROFILE_FIELDS = (
-    "weights",
-    "length_exponent",
-    "posterior_scale",
-    "metric",
-    "signature",
-    "models",
-    "decision",
-)
-"""Fields of the reply that are fields of a profile, not part of its `figures`; `models` has another format."""
-
-
 def tune_reply(
     tuned: TuningOutcome,
     models: ScoringModels,
@@ -308,14 +297,14 @@ def tune_reply(
     )
     values = asdict(reply)
     del values["profile"]
-    reply.profile.update({name: values[name] for name in _PROFILE_FIELDS})
+    reply.profile.update({name: values[name] for name in Profile.model_fields if name in values})
     reply.profile["models"] = _models(reply.weights, models)
     if any(map(is_phrase_feature, reply.weights)):
         reply.profile["phrases"] = [phrase.model_dump() for phrase in phrases]
     if corrections and reply.decision == "tuned":
         reply.profile["corrections"] = [one.model_dump() for one in corrections]
     reply.profile["figures"] = {
-        name: value for name, value in values.items() if name == "models" or name not in _PROFILE_FIELDS
+        name: value for name, value in values.items() if name == "models" or name not in Profile.model_fields
     }
     reply.profile["created"] = datetime.now(UTC).isoformat(timespec="seconds")
     return reply
