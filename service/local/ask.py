@@ -122,15 +122,10 @@ def stream_text(loaded: LoadedModel, request: Mapping[str, Any]) -> Iterator[str
     Raises:
         InvalidInputError: the request is invalid, also for this model; raised before iteration.
     """
-    pieces = _stream_pieces(_generate(loaded, {**request, "stream": True}))
+    outputs = iter_outputs(_generate(loaded, {**request, "stream": True}))
+    pieces = (choice.text for value, last in outputs for choice in (value.choices if last else value[:1]))
     first = next(pieces)  # never empty: every choice has a final chunk
     return itertools.chain([first], pieces)
-
-
-def _stream_pieces(work: Work[ChoiceChunk, GenerateResult]) -> Iterator[str]:
-    for value, last in iter_outputs(work):
-        for choice in value.choices if last else value[:1]:
-            yield choice.text
 
 
 def model_loader(load: Callable[[str], LoadedModel]) -> Callable[[str | None], LoadedModel]:
