@@ -139,17 +139,11 @@ def parse_json(kind: type[W], body: bytes) -> W:
         raise invalid_input(error) from None
 
 
-def body_lines(body: bytes) -> Iterator[bytes]:
-    """Yield the lines of a body; a list may take more memory than the body. A final line feed starts no line."""
-    for line in io.BytesIO(body or b"\n"):
-        yield line.removesuffix(b"\n")
-
-
 def parse_lines(body: bytes, parse: Callable[[bytes], T]) -> Iterator[T | InvalidInputError]:
-    """Parse the lines of a body lazily; yield an error for an invalid line."""
-    for line in body_lines(body):
+    """Parse the lines of a body lazily; yield an error for an invalid line. A final line feed starts no line."""
+    for line in io.BytesIO(body or b"\n"):
         try:
-            yield parse(line)
+            yield parse(line.removesuffix(b"\n"))
         except InvalidInputError as error:
             yield error
 
