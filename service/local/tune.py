@@ -109,7 +109,7 @@ def tune_lists(
         computed = ListFeatures((), np.zeros((int(offsets[-1]), 0)), offsets)
         if not is_scored:
             computed = yield from _features(job, referenced, folds, watch)
-        searched()
+        searched()  # the first call shows that none has ended
         return computed
 
     if job.settings.corrections:
