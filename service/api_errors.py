@@ -139,7 +139,7 @@ async def _on_language_model_error(request: Request, error: Exception) -> Respon
     assert isinstance(error, LanguageModelError)  # noqa: S101 - registered for this class
     status = error_status(error).status
     if isinstance(error, (NotReadyError, StatesFullError)):  # the scheduler counts its own rejections
-        _count_rejection(request, error.code)
+        request.app.state.services.metrics.rejected(error.code)
     headers = {}
     if status in {429, 503}:
         wait_s = error.retry_after_s if isinstance(error, OverloadedError) else RETRY_AFTER_S
@@ -157,7 +157,7 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
         message = f"{request.url.path[:200]} does not allow {request.method}"
         headers = {"allow": ", ".join(_allowed_methods(request))}
     else:
-        _count_rejection(request, code)
+        request.app.state.services.metrics.rejected(code)
         headers = dict(error.headers or {})
     body = ErrorBody(message, "invalid_request_error", None, code)
     return error_response(status, body, headers)
@@ -172,11 +172,6 @@ def _allowed_methods(request: Request) -> list[str]:
 
     methods = [method for method in _METHODS if answers(method)]
     return [*methods, "HEAD"] if "GET" in methods else methods
-
-
-def _count_rejection(request: Request, code: str) -> None:
-    """Count a rejected request by its error code."""
-    request.app.state.services.metrics.rejected(code)
 
 
 async def _on_validation_error(_request: Request, error: Exception) -> Response:

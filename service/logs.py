@@ -86,11 +86,7 @@ def _format_value(value: Any) -> str:
 
 
 class _LineLogger:
-    """Factory and logger that writes complete lines and drops lines that cannot be written.
-
-    Args:
-        stream: stream to write to.
-    """
+    """Factory and logger that writes complete lines and drops lines that cannot be written."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

@@ -10,6 +10,7 @@ import itertools
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from functools import partial
 from http import HTTPStatus
 from typing import Self
@@ -213,11 +214,8 @@ def probe(target: Target, request: Request, timeout_s: float) -> None:
 
     async def send() -> Reply:
         async with asyncio.timeout(timeout_s):
-            connection = await Connection.open(target)
-            try:
+            with closing(await Connection.open(target)) as connection:
                 return await connection.send(request)
-            finally:
-                connection.close()
 
     try:
         reply = asyncio.run(send())

@@ -5,6 +5,7 @@ text, words or dictionaries.
 """
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -306,15 +307,10 @@ def check(
 
 
 def _read_source(source: str) -> str:
-    """Return the text to check: standard input, the named file, or else the argument.
-
-    Raises:
-        FormatError: the argument names, or seems to name, an unreadable file.
-        InvalidInputError: the text is empty.
-    """
+    """Return the text to check: standard input, the named file, or else the argument; it must not be empty."""
     if source == "-":
         text = sys.stdin.read() if sys.stdin else ""
-    elif _file_exists(source) or _looks_like_filename(source):
+    elif os.path.exists(source) or _looks_like_filename(source):  # noqa: PTH110 - false if it is no valid path
         text = read_text(Path(source))
     else:
         text = source
@@ -323,13 +319,6 @@ def _read_source(source: str) -> str:
             "there is no text: give a text, a file, or - and lines of standard input", parameter="source"
         )
     return text
-
-
-def _file_exists(source: str) -> bool:
-    try:
-        return Path(source).exists()
-    except (OSError, ValueError):  # the text is not a valid path
-        return False
 
 
 def _looks_like_filename(source: str) -> bool:

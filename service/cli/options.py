@@ -14,7 +14,7 @@ from models.errors import FormatError, InvalidInputError
 from models.reranking.candidates import CandidateList, ScoreRanges
 from models.reranking.formats.format import BadLine, ReferenceLayout
 from models.reranking.formats.reader import FORMAT_NAMES, WRITTEN_FORMAT_NAMES, read_lists
-from service.local.streams import LineWarnings, binary_stream
+from service.local.streams import binary_stream, good_items
 
 if TYPE_CHECKING:
     from service.engine.loaded_model import LoadedModel
@@ -74,16 +74,9 @@ def valid_items(items: Iterator[T | BadLine], file: str) -> Iterator[T]:
     Raises:
         FormatError: some lines are unreadable and no list is readable.
     """
-    line_warnings, any_good = LineWarnings(), False
-    for item in items:
-        if isinstance(item, BadLine):
-            line_warnings.warn(str(item))
-        else:
-            any_good = True
-            yield item
-    line_warnings.warn_rest(file, "more bad lines")
-    if line_warnings.count and not any_good:
-        raise FormatError(file, "has no readable list", hint="check --format")
+    none_good = FormatError(file, "has no readable list", hint="check --format")
+    told = (str(item) if isinstance(item, BadLine) else item for item in items)
+    return good_items(told, file, rest="more bad lines", none_good=none_good)
 
 
 class ListSource(NamedTuple):

@@ -41,7 +41,9 @@ def show_evaluation(result: Mapping[str, Any]) -> None:
         _console.print(f"\n{_difference(result['model'], against)}")
         _console.print(f"KL({result['model']} ‖ {against['model']}): {_sampled(against['divergence'])}")
     if overlap := result.get("overlap"):
-        _console.print(Text(f"\n{_overlap(overlap)}"))
+        found, files = overlap["sentences"], ", ".join(overlap["training_text"])
+        share = f"{found['share'] or 0.0:.2%} of {found['total']:,} sentences of 8 words or more"
+        _console.print(Text(f"\n{files} contains {share}"))
     _print_notes(result.get("notes", ()))
     _console.print(
         Text(f"\n{result['context']} context; {result['oov_policy'].replace('_', ' ')}", style="dim")
@@ -116,11 +118,6 @@ def _sampled(mean: Mapping[str, Any]) -> str:
     error = mean["standard_error_bits"]
     spread = "" if error is None else f" ± {error:.4f}"
     return f"{mean['bits']:.4f}{spread} bits, {mean['nats']:.4f} nats ({where})"
-
-
-def _overlap(overlap: Mapping[str, Any]) -> str:
-    found, files = overlap["sentences"], ", ".join(overlap["training_text"])
-    return f"{files} contains {found['share'] or 0.0:.2%} of {found['total']:,} sentences of 8 words or more"
 
 
 def _thousands(name: str) -> str:

@@ -209,12 +209,7 @@ def _alias_targets(
             if target not in models:
                 continue
             old = before.by_address.get(address)
-            if (
-                models[target].loaded is None
-                and old is not None
-                and old.loaded is not None
-                and old.address in models
-            ):
+            if models[target].loaded is None and old and old.loaded and old.address in models:
                 target = old.address  # the old version serves until the new one is loaded
             targets[address] = target
     return targets

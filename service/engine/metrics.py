@@ -114,17 +114,9 @@ class Metrics:
             for value in values:  # export 0 from the start: a series that begins at 1 shows no increase
                 counted.labels(value)
 
-    def started(self, waited_s: float) -> None:
-        """Record the queue time of a job that has run its first step."""
-        self.queue_time.observe(waited_s)
-
     def rejected(self, reason: str) -> None:
         """Record a job that was not admitted: `requests`, `tokens` or `draining`."""
         self.rejected_requests.labels(reason).inc()
-
-    def ended(self, how: str) -> None:
-        """Record the end of a job: `done`, `failed`, `cancelled` or `deadline`."""
-        self.ended_jobs.labels(how).inc()
 
     def answered(self, kind: str, rows: int) -> None:
         """Record the number of rows of one kind of call computed in one slice."""

@@ -359,11 +359,10 @@ class ModelHost:
 
     def _unloadable(self) -> dict[str, int]:
         """Return the bytes of each model that can be unloaded."""
-        sizes = {address: model.size for address, model in self.models.items()}
         return {
-            address: size.host
-            for address, size in sizes.items()
-            if size is not None and address != self.default.address
+            address: model.size.host
+            for address, model in self.models.items()
+            if model.size is not None and address != self.default.address
         }
 
 

@@ -146,7 +146,7 @@ class Admission:
         if job in self.jobs:
             self.jobs.discard(job)
             self.num_tokens -= job.options.tokens
-            self._metrics.ended(how)
+            self._metrics.ended_jobs.labels(how).inc()
         self.start(job)
 
     def expired(self, now_s: float) -> list[Job]:
@@ -314,7 +314,7 @@ class Scheduler:
         if not job.started:
             with self._lock:
                 self.admission.start(job)
-            self._metrics.started(self._clock() - job.submitted_s)
+            self._metrics.queue_time.observe(self._clock() - job.submitted_s)
         answer, job.answer = job.answer, None
         try:
             output = job.work.send(answer)

@@ -139,16 +139,15 @@ class StateStore:
         """
         with self._lock:
             self.expire()
-            entries = [self._entries.get(handle) for handle in handles]
-            for index, entry in enumerate(entries):
+            for index, handle in enumerate(handles):
+                entry = self._entries.get(handle)
                 if entry is None or entry.owner != owner:
-                    raise self._unknown_state(handles[index], _indexed_name(parameter, index))
+                    raise self._unknown_state(handle, _indexed_name(parameter, index))
             now_s = self._clock()
-            for handle, entry in zip(handles, entries, strict=True):
-                if entry is not None:
-                    entry.used_s = now_s
-                    self._entries.move_to_end(handle)
-            return [entry.stored for entry in entries if entry is not None]
+            for handle in handles:
+                self._entries[handle].used_s = now_s
+                self._entries.move_to_end(handle)
+            return [self._entries[handle].stored for handle in handles]
 
     def check_capacity(self, count: int, size: int = 0) -> None:
         """Reject `count` new states of `size` bytes together if `keep` would.

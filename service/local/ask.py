@@ -26,7 +26,7 @@ from models.reranking.metrics import make_metric
 from models.reranking.metrics.metric import format_score
 from service.engine.job import Work, iter_outputs, run_to_completion
 from service.engine.loaded_model import LoadedModel
-from service.local.streams import LineWarnings, binary_stream
+from service.local.streams import binary_stream, good_items
 from service.schemas.replies import GenerateReply, NextTokenReply, NextWordReply
 from service.schemas.wire import parse_json
 from service.use_cases import check as checking
@@ -122,15 +122,10 @@ def stream_text(loaded: LoadedModel, request: Mapping[str, Any]) -> Iterator[str
     Raises:
         InvalidInputError: the request is invalid, also for this model; raised before iteration.
     """
-    pieces = _stream_pieces(_generate(loaded, {**request, "stream": True}))
+    outputs = iter_outputs(_generate(loaded, {**request, "stream": True}))
+    pieces = (choice.text for value, last in outputs for choice in (value.choices if last else value[:1]))
     first = next(pieces)  # never empty: every choice has a final chunk
     return itertools.chain([first], pieces)
-
-
-def _stream_pieces(work: Work[ChoiceChunk, GenerateResult]) -> Iterator[str]:
-    for value, last in iter_outputs(work):
-        for choice in value.choices if last else value[:1]:
-            yield choice.text
 
 
 def model_loader(load: Callable[[str], LoadedModel]) -> Callable[[str | None], LoadedModel]:
@@ -193,7 +188,9 @@ def rerank_file(
 
     def counted() -> Iterator[RankedList]:
         nonlocal num_referred, errors
-        for one in _rerank_items(job, lists, file):
+        none_good = InvalidInputError(f"{file}: no list can be re-ranked")
+        items = _rerank_items(job, lists, file)
+        for one in good_items(items, file, rest="more lists failed", none_good=none_good):
             if one.given.references:
                 texts = [candidate.text for candidate in one.given.candidates]
                 of_candidates = metric.statistics(texts, one.given.references)
@@ -232,20 +229,15 @@ def reorder_list(ranked: RankedList, top: int | None) -> CandidateList:
     return dataclasses.replace(ranked.given, candidates=tuple(candidates))
 
 
-def _rerank_items(job: RerankJob, lists: Iterable[CandidateList], file: str) -> Iterator[RankedList]:
-    """Yield the re-ranked lists; warn about lists with errors."""
-    line_warnings, any_good, numbers = LineWarnings(), False, itertools.count(1)
-    items = map(RerankItem, lists)
+def _rerank_items(job: RerankJob, lists: Iterable[CandidateList], file: str) -> Iterator[RankedList | str]:
+    """Yield the re-ranked lists, or messages about lists with errors."""
+    items, numbers = map(RerankItem, lists), itertools.count(1)
     while batch := run_to_completion(read_batch(items, line_size)):
         outcomes = run_to_completion(rerank_batch(job, batch, UNLIMITED))
         for item, outcome, number in zip(batch, outcomes, numbers, strict=False):
             if isinstance(outcome, LanguageModelError):
                 name = item.given.name
                 which = f"list {number}" if name is None else f"list {number} ({name})"
-                line_warnings.warn(f"{file}: {which}: {outcome}")
+                yield f"{file}: {which}: {outcome}"
             else:
-                any_good = True
                 yield outcome
-    if line_warnings.count and not any_good:
-        raise InvalidInputError(f"{file}: no list can be re-ranked")
-    line_warnings.warn_rest(file, "more lists failed")

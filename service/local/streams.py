@@ -1,35 +1,39 @@
-"""Standard streams as bytes, and warnings about single lines of a file."""
+"""Standard streams as bytes, and messages about bad items of a file."""
 
-from typing import BinaryIO, TextIO
+from collections.abc import Iterable, Iterator
+from typing import BinaryIO, TextIO, TypeVar
 
 import typer
 
 from models.errors import InvalidInputError
 
+T = TypeVar("T")
 MAX_SHOWN = 20
-"""Maximum number of printed warnings; further ones are only counted."""
+"""Maximum number of printed messages; further ones are only counted."""
 
 
-class LineWarnings:
-    """Counter of warnings that prints the first ones.
+def good_items(items: Iterable[T | str], file: str, *, rest: str, none_good: Exception) -> Iterator[T]:
+    """Yield good items; print the messages of bad ones to standard error, the first ones individually.
 
-    Attributes:
-        count: number of warnings.
+    Args:
+        items: good items, and messages of bad ones.
+        file: name of the file, for the number of unprinted messages.
+        rest: description of the unprinted ones, such as `more bad lines`.
+        none_good: error if there are only messages.
     """
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def warn(self, message: str) -> None:
-        """Count a warning, and print it unless `MAX_SHOWN` were printed."""
-        self.count += 1
-        if self.count <= MAX_SHOWN:
-            typer.echo(f"gramophone: {message}", err=True)
-
-    def warn_rest(self, file: str, what: str) -> None:
-        """Print the number of unprinted warnings; `what` describes them, such as `more bad lines`."""
-        if self.count > MAX_SHOWN:
-            typer.echo(f"gramophone: {file}: {self.count - MAX_SHOWN:,} {what}", err=True)
+    num_bad, any_good = 0, False
+    for item in items:
+        if not isinstance(item, str):
+            any_good = True
+            yield item
+            continue
+        num_bad += 1
+        if num_bad <= MAX_SHOWN:
+            typer.echo(f"gramophone: {item}", err=True)
+    if num_bad > MAX_SHOWN:
+        typer.echo(f"gramophone: {file}: {num_bad - MAX_SHOWN:,} {rest}", err=True)
+    if num_bad and not any_good:
+        raise none_good
 
 
 def binary_stream(stream: TextIO | None, name: str) -> BinaryIO:

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import ValidationError
 
 from models.checkpoint.documents import ProfileStore
 from models.checkpoint.registry import Address
@@ -27,14 +26,14 @@ from models.reranking.features import CORRECTION, RANK, ListFeatures, check_give
 from models.reranking.ranking import Profile
 from models.reranking.tuning.cross_fitting import TuningOutcome, select_with_references
 from models.reranking.tuning.fitting import assign_folds
-from service.engine.job import run_to_completion
+from service.engine.job import Work, run_to_completion
 from service.engine.loaded_model import LoadedModel
 from service.local.ask import NO_MODEL, UNLIMITED, model_loader
 from service.local.lattices import LatticeWeights, rescore_lattices, tuned_weights
-from service.schemas.wire import invalid_input
+from service.schemas.wire import parse_query
 from service.use_cases.candidate_features import ScoringModels, score_candidates
 from service.use_cases.rerank_request import parse_names, parse_weights
-from service.use_cases.tune import TuneReply, TuneSettings, add_corrections, tune_and_evaluate, tune_reply
+from service.use_cases.tune import TuneReply, TuneSettings, tune_and_evaluate
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 _BATCH_LISTS = 128
@@ -99,34 +98,25 @@ def tune_lists(
     Raises:
         InvalidInputError: no list has a reference, a feature is missing, or the lists are too few.
     """
-    metric, search = job.settings.metric_of(lists), job.settings.search
-    _, referenced = select_with_references(lists)
-    corrections: list[PhraseCorrection] = []
-    if job.settings.corrections:
-        watch("learning corrections", 0, len(referenced))
-        lists, corrections = run_to_completion(add_corrections(search, lists, UNLIMITED))
-        _, referenced = select_with_references(lists)
-    folds = _folds(referenced, folds=search.folds, seed=search.seed)
-    if is_scored:
+    search, searches = job.settings.search, itertools.count()
+
+    def searched() -> None:
+        watch("optimising weights", next(searches), search.num_resamples)
+
+    def features_of(referenced: Sequence[CandidateList]) -> Work[Any, ListFeatures]:
+        folds = _folds(referenced, folds=search.folds, seed=search.seed)
         offsets = offsets_of(referenced)
         computed = ListFeatures((), np.zeros((int(offsets[-1]), 0)), offsets)
-    else:
-        check_given(referenced, models=job.models.extra)
-        scorers = job.fold_models or (job.models,)
-        model_of = folds if job.fold_models else np.zeros_like(folds)
-        computed = _features(scorers, referenced, model_of, PhraseList(job.settings.phrases), watch)
-    searches, total = itertools.count(1), search.num_resamples
-    watch("optimising weights", 0, total)
-    tuned = run_to_completion(
-        tune_and_evaluate(
-            job.settings,
-            metric,
-            lists,
-            computed,
-            searched=lambda: watch("optimising weights", next(searches), total),
-        )
+        if not is_scored:
+            computed = yield from _features(job, referenced, folds, watch)
+        searched()  # the first call shows that none has ended
+        return computed
+
+    if job.settings.corrections:
+        watch("learning corrections", 0, len(lists))
+    return run_to_completion(
+        tune_and_evaluate(job.settings, job.models, lists, features_of, UNLIMITED, searched=searched)
     )
-    return tuned, tune_reply(tuned, job.models, job.settings.phrases, corrections)
 
 
 def tune_lattices(
@@ -287,10 +277,7 @@ def _settings(options: Mapping[str, Any], model: str) -> TuneSettings:
         read["mixture"] = [{"model": part, "weight": weight} for part, weight in parts.items()]
     else:
         read["model"] = model
-    try:
-        return TuneSettings.model_validate(read, strict=False)
-    except ValidationError as error:
-        raise invalid_input(error) from None
+    return parse_query(TuneSettings, read)
 
 
 def _lattice_settings(options: Mapping[str, Any], model: str) -> TuneSettings:
@@ -316,11 +303,7 @@ def _lattice_settings(options: Mapping[str, Any], model: str) -> TuneSettings:
 
 
 def _folds(lists: Sequence[CandidateList], *, folds: int, seed: int) -> Ints:
-    """Assign a fold to each list [N].
-
-    Raises:
-        InvalidInputError: the lists are too few.
-    """
+    """Assign a fold to each list [N]; reject too few lists."""
     of_lists = assign_folds(lists, folds=folds, seed=seed)
     if len(np.unique(of_lists)) < folds:
         raise InvalidInputError(f"folds is {folds}; {len(lists)} lists are too few", parameter="folds")
@@ -328,23 +311,23 @@ def _folds(lists: Sequence[CandidateList], *, folds: int, seed: int) -> Ints:
 
 
 def _features(
-    models: Sequence[ScoringModels],
-    lists: Sequence[CandidateList],
-    model_of: Ints,
-    phrases: PhraseList,
-    watch: ProgressCallback,
-) -> ListFeatures:
-    """Compute features of all candidates in batches; `model_of` holds the model index of each list [N]."""
-    offsets = offsets_of(lists)
+    job: TuneJob, lists: Sequence[CandidateList], folds: Ints, watch: ProgressCallback
+) -> Work[Any, ListFeatures]:
+    """Compute features of all candidates in batches; `folds` are those of the lists [N]."""
+    check_given(lists, models=job.models.extra)
+    offsets, phrases = offsets_of(lists), PhraseList(job.settings.phrases)
+    model_of = folds if job.fold_models else np.zeros_like(folds)
     parts: list[ListFeatures] = []
     num_scored = 0
-    for number, scorer in enumerate(models):
+    for number, scorer in enumerate(job.fold_models or (job.models,)):
         own = np.flatnonzero(model_of == number)
         for begin in range(0, len(own), _BATCH_LISTS):
             watch("scoring lists", num_scored, len(lists))
             batch = own[begin : begin + _BATCH_LISTS]
-            scoring = score_candidates(scorer, [lists[i] for i in batch], UNLIMITED, phrases=phrases)
-            parts.append(run_to_completion(scoring).features)
+            scores = yield from score_candidates(
+                scorer, [lists[i] for i in batch], UNLIMITED, phrases=phrases
+            )
+            parts.append(scores.features)
             num_scored += len(batch)
     in_order_scored = np.argsort(np.repeat(model_of, np.diff(offsets)), kind="stable")
     values = np.empty((len(in_order_scored), len(parts[0].names)))

@@ -269,12 +269,7 @@ def _folds(reply: TuneReply) -> Table:
 
 
 def _corrections(tuned: TuningOutcome, gains: Floats) -> Section:
-    """Return a section of the corrections in the chosen candidates of held-out lists.
-
-    Args:
-        tuned: the result of tuning.
-        gains: gain of each list [N].
-    """
+    """Return a section of the corrections in the chosen candidates of held-out lists; `gains` of each list [N]."""
     data, gains_of = tuned.data, defaultdict[str, list[float]](list)
     indices = data.candidate_indices[tuned.held_out].tolist()
     for one, index, gain in zip(data.lists, indices, gains.tolist(), strict=True):

@@ -69,10 +69,7 @@ class CrossOriginGuard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        refusal = self._refusal(scope)
+        refusal = self._refusal(scope) if scope["type"] == "http" else None
         if refusal is None:
             await self._app(scope, receive, send)
             return

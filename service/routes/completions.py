@@ -25,9 +25,10 @@ from service.routes.request import (
     resolve_model,
     run_request,
     services_of,
+    start_stream,
     to_json,
 )
-from service.routes.streaming import TokenLatencies, event_response
+from service.routes.streaming import HEARTBEAT_S, EventStream, TokenLatencies
 from service.schemas.replies import GenerateReply
 from service.schemas.wire import parse_json
 from service.use_cases.choices import ChoiceChunk, GenerateResult
@@ -90,16 +91,9 @@ async def _answer_generation(
     stream: bool,
     ends_with_result: bool = True,
 ) -> Response:
-    """Reply with all choices, or with server-sent events.
+    """Reply with all choices, or with server-sent events, each a part of a choice; the last may be the result.
 
-    Args:
-        request: request, watched for a disconnect.
-        loaded: the model.
-        work: work whose events are parts of choices.
-        terms: options of the work.
-        reply: builds the reply or an event from choices and the usage (None before the last event).
-        stream: true to send events.
-        ends_with_result: true if the result is the last event.
+    `reply` builds the reply or an event from choices and the usage (None before the last event).
     """
     metrics = services_of(request).metrics
 
@@ -111,10 +105,10 @@ async def _answer_generation(
     if not stream:
         return await run_request(request, work, write, terms)
     latencies = TokenLatencies(metrics, loaded.address)
+    # an early error sets the HTTP status, and the client never waits without heartbeats
+    items = await start_stream(request, services_of(request).engine.stream(work, terms), HEARTBEAT_S)
 
-    async def payloads(
-        items: AsyncGenerator[ChoiceChunk | GenerateResult, None],
-    ) -> AsyncGenerator[bytes, None]:
+    async def payloads() -> AsyncGenerator[bytes, None]:
         async for item in items:
             if isinstance(item, GenerateResult):
                 last = write(item)
@@ -126,7 +120,7 @@ async def _answer_generation(
                 latencies.record(choice.index)
             yield to_json(reply([choice], None))
 
-    return await event_response(request, services_of(request).engine.stream(work, terms), payloads)
+    return EventStream(payloads())
 
 
 _log = structlog.get_logger(__name__)
@@ -151,7 +145,9 @@ async def create_completion(request: Request) -> Response:
     services = services_of(request)
     body = await request.body()
     wire = parse_json(CompletionRequest, body)
-    _log_ignored(request, wire)
+    if wire.model_extra:
+        ignored = [name[:_MAX_NAME_CHARACTERS] for name in sorted(wire.model_extra)[:_MAX_NAMES_LOGGED]]
+        _log.debug("fields ignored", fields=ignored, request_id=request.state.request_id)
     parameters = wire.parameters(services.limits)
     loaded = resolve_model(request, wire.model)
     # model version and tokenizer: together with the request, they determine the reply
@@ -176,12 +172,6 @@ async def create_completion(request: Request) -> Response:
         stream=bool(wire.stream),
         ends_with_result=wire.stream_options is not None and bool(wire.stream_options.include_usage),
     )
-
-
-def _log_ignored(request: Request, wire: CompletionRequest) -> None:
-    if wire.model_extra:
-        names = [name[:_MAX_NAME_CHARACTERS] for name in sorted(wire.model_extra)[:_MAX_NAMES_LOGGED]]
-        _log.debug("fields ignored", fields=names, request_id=request.state.request_id)
 
 
 def _completion_options(

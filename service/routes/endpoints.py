@@ -152,13 +152,14 @@ class EndpointRouter(APIRouter):
             replies[status] = {"description": description} | ({"model": reply} if reply else {})
 
         def register(handler: Handler) -> Handler:
+            first_clause = _CLAUSE_END.split(inspect.getdoc(handler) or "", maxsplit=1)[0]
             self.add_api_route(
                 path,
                 handler,
                 methods=[method],
                 include_in_schema=tag is not None,
                 tags=[tag] if tag else None,
-                summary=_summary(handler),
+                summary=first_clause.replace("\n", " "),
                 response_class=Response,
                 responses=replies,
                 openapi_extra=_request(scope, body, lines),
@@ -198,11 +199,6 @@ _EXAMPLE_LISTS = (
         ),
     ),
 )
-
-
-def _summary(handler: Handler) -> str:
-    """Return the first clause of a handler's docstring."""
-    return _CLAUSE_END.split(inspect.getdoc(handler) or "", maxsplit=1)[0].replace("\n", " ")
 
 
 def _alternatives(kind: type[BaseModel] | UnionType | None) -> tuple[type[BaseModel], ...]:

@@ -176,12 +176,7 @@ async def _alias_reply(
 
 
 async def _from_registry(host: ModelHost, query: Callable[[Registry], R]) -> R:
-    """Query the registry on a thread, because it may be slow.
-
-    Raises:
-        ModelNotFoundError: the registry does not have the model; the message omits the registry's location.
-        LanguageModelError: any other error of the registry.
-    """
+    """Query the registry on a thread, because it may be slow; the message about a missing model omits its location."""
     try:
         return await asyncio.to_thread(query, host.registry)
     except ModelNotFoundError as error:

@@ -135,12 +135,7 @@ def _public_files(loaded: LoadedModel) -> dict[str, FileEntry]:
 
 
 async def _file_response(request: Request, loaded: LoadedModel, name: str) -> Response:
-    """Return a file of a version, whose content never changes.
-
-    Raises:
-        HTTPException: the file is not public or not in the manifest, or was deleted since the model was loaded.
-        RegistryError: the registry cannot be reached.
-    """
+    """Return a public file of a version, whose content never changes; 404 if it is not in the manifest or deleted."""
     entry = _public_files(loaded).get(name)
     if entry is None:
         raise HTTPException(404)

@@ -391,8 +391,3 @@ class ClosingStream(StreamingResponse):
         """Send all chunks of the source."""
         async with aclosing(self._source):
             await super().stream_response(send)
-
-
-def accepts(request: Request, media_type: str) -> bool:
-    """Return true if the request's Accept header names a media type."""
-    return media_type in request.headers.get("accept", "")

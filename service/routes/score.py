@@ -13,7 +13,6 @@ from service.routes.request import (
     ENTRIES_PER_TOKEN,
     INLINE_CANDIDATES,
     INLINE_CONTINUATIONS,
-    accepts,
     count_scored,
     json_pieces,
     read_settings,
@@ -213,7 +212,7 @@ async def next_token(request: Request) -> Response:
         )
     work_each = min(top_k, loaded.vocab_size) // ENTRIES_PER_TOKEN
     terms = request_options(request, wire, body, count=count, work_each=work_each, predicted_each=1)
-    if accepts(request, BINARY_TYPE):
+    if BINARY_TYPE in request.headers.get("accept", ""):
         rows = services.engine.stream(next_distributions(loaded, wire, limits), terms)
         width = len(wire.token_ids or ()) or loaded.vocab_size
         return await float32_response(request, loaded, rows, shape=(count, width))

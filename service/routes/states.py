@@ -15,7 +15,6 @@ from service.routes.request import (
     BULK_CONTINUATIONS,
     HANDLE_BYTES,
     INLINE_CONTINUATIONS,
-    accepts,
     count_scored,
     json_response,
     owner_of,
@@ -125,7 +124,7 @@ async def next_(request: Request) -> Response:
     states = [before.state for before in stored]
     width = loaded.vocab_size if ids is None else len(ids)
     terms = _states_options(request, wire, body, len(states))
-    if accepts(request, BINARY_TYPE):
+    if BINARY_TYPE in request.headers.get("accept", ""):
         rows = services.engine.stream(next_log_prob_blocks(loaded, states, ids), terms)
         return await float32_response(request, loaded, rows, shape=(len(states), width))
     services.limits.check_entries(

@@ -25,7 +25,6 @@ from service.engine.metrics import Metrics
 from service.routes.endpoints import BINARY_TYPE, EVENTS_TYPE, LINES_TYPE
 from service.routes.request import (
     ClosingStream,
-    R,
     request_options,
     services_of,
     start_stream,
@@ -63,23 +62,6 @@ class EventStream(ClosingStream):
                 await super().stream_response(sender.send)
         finally:
             heartbeats.cancel()
-
-
-async def event_response(
-    request: Request,
-    stream: AsyncGenerator[R, None],
-    payloads: Callable[[AsyncGenerator[R, None]], AsyncGenerator[bytes, None]],
-) -> Response:
-    """Reply with server-sent events, once the first item of a stream is available or a heartbeat is due.
-
-    An early error thus sets the HTTP status, and a client never waits without heartbeats.
-
-    Args:
-        request: request, watched for a disconnect.
-        stream: stream of items.
-        payloads: converts the items to JSON documents.
-    """
-    return EventStream(payloads(await start_stream(request, stream, HEARTBEAT_S)))
 
 
 async def _events(payloads: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:

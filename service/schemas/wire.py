@@ -5,6 +5,7 @@ from the modules that check them.
 """
 
 import codecs
+import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from itertools import islice
@@ -138,21 +139,11 @@ def parse_json(kind: type[W], body: bytes) -> W:
         raise invalid_input(error) from None
 
 
-def body_lines(body: bytes) -> Iterator[bytes]:
-    """Yield the lines of a body; a list may take more memory than the body. A final line feed starts no line."""
-    start, end = 0, len(body) - body.endswith(b"\n")
-    while start <= end:
-        line_end = body.find(b"\n", start, end)
-        line_end = end if line_end < 0 else line_end
-        yield body[start:line_end]
-        start = line_end + 1
-
-
 def parse_lines(body: bytes, parse: Callable[[bytes], T]) -> Iterator[T | InvalidInputError]:
-    """Parse the lines of a body lazily; yield an error for an invalid line."""
-    for line in body_lines(body):
+    """Parse the lines of a body lazily; yield an error for an invalid line. A final line feed starts no line."""
+    for line in io.BytesIO(body or b"\n"):
         try:
-            yield parse(line)
+            yield parse(line.removesuffix(b"\n"))
         except InvalidInputError as error:
             yield error
 
@@ -224,11 +215,13 @@ def _context_tag(value: Any) -> str | None:
     return None
 
 
-def text_or_object_tag(value: Any) -> str | None:
-    """Return the alternative of a value, `<text>` or `<object>`; None if it can be neither."""
-    if isinstance(value, str):
-        return "<text>"
-    return "<object>" if isinstance(value, dict) else None
+def text_or_object(names: str) -> Discriminator:
+    """Choose between the tags `<text>` and `<object>` by the type of a value; `names` are the object's fields."""
+    return Discriminator(
+        lambda v: "<text>" if isinstance(v, str) else "<object>" if isinstance(v, dict) else None,
+        custom_error_type="text_or_object",
+        custom_error_message=f"input should be a string, or an object with {names}",
+    )
 
 
 _CONTEXT_MESSAGE = "input should be a string or a list of token ids"

@@ -17,7 +17,7 @@ from itertools import pairwise
 from operator import mul
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import ConfigDict, Discriminator, Field, StringConstraints, Tag
+from pydantic import ConfigDict, Field, StringConstraints, Tag
 
 from models.completion.prefix import (
     EDIT_PENALTY,
@@ -47,7 +47,7 @@ from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.engine.prefix_cache import NextTokenEntry
 from service.schemas.suggestions import AutocompleteReply, CompletionCandidate
-from service.schemas.wire import TimedRequest, WireModel, text_or_object_tag
+from service.schemas.wire import TimedRequest, WireModel, text_or_object
 from service.use_cases.accepted_words import UserName
 from service.use_cases.constants import DICTIONARY_ENTRIES_PER_STEP
 from service.use_cases.inputs import Limits, check_reads_forward
@@ -73,11 +73,7 @@ class WeightedEntry(WireModel):
 
 DictionaryEntry = Annotated[
     Annotated[EntryText, Tag("<text>")] | Annotated[WeightedEntry, Tag("<object>")],
-    Discriminator(
-        text_or_object_tag,
-        custom_error_type="entry",
-        custom_error_message="input should be a string, or an object with text and weight",
-    ),
+    text_or_object("text and weight"),
 ]
 
 
@@ -175,10 +171,6 @@ def _model_completions(
 ) -> tuple[dict[str, RankedCompletion], float, float]:
     """Collect the words of finished searches, each under the first prefix that it begins with.
 
-    Args:
-        searches: the most probable edits first; no prefix starts with an earlier one.
-        request: the request.
-
     Returns:
         The completions by text, the mass of the typed text, and the part of the mass that they do not cover.
     """
@@ -217,18 +209,9 @@ def _add_user_completions(
     models: Sequence[UserModel],
     limit: int,
 ) -> float:
-    """Add the user's words that match the prefix, and set the mass of all completions by the user's words.
+    """Add the user's words that match the prefix to the completions of the model, and set the mass of all by `models`.
 
-    Args:
-        completions: completions of the model by text; extended in place.
-        searches: finished searches for them.
-        request: the request.
-        typed: the request's text, split.
-        models: the user's words and the dictionary.
-        limit: maximum completions added for each number of words.
-
-    Returns:
-        The mass of the typed text by the user's words.
+    At most `limit` completions are added for each number of words. Returns the mass of the typed text by the models.
     """
     words = next_word_models(models)
     previous = previous_word(request.text[: typed.start])

@@ -9,7 +9,7 @@ from math import log
 from typing import Annotated, Any, Self
 from weakref import WeakKeyDictionary
 
-from pydantic import ConfigDict, Discriminator, Field, StringConstraints, Tag, model_validator
+from pydantic import ConfigDict, Field, StringConstraints, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from models.calls import CallGenerator, Read, run_call
@@ -25,7 +25,7 @@ from service.engine.batching import view
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.schemas.suggestions import CheckReply, SuggestedText, TextIssue, WordSurprisal
-from service.schemas.wire import TimedRequest, WireModel, text_or_object_tag
+from service.schemas.wire import TimedRequest, WireModel, text_or_object
 from service.use_cases.inputs import Limits, check_reads_forward
 
 _lock = threading.Lock()
@@ -72,11 +72,7 @@ class WeightedSuggestion(WireModel):
 
 Suggested = Annotated[
     Annotated[OneLine, Tag("<text>")] | Annotated[WeightedSuggestion, Tag("<object>")],
-    Discriminator(
-        text_or_object_tag,
-        custom_error_type="suggestion",
-        custom_error_message="input should be a string, or an object with text and logprob",
-    ),
+    text_or_object("text and logprob"),
 ]
 
 

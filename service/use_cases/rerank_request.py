@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, NamedTuple, Self
 
-from pydantic import ConfigDict, Discriminator, Field, JsonValue, Tag, model_validator, with_config
+from pydantic import ConfigDict, Field, JsonValue, Tag, model_validator, with_config
 from pydantic_core import PydanticCustomError
 
 from models.errors import InvalidInputError
@@ -34,7 +34,7 @@ from service.schemas.wire import (
     parse_lines,
     parse_query,
     schema_only,
-    text_or_object_tag,
+    text_or_object,
 )
 from service.use_cases.candidate_features import (
     MAX_MODELS,
@@ -261,11 +261,7 @@ class RerankSettings(TimedRequest):
         return RerankJob(models, weighting, scale, corrections, self, phrases)
 
     def _model_weights(self) -> dict[str, float]:
-        """Return the weights given with the further models.
-
-        Raises:
-            InvalidInputError: a weight is also in `weights`.
-        """
+        """Return the weights given with the further models; reject those that are also in `weights`."""
         given = {feature_name(LM, m.name): m.weight for m in self.models if m.weight is not None}
         duplicate = next((name for name in given if name in (self.weights or {})), None)
         if duplicate is not None:
@@ -358,12 +354,7 @@ class DocumentsRequest(TimedRequest):
     """Text to score after each document; a space separates them."""
     documents: list[
         Annotated[
-            Annotated[str, Tag("<text>")] | Annotated[DocumentIn, Tag("<object>")],
-            Discriminator(
-                text_or_object_tag,
-                custom_error_type="document",
-                custom_error_message="input should be a string, or an object with text",
-            ),
+            Annotated[str, Tag("<text>")] | Annotated[DocumentIn, Tag("<object>")], text_or_object("text")
         ]
     ] = Field(min_length=1)
     """Documents: strings, or objects with `text`."""

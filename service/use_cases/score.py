@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import ConfigDict, Discriminator, Field, StringConstraints, Tag, model_validator
+from pydantic import ConfigDict, Field, StringConstraints, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from models.arrays import FloatArray, TokenIds
@@ -34,7 +34,7 @@ from service.schemas.wire import (
     TimedRequest,
     TokenId,
     WireModel,
-    text_or_object_tag,
+    text_or_object,
 )
 from service.use_cases.inputs import (
     EncodedText,
@@ -398,11 +398,7 @@ class QualityLine(WireModel):
 
 _Text = Annotated[
     Annotated[str, Tag("<text>")] | Annotated[QualityLine, Tag("<object>")],
-    Discriminator(
-        text_or_object_tag,
-        custom_error_type="text",
-        custom_error_message="input should be a string, or an object with text and id",
-    ),
+    text_or_object("text and id"),
 ]
 
 

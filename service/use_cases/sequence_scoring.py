@@ -237,15 +237,7 @@ def score_tree(
 
 
 class _PendingChoices(NamedTuple):
-    """Unscored choices of one level.
-
-    Attributes:
-        depth: depth of the level.
-        state: state after the prefixes.
-        rows: prefix of each choice.
-        tokens: token of each choice.
-        choices: choice of each text; negative for texts without one.
-    """
+    """Unscored choices of the level at a depth, after the prefixes of a state; see `TreeLevel` for the arrays."""
 
     depth: int
     state: Any

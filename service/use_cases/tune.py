@@ -23,6 +23,7 @@ from models.reranking.features import (
 )
 from models.reranking.metrics import make_metric
 from models.reranking.metrics.metric import MAX_SAMPLES, NORMALISERS, UNCHANGED, Metric
+from models.reranking.ranking import Profile
 from models.reranking.tuning.correction_estimation import (
     correct_by_fold,
     count_corrections,
@@ -272,18 +273,6 @@ class TuneReply(TuningFigures):
     profile: dict[str, Any]
 
 
-_PROFILE_FIELDS = (
-    "weights",
-    "length_exponent",
-    "posterior_scale",
-    "metric",
-    "signature",
-    "models",
-    "decision",
-)
-"""Fields of the reply that are fields of a profile, not part of its `figures`; `models` has another format."""
-
-
 def tune_reply(
     tuned: TuningOutcome,
     models: ScoringModels,
@@ -308,14 +297,14 @@ def tune_reply(
     )
     values = asdict(reply)
     del values["profile"]
-    reply.profile.update({name: values[name] for name in _PROFILE_FIELDS})
+    reply.profile.update({name: values[name] for name in Profile.model_fields if name in values})
     reply.profile["models"] = _models(reply.weights, models)
     if any(map(is_phrase_feature, reply.weights)):
         reply.profile["phrases"] = [phrase.model_dump() for phrase in phrases]
     if corrections and reply.decision == "tuned":
         reply.profile["corrections"] = [one.model_dump() for one in corrections]
     reply.profile["figures"] = {
-        name: value for name, value in values.items() if name == "models" or name not in _PROFILE_FIELDS
+        name: value for name, value in values.items() if name == "models" or name not in Profile.model_fields
     }
     reply.profile["created"] = datetime.now(UTC).isoformat(timespec="seconds")
     return reply
@@ -348,7 +337,7 @@ def tune(models: ScoringModels, request: TuneRequest, limits: Limits) -> Work[An
         ContextLengthError: a candidate with its context has too many tokens.
     """
     lists = yield from request.given_lists()
-    metric, search = request.metric_of(lists), request.search
+    search = request.search
     searches = (search.folds + 1) * len(search.length_exponents) * (search.restarts + search.resamples)
     if searches > MAX_SEARCHES:
         raise InvalidInputError(
@@ -358,59 +347,54 @@ def tune(models: ScoringModels, request: TuneRequest, limits: Limits) -> Work[An
         )
     numbers, referenced = select_with_references(lists)
     yield from _check(request.features or (), referenced, numbers, models)
-    corrections: list[PhraseCorrection] = []
-    if request.corrections:
-        lists, corrections = yield from add_corrections(search, lists, limits)
-        _, referenced = select_with_references(lists)
-    scores = yield from score_candidates(models, referenced, limits, phrases=PhraseList(request.phrases))
-    tuned = yield from tune_and_evaluate(request, metric, lists, scores.features)
-    return tune_reply(tuned, models, request.phrases, corrections)
 
+    def features_of(referenced: Sequence[CandidateList]) -> Work[Any, ListFeatures]:
+        phrases = PhraseList(request.phrases)
+        return (yield from score_candidates(models, referenced, limits, phrases=phrases)).features
 
-def add_corrections(
-    search: TuningSettings, lists: Sequence[CandidateList], limits: Limits
-) -> Work[Any, tuple[list[CandidateList], list[PhraseCorrection]]]:
-    """Append corrected candidates to the lists with references, by corrections learnt from the other folds; a use case.
-
-    Returns:
-        All lists, and the corrections learnt from all of them.
-    """
-    numbers, referenced = select_with_references(lists)
-    folds = assign_folds(referenced, folds=search.folds, seed=search.seed)
-    counts = yield from count_corrections(referenced, folds)
-    corrected = yield from correct_by_fold(referenced, folds, counts, limits.max_tokens_per_sequence)
-    of_numbers = dict(zip(numbers.tolist(), corrected, strict=True))
-    corrections = yield from learn_corrections(counts)
-    return [of_numbers.get(number, one) for number, one in enumerate(lists)], corrections
+    _, reply = yield from tune_and_evaluate(request, models, lists, features_of, limits)
+    return reply
 
 
 def tune_and_evaluate(
     settings: TuneSettings,
-    metric: Metric,
+    models: ScoringModels,
     lists: Sequence[CandidateList],
-    computed: ListFeatures,
+    features_of: Callable[[Sequence[CandidateList]], Work[Any, ListFeatures]],
+    limits: Limits,
     *,
     searched: Callable[[], None] = lambda: None,
-) -> Work[Any, TuningOutcome]:
-    """Search for weights and evaluate them; a use case.
+) -> Work[Any, tuple[TuningOutcome, TuneReply]]:
+    """Learn corrections if requested, search for weights and evaluate them; a use case.
 
     Args:
         settings: settings of tuning.
-        metric: the objective.
+        models: scoring models that the weights apply to.
         lists: candidate lists; lists without references are ignored.
-        computed: features of the candidates of all lists with references.
+        features_of: use case that computes the features of the candidates of all lists with references.
+        limits: limits of one text with its context.
         searched: called after each resample, at most `settings.search.num_resamples` times.
 
     Raises:
-        InvalidInputError: a feature is missing, or there are too few lists.
+        InvalidInputError: no list has references, a feature is missing, or there are too few lists.
     """
-    search = settings.search
+    metric, search = settings.metric_of(lists), settings.search
+    numbers, referenced = select_with_references(lists)
+    folds = assign_folds(referenced, folds=search.folds, seed=search.seed)
+    corrections: list[PhraseCorrection] = []
+    if settings.corrections:
+        counts = yield from count_corrections(referenced, folds)
+        corrected = yield from correct_by_fold(referenced, folds, counts, limits.max_tokens_per_sequence)
+        corrections = yield from learn_corrections(counts)
+        of_numbers = dict(zip(numbers.tolist(), corrected, strict=True))
+        lists, referenced = [of_numbers.get(n, one) for n, one in enumerate(lists)], tuple(corrected)
+    computed = yield from features_of(referenced)
     data = yield from tuning_data(
         lists, computed, metric, features=settings.features, length_exponents=search.length_exponents
     )
-    folds = assign_folds(data.lists, folds=search.folds, seed=search.seed)
     yield None
-    return (yield from cross_fit(data, folds, search, searched=searched))
+    tuned = yield from cross_fit(data, folds, search, searched=searched)
+    return tuned, tune_reply(tuned, models, settings.phrases, corrections)
 
 
 def _check(

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from service.routes import streaming
+from service.routes import completions, streaming
 
 
 def ask(http, **body):
@@ -278,9 +278,15 @@ def test_phrases_are_favoured_and_unknown_ones_change_nothing(http, strategy):
     assert ask(http, **body, phrases=[{"text": "Jaan Tamm"}]) == ask(http, **body)
 
 
+@pytest.fixture
+def frequent_heartbeats(monkeypatch):
+    for module in (completions, streaming):
+        monkeypatch.setattr(module, "HEARTBEAT_S", 0.02)
+
+
+@pytest.mark.usefixtures("frequent_heartbeats")
 def test_a_silent_stream_shows_that_it_is_alive(http, server, monkeypatch):
     """Before the first event, which beams send only at the end, and between events."""
-    monkeypatch.setattr(streaming, "HEARTBEAT_S", 0.02)
     model = server.app.state.services.host.resolve("slow").model
     for body in ({"max_tokens": 2}, {"max_tokens": 2, "strategy": "beam"}):
         monkeypatch.setattr(model, "delay_s", 0.15)
@@ -291,8 +297,8 @@ def test_a_silent_stream_shows_that_it_is_alive(http, server, monkeypatch):
         assert [block for block in blocks if block not in {": ", ""}][-1] == "data: [DONE]"
 
 
+@pytest.mark.usefixtures("frequent_heartbeats")
 def test_what_goes_wrong_after_a_heartbeat_is_an_event(http, server, monkeypatch):
-    monkeypatch.setattr(streaming, "HEARTBEAT_S", 0.02)
     model = server.app.state.services.host.resolve("slow").model
     monkeypatch.setattr(model, "delay_s", 0.1)
     threading.Timer(0.25, monkeypatch.setattr, (model, "fails", True)).start()

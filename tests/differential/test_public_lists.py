@@ -13,8 +13,9 @@ from models.reranking.tuning.cross_fitting import cross_fit, tuning_data
 from models.reranking.tuning.fitting import TuningSettings
 from service.engine.job import run_to_completion
 from service.local.ask import UNLIMITED
-from service.use_cases.tune import TuneSettings, add_corrections, tune_and_evaluate
-from tests.support.nbest_lists import RECOGNISED, recognised, words_alone
+from service.use_cases.candidate_features import ScoringModels
+from service.use_cases.tune import TuneSettings, tune_and_evaluate
+from tests.support.nbest_lists import RECOGNISED, recognised, words_alone, words_in_steps
 from tests.support.written_lists import format_lists
 
 pytestmark = pytest.mark.data
@@ -75,9 +76,10 @@ def test_padding_copies_are_dropped_and_the_first_pass_stays_what_it_was(recogni
 
 def test_corrections_of_flight_enquiries_beat_the_best_candidates(data_dir):
     lists = list(read_lists(data_dir / "nbest" / "flights.json"))
-    settings = TuneSettings(restarts=2, resamples=6, bootstrap_samples=400, length_exponents=[0.0])
-    corrected, _ = run_to_completion(add_corrections(settings.search, lists, UNLIMITED))
-    metric = make_metric("wer")
-    tuned = run_to_completion(tune_and_evaluate(settings, metric, corrected, words_alone(corrected)))
+    settings = TuneSettings(
+        restarts=2, resamples=6, bootstrap_samples=400, length_exponents=[0.0], corrections=True
+    )
+    models = ScoringModels((), ())
+    tuned, _ = run_to_completion(tune_and_evaluate(settings, models, lists, words_in_steps, UNLIMITED))
     assert tuned.figures.decision == "tuned"
     assert tuned.figures.tried < 4.5  # the best candidates have 5.06

@@ -90,6 +90,12 @@ def words_alone(lists):
     return ListFeatures((NUM_WORDS,), np.array(counts)[:, None], offsets)
 
 
+def words_in_steps(lists):
+    """The same as a use case."""
+    yield None
+    return words_alone(lists)
+
+
 def made_lists(count=40, seed=0):
     """Lists of three candidates with the reference at any position; the feature `good` predicts errors."""
     rng = np.random.default_rng(seed)

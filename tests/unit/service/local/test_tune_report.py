@@ -8,12 +8,12 @@ import pytest
 
 from models.report import draw_svg
 from models.reranking.candidates import Candidate, CandidateList
-from models.reranking.metrics import make_metric
 from service.engine.job import run_to_completion
+from service.local.ask import UNLIMITED
 from service.local.tune_report import mark_errors, tuning_page
 from service.use_cases.candidate_features import ScoringModels
-from service.use_cases.tune import TuneSettings, tune_and_evaluate, tune_reply
-from tests.support.nbest_lists import words_alone
+from service.use_cases.tune import TuneSettings, tune_and_evaluate
+from tests.support.nbest_lists import words_in_steps
 
 QUICK = TuneSettings(restarts=1, resamples=4, bootstrap_samples=200)
 
@@ -32,8 +32,10 @@ def lists(count=40):
 @pytest.fixture(scope="module", params=["wer", "chrf"])
 def page(request):
     told = tuple(lists())
-    tuned = run_to_completion(tune_and_evaluate(QUICK, make_metric(request.param), told, words_alone(told)))
-    reply = tune_reply(tuned, ScoringModels((), ()), ())
+    settings = QUICK.model_copy(update={"metric": request.param})
+    tuned, reply = run_to_completion(
+        tune_and_evaluate(settings, ScoringModels((), ()), told, words_in_steps, UNLIMITED)
+    )
     return tuning_page("A <b> file", tuned, reply).decode()
 
 

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from models.errors import InvalidInputError
 from service.schemas.models import _figures
-from service.schemas.wire import body_lines, parse_json, parse_lines
+from service.schemas.wire import parse_json, parse_lines
 from service.use_cases.autocomplete import AutocompleteRequest
 from service.use_cases.completions import CompletionRequest
 from service.use_cases.generate import GenerateRequest
@@ -19,7 +19,7 @@ from service.use_cases.score import ScoreLine, ScoreRequest
 
 @pytest.mark.parametrize("body", [b"", b"\n", b"a", b"a\n", b"a\n\n", b"\na\nb", b"a\nbc\nd\n"])
 def test_lines_are_what_stands_between_line_feeds(body):
-    assert list(body_lines(body)) == body.removesuffix(b"\n").split(b"\n")
+    assert list(parse_lines(body, bytes)) == body.removesuffix(b"\n").split(b"\n")
 
 
 def test_many_lines_are_not_cut_at_once():

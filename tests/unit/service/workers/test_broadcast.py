@@ -90,7 +90,7 @@ def test_labels_of_any_kind_come_through():
 
 def test_histograms_keep_their_buckets():
     metrics = two()[0]
-    metrics.started(0.002)
+    metrics.queue_time.observe(0.002)
     family = parsed(metrics.exposition())["gramophone_request_queue_time_seconds"]
     assert family.type == "histogram"
     assert {sample.labels["worker"] for sample in family.samples} == {"0"}
