@@ -44,6 +44,7 @@ from training.scale.engines import require_engine
 from training.scale.options import ScaleOptions, check_relational, engine_memory_bytes
 from training.scale.tables import workspace
 from training.scale.training import train_out_of_core
+from training.side_by_side import divide_minutes
 from training.signals import Terminated, exit_on_sigterm
 from training.single_model import (
     RUNS_FOLDER,
@@ -226,7 +227,7 @@ def run_train(
                 check_same_text(run, texts)
             inputs = TrainingInputs(run.tokenizer, run.encoded, resolved, progress, runs)
             if not is_leader:
-                for part_title, part in networks.items():
+                for part_title, part in divide_minutes(recipe, networks, resolved).items():
                     directed = in_model_direction(run.encoded, part)
                     fit_network(part_title, part, inputs._replace(texts=directed))
                 return {}
@@ -299,7 +300,7 @@ def _prepare(
         for address in recipe.mixture.models
     ]
     shared = mixture_tokenizer(recipe.mixture, published) if recipe.family == "mixture" else None
-    trains = recipe.family != "mixture" or bool(recipe.mixture.recipes)
+    trains = recipe.family != "mixture" or bool(recipe.mixture.recipes or recipe.mixture.parts)
     read_corpora = read_texts if trains else read_fitting_text
     texts = read_corpora(*files, unit=recipe.corpus.unit, progress=progress)
     tokenizer = shared or learn_tokenizer(recipe.tokenizer, texts.train.sentences, progress=progress)
