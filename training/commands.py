@@ -37,6 +37,7 @@ from training.evaluation.published import (
 from training.mixture import mixture_tokenizer, network_recipes, train_mixture
 from training.model_card import overlap_notes
 from training.overlap import overlap_with_files, overlaps
+from training.parallel import divide_minutes
 from training.progress import SILENT, Progress
 from training.publish import RunContext, facts_by_split, publish, published_result
 from training.recipe import Recipe, load_recipe
@@ -44,7 +45,6 @@ from training.scale.engines import require_engine
 from training.scale.options import ScaleOptions, check_relational, engine_memory_bytes
 from training.scale.tables import workspace
 from training.scale.training import train_out_of_core
-from training.side_by_side import divide_minutes
 from training.signals import Terminated, exit_on_sigterm
 from training.single_model import (
     RUNS_FOLDER,

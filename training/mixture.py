@@ -48,9 +48,9 @@ from training.evaluation.evaluate import (
     summarise_scores,
 )
 from training.mixture_weights import fit_weights, fit_weights_by_context
+from training.parallel import divide_minutes, networks_at_once, train_side_by_side
 from training.progress import Progress
 from training.recipe import MixtureSettings, PartSettings, Recipe, merge_tables, parse_recipe, recipe_table
-from training.side_by_side import divide_minutes, networks_at_once, train_side_by_side
 from training.single_model import TrainingInputs, train_single
 from training.static_mixture import id_translation, mix_statically, union_tokenizer
 from training.texts import EncodedTexts

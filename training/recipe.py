@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
@@ -135,7 +135,8 @@ def _plain_limit(limit: Any) -> Any:
 def _known_keys(table: Sequence[str]) -> str:
     model: Any = Recipe
     for name in table:
-        model = model.model_fields[name].annotation
+        annotation = model.model_fields[name].annotation
+        model = next(iter(get_args(annotation)), annotation)  # a list of tables
     subject = f"[{'.'.join(table)}] has" if table else "a recipe has"
     return f"{subject} {', '.join(model.model_fields)}"
 
