@@ -25,6 +25,7 @@ from models.errors import InvalidInputError, require_package
 from models.files import atomic_writer
 from training.console import console_progress
 from training.corpus import read_corpus, read_lines
+from training.ensemble import divide_minutes
 from training.evaluation.autocomplete import DEFAULT_WORDS, autocomplete_figures
 from training.evaluation.breakdown import DEFAULT_SAMPLE, EvaluationOptions
 from training.evaluation.evaluate import CONTEXTS, Context, score_corpus, summarise_scores
@@ -37,7 +38,6 @@ from training.evaluation.published import (
 from training.mixture import mixture_tokenizer, network_recipes, train_mixture
 from training.model_card import overlap_notes
 from training.overlap import overlap_with_files, overlaps
-from training.parallel import divide_minutes
 from training.progress import SILENT, Progress
 from training.publish import RunContext, facts_by_split, publish, published_result
 from training.recipe import Recipe, load_recipe

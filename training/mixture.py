@@ -40,6 +40,7 @@ from training.cache_fitting import (
     score_with_caches,
 )
 from training.corpus import EncodedCorpus
+from training.ensemble import divide_minutes, networks_at_once, train_side_by_side
 from training.evaluation.evaluate import (
     CHUNK_TOKENS,
     CorpusScores,
@@ -48,7 +49,6 @@ from training.evaluation.evaluate import (
     summarise_scores,
 )
 from training.mixture_weights import fit_weights, fit_weights_by_context
-from training.parallel import divide_minutes, networks_at_once, train_side_by_side
 from training.progress import Progress
 from training.recipe import MixtureSettings, PartSettings, Recipe, merge_tables, parse_recipe, recipe_table
 from training.single_model import TrainingInputs, train_single

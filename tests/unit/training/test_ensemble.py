@@ -9,8 +9,8 @@ import torch
 
 from models.errors import InvalidInputError, ProcessLostError
 from tests.support import families
+from training.ensemble import divide_minutes, networks_at_once, train_side_by_side
 from training.mixture import part_recipes
-from training.parallel import divide_minutes, networks_at_once, train_side_by_side
 from training.progress import SILENT, Progress
 from training.recipe import load_recipe
 from training.signals import Terminated, exit_on_sigterm

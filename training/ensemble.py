@@ -1,4 +1,4 @@
-"""Networks of a mixture trained side by side, each by one process with a share of the processors.
+"""Training of an ensemble: networks of a mixture side by side, each by one process with a share of the processors.
 
 Processes do not wait for each other's threads, so two networks on two processors finish as many updates in
 total as one network after the other would, and more than one network with two threads. The parent shows
