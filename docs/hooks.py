@@ -29,7 +29,7 @@ from service.app import create_app
 from service.routes.endpoints import TAGS, attribute_descriptions, make_document
 from service.settings import Settings, described_settings
 from service.workers.broadcast import pool_metrics
-from training.recipe import Recipe, recipe_names
+from training.recipe import PartSettings, Recipe, recipe_names
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "tests/contract/openapi_replies.json"
@@ -154,10 +154,11 @@ def shown_setting(default: Any) -> str:
 def recipes_page() -> str:
     """Return the page of the keys of recipes, one table for each table of the TOML file."""
     parts = []
-    for name, field in Recipe.model_fields.items():
-        if isinstance(kind := field.annotation, type) and issubclass(kind, BaseModel):
+    tables = [(name, f"[{name}]", field.annotation) for name, field in Recipe.model_fields.items()]
+    for name, header, kind in [*tables, ("mixture.parts", "[[mixture.parts]]", PartSettings)]:
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
             rows = [key_row(f"{name}.{key}", key, kind) for key in kind.model_fields]
-            parts.append(f"## [{name}]\n\n{table(KEY_COLUMNS, rows)}")
+            parts.append(f"## {header}\n\n{table(KEY_COLUMNS, rows)}")
     top = [key_row(key, key, Recipe) for key in ("family", "seed", "direction")]
     names = ", ".join(f"`{name}`" for name in recipe_names())
     return f"""# Recipes

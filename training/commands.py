@@ -25,6 +25,7 @@ from models.errors import InvalidInputError, require_package
 from models.files import atomic_writer
 from training.console import console_progress
 from training.corpus import read_corpus, read_lines
+from training.ensemble import divide_minutes
 from training.evaluation.autocomplete import DEFAULT_WORDS, autocomplete_figures
 from training.evaluation.breakdown import DEFAULT_SAMPLE, EvaluationOptions
 from training.evaluation.evaluate import CONTEXTS, Context, score_corpus, summarise_scores
@@ -226,7 +227,7 @@ def run_train(
                 check_same_text(run, texts)
             inputs = TrainingInputs(run.tokenizer, run.encoded, resolved, progress, runs)
             if not is_leader:
-                for part_title, part in networks.items():
+                for part_title, part in divide_minutes(recipe, networks, resolved).items():
                     directed = in_model_direction(run.encoded, part)
                     fit_network(part_title, part, inputs._replace(texts=directed))
                 return {}
@@ -297,7 +298,7 @@ def _prepare(
         for address in recipe.mixture.models
     ]
     shared = mixture_tokenizer(recipe.mixture, published) if recipe.family == "mixture" else None
-    trains = recipe.family != "mixture" or bool(recipe.mixture.recipes)
+    trains = recipe.family != "mixture" or bool(recipe.mixture.recipes or recipe.mixture.parts)
     read_corpora = read_texts if trains else read_fitting_text
     texts = read_corpora(*files, unit=recipe.corpus.unit, progress=progress)
     tokenizer = shared or learn_tokenizer(recipe.tokenizer, texts.train.sentences, progress=progress)

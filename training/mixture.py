@@ -40,6 +40,7 @@ from training.cache_fitting import (
     score_with_caches,
 )
 from training.corpus import EncodedCorpus
+from training.ensemble import divide_minutes, networks_at_once, train_side_by_side
 from training.evaluation.evaluate import (
     CHUNK_TOKENS,
     CorpusScores,
@@ -49,7 +50,7 @@ from training.evaluation.evaluate import (
 )
 from training.mixture_weights import fit_weights, fit_weights_by_context
 from training.progress import Progress
-from training.recipe import MixtureSettings, Recipe, merge_tables, parse_recipe, recipe_table
+from training.recipe import MixtureSettings, PartSettings, Recipe, merge_tables, parse_recipe, recipe_table
 from training.single_model import TrainingInputs, train_single
 from training.static_mixture import id_translation, mix_statically, union_tokenizer
 from training.texts import EncodedTexts
@@ -303,10 +304,11 @@ def mixture_tokenizer(settings: MixtureSettings, published: Sequence[Checkpoint]
             is not an n-gram model, or the tokenizers differ or, for a static mixture, cannot be joined.
     """
     fewest = 1 if settings.cache else 2
-    if len(settings.recipes) + len(published) < fewest:
+    if len(settings.recipes) + len(settings.parts) + len(published) < fewest:
         raise InvalidInputError(
             f"a mixture requires at least {'1 part and a cache' if settings.cache else '2 parts'}, given "
-            f"{len(settings.recipes)} recipes and {len(published)} models (mixture.recipes, mixture.models)",
+            f"{len(settings.recipes) + len(settings.parts)} recipes and {len(published)} models (mixture.recipes, "
+            "mixture.parts, mixture.models)",
             parameter="mixture",
         )
     if not published:
@@ -349,36 +351,48 @@ def _tokenizer_label(tokenizer: Tokenizer) -> str:
 def part_recipes(mixture: Recipe) -> dict[str, Recipe]:
     """Return the recipes of the parts to train, by title: the recipe's name or the stem of its file.
 
+    Parts with equal names are numbered: `lstm`, `lstm-2`. Unless its seed is set, the n-th network has the seed of the
+    mixture plus n, from 0.
+
     Raises:
-        InvalidInputError: two parts have the same title, or a part to publish has an invalid name.
+        InvalidInputError: a part's recipe or one of its keys is invalid, or a part to publish has an invalid name.
     """
-    parts: dict[str, Recipe] = {}
-    for name in mixture.mixture.recipes:
-        title = Path(name).stem
-        if title in parts:
-            raise InvalidInputError(
-                f"mixture.recipes has two parts named {title!r}; rename one of the recipe files",
-                parameter="mixture.recipes",
-            )
-        if mixture.mixture.publish_parts:
+    settings, parts, num_networks = mixture.mixture, dict[str, Recipe](), 0
+    for part in (*map(PartSettings.of, settings.recipes), *settings.parts):
+        name = title = Path(part.recipe).stem
+        number = 1
+        while title in parts:
+            number += 1
+            title = f"{name}-{number}"
+        if settings.publish_parts:
             check_name(title, parameter="mixture.recipes")
-        parts[title] = part_recipe(mixture, name)
+        parts[title] = part_recipe(mixture, part, seed=mixture.seed + num_networks)
+        num_networks += parts[title].family == "neural"
     return parts
 
 
-def part_recipe(mixture: Recipe, name: str) -> Recipe:
-    """Return a part's recipe with the text, the tokenizer and the keys of the mixture's recipe.
+def part_recipe(mixture: Recipe, part: PartSettings, *, seed: int) -> Recipe:
+    """Return a part's recipe: its own keys, before those of the mixture, before those of the recipe that it names.
 
-    Entropy pruning and quantisation apply to the final model of a static mixture, not to its parts.
+    The text and the tokenizer are those of the mixture. Entropy pruning and quantisation apply to the final model of a
+    static mixture, not to its parts.
+
+    Args:
+        mixture: recipe of the mixture.
+        part: the part.
+        seed: seed of a part without one.
 
     Raises:
         InvalidInputError: the part is a mixture, reads backward, or, in a static mixture, is not an n-gram model.
     """
-    changes = {
-        table: getattr(mixture, table).model_dump(exclude_unset=True)
-        for table in ("ngram", "neural", "train")
-    }
-    recipe = parse_recipe(merge_tables(recipe_table(name), {**changes, "seed": mixture.seed}), source=name)
+    name = part.recipe
+    table = merge_tables(recipe_table(name), {"seed": seed})
+    for settings in (mixture, part):
+        changes = settings.model_dump(include={"ngram", "neural", "train"}, exclude_unset=True)
+        table = merge_tables(table, changes)
+    if part.seed is not None:
+        table["seed"] = part.seed
+    recipe = parse_recipe(table, source=name)
     recipe = recipe.model_copy(update={"corpus": mixture.corpus, "tokenizer": mixture.tokenizer})
     is_static, problem = mixture.mixture.kind == "static", None
     if recipe.family == "mixture":
@@ -419,14 +433,22 @@ def train_mixture(
         InvalidInputError: there are fewer than two parts, a part is a mixture, or a part of a static
             mixture is not an n-gram model.
     """
-    unfinished = part_recipes(recipe)  # checks every part before any work
+    unfinished = divide_minutes(
+        recipe, part_recipes(recipe), inputs.device
+    )  # checks every part before any work
     families = [r.family for r in unfinished.values()]
     check_mixing_plan(recipe, [*families, *(p.model.family for p in published)])
     began = time.monotonic()
-    trained = [train_single(name, part, inputs) for name, part in unfinished.items()]
+    networks = {name: part for name, part in unfinished.items() if part.family == "neural"}
+    at_once = networks_at_once(len(networks), inputs.device) if len(networks) > 1 else 1
+    trained = train_side_by_side(networks, inputs, at_once=at_once) if at_once > 1 else {}
+    trained |= {
+        name: train_single(name, part, inputs) for name, part in unfinished.items() if name not in trained
+    }
     began -= 0.0 if inputs.runs is None else inputs.runs.seconds_before
     mix = _mix_statically if recipe.mixture.kind == "static" else mix_dynamically
-    return mix(title, recipe, [*trained, *published], inputs, began=began)
+    parts = [trained[name] for name in unfinished]
+    return mix(title, recipe, [*parts, *published], inputs, began=began)
 
 
 def _mix_statically(

@@ -411,7 +411,20 @@ def _held_out(name: str, metrics: Mapping[str, Any]) -> list[str]:
         "",
         *_table(_COLUMNS, rows, rule="---"),
         "",
+        *_cost_lines(metrics),
         *_caveat_lines(metrics),
+    ]
+
+
+def _cost_lines(metrics: Mapping[str, Any]) -> list[str]:
+    """Return the lines on the serving cost of each part."""
+    costs = [f"{part['name']} {part['step_ms']:g} ms" for part in all_parts(metrics) if "step_ms" in part]
+    if not costs:
+        return []
+    return [
+        "Time of one step of one text, where it was trained (the next distribution and the state after a token; a part",
+        f"includes its own parts; networks in int8 if possible): {', '.join(costs)}.",
+        "",
     ]
 
 

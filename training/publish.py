@@ -27,7 +27,7 @@ from models.mixture import MixtureModel
 from models.tokenizers import Tokenizer
 from training.corpus import Corpus, EncodedCorpus
 from training.evaluation.breakdown import token_counts
-from training.evaluation.published import COUNTS_FILE, int8_facts
+from training.evaluation.published import COUNTS_FILE, int8_facts, step_milliseconds
 from training.model_card import card_notes, fitted_note, model_card_files, overlap_notes
 from training.progress import SILENT, HistoryRecord
 from training.recipe import Recipe
@@ -216,7 +216,7 @@ def corpus_facts(corpus: Corpus) -> dict[str, Any]:
 
 
 def _part_figures(trained: Trained, names: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Return name, weight and figures of every part, with nested entries for its own parts."""
+    """Return name, weight, cost and figures of every part, with nested entries for its own parts."""
     names = names or [part_title(part) for part in trained.parts]
     inner = [_part_figures(part) if isinstance(part, Trained) else [] for part in trained.parts]
     weights = trained.facts.get("weights", ())
@@ -225,6 +225,7 @@ def _part_figures(trained: Trained, names: Sequence[str] = ()) -> list[dict[str,
             "name": name,
             "family": part.model.family,
             "weight": weight,
+            "step_ms": step_milliseconds(part.model),
             **figures,
             **({"parts": parts} if parts else {}),
         }

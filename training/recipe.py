@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
@@ -45,7 +45,7 @@ def _unused_keys(recipe: "Recipe") -> Iterator[tuple[str, str]]:
         yield from _unused_smoothing_keys(recipe.ngram)
     elif recipe.family == "neural":
         yield from _unused_network_keys(recipe)
-    elif not recipe.mixture.recipes:
+    elif not (recipe.mixture.recipes or recipe.mixture.parts):
         yield from _unused_part_keys(recipe)
 
 
@@ -135,7 +135,8 @@ def _plain_limit(limit: Any) -> Any:
 def _known_keys(table: Sequence[str]) -> str:
     model: Any = Recipe
     for name in table:
-        model = model.model_fields[name].annotation
+        annotation = model.model_fields[name].annotation
+        model = next(iter(get_args(annotation)), annotation)  # a list of tables
     subject = f"[{'.'.join(table)}] has" if table else "a recipe has"
     return f"{subject} {', '.join(model.model_fields)}"
 
@@ -204,6 +205,29 @@ class NGramSettings(_Table):
         return prune
 
 
+class PartSettings(_Table):
+    """An entry of `[[mixture.parts]]`: a part to train, with tables of its own.
+
+    Attributes:
+        recipe: name or path of the part's recipe.
+        seed: random seed; unset means that of the mixture plus the number of earlier networks.
+        ngram: keys of `[ngram]` for this part.
+        neural: keys of `[neural]` for this part.
+        train: keys of `[train]` for this part.
+    """
+
+    recipe: str
+    seed: int | None = Field(default=None, ge=0, lt=2**63)
+    ngram: dict[str, Any] = {}
+    neural: dict[str, Any] = {}
+    train: dict[str, Any] = {}
+
+    @classmethod
+    def of(cls, recipe: str) -> "PartSettings":
+        """Create a part without keys of its own."""
+        return cls(recipe=recipe)
+
+
 class MixtureSettings(_Table):
     """The `[mixture]` table; the weights of the parts are fitted on the validation text.
 
@@ -211,7 +235,10 @@ class MixtureSettings(_Table):
         kind: `dynamic` evaluates all parts at every step; `static` merges n-gram models into one n-gram
             model with the union of their n-grams.
         recipes: recipes of the parts to train. The tables `[ngram]`, `[neural]` and `[train]` of the
-            mixture override theirs, and all parts share the mixture's tokenizer.
+            mixture override theirs, and all parts share the mixture's tokenizer. Networks are trained at the same
+            time, one per processor; `train.max_minutes` of the mixture is the time for all of them.
+        parts: further parts to train, as `[[mixture.parts]]`, each with its `recipe`, and optionally `seed` and the
+            tables `neural`, `train` and `ngram`, which override those of the mixture.
         models: addresses of published parts; the mixture uses their tokenizer. The parts of a static
             mixture may have different words; the mixture has all words.
         publish_parts: also publish each trained part, under its recipe's name.
@@ -224,6 +251,7 @@ class MixtureSettings(_Table):
 
     kind: Literal["dynamic", "static"] = "dynamic"
     recipes: tuple[str, ...] = ()
+    parts: tuple[PartSettings, ...] = ()
     models: tuple[str, ...] = ()
     publish_parts: bool = False
     weights: Literal["global", "by-order"] = "global"

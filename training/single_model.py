@@ -69,6 +69,7 @@ class ResumableRuns:
 
     Attributes:
         notes: messages for the user.
+        interrupted: True if Ctrl-C ended a run.
         seconds_before: training time in seconds before the runs were resumed.
     """
 
@@ -78,7 +79,7 @@ class ResumableRuns:
         self.seconds_before = 0.0
         self._name = name
         self._folder = folder / RUNS_FOLDER / name
-        self._interrupted = False
+        self.interrupted = False
 
     def state_file(self, title: str) -> Path:
         """Return the path of the state file of the run with this title."""
@@ -114,13 +115,19 @@ class ResumableRuns:
 
     def record_end(self, stopped: str, *, notes: Sequence[str], seconds_before: float) -> None:
         """Record the end of a network's training."""
-        self._interrupted |= stopped == "interrupted"
+        self.interrupted |= stopped == "interrupted"
         self.notes += notes
         self.seconds_before += seconds_before
 
+    def add(self, title: str, runs: "ResumableRuns") -> None:
+        """Add the end of a network's training in another process, which trained at the same time as others."""
+        self.interrupted |= runs.interrupted
+        self.notes += [f"{title}: {note}" for note in runs.notes]
+        self.seconds_before = max(self.seconds_before, runs.seconds_before)
+
     def close(self) -> None:
         """Remove the saved states after publication, unless a training was interrupted."""
-        if self._interrupted:
+        if self.interrupted:
             self.notes.append("the training was interrupted; the same command with --resume continues it")
         else:
             shutil.rmtree(self._folder, ignore_errors=True)

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -23,14 +24,19 @@ def train(tmp_path):
     """Start a training of `m`; progress lines go to its standard error."""
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("the cat sat on the mat\na dog ran on a log\n" * 60)
-    command = [sys.executable, "-m", "service.cli", "train", "lstm", "--name", "m", "--corpus", str(corpus)]
-    command += ["--registry", str(tmp_path / "registry"), *(part for key in SET for part in ("--set", key))]
+    command = [sys.executable, "-m", "service.cli", "train"]
+    options = ["--name", "m", "--corpus", str(corpus), "--registry", str(tmp_path / "registry")]
+    options += [part for key in SET for part in ("--set", key)]
     started = []
 
-    def start(*arguments):
+    def start(*arguments, recipe="lstm"):
         started.append(
             subprocess.Popen(
-                [*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+                [*command, recipe, *options, *arguments],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=os.environ | {"OMP_NUM_THREADS": "2"},  # noqa: TID251 - two networks at once anywhere
             )
         )
         return started[-1]
@@ -80,6 +86,57 @@ def test_before_there_is_anything_to_save_it_ends_at_once(train, tmp_path):
         "gramophone: ended by SIGTERM; nothing was saved yet; the same command starts from the beginning"
     )
     assert not list(tmp_path.glob("registry/.runs/*"))
+
+
+TWO = [
+    "--set",
+    'mixture.parts=[{recipe="gru"}]',
+    "--set",
+    "ngram.order=2",
+    "--set",
+    "train.max_steps=100000000",
+]
+
+
+@pytest.fixture
+def training_two(train, tmp_path):
+    """A training of two networks side by side that have saved their states, and the ids of their processes."""
+    process = train(*TWO, recipe="mixture")
+    folder = tmp_path / "registry" / ".runs" / "m"
+    until = time.monotonic() + LIMIT_S
+    while len(list(folder.glob("*/state.pt"))) < 2:
+        assert process.poll() is None
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    networks = [pid for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    assert len(networks) >= 2
+    return process, networks
+
+
+def test_networks_side_by_side_are_saved_and_continue(train, training_two, tmp_path):
+    process, _ = training_two
+    states = sorted((tmp_path / "registry" / ".runs" / "m").glob("*/state.pt"))
+    before = [state.stat().st_mtime_ns for state in states]
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 143
+    assert "ended by SIGTERM; the training is saved in" in said.splitlines()[-1]
+    assert all(state.stat().st_mtime_ns > mtime for state, mtime in zip(states, before, strict=True))
+    process = train(*TWO[:-1], "train.max_steps=1", "--resume", recipe="mixture")
+    out, said = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0, said
+    assert out.count("resumed after ") == 2
+    assert open_registry(tmp_path / "registry").models() == ["m"]
+
+
+def test_networks_end_with_the_command_that_started_them(training_two):
+    process, networks = training_two
+    process.kill()
+    until = time.monotonic() + LIMIT_S
+    while any(Path(f"/proc/{pid}").exists() for pid in networks):
+        assert time.monotonic() < until
+        time.sleep(0.01)
 
 
 PATIENCE_S = 3

@@ -1,5 +1,7 @@
 """Details of an evaluated checkpoint: entropy, breakdowns, comparison with a second model, cost of int8."""
 
+import statistics
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from models.checkpoint.load import Checkpoint
 from models.checkpoint.precision import MAX_INT8_COST, int8_problems, to_int8
 from models.errors import InvalidInputError
 from models.language_model import LanguageModel
+from models.vocabulary import UNK
 from training.corpus import EncodedCorpus
 from training.evaluation.breakdown import (
     EvaluationOptions,
@@ -161,6 +164,25 @@ def int8_facts(
         cost = integers / single - 1
         facts |= {"cost": cost, "default": cost <= MAX_INT8_COST}
     return {"int8": {**facts, **({"problems": problems} if problems else {})}}
+
+
+_STEPS, _FIRST_STEPS = 20, 3
+
+
+def step_milliseconds(model: LanguageModel[Any]) -> float:
+    """Measure one step of one text, the next distribution and the state after a token; networks in int8 if possible.
+
+    Returns:
+        The median over some steps, in milliseconds.
+    """
+    served, times = to_int8(model), []
+    state = served.initial_state(1)
+    for _ in range(_FIRST_STEPS + _STEPS):
+        began = time.perf_counter()
+        served.next_log_probs(state)
+        state = served.advance(state, np.array([UNK]))
+        times.append(1000 * (time.perf_counter() - began))
+    return round(statistics.median(times[_FIRST_STEPS:]), 3)
 
 
 def first_sentences(text: EncodedCorpus, tokens: int) -> EncodedCorpus:

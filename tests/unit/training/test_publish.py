@@ -93,7 +93,6 @@ def test_a_part_may_be_a_recipe_of_ones_own_and_is_called_by_its_file(tmp_path):
 @pytest.mark.parametrize(
     ("parts", "said"),
     [
-        ('["ngram", "ngram"]', "two parts named 'ngram'"),
         ('["ngram", "/nosuch/my recipe.toml"]', "mixture.recipes is 'my recipe'"),
         ('["ngram", "/nosuch/mine.toml"]', "/nosuch/mine.toml: No such file"),
     ],
@@ -268,6 +267,14 @@ def test_both_kinds_of_mixtures_show_parts_and_weights(family, said):
     assert [row[:2] for row in rows(text, "| model |")] == [["m", ""], ["a@1", "0.500"], ["b@1", "0.500"]]
     assert "fitted by EM" in text
     assert files["perplexities.png"].startswith(PNG)
+
+
+def test_the_cost_of_each_part_is_told_with_those_of_its_own_parts():
+    inner = {"name": "lstm", "family": "lstm", "weight": 0.5, "step_ms": 0.61, "valid": FIGURES}
+    part = {"name": "m without cache", "family": "mixture", "weight": 0.7, "step_ms": 0.8, "valid": FIGURES}
+    text, _ = card({"valid": FIGURES, "parts": [{**part, "parts": [inner]}]}, family="cache")
+    assert "networks in int8 if possible): lstm 0.61 ms, m without cache 0.8 ms." in text
+    assert "Time of one step" not in card(NGRAM)[0]
 
 
 def test_parts_with_other_unknown_words_carry_a_caveat():

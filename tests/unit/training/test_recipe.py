@@ -16,7 +16,7 @@ from training.corpus import EncodedCorpus
 from training.mixture import part_recipe
 from training.ngram.estimate import SmoothingName
 from training.progress import SILENT
-from training.recipe import load_recipe, recipe_names
+from training.recipe import PartSettings, load_recipe, recipe_names
 from training.single_model import TrainingInputs, train_single
 from training.texts import EncodedTexts
 
@@ -78,21 +78,24 @@ def test_a_recipe_of_ones_own_is_read_from_its_path(tmp_path):
 
 def test_a_mixture_lays_its_own_settings_over_its_parts():
     mixture = load_recipe("mixture", ["ngram.order=2", "seed=9"])
-    part = part_recipe(mixture, "ngram")
+    part = part_recipe(mixture, PartSettings.of("ngram"), seed=9)
     assert (part.ngram.order, part.seed) == (2, 9)
-    assert part_recipe(load_recipe("mixture"), "ngram").ngram.order == load_recipe("ngram").ngram.order
+    assert (
+        part_recipe(load_recipe("mixture"), PartSettings.of("ngram"), seed=9).ngram.order
+        == load_recipe("ngram").ngram.order
+    )
 
 
 def test_a_part_is_described_with_the_text_and_tokenizer_of_its_mixture():
     mixture = load_recipe("mixture", ["tokenizer.kind=bpe", "corpus.unit=paragraph"])
     for name in mixture.mixture.recipes:
-        part = part_recipe(mixture, name)
+        part = part_recipe(mixture, PartSettings.of(name), seed=1)
         assert (part.tokenizer, part.corpus) == (mixture.tokenizer, mixture.corpus)
 
 
 def test_a_mixture_of_mixtures_is_refused():
     with pytest.raises(InvalidInputError, match="itself a mixture"):
-        part_recipe(load_recipe("mixture"), "quickstart")
+        part_recipe(load_recipe("mixture"), PartSettings.of("quickstart"), seed=1)
 
 
 @pytest.mark.parametrize(

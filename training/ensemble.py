@@ -1,0 +1,274 @@
+"""Training of an ensemble: networks of a mixture side by side, each by one process with a share of the processors.
+
+Processes do not wait for each other's threads, so two networks on two processors finish as many updates in
+total as one network after the other would, and more than one network with two threads. The parent shows
+the progress of all, and forwards Ctrl-C and SIGTERM. A process whose parent died ends at its next update.
+"""
+
+import multiprocessing
+import os
+import signal
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from typing_extensions import override
+
+from models.errors import InvalidInputError, LanguageModelError, ProcessLostError
+from training.progress import SILENT, Progress
+from training.recipe import Recipe
+from training.signals import Terminated, catch_interruption, exit_on_sigterm
+from training.single_model import ResumableRuns, TrainingInputs, train_single
+from training.trained import Trained
+
+MIN_MINUTES = 0.05
+"""Minimum training time of a network, in minutes."""
+
+_POLL_S = 0.1
+
+
+def networks_at_once(networks: int, device: str) -> int:
+    """Return how many networks are trained at the same time: one for each of torch's threads, up to their number.
+
+    Networks on a GPU, and those of several distributed processes, are trained one after the other.
+    """
+    import torch
+
+    from training.neural.distributed import Processes
+
+    if device != "cpu" or Processes.current().count > 1:
+        return 1
+    return max(1, min(networks, torch.get_num_threads()))
+
+
+def divide_minutes(mixture: Recipe, parts: Mapping[str, Recipe], device: str) -> dict[str, Recipe]:
+    """Divide `train.max_minutes` of a mixture among its networks; without this key, parts keep their own limits.
+
+    Args:
+        mixture: recipe of the mixture.
+        parts: recipes of the parts to train, by title.
+        device: compute device.
+
+    Raises:
+        InvalidInputError: a network would have less than `MIN_MINUTES`.
+    """
+    networks = [title for title, part in parts.items() if part.family == "neural"]
+    minutes = mixture.train.max_minutes
+    if len(networks) < 2 or minutes is None or "max_minutes" not in mixture.train.model_fields_set:
+        return dict(parts)
+    at_once = networks_at_once(len(networks), device)
+    share = minutes / -(-len(networks) // at_once)
+    if share < MIN_MINUTES:
+        raise InvalidInputError(
+            f"train.max_minutes is {minutes:g}, which is {share:.2g} for each of {len(networks)} networks, "
+            f"{at_once} at a time; a network needs at least {MIN_MINUTES:g}",
+            parameter="train.max_minutes",
+        )
+    limited = {
+        title: parts[title].model_copy(
+            update={"train": parts[title].train.model_copy(update={"max_minutes": share})}
+        )
+        for title in networks
+    }
+    return {**parts, **limited}
+
+
+class _Report(NamedTuple):
+    """Progress of a network.
+
+    Attributes:
+        percent: new progress.
+        note: current figures; may be empty.
+    """
+
+    percent: float
+    note: str
+
+
+class _Result(NamedTuple):
+    """Trained network, whose model is in a folder, and the notes on its run."""
+
+    trained: Trained
+    runs: ResumableRuns | None
+
+
+class _Reporter(Progress):
+    """Progress of a network's training, the first stage, sent to the parent."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._totals: list[float | None] = []
+
+    @override
+    def start(self, description: str, total: float | None) -> None:
+        self._totals.append(total)
+        self.advance(0)
+
+    @override
+    def advance(self, amount: float = 1, note: str = "") -> None:
+        parent = multiprocessing.parent_process()
+        if parent is not None and not parent.is_alive():
+            raise Terminated
+        if len(self._totals) == 1:
+            self._connection.send(_Report(100 * amount / (self._totals[0] or 100), note))
+
+
+def train_side_by_side(
+    networks: Mapping[str, Recipe], inputs: TrainingInputs, *, at_once: int
+) -> dict[str, Trained]:
+    """Train networks in processes and evaluate them; equal to `train_single` for each, with fewer threads.
+
+    If one fails, the others end after saving their states.
+
+    Args:
+        networks: recipes by title.
+        inputs: inputs of the run.
+        at_once: number of networks that are trained at the same time.
+
+    Raises:
+        InvalidInputError: a network could not be trained.
+        ProcessLostError: a process was killed.
+        Terminated: SIGTERM was received under `exit_on_sigterm`; the networks are saved.
+    """
+    import torch
+
+    from models.neural.model import NeuralModel
+
+    threads = max(1, torch.get_num_threads() // at_once)
+    with tempfile.TemporaryDirectory() as folder:
+        workers = {
+            title: _Worker(title, recipe, inputs, Path(folder) / str(number), threads)
+            for number, (title, recipe) in enumerate(networks.items())
+        }
+        try:
+            is_terminated = _run(workers, at_once, inputs.progress)
+        finally:
+            for worker in workers.values():
+                worker.send(signal.SIGKILL)
+        outcomes = [worker.outcome for worker in workers.values()]
+        if is_terminated:
+            unsaved = {outcome.unsaved for outcome in outcomes if isinstance(outcome, Terminated)}
+            raise Terminated("; ".join(filter(None, unsaved)))
+        for outcome in outcomes:
+            if isinstance(outcome, LanguageModelError):
+                raise outcome
+        trained = {}
+        for title, worker in workers.items():
+            if isinstance(worker.outcome, _Result):
+                model = NeuralModel.load(worker.folder, inputs.tokenizer.vocabulary)
+                trained[title] = worker.outcome.trained._replace(model=model)
+                if inputs.runs is not None and worker.outcome.runs is not None:
+                    inputs.runs.add(title, worker.outcome.runs)
+    return trained
+
+
+class _Worker:
+    """Process that trains a network.
+
+    Attributes:
+        folder: folder of the trained model.
+        note: last figures.
+        outcome: the result, or the reason for the end without one; None before the end.
+    """
+
+    def __init__(
+        self, title: str, recipe: Recipe, inputs: TrainingInputs, folder: Path, threads: int
+    ) -> None:
+        self.title = title
+        self.folder = folder
+        self.note = ""
+        self.outcome: _Result | BaseException | None = None
+        context = multiprocessing.get_context("spawn")
+        self.connection, self._own = context.Pipe(duplex=False)
+        arguments = (self._own, title, recipe, inputs._replace(progress=SILENT), folder, threads)
+        self._process: SpawnProcess = context.Process(target=_train, args=arguments)
+
+    def start(self) -> None:
+        """Start the process."""
+        self._process.start()
+        self._own.close()  # so the end of the process ends the connection
+
+    def receive(self) -> float:
+        """Receive a message; return the new progress, in percent."""
+        try:
+            message = self.connection.recv()
+        except EOFError:
+            message = ProcessLostError(
+                f"the process that trained {self.title} was killed; --resume continues it"
+            )
+        if isinstance(message, _Report):
+            self.note = message.note or self.note
+            return message.percent
+        self.outcome = message
+        self._process.join()
+        return 0.0
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the process, if it is running."""
+        if self._process.is_alive():
+            with suppress(ProcessLookupError):
+                os.kill(self._process.pid or 0, number)
+
+
+def _run(workers: Mapping[str, _Worker], at_once: int, progress: Progress) -> bool:
+    """Run the processes and show their progress; forward signals to them, and end them if one fails.
+
+    Returns:
+        True if SIGTERM was received.
+    """
+    waiting = list(workers.values())
+    running: dict[Any, _Worker] = {}  # by connection
+    sent: set[signal.Signals] = set()
+    progress.start(f"training {len(workers)} networks side by side", 100.0)
+    with catch_interruption() as interrupted:
+        while running or waiting:
+            while waiting and len(running) < at_once:
+                worker = waiting.pop(0)
+                worker.start()
+                running[worker.connection] = worker
+            for connection in wait(list(running), timeout=_POLL_S):
+                percent = running[connection].receive()
+                notes = [f"{title}: {worker.note}" for title, worker in workers.items() if worker.note]
+                progress.advance(percent / len(workers), " | ".join(notes))
+                if running[connection].outcome is not None:
+                    del running[connection]
+            failed = any(isinstance(worker.outcome, BaseException) for worker in workers.values())
+            for number, wanted in (
+                (signal.SIGINT, interrupted.requested),
+                (signal.SIGTERM, interrupted.terminated or failed),
+            ):
+                if wanted and number not in sent:
+                    sent.add(number)
+                    for worker in running.values():
+                        worker.send(number)
+            if signal.SIGTERM in sent:
+                waiting.clear()
+    progress.finish()
+    return interrupted.terminated
+
+
+def _train(
+    connection: Connection, title: str, recipe: Recipe, inputs: TrainingInputs, folder: Path, threads: int
+) -> None:
+    """Train a network in a process, save it to a new folder, and send the rest of the result or the error."""
+    import torch
+
+    os.setpgid(0, 0)  # a terminal sends Ctrl-C to the parent's group; the parent forwards it
+    torch.set_num_threads(threads)
+    if inputs.runs is not None:
+        inputs.runs.notes.clear()  # those of the parent
+    outcome: _Result | BaseException
+    try:
+        with exit_on_sigterm():
+            trained = train_single(title, recipe, inputs._replace(progress=_Reporter(connection)))
+        folder.mkdir()
+        trained.model.save(folder)
+        without_model: Trained = trained._replace(model=None)  # type: ignore[arg-type]  # the parent loads it
+        outcome = _Result(without_model, inputs.runs)
+    except (LanguageModelError, Terminated) as error:
+        outcome = error
+    connection.send(outcome)
