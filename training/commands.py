@@ -21,7 +21,7 @@ from models.checkpoint.precision import FLOAT32, check_precision
 from models.checkpoint.precompile import DECODING, WORDS, compile_groups, groups_of
 from models.checkpoint.registry import Address, open_registry
 from models.checkpoint.registry_interface import Registry
-from models.errors import InvalidInputError, require_package
+from models.errors import InvalidInputError, ModelNotFoundError, require_package
 from models.files import atomic_writer
 from training.console import console_progress
 from training.corpus import read_corpus, read_lines
@@ -34,7 +34,7 @@ from training.evaluation.published import (
     compare_models,
     evaluation_details,
 )
-from training.mixture import mixture_tokenizer, network_recipes, train_mixture
+from training.mixture import network_recipes, published_teachers, shared_tokenizer, train_mixture
 from training.model_card import overlap_notes
 from training.overlap import overlap_with_files, overlaps
 from training.progress import SILENT, Progress
@@ -222,10 +222,20 @@ def run_train(
             if processes is not None:
                 runs.notes += check_same_command(recipe, networks, device=resolved, resume=resume)
             progress = console_progress() if is_leader else SILENT
-            published, texts, run = _prepare(recipe, store, files, device=resolved, progress=progress)
+            if (
+                processes is not None
+                and processes.count > 1
+                and any(n.train.teacher for n in networks.values())
+            ):
+                problem = f"train.teacher requires one process, but torchrun started {processes.count}"
+                raise InvalidInputError(problem, parameter="train.teacher")
+            teachers = _load_teachers(published_teachers(recipe), store, device=resolved)
+            published, texts, run = _prepare(
+                recipe, store, files, list(teachers.values()), device=resolved, progress=progress
+            )
             if processes is not None:
                 check_same_text(run, texts)
-            inputs = TrainingInputs(run.tokenizer, run.encoded, resolved, progress, runs)
+            inputs = TrainingInputs(run.tokenizer, run.encoded, resolved, progress, runs, teachers)
             if not is_leader:
                 for part_title, part in divide_minutes(recipe, networks, resolved).items():
                     directed = in_model_direction(run.encoded, part)
@@ -290,8 +300,26 @@ def _resume_hint(hint: Callable[[], str], processes: "Processes | None") -> Iter
         raise
 
 
+def _load_teachers(names: Sequence[str], store: Registry, *, device: str) -> dict[str, Checkpoint]:
+    """Load the published teachers of networks, by their names in the recipe."""
+    try:
+        versions = {name: store.resolve(name) for name in names}
+    except (ModelNotFoundError, InvalidInputError) as error:
+        raise InvalidInputError(f"train.teacher: {error}", parameter="train.teacher") from None
+    return {
+        name: load_checkpoint(store.fetch(version), device=device, precision=FLOAT32)
+        for name, version in versions.items()
+    }
+
+
 def _prepare(
-    recipe: Recipe, store: Registry, files: Sequence[Sequence[Path]], *, device: str, progress: Progress
+    recipe: Recipe,
+    store: Registry,
+    files: Sequence[Sequence[Path]],
+    teachers: Sequence[Checkpoint],
+    *,
+    device: str,
+    progress: Progress,
 ) -> tuple[Sequence[Checkpoint], Texts, RunContext]:
     """Load a mixture's published parts, and read and encode the training, validation and test files."""
     part_device = "cpu" if recipe.mixture.kind == "static" else device  # static mixing runs on the CPU
@@ -299,7 +327,7 @@ def _prepare(
         load_checkpoint(store.fetch(store.resolve(address)), device=part_device, precision="float32")
         for address in recipe.mixture.models
     ]
-    shared = mixture_tokenizer(recipe.mixture, published) if recipe.family == "mixture" else None
+    shared = shared_tokenizer(recipe, published, teachers)
     trains = recipe.family != "mixture" or bool(recipe.mixture.recipes or recipe.mixture.parts)
     read_corpora = read_texts if trains else read_fitting_text
     texts = read_corpora(*files, unit=recipe.corpus.unit, progress=progress)

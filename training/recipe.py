@@ -42,6 +42,9 @@ def _unused_keys(recipe: "Recipe") -> Iterator[tuple[str, str]]:
         problem = f"ngram.direction is {recipe.ngram.direction}, but direction is {recipe.direction}"
         yield "direction", f"{problem}; set one of them"
     if recipe.family == "ngram":
+        if recipe.train.teacher:
+            problem = f"train.teacher requires family=neural, given {list(recipe.train.teacher)} with ngram"
+            yield "train.teacher", problem
         yield from _unused_smoothing_keys(recipe.ngram)
     elif recipe.family == "neural":
         yield from _unused_network_keys(recipe)
@@ -60,7 +63,7 @@ def _unused_network_keys(recipe: "Recipe") -> Iterator[tuple[str, str]]:
         yield "train.dropout_start", problem
     mismatch = recipe.train.problem_with(neural.output)
     if mismatch is not None:
-        yield "train.loss", mismatch
+        yield mismatch.partition(" ")[0].partition("=")[0], mismatch
 
 
 def _unused_smoothing_keys(ngram: "NGramSettings") -> Iterator[tuple[str, str]]:
@@ -100,7 +103,11 @@ _KINDS = {
     "missing": "is missing",
 }
 _SHOWN_CHARACTERS = 200
-_LISTS = {"ngram.prune": "a list such as [0, 0, 1]", "mixture.recipes": 'a list such as ["ngram", "lstm"]'}
+_LISTS = {
+    "ngram.prune": "a list such as [0, 0, 1]",
+    "mixture.recipes": 'a list such as ["ngram", "lstm"]',
+    "train.teacher": 'a list such as ["lstm"]',
+}
 
 
 def _recipe_error(error: ValidationError, source: str) -> InvalidInputError:

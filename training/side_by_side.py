@@ -22,7 +22,7 @@ from models.errors import InvalidInputError, ProcessLostError
 from training.progress import SILENT, Progress
 from training.recipe import Recipe
 from training.signals import Interruption, Terminated, catch_interruption, exit_on_sigterm
-from training.single_model import ResumableRuns, TrainingInputs, train_single
+from training.single_model import ResumableRuns, TrainingInputs, train_single, with_soft_targets
 from training.trained import Trained
 
 MIN_MINUTES = 0.05
@@ -45,8 +45,25 @@ def networks_at_once(networks: int, device: str) -> int:
     return max(1, min(networks, torch.get_num_threads()))
 
 
+def training_waves(networks: Mapping[str, Recipe]) -> list[dict[str, Recipe]]:
+    """Group networks into waves, each of which follows the waves of its teachers.
+
+    Args:
+        networks: recipes by title, teachers first.
+    """
+    waves: dict[str, int] = {}
+    for title, recipe in networks.items():
+        waves[title] = 1 + max((waves.get(name, -1) for name in recipe.train.teacher), default=-1)
+    return [
+        {title: networks[title] for title, number in waves.items() if number == wave}
+        for wave in range(1 + max(waves.values(), default=-1))
+    ]
+
+
 def divide_minutes(mixture: Recipe, parts: Mapping[str, Recipe], device: str) -> dict[str, Recipe]:
-    """Divide `train.max_minutes` of a mixture among its networks; without this key, parts keep their own limits.
+    """Divide `train.max_minutes` of a mixture equally among the rounds in which its networks are trained.
+
+    Without this key, parts keep their own limits; with it, a part with a limit of its own keeps that one.
 
     Args:
         mixture: recipe of the mixture.
@@ -56,23 +73,23 @@ def divide_minutes(mixture: Recipe, parts: Mapping[str, Recipe], device: str) ->
     Raises:
         InvalidInputError: a network would have less than `MIN_MINUTES`.
     """
-    networks = [title for title, part in parts.items() if part.family == "neural"]
+    networks = {title: part for title, part in parts.items() if part.family == "neural"}
     minutes = mixture.train.max_minutes
     if len(networks) < 2 or minutes is None or "max_minutes" not in mixture.train.model_fields_set:
         return dict(parts)
-    at_once = networks_at_once(len(networks), device)
-    share = minutes / -(-len(networks) // at_once)
+    waves = training_waves(networks)
+    rounds = sum(-(-len(wave) // networks_at_once(len(wave), device)) for wave in waves)
+    share = minutes / rounds
     if share < MIN_MINUTES:
         raise InvalidInputError(
-            f"train.max_minutes is {minutes:g}, which is {share:.2g} for each of {len(networks)} networks, "
-            f"{at_once} at a time; a network needs at least {MIN_MINUTES:g}",
+            f"train.max_minutes is {minutes:g}, which is {share:.2g} for each of {rounds} rounds of "
+            f"{len(networks)} networks; a network needs at least {MIN_MINUTES:g}",
             parameter="train.max_minutes",
         )
     limited = {
-        title: parts[title].model_copy(
-            update={"train": parts[title].train.model_copy(update={"max_minutes": share})}
-        )
-        for title in networks
+        title: part.model_copy(update={"train": part.train.model_copy(update={"max_minutes": share})})
+        for title, part in networks.items()
+        if part.train.max_minutes == minutes
     }
     return {**parts, **limited}
 
@@ -140,6 +157,7 @@ def train_side_by_side(
     context = multiprocessing.get_context("spawn")
     messages: SimpleQueue[_Message] = context.SimpleQueue()
     threads = max(1, torch.get_num_threads() // at_once)
+    inputs = with_soft_targets(networks, inputs)
     silent = inputs._replace(progress=SILENT)
     with tempfile.TemporaryDirectory() as folder, catch_interruption() as interrupted:
         pool = ProcessPoolExecutor(at_once, context, _prepare_process, (messages, threads))

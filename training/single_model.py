@@ -4,16 +4,22 @@ The registry's work folder holds the state of an unfinished run in `.runs/<model
 process at a time locks `.runs/<model>`; the system releases the lock when the process dies.
 """
 
+import atexit
 import contextlib
+import json
 import os
 import shutil
+import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from models.checkpoint.folders import locked_folder as lock_folder
 from models.checkpoint.folders import report_write_errors
+from models.checkpoint.load import Checkpoint
+from models.checkpoint.manifest import MANIFEST_FILE, file_entries, sha256_of
 from models.errors import InvalidInputError
 from models.tokenizers import Tokenizer
 from training.corpus import EncodedCorpus
@@ -21,10 +27,11 @@ from training.ngram.estimate import estimate, make_smoothing
 from training.progress import Progress
 from training.recipe import Recipe
 from training.texts import EncodedTexts
-from training.trained import Trained, held_out_figures, normalisation_facts
+from training.trained import Trained, held_out_figures, normalisation_facts, part_title
 
 if TYPE_CHECKING:
     from training.neural.embeddings import Embeddings
+    from training.neural.soft_targets import SoftTargets
     from training.neural.trainer import TrainingResult
 
 
@@ -84,6 +91,12 @@ class ResumableRuns:
     def state_file(self, title: str) -> Path:
         """Return the path of the state file of the run with this title."""
         return self._folder / title / _STATE_FILE
+
+    def shared_folder(self) -> Path:
+        """Create and return the folder of files that several runs use."""
+        with report_write_errors(self._folder):
+            self._folder.mkdir(parents=True, exist_ok=True)
+        return self._folder
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -151,6 +164,8 @@ class TrainingInputs(NamedTuple):
         device: `cpu` or `cuda`; n-gram models are estimated on the CPU.
         progress: reports every stage.
         runs: saved states of networks, for resuming.
+        teachers: trained and published models by their names in `train.teacher`.
+        soft_targets: distributions of the teachers of networks, by title of the network.
     """
 
     tokenizer: Tokenizer
@@ -158,6 +173,8 @@ class TrainingInputs(NamedTuple):
     device: str
     progress: Progress
     runs: ResumableRuns | None = None
+    teachers: Mapping[str, Trained | Checkpoint] = MappingProxyType({})
+    soft_targets: "Mapping[str, SoftTargets]" = MappingProxyType({})
 
 
 def train_single(title: str, recipe: Recipe, inputs: TrainingInputs) -> Trained:
@@ -201,6 +218,7 @@ def _train_neural(title: str, recipe: Recipe, inputs: TrainingInputs) -> Trained
     from training.neural.embeddings import read_embeddings  # imports torch
 
     began = time.monotonic()
+    inputs = with_soft_targets({title: recipe}, inputs)
     path, vocabulary = recipe.train.embeddings, inputs.tokenizer.vocabulary
     embeddings = read_embeddings(Path(path), vocabulary, size=recipe.neural.embedding_size) if path else None
     result = fit_network(title, recipe, inputs, embeddings=embeddings)
@@ -211,6 +229,7 @@ def _train_neural(title: str, recipe: Recipe, inputs: TrainingInputs) -> Trained
         "device": inputs.device,
         "diagnostics": diagnose(result.model.network, inputs.texts.valid),
         **({"embeddings": started} if started else {}),
+        **({"teachers": list(inputs.soft_targets[title].teachers)} if recipe.train.teacher else {}),
     }
     if result.model.self_normalised:
         facts["log_normalisers"] = log_normalisers(result.model, inputs.texts.valid)
@@ -237,12 +256,67 @@ def fit_network(
         device=inputs.device,
         progress=inputs.progress,
         embeddings=embeddings,
+        soft_targets=inputs.soft_targets.get(title),
         state_file=None if runs is None else runs.state_file(title),
         resume=runs is not None and runs.resume,
     )
     if runs is not None:
         runs.record_end(result.stopped, notes=result.notes, seconds_before=result.seconds_before)
     return result
+
+
+def with_soft_targets(networks: Mapping[str, Recipe], inputs: TrainingInputs) -> TrainingInputs:
+    """Let the teachers of networks read the training text; return the inputs with soft targets instead of teachers.
+
+    Soft targets of the same teachers are read once, and kept in the folder of the saved states for resuming.
+
+    Args:
+        networks: recipes of the networks by title.
+        inputs: inputs of the run, with all teachers of networks without soft targets.
+
+    Raises:
+        FormatError: the soft targets cannot be written.
+    """
+    found = dict(inputs.soft_targets)
+    for title, recipe in networks.items():
+        if recipe.train.teacher and title not in found:
+            found[title] = _read_by_teachers(
+                [inputs.teachers[name] for name in recipe.train.teacher], recipe, inputs
+            )
+    return inputs._replace(teachers={}, soft_targets=found)
+
+
+def _read_by_teachers(
+    teachers: Sequence[Trained | Checkpoint], recipe: Recipe, inputs: TrainingInputs
+) -> "SoftTargets":
+    import torch
+
+    from training.neural.resume import text_hash
+    from training.neural.run import training_precision
+    from training.neural.soft_targets import SoftTargets, targets_digest, write_soft_targets
+
+    corpus = in_model_direction(inputs.texts, recipe).train
+    digest = targets_digest([_fingerprint(teacher) for teacher in teachers], text_hash(corpus))
+    if inputs.runs is None:
+        folder = Path(tempfile.mkdtemp())
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    else:
+        folder = inputs.runs.shared_folder()
+    path = folder / f"teachers-{digest[:16]}.npy"
+    if not path.exists():
+        precision = training_precision(recipe.train, torch.device(inputs.device))
+        models = [teacher.model for teacher in teachers]
+        write_soft_targets(path, models, corpus, precision=precision, progress=inputs.progress)
+    return SoftTargets(path, digest, tuple(map(part_title, teachers)))
+
+
+def _fingerprint(teacher: Trained | Checkpoint) -> str:
+    """Return the hash of a published model's manifest, or the hashes of a trained model's files."""
+    if isinstance(teacher, Checkpoint):
+        return sha256_of(teacher.path / MANIFEST_FILE)
+    with tempfile.TemporaryDirectory() as folder:
+        teacher.model.save(Path(folder))
+        return json.dumps({name: entry.sha256 for name, entry in file_entries(Path(folder)).items()})
 
 
 def in_model_direction(texts: EncodedTexts, recipe: Recipe) -> EncodedTexts:

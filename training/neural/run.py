@@ -29,6 +29,7 @@ from training.neural.optimization import (
 )
 from training.neural.resume import check_same_structure
 from training.neural.settings import TrainSettings
+from training.neural.soft_targets import SoftTargets
 from training.neural.streams import Streams
 from training.progress import SILENT, HistoryRecord
 
@@ -182,6 +183,7 @@ class TrainingRun:
         device: torch.device,
         clock: Callable[[], float],
         embeddings: Embeddings | None,
+        soft_targets: SoftTargets | None,
     ) -> None:
         self.settings = settings
         self.device = device
@@ -210,7 +212,9 @@ class TrainingRun:
         self.average = WeightAverage(self.network, settings)
         self.dropout = DropoutSchedule(self.network, start=settings.dropout_start)
         self.penalties = OutputPenalties(self.network, settings)
-        self.criterion = make_loss(settings, self.network.output, counts.to(device), seed=seed)
+        self.criterion = make_loss(
+            settings, self.network.output, counts.to(device), seed=seed, soft_targets=soft_targets
+        )
         self.precision = training_precision(settings, device)
         self.schedule = Schedule(settings, steps_per_epoch=self.streams.steps_per_epoch, clock=clock)
         self.best = BestWeights()
