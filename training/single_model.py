@@ -304,9 +304,10 @@ def _read_by_teachers(
         folder = inputs.runs.shared_folder()
     path = folder / f"teachers-{digest[:16]}.npy"
     if not path.exists():
-        precision = training_precision(recipe.train, torch.device(inputs.device))
+        device = torch.device(inputs.device)
+        precision = training_precision(recipe.train, device)
         models = [teacher.model for teacher in teachers]
-        write_soft_targets(path, models, corpus, precision=precision, progress=inputs.progress)
+        write_soft_targets(path, models, corpus, device=device, precision=precision, progress=inputs.progress)
     return SoftTargets(path, digest, tuple(map(part_title, teachers)))
 
 

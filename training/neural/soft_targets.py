@@ -7,7 +7,9 @@ tokens of each distribution are stored in a file, which the trainer maps into me
 
 import hashlib
 import io
+import itertools
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,11 +18,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from models.arrays import TokenIds, to_numpy
+from models.arrays import TokenIds
 from models.cache.model import CacheModel
 from models.decoding.top_k import top_tokens_of_rows
 from models.files import atomic_writer
-from models.language_model import LanguageModel, TopTokens, prefill_sequences
+from models.language_model import LanguageModel, prefill_sequences
 from models.mixture import MixtureModel
 from models.neural.model import NeuralModel, advance_many
 from models.neural.network import Network
@@ -33,7 +35,7 @@ TARGET_TOKENS = 32
 _CONTEXT = 200
 """Tokens that a row reads before its own part of the text."""
 
-_ROWS, _ROWS_OF_CACHE = 128, 32  # a cache stores a vector per token of each row
+_ROWS, _ROWS_OF_CACHE = 64, 16  # by thread; a cache stores a vector for each token of its rows
 _SEGMENT_STEPS = 32
 
 
@@ -103,6 +105,7 @@ def write_soft_targets(
     teachers: Sequence[LanguageModel[Any]],
     corpus: EncodedCorpus,
     *,
+    device: torch.device,
     precision: torch.dtype,
     progress: Progress,
 ) -> None:
@@ -115,6 +118,7 @@ def write_soft_targets(
         path: file to write.
         teachers: models with one vocabulary.
         corpus: the text.
+        device: device of the teachers; on a CPU, torch's threads share the rows.
         precision: type of the matrix products of networks.
         progress: counts positions.
 
@@ -124,32 +128,40 @@ def write_soft_targets(
     share = 1 / len(teachers)
     teacher = teachers[0] if len(teachers) == 1 else MixtureModel(teachers, [share] * len(teachers))
     text = corpus.with_boundaries().astype(np.int64)
-    rows = max(1, min(_most_rows(teacher), len(text) // (4 * _CONTEXT)))
+    threads = torch.get_num_threads()
+    rows = max(1, min(_most_rows(teacher) * threads, len(text) // (4 * _CONTEXT)))
     length = -(-len(text) // rows)
-    positions = np.arange(-_CONTEXT, length)[:, None] + length * np.arange(rows)  # [C + L, R]
     size = min(TARGET_TOKENS, len(teacher.vocabulary))
     id_type = np.uint16 if len(teacher.vocabulary) < 1 << 16 else np.int32
     record = np.dtype([("ids", id_type, (size,)), ("probabilities", np.float16, (size,))])
     header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(
-        header,
-        {
-            "descr": np.lib.format.dtype_to_descr(record),
-            "fortran_order": False,
-            "shape": (length, rows),
-        },
-    )
+    described = {
+        "descr": np.lib.format.dtype_to_descr(record),
+        "fortran_order": False,
+        "shape": (length, rows),
+    }
+    np.lib.format.write_array_header_1_0(header, described)
+    positions = np.arange(-_CONTEXT, length)[:, None] + length * np.arange(rows)  # [C + L, R]
+    num_readers = 1 if device.type == "cuda" else min(threads, rows)
+    readers = [
+        _read_segments(teacher, part, record, precision)
+        for part in np.array_split(text[positions % len(text)], num_readers, axis=1)
+    ]
     progress.start("reading the text with the teachers", len(text))
-    with atomic_writer(path) as write, torch.inference_mode():
+    # threads of their own wait for each other less often than those of torch
+    with atomic_writer(path) as write, ThreadPoolExecutor(len(readers), initializer=_prepare_thread) as pool:
         write(header.getvalue())
-        for probabilities in _distributions(teacher, text[positions % len(text)], precision):
-            top = _top_tokens(probabilities, size)
-            records = np.empty(rows, record)
-            records["ids"] = top.ids
-            records["probabilities"] = top.log_probs / top.log_probs.sum(axis=1, keepdims=True)
+        for _ in range(0, length, _SEGMENT_STEPS):
+            records = np.concatenate(list(pool.map(next, readers)), axis=1)
             write(records.tobytes())
-            progress.advance(rows)
+            progress.advance(records.size)
+    torch.set_num_threads(threads)  # also of threads that begin later
     progress.finish()
+
+
+def _prepare_thread() -> None:
+    torch.set_num_threads(1)
+    torch.set_grad_enabled(False)
 
 
 def _most_rows(model: LanguageModel[Any]) -> int:
@@ -158,12 +170,24 @@ def _most_rows(model: LanguageModel[Any]) -> int:
     return _ROWS_OF_CACHE if isinstance(model, CacheModel) else _ROWS
 
 
-def _top_tokens(probabilities: Tensor, size: int) -> TopTokens:
-    """Return the most probable tokens of each row [R, size], with probabilities instead of their logarithms."""
-    if probabilities.is_cuda:
-        top = probabilities.topk(size)
-        return TopTokens(top.indices.cpu().numpy(), to_numpy(top.values))
-    return top_tokens_of_rows(probabilities.numpy(), size)
+def _read_segments(
+    model: LanguageModel[Any], tokens: TokenIds, record: np.dtype[Any], precision: torch.dtype
+) -> Iterator[npt.NDArray[Any]]:
+    """Yield the records [T, R] of segments of tokens [C + L, R], T = `_SEGMENT_STEPS` at most."""
+    size = record["ids"].shape[0]
+
+    def record_of(probabilities: Tensor) -> npt.NDArray[Any]:
+        if probabilities.is_cuda:
+            values, ids = (part.cpu().numpy() for part in probabilities.topk(size))
+        else:
+            ids, values = top_tokens_of_rows(probabilities.numpy(), size)
+        records = np.empty(len(ids), record)
+        records["ids"], records["probabilities"] = ids, values / values.sum(axis=1, keepdims=True)
+        return records
+
+    steps = map(record_of, _distributions(model, tokens, precision))
+    while segment := list(itertools.islice(steps, _SEGMENT_STEPS)):
+        yield np.stack(segment)
 
 
 def _distributions(model: LanguageModel[Any], tokens: TokenIds, precision: torch.dtype) -> Iterator[Tensor]:
