@@ -148,11 +148,13 @@ def write_soft_targets(
         for part in np.array_split(text[positions % len(text)], num_readers, axis=1)
     ]
     progress.start("reading the text with the teachers", len(text))
-    # threads of their own wait for each other less often than those of torch
-    with atomic_writer(path) as write, ThreadPoolExecutor(len(readers), initializer=_prepare_thread) as pool:
+    # these threads wait for each other less often than those of torch
+    pool = ThreadPoolExecutor(len(readers), initializer=_prepare_thread)
+    with pool, atomic_writer(path) as write, torch.no_grad():
         write(header.getvalue())
-        for _ in range(0, length, _SEGMENT_STEPS):
-            records = np.concatenate(list(pool.map(next, readers)), axis=1)
+        for start in range(0, length, _SEGMENT_STEPS):
+            run = pool.map if start else map  # the first segment compiles kernels, in one thread
+            records = np.concatenate(list(run(next, readers)), axis=1)
             write(records.tobytes())
             progress.advance(records.size)
     torch.set_num_threads(threads)  # also of threads that begin later
