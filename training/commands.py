@@ -78,7 +78,8 @@ def check_same_command(
         Notes on permitted differences.
 
     Raises:
-        InvalidInputError: the commands differ; the message names the processes, the setting and both values.
+        InvalidInputError: the commands differ; the message names the processes, the setting and both values. Or a
+            network of several processes has teachers.
         ProcessLostError: another process was lost.
     """
     import torch
@@ -95,6 +96,9 @@ def check_same_command(
         facts |= _recipe_keys(f"{title}: ", part)
     facts_by_rank = _gather_facts(facts, torch=torch.__version__)
     check_agreement(facts_by_rank)
+    if len(facts_by_rank) > 1 and any(part.train.teacher for part in parts.values()):
+        problem = f"train.teacher requires one process, but torchrun started {len(facts_by_rank)}"
+        raise InvalidInputError(problem, parameter="train.teacher")
     versions = sorted({str(process["torch"]) for process in facts_by_rank})
     note = f"the processes have different versions of torch: {', '.join(versions)}"
     return [note] if len(versions) > 1 else []
@@ -222,16 +226,8 @@ def run_train(
             if processes is not None:
                 runs.notes += check_same_command(recipe, networks, device=resolved, resume=resume)
             progress = console_progress() if is_leader else SILENT
-            if (
-                processes is not None
-                and processes.count > 1
-                and any(n.train.teacher for n in networks.values())
-            ):
-                problem = f"train.teacher requires one process, but torchrun started {processes.count}"
-                raise InvalidInputError(problem, parameter="train.teacher")
-            teachers = _load_teachers(published_teachers(recipe), store, device=resolved)
-            published, texts, run = _prepare(
-                recipe, store, files, list(teachers.values()), device=resolved, progress=progress
+            published, teachers, texts, run = _prepare(
+                recipe, store, files, device=resolved, progress=progress
             )
             if processes is not None:
                 check_same_text(run, texts)
@@ -300,40 +296,31 @@ def _resume_hint(hint: Callable[[], str], processes: "Processes | None") -> Iter
         raise
 
 
-def _load_teachers(names: Sequence[str], store: Registry, *, device: str) -> dict[str, Checkpoint]:
-    """Load the published teachers of networks, by their names in the recipe."""
-    try:
-        versions = {name: store.resolve(name) for name in names}
-    except (ModelNotFoundError, InvalidInputError) as error:
-        raise InvalidInputError(f"train.teacher: {error}", parameter="train.teacher") from None
-    return {
-        name: load_checkpoint(store.fetch(version), device=device, precision=FLOAT32)
-        for name, version in versions.items()
-    }
-
-
 def _prepare(
-    recipe: Recipe,
-    store: Registry,
-    files: Sequence[Sequence[Path]],
-    teachers: Sequence[Checkpoint],
-    *,
-    device: str,
-    progress: Progress,
-) -> tuple[Sequence[Checkpoint], Texts, RunContext]:
-    """Load a mixture's published parts, and read and encode the training, validation and test files."""
+    recipe: Recipe, store: Registry, files: Sequence[Sequence[Path]], *, device: str, progress: Progress
+) -> tuple[Sequence[Checkpoint], Mapping[str, Checkpoint], Texts, RunContext]:
+    """Load published parts, and teachers by name; read and encode the training, validation and test files."""
     part_device = "cpu" if recipe.mixture.kind == "static" else device  # static mixing runs on the CPU
-    published = [
-        load_checkpoint(store.fetch(store.resolve(address)), device=part_device, precision="float32")
-        for address in recipe.mixture.models
-    ]
+    published = _load_published("mixture.models", recipe.mixture.models, store, device=part_device)
+    names = published_teachers(recipe)
+    teachers = _load_published("train.teacher", names, store, device=device)
     shared = shared_tokenizer(recipe, published, teachers)
     trains = recipe.family != "mixture" or bool(recipe.mixture.recipes or recipe.mixture.parts)
     read_corpora = read_texts if trains else read_fitting_text
     texts = read_corpora(*files, unit=recipe.corpus.unit, progress=progress)
     tokenizer = shared or learn_tokenizer(recipe.tokenizer, texts.train.sentences, progress=progress)
     encoded = encode_texts(tokenizer, texts, progress=progress)
-    return published, texts, RunContext(tokenizer, facts_by_split(texts), encoded)
+    named = dict(zip(names, teachers, strict=True))
+    return published, named, texts, RunContext(tokenizer, facts_by_split(texts), encoded)
+
+
+def _load_published(key: str, addresses: Sequence[str], store: Registry, *, device: str) -> list[Checkpoint]:
+    """Load published models, given in a key of the recipe, in single precision."""
+    try:
+        versions = [store.resolve(address) for address in addresses]
+    except (InvalidInputError, ModelNotFoundError) as error:
+        raise InvalidInputError(f"{key}: {error}", parameter=key) from None
+    return [load_checkpoint(store.fetch(version), device=device, precision=FLOAT32) for version in versions]
 
 
 def _in_background(function: Callable[..., T], *arguments: object) -> Future[T]:

@@ -46,18 +46,14 @@ def networks_at_once(networks: int, device: str) -> int:
 
 
 def training_waves(networks: Mapping[str, Recipe]) -> list[dict[str, Recipe]]:
-    """Group networks into waves, each of which follows the waves of its teachers.
-
-    Args:
-        networks: recipes by title, teachers first.
-    """
-    waves: dict[str, int] = {}
-    for title, recipe in networks.items():
-        waves[title] = 1 + max((waves.get(name, -1) for name in recipe.train.teacher), default=-1)
-    return [
-        {title: networks[title] for title, number in waves.items() if number == wave}
-        for wave in range(1 + max(waves.values(), default=-1))
-    ]
+    """Group recipes of networks, by title, into waves: a network is in the first wave after those of its teachers."""
+    left, waves = dict(networks), list[dict[str, Recipe]]()
+    while left:
+        waves.append(
+            {title: part for title, part in left.items() if left.keys().isdisjoint(part.train.teacher)}
+        )
+        left = {title: part for title, part in left.items() if title not in waves[-1]}
+    return waves
 
 
 def divide_minutes(mixture: Recipe, parts: Mapping[str, Recipe], device: str) -> dict[str, Recipe]:

@@ -6,7 +6,7 @@ process at a time locks `.runs/<model>`; the system releases the lock when the p
 
 import atexit
 import contextlib
-import json
+import hashlib
 import os
 import shutil
 import tempfile
@@ -75,6 +75,7 @@ class ResumableRuns:
         resume: resume from saved states; otherwise remove them, with a note.
 
     Attributes:
+        folder: folder of the saved states.
         notes: messages for the user.
         interrupted: True if Ctrl-C ended a run.
         seconds_before: training time in seconds before the runs were resumed.
@@ -85,18 +86,12 @@ class ResumableRuns:
         self.notes: list[str] = []
         self.seconds_before = 0.0
         self._name = name
-        self._folder = folder / RUNS_FOLDER / name
+        self.folder = folder / RUNS_FOLDER / name
         self.interrupted = False
 
     def state_file(self, title: str) -> Path:
         """Return the path of the state file of the run with this title."""
-        return self._folder / title / _STATE_FILE
-
-    def shared_folder(self) -> Path:
-        """Create and return the folder of files that several runs use."""
-        with report_write_errors(self._folder):
-            self._folder.mkdir(parents=True, exist_ok=True)
-        return self._folder
+        return self.folder / title / _STATE_FILE
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -107,11 +102,11 @@ class ResumableRuns:
             RegistryError: a file operation failed.
         """
         busy = InvalidInputError(
-            f"another process is training {self._name!r} in {self._folder.parent.parent}; wait until it ends, or give "
+            f"another process is training {self._name!r} in {self.folder.parent.parent}; wait until it ends, or give "
             "another --name",
             parameter="name",
         )
-        with locked_folder(self._folder, busy=busy):
+        with locked_folder(self.folder, busy=busy):
             unwanted = [] if self.resume else self._states()
             if unwanted:
                 titles = ", ".join(path.parent.name for path in unwanted)
@@ -124,7 +119,7 @@ class ResumableRuns:
                 yield
             finally:
                 if not self._states():
-                    shutil.rmtree(self._folder, ignore_errors=True)
+                    shutil.rmtree(self.folder, ignore_errors=True)
 
     def record_end(self, stopped: str, *, notes: Sequence[str], seconds_before: float) -> None:
         """Record the end of a network's training."""
@@ -143,16 +138,16 @@ class ResumableRuns:
         if self.interrupted:
             self.notes.append("the training was interrupted; the same command with --resume continues it")
         else:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def resume_hint(self) -> str:
         """Return instructions for resuming a terminated command."""
         if not self._states():
             return "nothing was saved yet; the same command starts from the beginning"
-        return f"the training is saved in {self._folder}; the same command with --resume continues it"
+        return f"the training is saved in {self.folder}; the same command with --resume continues it"
 
     def _states(self) -> list[Path]:
-        return sorted(self._folder.glob(f"*/{_STATE_FILE}"))
+        return sorted(self.folder.glob(f"*/{_STATE_FILE}"))
 
 
 class TrainingInputs(NamedTuple):
@@ -268,56 +263,55 @@ def fit_network(
 def with_soft_targets(networks: Mapping[str, Recipe], inputs: TrainingInputs) -> TrainingInputs:
     """Let the teachers of networks read the training text; return the inputs with soft targets instead of teachers.
 
-    Soft targets of the same teachers are read once, and kept in the folder of the saved states for resuming.
+    Each combination of teachers reads the text once. The files are removed with the saved states.
 
     Args:
         networks: recipes of the networks by title.
-        inputs: inputs of the run, with all teachers of networks without soft targets.
+        inputs: inputs of the run, with the teachers of all networks that have no soft targets yet.
 
     Raises:
-        FormatError: the soft targets cannot be written.
+        FormatError: a file cannot be written.
     """
     found = dict(inputs.soft_targets)
     for title, recipe in networks.items():
-        if recipe.train.teacher and title not in found:
-            found[title] = _read_by_teachers(
-                [inputs.teachers[name] for name in recipe.train.teacher], recipe, inputs
+        if not recipe.train.teacher or title in found:
+            continue
+        import torch
+
+        from training.neural.resume import text_hash
+        from training.neural.run import training_precision
+        from training.neural.soft_targets import SoftTargets, write_soft_targets
+
+        teachers = [inputs.teachers[name] for name in recipe.train.teacher]
+        corpus = in_model_direction(inputs.texts, recipe).train
+        hashes = "".join([text_hash(corpus), *map(_model_hash, teachers)])
+        digest = hashlib.sha256(hashes.encode()).hexdigest()
+        if inputs.runs is None:
+            folder = Path(tempfile.mkdtemp())
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        else:
+            folder = inputs.runs.folder
+        found[title] = SoftTargets(folder / f"{digest[:32]}.npy", digest, tuple(map(part_title, teachers)))
+        if not found[title].path.exists():
+            device = torch.device(inputs.device)
+            write_soft_targets(
+                found[title].path,
+                [teacher.model for teacher in teachers],
+                corpus,
+                device=device,
+                precision=training_precision(recipe.train, device),
+                progress=inputs.progress,
             )
     return inputs._replace(teachers={}, soft_targets=found)
 
 
-def _read_by_teachers(
-    teachers: Sequence[Trained | Checkpoint], recipe: Recipe, inputs: TrainingInputs
-) -> "SoftTargets":
-    import torch
-
-    from training.neural.resume import text_hash
-    from training.neural.run import training_precision
-    from training.neural.soft_targets import SoftTargets, targets_digest, write_soft_targets
-
-    corpus = in_model_direction(inputs.texts, recipe).train
-    digest = targets_digest([_fingerprint(teacher) for teacher in teachers], text_hash(corpus))
-    if inputs.runs is None:
-        folder = Path(tempfile.mkdtemp())
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    else:
-        folder = inputs.runs.shared_folder()
-    path = folder / f"teachers-{digest[:16]}.npy"
-    if not path.exists():
-        device = torch.device(inputs.device)
-        precision = training_precision(recipe.train, device)
-        models = [teacher.model for teacher in teachers]
-        write_soft_targets(path, models, corpus, device=device, precision=precision, progress=inputs.progress)
-    return SoftTargets(path, digest, tuple(map(part_title, teachers)))
-
-
-def _fingerprint(teacher: Trained | Checkpoint) -> str:
-    """Return the hash of a published model's manifest, or the hashes of a trained model's files."""
-    if isinstance(teacher, Checkpoint):
-        return sha256_of(teacher.path / MANIFEST_FILE)
+def _model_hash(model: Trained | Checkpoint) -> str:
+    """Return the SHA-256 (hex) of a published model's manifest, or the hashes of a trained model's files."""
+    if isinstance(model, Checkpoint):
+        return sha256_of(model.path / MANIFEST_FILE)
     with tempfile.TemporaryDirectory() as folder:
-        teacher.model.save(Path(folder))
-        return json.dumps({name: entry.sha256 for name, entry in file_entries(Path(folder)).items()})
+        model.model.save(Path(folder))
+        return "".join(entry.sha256 for entry in file_entries(Path(folder)).values())
 
 
 def in_model_direction(texts: EncodedTexts, recipe: Recipe) -> EncodedTexts:

@@ -169,6 +169,7 @@ class TrainingRun:
         loss: smoothed loss of the last updates; NaN before the first update.
         stopped: reason for the end; empty while the run continues.
         notes: messages for the user.
+        soft_targets: distributions of the teachers; None without teachers.
     """
 
     def __init__(
@@ -183,7 +184,6 @@ class TrainingRun:
         device: torch.device,
         clock: Callable[[], float],
         embeddings: Embeddings | None,
-        soft_targets: SoftTargets | None,
     ) -> None:
         self.settings = settings
         self.device = device
@@ -212,9 +212,7 @@ class TrainingRun:
         self.average = WeightAverage(self.network, settings)
         self.dropout = DropoutSchedule(self.network, start=settings.dropout_start)
         self.penalties = OutputPenalties(self.network, settings)
-        self.criterion = make_loss(
-            settings, self.network.output, counts.to(device), seed=seed, soft_targets=soft_targets
-        )
+        self.criterion = make_loss(settings, self.network.output, counts.to(device), seed=seed)
         self.precision = training_precision(settings, device)
         self.schedule = Schedule(settings, steps_per_epoch=self.streams.steps_per_epoch, clock=clock)
         self.best = BestWeights()
@@ -225,6 +223,7 @@ class TrainingRun:
         self.loss = math.nan
         self.stopped = ""
         self.notes: list[str] = []
+        self.soft_targets: SoftTargets | None = None
 
     def state(self) -> dict[str, Any]:
         """Return the state for resuming; every process must call it, because it gathers hidden states."""

@@ -1,15 +1,12 @@
-"""Soft targets: the distributions of teacher models at every position of a training text, from which a network learns.
+"""Soft targets: distributions of teacher models at every position of a text, from which a network also learns.
 
-A network that learns from distributions, beside the tokens of the text, predicts better than one that learns from the
-tokens alone (Hinton, Vinyals and Dean 2015). The teacher reads the text once, before the training. The most probable
-tokens of each distribution are stored in a file, which the trainer maps into memory.
+Source: Hinton, Vinyals and Dean 2015. The teachers read the text once, before the training. The most probable tokens of
+their mean distribution are stored in a file, which the trainer maps into memory.
 """
 
-import hashlib
 import io
 import itertools
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,29 +19,39 @@ from models.arrays import TokenIds
 from models.cache.model import CacheModel
 from models.decoding.top_k import top_tokens_of_rows
 from models.files import atomic_writer
+from models.kernels.threads import run_parts
 from models.language_model import LanguageModel, prefill_sequences
 from models.mixture import MixtureModel
 from models.neural.model import NeuralModel, advance_many
-from models.neural.network import Network
 from training.corpus import EncodedCorpus
 from training.progress import Progress
 
 TARGET_TOKENS = 32
 """Number of tokens stored of each distribution, the most probable ones."""
 
-_CONTEXT = 200
-"""Tokens that a row reads before its own part of the text."""
-
-_ROWS, _ROWS_OF_CACHE = 64, 16  # by thread; a cache stores a vector for each token of its rows
+_CONTEXT = 200  # tokens that a row reads before its own part of the text
+_ROWS, _ROWS_OF_CACHE = 64, 16  # per thread; a cache stores a vector for each token of its rows
 _SEGMENT_STEPS = 32
 
 
-class SoftTargets(NamedTuple):
-    """Distributions of teachers at every position of a text, stored in a file.
+class SoftLabels(NamedTuple):
+    """Changes of N target distributions, from y, the token of the text, to (1 − α) y + α q.
 
     Attributes:
-        path: file of an array [L, R]: the text is cut into R rows of L positions.
-        digest: SHA-256 (hex) of the teachers and the text.
+        ids: tokens with a changed probability [N, K]; the changes of equal ids are added.
+        changes: amounts to add [N, K], float32.
+    """
+
+    ids: Tensor
+    changes: Tensor
+
+
+class SoftTargets(NamedTuple):
+    """Distributions q of teachers at every position of a text, stored in a file.
+
+    Attributes:
+        path: file of records [L, R] of ids and probabilities: the text is cut into R rows of L positions.
+        digest: hash of the teachers and the text.
         teachers: titles or addresses of the teachers.
     """
 
@@ -52,52 +59,13 @@ class SoftTargets(NamedTuple):
     digest: str
     teachers: tuple[str, ...]
 
-    def read(self) -> npt.NDArray[Any]:
-        """Map the file: records [L, R] of `ids` and `probabilities`, K each."""
-        records: npt.NDArray[Any] = np.load(self.path, mmap_mode="r")
-        return records
-
-
-class SoftLabels(NamedTuple):
-    """Soft targets of N tokens.
-
-    Attributes:
-        ids: distinct ids [N, K].
-        probabilities: their probabilities, summing to 1 [N, K].
-        weight: α, share of the soft targets in the loss.
-    """
-
-    ids: Tensor
-    probabilities: Tensor
-    weight: float
-
-    @classmethod
-    def at(
-        cls, records: npt.NDArray[Any], positions: TokenIds, *, weight: float, device: torch.device
-    ) -> "SoftLabels":
-        """Look up the soft targets of positions [N] in the records of a text [L, R]."""
+    def labels(self, positions: TokenIds, tokens: TokenIds, *, weight: float) -> SoftLabels:
+        """Read the labels at positions [N] of the text with boundaries, for its tokens there [N] and the weight α."""
+        records = np.load(self.path, mmap_mode="r")
         found = records[positions % len(records), positions // len(records)]
-        ids = torch.as_tensor(found["ids"].astype(np.int64), device=device)
-        return cls(ids, torch.as_tensor(found["probabilities"].astype(np.float32), device=device), weight)
-
-    def correct(self, gradients: Tensor, targets: Tensor, rows: slice, *, scale: float) -> None:
-        """Turn gradients scale · (p − y) of rows into scale · (p − (1 − α) y − α q), in place.
-
-        Args:
-            gradients: gradients of the logits of the rows [n, V].
-            targets: ids of the tokens y of the rows [n].
-            rows: the rows' part of the N tokens.
-            scale: scale of the gradients.
-        """
-        share = scale * self.weight
-        gradients.scatter_add_(1, targets[:, None], gradients.new_full((len(targets), 1), share))
-        soft = self.probabilities[rows].mul(-share).to(gradients.dtype)
-        gradients.scatter_add_(1, self.ids[rows], soft)
-
-
-def targets_digest(teachers: Sequence[str], text: str) -> str:
-    """Return the SHA-256 (hex) of fingerprints of teachers, the hash of a text, and the number of stored tokens."""
-    return hashlib.sha256(repr((sorted(teachers), text, TARGET_TOKENS)).encode()).hexdigest()
+        ids = np.column_stack([tokens, found["ids"]])
+        changes = weight * np.column_stack([np.full(len(tokens), -1), found["probabilities"]])
+        return SoftLabels(torch.from_numpy(ids), torch.from_numpy(changes).float())
 
 
 def write_soft_targets(
@@ -111,59 +79,52 @@ def write_soft_targets(
 ) -> None:
     """Write the mean distribution of teachers at every position of a text, for `SoftTargets`.
 
-    The text is one running stream, whose end is followed by its beginning, as in `Streams`. It is read in parallel
-    rows; each begins with the tokens before its own part of the text.
+    The text is one cyclic stream, as in `Streams`. It is read in parallel rows, in threads on a CPU: they wait for each
+    other less often than torch's threads.
 
     Args:
         path: file to write.
         teachers: models with one vocabulary.
         corpus: the text.
-        device: device of the teachers; on a CPU, torch's threads share the rows.
+        device: device of the teachers.
         precision: type of the matrix products of networks.
         progress: counts positions.
 
     Raises:
         FormatError: the file cannot be written.
     """
-    share = 1 / len(teachers)
-    teacher = teachers[0] if len(teachers) == 1 else MixtureModel(teachers, [share] * len(teachers))
-    text = corpus.with_boundaries().astype(np.int64)
-    threads = torch.get_num_threads()
+    teacher = MixtureModel(teachers, [1 / len(teachers)] * len(teachers))
+    text, size, threads = corpus.with_boundaries(), len(teacher.vocabulary), torch.get_num_threads()
+    kept, id_type = min(TARGET_TOKENS, size), np.uint16 if size < 1 << 16 else np.int32
+    record = np.dtype([("ids", id_type, (kept,)), ("probabilities", np.float16, (kept,))])
     rows = max(1, min(_most_rows(teacher) * threads, len(text) // (4 * _CONTEXT)))
     length = -(-len(text) // rows)
-    size = min(TARGET_TOKENS, len(teacher.vocabulary))
-    id_type = np.uint16 if len(teacher.vocabulary) < 1 << 16 else np.int32
-    record = np.dtype([("ids", id_type, (size,)), ("probabilities", np.float16, (size,))])
-    header = io.BytesIO()
-    described = {
-        "descr": np.lib.format.dtype_to_descr(record),
-        "fortran_order": False,
-        "shape": (length, rows),
-    }
-    np.lib.format.write_array_header_1_0(header, described)
+    header, shape = io.BytesIO(), np.broadcast_to(np.empty((), record), (length, rows))
+    np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(shape))
     positions = np.arange(-_CONTEXT, length)[:, None] + length * np.arange(rows)  # [C + L, R]
-    num_readers = 1 if device.type == "cuda" else min(threads, rows)
+    tokens = text[positions % len(text)].astype(np.int64)
+    num_parts = 1 if device.type == "cuda" else min(threads, rows)
     readers = [
-        _read_segments(teacher, part, record, precision)
-        for part in np.array_split(text[positions % len(text)], num_readers, axis=1)
+        _read_segments(teacher, part, record, precision) for part in np.array_split(tokens, num_parts, axis=1)
     ]
+
+    def read_next(reader: Iterator[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+        torch.set_num_threads(1)  # of this thread
+        with torch.no_grad():
+            return next(reader)
+
     progress.start("reading the text with the teachers", len(text))
-    # these threads wait for each other less often than those of torch
-    pool = ThreadPoolExecutor(len(readers), initializer=_prepare_thread)
-    with pool, atomic_writer(path) as write, torch.no_grad():
-        write(header.getvalue())
-        for start in range(0, length, _SEGMENT_STEPS):
-            run = pool.map if start else map  # the first segment compiles kernels, in one thread
-            records = np.concatenate(list(run(next, readers)), axis=1)
-            write(records.tobytes())
-            progress.advance(records.size)
-    torch.set_num_threads(threads)  # also of threads that begin later
+    try:
+        with atomic_writer(path) as write:
+            write(header.getvalue())
+            for start in range(0, length, _SEGMENT_STEPS):
+                run = run_parts if start else map  # the first call of a kernel compiles it: one thread
+                records = np.concatenate(list(run(read_next, readers)), axis=1)
+                write(records.tobytes())
+                progress.advance(records.size)
+    finally:
+        torch.set_num_threads(threads)
     progress.finish()
-
-
-def _prepare_thread() -> None:
-    torch.set_num_threads(1)
-    torch.set_grad_enabled(False)
 
 
 def _most_rows(model: LanguageModel[Any]) -> int:
@@ -175,15 +136,14 @@ def _most_rows(model: LanguageModel[Any]) -> int:
 def _read_segments(
     model: LanguageModel[Any], tokens: TokenIds, record: np.dtype[Any], precision: torch.dtype
 ) -> Iterator[npt.NDArray[Any]]:
-    """Yield the records [T, R] of segments of tokens [C + L, R], T = `_SEGMENT_STEPS` at most."""
-    size = record["ids"].shape[0]
+    """Yield records [T, R] of segments of tokens [C + L, R], after the first C = `_CONTEXT` tokens."""
 
     def record_of(probabilities: Tensor) -> npt.NDArray[Any]:
+        records = np.empty(len(probabilities), record)
         if probabilities.is_cuda:
-            values, ids = (part.cpu().numpy() for part in probabilities.topk(size))
+            values, ids = (part.cpu().numpy() for part in probabilities.topk(records["ids"].shape[1]))
         else:
-            ids, values = top_tokens_of_rows(probabilities.numpy(), size)
-        records = np.empty(len(ids), record)
+            ids, values = top_tokens_of_rows(probabilities.numpy(), records["ids"].shape[1])
         records["ids"], records["probabilities"] = ids, values / values.sum(axis=1, keepdims=True)
         return records
 
@@ -193,42 +153,29 @@ def _read_segments(
 
 
 def _distributions(model: LanguageModel[Any], tokens: TokenIds, precision: torch.dtype) -> Iterator[Tensor]:
-    """Yield the probabilities [R, V] before each token of tokens [C + L, R] after the first C = `_CONTEXT` tokens."""
-    if isinstance(model, NeuralModel):
-        yield from _network_distributions(model.network, tokens, precision)
-    elif isinstance(model, MixtureModel) and not model.weights_by_context:
+    """Yield the probabilities [R, V] before each token; a network reads many tokens at once."""
+    if isinstance(model, MixtureModel) and not model.weights_by_context:
         for parts in zip(*(_distributions(part, tokens, precision) for part in model.parts), strict=True):
-            device = parts[0].device
-            yield sum(
-                (part.to(device) * weight for part, weight in zip(parts, model.weights, strict=True)),
-                start=torch.zeros((), device=device),
-            )
+            weighted = [part.to(parts[-1].device) * w for part, w in zip(parts, model.weights, strict=True)]
+            yield torch.stack(weighted).sum(0)
+    elif isinstance(model, NeuralModel):
+        network, hidden = model.network, model.network.initial_hidden(tokens.shape[1])
+        ids = torch.as_tensor(tokens, device=hidden[0].device)
+        cast = torch.autocast(ids.device.type, precision, enabled=precision != torch.float32)
+        with cast:
+            _, hidden = advance_many(network, ids[:_CONTEXT], hidden)
+        for segment in torch.split(ids[_CONTEXT:], _SEGMENT_STEPS):
+            with cast:
+                outputs, after = advance_many(network, segment, hidden)
+            for before in torch.cat([hidden[0], outputs[:-1]]):  # [R, W]
+                with cast:
+                    log_probs = network.output.log_probs(network.features(before))
+                yield log_probs.float().exp_()
+            hidden = after
     else:
-        rows = tokens.shape[1]
-        context = np.ascontiguousarray(tokens[:_CONTEXT].T)
-        state = prefill_sequences(model, model.empty_state(rows), context, np.full(rows, _CONTEXT))
-        for ids in tokens[_CONTEXT:]:
-            log_probs: Any = model.next_log_probs(state)
-            yield torch.as_tensor(log_probs).exp()
-            state = model.advance(state, ids)
-
-
-def _network_distributions(network: Network, tokens: TokenIds, precision: torch.dtype) -> Iterator[Tensor]:
-    """Yield the probabilities as `_distributions`; the body reads many tokens at once."""
-    hidden = network.initial_hidden(tokens.shape[1])
-    device = hidden[0].device
-    ids = torch.as_tensor(tokens, device=device)
-
-    def cast() -> torch.autocast:
-        return torch.autocast(device.type, precision, enabled=precision != torch.float32)
-
-    with cast():
-        _, hidden = advance_many(network, ids[:_CONTEXT], hidden)
-    for segment in torch.split(ids[_CONTEXT:], _SEGMENT_STEPS):
-        with cast():
-            outputs, after = advance_many(network, segment, hidden)
-        for before in torch.cat([hidden[0], outputs[:-1]]):  # [R, W]
-            with cast():
-                log_probs = network.output.log_probs(network.features(before))
-            yield log_probs.float().exp_()
-        hidden = after
+        context, lengths = np.ascontiguousarray(tokens[:_CONTEXT].T), np.full(tokens.shape[1], _CONTEXT)
+        state = prefill_sequences(model, model.empty_state(tokens.shape[1]), context, lengths)
+        for now in tokens[_CONTEXT:]:
+            given: Any = model.next_log_probs(state)
+            yield torch.as_tensor(given).exp()
+            state = model.advance(state, now)

@@ -37,7 +37,7 @@ from training.neural.resume import (
 )
 from training.neural.run import TrainingRun, autocast
 from training.neural.settings import TrainSettings
-from training.neural.soft_targets import SoftTargets
+from training.neural.soft_targets import SoftLabels, SoftTargets
 from training.neural.streams import StreamSegment
 from training.progress import HistoryRecord, Progress
 from training.signals import Interruption, Terminated, catch_interruption
@@ -261,8 +261,8 @@ def train_network(
             device=torch_device,
             clock=clock,
             embeddings=embeddings,
-            soft_targets=soft_targets,
         )
+        run.soft_targets = soft_targets
         identity = identity_of(train, valid, vocabulary, network=network, settings=settings, seed=seed)
         if soft_targets is not None:
             identity["the teacher"] = soft_targets.digest
@@ -338,7 +338,11 @@ def _update(
     weight = float(predicted[:, run.rows].sum()) / max(int(predicted.sum()), 1)
     run.penalties.scale = 1 / (run.processes.count * weight) if weight else 0.0
     run.criterion.set_progress(run.done)
-    run.criterion.set_positions(segment.positions[:, run.rows][predicted[:, run.rows]])
+    if run.soft_targets is not None:
+        labels = run.soft_targets.labels(
+            segment.positions[predicted], segment.targets[predicted], weight=settings.teacher_weight
+        )
+        run.criterion.soft_labels = SoftLabels(*(tensor.to(run.device) for tensor in labels))
     run.dropout.set_progress(run.done)
     run.optimizer.zero_grad()
     with autocast(run.precision, run.device):

@@ -31,7 +31,6 @@ from training.neural.losses.softmax import (
     softmax_rows,
 )
 from training.neural.settings import TrainSettings
-from training.neural.soft_targets import SoftTargets
 
 MAX_SAMPLED_LOGITS = 1 << 22
 """Maximum number of logits in memory."""
@@ -296,12 +295,7 @@ _SAMPLED_LOSSES: dict[str, Callable[[Softmax, NoiseSampler], Loss]] = {
 
 
 def make_loss(
-    settings: TrainSettings,
-    output: Softmax | AdaptiveSoftmax,
-    counts: Tensor,
-    *,
-    seed: int,
-    soft_targets: SoftTargets | None = None,
+    settings: TrainSettings, output: Softmax | AdaptiveSoftmax, counts: Tensor, *, seed: int
 ) -> Loss:
     """Create the loss of the settings.
 
@@ -310,7 +304,6 @@ def make_loss(
         output: output layer to train.
         counts: count of each token in the training text [V].
         seed: random seed of the draws; the same in all processes of a run, which share the draws.
-        soft_targets: distributions of the teachers of the settings; None without teachers.
 
     Raises:
         InvalidInputError: the loss cannot train this kind of layer.
@@ -319,12 +312,7 @@ def make_loss(
         if problem := settings.problem_with("adaptive"):
             raise InvalidInputError(problem, parameter="train.loss")
         return AdaptiveCrossEntropy(output)
-    full = FullSoftmax(
-        output,
-        self_normalise=settings.self_normalise,
-        soft_targets=soft_targets,
-        teacher_weight=settings.teacher_weight,
-    )
+    full = FullSoftmax(output, self_normalise=settings.self_normalise)
     if settings.loss == "softmax":
         return full
     weights = noise_weights(counts.cpu().numpy(), settings.noise)

@@ -21,13 +21,12 @@ from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
 
-from models.arrays import TokenIds
 from models.kernels.compilation import kernel
 from models.kernels.math import exp
 from models.kernels.threads import run_slices
 from models.neural.adaptive_softmax import AdaptiveSoftmax
 from models.neural.softmax import Softmax
-from training.neural.soft_targets import SoftLabels, SoftTargets
+from training.neural.soft_targets import SoftLabels
 
 
 class LossResult(NamedTuple):
@@ -44,7 +43,13 @@ class LossResult(NamedTuple):
 
 
 class Loss(ABC):
-    """A training criterion over an output layer."""
+    """A training criterion over an output layer.
+
+    Attributes:
+        soft_labels: changes of the next call's targets for `FullSoftmax`; None without teachers.
+    """
+
+    soft_labels: SoftLabels | None = None
 
     @abstractmethod
     def __call__(self, features: Tensor, ids: Tensor, *, precision: torch.dtype) -> LossResult:
@@ -63,9 +68,6 @@ class Loss(ABC):
 
     def set_progress(self, done: float) -> None:  # noqa: B027 - most losses ignore it
         """Set the completed share of the run, from 0 to 1; called before each update."""
-
-    def set_positions(self, positions: TokenIds) -> None:  # noqa: B027 - most losses ignore them
-        """Set the positions [N] in the training text of the next target ids; called before each update."""
 
     def state(self) -> dict[str, Any]:
         """Return the state for exact resuming, numbers and dictionaries; empty for a deterministic loss."""
@@ -358,9 +360,6 @@ def linear_softmax(
 ) -> LinearSoftmax:
     """Compute losses and gradients of scale · Σ_n (loss_n + ½ pull · log_sum_n²) without autograd.
 
-    With soft labels, the gradients, but not the returned losses, have their cross-entropy with its weight α instead
-    of that share of the loss.
-
     Args:
         weight: weight [V, E].
         bias: bias [V]; minus infinity for tokens that are never predicted.
@@ -369,7 +368,7 @@ def linear_softmax(
         scale: scale of the gradients.
         precision: type of the matrix products.
         pull: weight of the squared log-normalisers.
-        soft: soft labels of the N inputs.
+        soft: changes of the targets [N], in the gradients but not in the losses.
     """
     weight, bias = weight.detach().to(precision), bias.detach().float()
     inputs = inputs.to(precision)
@@ -393,7 +392,7 @@ def linear_softmax(
             logits, targets[cut], scale=scale, pull=pull, bias=bias
         )
         if soft is not None:
-            soft.correct(logits, targets[cut], cut, scale=scale)
+            logits.scatter_add_(1, soft.ids[cut], (soft.changes[cut] * -scale).to(logits.dtype))
         torch.mm(logits, weight, out=answer.grad_inputs[cut])
         if precision == torch.float32:
             answer.grad_weight.addmm_(logits.T, inputs[cut])
@@ -408,34 +407,15 @@ class FullSoftmax(Loss):
 
     The second term pulls Σ exp of the logits towards 1, so logits can replace log-probabilities if a sum
     over the vocabulary is too slow (Devlin et al. 2014; Chen et al. 2015, "variance regularisation").
-    The network can also learn from soft targets; the reported loss is without them.
 
     Args:
         layer: the output layer.
         self_normalise: weight of the second term; 0 for plain cross-entropy.
-        soft_targets: distributions of teachers for the training text; None for none.
-        teacher_weight: share α of the cross-entropy that is to these distributions.
     """
 
-    def __init__(
-        self,
-        layer: Softmax,
-        *,
-        self_normalise: float = 0.0,
-        soft_targets: SoftTargets | None = None,
-        teacher_weight: float = 0.0,
-    ) -> None:
+    def __init__(self, layer: Softmax, *, self_normalise: float = 0.0) -> None:
         self._layer = layer
         self._self_normalise = self_normalise
-        self._records = None if soft_targets is None else soft_targets.read()
-        self._teacher_weight = teacher_weight
-        self._soft: SoftLabels | None = None
-
-    @override
-    def set_positions(self, positions: TokenIds) -> None:
-        if self._records is not None:
-            weight, device = self._teacher_weight, self._layer.bias.device
-            self._soft = SoftLabels.at(self._records, positions, weight=weight, device=device)
 
     @override
     def __call__(self, features: Tensor, ids: Tensor, *, precision: torch.dtype) -> LossResult:
@@ -448,7 +428,7 @@ class FullSoftmax(Loss):
             scale=1 / len(ids),
             precision=precision,
             pull=self._self_normalise,
-            soft=self._soft,
+            soft=self.soft_labels,
         )
         accumulate(layer.weight, done.grad_weight)
         accumulate(layer.bias, done.grad_bias)

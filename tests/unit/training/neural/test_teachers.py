@@ -64,12 +64,3 @@ def test_a_resumed_run_with_a_teacher_is_equal_bit_for_bit(tmp_path, taught):
     assert all(torch.equal(first[name], second[name]) for name in first)
     untaught = weights(fit(loss="softmax"))
     assert not all(torch.equal(first[name], untaught[name]) for name in first)
-
-
-def test_a_student_predicts_better_with_a_teacher_than_without():
-    """The teacher is a bigram model of a long text; student's text is short."""
-    vocabulary, short, unseen = families.tokenizer().vocabulary, families.corpus(60), families.corpus(300, seed=8)
-    teacher = estimate(
-        families.corpus(3000, seed=7), vocabulary, order=2, smoothing=make_smoothing("witten-bell"), progress=SILENT
-    ).model
-    return teacher, short, unseen
