@@ -43,8 +43,7 @@ def _unused_keys(recipe: "Recipe") -> Iterator[tuple[str, str]]:
         yield "direction", f"{problem}; set one of them"
     if recipe.family == "ngram":
         if recipe.train.teacher:
-            problem = f"train.teacher requires family=neural, given {list(recipe.train.teacher)} with ngram"
-            yield "train.teacher", problem
+            yield "train.teacher", f"train.teacher requires family=neural, given {recipe.family}"
         yield from _unused_smoothing_keys(recipe.ngram)
     elif recipe.family == "neural":
         yield from _unused_network_keys(recipe)
@@ -103,11 +102,7 @@ _KINDS = {
     "missing": "is missing",
 }
 _SHOWN_CHARACTERS = 200
-_LISTS = {
-    "ngram.prune": "a list such as [0, 0, 1]",
-    "mixture.recipes": 'a list such as ["ngram", "lstm"]',
-    "train.teacher": 'a list such as ["lstm"]',
-}
+_LISTS = {"ngram.prune": "a list such as [0, 0, 1]", "mixture.recipes": 'a list such as ["ngram", "lstm"]'}
 
 
 def _recipe_error(error: ValidationError, source: str) -> InvalidInputError:

@@ -267,7 +267,7 @@ def with_soft_targets(networks: Mapping[str, Recipe], inputs: TrainingInputs) ->
 
     Args:
         networks: recipes of the networks by title.
-        inputs: inputs of the run, with the teachers of all networks that have no soft targets yet.
+        inputs: inputs of the run, with texts in reading direction, and the teachers of networks without soft targets.
 
     Raises:
         FormatError: a file cannot be written.
@@ -282,26 +282,24 @@ def with_soft_targets(networks: Mapping[str, Recipe], inputs: TrainingInputs) ->
         from training.neural.run import training_precision
         from training.neural.soft_targets import SoftTargets, write_soft_targets
 
-        teachers = [inputs.teachers[name] for name in recipe.train.teacher]
-        corpus = in_model_direction(inputs.texts, recipe).train
+        teachers, corpus = [inputs.teachers[name] for name in recipe.train.teacher], inputs.texts.train
         hashes = "".join([text_hash(corpus), *map(_model_hash, teachers)])
-        digest = hashlib.sha256(hashes.encode()).hexdigest()
         if inputs.runs is None:
             folder = Path(tempfile.mkdtemp())
             atexit.register(shutil.rmtree, folder, ignore_errors=True)
         else:
             folder = inputs.runs.folder
-        found[title] = SoftTargets(folder / f"{digest[:32]}.npy", digest, tuple(map(part_title, teachers)))
-        if not found[title].path.exists():
+        path = folder / f"{hashlib.sha256(hashes.encode()).hexdigest()}.npy"
+        if not path.exists():
             device = torch.device(inputs.device)
-            write_soft_targets(
-                found[title].path,
+            precision, models = (
+                training_precision(recipe.train, device),
                 [teacher.model for teacher in teachers],
-                corpus,
-                device=device,
-                precision=training_precision(recipe.train, device),
-                progress=inputs.progress,
             )
+            write_soft_targets(
+                path, models, corpus, device=device, precision=precision, progress=inputs.progress
+            )
+        found[title] = SoftTargets(path, tuple(map(part_title, teachers)))
     return inputs._replace(teachers={}, soft_targets=found)
 
 

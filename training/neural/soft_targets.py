@@ -23,7 +23,9 @@ from models.kernels.threads import run_parts
 from models.language_model import LanguageModel, prefill_sequences
 from models.mixture import MixtureModel
 from models.neural.model import NeuralModel, advance_many
+from models.vocabulary import BOS
 from training.corpus import EncodedCorpus
+from training.neural.streams import StreamSegment
 from training.progress import Progress
 
 TARGET_TOKENS = 32
@@ -34,38 +36,37 @@ _ROWS, _ROWS_OF_CACHE = 64, 16  # per thread; a cache stores a vector for each t
 _SEGMENT_STEPS = 32
 
 
-class SoftLabels(NamedTuple):
-    """Changes of N target distributions, from y, the token of the text, to (1 − α) y + α q.
-
-    Attributes:
-        ids: tokens with a changed probability [N, K]; the changes of equal ids are added.
-        changes: amounts to add [N, K], float32.
-    """
-
-    ids: Tensor
-    changes: Tensor
-
-
 class SoftTargets(NamedTuple):
     """Distributions q of teachers at every position of a text, stored in a file.
 
     Attributes:
-        path: file of records [L, R] of ids and probabilities: the text is cut into R rows of L positions.
-        digest: hash of the teachers and the text.
+        path: file of records [L, R] of ids and probabilities: the text is cut into R rows of L positions. Its name is
+            a hash of the teachers and the text.
         teachers: titles or addresses of the teachers.
     """
 
     path: Path
-    digest: str
     teachers: tuple[str, ...]
 
-    def labels(self, positions: TokenIds, tokens: TokenIds, *, weight: float) -> SoftLabels:
-        """Read the labels at positions [N] of the text with boundaries, for its tokens there [N] and the weight α."""
+    def changes(
+        self, segment: StreamSegment, *, weight: float, device: torch.device
+    ) -> tuple[Tensor, Tensor]:
+        """Return the changes of a segment's target distributions, from y, the token of the text, to (1 − α) y + α q.
+
+        Args:
+            segment: segment with N predicted tokens.
+            weight: α.
+            device: device of the results.
+
+        Returns:
+            Ids with a changed probability, of which two may be equal [N, K], and the amounts to add [N, K].
+        """
+        tokens, positions = (part[segment.targets != BOS] for part in (segment.targets, segment.positions))
         records = np.load(self.path, mmap_mode="r")
         found = records[positions % len(records), positions // len(records)]
         ids = np.column_stack([tokens, found["ids"]])
-        changes = weight * np.column_stack([np.full(len(tokens), -1), found["probabilities"]])
-        return SoftLabels(torch.from_numpy(ids), torch.from_numpy(changes).float())
+        amounts = weight * np.column_stack([np.full(len(tokens), -1), found["probabilities"]])
+        return torch.as_tensor(ids).to(device), torch.as_tensor(amounts).float().to(device)
 
 
 def write_soft_targets(

@@ -37,7 +37,7 @@ from training.neural.resume import (
 )
 from training.neural.run import TrainingRun, autocast
 from training.neural.settings import TrainSettings
-from training.neural.soft_targets import SoftLabels, SoftTargets
+from training.neural.soft_targets import SoftTargets
 from training.neural.streams import StreamSegment
 from training.progress import HistoryRecord, Progress
 from training.signals import Interruption, Terminated, catch_interruption
@@ -265,7 +265,7 @@ def train_network(
         run.soft_targets = soft_targets
         identity = identity_of(train, valid, vocabulary, network=network, settings=settings, seed=seed)
         if soft_targets is not None:
-            identity["the teacher"] = soft_targets.digest
+            identity["the teacher"] = soft_targets.path.stem
         saver = Saver(run, state_file, identity)
         before = saver.resume() if resume else 0.0
         progress.start(f"training the {network.cell} network", 100.0)
@@ -339,10 +339,8 @@ def _update(
     run.penalties.scale = 1 / (run.processes.count * weight) if weight else 0.0
     run.criterion.set_progress(run.done)
     if run.soft_targets is not None:
-        labels = run.soft_targets.labels(
-            segment.positions[predicted], segment.targets[predicted], weight=settings.teacher_weight
-        )
-        run.criterion.soft_labels = SoftLabels(*(tensor.to(run.device) for tensor in labels))
+        share = settings.teacher_weight
+        run.criterion.changes = run.soft_targets.changes(segment, weight=share, device=run.device)
     run.dropout.set_progress(run.done)
     run.optimizer.zero_grad()
     with autocast(run.precision, run.device):

@@ -26,7 +26,6 @@ from models.kernels.math import exp
 from models.kernels.threads import run_slices
 from models.neural.adaptive_softmax import AdaptiveSoftmax
 from models.neural.softmax import Softmax
-from training.neural.soft_targets import SoftLabels
 
 
 class LossResult(NamedTuple):
@@ -46,10 +45,10 @@ class Loss(ABC):
     """A training criterion over an output layer.
 
     Attributes:
-        soft_labels: changes of the next call's targets for `FullSoftmax`; None without teachers.
+        changes: of the target distributions in the next call, see `SoftTargets.changes`; None without teachers.
     """
 
-    soft_labels: SoftLabels | None = None
+    changes: tuple[Tensor, Tensor] | None = None
 
     @abstractmethod
     def __call__(self, features: Tensor, ids: Tensor, *, precision: torch.dtype) -> LossResult:
@@ -356,7 +355,7 @@ def linear_softmax(
     scale: float,
     precision: torch.dtype,
     pull: float = 0.0,
-    soft: SoftLabels | None = None,
+    changes: tuple[Tensor, Tensor] | None = None,
 ) -> LinearSoftmax:
     """Compute losses and gradients of scale · Σ_n (loss_n + ½ pull · log_sum_n²) without autograd.
 
@@ -368,7 +367,7 @@ def linear_softmax(
         scale: scale of the gradients.
         precision: type of the matrix products.
         pull: weight of the squared log-normalisers.
-        soft: changes of the targets [N], in the gradients but not in the losses.
+        changes: changes of the target distributions, in the gradients but not in the losses; see `SoftTargets`.
     """
     weight, bias = weight.detach().to(precision), bias.detach().float()
     inputs = inputs.to(precision)
@@ -391,12 +390,10 @@ def linear_softmax(
         answer.losses[cut], answer.log_sums[cut] = softmax_rows(
             logits, targets[cut], scale=scale, pull=pull, bias=bias
         )
-        if soft is not None:
-            begins = len(bias) * torch.arange(
-                len(logits), device=logits.device
-            )  # `scatter_add_` is far slower
-            changes = (soft.changes[cut] * -scale).to(logits.dtype)
-            logits.put_(soft.ids[cut] + begins[:, None], changes, accumulate=True)
+        if changes is not None:
+            ids, amounts = changes[0][cut], (changes[1][cut] * -scale).to(logits.dtype)
+            begins = len(bias) * torch.arange(len(ids), device=ids.device)
+            logits.put_(ids + begins[:, None], amounts, accumulate=True)  # `scatter_add_` takes far longer
         torch.mm(logits, weight, out=answer.grad_inputs[cut])
         if precision == torch.float32:
             answer.grad_weight.addmm_(logits.T, inputs[cut])
@@ -432,7 +429,7 @@ class FullSoftmax(Loss):
             scale=1 / len(ids),
             precision=precision,
             pull=self._self_normalise,
-            soft=self.soft_labels,
+            changes=self.changes,
         )
         accumulate(layer.weight, done.grad_weight)
         accumulate(layer.bias, done.grad_bias)

@@ -11,7 +11,6 @@ from tests.support import families
 from training.neural import soft_targets
 from training.neural.losses.softmax import linear_softmax
 from training.neural.soft_targets import (
-    SoftLabels,
     SoftTargets,
     write_soft_targets,
 )
@@ -103,23 +102,25 @@ def test_a_file_that_cannot_be_written_is_told_by_its_path(tmp_path):
     assert torch.get_num_threads() >= 1
 
 
-def soft_labels(targets, ids, probabilities, weight):
-    """Labels of the pairs of ids and probabilities [N, K]."""
-    changes = np.concatenate([np.full((len(targets), 1), -1.0), probabilities], axis=1) * weight
+def changes_of(targets, ids, probabilities, weight):
+    """Changes of the targets for soft targets as ids and probabilities [N, K]."""
+    amounts = np.concatenate([np.full((len(targets), 1), -1.0), probabilities], axis=1) * weight
     both = np.concatenate([np.asarray(targets)[:, None], ids], axis=1)
-    return SoftLabels(torch.as_tensor(both), torch.as_tensor(changes).float())
+    return torch.as_tensor(both), torch.as_tensor(amounts).float()
 
 
-def test_labels_are_looked_up_by_position(tmp_path):
-    corpus = families.corpus(100)
+def test_changes_are_looked_up_by_position(tmp_path):
+    corpus = families.corpus(200)
     records = read(tmp_path / "targets.npy", [families.model("lstm")], corpus)
-    assert records.shape[1] == 1
-    positions, tokens = np.array([5, 2, 400]), np.array([3, 4, 5])
-    labels = SoftTargets(tmp_path / "targets.npy", "", ()).labels(positions, tokens, weight=0.25)
-    found = records[positions, 0]
-    expected = soft_labels(tokens, found["ids"].astype(int), found["probabilities"].astype(float), 0.25)
-    assert torch.equal(labels.ids, expected.ids)
-    assert torch.equal(labels.changes, expected.changes)
+    assert records.shape[1] > 1
+    for segment in Streams(corpus, batch_size=3, bptt_length=60, seed=1).segments(1):
+        predicted = segment.targets != BOS
+        got = SoftTargets(tmp_path / "targets.npy", ()).changes(segment, weight=0.25, device=CPU)
+        rows = [dense(records, position) for position in segment.positions[predicted]]
+        found = torch.zeros(len(rows), WIDTH).scatter_add_(1, *got)
+        expected = torch.as_tensor(np.array(rows)) * 0.25
+        expected[torch.arange(len(rows)), torch.as_tensor(segment.targets[predicted])] -= 0.25
+        torch.testing.assert_close(found, expected.float(), atol=1e-6, rtol=0)
 
 
 def test_positions_of_segments_are_those_of_the_text():
@@ -172,7 +173,7 @@ def test_gradients_are_those_of_the_definition(monkeypatch, share, pull, rows):
     ids[0, 0] = targets[0] if targets[0] not in ids[0] else ids[0, 0]  # a target among the soft labels
     probabilities = random.dirichlet(np.ones(kept), count)
     soft = list(zip(ids, probabilities, strict=True))
-    labels = soft_labels(targets, ids, probabilities, share)
+    changes = changes_of(targets, ids, probabilities, share)
     tensors = [torch.as_tensor(array).float() for array in (weight, bias, inputs)]
     done = linear_softmax(
         *tensors,
@@ -180,7 +181,7 @@ def test_gradients_are_those_of_the_definition(monkeypatch, share, pull, rows):
         scale=1 / count,
         precision=torch.float32,
         pull=pull,
-        soft=labels,
+        changes=changes,
     )
 
     def loss(changed, index):
@@ -201,10 +202,12 @@ def test_gradients_in_bfloat16_are_near_those_in_float32():
     torch.manual_seed(1)
     weight, bias, inputs = torch.randn(90, 16), torch.randn(90), torch.randn(40, 16)
     targets, ids = torch.randint(2, 90, (40,)), torch.stack([torch.randperm(90)[:8] for _ in range(40)])
-    labels = soft_labels(targets, ids, torch.softmax(torch.randn(40, 8), -1), 0.5)
+    changes = changes_of(targets, ids, torch.softmax(torch.randn(40, 8), -1), 0.5)
 
     def of(precision):
-        return linear_softmax(weight, bias, inputs, targets, scale=1 / 40, precision=precision, soft=labels)
+        return linear_softmax(
+            weight, bias, inputs, targets, scale=1 / 40, precision=precision, changes=changes
+        )
 
     single, half = of(torch.float32), of(torch.bfloat16)
     torch.testing.assert_close(half.grad_weight, single.grad_weight, atol=4e-3, rtol=0.03)
@@ -216,12 +219,12 @@ def test_a_gpu_computes_the_same():
     torch.manual_seed(1)
     weight, bias, inputs = torch.randn(90, 16), torch.randn(90), torch.randn(40, 16)
     targets, ids = torch.randint(2, 90, (40,)), torch.stack([torch.randperm(90)[:8] for _ in range(40)])
-    labels = soft_labels(targets, ids, torch.softmax(torch.randn(40, 8), -1), 0.5)
+    changes = changes_of(targets, ids, torch.softmax(torch.randn(40, 8), -1), 0.5)
 
     def of(device):
         given = [tensor.to(device) for tensor in (weight, bias, inputs, targets)]
-        moved = SoftLabels(*(tensor.to(device) for tensor in labels))
-        return linear_softmax(*given, scale=1 / 40, precision=torch.float32, soft=moved)
+        moved = tuple(tensor.to(device) for tensor in changes)
+        return linear_softmax(*given, scale=1 / 40, precision=torch.float32, changes=moved)
 
     on_cpu, on_gpu = of("cpu"), of("cuda")
     for ours, theirs in zip(on_cpu[2:], on_gpu[2:], strict=True):
