@@ -105,14 +105,13 @@ def write_soft_targets(
     positions = np.arange(-_CONTEXT, length)[:, None] + length * np.arange(rows)  # [C + L, R]
     tokens = text[positions % len(text)].astype(np.int64)
     num_parts = 1 if device.type == "cuda" else min(threads, rows)
-    readers = [
-        _read_segments(teacher, part, record, precision) for part in np.array_split(tokens, num_parts, axis=1)
-    ]
+    parts = np.array_split(tokens, num_parts, axis=1)
+    readers = [_distributions(teacher, part, precision) for part in parts]
 
-    def read_next(reader: Iterator[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    def read_segment(reader: Iterator[Tensor]) -> npt.NDArray[Any]:
         torch.set_num_threads(1)  # of this thread
         with torch.no_grad():
-            return next(reader)
+            return np.stack([_top_tokens(p, record) for p in itertools.islice(reader, _SEGMENT_STEPS)])
 
     progress.start("reading the text with the teachers", len(text))
     try:
@@ -120,7 +119,7 @@ def write_soft_targets(
             write(header.getvalue())
             for start in range(0, length, _SEGMENT_STEPS):
                 run = run_parts if start else map  # the first call of a kernel compiles it: one thread
-                records = np.concatenate(list(run(read_next, readers)), axis=1)
+                records = np.concatenate(list(run(read_segment, readers)), axis=1)
                 write(records.tobytes())
                 progress.advance(records.size)
     finally:
@@ -134,27 +133,19 @@ def _most_rows(model: LanguageModel[Any]) -> int:
     return _ROWS_OF_CACHE if isinstance(model, CacheModel) else _ROWS
 
 
-def _read_segments(
-    model: LanguageModel[Any], tokens: TokenIds, record: np.dtype[Any], precision: torch.dtype
-) -> Iterator[npt.NDArray[Any]]:
-    """Yield records [T, R] of segments of tokens [C + L, R], after the first C = `_CONTEXT` tokens."""
-
-    def record_of(probabilities: Tensor) -> npt.NDArray[Any]:
-        records = np.empty(len(probabilities), record)
-        if probabilities.is_cuda:
-            values, ids = (part.cpu().numpy() for part in probabilities.topk(records["ids"].shape[1]))
-        else:
-            ids, values = top_tokens_of_rows(probabilities.numpy(), records["ids"].shape[1])
-        records["ids"], records["probabilities"] = ids, values / values.sum(axis=1, keepdims=True)
-        return records
-
-    steps = map(record_of, _distributions(model, tokens, precision))
-    while segment := list(itertools.islice(steps, _SEGMENT_STEPS)):
-        yield np.stack(segment)
+def _top_tokens(probabilities: Tensor, record: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Return the records of the most probable tokens of each row [R]."""
+    records = np.empty(len(probabilities), record)
+    if probabilities.is_cuda:
+        values, ids = (part.cpu().numpy() for part in probabilities.topk(records["ids"].shape[1]))
+    else:
+        ids, values = top_tokens_of_rows(probabilities.numpy(), records["ids"].shape[1])
+    records["ids"], records["probabilities"] = ids, values / values.sum(axis=1, keepdims=True)
+    return records
 
 
 def _distributions(model: LanguageModel[Any], tokens: TokenIds, precision: torch.dtype) -> Iterator[Tensor]:
-    """Yield the probabilities [R, V] before each token; a network reads many tokens at once."""
+    """Yield probabilities [R, V] before each of tokens [C + L, R] but the first C = `_CONTEXT`."""
     if isinstance(model, MixtureModel) and not model.weights_by_context:
         for parts in zip(*(_distributions(part, tokens, precision) for part in model.parts), strict=True):
             weighted = [part.to(parts[-1].device) * w for part, w in zip(parts, model.weights, strict=True)]

@@ -167,7 +167,7 @@ def test_a_part_keeps_minutes_of_its_own():
         ),
         (
             [("lstm",), ("ngram", "lstm")],
-            r"train\.teacher requires family=neural, given \['lstm'\] with ngram",
+            r"train\.teacher requires family=neural, given ngram",
         ),
     ],
 )
@@ -223,7 +223,7 @@ def test_the_teacher_of_a_mixture_is_that_of_its_networks_only():
             "ngram",
             ['train.teacher=["a"]'],
             "train.teacher",
-            r"requires family=neural, given \['a'\] with ngram",
+            r"requires family=neural, given ngram",
         ),
     ],
 )
