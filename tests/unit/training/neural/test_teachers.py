@@ -9,6 +9,7 @@ import torch
 from models.errors import InvalidInputError
 from models.neural.model import NeuralModel
 from models.neural.network import Network
+from models.tokenizers import load_tokenizer
 from tests.support import families
 from tests.support.resumable import NETWORK, VOCABULARY, corpus, fit, weights
 from training.commands import check_same_command, run_train
@@ -330,3 +331,29 @@ def test_teachers_that_do_not_fit_are_refused_before_the_text_is_read(registry, 
             assignments=[*SMALL, *assignments],
         )
     assert caught.value.parameter == "train.teacher"
+
+
+def test_a_backward_teacher_reads_what_its_backward_student_reads(registry, monkeypatch):
+    folder, text = registry
+    settings = [*SMALL, "direction=backward"]
+    run_train(
+        "gru", name="back", registry=folder, corpus=[text], assignments=[*settings, "tokenizer.kind=word"]
+    )
+    texts = []
+    monkeypatch.setattr(
+        "training.neural.soft_targets.write_soft_targets",
+        lambda *given, **options: texts.append(given[2]) or write_soft_targets(*given, **options),
+    )
+    taught = [*settings, 'train.teacher=["back"]']
+    assert run_train("lstm", name="b", registry=folder, corpus=[text], assignments=taught)["teachers"] == [
+        "back@1"
+    ]
+    tokenizer = load_tokenizer(folder / "back/versions/1")
+    assert [tokenizer.vocabulary.tokens[id_] for id_ in texts[0].sentence(0)] == [
+        "mat",
+        "the",
+        "on",
+        "sat",
+        "cat",
+        "the",
+    ]
