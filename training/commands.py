@@ -21,7 +21,7 @@ from models.checkpoint.precision import FLOAT32, check_precision
 from models.checkpoint.precompile import DECODING, WORDS, compile_groups, groups_of
 from models.checkpoint.registry import Address, open_registry
 from models.checkpoint.registry_interface import Registry
-from models.errors import InvalidInputError, require_package
+from models.errors import InvalidInputError, ModelNotFoundError, require_package
 from models.files import atomic_writer
 from training.console import console_progress
 from training.corpus import read_corpus, read_lines
@@ -35,7 +35,7 @@ from training.evaluation.published import (
     compare_models,
     evaluation_details,
 )
-from training.mixture import mixture_tokenizer, network_recipes, train_mixture
+from training.mixture import network_recipes, published_teachers, shared_tokenizer, train_mixture
 from training.model_card import overlap_notes
 from training.overlap import overlap_with_files, overlaps
 from training.progress import SILENT, Progress
@@ -78,7 +78,8 @@ def check_same_command(
         Notes on permitted differences.
 
     Raises:
-        InvalidInputError: the commands differ; the message names the processes, the setting and both values.
+        InvalidInputError: the commands differ; the message names the processes, the setting and both values. Or a
+            network of several processes has teachers.
         ProcessLostError: another process was lost.
     """
     import torch
@@ -95,6 +96,9 @@ def check_same_command(
         facts |= _recipe_keys(f"{title}: ", part)
     facts_by_rank = _gather_facts(facts, torch=torch.__version__)
     check_agreement(facts_by_rank)
+    if len(facts_by_rank) > 1 and any(part.train.teacher for part in parts.values()):
+        problem = f"train.teacher requires one process, but torchrun started {len(facts_by_rank)}"
+        raise InvalidInputError(problem, parameter="train.teacher")
     versions = sorted({str(process["torch"]) for process in facts_by_rank})
     note = f"the processes have different versions of torch: {', '.join(versions)}"
     return [note] if len(versions) > 1 else []
@@ -222,10 +226,12 @@ def run_train(
             if processes is not None:
                 runs.notes += check_same_command(recipe, networks, device=resolved, resume=resume)
             progress = console_progress() if is_leader else SILENT
-            published, texts, run = _prepare(recipe, store, files, device=resolved, progress=progress)
+            published, teachers, texts, run = _prepare(
+                recipe, store, files, device=resolved, progress=progress
+            )
             if processes is not None:
                 check_same_text(run, texts)
-            inputs = TrainingInputs(run.tokenizer, run.encoded, resolved, progress, runs)
+            inputs = TrainingInputs(run.tokenizer, run.encoded, resolved, progress, runs, teachers)
             if not is_leader:
                 for part_title, part in divide_minutes(recipe, networks, resolved).items():
                     directed = in_model_direction(run.encoded, part)
@@ -290,20 +296,29 @@ def _resume_hint(hint: Callable[[], str], processes: "Processes | None") -> Iter
 
 def _prepare(
     recipe: Recipe, store: Registry, files: Sequence[Sequence[Path]], *, device: str, progress: Progress
-) -> tuple[Sequence[Checkpoint], Texts, RunContext]:
-    """Load a mixture's published parts, and read and encode the training, validation and test files."""
+) -> tuple[Sequence[Checkpoint], Mapping[str, Checkpoint], Texts, RunContext]:
+    """Load published parts, and teachers by name; read and encode the training, validation and test files."""
     part_device = "cpu" if recipe.mixture.kind == "static" else device  # static mixing runs on the CPU
-    published = [
-        load_checkpoint(store.fetch(store.resolve(address)), device=part_device, precision="float32")
-        for address in recipe.mixture.models
-    ]
-    shared = mixture_tokenizer(recipe.mixture, published) if recipe.family == "mixture" else None
+    published = _load_published("mixture.models", recipe.mixture.models, store, device=part_device)
+    names = published_teachers(recipe)
+    teachers = _load_published("train.teacher", names, store, device=device)
+    shared = shared_tokenizer(recipe, published, teachers)
     trains = recipe.family != "mixture" or bool(recipe.mixture.recipes or recipe.mixture.parts)
     read_corpora = read_texts if trains else read_fitting_text
     texts = read_corpora(*files, unit=recipe.corpus.unit, progress=progress)
     tokenizer = shared or learn_tokenizer(recipe.tokenizer, texts.train.sentences, progress=progress)
     encoded = encode_texts(tokenizer, texts, progress=progress)
-    return published, texts, RunContext(tokenizer, facts_by_split(texts), encoded)
+    named = dict(zip(names, teachers, strict=True))
+    return published, named, texts, RunContext(tokenizer, facts_by_split(texts), encoded)
+
+
+def _load_published(key: str, addresses: Sequence[str], store: Registry, *, device: str) -> list[Checkpoint]:
+    """Load published models, given in a key of the recipe, in single precision."""
+    try:
+        versions = [store.resolve(address) for address in addresses]
+    except (InvalidInputError, ModelNotFoundError) as error:
+        raise InvalidInputError(f"{key}: {error}", parameter=key) from None
+    return [load_checkpoint(store.fetch(version), device=device, precision=FLOAT32) for version in versions]
 
 
 def _in_background(function: Callable[..., T], *arguments: object) -> Future[T]:

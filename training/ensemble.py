@@ -22,7 +22,7 @@ from models.errors import InvalidInputError, LanguageModelError, ProcessLostErro
 from training.progress import SILENT, Progress
 from training.recipe import Recipe
 from training.signals import Terminated, catch_interruption, exit_on_sigterm
-from training.single_model import ResumableRuns, TrainingInputs, train_single
+from training.single_model import ResumableRuns, TrainingInputs, train_single, with_soft_targets
 from training.trained import Trained
 
 MIN_MINUTES = 0.05
@@ -45,8 +45,21 @@ def networks_at_once(networks: int, device: str) -> int:
     return max(1, min(networks, torch.get_num_threads()))
 
 
+def training_waves(networks: Mapping[str, Recipe]) -> list[dict[str, Recipe]]:
+    """Group recipes of networks, by title, into waves: a network is in the first wave after those of its teachers."""
+    left, waves = dict(networks), list[dict[str, Recipe]]()
+    while left:
+        waves.append(
+            {title: part for title, part in left.items() if left.keys().isdisjoint(part.train.teacher)}
+        )
+        left = {title: part for title, part in left.items() if title not in waves[-1]}
+    return waves
+
+
 def divide_minutes(mixture: Recipe, parts: Mapping[str, Recipe], device: str) -> dict[str, Recipe]:
-    """Divide `train.max_minutes` of a mixture among its networks; without this key, parts keep their own limits.
+    """Divide `train.max_minutes` of a mixture equally among the rounds in which its networks are trained.
+
+    Without this key, parts keep their own limits; with it, a part with a limit of its own keeps that one.
 
     Args:
         mixture: recipe of the mixture.
@@ -56,23 +69,23 @@ def divide_minutes(mixture: Recipe, parts: Mapping[str, Recipe], device: str) ->
     Raises:
         InvalidInputError: a network would have less than `MIN_MINUTES`.
     """
-    networks = [title for title, part in parts.items() if part.family == "neural"]
+    networks = {title: part for title, part in parts.items() if part.family == "neural"}
     minutes = mixture.train.max_minutes
     if len(networks) < 2 or minutes is None or "max_minutes" not in mixture.train.model_fields_set:
         return dict(parts)
-    at_once = networks_at_once(len(networks), device)
-    share = minutes / -(-len(networks) // at_once)
+    waves = training_waves(networks)
+    rounds = sum(-(-len(wave) // networks_at_once(len(wave), device)) for wave in waves)
+    share = minutes / rounds
     if share < MIN_MINUTES:
         raise InvalidInputError(
-            f"train.max_minutes is {minutes:g}, which is {share:.2g} for each of {len(networks)} networks, "
-            f"{at_once} at a time; a network needs at least {MIN_MINUTES:g}",
+            f"train.max_minutes is {minutes:g}, which is {share:.2g} for each of {rounds} rounds of "
+            f"{len(networks)} networks; a network needs at least {MIN_MINUTES:g}",
             parameter="train.max_minutes",
         )
     limited = {
-        title: parts[title].model_copy(
-            update={"train": parts[title].train.model_copy(update={"max_minutes": share})}
-        )
-        for title in networks
+        title: part.model_copy(update={"train": part.train.model_copy(update={"max_minutes": share})})
+        for title, part in networks.items()
+        if part.train.max_minutes == minutes
     }
     return {**parts, **limited}
 
@@ -139,6 +152,7 @@ def train_side_by_side(
     from models.neural.model import NeuralModel
 
     threads = max(1, torch.get_num_threads() // at_once)
+    inputs = with_soft_targets(networks, inputs)
     with tempfile.TemporaryDirectory() as folder:
         workers = {
             title: _Worker(title, recipe, inputs, Path(folder) / str(number), threads)

@@ -40,7 +40,7 @@ from training.cache_fitting import (
     score_with_caches,
 )
 from training.corpus import EncodedCorpus
-from training.ensemble import divide_minutes, networks_at_once, train_side_by_side
+from training.ensemble import divide_minutes, networks_at_once, train_side_by_side, training_waves
 from training.evaluation.evaluate import (
     CHUNK_TOKENS,
     CorpusScores,
@@ -336,6 +336,31 @@ def mixture_tokenizer(settings: MixtureSettings, published: Sequence[Checkpoint]
     return first.tokenizer
 
 
+def shared_tokenizer(
+    recipe: Recipe, published: Sequence[Checkpoint], teachers: Sequence[Checkpoint]
+) -> Tokenizer | None:
+    """Return the tokenizer of the published parts and published teachers of a recipe; None without any.
+
+    Raises:
+        InvalidInputError: see `mixture_tokenizer`; or a teacher has another tokenizer than the published parts or the
+            first teacher, or another reading direction than the model.
+    """
+    tokenizer = mixture_tokenizer(recipe.mixture, published) if recipe.family == "mixture" else None
+    for teacher in teachers:
+        first, address, problem = [*published, *teachers][0], version_address(teacher.path), None
+        if teacher.manifest.direction != recipe.reading_direction:
+            reads = teacher.manifest.direction
+            problem = f"{address}, which reads {reads}; the network reads {recipe.reading_direction}"
+        elif teacher.tokenizer.fingerprint != first.tokenizer.fingerprint:
+            problem = (
+                f"{address}, which has another tokenizer ({_tokenizer_label(teacher.tokenizer)}) than "
+                f"{version_address(first.path)} ({_tokenizer_label(first.tokenizer)})"
+            )
+        if problem is not None:
+            raise InvalidInputError(f"train.teacher contains {problem}", parameter="train.teacher")
+    return tokenizer or (teachers[0].tokenizer if teachers else None)
+
+
 def translate_texts(part: Vocabulary, texts: EncodedTexts, vocabulary: Vocabulary) -> EncodedTexts:
     """Translate texts from a mixture's vocabulary to a part's smaller vocabulary."""
     if part.fingerprint == vocabulary.fingerprint:
@@ -368,7 +393,24 @@ def part_recipes(mixture: Recipe) -> dict[str, Recipe]:
             check_name(title, parameter="mixture.recipes")
         parts[title] = part_recipe(mixture, part, seed=mixture.seed + num_networks)
         num_networks += parts[title].family == "neural"
+    for number, (title, recipe) in enumerate(parts.items()):
+        earlier = list(parts)[:number]
+        for name in recipe.train.teacher:
+            if name in parts and name not in earlier:
+                problem = "the part itself" if name == title else "trained later"
+                raise InvalidInputError(
+                    f"train.teacher of the part {title!r} contains {name!r}, which is {problem}; the earlier parts are "
+                    f"{', '.join(earlier) or 'none'}",
+                    parameter="train.teacher",
+                )
     return parts
+
+
+def published_teachers(recipe: Recipe) -> list[str]:
+    """Return the addresses of the published teachers of the networks that a recipe trains."""
+    parts = part_recipes(recipe) if recipe.family == "mixture" else {"": recipe}
+    names = [name for part in parts.values() for name in part.train.teacher]
+    return [name for name in dict.fromkeys(names) if name not in parts]
 
 
 def part_recipe(mixture: Recipe, part: PartSettings, *, seed: int) -> Recipe:
@@ -387,9 +429,9 @@ def part_recipe(mixture: Recipe, part: PartSettings, *, seed: int) -> Recipe:
     """
     name = part.recipe
     table = merge_tables(recipe_table(name), {"seed": seed})
-    for settings in (mixture, part):
-        changes = settings.model_dump(include={"ngram", "neural", "train"}, exclude_unset=True)
-        table = merge_tables(table, changes)
+    of_mixture = {"ngram"} if table.get("family") == "ngram" else {"neural", "train"}
+    for settings, tables in ((mixture, of_mixture), (part, {"ngram", "neural", "train"})):
+        table = merge_tables(table, settings.model_dump(include=tables, exclude_unset=True))
     if part.seed is not None:
         table["seed"] = part.seed
     recipe = parse_recipe(table, source=name)
@@ -440,11 +482,16 @@ def train_mixture(
     check_mixing_plan(recipe, [*families, *(p.model.family for p in published)])
     began = time.monotonic()
     networks = {name: part for name, part in unfinished.items() if part.family == "neural"}
-    at_once = networks_at_once(len(networks), inputs.device) if len(networks) > 1 else 1
-    trained = train_side_by_side(networks, inputs, at_once=at_once) if at_once > 1 else {}
-    trained |= {
-        name: train_single(name, part, inputs) for name, part in unfinished.items() if name not in trained
+    trained = {
+        name: train_single(name, part, inputs) for name, part in unfinished.items() if name not in networks
     }
+    for wave in training_waves(networks):
+        inputs = inputs._replace(teachers={**inputs.teachers, **trained})
+        at_once = networks_at_once(len(wave), inputs.device)
+        if at_once > 1:
+            trained |= train_side_by_side(wave, inputs, at_once=at_once)
+        else:
+            trained |= {name: train_single(name, part, inputs) for name, part in wave.items()}
     began -= 0.0 if inputs.runs is None else inputs.runs.seconds_before
     mix = _mix_statically if recipe.mixture.kind == "static" else mix_dynamically
     parts = [trained[name] for name in unfinished]

@@ -499,6 +499,8 @@ def _provenance_lines(
             for split, d in texts.items()
         )
         lines.append(f"- text: {'; '.join(sources)}")
+    if teachers := metrics.get("teachers"):
+        lines.append(f"- teachers: {', '.join(teachers)}")
     if started := metrics.get("embeddings"):
         lines.append(
             f"- embeddings: {started['tokens']:,} of {vocab_size:,} tokens initialised from {started['source']}"
@@ -512,6 +514,8 @@ def _provenance_lines(
         if recipe["family"] == "mixture" and (published := len(recipe["mixture"]["models"])):
             # published parts, which are listed last, supply the tokenizer
             tokenizer = f"from {', '.join(part['name'] for part in metrics.get('parts', ())[-published:])}"
+        elif "@" in (teacher := metrics.get("teachers", [""])[0]):  # a published one supplies the tokenizer
+            tokenizer = f"from {teacher}"
         lines += [f"- seed: {provenance['seed']}", f"- tokenizer: {tokenizer}"]
         if recipe["family"] == "ngram":
             smoothing = recipe["ngram"].get("smoothing")

@@ -42,6 +42,8 @@ def _unused_keys(recipe: "Recipe") -> Iterator[tuple[str, str]]:
         problem = f"ngram.direction is {recipe.ngram.direction}, but direction is {recipe.direction}"
         yield "direction", f"{problem}; set one of them"
     if recipe.family == "ngram":
+        if recipe.train.teacher:
+            yield "train.teacher", f"train.teacher requires family=neural, given {recipe.family}"
         yield from _unused_smoothing_keys(recipe.ngram)
     elif recipe.family == "neural":
         yield from _unused_network_keys(recipe)
@@ -60,7 +62,7 @@ def _unused_network_keys(recipe: "Recipe") -> Iterator[tuple[str, str]]:
         yield "train.dropout_start", problem
     mismatch = recipe.train.problem_with(neural.output)
     if mismatch is not None:
-        yield "train.loss", mismatch
+        yield mismatch.partition(" ")[0].partition("=")[0], mismatch
 
 
 def _unused_smoothing_keys(ngram: "NGramSettings") -> Iterator[tuple[str, str]]:

@@ -4,16 +4,22 @@ The registry's work folder holds the state of an unfinished run in `.runs/<model
 process at a time locks `.runs/<model>`; the system releases the lock when the process dies.
 """
 
+import atexit
 import contextlib
+import hashlib
 import os
 import shutil
+import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from models.checkpoint.folders import locked_folder as lock_folder
 from models.checkpoint.folders import report_write_errors
+from models.checkpoint.load import Checkpoint
+from models.checkpoint.manifest import MANIFEST_FILE, file_entries, sha256_of
 from models.errors import InvalidInputError
 from models.tokenizers import Tokenizer
 from training.corpus import EncodedCorpus
@@ -21,10 +27,11 @@ from training.ngram.estimate import estimate, make_smoothing
 from training.progress import Progress
 from training.recipe import Recipe
 from training.texts import EncodedTexts
-from training.trained import Trained, held_out_figures, normalisation_facts
+from training.trained import Trained, held_out_figures, normalisation_facts, part_title
 
 if TYPE_CHECKING:
     from training.neural.embeddings import Embeddings
+    from training.neural.soft_targets import SoftTargets
     from training.neural.trainer import TrainingResult
 
 
@@ -68,6 +75,7 @@ class ResumableRuns:
         resume: resume from saved states; otherwise remove them, with a note.
 
     Attributes:
+        folder: folder of the saved states.
         notes: messages for the user.
         interrupted: True if Ctrl-C ended a run.
         seconds_before: training time in seconds before the runs were resumed.
@@ -78,12 +86,12 @@ class ResumableRuns:
         self.notes: list[str] = []
         self.seconds_before = 0.0
         self._name = name
-        self._folder = folder / RUNS_FOLDER / name
+        self.folder = folder / RUNS_FOLDER / name
         self.interrupted = False
 
     def state_file(self, title: str) -> Path:
         """Return the path of the state file of the run with this title."""
-        return self._folder / title / _STATE_FILE
+        return self.folder / title / _STATE_FILE
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -94,11 +102,11 @@ class ResumableRuns:
             RegistryError: a file operation failed.
         """
         busy = InvalidInputError(
-            f"another process is training {self._name!r} in {self._folder.parent.parent}; wait until it ends, or give "
+            f"another process is training {self._name!r} in {self.folder.parent.parent}; wait until it ends, or give "
             "another --name",
             parameter="name",
         )
-        with locked_folder(self._folder, busy=busy):
+        with locked_folder(self.folder, busy=busy):
             unwanted = [] if self.resume else self._states()
             if unwanted:
                 titles = ", ".join(path.parent.name for path in unwanted)
@@ -111,7 +119,7 @@ class ResumableRuns:
                 yield
             finally:
                 if not self._states():
-                    shutil.rmtree(self._folder, ignore_errors=True)
+                    shutil.rmtree(self.folder, ignore_errors=True)
 
     def record_end(self, stopped: str, *, notes: Sequence[str], seconds_before: float) -> None:
         """Record the end of a network's training."""
@@ -130,16 +138,16 @@ class ResumableRuns:
         if self.interrupted:
             self.notes.append("the training was interrupted; the same command with --resume continues it")
         else:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def resume_hint(self) -> str:
         """Return instructions for resuming a terminated command."""
         if not self._states():
             return "nothing was saved yet; the same command starts from the beginning"
-        return f"the training is saved in {self._folder}; the same command with --resume continues it"
+        return f"the training is saved in {self.folder}; the same command with --resume continues it"
 
     def _states(self) -> list[Path]:
-        return sorted(self._folder.glob(f"*/{_STATE_FILE}"))
+        return sorted(self.folder.glob(f"*/{_STATE_FILE}"))
 
 
 class TrainingInputs(NamedTuple):
@@ -151,6 +159,8 @@ class TrainingInputs(NamedTuple):
         device: `cpu` or `cuda`; n-gram models are estimated on the CPU.
         progress: reports every stage.
         runs: saved states of networks, for resuming.
+        teachers: trained and published models by their names in `train.teacher`.
+        soft_targets: distributions of the teachers of networks, by title of the network.
     """
 
     tokenizer: Tokenizer
@@ -158,6 +168,8 @@ class TrainingInputs(NamedTuple):
     device: str
     progress: Progress
     runs: ResumableRuns | None = None
+    teachers: Mapping[str, Trained | Checkpoint] = MappingProxyType({})
+    soft_targets: "Mapping[str, SoftTargets]" = MappingProxyType({})
 
 
 def train_single(title: str, recipe: Recipe, inputs: TrainingInputs) -> Trained:
@@ -201,6 +213,7 @@ def _train_neural(title: str, recipe: Recipe, inputs: TrainingInputs) -> Trained
     from training.neural.embeddings import read_embeddings  # imports torch
 
     began = time.monotonic()
+    inputs = with_soft_targets({title: recipe}, inputs)
     path, vocabulary = recipe.train.embeddings, inputs.tokenizer.vocabulary
     embeddings = read_embeddings(Path(path), vocabulary, size=recipe.neural.embedding_size) if path else None
     result = fit_network(title, recipe, inputs, embeddings=embeddings)
@@ -211,6 +224,7 @@ def _train_neural(title: str, recipe: Recipe, inputs: TrainingInputs) -> Trained
         "device": inputs.device,
         "diagnostics": diagnose(result.model.network, inputs.texts.valid),
         **({"embeddings": started} if started else {}),
+        **({"teachers": list(inputs.soft_targets[title].teachers)} if recipe.train.teacher else {}),
     }
     if result.model.self_normalised:
         facts["log_normalisers"] = log_normalisers(result.model, inputs.texts.valid)
@@ -237,12 +251,65 @@ def fit_network(
         device=inputs.device,
         progress=inputs.progress,
         embeddings=embeddings,
+        soft_targets=inputs.soft_targets.get(title),
         state_file=None if runs is None else runs.state_file(title),
         resume=runs is not None and runs.resume,
     )
     if runs is not None:
         runs.record_end(result.stopped, notes=result.notes, seconds_before=result.seconds_before)
     return result
+
+
+def with_soft_targets(networks: Mapping[str, Recipe], inputs: TrainingInputs) -> TrainingInputs:
+    """Let the teachers of networks read the training text; return the inputs with soft targets instead of teachers.
+
+    Each combination of teachers reads the text once. The files are removed with the saved states.
+
+    Args:
+        networks: recipes of the networks by title.
+        inputs: inputs of the run, with texts in reading direction, and the teachers of networks without soft targets.
+
+    Raises:
+        FormatError: a file cannot be written.
+    """
+    found = dict(inputs.soft_targets)
+    for title, recipe in networks.items():
+        if not recipe.train.teacher or title in found:
+            continue
+        import torch
+
+        from training.neural.resume import text_hash
+        from training.neural.run import training_precision
+        from training.neural.soft_targets import SoftTargets, write_soft_targets
+
+        teachers, corpus = [inputs.teachers[name] for name in recipe.train.teacher], inputs.texts.train
+        hashes = "".join([text_hash(corpus), *map(_model_hash, teachers)])
+        if inputs.runs is None:
+            folder = Path(tempfile.mkdtemp())
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        else:
+            folder = inputs.runs.folder
+        path = folder / f"{hashlib.sha256(hashes.encode()).hexdigest()}.npy"
+        if not path.exists():
+            device = torch.device(inputs.device)
+            precision, models = (
+                training_precision(recipe.train, device),
+                [teacher.model for teacher in teachers],
+            )
+            write_soft_targets(
+                path, models, corpus, device=device, precision=precision, progress=inputs.progress
+            )
+        found[title] = SoftTargets(path, tuple(map(part_title, teachers)))
+    return inputs._replace(teachers={}, soft_targets=found)
+
+
+def _model_hash(model: Trained | Checkpoint) -> str:
+    """Return the SHA-256 (hex) of a published model's manifest, or the hashes of a trained model's files."""
+    if isinstance(model, Checkpoint):
+        return sha256_of(model.path / MANIFEST_FILE)
+    with tempfile.TemporaryDirectory() as folder:
+        model.model.save(Path(folder))
+        return "".join(entry.sha256 for entry in file_entries(Path(folder)).values())
 
 
 def in_model_direction(texts: EncodedTexts, recipe: Recipe) -> EncodedTexts:

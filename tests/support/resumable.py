@@ -60,7 +60,17 @@ def corpus(seed):
     )
 
 
-def fit(state_file=None, *, progress=None, resume=True, network=NETWORK, seed=1, texts=(1, 2), **changes):
+def fit(
+    state_file=None,
+    *,
+    progress=None,
+    resume=True,
+    network=NETWORK,
+    seed=1,
+    texts=(1, 2),
+    soft_targets=None,
+    **changes,
+):
     """Train, from the saved state if it exists."""
     return train_network(
         corpus(texts[0]),
@@ -71,6 +81,7 @@ def fit(state_file=None, *, progress=None, resume=True, network=NETWORK, seed=1,
         seed=seed,
         device="cpu",
         progress=progress or Progress(),
+        soft_targets=soft_targets,
         state_file=state_file,
         resume=resume,
     )

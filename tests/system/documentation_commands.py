@@ -260,7 +260,11 @@ NOT_RUN = {
 OTHERWISE = (
     (r"make run", "briefly make run", "it serves until it is stopped"),
     (r"(?<!serve_on )gramophone serve", "briefly gramophone serve", "likewise"),
-    (r"train (lstm|gru|mixture|cpu-30min) ", r"train \1 $SMALL ", "trained for minutes, models are better"),
+    (
+        r"train (lstm|gru|mixture|cpu-30min|taught\.toml) ",
+        r"train \1 $SMALL ",
+        "trained for minutes, models are better",
+    ),
     (r"--task (autocomplete|check)", r"--task \1 --sample 50", "thousands of words are looked at"),
     (r"recognise.py \d+", "recognise.py 20", "seconds of speech instead of minutes"),
     (r"sacrebleu -t wmt22 -l de-en --echo", "translations", "the data folder has what it would download"),

@@ -29,6 +29,7 @@ from training.neural.optimization import (
 )
 from training.neural.resume import check_same_structure
 from training.neural.settings import TrainSettings
+from training.neural.soft_targets import SoftTargets
 from training.neural.streams import Streams
 from training.progress import SILENT, HistoryRecord
 
@@ -168,6 +169,7 @@ class TrainingRun:
         loss: smoothed loss of the last updates; NaN before the first update.
         stopped: reason for the end; empty while the run continues.
         notes: messages for the user.
+        soft_targets: distributions of the teachers; None without teachers.
     """
 
     def __init__(
@@ -221,6 +223,7 @@ class TrainingRun:
         self.loss = math.nan
         self.stopped = ""
         self.notes: list[str] = []
+        self.soft_targets: SoftTargets | None = None
 
     def state(self) -> dict[str, Any]:
         """Return the state for resuming; every process must call it, because it gathers hidden states."""

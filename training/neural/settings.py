@@ -10,6 +10,7 @@ _SAMPLING = ("sampled", "nce", "negative-sampling")
 
 ACTS_WITH: dict[str, tuple[str, tuple[str, ...]]] = {
     "self_normalise": ("loss", ("softmax",)),
+    "teacher": ("loss", ("softmax",)),
     "samples": ("loss", _SAMPLING),
     "noise": ("loss", _SAMPLING),
     "sampled_share": ("loss", _SAMPLING),
@@ -63,6 +64,11 @@ class TrainSettings(BaseModel):
             over sampled tokens: `sampled`, sampled softmax (Jean et al. 2015); `nce`, noise-contrastive
             estimation (Mnih and Teh 2012); `negative-sampling` (Mikolov et al. 2013). Evaluation always
             uses the exact softmax.
+        teacher: models from whose distributions the network also learns (Hinton et al. 2015): titles of earlier
+            parts of the mixture, else addresses of published models, whose tokenizer is then used. The probabilities
+            of several teachers are averaged.
+        teacher_weight: weight α of the cross-entropy to the 32 most probable tokens of the teachers' distribution;
+            the cross-entropy to the text has the weight 1 − α.
         self_normalise: weight λ of the penalty ½ λ mean((log Z)²) on the log-normaliser, which makes logits
             usable as log-probabilities (`score_mode` of re-ranking); 0 disables it.
         samples: number of noise tokens per update, shared by all its positions.
@@ -113,6 +119,8 @@ class TrainSettings(BaseModel):
     decay_factor: float = Field(default=0.1, gt=0, lt=1)
     weight_decay: float = Field(default=0.01, ge=0, allow_inf_nan=False)
     loss: LossName = "softmax"
+    teacher: tuple[str, ...] = ()
+    teacher_weight: float = Field(default=0.5, gt=0, le=1)
     self_normalise: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     samples: int = Field(default=2048, ge=1)
     noise: Literal["unigram", "log-uniform"] = "unigram"
@@ -168,6 +176,8 @@ class TrainSettings(BaseModel):
             return None
         if self.loss != "softmax":
             return f"train.loss={self.loss} requires neural.output=softmax, given {output}"
+        if self.teacher:
+            return f"train.teacher requires neural.output=softmax, given {output}"
         if self.self_normalise:
             return f"train.self_normalise requires neural.output=softmax, given {output}"
         return None
@@ -178,4 +188,6 @@ class TrainSettings(BaseModel):
             given = getattr(self, condition)
             if key in self.model_fields_set and given not in values:
                 return f"{key} requires train.{condition}={' or '.join(values)}, given {given}"
+        if "teacher_weight" in self.model_fields_set and not self.teacher:
+            return f"teacher_weight requires train.teacher, given {self.teacher_weight:g} without a teacher"
         return None

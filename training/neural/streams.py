@@ -24,12 +24,14 @@ class StreamSegment(NamedTuple):
         first: True for the first segment of an epoch, which starts without carried state.
         inputs: input ids [T, B].
         targets: next ids [T, B]; `<s>` is not predicted.
+        positions: positions of the targets in the text with boundaries [T, B].
     """
 
     epoch: int
     first: bool
     inputs: TokenIds
     targets: TokenIds
+    positions: TokenIds
 
 
 class Streams:
@@ -53,11 +55,11 @@ class Streams:
     def __init__(
         self, corpus: EncodedCorpus, *, batch_size: int, bptt_length: int, variable: bool = False, seed: int
     ) -> None:
-        self._ring = corpus.with_boundaries().astype(np.int64)
-        if len(self._ring) < 2:
+        self._text = corpus.with_boundaries().astype(np.int64)
+        if len(self._text) < 2:
             raise InvalidInputError("the training text has no sentences", parameter="corpus")
-        self.batch_size = max(1, min(batch_size, len(self._ring) // (bptt_length + 1)))
-        self._length = (len(self._ring) - 1) // self.batch_size  # of each stream
+        self.batch_size = max(1, min(batch_size, len(self._text) // (bptt_length + 1)))
+        self._length = (len(self._text) - 1) // self.batch_size  # of each stream
         self.bptt_length = min(bptt_length, self._length)
         self._variable = variable and self.bptt_length >= _SHORTEST_VARIABLE
         self._seed = seed
@@ -71,19 +73,16 @@ class Streams:
 
     def segments(self, epochs: int, *, skip: int = 0) -> Iterator[StreamSegment]:
         """Yield the segments of `epochs` passes in order, without the first `skip` segments."""
-        width = self.batch_size * self._length
         first_epoch, first_step = divmod(skip, self.steps_per_epoch)
         for epoch in range(first_epoch, epochs):
             generator = np.random.default_rng([self._seed, epoch])
-            ring = np.roll(self._ring, -int(generator.integers(len(self._ring))))
-            inputs = ring[:width].reshape(self.batch_size, self._length).T  # [L, B]
-            targets = ring[1 : width + 1].reshape(self.batch_size, self._length).T
+            starts = generator.integers(len(self._text)) + self._length * np.arange(self.batch_size)
             ends = np.cumsum(self._lengths(generator))
             for step in range(first_step if epoch == first_epoch else 0, len(ends)):
-                cut = slice(ends[step - 1] if step else 0, ends[step])
-                yield StreamSegment(
-                    epoch, step == 0, np.ascontiguousarray(inputs[cut]), np.ascontiguousarray(targets[cut])
-                )
+                steps = np.arange(ends[step - 1] if step else 0, ends[step] + 1)
+                positions = (starts + steps[:, None]) % len(self._text)  # [T + 1, B]
+                tokens = self._text[positions]
+                yield StreamSegment(epoch, step == 0, tokens[:-1], tokens[1:], positions[1:])
 
     def _lengths(self, generator: np.random.Generator) -> npt.NDArray[np.int64]:
         """Sample the segment lengths of one epoch [steps_per_epoch]; their sum is at most the stream length."""

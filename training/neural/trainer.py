@@ -37,6 +37,7 @@ from training.neural.resume import (
 )
 from training.neural.run import TrainingRun, autocast
 from training.neural.settings import TrainSettings
+from training.neural.soft_targets import SoftTargets
 from training.neural.streams import StreamSegment
 from training.progress import HistoryRecord, Progress
 from training.signals import Interruption, Terminated, catch_interruption
@@ -210,6 +211,7 @@ def train_network(
     progress: Progress,
     clock: Callable[[], float] = time.monotonic,
     embeddings: Embeddings | None = None,
+    soft_targets: SoftTargets | None = None,
     state_file: Path | None = None,
     resume: bool = False,
 ) -> TrainingResult:
@@ -230,6 +232,7 @@ def train_network(
         progress: display of the percentage.
         clock: monotonic clock in seconds.
         embeddings: initial vectors of tokens; None for random vectors.
+        soft_targets: distributions of the teachers of the settings; None without teachers.
         state_file: file of the state for resuming; None saves none.
         resume: continue from `state_file`, if it exists.
 
@@ -259,7 +262,10 @@ def train_network(
             clock=clock,
             embeddings=embeddings,
         )
+        run.soft_targets = soft_targets
         identity = identity_of(train, valid, vocabulary, network=network, settings=settings, seed=seed)
+        if soft_targets is not None:
+            identity["the teacher"] = soft_targets.path.stem
         saver = Saver(run, state_file, identity)
         before = saver.resume() if resume else 0.0
         progress.start(f"training the {network.cell} network", 100.0)
@@ -332,6 +338,9 @@ def _update(
     weight = float(predicted[:, run.rows].sum()) / max(int(predicted.sum()), 1)
     run.penalties.scale = 1 / (run.processes.count * weight) if weight else 0.0
     run.criterion.set_progress(run.done)
+    if run.soft_targets is not None:
+        share = settings.teacher_weight
+        run.criterion.changes = run.soft_targets.changes(segment, weight=share, device=run.device)
     run.dropout.set_progress(run.done)
     run.optimizer.zero_grad()
     with autocast(run.precision, run.device):

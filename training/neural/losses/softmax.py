@@ -42,7 +42,13 @@ class LossResult(NamedTuple):
 
 
 class Loss(ABC):
-    """A training criterion over an output layer."""
+    """A training criterion over an output layer.
+
+    Attributes:
+        changes: of the target distributions in the next call, see `SoftTargets.changes`; None without teachers.
+    """
+
+    changes: tuple[Tensor, Tensor] | None = None
 
     @abstractmethod
     def __call__(self, features: Tensor, ids: Tensor, *, precision: torch.dtype) -> LossResult:
@@ -349,6 +355,7 @@ def linear_softmax(
     scale: float,
     precision: torch.dtype,
     pull: float = 0.0,
+    changes: tuple[Tensor, Tensor] | None = None,
 ) -> LinearSoftmax:
     """Compute losses and gradients of scale · Σ_n (loss_n + ½ pull · log_sum_n²) without autograd.
 
@@ -360,6 +367,7 @@ def linear_softmax(
         scale: scale of the gradients.
         precision: type of the matrix products.
         pull: weight of the squared log-normalisers.
+        changes: changes of the target distributions, in the gradients but not in the losses; see `SoftTargets`.
     """
     weight, bias = weight.detach().to(precision), bias.detach().float()
     inputs = inputs.to(precision)
@@ -382,6 +390,10 @@ def linear_softmax(
         answer.losses[cut], answer.log_sums[cut] = softmax_rows(
             logits, targets[cut], scale=scale, pull=pull, bias=bias
         )
+        if changes is not None:
+            ids, amounts = changes[0][cut], (changes[1][cut] * -scale).to(logits.dtype)
+            begins = len(bias) * torch.arange(len(ids), device=ids.device)
+            logits.put_(ids + begins[:, None], amounts, accumulate=True)  # `scatter_add_` takes far longer
         torch.mm(logits, weight, out=answer.grad_inputs[cut])
         if precision == torch.float32:
             answer.grad_weight.addmm_(logits.T, inputs[cut])
@@ -417,6 +429,7 @@ class FullSoftmax(Loss):
             scale=1 / len(ids),
             precision=precision,
             pull=self._self_normalise,
+            changes=self.changes,
         )
         accumulate(layer.weight, done.grad_weight)
         accumulate(layer.bias, done.grad_bias)

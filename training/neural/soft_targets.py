@@ -1,0 +1,173 @@
+"""Soft targets: distributions of teacher models at every position of a text, from which a network also learns.
+
+Source: Hinton, Vinyals and Dean 2015. The teachers read the text once, before the training. The most probable tokens of
+their mean distribution are stored in a file, which the trainer maps into memory.
+"""
+
+import io
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from models.arrays import TokenIds
+from models.cache.model import CacheModel
+from models.decoding.top_k import top_tokens_of_rows
+from models.files import atomic_writer
+from models.kernels.threads import run_parts
+from models.language_model import LanguageModel, prefill_sequences
+from models.mixture import MixtureModel
+from models.neural.model import NeuralModel, advance_many
+from models.vocabulary import BOS
+from training.corpus import EncodedCorpus
+from training.neural.streams import StreamSegment
+from training.progress import Progress
+
+TARGET_TOKENS = 32
+"""Number of tokens stored of each distribution, the most probable ones."""
+
+_CONTEXT = 200  # tokens that a row reads before its own part of the text
+_ROWS, _ROWS_OF_CACHE = 64, 16  # per thread; a cache stores a vector for each token of its rows
+_SEGMENT_STEPS = 32
+
+
+class SoftTargets(NamedTuple):
+    """Distributions q of teachers at every position of a text, stored in a file.
+
+    Attributes:
+        path: file of records [L, R] of ids and probabilities: the text is cut into R rows of L positions. Its name is
+            a hash of the teachers and the text.
+        teachers: titles or addresses of the teachers.
+    """
+
+    path: Path
+    teachers: tuple[str, ...]
+
+    def changes(
+        self, segment: StreamSegment, *, weight: float, device: torch.device
+    ) -> tuple[Tensor, Tensor]:
+        """Return the changes of a segment's target distributions, from y, the token of the text, to (1 − α) y + α q.
+
+        Args:
+            segment: segment with N predicted tokens.
+            weight: α.
+            device: device of the results.
+
+        Returns:
+            Ids with a changed probability, of which two may be equal [N, K], and the amounts to add [N, K].
+        """
+        tokens, positions = (part[segment.targets != BOS] for part in (segment.targets, segment.positions))
+        records = np.load(self.path, mmap_mode="r")
+        found = records[positions % len(records), positions // len(records)]
+        ids = np.column_stack([tokens, found["ids"]])
+        amounts = weight * np.column_stack([np.full(len(tokens), -1), found["probabilities"]])
+        return torch.as_tensor(ids).to(device), torch.as_tensor(amounts).float().to(device)
+
+
+def write_soft_targets(
+    path: Path,
+    teachers: Sequence[LanguageModel[Any]],
+    corpus: EncodedCorpus,
+    *,
+    device: torch.device,
+    precision: torch.dtype,
+    progress: Progress,
+) -> None:
+    """Write the mean distribution of teachers at every position of a text, for `SoftTargets`.
+
+    The text is one cyclic stream, as in `Streams`. It is read in parallel rows, in threads on a CPU: they wait for each
+    other less often than torch's threads.
+
+    Args:
+        path: file to write.
+        teachers: models with one vocabulary.
+        corpus: the text.
+        device: device of the teachers.
+        precision: type of the matrix products of networks.
+        progress: counts positions.
+
+    Raises:
+        FormatError: the file cannot be written.
+    """
+    teacher = MixtureModel(teachers, [1 / len(teachers)] * len(teachers))
+    text, size, threads = corpus.with_boundaries(), len(teacher.vocabulary), torch.get_num_threads()
+    kept, id_type = min(TARGET_TOKENS, size), np.uint16 if size < 1 << 16 else np.int32
+    record = np.dtype([("ids", id_type, (kept,)), ("probabilities", np.float16, (kept,))])
+    rows = max(1, min(_most_rows(teacher) * threads, len(text) // (4 * _CONTEXT)))
+    length = -(-len(text) // rows)
+    header, shape = io.BytesIO(), np.broadcast_to(np.empty((), record), (length, rows))
+    np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(shape))
+    positions = np.arange(-_CONTEXT, length)[:, None] + length * np.arange(rows)  # [C + L, R]
+    tokens = text[positions % len(text)].astype(np.int64)
+    num_parts = 1 if device.type == "cuda" else min(threads, rows)
+    parts = np.array_split(tokens, num_parts, axis=1)
+    readers = [_distributions(teacher, part, precision) for part in parts]
+
+    def read_segment(reader: Iterator[Tensor]) -> npt.NDArray[Any]:
+        torch.set_num_threads(1)  # of this thread
+        with torch.no_grad():
+            return np.stack([_top_tokens(p, record) for p in itertools.islice(reader, _SEGMENT_STEPS)])
+
+    progress.start("reading the text with the teachers", len(text))
+    try:
+        with atomic_writer(path) as write:
+            write(header.getvalue())
+            for start in range(0, length, _SEGMENT_STEPS):
+                run = run_parts if start else map  # the first call of a kernel compiles it: one thread
+                records = np.concatenate(list(run(read_segment, readers)), axis=1)
+                write(records.tobytes())
+                progress.advance(records.size)
+    finally:
+        torch.set_num_threads(threads)
+    progress.finish()
+
+
+def _most_rows(model: LanguageModel[Any]) -> int:
+    if isinstance(model, MixtureModel):
+        return min(map(_most_rows, model.parts))
+    return _ROWS_OF_CACHE if isinstance(model, CacheModel) else _ROWS
+
+
+def _top_tokens(probabilities: Tensor, record: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Return the records of the most probable tokens of each row [R]."""
+    records = np.empty(len(probabilities), record)
+    if probabilities.is_cuda:
+        values, ids = (part.cpu().numpy() for part in probabilities.topk(records["ids"].shape[1]))
+    else:
+        ids, values = top_tokens_of_rows(probabilities.numpy(), records["ids"].shape[1])
+    records["ids"], records["probabilities"] = ids, values / values.sum(axis=1, keepdims=True)
+    return records
+
+
+def _distributions(model: LanguageModel[Any], tokens: TokenIds, precision: torch.dtype) -> Iterator[Tensor]:
+    """Yield probabilities [R, V] before each of tokens [C + L, R] but the first C = `_CONTEXT`."""
+    if isinstance(model, MixtureModel) and not model.weights_by_context:
+        for parts in zip(*(_distributions(part, tokens, precision) for part in model.parts), strict=True):
+            weighted = [part.to(parts[-1].device) * w for part, w in zip(parts, model.weights, strict=True)]
+            yield torch.stack(weighted).sum(0)
+    elif isinstance(model, NeuralModel):
+        network, hidden = model.network, model.network.initial_hidden(tokens.shape[1])
+        ids = torch.as_tensor(tokens, device=hidden[0].device)
+        cast = torch.autocast(ids.device.type, precision, enabled=precision != torch.float32)
+        with cast:
+            _, hidden = advance_many(network, ids[:_CONTEXT], hidden)
+        for segment in torch.split(ids[_CONTEXT:], _SEGMENT_STEPS):
+            with cast:
+                outputs, after = advance_many(network, segment, hidden)
+            for before in torch.cat([hidden[0], outputs[:-1]]):  # [R, W]
+                with cast:
+                    log_probs = network.output.log_probs(network.features(before))
+                yield log_probs.float().exp_()
+            hidden = after
+    else:
+        context, lengths = np.ascontiguousarray(tokens[:_CONTEXT].T), np.full(tokens.shape[1], _CONTEXT)
+        state = prefill_sequences(model, model.empty_state(tokens.shape[1]), context, lengths)
+        for now in tokens[_CONTEXT:]:
+            given: Any = model.next_log_probs(state)
+            yield torch.as_tensor(given).exp()
+            state = model.advance(state, now)
