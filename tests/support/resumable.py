@@ -35,6 +35,7 @@ SETTINGS = {
     "batch_size": 8,
     "bptt_length": 12,
     "variable_bptt": True,
+    "shuffle_block": 12,
     "max_minutes": None,
     "max_steps": 60,
     "epochs": 100,

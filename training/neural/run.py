@@ -194,6 +194,7 @@ class TrainingRun:
             batch_size=settings.batch_size,
             bptt_length=settings.bptt_length,
             variable=settings.variable_bptt,
+            shuffle_block=settings.shuffle_block,
             seed=seed,
         )
         self.processes = Processes.current()

@@ -43,6 +43,8 @@ class TrainSettings(BaseModel):
         bptt_length: tokens per stream and update; gradients are truncated at this length.
         variable_bptt: vary the number of tokens per update around `bptt_length`, halve it for one update in
             twenty, and scale the learning rate in proportion (Merity et al. 2018).
+        shuffle_block: shuffle the text anew for each pass, in blocks of whole sentences of about this many tokens; 0
+            keeps its order (Press 2019).
         reset: probability that a stream's state is reset before an update. Sentences are mostly scored from
             an empty state; among 0, 0.1, 0.3 and 1, the value 0.1 gave the lowest sentence perplexity, as low
             as training on single sentences, and kept most of the gain of carried states on running text.
@@ -107,6 +109,7 @@ class TrainSettings(BaseModel):
     batch_size: int = Field(default=32, ge=1, le=4096)
     bptt_length: int = Field(default=32, ge=1, le=4096)
     variable_bptt: bool = False
+    shuffle_block: int = Field(default=0, ge=0)
     reset: float = Field(default=0.1, ge=0, le=1)
     optimizer: Literal["adamw", "adam", "sgd", "rmsprop"] = "adamw"
     betas: tuple[float, float] = (0.9, 0.999)

@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from models.arrays import TokenIds
 from models.errors import InvalidInputError
+from models.vocabulary import BOS
 from training.corpus import EncodedCorpus
 
 _LENGTH_DEVIATION = 5.0  # standard deviation of lengths, in tokens
@@ -46,14 +47,22 @@ class Streams:
         batch_size: number of streams, B; fewer if the text is too short to fill them.
         bptt_length: number of tokens per segment, T.
         variable: vary T around `bptt_length` (Merity et al. 2018).
-        seed: random seed of the offsets and of the lengths.
+        shuffle_block: tokens of the blocks of sentences whose order changes with each epoch; 0 keeps the order.
+        seed: random seed of the offsets, the lengths and the order.
 
     Raises:
         InvalidInputError: the text has no tokens.
     """
 
     def __init__(
-        self, corpus: EncodedCorpus, *, batch_size: int, bptt_length: int, variable: bool = False, seed: int
+        self,
+        corpus: EncodedCorpus,
+        *,
+        batch_size: int,
+        bptt_length: int,
+        variable: bool = False,
+        shuffle_block: int = 0,
+        seed: int,
     ) -> None:
         self._text = corpus.with_boundaries().astype(np.int64)
         if len(self._text) < 2:
@@ -62,6 +71,7 @@ class Streams:
         self._length = (len(self._text) - 1) // self.batch_size  # of each stream
         self.bptt_length = min(bptt_length, self._length)
         self._variable = variable and self.bptt_length >= _SHORTEST_VARIABLE
+        self._shuffle_block = shuffle_block
         self._seed = seed
 
     @property
@@ -78,11 +88,22 @@ class Streams:
             generator = np.random.default_rng([self._seed, epoch])
             starts = generator.integers(len(self._text)) + self._length * np.arange(self.batch_size)
             ends = np.cumsum(self._lengths(generator))
+            order = self._order(generator)
             for step in range(first_step if epoch == first_epoch else 0, len(ends)):
                 steps = np.arange(ends[step - 1] if step else 0, ends[step] + 1)
-                positions = (starts + steps[:, None]) % len(self._text)  # [T + 1, B]
+                positions = order[(starts + steps[:, None]) % len(self._text)]  # [T + 1, B]
                 tokens = self._text[positions]
                 yield StreamSegment(epoch, step == 0, tokens[:-1], tokens[1:], positions[1:])
+
+    def _order(self, generator: np.random.Generator) -> npt.NDArray[np.int64]:
+        """Return the positions of the text in the order of one epoch; blocks begin with a sentence (Press 2019)."""
+        order = np.arange(len(self._text))
+        if not self._shuffle_block:
+            return order
+        sentences = np.flatnonzero(self._text == BOS)
+        cuts = sentences[np.searchsorted(sentences, order[:: self._shuffle_block]) % len(sentences)]
+        blocks = np.split(order, np.unique(cuts))
+        return np.concatenate([blocks[number] for number in generator.permutation(len(blocks))])
 
     def _lengths(self, generator: np.random.Generator) -> npt.NDArray[np.int64]:
         """Sample the segment lengths of one epoch [steps_per_epoch]; their sum is at most the stream length."""

@@ -126,7 +126,7 @@ def test_parts_without_a_common_limit_keep_their_own():
 def test_too_few_minutes_are_refused_with_the_numbers():
     recipe = load_recipe("mixture", [*SMALL, *TWO, "train.max_minutes=0.09"])
     with pytest.raises(
-        InvalidInputError, match=r"0\.09, which is 0\.045 for each of 2 networks, 1 at a time; .* 0\.05"
+        InvalidInputError, match=r"0\.09, which is 0\.045 for each of 2 rounds of 2 networks; .* 0\.05"
     ):
         divide_minutes(recipe, part_recipes(recipe), "cuda")
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from models.errors import InvalidInputError
+from models.vocabulary import BOS, EOS
 from training.corpus import EncodedCorpus
 from training.neural.streams import Streams
 
@@ -33,6 +34,33 @@ def test_epochs_start_at_different_places_given_by_the_seed():
     assert len(set(starts(1))) > 1
     assert starts(1) == starts(1)
     assert starts(1) != starts(2)
+
+
+def test_blocks_of_sentences_are_shuffled_anew_for_each_epoch():
+    sentences = [[number] * (number % 5) for number in range(3, 200)]
+    corpus = EncodedCorpus.from_sentences(sentences)
+    streams = Streams(
+        corpus, batch_size=1, bptt_length=len(corpus.with_boundaries()), shuffle_block=20, seed=1
+    )
+    epochs = [[s.inputs[0, 0], *s.targets[:, 0]] for s in streams.segments(3)]
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+    text = corpus.with_boundaries().tolist()
+    for epoch in epochs:
+        assert sorted(epoch) == sorted(text)  # all tokens, once
+        at = epoch.index(BOS)
+        rolled = [*epoch[at:], *epoch[:at]]
+        begins = [i for i, token in enumerate(rolled) if token == BOS]
+        found = [tuple(rolled[i:j]) for i, j in itertools.pairwise([*begins, len(rolled)])]
+        assert sorted(found) == sorted((BOS, *sentence, EOS) for sentence in sentences)  # whole sentences
+        follow = [b[1] == a[1] + 1 for a, b in itertools.pairwise(found) if len(a) > 2 < len(b)]
+        assert 0.5 < np.mean(follow) < 1  # most sentences follow the one before them
+
+
+def test_the_positions_of_targets_are_those_in_the_text():
+    for shuffle_block in (0, 4):
+        streams = Streams(TEXT, batch_size=2, bptt_length=3, shuffle_block=shuffle_block, seed=1)
+        for segment in streams.segments(3):
+            assert (TEXT.with_boundaries()[segment.positions] == segment.targets).all()
 
 
 def test_a_text_shorter_than_a_batch_fills_fewer_streams():

@@ -14,13 +14,13 @@ from tests.support import families
 from tests.support.resumable import NETWORK, VOCABULARY, corpus, fit, weights
 from training.commands import check_same_command, run_train
 from training.corpus import EncodedCorpus
+from training.ensemble import divide_minutes, training_waves
 from training.evaluation.evaluate import evaluate
 from training.mixture import part_recipes, published_teachers
 from training.neural.soft_targets import SoftTargets, write_soft_targets
 from training.ngram.estimate import estimate
 from training.progress import SILENT, Progress
 from training.recipe import load_recipe, parse_recipe, recipe_table
-from training.ensemble import divide_minutes, training_waves
 from training.single_model import ResumableRuns, TrainingInputs, with_soft_targets
 from training.texts import EncodedTexts
 from training.trained import Trained
