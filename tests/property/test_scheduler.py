@@ -1,5 +1,8 @@
 """The scheduler against a simple model of its guarantees, for any order of events."""
 
+from functools import partial
+from types import SimpleNamespace
+
 import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -88,6 +91,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         )
         self.live = []
         self.draining = False
+        self.queue_time = SimpleNamespace(observe=self.started)
+        self.ended_jobs = SimpleNamespace(labels=lambda how: SimpleNamespace(inc=partial(self.ended, how)))
 
     def started(self, waited_s):
         assert waited_s >= 0

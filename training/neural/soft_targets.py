@@ -62,7 +62,7 @@ class SoftTargets(NamedTuple):
             Ids with a changed probability, of which two may be equal [N, K], and the amounts to add [N, K].
         """
         tokens, positions = (part[segment.targets != BOS] for part in (segment.targets, segment.positions))
-        records = np.load(self.path, mmap_mode="r")
+        records = np.load(self.path, mmap_mode="r", allow_pickle=False)
         found = records[positions % len(records), positions // len(records)]
         ids = np.column_stack([tokens, found["ids"]])
         amounts = weight * np.column_stack([np.full(len(tokens), -1), found["probabilities"]])
