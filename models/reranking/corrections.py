@@ -135,6 +135,7 @@ class CorrectionTable:
                 parameter="corrections",
             )
         self._by_phrase: dict[str, list[PhraseCorrection]] = {}
+        self._most_words: dict[str, int] = {}  # of the phrases with this first word
         seen: set[tuple[str, str]] = set()
         for number, correction in enumerate(corrections):
             _check_correction(correction, f"corrections[{number}]")
@@ -149,6 +150,8 @@ class CorrectionTable:
 
     def add(self, correction: PhraseCorrection) -> None:
         """Add a valid correction."""
+        first, *others = correction.heard.split()
+        self._most_words[first] = max(self._most_words.get(first, 0), 1 + len(others))
         found = self._by_phrase.setdefault(correction.heard, [])
         found.append(correction)
         found.sort(key=lambda one: -one.log_odds)
@@ -180,8 +183,8 @@ class CorrectionTable:
         """Find the phrases of a text that have corrections, in order of their first words."""
         return [
             _Match(begin, end, correction)
-            for begin in range(len(words))
-            for end in range(begin + 1, min(begin + MAX_PHRASE_WORDS, len(words)) + 1)
+            for begin, first in enumerate(words)
+            for end in range(begin + 1, min(begin + self._most_words.get(first, 0), len(words)) + 1)
             for correction in self._by_phrase.get(" ".join(words[begin:end]), ())
         ]
 
