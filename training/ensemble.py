@@ -144,7 +144,7 @@ def train_side_by_side(
 
     Raises:
         InvalidInputError: a network could not be trained.
-        ProcessLostError: a process was killed.
+        ProcessLostError: a process ended without a result.
         Terminated: SIGTERM was received under `exit_on_sigterm`; the networks are saved.
     """
     import torch
@@ -211,8 +211,10 @@ class _Worker:
         try:
             message = self.connection.recv()
         except EOFError:
+            self._process.join()
             message = ProcessLostError(
-                f"the process that trained {self.title} was killed; --resume continues it"
+                f"the process that trained {self.title} ended without a result, with status "
+                f"{self._process.exitcode}; --resume continues it"
             )
         if isinstance(message, _Report):
             self.note = message.note or self.note
