@@ -69,7 +69,7 @@ class TrainSettings(BaseModel):
         teacher: models from whose distributions the network also learns (Hinton et al. 2015): titles of earlier
             parts of the mixture, else addresses of published models, whose tokenizer is then used. The probabilities
             of several teachers are averaged.
-        teacher_weight: weight α of the cross-entropy to the 32 most probable tokens of the teachers' distribution;
+        teacher_weight: weight α of the cross-entropy to the teachers' distribution;
             the cross-entropy to the text has the weight 1 − α.
         self_normalise: weight λ of the penalty ½ λ mean((log Z)²) on the log-normaliser, which makes logits
             usable as log-probabilities (`score_mode` of re-ranking); 0 disables it.

@@ -1,7 +1,8 @@
 """Soft targets: distributions of teacher models at every position of a text, from which a network also learns.
 
 Source: Hinton, Vinyals and Dean 2015. The teachers read the text once, before the training. The most probable tokens of
-their mean distribution are stored in a file, which the trainer maps into memory.
+their mean distribution, and a few drawn from the rest, are stored in a file that the trainer maps into memory. Without
+the drawn ones, a network would learn that all other tokens are improbable.
 """
 
 import io
@@ -31,6 +32,9 @@ from training.progress import Progress
 TARGET_TOKENS = 32
 """Number of tokens stored of each distribution, the most probable ones."""
 
+DRAWN_TOKENS = 16
+"""Number of tokens drawn from the rest of each distribution; each represents an equal share of its probability."""
+
 _CONTEXT = 200  # tokens that a row reads before its own part of the text
 _ROWS, _ROWS_OF_CACHE = 64, 16  # per thread; a cache stores a vector for each token of its rows
 _SEGMENT_STEPS = 32
@@ -40,8 +44,9 @@ class SoftTargets(NamedTuple):
     """Distributions q of teachers at every position of a text, stored in a file.
 
     Attributes:
-        path: file of records [L, R] of ids and probabilities: the text is cut into R rows of L positions. Its name is
-            a hash of the teachers and the text.
+        path: file of records [L, R]: the text is cut into R rows of L positions. A record has ids of the most probable
+            tokens and of drawn ones, the probabilities of the former, and that which each of the latter represents.
+            The name is a hash of the teachers and the text.
         teachers: titles or addresses of the teachers.
     """
 
@@ -65,7 +70,8 @@ class SoftTargets(NamedTuple):
         records = np.load(self.path, mmap_mode="r", allow_pickle=False)
         found = records[positions % len(records), positions // len(records)]
         ids = np.column_stack([tokens, found["ids"]])
-        amounts = weight * np.column_stack([np.full(len(tokens), -1), found["probabilities"]])
+        drawn = np.repeat(found["of_drawn"][:, None], DRAWN_TOKENS, axis=1)
+        amounts = weight * np.column_stack([np.full(len(tokens), -1), found["probabilities"], drawn])
         return torch.as_tensor(ids).to(device), torch.as_tensor(amounts).float().to(device)
 
 
@@ -97,7 +103,13 @@ def write_soft_targets(
     teacher = MixtureModel(teachers, [1 / len(teachers)] * len(teachers))
     text, size, threads = corpus.with_boundaries(), len(teacher.vocabulary), torch.get_num_threads()
     kept, id_type = min(TARGET_TOKENS, size), np.uint16 if size < 1 << 16 else np.int32
-    record = np.dtype([("ids", id_type, (kept,)), ("probabilities", np.float16, (kept,))])
+    record = np.dtype(
+        [
+            ("ids", id_type, (kept + DRAWN_TOKENS,)),
+            ("probabilities", np.float16, (kept,)),
+            ("of_drawn", np.float16),
+        ]
+    )
     rows = max(1, min(_most_rows(teacher) * threads, len(text) // (4 * _CONTEXT)))
     length = -(-len(text) // rows)
     header, shape = io.BytesIO(), np.broadcast_to(np.empty((), record), (length, rows))
@@ -106,12 +118,17 @@ def write_soft_targets(
     tokens = text[positions % len(text)].astype(np.int64)
     num_parts = 1 if device.type == "cuda" else min(threads, rows)
     parts = np.array_split(tokens, num_parts, axis=1)
-    readers = [_distributions(teacher, part, precision) for part in parts]
+    readers = [
+        (_distributions(teacher, part, precision), torch.Generator(device).manual_seed(number))
+        for number, part in enumerate(parts)
+    ]
 
-    def read_segment(reader: Iterator[Tensor]) -> npt.NDArray[Any]:
+    def read_segment(reader: tuple[Iterator[Tensor], torch.Generator]) -> npt.NDArray[Any]:
         torch.set_num_threads(1)  # of this thread
         with torch.no_grad():
-            return np.stack([_top_tokens(p, record) for p in itertools.islice(reader, _SEGMENT_STEPS)])
+            return np.stack(
+                [_record(p, record, reader[1]) for p in itertools.islice(reader[0], _SEGMENT_STEPS)]
+            )
 
     progress.start("reading the text with the teachers", len(text))
     try:
@@ -133,14 +150,24 @@ def _most_rows(model: LanguageModel[Any]) -> int:
     return _ROWS_OF_CACHE if isinstance(model, CacheModel) else _ROWS
 
 
-def _top_tokens(probabilities: Tensor, record: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Return the records of the most probable tokens of each row [R]."""
+def _record(probabilities: Tensor, record: np.dtype[Any], generator: torch.Generator) -> npt.NDArray[Any]:
+    """Return the records of distributions [R, V], which are overwritten [R]."""
     records = np.empty(len(probabilities), record)
+    kept = records["probabilities"].shape[1]
     if probabilities.is_cuda:
-        values, ids = (part.cpu().numpy() for part in probabilities.topk(records["ids"].shape[1]))
+        values, ids = probabilities.topk(kept)
     else:
-        ids, values = top_tokens_of_rows(probabilities.numpy(), records["ids"].shape[1])
-    records["ids"], records["probabilities"] = ids, values / values.sum(axis=1, keepdims=True)
+        best, highest = top_tokens_of_rows(probabilities.numpy(), kept)
+        values, ids = torch.from_numpy(highest), torch.from_numpy(best)
+    scale = probabilities.sum(1, keepdim=True)
+    sums = probabilities.scatter_(1, ids, 0).cumsum(1)
+    # systematic sampling: equally spaced points from a random start
+    starts = torch.rand(len(sums), 1, generator=generator, device=sums.device)
+    points = (torch.arange(DRAWN_TOKENS, device=sums.device) + starts) / DRAWN_TOKENS * sums[:, -1:]
+    drawn = torch.searchsorted(sums, points).clamp_(max=sums.shape[1] - 1)
+    records["ids"] = torch.cat([ids, drawn], 1).cpu().numpy()
+    records["probabilities"] = (values / scale).cpu().numpy()
+    records["of_drawn"] = (sums[:, -1:] / scale / DRAWN_TOKENS)[:, 0].cpu().numpy()
     return records
 
 

@@ -30,8 +30,14 @@ def dense(records, position):
     """Probabilities of a position [V]."""
     found = records[position % len(records), position // len(records)]
     row = np.zeros(WIDTH)
-    row[found["ids"]] = found["probabilities"]
+    row[found["ids"][:32]] = found["probabilities"]
     return row
+
+
+def drawn(records, position):
+    """Probabilities of a position that the drawn tokens represent [V]."""
+    found = records[position % len(records), position // len(records)]
+    return np.bincount(found["ids"][32:], minlength=WIDTH) * float(found["of_drawn"])
 
 
 def stepwise(models, text, start, position):
@@ -43,7 +49,7 @@ def stepwise(models, text, start, position):
     rows = [to_numpy(m.next_log_probs(s))[0].astype(float) for m, s in zip(models, states, strict=True)]
     mean = np.exp(rows).mean(axis=0)
     mean[np.argsort(-mean)[32:]] = 0
-    return mean / mean.sum()
+    return mean
 
 
 @pytest.mark.parametrize(
@@ -71,6 +77,9 @@ def test_a_running_stream_is_read_in_rows_with_context(tmp_path, monkeypatch, na
         start = position // len(records) * len(records) - 5
         expected = stepwise(models, text, start, position)
         np.testing.assert_allclose(dense(records, position), expected, atol=2e-3)
+        rest = drawn(records, position)
+        assert rest.sum() == pytest.approx(1 - expected.sum(), abs=2e-3)
+        assert not rest[expected > 0].any()
 
 
 def test_rows_that_are_no_multiple_of_the_segments_are_complete(tmp_path, monkeypatch):
@@ -116,7 +125,7 @@ def test_changes_are_looked_up_by_position(tmp_path):
     for segment in Streams(corpus, batch_size=3, bptt_length=60, seed=1).segments(1):
         predicted = segment.targets != BOS
         got = SoftTargets(tmp_path / "targets.npy", ()).changes(segment, weight=0.25, device=CPU)
-        rows = [dense(records, position) for position in segment.positions[predicted]]
+        rows = [dense(records, p) + drawn(records, p) for p in segment.positions[predicted]]
         found = torch.zeros(len(rows), WIDTH).scatter_add_(1, *got)
         expected = torch.as_tensor(np.array(rows)) * 0.25
         expected[torch.arange(len(rows)), torch.as_tensor(segment.targets[predicted])] -= 0.25
@@ -222,5 +231,22 @@ def test_gradients_in_bfloat16_are_near_those_in_float32():
 
 def test_bos_is_never_a_soft_target(tmp_path):
     records = read(tmp_path / "targets.npy", [families.model("lstm")], families.corpus(20))
-    assert not records["probabilities"][records["ids"] == BOS].any()
-    np.testing.assert_allclose(records["probabilities"].astype(float).sum(-1), 1, atol=2e-3)
+    assert not records["probabilities"][records["ids"][..., :32] == BOS].any()
+    assert not records["of_drawn"][(records["ids"][..., 32:] == BOS).any(axis=-1)].any()
+    total = records["probabilities"].astype(float).sum(-1) + 16 * records["of_drawn"].astype(float)
+    np.testing.assert_allclose(total, 1, atol=2e-3)
+
+
+def test_drawn_tokens_represent_the_rest_of_a_distribution_without_bias():
+    p = torch.softmax(torch.randn(1, 3_000, generator=torch.Generator().manual_seed(2)), -1)
+    record = np.dtype(
+        [("ids", np.uint16, (48,)), ("probabilities", np.float32, (32,)), ("of_drawn", np.float32)]
+    )
+    generator, rest, rounds = torch.Generator().manual_seed(3), np.zeros(3_000), 4_000
+    for _ in range(rounds):
+        (found,) = soft_targets._record(p.clone(), record, generator)
+        rest += np.bincount(found["ids"][32:], minlength=3_000) * found["of_drawn"] / rounds
+    expected = p[0].numpy().astype(float)
+    expected[found["ids"][:32]] = 0
+    spread = np.sqrt(expected * found["of_drawn"] / rounds)
+    assert (np.abs(rest - expected) <= 5 * spread + 1e-9).all()
