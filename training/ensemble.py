@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,7 +60,8 @@ def training_waves(networks: Mapping[str, Recipe]) -> list[dict[str, Recipe]]:
 def divide_minutes(mixture: Recipe, parts: Mapping[str, Recipe], device: str) -> dict[str, Recipe]:
     """Divide `train.max_minutes` of a mixture equally among the rounds in which its networks are trained.
 
-    Without this key, parts keep their own limits; with it, a part with a limit of its own keeps that one.
+    The other rounds get what a round does not use, because its networks have lower limits of their own. Without this
+    key, all parts keep their own limits.
 
     Args:
         mixture: recipe of the mixture.
@@ -73,8 +75,12 @@ def divide_minutes(mixture: Recipe, parts: Mapping[str, Recipe], device: str) ->
     minutes = mixture.train.max_minutes
     if len(networks) < 2 or minutes is None or "max_minutes" not in mixture.train.model_fields_set:
         return dict(parts)
-    waves = training_waves(networks)
-    rounds = sum(-(-len(wave) // networks_at_once(len(wave), device)) for wave in waves)
+    waves = [
+        (max(part.train.max_minutes or minutes for part in wave.values()), -(-len(wave) // at_once), wave)
+        for wave in training_waves(networks)
+        for at_once in [networks_at_once(len(wave), device)]
+    ]
+    rounds = sum(number for _, number, _ in waves)
     share = minutes / rounds
     if share < MIN_MINUTES:
         raise InvalidInputError(
@@ -82,12 +88,14 @@ def divide_minutes(mixture: Recipe, parts: Mapping[str, Recipe], device: str) ->
             f"{len(networks)} networks; a network needs at least {MIN_MINUTES:g}",
             parameter="train.max_minutes",
         )
-    limited = {
-        title: part.model_copy(update={"train": part.train.model_copy(update={"max_minutes": share})})
-        for title, part in networks.items()
-        if part.train.max_minutes == minutes
-    }
-    return {**parts, **limited}
+    limited = dict(parts)
+    for limit, number, wave in sorted(waves, key=itemgetter(0)):
+        share = min(limit, minutes / rounds)
+        minutes, rounds = minutes - share * number, rounds - number
+        for title, part in wave.items():
+            own = {"max_minutes": min(share, part.train.max_minutes or share)}
+            limited[title] = part.model_copy(update={"train": part.train.model_copy(update=own)})
+    return limited
 
 
 class _Report(NamedTuple):

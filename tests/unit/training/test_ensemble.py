@@ -117,6 +117,18 @@ def test_minutes_are_those_of_all_networks():
     assert [on_a_device[name].train.max_minutes for name in ("lstm", "gru")] == [5, 5]
 
 
+def test_time_that_a_round_does_not_use_goes_to_the_others(monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    parts = (
+        'mixture.parts=[{recipe="lstm", train.max_minutes=2}, {recipe="gru", train.teacher=["lstm"]}, '
+        '{recipe="gru", train={teacher=["lstm"], max_minutes=1}}]'
+    )
+    for minutes, expected in ((10, [2, 8, 1]), (3, [1.5, 1.5, 1])):
+        recipe = load_recipe("mixture", [*SMALL, "mixture.recipes=[]", parts, f"train.max_minutes={minutes}"])
+        limited = divide_minutes(recipe, part_recipes(recipe), "cpu").values()
+        assert [part.train.max_minutes for part in limited] == expected
+
+
 def test_parts_without_a_common_limit_keep_their_own():
     recipe = load_recipe("mixture", TWO)
     parts = part_recipes(recipe)
