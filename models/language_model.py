@@ -106,13 +106,13 @@ class Want(NamedTuple):
     Attributes:
         scores: log-probabilities of the tokens.
         state: the state after the tokens.
-        features: the vector before each token; see `FeatureExtractor`.
+        before: the state before each token.
         normalised: False to score with logits; see `is_self_normalised`.
     """
 
     scores: bool = False
     state: bool = False
-    features: bool = False
+    before: bool = False
     normalised: bool = True
 
 
@@ -124,13 +124,14 @@ class ReadResult(NamedTuple):
 
     Attributes:
         log_probs: natural-log probabilities [B, T], float32; 0 past a row's length.
-        features: vectors [B, T, W], float32; 0 past a row's length.
         state: B rows.
+        before: state before each of the N tokens, row by row, N rows. It predicts the tokens, but may lack what is
+            necessary to advance.
     """
 
     log_probs: FloatArray = np.zeros((0, 0), np.float32)
-    features: FloatArray = np.zeros((0, 0, 0), np.float32)
     state: Any = None
+    before: Any = None
 
 
 @runtime_checkable
@@ -300,12 +301,6 @@ class ContextMatcher(Protocol[S_contra]):
         """Return the number of last tokens on which each row's predictions depend [B]."""
         ...
 
-    def context_lengths_per_token(
-        self, state: S_contra, tokens: TokenIds, lengths: TokenIds
-    ) -> npt.NDArray[np.int64]:
-        """Return the context length before each given token [B, T]; 0 past a row's length."""
-        ...
-
 
 LOG_ZERO = -9999.0
 """The logarithm of zero in JSON."""
@@ -356,18 +351,23 @@ def pad_sequences(sequences: Sequence[Sequence[int] | TokenIds]) -> tuple[TokenI
 def read_sequences(
     model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds, want: Want
 ) -> ReadResult:
-    """Read lengths[b] tokens of each row b of tokens [B, T] with any model; see `SequenceReader.read`.
-
-    A model without `SequenceReader` reads token by token and returns no features.
-    """
+    """Read lengths[b] tokens of each row b of tokens [B, T] with any model; see `SequenceReader.read`."""
     # a single step avoids the setup for sequences
     if want == STATE and tokens.shape[1] == 1 and lengths.all():
         return ReadResult(state=model.advance(state, tokens[:, 0]))
     if supports(model, SequenceReader):
         return model.read(state, tokens, lengths, want)
+    return read_step_by_step(model, state, tokens, lengths, want)
+
+
+def read_step_by_step(
+    model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds, want: Want
+) -> ReadResult:
+    """Read sequences token by token; see `read_sequences`."""
     scores = np.zeros(tokens.shape, dtype=np.float32)
     rows = np.arange(len(lengths))
     finished: list[tuple[TokenIds, Any]] = []
+    before: list[tuple[TokenIds, Any]] = []
     for column in range(tokens.shape[1]):
         live = lengths[rows] > column
         if not live.all():  # remove finished rows
@@ -376,14 +376,19 @@ def read_sequences(
         if rows.size == 0:
             break
         ids = tokens[rows, column]
+        if want.before:
+            before.append((rows * tokens.shape[1] + column, state))
         if want.scores:
             scores[rows, column] = to_numpy(model.next_log_probs(state))[np.arange(rows.size), ids]
         state = model.advance(state, ids)
-    if finished:
-        all_rows = finished[0][1].concatenate([s for _, s in finished[1:]] + ([state] if rows.size else []))
-        order = np.concatenate([r for r, _ in finished] + [rows])
-        state = all_rows.select(np.argsort(order))
-    return ReadResult(scores, np.zeros((*tokens.shape, 0), dtype=np.float32), state)
+    after = _in_order([*finished, (rows, state)] if rows.size else finished) if finished else state
+    return ReadResult(scores, after, _in_order(before) if before else state.select(rows[:0]))
+
+
+def _in_order(parts: Sequence[tuple[TokenIds, Any]]) -> Any:
+    """Return a state of the rows of all parts, in the order of their numbers."""
+    numbers, (first, *rest) = np.concatenate([n for n, _ in parts]), [state for _, state in parts]
+    return first.concatenate(rest).select(np.argsort(numbers))
 
 
 def score_sequences(model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds) -> FloatArray:

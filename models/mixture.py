@@ -146,23 +146,31 @@ class MixtureModel(
         return self._mix(log_probs, self._log_weights[lengths, None])
 
     def read(self, state: MixtureState, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
-        """Read with every part; mix the scores, and return the features of the first part that has features."""
+        """Read with every part, and mix the scores."""
         results = [
             read_sequences(
-                part, s, tokens, lengths, want._replace(features=want.features and number == self._featured)
+                part,
+                s,
+                tokens,
+                lengths,
+                want._replace(before=want.before or (want.scores and number == self._matching)),
             )
             for number, (part, s) in enumerate(zip(self.parts, state.parts, strict=True))
         ]
+        is_token = np.arange(tokens.shape[1]) < lengths[:, None]
         log_probs = results[0].log_probs
         if want.scores:
             log_weights = self._log_weights
             if self._matching is not None:
-                before = state.parts[self._matching]
-                log_weights = log_weights[self._matcher.context_lengths_per_token(before, tokens, lengths)]
+                context_lengths = np.zeros(tokens.shape, dtype=np.int64)
+                context_lengths[is_token] = self._matcher.context_lengths(results[self._matching].before)
+                log_weights = log_weights[context_lengths]
             log_probs = to_numpy(self._mix([result.log_probs for result in results], log_weights))
-            log_probs[np.arange(tokens.shape[1]) >= lengths[:, None]] = 0
-        after = MixtureState(tuple(result.state for result in results))
-        return ReadResult(log_probs, results[self._featured].features, after)
+            log_probs[~is_token] = 0
+        after, before = (
+            MixtureState(states) for states in zip(*((r.state, r.before) for r in results), strict=True)
+        )
+        return ReadResult(log_probs, after, before if want.before else None)
 
     @override
     def score_choices(self, state: MixtureState, rows: TokenIds, tokens: TokenIds) -> FloatArray:

@@ -1,4 +1,4 @@
-"""Fit a cache model (window, θ, half-life, λ, prior) on held-out text, read as one stream."""
+"""Fit a cache model (θ, half-life, λ, prior; dynamic marginals, gate) on held-out text, read as one stream."""
 
 import dataclasses
 import math
@@ -9,23 +9,22 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from models.arrays import FloatArray
-from models.cache import kernels
-from models.cache.config import CacheConfig, CacheKind
+from models.arrays import FloatArray, to_numpy
+from models.cache.config import CacheConfig, CacheKind, MarginalsConfig
 from models.cache.history import History
 from models.cache.kernels import SimilarityDecay, padded_width, to_unit_vectors
-from models.cache.model import score_with_history
+from models.cache.marginals import DynamicMarginals
+from models.cache.model import CacheModel, CacheScores, score_with_history
 from models.errors import InvalidInputError
 from models.language_model import (
     LanguageModel,
     Want,
     feature_size,
     perplexity,
-    read_sequences,
 )
 from models.vocabulary import BOS
 from training.corpus import EncodedCorpus
-from training.evaluation.evaluate import CHUNK_TOKENS, CorpusScores, running_text
+from training.evaluation.evaluate import CHUNK_TOKENS, CorpusScores, read_stream, running_text
 from training.mixture_weights import fit_weights
 from training.progress import Progress
 
@@ -43,6 +42,19 @@ _PRIORS = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 
 _FIRST_PRIOR = 0.03
 """Share of μ used to choose θ and the half-life."""
+
+_MARGINALS = {
+    "half_life": (0.05, 0.1, 0.15, 0.25, 0.5),  # as shares of the window
+    "exponent": (0.4, 0.75, 1.0, 1.4, 1.8, 2.0),
+    "prior": (0.0, 0.75, 1.5, 2.5, 3.5, 5.0, 7.0),
+    "floor": (0.05, 0.1, 0.15, 0.25, 0.4, 0.7, 1.0),
+}
+"""Candidate values of dynamic marginals; with higher exponents, single texts became much less likely."""
+
+_FIRST_MARGINALS = {"half_life": 0.15, "exponent": 1.4, "prior": 3.5, "floor": 0.25}
+_MARGINALS_TOKENS = 30_000  # tokens read, from the beginning of the text, to fit dynamic marginals
+_MAX_SAMPLES, _MAX_SAMPLE_ENTRIES = 3_000, 1 << 25  # distributions among these, and their probabilities
+_MAX_GATE_STEPS, _GATE_TOLERANCE = 100, 1e-4
 
 
 class CacheGrid(NamedTuple):
@@ -92,11 +104,13 @@ class ChosenCache(NamedTuple):
         log_probs: natural-log probabilities of the predicted tokens, mixed with the cache [N].
         tried: for metrics.json: the half-lives, and the perplexities per token at the best weight by θ and
             half-life, and by μ at the best θ and half-life.
+        frequencies: expected frequencies of the tokens for dynamic marginals [V]; None without them.
     """
 
     config: CacheConfig
     log_probs: npt.NDArray[np.float32]
     tried: Mapping[str, Any]
+    frequencies: FloatArray | None = None
 
 
 def score_with_caches(
@@ -120,7 +134,7 @@ def score_with_caches(
         InvalidInputError: the window is out of range, or there is no token to predict.
     """
     width = feature_size(model)
-    want = Want(scores=True, state=True, features=width > 0)
+    featured: Any = model
     kind: CacheKind = "continuous" if width else "unigram"
     CacheConfig(kind=kind, window=window, half_life=None, weight=0.5)  # validates the window before reading
     if grid is None and width:
@@ -129,15 +143,13 @@ def score_with_caches(
         grid = CacheGrid((0.0,), (*(window * _UNIGRAM_HALF_LIVES).tolist(), None))
     decay = SimilarityDecay.of(*grid, window=window)
     text = running_text(corpus)
-    state = model.advance(model.empty_state(1), np.array([BOS]))
     history = History.empty(window=window, width=padded_width(width))
     log_probs, shares, evidence = [], [], []
     progress.start(f"scoring with the {model.family} and a {kind} cache, stream context", corpus.num_tokens)
-    for start in range(0, len(text), CHUNK_TOKENS):
-        chunk = text[start : start + CHUNK_TOKENS]
-        inner = read_sequences(model, state, chunk[None], np.asarray([len(chunk)]), want)
-        state = inner.state
-        features = inner.features[0] if width else np.zeros((len(chunk), 0), np.float32)
+    for chunk, inner in read_stream(model, text, Want(scores=True, before=width > 0)):
+        features = (
+            to_numpy(featured.features(inner.before)) if width else np.zeros((len(chunk), 0), np.float32)
+        )
         reading = score_with_history(history, chunk, to_unit_vectors(features), decay=decay)
         history = reading.history
         predicted = chunk != BOS  # [T]
@@ -197,10 +209,132 @@ def mix_with_cache(
     log_probs: npt.NDArray[np.float32], readings: CacheGridScores, config: CacheConfig
 ) -> npt.NDArray[np.float32]:
     """Mix log-probabilities [N] with the scores of a cache of the grid."""
-    mixed = np.empty(len(log_probs), dtype=np.float32)
-    own = np.ascontiguousarray(log_probs)
-    kernels.mix_targets(own, *readings.of(config), config.weight, config.prior, mixed)
-    return mixed
+    shares, evidence = readings.of(config)
+    return CacheScores(log_probs, shares, evidence).mixed(config)
+
+
+def adapt_cache(
+    chosen: ChosenCache,
+    model: LanguageModel[Any],
+    readings: CacheGridScores,
+    corpus: EncodedCorpus,
+    *,
+    progress: Progress,
+) -> ChosenCache:
+    """Add dynamic marginals and a gate to a chosen cache, unless the text becomes less likely.
+
+    The marginals are chosen value by value from a grid, on a sample of the text's first tokens; then the gate is fitted
+    on the whole text.
+
+    Args:
+        chosen: the cache.
+        model: the wrapped model.
+        readings: scores of the text with the chosen cache.
+        corpus: the text.
+        progress: counts tokens.
+    """
+    window, sample = chosen.config.window, _sample_distributions(model, corpus, progress)
+    targets = sample.tokens[sample.numbers].astype(np.int64)
+    shares, evidence = (part[sample.numbers] for part in readings.of(chosen.config))
+    frequencies = np.exp(sample.log_probs).mean(axis=0)
+
+    def marginals_of(values: Mapping[str, float]) -> MarginalsConfig:
+        return MarginalsConfig(**{**values, "half_life": max(1.0, values["half_life"] * window)})
+
+    def total(values: Mapping[str, float]) -> float:
+        marginals = DynamicMarginals(marginals_of(values), frequencies, window=window)
+        own = marginals.adapt_targets(sample.log_probs, sample.tokens, sample.numbers, targets)
+        return float(_fit_cache_weight(chosen.config, own, shares, evidence)[1].sum(dtype=np.float64))
+
+    values = dict(_FIRST_MARGINALS)
+    for name, candidates in [*_MARGINALS.items()] * 2:
+        totals = {value: total({**values, name: value}) for value in candidates}
+        values[name] = max(totals, key=totals.__getitem__)
+    config = dataclasses.replace(chosen.config, marginals=marginals_of(values), gate=(0.0, 0.0, 0.0))
+    scores = score_with_cache(CacheModel(model, config, frequencies), corpus, progress=progress)
+    config = dataclasses.replace(config, gate=_fit_gate(scores))
+    log_probs = scores.mixed(config)
+    if log_probs.sum(dtype=np.float64) <= chosen.log_probs.sum(dtype=np.float64):
+        return chosen
+    return ChosenCache(config, log_probs, chosen.tried, frequencies)
+
+
+class _Sample(NamedTuple):
+    """A model's distributions before some predicted tokens of a stream.
+
+    Attributes:
+        tokens: the predicted tokens of the stream, without `<s>` [N].
+        numbers: positions of the sampled ones [S].
+        log_probs: distributions before them [S, V].
+    """
+
+    tokens: npt.NDArray[np.int32]
+    numbers: npt.NDArray[np.int64]
+    log_probs: FloatArray
+
+
+def _sample_distributions(model: LanguageModel[Any], corpus: EncodedCorpus, progress: Progress) -> _Sample:
+    text = running_text(corpus)[:_MARGINALS_TOKENS]
+    predicted = np.flatnonzero(text != BOS)
+    tokens = text[predicted].astype(np.int32)
+    count = max(1, min(_MAX_SAMPLES, _MAX_SAMPLE_ENTRIES // len(model.vocabulary), len(tokens)))
+    numbers = np.unique(np.linspace(0, len(tokens) - 1, count).astype(np.int64))
+    positions, rows, start = predicted[numbers], list[FloatArray](), 0
+    progress.start("sampling distributions of the mixture", len(tokens))
+    for chunk, reading in read_stream(model, text, Want(before=True)):
+        here = positions[slice(*np.searchsorted(positions, [start, start + len(chunk)]))] - start
+        rows.append(to_numpy(model.next_log_probs(reading.before.select(here))))
+        start += len(chunk)
+        progress.advance(int((chunk != BOS).sum()))
+    progress.finish()
+    return _Sample(tokens, numbers, np.concatenate(rows))
+
+
+def score_with_cache(model: CacheModel, corpus: EncodedCorpus, *, progress: Progress) -> CacheScores:
+    """Return the terms that a cache model mixes for each predicted token of a text, read as a stream [N]."""
+    text, parts = running_text(corpus), list[CacheScores]()
+    state = model.advance(model.empty_state(1), np.array([BOS]))
+    progress.start("scoring with dynamic marginals and a cache, stream context", corpus.num_tokens)
+    for start in range(0, len(text), CHUNK_TOKENS):
+        chunk = text[start : start + CHUNK_TOKENS]
+        want = Want(scores=True, state=True)
+        (scores,), state = model.read_segment(state, chunk[None], np.asarray([len(chunk)]), want)
+        parts.append(CacheScores(*(part[chunk != BOS] for part in scores)))
+        progress.advance(int((chunk != BOS).sum()))
+    progress.finish()
+    return CacheScores(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
+def _fit_gate(scores: CacheScores) -> tuple[float, float, float]:
+    """Fit λ = σ(c0 + c1 log n + c2 log s) by EM, with one Newton step of logistic regression in each iteration."""
+    known = scores.largest > 0
+    log_probs, shares, evidence, largest = (part[known].astype(np.float64) for part in scores)
+    inputs = np.stack([np.ones_like(evidence), np.log(evidence), np.log(largest)], axis=1)  # [N, 3]
+    own, coefficients = np.exp(log_probs), np.array([-1.0, 0.0, 0.0])
+    for _ in range(_MAX_GATE_STEPS):
+        weights = 1 / (1 + np.exp(-(inputs @ coefficients)))
+        joint = weights * shares
+        posteriors = joint / (joint + (1 - weights) * own)
+        curvature = (inputs * (weights * (1 - weights))[:, None]).T @ inputs + np.eye(3)
+        step = np.linalg.solve(curvature, inputs.T @ (posteriors - weights))
+        coefficients += step
+        if np.abs(step).max() < _GATE_TOLERANCE:
+            break
+    first, second, third = coefficients.tolist()
+    return first, second, third
+
+
+def _fit_cache_weight(
+    config: CacheConfig, log_probs: npt.NDArray[np.float32], shares: FloatArray, evidence: FloatArray
+) -> tuple[CacheConfig, npt.NDArray[np.float32]]:
+    """Return a cache with λ fitted by EM on given scores [N], and log-probabilities with it [N]."""
+    known = evidence > 0
+    own, cached, total = (values[known].astype(np.float64) for values in (log_probs, shares, evidence))
+    trust = total / (total + config.prior)
+    with np.errstate(divide="ignore"):
+        both = np.stack([own, np.log(trust * cached + (1 - trust) * np.exp(own))], axis=1)
+    config = dataclasses.replace(config, weight=fit_weights(both)[1])
+    return config, CacheScores(log_probs, shares, evidence).mixed(config)
 
 
 def _try_cache(
@@ -218,13 +352,8 @@ def _try_cache(
     config = CacheConfig(
         kind=readings.kind, window=readings.window, flatness=flatness, half_life=half_life, weight=0.5
     )
-    remembered = readings.of(config)
-    known = remembered[1] > 0
-    own, shares, evidence = (values[known].astype(np.float64) for values in (log_probs, *remembered))
-    prior = prior_share * float(np.median(evidence)) if len(evidence) else 0.0
-    trust = evidence / (evidence + prior)
-    with np.errstate(divide="ignore"):
-        both = np.stack([own, np.log(trust * shares + (1 - trust) * np.exp(own))], axis=1)
-    config = dataclasses.replace(config, weight=fit_weights(both)[1], prior=prior)
-    cached = mix_with_cache(log_probs, readings, config)
+    shares, evidence = readings.of(config)
+    positive = evidence[evidence > 0].astype(np.float64)
+    prior = prior_share * float(np.median(positive)) if len(positive) else 0.0
+    config, cached = _fit_cache_weight(dataclasses.replace(config, prior=prior), log_probs, shares, evidence)
     return config, cached, float(cached.sum(dtype=np.float64))

@@ -23,8 +23,8 @@ from models.errors import InvalidInputError
 from models.language_model import (
     ContextMatcher,
     LanguageModel,
+    Want,
     feature_size,
-    prefill_sequences,
 )
 from models.mixture import MixtureModel, find_context_matcher
 from models.ngram.model import NGramModel
@@ -34,16 +34,18 @@ from training.cache_fitting import (
     CacheGrid,
     CacheGridScores,
     ChosenCache,
+    adapt_cache,
     choose_cache,
     grid_of,
     mix_with_cache,
+    score_with_cache,
     score_with_caches,
 )
 from training.corpus import EncodedCorpus
 from training.ensemble import divide_minutes, networks_at_once, train_side_by_side, training_waves
 from training.evaluation.evaluate import (
-    CHUNK_TOKENS,
     CorpusScores,
+    read_stream,
     running_text,
     score_corpus,
     summarise_scores,
@@ -118,14 +120,10 @@ def corpus_context_lengths(model: Any, corpus: EncodedCorpus) -> TokenIds:
     The text is read as one stream. No listed n-gram crosses `<s>`, so contexts do not cross sentences.
     """
     matcher: ContextMatcher[Any] = model
-    parts: list[TokenIds] = []
-    text = running_text(corpus)
-    state = model.advance(model.empty_state(1), np.array([BOS]))
-    for start in range(0, len(text), CHUNK_TOKENS):
-        chunk = text[None, start : start + CHUNK_TOKENS]
-        lengths = np.asarray([chunk.shape[1]])
-        parts.append(matcher.context_lengths_per_token(state, chunk, lengths)[chunk != BOS])
-        state = prefill_sequences(model, state, chunk, lengths)
+    parts = [
+        matcher.context_lengths(reading.before)[chunk != BOS]
+        for chunk, reading in read_stream(model, running_text(corpus), Want(before=True))
+    ]
     return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
 
 
@@ -168,12 +166,17 @@ def mix_dynamically(
     weights = _fit_weights(np.stack(log_probs, axis=1), valid.context_lengths, models)
     if valid.caches is not None and cache is None:
         cache = choose_cache(valid.caches, _mix(log_probs, weights, valid.context_lengths))
+        if recipe.cache.marginals:
+            inner = MixtureModel(models, **weights) if len(models) > 1 else models[0]
+            cache = adapt_cache(cache, inner, valid.caches, texts.valid, progress=progress)
     readings = {"valid": valid}
     if texts.test is not None:
         grid = None if cache is None else grid_of(cache.config)
         readings["test"] = score_parts(models, texts.test, recipe, grid=grid, progress=progress)
     seconds = time.monotonic() - began
-    return _build_stages(title, recipe, parts, readings, weights, cache, cached_part, seconds=seconds)
+    return _build_stages(
+        title, recipe, parts, readings, weights, cache, cached_part, seconds=seconds, progress=progress
+    )
 
 
 def check_mixing_plan(recipe: Recipe, families: Sequence[str]) -> None:
@@ -226,6 +229,15 @@ def _mix(
     return np.asarray(mixed, dtype=np.float32)
 
 
+def _mix_with_cache(
+    log_probs: TokenLogProbs, reading: PartScores, model: CacheModel, progress: Progress
+) -> TokenLogProbs:
+    """Mix log-probabilities [N] with a cache; dynamic marginals need another pass over the text."""
+    if model.config.marginals is not None or reading.caches is None:
+        return score_with_cache(model, reading.corpus, progress=progress).mixed(model.config)
+    return mix_with_cache(log_probs, reading.caches, model.config)
+
+
 class _Stage(NamedTuple):
     """A part, a mixture of parts or a model with a cache, with its figures and scores by split."""
 
@@ -244,6 +256,7 @@ def _build_stages(
     cached_part: int | None,
     *,
     seconds: float,
+    progress: Progress,
 ) -> Trained:
     """Build the model of each stage, with its figures; return the last stage.
 
@@ -261,8 +274,10 @@ def _build_stages(
         targets = {}
         for split, reading in readings.items():
             log_probs = _mix([i.targets[split].log_probs for i in inner], weights, reading.context_lengths)
-            if isinstance(model, CacheModel) and reading.caches is not None:
-                log_probs = mix_with_cache(log_probs, reading.caches, model.config)
+            if isinstance(model, CacheModel) and cache is not None and split == "valid":
+                log_probs = cache.log_probs
+            elif isinstance(model, CacheModel):
+                log_probs = _mix_with_cache(log_probs, reading, model, progress)
             targets[split] = inner[0].targets[split]._replace(log_probs=log_probs)
         figures = figures_of(model, targets)
         of, part_figures = [i.part for i in inner], [i.figures for i in inner]
@@ -284,7 +299,7 @@ def _build_stages(
         mixed = MixtureModel([inner.part.model for inner in stages], **weights)
         stages = [stage(name, mixed, weights, stages)]
     if cache is not None and cached_part is None:
-        model = CacheModel(stages[0].part.model, cache.config)
+        model = CacheModel(stages[0].part.model, cache.config, cache.frequencies)
         stages = [stage(title, model, cache_facts(cache), stages)]
     whole: Trained = stages[0].part
     return whole

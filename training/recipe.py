@@ -287,10 +287,20 @@ class CacheSettings(_Table):
         window: number of tokens in the cache; neural features take four bytes per dimension and token.
         around: model that the cache wraps: `mixture`, with the features of its first part that has features;
             `neural`, this part alone, before it is mixed with the other parts.
+        marginals: also adapt the mixture to the frequencies of the words so far, and let λ depend on the context; see
+            `CacheConfig`.
     """
 
     window: int = Field(default=10_000, ge=1, le=MAX_WINDOW)
     around: Literal["mixture", "neural"] = "mixture"
+    marginals: bool = False
+
+    @field_validator("marginals")
+    @classmethod
+    def _check_marginals(cls, marginals: bool, info: ValidationInfo) -> bool:
+        if marginals and info.data.get("around") == "neural":
+            raise ValueError("cache.marginals=true requires cache.around=mixture")
+        return marginals
 
 
 class Recipe(_Table):

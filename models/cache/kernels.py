@@ -29,6 +29,7 @@ SEGMENT_TOKENS = 2_048
 SUM_LANES = 64
 """Number of lanes of a sum of weights."""
 
+_MAX_LOGIT = 30.0
 _SMALLEST_NORMAL = 2.0**-126  # smaller numbers are slow and negligible
 
 
@@ -102,7 +103,26 @@ def sum_weights(weights: Any, decays: Any, lanes: Any) -> Any:
     return np.float64(fold_lanes(lanes))
 
 
+@numba.njit(nogil=True)
+def add_masses(tokens: Any, weights: Any, decays: Any, masses: Any) -> Any:
+    """Add the weight times the decay of each token [N] to the mass of the token [V], unless that is empty."""
+    if len(masses) > 0:
+        for n in range(len(tokens)):
+            masses[tokens[n]] += np.float64(weights[n] * decays[n])
+
+
+@numba.njit(nogil=True)
+def largest_share(tokens: Any, masses: Any, total: Any) -> Any:
+    """Return the largest mass [V] of tokens [N], divided by the total of all masses; 0 without masses."""
+    largest = 0.0
+    if len(masses) > 0:
+        for token in tokens:
+            largest = max(largest, masses[token])
+    return largest / total if total > 0.0 else 0.0
+
+
 _MATRIX = types.Array(types.float32, 2, "C", readonly=True)
+_DOUBLES = types.Array(types.float64, 1, "C", readonly=True)
 _FLOATS = types.Array(types.float32, 1, "C", readonly=True)
 _TOKENS = types.Array(types.int32, 1, "C", readonly=True)
 _INDICES = types.Array(types.int64, 1, "C", readonly=True)
@@ -110,7 +130,15 @@ _INDICES = types.Array(types.int64, 1, "C", readonly=True)
 
 @kernel(
     types.void(
-        _MATRIX, _TOKENS, _INDICES, _INDICES, _INDICES, _FLOATS, _MATRIX, *[types.float32[:, :, ::1]] * 2
+        _MATRIX,
+        _TOKENS,
+        _INDICES,
+        _INDICES,
+        _INDICES,
+        _FLOATS,
+        _MATRIX,
+        *[types.float32[:, :, ::1]] * 2,
+        *[types.float64[::1]] * 2,
     )
 )
 def cache_shares(
@@ -123,6 +151,8 @@ def cache_shares(
     decays: FloatArray,
     out: FloatArray,
     evidence: FloatArray,
+    masses: npt.NDArray[np.float64],
+    largest: npt.NDArray[np.float64],
 ) -> None:
     """Write the share of the token after each of Q windows, for F values of θ and H half-lives.
 
@@ -136,6 +166,8 @@ def cache_shares(
         decays: see `SimilarityDecay` [H, window + SUM_LANES].
         out: written, share of the token in the weights [Q, F, H]; 0 if the window is empty.
         evidence: written, sum of the weights [Q, F, H], to which a token with an equal context adds 1.
+        masses: zeros [V], to compute the largest share for one θ and one half-life; else empty.
+        largest: written, largest share of one token [Q]; 0 if the window or `masses` is empty.
     """
     weights, lanes = np.empty(SEGMENT_TOKENS, np.float32), np.empty(SUM_LANES, np.float32)
     matches = np.empty(SEGMENT_TOKENS + 1, np.int64)
@@ -161,18 +193,32 @@ def cache_shares(
                     for m in range(num_matches):
                         match = matches[m]
                         hits[f, h] += np.float64(weights[match] * decay[match])
+                    add_masses(tokens[begin:end], weights, decay, masses)
             oldest += SEGMENT_TOKENS
         for f in range(len(flatnesses)):
             for h in range(len(decays)):
                 total = totals[f, h]
                 out[q, f, h] = hits[f, h] / total if total > 0 else 0.0
                 evidence[q, f, h] = total * math.exp(-float(flatnesses[f]))
+        largest[q] = largest_share(tokens[begins[q] : ends[q]], masses, totals[0, 0])
+        masses[:] = 0
 
 
-@kernel(types.float64(types.float64, types.float64, types.float64))
-def effective_weight(weight: float, evidence: float, prior: float) -> float:
-    """Return λ n / (n + μ), the weight of the cache with evidence n; 0 without evidence."""
-    return weight * (evidence / (evidence + prior)) if evidence > 0.0 else 0.0
+@kernel(types.float64(_DOUBLES, types.float64, types.float64))
+def effective_weight(coefficients: npt.NDArray[np.float64], evidence: float, largest: float) -> float:
+    """Return the weight of the cache; 0 without evidence.
+
+    Args:
+        coefficients: λ and μ, for λ n / (n + μ), or the three coefficients of a gate; see `CacheConfig`.
+        evidence: n.
+        largest: s; ignored without a gate.
+    """
+    if evidence <= 0.0 or (len(coefficients) == 3 and largest <= 0.0):
+        return 0.0
+    if len(coefficients) == 2:
+        return coefficients[0] * (evidence / (evidence + coefficients[1]))  # type: ignore[no-any-return]
+    exponent = coefficients[0] + coefficients[1] * math.log(evidence) + coefficients[2] * math.log(largest)
+    return 1.0 / (1.0 + math.exp(-min(max(exponent, -_MAX_LOGIT), _MAX_LOGIT)))
 
 
 @kernel(types.float64(types.float64, types.float64, types.float64))
@@ -183,32 +229,31 @@ def mix_log_prob(log_prob: float, share: float, weight: float) -> float:
     return math.log((1.0 - weight) * math.exp(log_prob) + weight * share)
 
 
-@kernel(types.void(_FLOATS, _FLOATS, _FLOATS, types.float64, types.float64, types.float32[::1]))
+@kernel(types.void(_FLOATS, _FLOATS, _FLOATS, _DOUBLES, _DOUBLES, types.float32[::1]))
 def mix_targets(
     log_probs: FloatArray,
     shares: FloatArray,
     evidence: FloatArray,
-    weight: float,
-    prior: float,
+    largest: npt.NDArray[np.float64],
+    coefficients: npt.NDArray[np.float64],
     out: FloatArray,
 ) -> None:
-    """Mix log-probabilities [T] with shares and evidence [T] of `cache_shares`; write the results to `out` [T]."""
+    """Mix log-probabilities [T] with results of `cache_shares` for one cache [T]; write the results to `out` [T].
+
+    `largest` is ignored, and may be empty, if `effective_weight` ignores it.
+    """
     for t in range(len(shares)):
-        out[t] = mix_log_prob(log_probs[t], shares[t], effective_weight(weight, evidence[t], prior))
+        most = largest[t] if len(coefficients) == 3 else 0.0
+        out[t] = mix_log_prob(log_probs[t], shares[t], effective_weight(coefficients, evidence[t], most))
 
 
-@kernel(
-    types.void(
-        _FLOATS, _TOKENS, types.float32, _FLOATS, types.float64, types.float64, _FLOATS, types.float32[::1]
-    )
-)
+@kernel(types.void(_FLOATS, _TOKENS, types.float32, _FLOATS, _DOUBLES, _FLOATS, types.float32[::1]))
 def mix_row(
     cosines: FloatArray,
     tokens: npt.NDArray[np.int32],
     flatness: float,
     decays: FloatArray,
-    weight: float,
-    prior: float,
+    coefficients: npt.NDArray[np.float64],
     log_probs: FloatArray,
     out: FloatArray,
 ) -> None:
@@ -219,8 +264,7 @@ def mix_row(
         tokens: cached tokens [N].
         flatness: θ.
         decays: decay of each token of a full window, then zeros [window + SUM_LANES].
-        weight: λ.
-        prior: μ.
+        coefficients: see `effective_weight`.
         log_probs: log-probability of every token of the vocabulary [V].
         out: [V]; written.
     """
@@ -232,10 +276,11 @@ def mix_row(
         size = similarity_weights(cosines[begin:end], flatness, weights)
         decay = decays[oldest + begin : oldest + begin + size]
         total += sum_weights(weights[:size], decay, lanes)
-        for n in range(begin, end):
-            masses[tokens[n]] += np.float64(weights[n - begin] * decay[n - begin])
+        add_masses(tokens[begin:end], weights, decay, masses)
     # the same rounding as evidence and shares in `cache_shares`
-    weight = effective_weight(weight, float(np.float32(total * math.exp(-float(flatness)))), prior)
+    largest = largest_share(tokens, masses, total) if len(coefficients) == 3 else 0.0
+    evidence = np.float32(total * math.exp(-float(flatness)))
+    weight = effective_weight(coefficients, float(evidence), largest)
     for token in range(len(log_probs)):
         share = float(np.float32(masses[token] / total)) if total > 0.0 else 0.0
         out[token] = mix_log_prob(log_probs[token], share, weight)

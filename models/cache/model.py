@@ -4,11 +4,14 @@
 """
 
 import dataclasses
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
+from pydantic import TypeAdapter
 from typing_extensions import override
 
 from models.arrays import FloatArray, ModelBytes, TokenIds, add_bytes, array_bytes, to_numpy
@@ -16,6 +19,7 @@ from models.cache import kernels
 from models.cache.config import CacheConfig
 from models.cache.history import History
 from models.cache.kernels import SimilarityDecay, inner_products, padded_width, to_unit_vectors
+from models.cache.marginals import DynamicMarginals
 from models.errors import InvalidInputError, ManifestError
 from models.files import CONFIG_FILE, read_config, write_config
 from models.language_model import (
@@ -26,13 +30,19 @@ from models.language_model import (
     Want,
     feature_size,
     read_sequences,
+    read_step_by_step,
 )
+from models.tensor_files import map_tensors, write_tensors
 from models.vocabulary import BOS
+
+FREQUENCIES_FILE = "frequencies.safetensors"
+"""File with the expected frequencies of the tokens, for dynamic marginals."""
 
 # bench_families
 _SEGMENT_TOKENS = 1_024  # tokens of a row whose features are in memory at once
 _MAX_FEATURE_VALUES = 1 << 23  # numbers in all feature vectors in memory at once (32 MiB)
 _MAX_QUERIES = 128  # maximum tokens whose windows are read in one pass
+_MAX_ENTRIES = 1 << 21  # probabilities of distributions in memory at once (8 MiB)
 _MAX_COSINES = 1 << 21  # in memory at once, unless four windows have more
 
 
@@ -43,16 +53,23 @@ class CacheShares(NamedTuple):
         shares: share of each token in the sum of weights, for F values of θ and H half-lives [T, F, H],
             float32; 0 if the window is empty.
         evidence: sum of the weights [T, F, H], float32; see `kernels.cache_shares`.
+        largest: largest share of one token [T]; 0 unless requested.
         history: history after the tokens.
     """
 
     shares: FloatArray
     evidence: FloatArray
+    largest: npt.NDArray[np.float64]
     history: History
 
 
 def score_with_history(
-    history: History, tokens: TokenIds, features: FloatArray, *, decay: SimilarityDecay
+    history: History,
+    tokens: TokenIds,
+    features: FloatArray,
+    *,
+    decay: SimilarityDecay,
+    vocab_size: int = 0,
 ) -> CacheShares:
     """Return the shares of tokens that follow a history.
 
@@ -63,6 +80,7 @@ def score_with_history(
         tokens: ids [T].
         features: unit vector before each token [T, W]; W is 0 for a unigram cache.
         decay: decay within the history's window.
+        vocab_size: V, to compute the largest shares too, of one value of θ and one half-life; else 0.
     """
     tokens = np.ascontiguousarray(tokens, dtype=np.int64)  # the kernels are compiled for this type
     is_stored = tokens != BOS
@@ -73,6 +91,7 @@ def score_with_history(
     remembered = np.concatenate([history.tokens, tokens[is_stored]], dtype=np.int32)
     shape = (len(tokens), len(decay.flatnesses), len(decay.decays))  # [T, F, H]
     shares, evidence = np.empty(shape, dtype=np.float32), np.empty(shape, dtype=np.float32)
+    masses, largest = np.zeros(vocab_size), np.zeros(len(tokens))
     queries_per_pass = min(_MAX_QUERIES, max(4, _MAX_COSINES // max(len(remembered), 1)))
     for start in range(0, len(tokens), queries_per_pass):
         cut = slice(start, start + queries_per_pass)
@@ -94,8 +113,10 @@ def score_with_history(
             decay.decays,
             shares[cut],
             evidence[cut],
+            masses,
+            largest[cut],
         )
-    return CacheShares(shares, evidence, history.appended(tokens[is_stored], new))
+    return CacheShares(shares, evidence, largest, history.appended(tokens[is_stored], new))
 
 
 class CacheState(NamedTuple):
@@ -120,6 +141,34 @@ class CacheState(NamedTuple):
         return CacheState(self.inner.concatenate([state.inner for state in states]), tuple(histories))
 
 
+class CacheScores(NamedTuple):
+    """Terms that a cache model mixes for each of N tokens; see `CacheShares`, for one θ and one half-life.
+
+    Attributes:
+        log_probs: log-probabilities by the wrapped model, adapted by dynamic marginals if configured [N].
+        shares: [N].
+        evidence: [N].
+        largest: [N]; ignored without a gate.
+    """
+
+    log_probs: FloatArray
+    shares: FloatArray
+    evidence: FloatArray
+    largest: npt.NDArray[np.float64] = np.zeros(0)
+
+    def mixed(self, config: CacheConfig) -> FloatArray:
+        """Return log-probabilities [N] with the weight of a cache."""
+        out = np.empty(len(self.log_probs), dtype=np.float32)
+        cached = np.ascontiguousarray(self.shares), np.ascontiguousarray(self.evidence), self.largest
+        kernels.mix_targets(np.ascontiguousarray(self.log_probs), *cached, _coefficients(config), out)
+        return out
+
+
+def _coefficients(config: CacheConfig) -> npt.NDArray[np.float64]:
+    """Return the coefficients of `kernels.effective_weight`."""
+    return np.array(config.gate or (config.weight, config.prior), dtype=np.float64)
+
+
 class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
     """Model mixed with a cache of its most recent tokens.
 
@@ -129,17 +178,21 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
     Args:
         inner: the model to wrap.
         config: see `CacheConfig`.
+        frequencies: u of the dynamic marginals, expected frequency of each token [V]; None without them.
 
     Attributes:
-        num_parameters: number of learnt values: the wrapped model's, θ, the half-life, λ and μ.
+        num_parameters: number of learnt values: the wrapped model's, and those of the configuration.
 
     Raises:
-        InvalidInputError: the cache is continuous, and the model has no features.
+        InvalidInputError: the cache is continuous, and the model has no features; or there are dynamic marginals
+            without frequencies of the vocabulary.
     """
 
     family = "cache"
 
-    def __init__(self, inner: LanguageModel[Any], config: CacheConfig) -> None:
+    def __init__(
+        self, inner: LanguageModel[Any], config: CacheConfig, frequencies: FloatArray | None = None
+    ) -> None:
         if config.kind == "continuous" and not feature_size(inner):
             raise InvalidInputError(
                 f"cache.kind is continuous, but a model of the family {inner.family} has no features: use unigram",
@@ -148,7 +201,16 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
         self.inner = inner
         self.config = config
         self.vocabulary, self.normalised = inner.vocabulary, inner.normalised
-        self.num_parameters = 4 + int(getattr(inner, "num_parameters", 0))
+        learnt = 2 + len(_coefficients(config)) + (4 if config.marginals else 0)
+        self.num_parameters = learnt + int(getattr(inner, "num_parameters", 0))
+        self.frequencies, self._marginals = frequencies, None
+        if config.marginals is not None:
+            if frequencies is None or frequencies.shape != (len(self.vocabulary),):
+                raise InvalidInputError(
+                    "the frequencies of dynamic marginals are not those of the vocabulary"
+                )
+            self._marginals = DynamicMarginals(config.marginals, frequencies, window=config.window)
+        self._coefficients = _coefficients(config)
         self._decay = SimilarityDecay.of([config.flatness], [config.half_life], window=config.window)
         self._featured: FeatureExtractor[Any] | None = None
         if config.kind == "continuous" and isinstance(inner, FeatureExtractor):
@@ -163,7 +225,7 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
     def with_parts(self, parts: Sequence[LanguageModel[Any]]) -> "CacheModel":
         """Return the cache around another model, the only part."""
         (inner,) = parts
-        return CacheModel(inner, self.config)
+        return CacheModel(inner, self.config, self.frequencies)
 
     @override
     def memory(self) -> ModelBytes:
@@ -204,26 +266,88 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
                 history.tokens,
                 self._decay.flatnesses[0],
                 self._decay.decays[0],
-                self.config.weight,
-                self.config.prior,
-                log_probs[row],
+                self._coefficients,
+                self._marginals.adapt(log_probs[row], history.tokens) if self._marginals else log_probs[row],
                 out[row],
             )
         return out
 
     @override
     def read(self, state: CacheState, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
-        self.vocabulary.check_ids(tokens[np.arange(tokens.shape[1]) < lengths[:, None]], parameter="tokens")
+        if want.before:
+            return read_step_by_step(self, state, tokens, lengths, want)
+        is_token = np.arange(tokens.shape[1]) < lengths[:, None]
+        self.vocabulary.check_ids(tokens[is_token], parameter="tokens")
         scores, states = np.zeros(tokens.shape, dtype=np.float32), []
         for rows in self._groups(tokens.shape):
             group = state.select(np.arange(len(state))[rows])
-            states.append(self._read_rows(group, tokens[rows], lengths[rows], want, scores[rows]))
-        after = states[0].concatenate(states[1:]) if states else state
-        return ReadResult(scores, np.zeros((*tokens.shape, 0), dtype=np.float32), after)
+            for start in range(0, tokens.shape[1], _SEGMENT_TOKENS):
+                segment = tokens[rows, start : start + _SEGMENT_TOKENS]
+                counts = np.clip(lengths[rows] - start, 0, _SEGMENT_TOKENS)
+                last = start + _SEGMENT_TOKENS >= tokens.shape[1]
+                wanted = want._replace(state=want.state or not last)
+                rest, group = self.read_segment(group, segment, counts, wanted)
+                for row, (scored, count) in enumerate(zip(rest, counts, strict=True)):
+                    scores[rows][row, start : start + count] = scored.mixed(self.config) if want.scores else 0
+            states.append(group)
+        return ReadResult(scores, states[0].concatenate(states[1:]) if states else state)
+
+    def read_segment(
+        self, state: CacheState, tokens: TokenIds, lengths: TokenIds, want: Want
+    ) -> tuple[list[CacheScores], CacheState]:
+        """Read a few tokens of each row, with memory in proportion to their number; see `SequenceReader.read`.
+
+        Returns:
+            Terms for the tokens of each row, undefined if no scores are requested; the state after the tokens.
+        """
+        marginals = self._marginals if want.scores else None
+        wanted = want._replace(
+            scores=want.scores and marginals is None,
+            before=marginals is not None or self._featured is not None,
+        )
+        result = read_sequences(self.inner, state.inner, tokens, lengths, wanted)
+        vectors = (
+            self._features(result.before) if self._featured else np.zeros((int(lengths.sum()), 0), np.float32)
+        )
+        ends, scores, histories = np.cumsum(lengths), list[CacheScores](), list[History]()
+        for row, (history, count, end) in enumerate(zip(state.histories, lengths, ends, strict=True)):
+            ids, units = tokens[row, :count], vectors[end - count : end]
+            is_stored = ids != BOS
+            log_probs = result.log_probs[row, :count] if wanted.scores else np.zeros(0, np.float32)
+            if marginals is not None:
+                log_probs = self._adapted(marginals, result.before, end - count, history, ids)
+            if not want.scores:
+                scores.append(CacheScores(log_probs, log_probs, log_probs))
+                histories.append(history.appended(ids[is_stored], units[is_stored]))
+                continue
+            size = len(self.vocabulary) if self.config.gate else 0
+            cached = score_with_history(history, ids, units, decay=self._decay, vocab_size=size)
+            scores.append(
+                CacheScores(log_probs, cached.shares[:, 0, 0], cached.evidence[:, 0, 0], cached.largest)
+            )
+            histories.append(cached.history)
+        return scores, CacheState(result.state, tuple(histories))
+
+    def _adapted(
+        self, marginals: DynamicMarginals, before: Any, begin: int, history: History, tokens: TokenIds
+    ) -> FloatArray:
+        """Return adapted log-probabilities of tokens [T], given the states before them, from row `begin` on."""
+        is_stored, out = tokens != BOS, np.empty(len(tokens), dtype=np.float32)
+        ends = len(history) + np.cumsum(is_stored) - is_stored
+        known = np.concatenate([history.tokens, tokens[is_stored]], dtype=np.int32)
+        size = max(1, _MAX_ENTRIES // len(self.vocabulary))
+        for start in range(0, len(tokens), size):
+            cut = slice(start, min(start + size, len(tokens)))
+            rows = self.inner.next_log_probs(before.select(np.arange(begin + cut.start, begin + cut.stop)))
+            ids = np.ascontiguousarray(tokens[cut], dtype=np.int64)
+            out[cut] = marginals.adapt_targets(np.ascontiguousarray(to_numpy(rows)), known, ends[cut], ids)
+        return out
 
     def save(self, directory: Path) -> None:
-        """Write the cache's configuration; the wrapped model is a separate checkpoint under `parts/`."""
+        """Write the configuration and frequencies; the wrapped model is a separate checkpoint under `parts/`."""
         write_config(directory / CONFIG_FILE, dataclasses.asdict(self.config))
+        if self.frequencies is not None:
+            write_tensors(directory / FREQUENCIES_FILE, {"frequencies": self.frequencies})
 
     @classmethod
     def load(cls, directory: Path, parts: Sequence[LanguageModel[Any]]) -> "CacheModel":
@@ -233,10 +357,14 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
             ManifestError: config.json is not a cache's, or does not match the part.
         """
         path = directory / CONFIG_FILE
-        config = read_config(path)
+        values = read_config(path)
         try:
             (inner,) = parts
-            return cls(inner, CacheConfig(**config))
+            config = TypeAdapter(CacheConfig).validate_json(json.dumps(values), strict=True)
+            frequencies = (
+                None if config.marginals is None else _read_frequencies(directory / FREQUENCIES_FILE)
+            )
+            return cls(inner, config, frequencies)
         except (ValueError, TypeError, InvalidInputError) as error:
             raise ManifestError(f"{path}: not a cache's configuration: {error}") from None
 
@@ -257,33 +385,9 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
         for start in range(0, rows, size):
             yield slice(start, start + size)
 
-    def _read_rows(
-        self, state: CacheState, tokens: TokenIds, lengths: TokenIds, want: Want, out: FloatArray
-    ) -> CacheState:
-        """Return the state after tokens of a few rows; write scores [B, T] to `out` if requested."""
-        inner, histories = state.inner, list(state.histories)
-        for start in range(0, tokens.shape[1], _SEGMENT_TOKENS):
-            segment = tokens[:, start : start + _SEGMENT_TOKENS]
-            counts = np.clip(lengths - start, 0, _SEGMENT_TOKENS)
-            last = start + _SEGMENT_TOKENS >= tokens.shape[1]
-            wanted = want._replace(state=want.state or not last, features=self._featured is not None)
-            result = read_sequences(self.inner, inner, segment, counts, wanted)
-            features = result.features if self._featured else np.zeros((*segment.shape, 0), np.float32)
-            for row, count in enumerate(counts):
-                ids, vectors = segment[row, :count], to_unit_vectors(features[row, :count])
-                if not want.scores:
-                    is_stored = ids != BOS
-                    histories[row] = histories[row].appended(ids[is_stored], vectors[is_stored])
-                    continue
-                scored = score_with_history(histories[row], ids, vectors, decay=self._decay)
-                histories[row] = scored.history
-                kernels.mix_targets(
-                    result.log_probs[row, :count],
-                    scored.shares[:, 0, 0].copy(),
-                    scored.evidence[:, 0, 0].copy(),
-                    self.config.weight,
-                    self.config.prior,
-                    out[row, start : start + count],
-                )
-            inner = result.state
-        return CacheState(inner, tuple(histories))
+
+def _read_frequencies(path: Path) -> FloatArray:
+    frequencies = map_tensors(path).get("frequencies")
+    if frequencies is None or frequencies.dtype != np.float32 or not (frequencies >= 0).all():
+        raise ManifestError(f"{path}: no frequencies")
+    return frequencies

@@ -1,4 +1,4 @@
-"""Branch-free elementary functions in single precision: exp, sigmoid, tanh, fused multiply-add.
+"""Branch-free elementary functions in single precision: exp, log, sigmoid, tanh, fused multiply-add.
 
 Loops over them are vectorised. Processors round every operation used here identically in scalar and
 vector form, and the compiler contracts or reorders none, so a result depends on the argument only.
@@ -22,6 +22,9 @@ _SATURATION = np.float32(40)  # sigmoid and tanh equal their limits beyond it
 # 2^f for f in [-1/2, 1/2], its Taylor series; the relative error is below 3e-7
 _C1, _C2, _C3 = np.float32(0.6931471806), np.float32(0.2402265070), np.float32(0.0555041087)
 _C4, _C5, _C6 = np.float32(0.0096181291), np.float32(0.0013333558), np.float32(0.0001540353)
+# log m = 2 (s + s³/3 + s⁵/5 + …) with s = (m − 1) / (m + 1)
+_L1, _L2, _L3, _L4 = np.float32(2 / 3), np.float32(2 / 5), np.float32(2 / 7), np.float32(2 / 9)
+_LOG_2, _BITS_OF_SQRT_HALF = np.float32(0.6931471806), np.int32(0x3F3504F3)
 EXP2_COEFFICIENTS = (_C1, _C2, _C3, _C4, _C5, _C6)
 """Coefficients of the series after the constant 1."""
 
@@ -51,6 +54,18 @@ def exp(x: Any) -> Any:
     p = fma(fma(fma(fma(fma(fma(_C6, f, _C5), f, _C4), f, _C3), f, _C2), f, _C1), f, _ONE)
     exponent = np.uint32(np.int32(integer) + np.int32(127))
     return p * np.uint32(exponent << np.uint32(23)).view(np.float32)
+
+
+@numba.njit(nogil=True, inline="always")
+def log(x: Any) -> Any:
+    """Return the natural logarithm of a positive normal number in single precision; the relative error is 2e-7."""
+    bits = np.float32(x).view(np.int32)
+    exponent = (bits - _BITS_OF_SQRT_HALF) >> np.int32(23)
+    m = np.int32(bits - (exponent << np.int32(23))).view(np.float32)  # in [√½, √2), with x = m · 2^exponent
+    s = (m - _ONE) / (m + _ONE)
+    square = s * s
+    series = fma(fma(fma(_L4, square, _L3), square, _L2), square, _L1)
+    return fma(np.float32(exponent), _LOG_2, fma(s * square, series, s + s))
 
 
 @numba.njit(nogil=True, inline="always")

@@ -171,7 +171,7 @@ class TorchReader(BatchReader):
 
     def __init__(self, network: Network, device: torch.device) -> None:
         group_rows = GROUP_ROWS_ON_CUDA if device.type == "cuda" else GROUP_ROWS
-        super().__init__(group_rows, SEGMENT_STEPS, network.feature_size)
+        super().__init__(group_rows, SEGMENT_STEPS)
         self._network = network
 
     @override
@@ -192,7 +192,7 @@ class TorchReader(BatchReader):
     def scores(
         self, before: Tensor, steps: TokenIds, rows: TokenIds, ids: TokenIds, *, normalised: bool
     ) -> FloatArray:
-        network, outputs = self._network, _take(before, steps, rows)
+        network, outputs = self._network, self.take(before, steps, rows)
         given = torch.as_tensor(ids, device=outputs.device)
         predict = network.output.target_log_probs if normalised else network.output.target_logits
         held = MAX_LOGITS_ON_CUDA if outputs.is_cuda else MAX_LOGITS
@@ -203,9 +203,14 @@ class TorchReader(BatchReader):
         return scores
 
     @override
-    def features(self, before: Tensor, steps: TokenIds, rows: TokenIds) -> FloatArray:
-        features: FloatArray = self._network.features(_take(before, steps, rows)).cpu().numpy()
-        return features
+    def take(self, before: Tensor, steps: TokenIds, rows: TokenIds) -> Tensor:
+        return before[
+            torch.as_tensor(steps, device=before.device), torch.as_tensor(rows, device=before.device)
+        ]
+
+    @override
+    def join(self, outputs: Sequence[Tensor], order: TokenIds) -> NeuralState:
+        return TensorState((torch.cat(list(outputs))[None],)).select(order)
 
     @override
     def shares(self, lengths: TokenIds) -> int:
@@ -228,10 +233,6 @@ class TorchReader(BatchReader):
             for part, new in zip(after, changed, strict=True):
                 part[:, :count] = new
         return outputs, after
-
-
-def _take(before: Tensor, steps: TokenIds, rows: TokenIds) -> Tensor:
-    return before[torch.as_tensor(steps, device=before.device), torch.as_tensor(rows, device=before.device)]
 
 
 def advance_one(network: Network, tokens: Tensor, hidden: Hidden) -> Hidden:

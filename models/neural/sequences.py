@@ -60,11 +60,10 @@ class BatchReader(ABC):
     Args:
         group_rows: sequences per group: few, so their lengths are similar.
         segment_steps: tokens of each sequence per pass of the body and the output layer.
-        feature_size: E.
     """
 
-    def __init__(self, group_rows: int, segment_steps: int, feature_size: int) -> None:
-        self.group_rows, self.segment_steps, self.feature_size = group_rows, segment_steps, feature_size
+    def __init__(self, group_rows: int, segment_steps: int) -> None:
+        self.group_rows, self.segment_steps = group_rows, segment_steps
 
     @abstractmethod
     def read(
@@ -90,8 +89,12 @@ class BatchReader(ABC):
         """Return log-probabilities or logits [N] of ids at steps [N] of rows [N]."""
 
     @abstractmethod
-    def features(self, before: Any, steps: TokenIds, rows: TokenIds) -> FloatArray:
-        """Return inputs of the output layer [N, E] before steps [N] of rows [N]."""
+    def take(self, before: Any, steps: TokenIds, rows: TokenIds) -> Any:
+        """Return outputs [N, W] before steps [N] of rows [N]."""
+
+    @abstractmethod
+    def join(self, outputs: Sequence[Any], order: TokenIds) -> NeuralState:
+        """Return a state, for prediction only, of concatenated results of `take` in a given order [N]."""
 
     @abstractmethod
     def shares(self, lengths: TokenIds) -> int:
@@ -103,21 +106,22 @@ def read_batch(
 ) -> ReadResult:
     """Read lengths[b] tokens of each row b of tokens [B, T]; see `SequenceReader.read`."""
     log_probs = np.zeros(tokens.shape if want.scores else (0, 0), dtype=np.float32)
-    size = (*tokens.shape, reader.feature_size) if want.features else (0, 0, 0)
-    result = ReadResult(
-        log_probs,
-        np.zeros(size, dtype=np.float32),
-        state.select(np.arange(len(state))) if want.state else state,
-    )
+    result = ReadResult(log_probs, state.select(np.arange(len(state))) if want.state else state)
+    before: list[tuple[TokenIds, Any]] = []  # numbers of tokens and outputs before them
     num_shares = reader.shares(lengths)
     groups = list(_length_groups(lengths, num_shares, reader.group_rows))
 
     def read(assigned: Sequence[TokenIds]) -> None:
         for rows in assigned:
-            _read_group(reader, state.select(rows), tokens, lengths, rows, want, result)
+            _read_group(reader, state.select(rows), tokens, lengths, rows, want, result, before)
 
     run_parts(read, [groups[number::num_shares] for number in range(num_shares)])
-    return result
+    if not want.before:
+        return result
+    if not before:
+        return result._replace(before=state.select(np.zeros(0, np.int64)))
+    order = np.argsort(np.concatenate([numbers for numbers, _ in before]))
+    return result._replace(before=reader.join([outputs for _, outputs in before], order))
 
 
 def _length_groups(lengths: TokenIds, num_shares: int, most: int) -> Iterator[TokenIds]:
@@ -137,8 +141,12 @@ def _read_group(
     group: TokenIds,
     want: Want,
     result: ReadResult,
+    before: list[tuple[TokenIds, Any]],
 ) -> None:
-    """Read non-empty rows, sorted by descending length, to their ends; `state` is overwritten."""
+    """Read non-empty rows, sorted by descending length, to their ends.
+
+    `state` is overwritten; results are written to `result` and appended to `before`.
+    """
     longest, lengths = int(lengths[group[0]]), lengths[group]
     for start in range(0, longest, reader.segment_steps):
         end = min(start + reader.segment_steps, longest)
@@ -146,16 +154,16 @@ def _read_group(
         is_read = np.arange(start, end)[:, None] < lengths[: len(rows)]
         # entries past a row's length may be invalid ids
         ids = np.where(is_read, tokens[rows, start:end].T, EOS)
-        before = tuple(part[:, : len(rows)] for part in state.hidden)
-        outputs, after = reader.read(ids, is_read, before, exact=want.state)
+        hidden = tuple(part[:, : len(rows)] for part in state.hidden)
+        outputs, after = reader.read(ids, is_read, hidden, exact=want.state)
         for part, changed in zip(state.hidden, after, strict=True):
             part[:, : len(rows)] = changed
         step, row = np.nonzero(is_read)
         if want.scores:
             scores = reader.scores(outputs, step, row, ids[step, row], normalised=want.normalised)
             result.log_probs[rows[row], start + step] = scores
-        if want.features:
-            result.features[rows[row], start + step] = reader.features(outputs, step, row)
+        if want.before:
+            before.append((rows[row] * tokens.shape[1] + start + step, reader.take(outputs, step, row)))
     if want.state:
         for part, changed in zip(result.state.hidden, state.hidden, strict=True):
             part[:, group] = changed

@@ -247,7 +247,7 @@ class NGramModel(
         if want.scores:
             log_probs = self._score(state, tokens, lengths, detailed=False).log_probs
         after = self._prefill(state, tokens, lengths) if want.state else state
-        return ReadResult(log_probs, _NO_BACKOFFS, after)
+        return ReadResult(log_probs, after, self._before(state, tokens, lengths) if want.before else None)
 
     def score_detailed(self, state: NGramState, tokens: TokenIds, lengths: TokenIds) -> NGramScores:
         """Score tokens, with the length of the n-gram that gave each probability.
@@ -299,6 +299,15 @@ class NGramModel(
             raise unknown_id_error(tokens, bad, len(self.vocabulary))
         return scores
 
+    def _before(self, state: NGramState, tokens: TokenIds, lengths: TokenIds) -> NGramState:
+        """Return the state before each token, row by row."""
+        out = np.zeros(tokens.shape, dtype=np.int32)
+        spans = token_spans(tokens, lengths, len(state))
+        bad = scoring.states_before(self.automaton, state.ids, *spans, out.reshape(-1))
+        if bad >= 0:
+            raise unknown_id_error(tokens, bad, len(self.vocabulary))
+        return NGramState(out[np.arange(tokens.shape[1]) < np.asarray(lengths)[:, None]])
+
     def _prefill(self, state: NGramState, tokens: TokenIds, lengths: TokenIds) -> NGramState:
         """Return the state after tokens, in order − 1 steps, since it depends on the last order − 1 tokens only."""
         tokens, lengths = np.asarray(tokens, dtype=np.int64), np.asarray(lengths, dtype=np.int64)
@@ -316,17 +325,6 @@ class NGramModel(
     @override
     def context_lengths(self, state: NGramState) -> npt.NDArray[np.int64]:
         return np.searchsorted(self.automaton.order_starts, state.ids.astype(np.int64) - 1, side="right")
-
-    @override
-    def context_lengths_per_token(
-        self, state: NGramState, tokens: TokenIds, lengths: TokenIds
-    ) -> npt.NDArray[np.int64]:
-        spans = token_spans(tokens, lengths, len(state))
-        out = np.zeros(tokens.shape, dtype=np.int64)
-        bad = scoring.context_lengths_per_token(self.automaton, state.ids, *spans, out.reshape(-1))
-        if bad >= 0:
-            raise unknown_id_error(tokens, bad, len(self.vocabulary))
-        return out
 
     def save(self, directory: Path) -> None:
         """Write config.json and the automaton."""

@@ -233,24 +233,24 @@ def advance_rows(
     return -1
 
 
-@automaton_kernel(types.int64, *SPAN_TYPES, types.int64[::1])
-def context_lengths_per_token(
+@automaton_kernel(types.int64, *SPAN_TYPES, types.int32[::1])
+def states_before(
     automaton: Automaton,
     states: npt.NDArray[np.int32],
     tokens: npt.NDArray[np.int64],
     begins: npt.NDArray[np.int64],
     ends: npt.NDArray[np.int64],
-    out: npt.NDArray[np.int64],
+    out: npt.NDArray[np.int32],
 ) -> int:
-    """Write the length of the context before each token of B spans to the same positions of `out` [N].
+    """Write the state before each token of B spans to the same positions of `out` [N].
 
     Arguments and result are as in `score_spans`.
     """
-    vocab_size, order_starts = np.int64(automaton.first_arcs[1]), automaton.order_starts
+    vocab_size = np.int64(automaton.first_arcs[1])
     for row in range(len(states)):
         state = U(states[row])
         for position in range(begins[row], ends[row]):
-            out[position] = context_length(order_starts, state)
+            out[position] = state
             word = tokens[position]
             if not 0 <= word < vocab_size:
                 return position

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from models.arrays import to_numpy
-from models.language_model import pad_sequences, prefill_sequences, score_sequences
+from models.language_model import Want, pad_sequences, prefill_sequences, score_sequences
 from models.ngram.build import list_ngrams
 from models.vocabulary import EOS
 
@@ -211,7 +211,8 @@ def ask_ngram(model):
     _check_log_probs(detailed.log_probs)
     assert (detailed.orders >= 1).all()
     assert (detailed.orders <= model.order).all()
-    assert (model.context_lengths_per_token(states, tokens, lengths) < model.order).all()
+    before = model.read(states, tokens, lengths, Want(before=True)).before
+    assert (model.context_lengths(before) < model.order).all()
     log_probs = model.next_log_probs(states)
     for k in (1, size):
         top = model.top_k(states, k)

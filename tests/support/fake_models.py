@@ -120,7 +120,7 @@ class NumberModel:
 
     def read(self, state, tokens, lengths, want):  # noqa: ARG002 - only the state is requested
         self._look_at(state, (len(state), int(lengths.max())))
-        return ReadResult(np.zeros(0), np.zeros(0), state)
+        return ReadResult(np.zeros(0), state)
 
     def _look_at(self, state, batch):
         self.batches.append(batch)
@@ -287,7 +287,8 @@ class FeaturedModel:
             along[live, column] = here.vectors
             scores[live, column] = self.next_log_probs(here)[np.arange(len(live)), ids]
             after[live] = self.advance(here, ids).vectors
-        return ReadResult(scores, along, FeaturedState(after))
+        before = along[np.arange(tokens.shape[1]) < np.asarray(lengths)[:, None]]
+        return ReadResult(scores, FeaturedState(after), FeaturedState(before))
 
 
 def take_turn(scheduler):

@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import torch
 
-from models.cache.config import CacheConfig
+from models.cache.config import CacheConfig, MarginalsConfig
 from models.cache.model import CacheModel
 from models.mixture import MixtureModel
 from models.neural.config import NetworkConfig
@@ -51,6 +51,7 @@ NAMES = (
     "cache",
     "unigram cache",
     "cached mixture",
+    "adapted cache",
 )
 WORDS = [f"w{i}" for i in range(37)]  # deliberately an odd size
 
@@ -96,4 +97,17 @@ def model(name: str):  # noqa: PLR0911 - one per family
         return CacheModel(model("lstm" if name == "cache" else "mixture by context"), config)
     if name == "unigram cache":
         return CacheModel(model("ngram"), CacheConfig(kind="unigram", window=9, half_life=7.0, weight=0.2))
+    if name == "adapted cache":
+        marginals = MarginalsConfig(half_life=5.0, exponent=1.2, prior=2.0, floor=0.3)
+        config = CacheConfig(
+            kind="continuous",
+            window=7,
+            flatness=3.0,
+            half_life=4.0,
+            weight=0.25,
+            gate=(-0.4, 0.5, 0.9),
+            marginals=marginals,
+        )
+        frequencies = np.random.default_rng(3).dirichlet(np.ones(len(vocabulary))).astype(np.float32)
+        return CacheModel(model("mixture by context"), config, frequencies)
     return MixtureModel([model("mixture"), model("gru")], [0.4, 0.6])

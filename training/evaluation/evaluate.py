@@ -22,6 +22,7 @@ from models.arrays import FloatArray, TokenIds
 from models.language_model import (
     SCORES,
     LanguageModel,
+    ReadResult,
     Want,
     bits_per_unit,
     pad_sequences,
@@ -136,6 +137,20 @@ def running_text(corpus: EncodedCorpus) -> TokenIds:
     return corpus.with_boundaries().astype(np.int64)[1:]
 
 
+def read_stream(
+    model: LanguageModel[Any], text: TokenIds, want: Want
+) -> Iterator[tuple[TokenIds, ReadResult]]:
+    """Yield consecutive chunks [T] of a running text with the results of reading them."""
+    state = model.advance(model.empty_state(1), np.array([BOS]))
+    for start in range(0, len(text), CHUNK_TOKENS):
+        chunk = text[start : start + CHUNK_TOKENS]
+        reading = read_sequences(
+            model, state, chunk[None], np.asarray([len(chunk)]), want._replace(state=True)
+        )
+        state = reading.state
+        yield chunk, reading
+
+
 def windows(corpus: EncodedCorpus, window: int) -> Iterator[tuple[TokenIds, TokenIds]]:
     """Yield the context tokens and the tokens of each window of documents.
 
@@ -150,12 +165,8 @@ def windows(corpus: EncodedCorpus, window: int) -> Iterator[tuple[TokenIds, Toke
 
 
 def read_segments(model: LanguageModel[Any], segments: Sequence[TokenIds], state: Any) -> Any:
-    """Return the state after one segment of tokens per row, read in chunks."""
-    tokens, lengths = pad_sequences(segments)
-    for start in range(0, tokens.shape[1], CHUNK_TOKENS):
-        chunk = tokens[:, start : start + CHUNK_TOKENS]
-        state = prefill_sequences(model, state, chunk, np.clip(lengths - start, 0, chunk.shape[1]))
-    return state
+    """Return the state after one segment of tokens per row."""
+    return prefill_sequences(model, state, *pad_sequences(segments))
 
 
 def _score_long(

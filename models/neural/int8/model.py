@@ -1,5 +1,6 @@
 """Network with eight-bit integers as a language model: embedding → body → (projection) → output layer."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -223,7 +224,7 @@ class Int8Reader(BatchReader):
     """
 
     def __init__(self, network: Int8Network) -> None:
-        super().__init__(GROUP_ROWS, INT8_SEGMENT_STEPS, network.feature_size)
+        super().__init__(GROUP_ROWS, INT8_SEGMENT_STEPS)
         self._network = network
 
     @override
@@ -244,8 +245,12 @@ class Int8Reader(BatchReader):
         return score(self._network.features_of(taken), ids)
 
     @override
-    def features(self, before: NetworkOutputs, steps: TokenIds, rows: TokenIds) -> FloatArray:
-        return self._network.features(before.before[steps, rows])
+    def take(self, before: NetworkOutputs, steps: TokenIds, rows: TokenIds) -> FloatArray:
+        return before.before[steps, rows]
+
+    @override
+    def join(self, outputs: Sequence[FloatArray], order: TokenIds) -> NeuralState:
+        return NeuralState((np.concatenate(outputs)[None],)).select(order)
 
     @override
     def shares(self, lengths: TokenIds) -> int:

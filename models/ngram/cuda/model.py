@@ -120,10 +120,16 @@ class TensorNGramModel(
 
     @override
     def read(self, state: TensorNGramState, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
-        none = np.empty((0, 0), dtype=np.float32)
-        log_probs = self.score_detailed(state, tokens, lengths).log_probs if want.scores else none
+        log_probs, before = np.empty((0, 0), dtype=np.float32), None
+        if want.scores:
+            log_probs = self.score_detailed(state, tokens, lengths).log_probs
         after = self._prefill(state, tokens, lengths) if want.state else state
-        return ReadResult(log_probs, none, after)
+        if want.before:
+            states = self.cpu_model.read(
+                _to_host_state(state), tokens, lengths, want._replace(scores=False)
+            ).before
+            before = TensorNGramState(torch.as_tensor(states.ids, device=self.device))
+        return ReadResult(log_probs, after, before)
 
     @torch.inference_mode()
     def score_detailed(self, state: TensorNGramState, tokens: TokenIds, lengths: TokenIds) -> NGramScores:
@@ -159,12 +165,6 @@ class TensorNGramModel(
     @override
     def context_lengths(self, state: TensorNGramState) -> npt.NDArray[np.int64]:
         return self.cpu_model.context_lengths(_to_host_state(state))
-
-    @override
-    def context_lengths_per_token(
-        self, state: TensorNGramState, tokens: TokenIds, lengths: TokenIds
-    ) -> npt.NDArray[np.int64]:
-        return self.cpu_model.context_lengths_per_token(_to_host_state(state), tokens, lengths)
 
     def save(self, directory: Path) -> None:
         """Write config.json and the automaton, as the model on the CPU does."""

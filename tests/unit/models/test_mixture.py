@@ -118,11 +118,15 @@ def test_the_weights_of_a_distribution_are_those_of_the_context_that_the_ngram_m
     assert np.exp(to_numpy(mixture.next_log_probs(state))) == pytest.approx(expected, abs=1e-7)
 
 
+def lengths_before(model, state, *batch):
+    return model.context_lengths(model.read(state, *batch, Want(before=True)).before)
+
+
 def test_a_context_is_the_longest_suffix_that_the_model_tells_from_shorter_ones():
     """Histories share a state if and only if they share this suffix."""
     ngram = families.model("ngram")
     ids = np.random.default_rng(5).integers(3, 40, 30)
-    along = ngram.context_lengths_per_token(ngram.empty_state(1), *pad_sequences([ids]))[0]
+    along = lengths_before(ngram, ngram.empty_state(1), *pad_sequences([ids]))
     for end, length in enumerate(along):
         short = prefill_sequences(ngram, ngram.empty_state(1), *pad_sequences([ids[end - length : end]]))
         whole = prefill_sequences(ngram, ngram.empty_state(1), *pad_sequences([ids[:end]]))
@@ -137,19 +141,18 @@ def test_a_context_is_the_longest_suffix_that_the_model_tells_from_shorter_ones(
 @pytest.mark.parametrize("name", ["ngram", "tensor ngram"])
 def test_context_lengths_along_texts_are_those_of_the_states(name):
     model, batch = families.model(name), pad_sequences([[5, 9, 7, 0, 3, 4], [], [6, 7]])
-    along = model.context_lengths_per_token(model.initial_state(3), *batch)
-    assert (along[1] == 0).all()
-    assert (along[2, 2:] == 0).all()
+    along = lengths_before(model, model.initial_state(3), *batch)
+    assert len(along) == 8
     state = model.initial_state(1)
     for t, token in enumerate([5, 9, 7, 0, 3, 4]):
-        assert along[0, t] == model.context_lengths(state)[0]
+        assert along[t] == model.context_lengths(state)[0]
         state = model.advance(state, np.array([token]))
 
 
 def test_a_unigram_model_takes_no_context_into_account():
     model = estimate(families.corpus(), families.tokenizer().vocabulary, order=1, progress=Progress()).model
     assert model.num_context_lengths == 1
-    assert (model.context_lengths_per_token(model.initial_state(1), *pad_sequences([[5, 6]])) == 0).all()
+    assert (lengths_before(model, model.initial_state(1), *pad_sequences([[5, 6]])) == 0).all()
 
 
 def test_weights_by_context_must_be_of_the_lengths_that_a_part_tells_apart():
@@ -171,17 +174,19 @@ def test_a_mixture_has_the_features_of_its_first_part_that_has_any():
     assert feature_size(MixtureModel([mixture.parts[0]], [1.0])) == 0
 
 
-@pytest.mark.parametrize("name", ["lstm", "mixture", "mixture by context"])
-def test_features_along_a_text_are_those_of_the_states_and_come_with_the_scores(name):
+@pytest.mark.parametrize("name", ["lstm", "mixture", "mixture by context", "cache"])
+def test_states_before_tokens_come_with_the_scores_and_predict_the_tokens(name):
     model, batch = families.model(name), pad_sequences([[5, 9, 7, 2, 1, 4], [], [6, 7]])
     start = model.initial_state(3)
-    both = model.read(start, *batch, Want(scores=True, features=True))
+    both = model.read(start, *batch, Want(scores=True, before=True))
     assert both.log_probs == pytest.approx(score_sequences(model, start, *batch), abs=1e-6)
-    assert (both.features == model.read(start, *batch, Want(features=True)).features).all()
-    assert (both.features[1] == 0).all()
+    predicted = to_numpy(model.next_log_probs(both.before))
+    alone = model.read(start, *batch, Want(before=True)).before
+    assert (predicted == to_numpy(model.next_log_probs(alone))).all()
+    assert len(predicted) == 8
     state = model.initial_state(1)
     for t, token in enumerate([5, 9, 7, 2, 1, 4]):
-        assert both.features[0, t] == pytest.approx(to_numpy(model.features(state))[0], abs=1e-5)
+        assert predicted[t] == pytest.approx(to_numpy(model.next_log_probs(state))[0], abs=1e-5)
         state = model.advance(state, np.array([token]))
 
 

@@ -1,5 +1,7 @@
 """Fitting a cache: the reported perplexity is reached; θ and λ are the best of the grid."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,7 @@ from models.cache.config import CacheConfig
 from models.cache.model import CacheModel
 from models.errors import InvalidInputError
 from tests.support import families
-from training.cache_fitting import choose_cache, grid_of, score_with_caches
+from training.cache_fitting import adapt_cache, choose_cache, grid_of, score_with_caches
 from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import score_corpus
 from training.progress import SILENT
@@ -41,6 +43,42 @@ def test_a_fitted_cache_reaches_in_use_what_was_promised_and_helps(name, kind):
     assert chosen.log_probs == pytest.approx(used.log_probs, abs=1e-4)
     without = score_corpus(model, bursty(), context="stream", progress=SILENT)
     assert used.log_probs.sum() > without.log_probs.sum() + 100
+
+
+@pytest.mark.parametrize("name", ["ngram", "lstm", "mixture by context"])
+def test_dynamic_marginals_and_gate_reach_in_use_what_was_promised_and_help(name):
+    model, corpus = families.model(name), bursty(400)
+    readings = score_with_caches(model, corpus, window=60, progress=SILENT)
+    plain = choose_cache(readings, readings.targets.log_probs)
+    adapted = adapt_cache(plain, model, readings, corpus, progress=SILENT)
+    assert adapted.config.marginals is not None
+    cached = CacheModel(model, adapted.config, adapted.frequencies)
+    used = score_corpus(cached, corpus, context="stream", progress=SILENT)
+    assert adapted.log_probs == pytest.approx(used.log_probs, abs=1e-4)
+    assert used.log_probs.sum(dtype=float) > plain.log_probs.sum(dtype=float) + 15
+
+
+def test_the_gate_is_where_the_likelihood_is_highest():
+    model, corpus = families.model("ngram"), bursty(400)
+    readings = score_with_caches(model, corpus, window=60, progress=SILENT)
+    chosen = choose_cache(readings, readings.targets.log_probs)
+    adapted = adapt_cache(chosen, model, readings, corpus, progress=SILENT)
+    for index in range(3):
+        for change in (-0.1, 0.1):
+            gate = list(adapted.config.gate)
+            gate[index] += change
+            other = CacheModel(model, replace(adapted.config, gate=tuple(gate)), adapted.frequencies)
+            scores = score_corpus(other, corpus, context="stream", progress=SILENT)
+            assert scores.log_probs.sum(dtype=float) < adapted.log_probs.sum(dtype=float) + 0.1
+
+
+def test_marginals_that_do_not_help_are_not_kept():
+    random = np.random.default_rng(1)
+    corpus = EncodedCorpus.from_sentences([random.integers(3, 40, 6) for _ in range(60)])
+    model = families.model("ngram")
+    readings = score_with_caches(model, corpus, window=60, progress=SILENT)
+    chosen = choose_cache(readings, np.full(corpus.num_tokens, -0.01, np.float32))
+    assert adapt_cache(chosen, model, readings, corpus, progress=SILENT) is chosen
 
 
 def test_no_neighbouring_weight_or_half_life_is_better():

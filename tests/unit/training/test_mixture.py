@@ -49,6 +49,7 @@ BY_ORDER, STREAM, CACHE = "mixture.weights=by-order", "mixture.context=stream", 
         [BY_ORDER],
         [BY_ORDER, STREAM],
         [BY_ORDER, CACHE, "cache.window=50"],
+        [BY_ORDER, CACHE, "cache.window=50", "cache.marginals=true"],
         [CACHE, "cache.window=50", "cache.around=neural"],
     ],
 )

@@ -1,12 +1,13 @@
 """Cache models against a slow double-precision reference; batch-invariant cache kernels."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from models.arrays import to_numpy
-from models.cache.config import CacheConfig
+from models.cache.config import CacheConfig, MarginalsConfig
 from models.cache.history import History
 from models.cache.kernels import (
     SEGMENT_TOKENS,
@@ -14,7 +15,7 @@ from models.cache.kernels import (
     inner_products,
     to_unit_vectors,
 )
-from models.cache.model import CacheModel, score_with_history
+from models.cache.model import FREQUENCIES_FILE, CacheModel, score_with_history
 from models.errors import InvalidInputError, ManifestError
 from models.kernels.llvm import VECTOR_WIDTH
 from models.language_model import SCORES, STATE, pad_sequences, prefill_sequences, score_sequences
@@ -22,6 +23,8 @@ from models.vocabulary import BOS, EOS
 from tests.support.fake_models import FakeModel, FeaturedModel, fake_vocabulary
 
 VOCABULARY = fake_vocabulary()
+FREQUENCIES = np.random.default_rng(7).dirichlet(np.ones(len(VOCABULARY))).astype(np.float32)
+MARGINALS = MarginalsConfig(half_life=8.0, exponent=1.3, prior=2.5, floor=0.3)
 CONFIGS = [
     CacheConfig(kind="continuous", window=5, flatness=2.5, half_life=3.5, weight=0.3),
     CacheConfig(kind="continuous", window=200, flatness=0.0, half_life=None, weight=0.6),
@@ -29,13 +32,24 @@ CONFIGS = [
     CacheConfig(kind="unigram", window=5, half_life=None, weight=0.3),
     CacheConfig(kind="unigram", window=4, half_life=9.0, weight=0.9, prior=2.5),
     CacheConfig(kind="unigram", window=300, half_life=80.0, weight=0.1),
+    CacheConfig(kind="continuous", window=7, flatness=2.5, half_life=3.5, weight=0.3, gate=(-1.2, 0.4, 1.1)),
+    CacheConfig(kind="unigram", window=11, half_life=9.0, weight=0.4, prior=0.7, marginals=MARGINALS),
+    CacheConfig(
+        kind="continuous",
+        window=40,
+        flatness=4.0,
+        half_life=30.0,
+        weight=0.3,
+        gate=(0.3, -0.2, 0.8),
+        marginals=MARGINALS,
+    ),
 ]
 
 
 def wrapped(config):
     """Cache model around a suitable inner model, and the inner model."""
     inner = FeaturedModel(VOCABULARY) if config.kind == "continuous" else FakeModel(VOCABULARY)
-    return CacheModel(inner, config), inner
+    return CacheModel(inner, config, FREQUENCIES if config.marginals else None), inner
 
 
 @pytest.fixture(params=CONFIGS, ids=lambda c: f"{c.kind}-{c.window}")
@@ -53,6 +67,19 @@ def cosine(one, other):
     return one @ other / lengths if lengths else 0.0
 
 
+def adapted(p, words, marginals):
+    """Reference of dynamic marginals, for words of which the last is the newest."""
+    if marginals is None:
+        return p
+    counts = np.zeros(len(p))
+    for age, word in enumerate(reversed(words)):
+        counts[word] += 0.5 ** (age / marginals.half_life)
+    expected = counts.sum() * FREQUENCIES.astype(np.float64)
+    base = marginals.prior * expected + marginals.floor
+    p = p * ((counts + base) / (expected + base)) ** marginals.exponent
+    return p / p.sum()
+
+
 def slow_distributions(inner, config, ids):
     """Reference p(· | ids[:t]) for each t from 0 to T, after `<s>`, with lists and dictionaries."""
     state, remembered, answers = inner.initial_state(1), [], []
@@ -65,10 +92,15 @@ def slow_distributions(inner, config, ids):
             decay = 1.0 if config.half_life is None else 0.5 ** (age / config.half_life)
             masses[word] = masses.get(word, 0.0) + math.exp(config.flatness * (likeness - 1)) * decay
         if masses:
-            of_cache = config.prior * p
+            p = adapted(p, [word for word, _ in remembered], config.marginals)
+            weight, prior, evidence = config.weight, config.prior, sum(masses.values())
+            if config.gate:
+                inputs = np.array([1, math.log(evidence), math.log(max(masses.values()) / evidence)])
+                weight, prior = 1 / (1 + math.exp(-(config.gate @ inputs))), 0.0
+            of_cache = prior * p
             for word, mass in masses.items():
                 of_cache[word] += mass
-            p = (1 - config.weight) * p + config.weight * of_cache / (config.prior + sum(masses.values()))
+            p = (1 - weight) * p + weight * of_cache / (prior + evidence)
         answers.append(p)
         if token is not None:
             if token != BOS:
@@ -245,6 +277,38 @@ def test_little_that_is_remembered_changes_little_where_the_prior_is_large():
     assert np.abs(cached - alone).sum() == pytest.approx(2 * 0.5 / 51 * (1 - alone[0, 5]), rel=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "limits"),
+    [
+        ("half_life", 0.0, "above 0"),
+        ("exponent", 4.5, "above 0 and at most 4"),
+        ("prior", -1.0, "from 0 to 1,000"),
+        ("floor", 0.0, r"from 0\.001 to 1"),
+        ("floor", math.nan, r"from 0\.001 to 1"),
+    ],
+)
+def test_a_value_of_dynamic_marginals_outside_its_limits_is_refused(field, value, limits):
+    with pytest.raises(InvalidInputError, match=rf"cache\.marginals\.{field} is .*, it must be {limits}"):
+        replace(MARGINALS, **{field: value})
+
+
+def test_a_gate_has_three_numbers():
+    with pytest.raises(InvalidInputError, match=r"cache\.gate is \(1\.0, 2\.0\), it must be three numbers"):
+        CacheConfig(kind="unigram", window=5, half_life=2.0, weight=0.2, gate=(1.0, 2.0))
+
+
+def test_dynamic_marginals_need_the_frequencies_of_the_vocabulary(tmp_path):
+    config = CONFIGS[7]
+    for frequencies in (None, FREQUENCIES[1:]):
+        with pytest.raises(InvalidInputError, match="frequencies"):
+            CacheModel(FakeModel(VOCABULARY), config, frequencies)
+    model, inner = wrapped(config)
+    model.save(tmp_path)
+    (tmp_path / FREQUENCIES_FILE).unlink()
+    with pytest.raises(ManifestError, match=r"frequencies\.safetensors"):
+        CacheModel.load(tmp_path, [inner])
+
+
 def test_a_unigram_cache_has_no_flatness():
     with pytest.raises(InvalidInputError, match=r"cache\.flatness is 0\.1, it must be 0 for a unigram cache"):
         CacheConfig(kind="unigram", window=5, flatness=0.1, half_life=2.0, weight=0.2)
@@ -253,7 +317,10 @@ def test_a_unigram_cache_has_no_flatness():
 def test_what_is_saved_is_what_is_loaded(tmp_path, config):
     model, inner = wrapped(config)
     model.save(tmp_path)
-    assert CacheModel.load(tmp_path, [inner]).config == config
+    loaded = CacheModel.load(tmp_path, [inner])
+    assert loaded.config == config
+    state = prefill_sequences(model, model.initial_state(1), *pad_sequences([text(9)]))
+    assert (loaded.next_log_probs(state) == model.next_log_probs(state)).all()
 
 
 @pytest.mark.parametrize(
@@ -266,6 +333,7 @@ def test_what_is_saved_is_what_is_loaded(tmp_path, config):
         '{"kind": "unigram", "window": 0, "flatness": 0, "half_life": null, "weight": 0.5}',
         '{"kind": "unigram", "window": 9, "flatness": 0, "half_life": NaN, "weight": 0.5}',
         '{"kind": "unigram", "window": 9, "flatness": 0, "weight": 0.5}',
+        '{"kind": "unigram", "window": 9, "half_life": 3, "weight": 0.5, "of_a_later_version": 1}',
     ],
 )
 def test_a_damaged_configuration_is_told_by_its_file(tmp_path, content):
@@ -334,7 +402,7 @@ def test_shares_are_those_of_double_precision():
     flatnesses, half_lives = (0.0, 14.0, 32.0), (1.5, 300.0, None)
     weighing = SimilarityDecay.of(flatnesses, half_lives, window=window)
     history = History.empty(window=window, width=units.shape[1])
-    shares, evidence, _ = score_with_history(history, tokens, units, decay=weighing)
+    shares, evidence, _, _ = score_with_history(history, tokens, units, decay=weighing)
     assert not shares[0].any()
     assert not evidence[0].any()
     for t in (1, 2, *range(99, count, 997)):
@@ -349,7 +417,7 @@ def test_of_a_half_life_near_nothing_the_newest_token_is_left():
     tokens = np.array([5, 6, 6, 5])
     history = History.empty(window=4, width=0)
     weighing = SimilarityDecay.of((0.0,), (5e-324,), window=4)
-    shares, evidence, _ = score_with_history(history, tokens, np.zeros((4, 0), np.float32), decay=weighing)
+    shares, evidence, _, _ = score_with_history(history, tokens, np.zeros((4, 0), np.float32), decay=weighing)
     assert shares[:, 0, 0].tolist() == [0, 0, 1, 0]
     assert evidence[:, 0, 0].tolist() == [0, 1, 1, 1]
 

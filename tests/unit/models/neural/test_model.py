@@ -157,12 +157,11 @@ def test_the_output_layer_makes_the_distribution_of_the_features(name):
 @pytest.mark.parametrize("name", families.NEURAL)
 def test_features_along_a_text_are_those_of_its_states(name):
     model = families.model(name)
-    along = model.read(model.initial_state(2), *BATCH, Want(features=True)).features
-    assert along[0, 3] == pytest.approx(
-        model.features(prefill_sequences(model, model.initial_state(1), *pad_sequences([[5, 9, 7]])))[0],
-        abs=1e-5,
-    )
-    assert not along[1, 1:].any()
+    before = model.read(model.initial_state(2), *BATCH, Want(before=True)).before
+    assert len(before) == BATCH[1].sum()
+    state = prefill_sequences(model, model.initial_state(1), *pad_sequences([[5, 9, 7]]))
+    assert model.features(before)[3] == pytest.approx(model.features(state)[0], abs=1e-5)
+    assert model.next_log_probs(before)[3] == pytest.approx(model.next_log_probs(state)[0], abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -172,12 +171,11 @@ def test_features_along_a_text_are_those_of_its_states(name):
 def test_scores_features_and_state_come_together(name, batch):
     model = families.model(name)
     start = model.initial_state(len(batch[0]))
-    reading = model.read(start, *batch, Want(scores=True, state=True, features=True))
+    reading = model.read(start, *batch, Want(scores=True, state=True, before=True))
     state = prefill_sequences(model, start, *batch)
     assert reading.log_probs == pytest.approx(score_sequences(model, start, *batch), abs=1e-5)
-    assert reading.features == pytest.approx(
-        model.read(start, *batch, Want(features=True)).features, abs=1e-5
-    )
+    alone = model.read(start, *batch, Want(before=True)).before
+    assert model.features(reading.before) == pytest.approx(model.features(alone), abs=1e-5)
     assert model.features(reading.state) == pytest.approx(model.features(state), abs=1e-5)
     assert model.next_log_probs(
         model.read(start, *batch, Want(scores=True, state=True)).state
@@ -189,7 +187,9 @@ def test_features_of_integers_are_near_those_of_floats(name):
     single = families.model(name)
     rounded = Int8Model(single.network.weights(), single.vocabulary)
     one, other = (
-        model.read(model.initial_state(2), *BATCH, Want(features=True)).features[0].astype(np.float64)
+        model.features(model.read(model.initial_state(2), *BATCH, Want(before=True)).before).astype(
+            np.float64
+        )
         for model in (single, rounded)
     )
     cosines = (one * other).sum(axis=1) / np.linalg.norm(one, axis=1) / np.linalg.norm(other, axis=1)

@@ -29,7 +29,7 @@ class Letters:
         before = state.numbers[:, None] + read.cumsum(axis=1) - read
         after = Numbers(state.numbers + read.sum(axis=1))
         self.states.append(weakref.ref(after))
-        return ReadResult(np.where(is_read, before, 0).astype(np.float32), np.zeros(0), after)
+        return ReadResult(np.where(is_read, before, 0).astype(np.float32), after)
 
 
 def text(model, length, *, rows=1, keep=False, first=1):
@@ -100,7 +100,7 @@ def test_texts_of_one_call_come_back_in_their_order():
     call = Read(
         model, Numbers([10, 20, 30, 40]), tokens, np.array([7, 0, 10, 3]), Want(scores=True, state=True)
     )
-    scores, _, state = finish(joined(call), 5)[call]
+    scores, state, _ = finish(joined(call), 5)[call]
     assert state.materialized.numbers.tolist() == [
         10 + sum(range(1, 8)),
         20,

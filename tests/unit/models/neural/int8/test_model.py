@@ -251,16 +251,15 @@ def test_features_are_what_the_output_layer_reads_before_each_token(shape):
     model = Int8Model(network_of(shape).weights(), VOCABULARY)
     tokens, lengths = pad_sequences([[5, 9, 4], [7], []])
     start = model.initial_state(3)
-    scores, features, _ = model.read(start, tokens, lengths, Want(scores=True, features=True))
+    scores, _, before = model.read(start, tokens, lengths, Want(scores=True, before=True))
     assert (scores == score_sequences(model, start, tokens, lengths)).all()
-    assert (features == model.read(start, tokens, lengths, Want(features=True)).features).all()
-    assert (features[:2, 0] == model.features(start)[:2]).all()
-    assert (
-        features[0, 2]
-        == model.features(prefill_sequences(model, start, tokens[:, :2], np.array([2, 0, 0])))[0]
-    ).all()
-    assert not features[1, 1:].any()
-    assert features.shape[2] == model.feature_size
+    features = model.features(before)
+    assert (features == model.features(model.read(start, tokens, lengths, Want(before=True)).before)).all()
+    assert features.shape == (4, model.feature_size)
+    assert (features[[0, 3]] == model.features(start)[:2]).all()
+    after_two = prefill_sequences(model, start, tokens[:, :2], np.array([2, 0, 0]))
+    assert (features[2] == model.features(after_two)[0]).all()
+    assert (model.next_log_probs(before)[2] == model.next_log_probs(after_two)[0]).all()
 
 
 def test_states_are_values():

@@ -1,0 +1,139 @@
+"""Dynamic marginals: adapt a model's distributions to the frequency of words in the text so far.
+
+Words that occurred more often than expected become more likely, in any context.
+Source: Kneser, Peters and Klakow 1997, section 3, here with counts that decay and a Gamma prior of the rates.
+"""
+
+import numpy as np
+import numpy.typing as npt
+from numba import types
+
+from models.arrays import FloatArray, TokenIds
+from models.cache.config import MarginalsConfig
+from models.cache.kernels import SUM_LANES, SimilarityDecay
+from models.kernels.compilation import kernel
+from models.kernels.math import exp, fold_lanes, log
+
+
+class DynamicMarginals:
+    """Adaptation of distributions to the tokens of a window; see `MarginalsConfig`.
+
+    Args:
+        config: half-life, exponent and prior.
+        frequencies: expected frequency of each token of the vocabulary, u [V].
+        window: number of tokens.
+    """
+
+    def __init__(self, config: MarginalsConfig, frequencies: FloatArray, *, window: int) -> None:
+        self.config = config
+        self.frequencies = np.ascontiguousarray(frequencies, dtype=np.float32)
+        self._decays = SimilarityDecay.of([0.0], [config.half_life], window=window).decays[0, :window]
+        self._values = np.array([config.exponent, config.prior, config.floor], dtype=np.float32)
+
+    def adapt(self, log_probs: FloatArray, tokens: npt.NDArray[np.int32]) -> FloatArray:
+        """Adapt natural-log probabilities [V] to the tokens of a window [N]."""
+        out = np.empty_like(log_probs)
+        _adapt_row(tokens, self._decays, self.frequencies, self._values, log_probs, out)
+        return out
+
+    def adapt_targets(
+        self, log_probs: FloatArray, tokens: npt.NDArray[np.int32], ends: TokenIds, targets: TokenIds
+    ) -> FloatArray:
+        """Return the adapted log-probability of each of Q targets [Q], equal to that of `adapt`.
+
+        Args:
+            log_probs: natural-log probabilities before each target [Q, V].
+            tokens: tokens [N].
+            ends: number of tokens before each target [Q]; the last of them are in its window.
+            targets: ids [Q].
+        """
+        out = np.empty(len(targets), dtype=np.float32)
+        _adapt_targets(tokens, ends, self._decays, self.frequencies, self._values, log_probs, targets, out)
+        return out
+
+
+_ROWS = types.Array(types.float32, 2, "C", readonly=True)
+_FLOATS = types.Array(types.float32, 1, "C", readonly=True)
+_TOKENS = types.Array(types.int32, 1, "C", readonly=True)
+_INDICES = types.Array(types.int64, 1, "C", readonly=True)
+_OUT = types.float32[::1]
+
+
+@kernel(types.void(_TOKENS, _FLOATS, _FLOATS, _FLOATS, _OUT))
+def _log_factors(
+    tokens: npt.NDArray[np.int32],
+    decays: FloatArray,
+    frequencies: FloatArray,
+    values: FloatArray,
+    out: FloatArray,
+) -> None:
+    """Write the logarithm of each token's factor, β log r, to `out` [V].
+
+    Args:
+        tokens: tokens of the window, the newest last [N].
+        decays: decay of each token of a full window [at least N].
+        frequencies: u [V].
+        values: β, m and a [3].
+        out: [V]; written.
+    """
+    out[:] = 0
+    total, oldest = np.float32(0), len(decays) - len(tokens)
+    for n in range(len(tokens)):
+        decay = decays[oldest + n]
+        out[tokens[n]] += decay
+        total += decay
+    exponent, prior, floor = values[0], values[1], values[2]
+    for token in range(len(out)):
+        expected = total * frequencies[token]
+        base = prior * expected + floor
+        out[token] = exponent * log((out[token] + base) / (expected + base))
+
+
+@kernel(types.float32(_FLOATS, _FLOATS))
+def _log_sum(log_probs: FloatArray, log_factors: FloatArray) -> float:
+    """Return the logarithm of the sum of the products of probabilities and factors, both in logarithms [V]."""
+    lanes, size = np.zeros(SUM_LANES, np.float32), len(log_probs)
+    whole = size // SUM_LANES * SUM_LANES
+    for start in range(0, whole, SUM_LANES):
+        for lane in range(SUM_LANES):
+            lanes[lane] += exp(log_probs[start + lane] + log_factors[start + lane])
+    for rest in range(whole, size):
+        lanes[rest - whole] += exp(log_probs[rest] + log_factors[rest])
+    return log(fold_lanes(lanes))  # type: ignore[no-any-return]
+
+
+@kernel(types.void(_TOKENS, _FLOATS, _FLOATS, _FLOATS, _FLOATS, _OUT))
+def _adapt_row(
+    tokens: npt.NDArray[np.int32],
+    decays: FloatArray,
+    frequencies: FloatArray,
+    values: FloatArray,
+    log_probs: FloatArray,
+    out: FloatArray,
+) -> None:
+    _log_factors(tokens, decays, frequencies, values, out)
+    total = _log_sum(log_probs, out)
+    for token in range(len(out)):
+        out[token] = (log_probs[token] + out[token]) - total
+
+
+@kernel(types.void(_TOKENS, _INDICES, _FLOATS, _FLOATS, _FLOATS, _ROWS, _INDICES, _OUT))
+def _adapt_targets(
+    tokens: npt.NDArray[np.int32],
+    ends: TokenIds,
+    decays: FloatArray,
+    frequencies: FloatArray,
+    values: FloatArray,
+    log_probs: FloatArray,
+    targets: TokenIds,
+    out: FloatArray,
+) -> None:
+    factors = np.empty(len(frequencies), np.float32)
+    for q in range(len(targets)):
+        window = tokens[max(ends[q] - len(decays), 0) : ends[q]]
+        target = targets[q]
+        if len(window) == 0:
+            out[q] = log_probs[q, target]
+            continue
+        _log_factors(window, decays, frequencies, values, factors)
+        out[q] = (log_probs[q, target] + factors[target]) - _log_sum(log_probs[q], factors)
