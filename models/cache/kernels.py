@@ -279,8 +279,8 @@ def mix_row(
         add_masses(tokens[begin:end], weights, decay, masses)
     # the same rounding as evidence and shares in `cache_shares`
     largest = largest_share(tokens, masses, total) if len(coefficients) == 3 else 0.0
-    evidence = np.float32(total * math.exp(-float(flatness)))
-    weight = effective_weight(coefficients, float(evidence), largest)
+    evidence = float(np.float32(total * math.exp(-float(flatness))))
+    weight = effective_weight(coefficients, evidence, largest)
     for token in range(len(log_probs)):
         share = float(np.float32(masses[token] / total)) if total > 0.0 else 0.0
         out[token] = mix_log_prob(log_probs[token], share, weight)

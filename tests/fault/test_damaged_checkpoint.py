@@ -143,6 +143,7 @@ PARTS = {
     "cache": ("lstm",),
     "unigram cache": ("ngram",),
     "cached mixture": ("mixture by context",),
+    "adapted cache": ("mixture by context",),
 }
 KINDS = [name for name in families.NAMES if name != "tensor ngram"]
 FLIPS_PER_FILE = 12
