@@ -107,12 +107,14 @@ class Want(NamedTuple):
         scores: log-probabilities of the tokens.
         state: the state after the tokens.
         before: the state before each token.
+        features: the state before each token, perhaps only as far as `FeatureExtractor.features` needs it.
         normalised: False to score with logits; see `is_self_normalised`.
     """
 
     scores: bool = False
     state: bool = False
     before: bool = False
+    features: bool = False
     normalised: bool = True
 
 
@@ -376,7 +378,7 @@ def read_step_by_step(
         if rows.size == 0:
             break
         ids = tokens[rows, column]
-        if want.before:
+        if want.before or want.features:
             before.append((rows * tokens.shape[1] + column, state))
         if want.scores:
             scores[rows, column] = to_numpy(model.next_log_probs(state))[np.arange(rows.size), ids]

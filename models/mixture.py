@@ -147,16 +147,13 @@ class MixtureModel(
 
     def read(self, state: MixtureState, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
         """Read with every part, and mix the scores."""
-        results = [
-            read_sequences(
-                part,
-                s,
-                tokens,
-                lengths,
-                want._replace(before=want.before or (want.scores and number == self._matching)),
+        results = []
+        for number, (part, s) in enumerate(zip(self.parts, state.parts, strict=True)):
+            of_part = want._replace(
+                before=want.before or (want.scores and number == self._matching),
+                features=want.features and number == self._featured,
             )
-            for number, (part, s) in enumerate(zip(self.parts, state.parts, strict=True))
-        ]
+            results.append(read_sequences(part, s, tokens, lengths, of_part))
         is_token = np.arange(tokens.shape[1]) < lengths[:, None]
         log_probs = results[0].log_probs
         if want.scores:
@@ -170,7 +167,7 @@ class MixtureModel(
         after, before = (
             MixtureState(states) for states in zip(*((r.state, r.before) for r in results), strict=True)
         )
-        return ReadResult(log_probs, after, before if want.before else None)
+        return ReadResult(log_probs, after, before)
 
     @override
     def score_choices(self, state: MixtureState, rows: TokenIds, tokens: TokenIds) -> FloatArray:

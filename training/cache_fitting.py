@@ -146,7 +146,7 @@ def score_with_caches(
     history = History.empty(window=window, width=padded_width(width))
     log_probs, shares, evidence = [], [], []
     progress.start(f"scoring with the {model.family} and a {kind} cache, stream context", corpus.num_tokens)
-    for chunk, inner in read_stream(model, text, Want(scores=True, before=width > 0)):
+    for chunk, inner in read_stream(model, text, Want(scores=True, features=width > 0)):
         features = (
             to_numpy(featured.features(inner.before)) if width else np.zeros((len(chunk), 0), np.float32)
         )
@@ -234,7 +234,7 @@ def adapt_cache(
         progress: counts tokens.
     """
     window, sample = chosen.config.window, _sample_distributions(model, corpus, progress)
-    targets = sample.tokens[sample.numbers].astype(np.int64)
+    rows, targets = np.arange(len(sample.numbers)), sample.tokens[sample.numbers]
     shares, evidence = (part[sample.numbers] for part in readings.of(chosen.config))
     frequencies = np.exp(sample.log_probs).mean(axis=0)
 
@@ -243,7 +243,7 @@ def adapt_cache(
 
     def total(values: Mapping[str, float]) -> float:
         marginals = DynamicMarginals(marginals_of(values), frequencies, window=window)
-        own = marginals.adapt_targets(sample.log_probs, sample.tokens, sample.numbers, targets)
+        own = marginals.adapt(sample.log_probs, sample.tokens, sample.numbers)[rows, targets]
         return float(_fit_cache_weight(chosen.config, own, shares, evidence)[1].sum(dtype=np.float64))
 
     values = dict(_FIRST_MARGINALS)

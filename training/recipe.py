@@ -299,7 +299,7 @@ class CacheSettings(_Table):
     @classmethod
     def _check_marginals(cls, marginals: bool, info: ValidationInfo) -> bool:
         if marginals and info.data.get("around") == "neural":
-            raise ValueError("cache.marginals=true requires cache.around=mixture")
+            raise ValueError("true requires cache.around=mixture, given neural")
         return marginals
 
 

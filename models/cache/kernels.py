@@ -216,7 +216,8 @@ def effective_weight(coefficients: npt.NDArray[np.float64], evidence: float, lar
     if evidence <= 0.0 or (len(coefficients) == 3 and largest <= 0.0):
         return 0.0
     if len(coefficients) == 2:
-        return coefficients[0] * (evidence / (evidence + coefficients[1]))  # type: ignore[no-any-return]
+        weight: float = coefficients[0] * (evidence / (evidence + coefficients[1]))
+        return weight
     exponent = coefficients[0] + coefficients[1] * math.log(evidence) + coefficients[2] * math.log(largest)
     return 1.0 / (1.0 + math.exp(-min(max(exponent, -_MAX_LOGIT), _MAX_LOGIT)))
 

@@ -19,36 +19,26 @@ class DynamicMarginals:
     """Adaptation of distributions to the tokens of a window; see `MarginalsConfig`.
 
     Args:
-        config: half-life, exponent and prior.
+        config: see the class.
         frequencies: expected frequency of each token of the vocabulary, u [V].
         window: number of tokens.
     """
 
     def __init__(self, config: MarginalsConfig, frequencies: FloatArray, *, window: int) -> None:
-        self.config = config
         self.frequencies = np.ascontiguousarray(frequencies, dtype=np.float32)
         self._decays = SimilarityDecay.of([0.0], [config.half_life], window=window).decays[0, :window]
         self._values = np.array([config.exponent, config.prior, config.floor], dtype=np.float32)
 
-    def adapt(self, log_probs: FloatArray, tokens: npt.NDArray[np.int32]) -> FloatArray:
-        """Adapt natural-log probabilities [V] to the tokens of a window [N]."""
-        out = np.empty_like(log_probs)
-        _adapt_row(tokens, self._decays, self.frequencies, self._values, log_probs, out)
-        return out
-
-    def adapt_targets(
-        self, log_probs: FloatArray, tokens: npt.NDArray[np.int32], ends: TokenIds, targets: TokenIds
-    ) -> FloatArray:
-        """Return the adapted log-probability of each of Q targets [Q], equal to that of `adapt`.
+    def adapt(self, log_probs: FloatArray, tokens: npt.NDArray[np.int32], ends: TokenIds) -> FloatArray:
+        """Return adapted natural-log probabilities [Q, V].
 
         Args:
-            log_probs: natural-log probabilities before each target [Q, V].
+            log_probs: natural-log probabilities at Q positions [Q, V].
             tokens: tokens [N].
-            ends: number of tokens before each target [Q]; the last of them are in its window.
-            targets: ids [Q].
+            ends: number of tokens before each position [Q]; the last of them are in its window.
         """
-        out = np.empty(len(targets), dtype=np.float32)
-        _adapt_targets(tokens, ends, self._decays, self.frequencies, self._values, log_probs, targets, out)
+        out = np.empty_like(log_probs)
+        _adapt_rows(tokens, ends, self._decays, self.frequencies, self._values, log_probs, out)
         return out
 
 
@@ -99,41 +89,23 @@ def _log_sum(log_probs: FloatArray, log_factors: FloatArray) -> float:
             lanes[lane] += exp(log_probs[start + lane] + log_factors[start + lane])
     for rest in range(whole, size):
         lanes[rest - whole] += exp(log_probs[rest] + log_factors[rest])
-    return log(fold_lanes(lanes))  # type: ignore[no-any-return]
+    total: float = log(fold_lanes(lanes))
+    return total
 
 
-@kernel(types.void(_TOKENS, _FLOATS, _FLOATS, _FLOATS, _FLOATS, _OUT))
-def _adapt_row(
-    tokens: npt.NDArray[np.int32],
-    decays: FloatArray,
-    frequencies: FloatArray,
-    values: FloatArray,
-    log_probs: FloatArray,
-    out: FloatArray,
-) -> None:
-    _log_factors(tokens, decays, frequencies, values, out)
-    total = _log_sum(log_probs, out)
-    for token in range(len(out)):
-        out[token] = (log_probs[token] + out[token]) - total
-
-
-@kernel(types.void(_TOKENS, _INDICES, _FLOATS, _FLOATS, _FLOATS, _ROWS, _INDICES, _OUT))
-def _adapt_targets(
+@kernel(types.void(_TOKENS, _INDICES, _FLOATS, _FLOATS, _FLOATS, _ROWS, types.float32[:, ::1]))
+def _adapt_rows(
     tokens: npt.NDArray[np.int32],
     ends: TokenIds,
     decays: FloatArray,
     frequencies: FloatArray,
     values: FloatArray,
     log_probs: FloatArray,
-    targets: TokenIds,
     out: FloatArray,
 ) -> None:
-    factors = np.empty(len(frequencies), np.float32)
-    for q in range(len(targets)):
-        window = tokens[max(ends[q] - len(decays), 0) : ends[q]]
-        target = targets[q]
-        if len(window) == 0:
-            out[q] = log_probs[q, target]
-            continue
-        _log_factors(window, decays, frequencies, values, factors)
-        out[q] = (log_probs[q, target] + factors[target]) - _log_sum(log_probs[q], factors)
+    for q in range(len(ends)):
+        row = out[q]
+        _log_factors(tokens[max(ends[q] - len(decays), 0) : ends[q]], decays, frequencies, values, row)
+        total = _log_sum(log_probs[q], row) if ends[q] > 0 else np.float32(0)
+        for token in range(len(row)):
+            row[token] = (log_probs[q, token] + row[token]) - total

@@ -229,7 +229,8 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
 
     @override
     def memory(self) -> ModelBytes:
-        return add_bytes([self.inner.memory(), array_bytes(self._decay)])
+        frequencies = () if self.frequencies is None else (self.frequencies,)
+        return add_bytes([self.inner.memory(), array_bytes((*self._decay, *frequencies))])
 
     @override
     def initial_state(self, batch: int) -> CacheState:
@@ -258,6 +259,9 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
         for row, history in enumerate(state.histories):
             if len(history) == 0:
                 continue
+            own = log_probs[row : row + 1]
+            if self._marginals:
+                own = self._marginals.adapt(own, history.tokens, np.array([len(history)]))
             cosines = np.zeros(len(history), dtype=np.float32)
             if self._featured:
                 inner_products(features[row : row + 1], history.features, 0, cosines[None])
@@ -267,7 +271,7 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
                 self._decay.flatnesses[0],
                 self._decay.decays[0],
                 self._coefficients,
-                self._marginals.adapt(log_probs[row], history.tokens) if self._marginals else log_probs[row],
+                own[0],
                 out[row],
             )
         return out
@@ -286,9 +290,9 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
                 counts = np.clip(lengths[rows] - start, 0, _SEGMENT_TOKENS)
                 last = start + _SEGMENT_TOKENS >= tokens.shape[1]
                 wanted = want._replace(state=want.state or not last)
-                rest, group = self.read_segment(group, segment, counts, wanted)
-                for row, (scored, count) in enumerate(zip(rest, counts, strict=True)):
-                    scores[rows][row, start : start + count] = scored.mixed(self.config) if want.scores else 0
+                terms, group = self.read_segment(group, segment, counts, wanted)
+                for row, (scored, count) in enumerate(zip(terms, counts[: len(terms)], strict=True)):
+                    scores[rows][row, start : start + count] = scored.mixed(self.config)
             states.append(group)
         return ReadResult(scores, states[0].concatenate(states[1:]) if states else state)
 
@@ -298,12 +302,13 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
         """Read a few tokens of each row, with memory in proportion to their number; see `SequenceReader.read`.
 
         Returns:
-            Terms for the tokens of each row, undefined if no scores are requested; the state after the tokens.
+            Terms for the tokens of each row, empty if no scores are requested; the state after the tokens.
         """
         marginals = self._marginals if want.scores else None
         wanted = want._replace(
             scores=want.scores and marginals is None,
-            before=marginals is not None or self._featured is not None,
+            before=marginals is not None,
+            features=self._featured is not None,
         )
         result = read_sequences(self.inner, state.inner, tokens, lengths, wanted)
         vectors = (
@@ -317,7 +322,6 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
             if marginals is not None:
                 log_probs = self._adapted(marginals, result.before, end - count, history, ids)
             if not want.scores:
-                scores.append(CacheScores(log_probs, log_probs, log_probs))
                 histories.append(history.appended(ids[is_stored], units[is_stored]))
                 continue
             size = len(self.vocabulary) if self.config.gate else 0
@@ -339,8 +343,8 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
         for start in range(0, len(tokens), size):
             cut = slice(start, min(start + size, len(tokens)))
             rows = self.inner.next_log_probs(before.select(np.arange(begin + cut.start, begin + cut.stop)))
-            ids = np.ascontiguousarray(tokens[cut], dtype=np.int64)
-            out[cut] = marginals.adapt_targets(np.ascontiguousarray(to_numpy(rows)), known, ends[cut], ids)
+            adapted = marginals.adapt(np.ascontiguousarray(to_numpy(rows)), known, ends[cut])
+            out[cut] = adapted[np.arange(len(adapted)), tokens[cut]]
         return out
 
     def save(self, directory: Path) -> None:

@@ -116,7 +116,7 @@ def read_batch(
             _read_group(reader, state.select(rows), tokens, lengths, rows, want, result, before)
 
     run_parts(read, [groups[number::num_shares] for number in range(num_shares)])
-    if not want.before:
+    if not (want.before or want.features):
         return result
     if not before:
         return result._replace(before=state.select(np.zeros(0, np.int64)))
@@ -162,7 +162,7 @@ def _read_group(
         if want.scores:
             scores = reader.scores(outputs, step, row, ids[step, row], normalised=want.normalised)
             result.log_probs[rows[row], start + step] = scores
-        if want.before:
+        if want.before or want.features:
             before.append((rows[row] * tokens.shape[1] + start + step, reader.take(outputs, step, row)))
     if want.state:
         for part, changed in zip(result.state.hidden, state.hidden, strict=True):
