@@ -158,7 +158,10 @@ def cache_section(metrics: Mapping[str, Any]) -> list[str]:
         f"A {cache['kind']} cache of the last {cache['window']:,} tokens: θ = {cache['flatness']:g}, "
         f"half-life {_format_half_life(cache['half_life'])}, weight {cache['weight']:.3f}, prior {cache['prior']:.3g}."
     )
-    for name, values in (("Dynamic marginals", cache.get("marginals")), ("Gate", cache.get("gate"))):
+    for name, values in (
+        ("Dynamic marginals", cache.get("marginals")),
+        ("Gate instead of weight and prior", cache.get("gate")),
+    ):
         if values:
             named = (
                 values.items() if isinstance(values, dict) else zip(("c0", "c1", "c2"), values, strict=True)
