@@ -151,9 +151,10 @@ def answering(answer):
         urls.append(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
         ready.set()
         await stop.wait()
-        server.close()
+        loop.remove_reader(server.sockets[0])  # a connection accepted while the server closes would leak
         while others := asyncio.all_tasks() - {asyncio.current_task()}:  # until all clients disconnect
             await asyncio.wait(others)
+        server.close()
 
     thread = threading.Thread(target=asyncio.run, args=(serve(),))
     thread.start()
