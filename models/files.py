@@ -1,6 +1,6 @@
 """Model configuration files, and compressed text files.
 
-- `read_config` and `write_config`: the small JSON file from which a model or a tokenizer is
+- `read_config`, `check_config` and `write_config`: the small JSON file from which a model or a tokenizer is
   rebuilt.
 - `decompressed` and `atomic_writer`: gzip, xz and Zstandard. The format is detected by the first
   bytes for reading and by the suffix for writing. Expansion is bounded; a written file gets its
@@ -18,11 +18,14 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from io import BufferedReader, RawIOBase
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, TypeVar, cast
 
 import zstandard
+from pydantic import TypeAdapter, ValidationError
 
 from models.errors import FormatError, ManifestError
+
+_Config = TypeVar("_Config")
 
 CONFIG_FILE = "config.json"
 """Name of the configuration file beside a model's weights."""
@@ -46,6 +49,25 @@ def read_config(path: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise ManifestError(f"{path} holds a {type(config).__name__}, not a JSON object")
     return config
+
+
+def check_config(kind: type[_Config], values: Mapping[str, Any], location: object) -> _Config:
+    """Return values of a JSON file as an instance of a pydantic class.
+
+    Args:
+        kind: the class.
+        values: the values.
+        location: the file's path, for messages.
+
+    Raises:
+        ManifestError: a value is missing, unknown or out of range.
+    """
+    try:
+        return TypeAdapter(kind).validate_json(json.dumps(values))
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        raise ManifestError(f"{location}: field {field!r:.200}: {first['msg']}") from None
 
 
 COMPRESSED_SUFFIXES = (".gz", ".xz", ".zst")

@@ -1,7 +1,6 @@
 """Fit a cache model (θ, half-life, λ, prior; dynamic marginals, gate) on held-out text, read as one stream."""
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -34,7 +33,7 @@ _FLATNESSES = (0.0, 6.0, 8.0, 11.0, 14.0, 18.0, 24.0, 32.0)
 _HALF_LIVES = (1 / 8, 1 / 4, 1 / 2)
 """Candidate half-lives of a continuous cache, as shares of the window."""
 
-_UNIGRAM_HALF_LIVES = 1 / math.sqrt(2) ** np.arange(19, -1, -1)
+_UNIGRAM_HALF_LIVES = tuple(2 ** (-n / 2) for n in range(19, -1, -1))
 """Candidate half-lives of a unigram cache, as shares of the window."""
 
 _PRIORS = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
@@ -57,26 +56,15 @@ _MAX_SAMPLES, _MAX_SAMPLE_ENTRIES = 3_000, 1 << 25  # distributions among these,
 _MAX_GATE_STEPS, _GATE_TOLERANCE = 100, 1e-4
 
 
-class CacheGrid(NamedTuple):
-    """Grid of cache shapes: every θ with every half-life.
-
-    Attributes:
-        flatnesses: values of θ [F].
-        half_lives: half-lives in tokens [H]; None for no decay.
-    """
-
-    flatnesses: tuple[float, ...]
-    half_lives: tuple[float | None, ...]
-
-
 class CacheGridScores(NamedTuple):
-    """Scores of a text's predicted tokens by a model and by a grid of caches.
+    """Scores of a text's predicted tokens by a model and by a grid of caches, every θ with every half-life.
 
     Attributes:
         targets: the model's scores [N].
         shares: share of each token in the cache's total weight, by grid value [N, F, H], float32.
         evidence: total weight of the cache [N, F, H], float32; 0 for an empty cache.
-        grid: the values of θ and the half-life.
+        flatnesses: values of θ [F].
+        half_lives: half-lives in tokens [H]; None for no decay.
         kind: kind of the caches.
         window: window of the caches, in tokens.
     """
@@ -84,14 +72,15 @@ class CacheGridScores(NamedTuple):
     targets: CorpusScores
     shares: FloatArray
     evidence: FloatArray
-    grid: CacheGrid
+    flatnesses: tuple[float, ...]
+    half_lives: tuple[float | None, ...]
     kind: CacheKind
     window: int
 
     def of(self, config: CacheConfig) -> tuple[FloatArray, FloatArray]:
         """Return the shares and the evidence [N each] of one cache of the grid."""
-        row = self.grid.flatnesses.index(config.flatness)
-        column = self.grid.half_lives.index(config.half_life)
+        row = self.flatnesses.index(config.flatness)
+        column = self.half_lives.index(config.half_life)
         shares, evidence = (scores[:, row, column] for scores in (self.shares, self.evidence))
         return np.ascontiguousarray(shares), np.ascontiguousarray(evidence)
 
@@ -118,29 +107,24 @@ def score_with_caches(
     corpus: EncodedCorpus,
     *,
     window: int,
-    grid: CacheGrid | None = None,
     progress: Progress,
 ) -> CacheGridScores:
-    """Score a text in one pass, as a stream, with a model and with caches over its features.
+    """Score a text in one pass, as a stream, with a model and with a grid of caches over its features.
 
     Args:
         model: model of any family.
         corpus: text encoded with the model's tokenizer.
         window: number of tokens in each cache.
-        grid: cache shapes; None for the default search grid.
         progress: counts tokens.
 
     Raises:
-        InvalidInputError: the window is out of range, or there is no token to predict.
+        InvalidInputError: there is no token to predict.
     """
     width = feature_size(model)
     featured: Any = model
     kind: CacheKind = "continuous" if width else "unigram"
-    CacheConfig(kind=kind, window=window, half_life=None, weight=0.5)  # validates the window before reading
-    if grid is None and width:
-        grid = CacheGrid(_FLATNESSES, (*(window * share for share in _HALF_LIVES), None))
-    elif grid is None:
-        grid = CacheGrid((0.0,), (*(window * _UNIGRAM_HALF_LIVES).tolist(), None))
+    flatnesses, half_lives = (_FLATNESSES, _HALF_LIVES) if width else ((0.0,), _UNIGRAM_HALF_LIVES)
+    grid = flatnesses, (*(window * share for share in half_lives), None)
     decay = SimilarityDecay.of(*grid, window=window)
     text = running_text(corpus)
     history = History.empty(window=window, width=padded_width(width))
@@ -161,12 +145,7 @@ def score_with_caches(
     if not log_probs:
         raise InvalidInputError("the held-out text has no token to fit a cache on", parameter="valid")
     targets = CorpusScores(np.concatenate(log_probs), text[text != BOS], None)
-    return CacheGridScores(targets, np.concatenate(shares), np.concatenate(evidence), grid, kind, window)
-
-
-def grid_of(config: CacheConfig) -> CacheGrid:
-    """Return the grid of a single cache."""
-    return CacheGrid((config.flatness,), (config.half_life,))
+    return CacheGridScores(targets, np.concatenate(shares), np.concatenate(evidence), *grid, kind, window)
 
 
 def choose_cache(readings: CacheGridScores, log_probs: npt.NDArray[np.float32]) -> ChosenCache:
@@ -183,34 +162,29 @@ def choose_cache(readings: CacheGridScores, log_probs: npt.NDArray[np.float32]) 
     """
     if not (readings.evidence[:, 0, 0] > 0).any():
         raise InvalidInputError("the held-out text has one token; a cache needs two", parameter="valid")
-    grid, count = readings.grid, len(log_probs)
+    count = len(log_probs)
     rows = [
-        [_try_cache(readings, log_probs, flatness, half_life, _FIRST_PRIOR) for half_life in grid.half_lives]
-        for flatness in grid.flatnesses
+        [
+            _try_cache(readings, log_probs, flatness, half_life, _FIRST_PRIOR)
+            for half_life in readings.half_lives
+        ]
+        for flatness in readings.flatnesses
     ]
     best = max((trial for row in rows for trial in row), key=itemgetter(2))
     flatness, half_life = best[0].flatness, best[0].half_life
     prior_trials = [_try_cache(readings, log_probs, flatness, half_life, share) for share in _PRIORS]
     config, cached, _ = max([best, *prior_trials], key=itemgetter(2))
     tried = {
-        "half_lives": list(grid.half_lives),
+        "half_lives": list(readings.half_lives),
         "perplexities_by_flatness": {
             f"{flatness:g}": [perplexity(total, count) for _, _, total in row]
-            for flatness, row in zip(grid.flatnesses, rows, strict=True)
+            for flatness, row in zip(readings.flatnesses, rows, strict=True)
         },
         "perplexities_by_prior": {
             f"{tried_config.prior:g}": perplexity(total, count) for tried_config, _, total in prior_trials
         },
     }
     return ChosenCache(config, cached, tried)
-
-
-def mix_with_cache(
-    log_probs: npt.NDArray[np.float32], readings: CacheGridScores, config: CacheConfig
-) -> npt.NDArray[np.float32]:
-    """Mix log-probabilities [N] with the scores of a cache of the grid."""
-    shares, evidence = readings.of(config)
-    return CacheScores(log_probs, shares, evidence).mixed(config)
 
 
 def adapt_cache(
@@ -251,7 +225,7 @@ def adapt_cache(
         totals = {value: total({**values, name: value}) for value in candidates}
         values[name] = max(totals, key=totals.__getitem__)
     config = dataclasses.replace(chosen.config, marginals=marginals_of(values), gate=(0.0, 0.0, 0.0))
-    scores = score_with_cache(CacheModel(model, config, frequencies), corpus, progress=progress)
+    scores = _score_with_cache(CacheModel(model, config, frequencies), corpus, progress=progress)
     config = dataclasses.replace(config, gate=_fit_gate(scores))
     log_probs = scores.mixed(config)
     if log_probs.sum(dtype=np.float64) <= chosen.log_probs.sum(dtype=np.float64):
@@ -290,7 +264,7 @@ def _sample_distributions(model: LanguageModel[Any], corpus: EncodedCorpus, prog
     return _Sample(tokens, numbers, np.concatenate(rows))
 
 
-def score_with_cache(model: CacheModel, corpus: EncodedCorpus, *, progress: Progress) -> CacheScores:
+def _score_with_cache(model: CacheModel, corpus: EncodedCorpus, *, progress: Progress) -> CacheScores:
     """Return the terms that a cache model mixes for each predicted token of a text, read as a stream [N]."""
     text, parts = running_text(corpus), list[CacheScores]()
     state = model.advance(model.empty_state(1), np.array([BOS]))

@@ -397,7 +397,7 @@ def run_evaluate(
         window: tokens per window, for `document`.
         device: compute device.
         precision: precision of networks; see `models.checkpoint.load`.
-        detail: add the entropy of the predictions, and figures by frequency and position.
+        detail: add the entropy of the predictions, unless `dynamic`, and figures by frequency and position.
         sample: maximum number of predictions with full distributions.
         against: address of a second model to compare with.
         overlap: training files to compare the text with.
@@ -427,13 +427,10 @@ def run_evaluate(
     texts = _held_out_texts(corpus, options.context, unit, progress)
     encoded = encode_corpus(checkpoint.tokenizer, texts, progress=progress)
     encoded = encoded.reversed() if backward else encoded
-    entropy = None
     if dynamic:
         from training.dynamic_evaluation import dynamic_evaluation  # imports torch
 
-        targets, entropy = dynamic_evaluation(
-            checkpoint.model, encoded, sample=sample if detail else 0, progress=progress
-        )
+        targets = dynamic_evaluation(checkpoint.model, encoded, progress=progress)
     else:
         targets = score_corpus(
             checkpoint.model, encoded, context=options.context, window=window, progress=progress
@@ -452,7 +449,7 @@ def run_evaluate(
         result |= {"dynamic": True, "notes": notes}
     if detail:
         result["detail"] = evaluation_details(
-            checkpoint, encoded, targets, options, entropy=entropy, progress=progress
+            checkpoint, encoded, targets, options, with_entropy=not dynamic, progress=progress
         )
     if against is not None:
         compared = compare_models(checkpoint, checkpoints[1], encoded, targets, options, progress=progress)

@@ -17,13 +17,6 @@ from models.neural.model import NeuralModel
 from models.neural.network import Network
 from models.vocabulary import BOS
 from training.corpus import EncodedCorpus
-from training.evaluation.breakdown import (
-    LogProbRows,
-    entropies_of,
-    renormalised,
-    sample_positions,
-    sampled_mean,
-)
 from training.evaluation.evaluate import CorpusScores
 from training.progress import Progress
 
@@ -38,8 +31,8 @@ _DECAY = 2e-3
 
 
 def dynamic_evaluation(
-    model: LanguageModel[Any], corpus: EncodedCorpus, *, sample: int = 0, progress: Progress
-) -> tuple[CorpusScores, dict[str, Any] | None]:
+    model: LanguageModel[Any], corpus: EncodedCorpus, *, progress: Progress
+) -> CorpusScores:
     """Score a text as one stream with a copy of the model that learns from each segment after scoring it.
 
     After each segment, w ← w − η g / (r + r̄) + λ min(r / r̄, 1/λ) (w₀ − w), where g is the gradient of the
@@ -50,11 +43,7 @@ def dynamic_evaluation(
     Args:
         model: a neural model; it is not changed.
         corpus: text encoded with the model's tokenizer.
-        sample: maximum number of predictions with a measured entropy, by the weights at that time.
         progress: counts tokens.
-
-    Returns:
-        The scores, and the mean entropy of the sampled predictions or None without a sample.
 
     Raises:
         InvalidInputError: the model has no gradient.
@@ -62,11 +51,8 @@ def dynamic_evaluation(
     network = _copy_network(model)
     updater = _WeightUpdater(network)
     text = corpus.with_boundaries().astype(np.int64)
-    positions = sample_positions(corpus.num_tokens, sample) if sample else np.zeros(0, dtype=np.int64)
     hidden = network.initial_hidden(1)
     log_probs = [torch.zeros(0)]
-    entropies = [np.zeros(0)]
-    num_scored = 0
     progress.start(f"dynamic evaluation of the {model.family}", corpus.num_tokens)
     # cuDNN's recurrent kernels compute gradients only in training mode, which applies dropout
     with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
@@ -81,24 +67,10 @@ def dynamic_evaluation(
                 network.features(outputs[predicted, 0]), span[1:][predicted]
             )
             log_probs.append(scores.detach().cpu())
-            first, end = np.searchsorted(positions, [num_scored, num_scored + len(scores)])
-            if first < end:
-                rows = torch.from_numpy(positions[first:end] - num_scored).to(outputs.device)
-                entropies.append(_entropies(network, outputs[predicted, 0].detach()[rows]))
-            num_scored += len(scores)
             updater.learn(-scores.mean())
             progress.advance(len(scores))
     progress.finish()
-    targets = CorpusScores(torch.cat(log_probs).numpy(), text[1:][text[1:] != BOS], None)
-    return targets, sampled_mean(np.concatenate(entropies)) if sample else None
-
-
-@torch.no_grad()
-def _entropies(network: Network, outputs: Tensor) -> LogProbRows:
-    """Return the entropies of the predictions after network outputs [n, H]."""
-    return entropies_of(
-        renormalised(network.output.log_probs(network.features(outputs)).float().cpu().numpy())
-    )
+    return CorpusScores(torch.cat(log_probs).numpy(), text[1:][text[1:] != BOS], None)
 
 
 class _WeightUpdater:

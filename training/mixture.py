@@ -30,17 +30,7 @@ from models.mixture import MixtureModel, find_context_matcher
 from models.ngram.model import NGramModel
 from models.tokenizers import Tokenizer
 from models.vocabulary import BOS, Vocabulary
-from training.cache_fitting import (
-    CacheGrid,
-    CacheGridScores,
-    ChosenCache,
-    adapt_cache,
-    choose_cache,
-    grid_of,
-    mix_with_cache,
-    score_with_cache,
-    score_with_caches,
-)
+from training.cache_fitting import CacheGridScores, ChosenCache, adapt_cache, choose_cache, score_with_caches
 from training.corpus import EncodedCorpus
 from training.ensemble import divide_minutes, networks_at_once, train_side_by_side, training_waves
 from training.evaluation.evaluate import (
@@ -86,26 +76,24 @@ def score_parts(
     corpus: EncodedCorpus,
     recipe: Recipe,
     *,
-    grid: CacheGrid | None = None,
+    with_caches: bool = False,
     progress: Progress,
 ) -> PartScores:
-    """Score a text with each model, with the context and the cache of a mixture's recipe.
+    """Score a text with each model, with the context of a mixture's recipe.
 
     Args:
         models: models with one vocabulary.
         corpus: text encoded with this vocabulary.
         recipe: recipe of the mixture.
-        grid: cache shapes; None for the default search grid.
+        with_caches: also score it with caches over the features of the first model that has some, or without features.
         progress: reports each pass over the text.
     """
     settings = recipe.mixture
-    cached_part = (first_featured_part(models) or 0) if settings.cache else None
+    cached_part = (first_featured_part(models) or 0) if with_caches else None
     caches, targets = None, []
     for index, model in enumerate(models):
         if index == cached_part:
-            caches = score_with_caches(
-                model, corpus, window=recipe.cache.window, grid=grid, progress=progress
-            )
+            caches = score_with_caches(model, corpus, window=recipe.cache.window, progress=progress)
             targets.append(caches.targets)
         else:
             targets.append(score_corpus(model, corpus, context=settings.fitted_context, progress=progress))
@@ -156,7 +144,7 @@ def mix_dynamically(
     """
     models, texts, progress = [part.model for part in parts], inputs.texts, inputs.progress
     check_mixing_plan(recipe, [model.family for model in models])
-    valid = score_parts(models, texts.valid, recipe, progress=progress)
+    valid = score_parts(models, texts.valid, recipe, with_caches=recipe.mixture.cache, progress=progress)
     log_probs = [targets.log_probs for targets in valid.targets]
     cache, cached_part = None, None
     if valid.caches is not None and recipe.has_cache_inside:  # the inner stage is fitted first
@@ -171,8 +159,7 @@ def mix_dynamically(
             cache = adapt_cache(cache, inner, valid.caches, texts.valid, progress=progress)
     readings = {"valid": valid}
     if texts.test is not None:
-        grid = None if cache is None else grid_of(cache.config)
-        readings["test"] = score_parts(models, texts.test, recipe, grid=grid, progress=progress)
+        readings["test"] = score_parts(models, texts.test, recipe, progress=progress)
     seconds = time.monotonic() - began
     return _build_stages(
         title, recipe, parts, readings, weights, cache, cached_part, seconds=seconds, progress=progress
@@ -229,15 +216,6 @@ def _mix(
     return np.asarray(mixed, dtype=np.float32)
 
 
-def _mix_with_cache(
-    log_probs: TokenLogProbs, reading: PartScores, model: CacheModel, progress: Progress
-) -> TokenLogProbs:
-    """Mix log-probabilities [N] with a cache; dynamic marginals need another pass over the text."""
-    if model.config.marginals is not None or reading.caches is None:
-        return score_with_cache(model, reading.corpus, progress=progress).mixed(model.config)
-    return mix_with_cache(log_probs, reading.caches, model.config)
-
-
 class _Stage(NamedTuple):
     """A part, a mixture of parts or a model with a cache, with its figures and scores by split."""
 
@@ -273,11 +251,14 @@ def _build_stages(
     def stage(name: str, model: StorableModel[Any], facts: dict[str, Any], inner: Sequence[_Stage]) -> _Stage:
         targets = {}
         for split, reading in readings.items():
-            log_probs = _mix([i.targets[split].log_probs for i in inner], weights, reading.context_lengths)
-            if isinstance(model, CacheModel) and cache is not None and split == "valid":
+            if not isinstance(model, CacheModel):
+                log_probs = _mix(
+                    [i.targets[split].log_probs for i in inner], weights, reading.context_lengths
+                )
+            elif cache is not None and split == "valid":
                 log_probs = cache.log_probs
-            elif isinstance(model, CacheModel):
-                log_probs = _mix_with_cache(log_probs, reading, model, progress)
+            else:
+                log_probs = score_corpus(model, reading.corpus, context="stream", progress=progress).log_probs
             targets[split] = inner[0].targets[split]._replace(log_probs=log_probs)
         figures = figures_of(model, targets)
         of, part_figures = [i.part for i in inner], [i.figures for i in inner]

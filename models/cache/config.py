@@ -1,20 +1,18 @@
 """Configuration of a cache: window, similarity, half-life and weight; imports no kernels."""
 
-import math
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import ConfigDict
-
-from models.errors import InvalidInputError
+from pydantic import ConfigDict, Field, model_validator
+from pydantic.dataclasses import dataclass
 
 MAX_WINDOW = 1 << 20
 MAX_FLATNESS = 64.0  # e^64 times the longest window does not overflow single precision
 CacheKind = Literal["continuous", "unigram"]
+_Positive = Annotated[float, Field(gt=0)]
+_STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class MarginalsConfig:
     """Configuration of dynamic marginals: how the frequencies of cached tokens change the wrapped model's distribution.
 
@@ -30,26 +28,16 @@ class MarginalsConfig:
         floor: a, in occurrences.
 
     Raises:
-        InvalidInputError: a value is outside its limits, or of another type.
+        pydantic.ValidationError: a value is outside its limits, or of another type.
     """
 
-    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
-    half_life: float
-    exponent: float
-    prior: float
-    floor: float
-
-    def __post_init__(self) -> None:
-        checks = (
-            ("half_life", _is_number(self.half_life) and self.half_life > 0, "above 0"),
-            ("exponent", _is_number(self.exponent) and 0 < self.exponent <= 4, "above 0 and at most 4"),
-            ("prior", _is_number(self.prior) and 0 <= self.prior <= 1e3, "from 0 to 1,000"),
-            ("floor", _is_number(self.floor) and 1e-3 <= self.floor <= 1, "from 0.001 to 1"),
-        )
-        _check(self, "cache.marginals", checks)
+    half_life: _Positive
+    exponent: float = Field(gt=0, le=4)
+    prior: float = Field(ge=0, le=1e3)
+    floor: float = Field(ge=1e-3, le=1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class CacheConfig:
     """Configuration of a cache model.
 
@@ -77,55 +65,20 @@ class CacheConfig:
         marginals: dynamic marginals; None for none.
 
     Raises:
-        InvalidInputError: a value is outside its limits, or of another type.
+        pydantic.ValidationError: a value is outside its limits, or of another type.
     """
 
-    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
     kind: CacheKind
-    window: int
-    flatness: float = 0.0
-    half_life: float | None
-    weight: float
-    prior: float = 0.0
+    window: int = Field(ge=1, le=MAX_WINDOW)
+    flatness: float = Field(default=0.0, ge=0, le=MAX_FLATNESS)
+    half_life: _Positive | None
+    weight: float = Field(gt=0, lt=1)
+    prior: float = Field(default=0.0, ge=0)
     gate: tuple[float, float, float] | None = None
     marginals: MarginalsConfig | None = None
 
-    def __post_init__(self) -> None:
-        highest = MAX_FLATNESS if self.kind == "continuous" else 0
-        window, half_life = self.window, self.half_life
-        checks = (
-            ("kind", self.kind in ("continuous", "unigram"), "continuous or unigram"),
-            (
-                "window",
-                type(window) is int and 1 <= window <= MAX_WINDOW,
-                f"a whole number from 1 to {MAX_WINDOW:,}",
-            ),
-            (
-                "flatness",
-                _is_number(self.flatness) and 0 <= self.flatness <= highest,
-                f"from 0 to {highest:g}" if highest else "0 for a unigram cache",
-            ),
-            ("half_life", half_life is None or (_is_number(half_life) and half_life > 0), "above 0, or none"),
-            ("weight", _is_number(self.weight) and 0 < self.weight < 1, "above 0 and below 1"),
-            ("prior", _is_number(self.prior) and self.prior >= 0, "at least 0"),
-            (
-                "gate",
-                self.gate is None or (len(self.gate) == 3 and all(map(_is_number, self.gate))),
-                "three numbers, or none",
-            ),
-        )
-        _check(self, "cache", checks)
-
-
-def _check(config: object, name: str, checks: Iterable[tuple[str, bool, str]]) -> None:
-    """Raise an error for the first field that does not fit its limits."""
-    for field, fits, limits in checks:
-        if not fits:
-            raise InvalidInputError(
-                f"{name}.{field} is {getattr(config, field)!r:.80}, it must be {limits}",
-                parameter=f"{name}.{field}",
-            )
-
-
-def _is_number(value: Any) -> bool:
-    return (type(value) is int and abs(value) < 1 << 63) or (type(value) is float and math.isfinite(value))
+    @model_validator(mode="after")
+    def _check_flatness(self) -> Self:
+        if self.kind == "unigram" and self.flatness:
+            raise ValueError(f"flatness must be 0 for a unigram cache, given {self.flatness:g}")
+        return self

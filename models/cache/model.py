@@ -4,14 +4,12 @@
 """
 
 import dataclasses
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import TypeAdapter
 from typing_extensions import override
 
 from models.arrays import FloatArray, ModelBytes, TokenIds, add_bytes, array_bytes, to_numpy
@@ -21,7 +19,7 @@ from models.cache.history import History
 from models.cache.kernels import SimilarityDecay, inner_products, padded_width, to_unit_vectors
 from models.cache.marginals import DynamicMarginals
 from models.errors import InvalidInputError, ManifestError
-from models.files import CONFIG_FILE, read_config, write_config
+from models.files import CONFIG_FILE, check_config, read_config, write_config
 from models.language_model import (
     FeatureExtractor,
     LanguageModel,
@@ -361,15 +359,12 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
             ManifestError: config.json is not a cache's, or does not match the part.
         """
         path = directory / CONFIG_FILE
-        values = read_config(path)
+        config = check_config(CacheConfig, read_config(path), path)
+        frequencies = None if config.marginals is None else _read_frequencies(directory / FREQUENCIES_FILE)
         try:
             (inner,) = parts
-            config = TypeAdapter(CacheConfig).validate_json(json.dumps(values), strict=True)
-            frequencies = (
-                None if config.marginals is None else _read_frequencies(directory / FREQUENCIES_FILE)
-            )
             return cls(inner, config, frequencies)
-        except (ValueError, TypeError, InvalidInputError) as error:
+        except (ValueError, InvalidInputError) as error:
             raise ManifestError(f"{path}: not a cache's configuration: {error}") from None
 
     def _without_history(self, inner: Any, batch: int) -> CacheState:

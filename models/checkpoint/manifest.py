@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from models.errors import (
     CheckpointError,
@@ -25,6 +25,7 @@ from models.errors import (
     ManifestError,
     ModelNotFoundError,
 )
+from models.files import check_config
 
 MANIFEST_FILE = "manifest.json"
 SCHEMA_VERSION = 2
@@ -154,12 +155,7 @@ def _too_new(location: object, version: int) -> IncompatibleVersionError:
 def _checked(raw: bytes, fields: dict[str, Any], location: object) -> Manifest:
     if not _is_intact(raw, fields):
         raise IntegrityError(f"{location} was changed after it was written: its checksum does not match")
-    try:
-        manifest = Manifest.model_validate(fields)
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(map(str, first["loc"]))
-        raise ManifestError(f"{location}: field {field!r:.200}: {first['msg']}") from None
+    manifest = check_config(Manifest, fields, location)
     for name in manifest.files:
         if not _is_inside(name):
             raise ManifestError(f"{location} lists a file outside the checkpoint: {name!r}")

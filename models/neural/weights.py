@@ -10,10 +10,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import ValidationError
 
 from models.errors import ManifestError
-from models.files import CONFIG_FILE, read_config
+from models.files import CONFIG_FILE, check_config, read_config
 from models.neural.config import NetworkConfig, cutoffs_problem
 from models.tensor_files import Arrays, map_tensors
 from models.vocabulary import BOS
@@ -130,12 +129,7 @@ def read_weights(directory: Path, *, vocab_size: int) -> NetworkWeights:
 def _read_config(path: Path, vocab_size: int) -> NetworkConfig:
     fields = read_config(path)
     written_for = fields.pop("vocab_size", None)
-    try:
-        config = NetworkConfig.model_validate(fields)
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(map(str, first["loc"]))
-        raise ManifestError(f"{path}: field {field!r}: {first['msg']}") from None
+    config = check_config(NetworkConfig, fields, path)
     if written_for != vocab_size:
         raise ManifestError(f"{path}: vocab_size is {written_for!r}, the vocabulary has {vocab_size} tokens")
     problem = cutoffs_problem(config.cutoffs, vocab_size=vocab_size) if config.output == "adaptive" else None

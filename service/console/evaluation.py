@@ -36,7 +36,8 @@ def show_evaluation(result: Mapping[str, Any]) -> None:
             if key in detail:
                 _console.print()
                 _console.print(_groups(head.format_map(detail), detail[key]))
-        _console.print(f"\nentropy of the predictions: {_sampled(detail['entropy'])}")
+        if "entropy" in detail:
+            _console.print(f"\nentropy of the predictions: {_sampled(detail['entropy'])}")
     if against := result.get("against"):
         _console.print(f"\n{_difference(result['model'], against)}")
         _console.print(f"KL({result['model']} ‖ {against['model']}): {_sampled(against['divergence'])}")

@@ -2,7 +2,6 @@
 
 import statistics
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,24 +43,25 @@ def evaluation_details(
     targets: CorpusScores,
     options: EvaluationOptions,
     *,
-    entropy: Mapping[str, Any] | None = None,
+    with_entropy: bool,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Compute the entropy of the predictions, unless given, and figures by frequency and position, by name.
+    """Compute the entropy of the predictions, if requested, and figures by frequency and position, by name.
 
     Frequencies come from the training text if the checkpoint has its counts, else from the evaluated text.
     """
     vocab_size = len(checkpoint.model.vocabulary)
     known = training_counts(checkpoint.path, vocab_size)
     counts = token_counts(corpus, vocab_size) if known is None else known
-    if entropy is None:
-        title = f"entropy of the {checkpoint.model.family}"
-        entropy = mean_over_positions(title, entropies_of, [checkpoint.model], corpus, options, progress)
     details: dict[str, Any] = {
-        "entropy": entropy,
         "frequency_in": "evaluated text" if known is None else "training text",
         "by_frequency": by_frequency(targets, counts),
     }
+    if with_entropy:
+        title = f"entropy of the {checkpoint.model.family}"
+        details["entropy"] = mean_over_positions(
+            title, entropies_of, [checkpoint.model], corpus, options, progress
+        )
     if options.context != "document":
         details["by_position_in_sentence"] = by_position(targets, positions_in_sentence(corpus))
     if options.context != "sentence":

@@ -9,7 +9,7 @@ from models.cache.config import CacheConfig
 from models.cache.model import CacheModel
 from models.errors import InvalidInputError
 from tests.support import families
-from training.cache_fitting import adapt_cache, choose_cache, grid_of, score_with_caches
+from training.cache_fitting import adapt_cache, choose_cache, score_with_caches
 from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import score_corpus
 from training.progress import SILENT
@@ -102,14 +102,14 @@ def test_of_all_that_was_tried_the_best_is_chosen_and_read_again_by_itself():
     readings = score_with_caches(model, corpus, window=60, progress=SILENT)
     chosen = choose_cache(readings, readings.targets.log_probs)
     tried = np.array(list(chosen.tried["perplexities_by_flatness"].values()))
-    assert tried.shape == (len(readings.grid.flatnesses), len(chosen.tried["half_lives"]))
+    assert tried.shape == (len(readings.flatnesses), len(chosen.tried["half_lives"]))
     reached = np.exp(-chosen.log_probs.mean(dtype=np.float64))
     assert reached == pytest.approx(min(chosen.tried["perplexities_by_prior"].values()))
     assert reached <= tried.min() + 1e-9
-    alone = score_with_caches(model, corpus, window=60, grid=grid_of(chosen.config), progress=SILENT)
-    shares, evidence = readings.of(chosen.config)
-    assert (alone.shares[:, 0, 0] == shares).all()
-    assert (alone.evidence[:, 0, 0] == evidence).all()
+    cached = CacheModel(model, chosen.config)
+    assert chosen.log_probs == pytest.approx(
+        score_corpus(cached, corpus, context="stream", progress=SILENT).log_probs, abs=1e-5
+    )
 
 
 def test_a_cache_may_be_chosen_for_another_models_probabilities():
@@ -119,13 +119,11 @@ def test_a_cache_may_be_chosen_for_another_models_probabilities():
     mixed = score_corpus(families.model("mixture"), corpus, context="stream", progress=SILENT).log_probs
     chosen = choose_cache(readings, mixed)
     _, direct = fit_cache(families.model("mixture"), corpus)
-    assert grid_of(chosen.config) == grid_of(direct.config)
+    assert (chosen.config.flatness, chosen.config.half_life) == (
+        direct.config.flatness,
+        direct.config.half_life,
+    )
     assert chosen.config.weight == pytest.approx(direct.config.weight, abs=1e-4)
-
-
-def test_the_window_is_refused_before_the_text_is_read():
-    with pytest.raises(InvalidInputError, match=r"cache\.window is 0"):
-        fit_cache(families.model("ngram"), bursty(), window=0)
 
 
 @pytest.mark.parametrize("sentences", [[], [[]]])
