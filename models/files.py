@@ -52,7 +52,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def check_config(kind: type[_Config], values: Mapping[str, Any], location: object) -> _Config:
-    """Return values of a JSON file as an instance of a pydantic class.
+    """Validate the values of a JSON file; return an instance of a pydantic class.
 
     Args:
         kind: the class.
@@ -60,7 +60,7 @@ def check_config(kind: type[_Config], values: Mapping[str, Any], location: objec
         location: the file's path, for messages.
 
     Raises:
-        ManifestError: a value is missing, unknown or out of range.
+        ManifestError: a field is missing or unknown, or its value has the wrong type or is out of range.
     """
     try:
         return TypeAdapter(kind).validate_json(json.dumps(values))

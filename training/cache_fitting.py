@@ -15,12 +15,7 @@ from models.cache.kernels import SimilarityDecay, padded_width, to_unit_vectors
 from models.cache.marginals import DynamicMarginals
 from models.cache.model import CacheModel, CacheScores, score_with_history
 from models.errors import InvalidInputError
-from models.language_model import (
-    LanguageModel,
-    Want,
-    feature_size,
-    perplexity,
-)
+from models.language_model import LanguageModel, Want, feature_size, perplexity
 from models.vocabulary import BOS
 from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import CHUNK_TOKENS, CorpusScores, read_stream, running_text
@@ -40,7 +35,7 @@ _PRIORS = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 """Candidate values of μ, as shares of the median evidence."""
 
 _FIRST_PRIOR = 0.03
-"""Share of μ used to choose θ and the half-life."""
+"""μ while θ and the half-life are chosen, as a share of the median evidence."""
 
 _MARGINALS = {
     "half_life": (0.05, 0.1, 0.15, 0.25, 0.5),  # as shares of the window
@@ -195,15 +190,15 @@ def adapt_cache(
     *,
     progress: Progress,
 ) -> ChosenCache:
-    """Add dynamic marginals and a gate to a chosen cache, unless the text becomes less likely.
+    """Add dynamic marginals and a gate to a chosen cache, if the text becomes more likely.
 
-    The marginals are chosen value by value from a grid, on a sample of the text's first tokens; then the gate is fitted
-    on the whole text.
+    The marginals are chosen by coordinate search on a sample of the text's first tokens, then the gate is fitted on the
+    entire text.
 
     Args:
         chosen: the cache.
         model: the wrapped model.
-        readings: scores of the text with the chosen cache.
+        readings: scores of the text with the grid of caches.
         corpus: the text.
         progress: counts tokens.
     """
@@ -280,7 +275,7 @@ def _score_with_cache(model: CacheModel, corpus: EncodedCorpus, *, progress: Pro
 
 
 def _fit_gate(scores: CacheScores) -> tuple[float, float, float]:
-    """Fit λ = σ(c0 + c1 log n + c2 log s) by EM, with one Newton step of logistic regression in each iteration."""
+    """Fit the gate of `CacheConfig` by EM, with one Newton step of logistic regression in each iteration."""
     known = scores.largest > 0
     log_probs, shares, evidence, largest = (part[known].astype(np.float64) for part in scores)
     inputs = np.stack([np.ones_like(evidence), np.log(evidence), np.log(largest)], axis=1)  # [N, 3]

@@ -1,7 +1,7 @@
 """Training of an ensemble: networks of a mixture side by side, each by one process with a share of the processors.
 
-Processes do not wait for each other's threads, so two networks on two processors finish as many updates in
-total as one network after the other would, and more than one network with two threads. The parent shows
+Two networks with a thread each read more tokens per second in total than one network with two threads, which wait for
+each other. The parent shows
 the progress of all, and forwards Ctrl-C and SIGTERM. A process whose parent died ends at its next update.
 """
 
@@ -33,7 +33,7 @@ _POLL_S = 0.1
 
 
 def networks_at_once(networks: int, device: str) -> int:
-    """Return how many networks are trained at the same time: one for each of torch's threads, up to their number.
+    """Return how many networks are trained at the same time: as many as torch has threads.
 
     Networks on a GPU, and those of several distributed processes, are trained one after the other.
     """
@@ -60,8 +60,8 @@ def training_waves(networks: Mapping[str, Recipe]) -> list[dict[str, Recipe]]:
 def divide_minutes(mixture: Recipe, parts: Mapping[str, Recipe], device: str) -> dict[str, Recipe]:
     """Divide `train.max_minutes` of a mixture equally among the rounds in which its networks are trained.
 
-    The other rounds get what a round does not use, because its networks have lower limits of their own. Without this
-    key, all parts keep their own limits.
+    Time that a round of networks with lower limits of their own does not use is divided among the other rounds. Without
+    this key, all parts keep their own limits.
 
     Args:
         mixture: recipe of the mixture.

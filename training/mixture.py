@@ -1,7 +1,7 @@
 """Mixture training: train the parts, fit weights and cache on the validation text, build the mixture.
 
-The log-probability of a token under a part does not depend on the weights. So each part, with its
-caches, reads each text once; weights, cache and all results are computed from these log-probabilities.
+The log-probability of a token under a part does not depend on the weights. So each part, with its caches, reads each
+text once; weights and cache are fitted to these log-probabilities. A model with a cache reads the test text again.
 A static mixture of n-gram models becomes one n-gram model instead.
 """
 
@@ -20,12 +20,7 @@ from models.checkpoint.load import Checkpoint
 from models.checkpoint.manifest import check_name, version_address
 from models.checkpoint.write import StorableModel
 from models.errors import InvalidInputError
-from models.language_model import (
-    ContextMatcher,
-    LanguageModel,
-    Want,
-    feature_size,
-)
+from models.language_model import ContextMatcher, LanguageModel, Want, feature_size
 from models.mixture import MixtureModel, find_context_matcher
 from models.ngram.model import NGramModel
 from models.tokenizers import Tokenizer

@@ -93,6 +93,12 @@ class ResumableRuns:
         """Return the path of the state file of the run with this title."""
         return self.folder / title / _STATE_FILE
 
+    def discard(self, title: str, reason: str) -> None:
+        """Remove the saved run with this title, if there is one, and note the reason."""
+        if (state := self.state_file(title)).exists():
+            shutil.rmtree(state.parent)
+            self.notes.append(f"the training of {title} started from the beginning: {reason}")
+
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Prevent other processes from training a model of this name.
@@ -291,11 +297,10 @@ def with_soft_targets(networks: Mapping[str, Recipe], inputs: TrainingInputs) ->
             folder = inputs.runs.folder
         path = folder / f"{hashlib.sha256(hashes.encode()).hexdigest()}.npy"
         if not path.exists():
-            device = torch.device(inputs.device)
-            precision, models = (
-                training_precision(recipe.train, device),
-                [teacher.model for teacher in teachers],
-            )
+            if inputs.runs is not None and any(isinstance(t, Trained) and t.history for t in teachers):
+                inputs.runs.discard(title, "its teachers were trained further")
+            models, device = [teacher.model for teacher in teachers], torch.device(inputs.device)
+            precision = training_precision(recipe.train, device)
             write_soft_targets(
                 path, models, corpus, device=device, precision=precision, progress=inputs.progress
             )

@@ -19,13 +19,14 @@ class MarginalsConfig:
     p'(w) ∝ p(w) r_w^β, r_w = (C_w + m E_w + a) / (E_w + m E_w + a),
     C_w = Σ_i 1[x_i = w] 2^(−age_i / half-life), E_w = u_w Σ_i 2^(−age_i / half-life), over the cached tokens x_i.
 
-    Source: Kneser, Peters and Klakow 1997, with counts that decay, and a Gamma distribution as the prior of r.
+    Source: Kneser, Peters and Klakow 1997, with counts that decay; r_w is a posterior mean under
+    a Gamma prior of shape and rate m E_w + a.
 
     Attributes:
         half_life: age in tokens at which a count is halved.
         exponent: β.
-        prior: m, in expected occurrences.
-        floor: a, in occurrences.
+        prior: m, pseudo-count of a token as a multiple of E_w.
+        floor: a, pseudo-count of every token, in occurrences.
 
     Raises:
         pydantic.ValidationError: a value is outside its limits, or of another type.
@@ -58,10 +59,10 @@ class CacheConfig:
         flatness: θ; 0 weights every cached token equally, and is the only value for a unigram cache.
         half_life: age in tokens at which a weight is halved; None for no decay within
             the window.
-        weight: λ.
-        prior: μ, in cached tokens whose context equals the current one.
-        gate: coefficients (c0, c1, c2) of λ = σ(c0 + c1 log n + c2 log s), which replaces λ and μ: n is the sum of the
-            cached tokens' weights, s the largest share of one word in it. None for a constant λ.
+        weight: λ; unused with a gate.
+        prior: μ, in cached tokens whose context equals the current one; unused with a gate.
+        gate: coefficients (c0, c1, c2) of the cache's share, 1 / (1 + exp(−(c0 + c1 log n + c2 log t))), instead of λ
+            and μ: n is the sum of the cached tokens' weights, t the largest share of one token in it. None without.
         marginals: dynamic marginals; None for none.
 
     Raises:

@@ -19,7 +19,7 @@ class DynamicMarginals:
     """Adaptation of distributions to the tokens of a window; see `MarginalsConfig`.
 
     Args:
-        config: see the class.
+        config: see `MarginalsConfig`.
         frequencies: expected frequency of each token of the vocabulary, u [V].
         window: number of tokens.
     """
@@ -34,8 +34,8 @@ class DynamicMarginals:
 
         Args:
             log_probs: natural-log probabilities at Q positions [Q, V].
-            tokens: tokens [N].
-            ends: number of tokens before each position [Q]; the last of them are in its window.
+            tokens: cached tokens, the newest last [N].
+            ends: number of these tokens before each position [Q]; the newest `window` of them count.
         """
         out = np.empty_like(log_probs)
         _adapt_rows(tokens, ends, self._decays, self.frequencies, self._values, log_probs, out)

@@ -1,4 +1,4 @@
-"""Soft targets: distributions of teacher models at every position of a text, from which a network also learns.
+"""Soft targets for knowledge distillation: distributions of teacher models at every position of a text.
 
 Source: Hinton, Vinyals and Dean 2015. The teachers read the text once, before the training. The most probable tokens of
 their mean distribution, and a few drawn from the rest, are stored in a file that the trainer maps into memory. Without
@@ -33,7 +33,7 @@ TARGET_TOKENS = 32
 """Number of tokens stored of each distribution, the most probable ones."""
 
 DRAWN_TOKENS = 16
-"""Number of tokens drawn from the rest of each distribution; each represents an equal share of its probability."""
+"""Number of tokens drawn from the rest of each distribution; each stands for an equal part of the rest."""
 
 _CONTEXT = 200  # tokens that a row reads before its own part of the text
 _ROWS, _ROWS_OF_CACHE = 64, 16  # per thread; a cache stores a vector for each token of its rows
@@ -44,9 +44,9 @@ class SoftTargets(NamedTuple):
     """Distributions q of teachers at every position of a text, stored in a file.
 
     Attributes:
-        path: file of records [L, R]: the text is cut into R rows of L positions. A record has ids of the most probable
-            tokens and of drawn ones, the probabilities of the former, and that which each of the latter represents.
-            The name is a hash of the teachers and the text.
+        path: file of records [L, R]: the text is cut into R rows of L positions. A record has `ids` of the most
+            probable and of drawn tokens, `probabilities` of the former, and `of_drawn`, that of each drawn token. The
+            name is a hash of the teachers and the text.
         teachers: titles or addresses of the teachers.
     """
 
@@ -151,7 +151,7 @@ def _most_rows(model: LanguageModel[Any]) -> int:
 
 
 def _record(probabilities: Tensor, record: np.dtype[Any], generator: torch.Generator) -> npt.NDArray[Any]:
-    """Return the records of distributions [R, V], which are overwritten [R]."""
+    """Return the records [R] of distributions [R, V]; the distributions are overwritten."""
     records = np.empty(len(probabilities), record)
     kept = records["probabilities"].shape[1]
     if probabilities.is_cuda:

@@ -88,6 +88,24 @@ def test_a_student_predicts_better_with_a_teacher_than_without(tmp_path):
     assert perplexities[1] < 0.97 * perplexities[0]
 
 
+@pytest.mark.parametrize(("history", "is_discarded"), [((), False), ((object(),), True)])
+def test_a_student_begins_anew_if_its_teacher_was_trained_further(tmp_path, history, is_discarded):
+    """After Ctrl-C in the training of a teacher; `history` is empty for an n-gram model."""
+    texts = EncodedTexts(families.corpus(20), families.corpus(5, seed=2), None)
+    recipe = load_recipe("lstm", ['train.teacher=["a"]'])
+    runs = ResumableRuns(tmp_path, "m", resume=True)
+    state = runs.state_file("x")
+    state.parent.mkdir(parents=True)
+    state.write_bytes(b"saved")
+    teachers = {"a": Trained("a", recipe, families.model("gru"), history, {}, {}, 0.0)}
+    inputs = TrainingInputs(families.tokenizer(), texts, "cpu", SILENT, runs, teachers)
+    with runs.locked():
+        with_soft_targets({"x": recipe}, inputs)
+        assert state.exists() != is_discarded
+    note = "the training of x started from the beginning: its teachers were trained further"
+    assert runs.notes == [note] * is_discarded
+
+
 @pytest.mark.parametrize("resume", [True, False])
 def test_each_combination_of_teachers_reads_the_text_once(tmp_path, monkeypatch, resume):
     texts = EncodedTexts(families.corpus(20), families.corpus(5, seed=2), None)
@@ -115,6 +133,7 @@ def test_each_combination_of_teachers_reads_the_text_once(tmp_path, monkeypatch,
         other = other.soft_targets["x"]
         assert other.path != taught.soft_targets["x"].path
     assert not list(tmp_path.glob("**/*.npy"))
+    assert runs.notes == []
     assert with_soft_targets({"x": recipe}, inputs._replace(runs=None)).soft_targets["x"].path.exists()
 
 
