@@ -1,6 +1,7 @@
 """Fit a cache model (θ, half-life, λ, prior; dynamic marginals, gate) on held-out text, read as one stream."""
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from models.cache.kernels import SimilarityDecay, padded_width, to_unit_vectors
 from models.cache.marginals import DynamicMarginals
 from models.cache.model import CacheModel, CacheScores, score_with_history
 from models.errors import InvalidInputError
-from models.language_model import LanguageModel, Want, feature_size, perplexity
+from models.language_model import LanguageModel, Want, feature_size
 from models.vocabulary import BOS
 from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import CHUNK_TOKENS, CorpusScores, read_stream, running_text
@@ -81,19 +82,16 @@ class CacheGridScores(NamedTuple):
 
 
 class ChosenCache(NamedTuple):
-    """The best cache for a model, with the results of all candidates.
+    """The best cache for a model.
 
     Attributes:
         config: parameters of the cache.
         log_probs: natural-log probabilities of the predicted tokens, mixed with the cache [N].
-        tried: for metrics.json: the half-lives, and the perplexities per token at the best weight by θ and
-            half-life, and by μ at the best θ and half-life.
         frequencies: expected frequencies of the tokens for dynamic marginals [V]; None without them.
     """
 
     config: CacheConfig
     log_probs: npt.NDArray[np.float32]
-    tried: Mapping[str, Any]
     frequencies: FloatArray | None = None
 
 
@@ -157,29 +155,15 @@ def choose_cache(readings: CacheGridScores, log_probs: npt.NDArray[np.float32]) 
     """
     if not (readings.evidence[:, 0, 0] > 0).any():
         raise InvalidInputError("the held-out text has one token; a cache needs two", parameter="valid")
-    count = len(log_probs)
-    rows = [
-        [
-            _try_cache(readings, log_probs, flatness, half_life, _FIRST_PRIOR)
-            for half_life in readings.half_lives
-        ]
-        for flatness in readings.flatnesses
+    trials = [
+        _try_cache(readings, log_probs, flatness, half_life, _FIRST_PRIOR)
+        for flatness, half_life in itertools.product(readings.flatnesses, readings.half_lives)
     ]
-    best = max((trial for row in rows for trial in row), key=itemgetter(2))
+    best = max(trials, key=itemgetter(2))
     flatness, half_life = best[0].flatness, best[0].half_life
     prior_trials = [_try_cache(readings, log_probs, flatness, half_life, share) for share in _PRIORS]
     config, cached, _ = max([best, *prior_trials], key=itemgetter(2))
-    tried = {
-        "half_lives": list(readings.half_lives),
-        "perplexities_by_flatness": {
-            f"{flatness:g}": [perplexity(total, count) for _, _, total in row]
-            for flatness, row in zip(readings.flatnesses, rows, strict=True)
-        },
-        "perplexities_by_prior": {
-            f"{tried_config.prior:g}": perplexity(total, count) for tried_config, _, total in prior_trials
-        },
-    }
-    return ChosenCache(config, cached, tried)
+    return ChosenCache(config, cached)
 
 
 def adapt_cache(
@@ -225,7 +209,7 @@ def adapt_cache(
     log_probs = scores.mixed(config)
     if log_probs.sum(dtype=np.float64) <= chosen.log_probs.sum(dtype=np.float64):
         return chosen
-    return ChosenCache(config, log_probs, chosen.tried, frequencies)
+    return ChosenCache(config, log_probs, frequencies)
 
 
 class _Sample(NamedTuple):

@@ -283,8 +283,7 @@ def _build_stages(
 
 def cache_facts(chosen: ChosenCache) -> dict[str, Any]:
     """Return the facts of a fitted cache for metrics.json; `weights` has the weight of the wrapped model."""
-    config = dataclasses.asdict(chosen.config)
-    return {"weights": [1 - chosen.config.weight], "cache": {**config, "tried": chosen.tried}}
+    return {"weights": [1 - chosen.config.weight], "cache": dataclasses.asdict(chosen.config)}
 
 
 def mixture_tokenizer(settings: MixtureSettings, published: Sequence[Checkpoint]) -> Tokenizer | None:
@@ -294,12 +293,11 @@ def mixture_tokenizer(settings: MixtureSettings, published: Sequence[Checkpoint]
         InvalidInputError: there are fewer than two parts, a part reads backward, a part of a static mixture
             is not an n-gram model, or the tokenizers differ or, for a static mixture, cannot be joined.
     """
-    fewest = 1 if settings.cache else 2
-    if len(settings.recipes) + len(settings.parts) + len(published) < fewest:
+    num_trained = sum(part.mixed for part in titled_parts(settings).values())
+    if num_trained + len(published) < (1 if settings.cache else 2):
         raise InvalidInputError(
             f"a mixture requires at least {'1 part and a cache' if settings.cache else '2 parts'}, given "
-            f"{len(settings.recipes) + len(settings.parts)} recipes and {len(published)} models (mixture.recipes, "
-            "mixture.parts, mixture.models)",
+            f"{num_trained} recipes and {len(published)} models (mixture.recipes, mixture.parts, mixture.models)",
             parameter="mixture",
         )
     if not published:
@@ -314,11 +312,10 @@ def mixture_tokenizer(settings: MixtureSettings, published: Sequence[Checkpoint]
                 f"mixture.kind is 'static', which mixes n-gram models only; {address} is of the "
                 f"family {part.model.family}"
             )
-        elif not is_static and part.tokenizer.fingerprint != first.tokenizer.fingerprint:
+        elif not is_static and (difference := _tokenizer_difference(part, first)):
             problem = (
-                f"{address} has another tokenizer ({_tokenizer_label(part.tokenizer)}) than "
-                f"{version_address(first.path)} ({_tokenizer_label(first.tokenizer)}); a dynamic mixture requires "
-                "one tokenizer: use mixture.kind=static, or train the parts with one tokenizer"
+                f"{difference}; a dynamic mixture requires one tokenizer: use mixture.kind=static, or train the parts "
+                "with one tokenizer"
             )
         if problem is not None:
             raise InvalidInputError(problem, parameter="mixture.models")
@@ -338,17 +335,15 @@ def shared_tokenizer(
     """
     tokenizer = mixture_tokenizer(recipe.mixture, published) if recipe.family == "mixture" else None
     for teacher in teachers:
-        first, address, problem = [*published, *teachers][0], version_address(teacher.path), None
-        if teacher.manifest.direction != recipe.reading_direction:
-            reads = teacher.manifest.direction
-            problem = f"{address}, which reads {reads}; the network reads {recipe.reading_direction}"
-        elif teacher.tokenizer.fingerprint != first.tokenizer.fingerprint:
-            problem = (
-                f"{address}, which has another tokenizer ({_tokenizer_label(teacher.tokenizer)}) than "
-                f"{version_address(first.path)} ({_tokenizer_label(first.tokenizer)})"
-            )
+        problem, reads = (
+            _tokenizer_difference(teacher, [*published, *teachers][0]),
+            teacher.manifest.direction,
+        )
+        if reads != recipe.reading_direction:
+            address = version_address(teacher.path)
+            problem = f"{address} reads {reads}; the network reads {recipe.reading_direction}"
         if problem is not None:
-            raise InvalidInputError(f"train.teacher contains {problem}", parameter="train.teacher")
+            raise InvalidInputError(f"train.teacher: {problem}", parameter="train.teacher")
     return tokenizer or (teachers[0].tokenizer if teachers else None)
 
 
@@ -360,26 +355,41 @@ def translate_texts(part: Vocabulary, texts: EncodedTexts, vocabulary: Vocabular
     return texts.map(lambda corpus: corpus._replace(tokens=ids[corpus.tokens]))
 
 
-def _tokenizer_label(tokenizer: Tokenizer) -> str:
-    return f"{tokenizer.kind}, {len(tokenizer.vocabulary):,} tokens"
+def _tokenizer_difference(part: Checkpoint, first: Checkpoint) -> str | None:
+    """Return the difference between two models' tokenizers, as a message; None if they are equal."""
+    if part.tokenizer.fingerprint == first.tokenizer.fingerprint:
+        return None
+    (a, of_a), (b, of_b) = (
+        (version_address(p.path), f"{p.tokenizer.kind}, {len(p.tokenizer.vocabulary):,} tokens")
+        for p in (part, first)
+    )
+    return f"{a} has another tokenizer ({of_a}) than {b} ({of_b})"
 
 
-def part_recipes(mixture: Recipe) -> dict[str, Recipe]:
-    """Return the recipes of the parts to train, by title: the recipe's name or the stem of its file.
-
-    Parts with equal names are numbered: `lstm`, `lstm-2`. Unless its seed is set, the n-th network has the seed of the
-    mixture plus n, from 0.
-
-    Raises:
-        InvalidInputError: a part's recipe or one of its keys is invalid, or a part to publish has an invalid name.
-    """
-    settings, parts, num_networks = mixture.mixture, dict[str, Recipe](), 0
-    for part in (*map(PartSettings.of, settings.recipes), *settings.parts):
+def titled_parts(settings: MixtureSettings) -> dict[str, PartSettings]:
+    """Return the parts to train, by title: the recipe's name or the stem of its file, numbered: `lstm`, `lstm-2`."""
+    parts = dict[str, PartSettings]()
+    for part in (*(PartSettings(recipe=name) for name in settings.recipes), *settings.parts):
         name = title = Path(part.recipe).stem
         number = 1
         while title in parts:
             number += 1
             title = f"{name}-{number}"
+        parts[title] = part
+    return parts
+
+
+def part_recipes(mixture: Recipe) -> dict[str, Recipe]:
+    """Return the recipes of the parts to train, by title.
+
+    Unless its seed is set, the n-th network has the seed of the mixture plus n, from 0.
+
+    Raises:
+        InvalidInputError: a part's recipe or one of its keys is invalid, a part to publish has an invalid name, or a
+            part neither belongs to the mixture nor teaches another part.
+    """
+    settings, parts, num_networks = mixture.mixture, dict[str, Recipe](), 0
+    for title, part in titled_parts(settings).items():
         if settings.publish_parts:
             check_name(title, parameter="mixture.recipes")
         parts[title] = part_recipe(mixture, part, seed=mixture.seed + num_networks)
@@ -394,6 +404,12 @@ def part_recipes(mixture: Recipe) -> dict[str, Recipe]:
                     f"{', '.join(earlier) or 'none'}",
                     parameter="train.teacher",
                 )
+    taught = {name for recipe in parts.values() for name in recipe.train.teacher}
+    if idle := [t for t, part in titled_parts(settings).items() if not part.mixed and t not in taught]:
+        raise InvalidInputError(
+            f"the part {idle[0]!r} has mixed=false, but no other part has it as a teacher (train.teacher)",
+            parameter="mixture.parts",
+        )
     return parts
 
 
@@ -469,7 +485,8 @@ def train_mixture(
     unfinished = divide_minutes(
         recipe, part_recipes(recipe), inputs.device
     )  # checks every part before any work
-    families = [r.family for r in unfinished.values()]
+    mixed = [title for title, part in titled_parts(recipe.mixture).items() if part.mixed]
+    families = [unfinished[title].family for title in mixed]
     check_mixing_plan(recipe, [*families, *(p.model.family for p in published)])
     began = time.monotonic()
     networks = {name: part for name, part in unfinished.items() if part.family == "neural"}
@@ -485,7 +502,7 @@ def train_mixture(
             trained |= {name: train_single(name, part, inputs) for name, part in wave.items()}
     began -= 0.0 if inputs.runs is None else inputs.runs.seconds_before
     mix = _mix_statically if recipe.mixture.kind == "static" else mix_dynamically
-    parts = [trained[name] for name in unfinished]
+    parts = [trained[title] for title in mixed]
     return mix(title, recipe, [*parts, *published], inputs, began=began)
 
 

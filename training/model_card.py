@@ -142,18 +142,10 @@ def _bars(axes: Any, values: Sequence[float], labels: Sequence[str], *, label_ma
 
 
 def cache_section(metrics: Mapping[str, Any]) -> list[str]:
-    """Return the lines of the cache section, from metrics.json; empty for a model without a cache.
-
-    A table lists perplexities by θ and half-life.
-    """
+    """Return the lines of the cache section, from metrics.json; empty for a model without a cache."""
     cache = metrics.get("cache")
     if not cache:
         return []
-    half_lives = [_format_half_life(half_life) for half_life in cache["tried"]["half_lives"]]
-    rows = [
-        [flatness, *(format_number(value, 2) for value in row)]
-        for flatness, row in cache["tried"]["perplexities_by_flatness"].items()
-    ]
     shape = (
         f"A {cache['kind']} cache of the last {cache['window']:,} tokens: θ = {cache['flatness']:g}, "
         f"half-life {_format_half_life(cache['half_life'])}, weight {cache['weight']:.3f}, prior {cache['prior']:.3g}."
@@ -167,15 +159,7 @@ def cache_section(metrics: Mapping[str, Any]) -> list[str]:
                 values.items() if isinstance(values, dict) else zip(("c0", "c1", "c2"), values, strict=True)
             )
             shape += f" {name}: {', '.join(f'{key} {value:.4g}' for key, value in named)}.".replace("_", "-")
-    return [
-        "## Cache",
-        "",
-        shape,
-        "Perplexity per token of the validation text by θ and half-life:",
-        "",
-        *_table(["θ \\ half-life", *half_lives], rows, rule="--:"),
-        "",
-    ]
+    return ["## Cache", "", shape, ""]
 
 
 def _format_half_life(half_life: float | None) -> str:

@@ -212,6 +212,7 @@ class PartSettings(_Table):
 
     Attributes:
         recipe: name or path of the part's recipe.
+        mixed: False for a network that is only a teacher of others, and not a part of the final model.
         seed: random seed; unset means that of the mixture plus the number of earlier networks.
         ngram: keys of `[ngram]` for this part.
         neural: keys of `[neural]` for this part.
@@ -219,15 +220,11 @@ class PartSettings(_Table):
     """
 
     recipe: str
+    mixed: bool = True
     seed: int | None = Field(default=None, ge=0, lt=2**63)
     ngram: dict[str, Any] = {}
     neural: dict[str, Any] = {}
     train: dict[str, Any] = {}
-
-    @classmethod
-    def of(cls, recipe: str) -> "PartSettings":
-        """Create a part without keys of its own."""
-        return cls(recipe=recipe)
 
 
 class MixtureSettings(_Table):
@@ -239,11 +236,11 @@ class MixtureSettings(_Table):
         recipes: recipes of the parts to train. The tables `[ngram]`, `[neural]` and `[train]` of the
             mixture override theirs, and all parts share the mixture's tokenizer. Networks are trained at the same
             time, one per processor; `train.max_minutes` of the mixture is the time for all of them.
-        parts: further parts to train, as `[[mixture.parts]]`, each with its `recipe`, and optionally `seed` and the
-            tables `neural`, `train` and `ngram`, which override those of the mixture.
+        parts: further parts to train, as `[[mixture.parts]]`, each with its `recipe`, and optionally `mixed`, `seed`
+            and the tables `neural`, `train` and `ngram`, which override those of the mixture.
         models: addresses of published parts; the mixture uses their tokenizer. The parts of a static
             mixture may have different words; the mixture has all words.
-        publish_parts: also publish each trained part, under its recipe's name.
+        publish_parts: also publish each trained part of the final model, under its recipe's name.
         weights: `global`, one weight per part; `by-order`, one weight per part and context length of the
             first n-gram model among the parts.
         context: context for fitting weights and for figures: `sentence` resets the state at every line;

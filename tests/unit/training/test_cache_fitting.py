@@ -1,12 +1,13 @@
 """Fitting a cache: the reported perplexity is reached; θ and λ are the best of the grid."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from models.cache.config import CacheConfig
-from models.cache.model import CacheModel
+from models.cache.model import CacheModel, CacheScores
 from models.errors import InvalidInputError
 from tests.support import families
 from training.cache_fitting import adapt_cache, choose_cache, score_with_caches
@@ -101,11 +102,11 @@ def test_of_all_that_was_tried_the_best_is_chosen_and_read_again_by_itself():
     model, corpus = families.model("lstm"), bursty()
     readings = score_with_caches(model, corpus, window=60, progress=SILENT)
     chosen = choose_cache(readings, readings.targets.log_probs)
-    tried = np.array(list(chosen.tried["perplexities_by_flatness"].values()))
-    assert tried.shape == (len(readings.flatnesses), len(chosen.tried["half_lives"]))
-    reached = np.exp(-chosen.log_probs.mean(dtype=np.float64))
-    assert reached == pytest.approx(min(chosen.tried["perplexities_by_prior"].values()))
-    assert reached <= tried.min() + 1e-9
+    for flatness, half_life in itertools.product(readings.flatnesses, readings.half_lives):
+        for weight in (0.1, 0.3, 0.6):
+            config = replace(chosen.config, flatness=flatness, half_life=half_life, weight=weight, prior=0.0)
+            scores = CacheScores(readings.targets.log_probs, *readings.of(config))
+            assert chosen.log_probs.sum(dtype=float) >= scores.mixed(config).sum(dtype=float)
     cached = CacheModel(model, chosen.config)
     assert chosen.log_probs == pytest.approx(
         score_corpus(cached, corpus, context="stream", progress=SILENT).log_probs, abs=1e-5

@@ -321,6 +321,56 @@ def test_a_network_learns_from_a_published_mixture_with_its_tokenizer(registry):
     assert manifests[0]["tokenizer_fingerprint"] == manifests[1]["tokenizer_fingerprint"]
 
 
+ONLY_TEACHER = [
+    *SMALL,
+    "tokenizer.kind=word",
+    "ngram.order=2",
+    'mixture.recipes=["ngram"]',
+    'mixture.parts=[{recipe="lstm", mixed=false}, {recipe="gru", train={teacher=["lstm"]}}]',
+]
+
+
+def test_a_network_that_only_teaches_is_no_part_of_the_mixture(registry):
+    folder, text = registry
+    publishing = [*ONLY_TEACHER, "mixture.publish_parts=true", "mixture.weights=by-order"]
+    inside = folder.parent / "only-teacher"
+    result = run_train("mixture", name="m", registry=inside, corpus=[text], assignments=publishing)
+    assert [part["name"] for part in result["parts"]] == ["ngram", "gru"]
+    published = sorted(path.name for path in inside.iterdir() if not path.name.startswith("."))
+    assert published == ["gru", "m", "ngram"]
+    assert json.loads((inside / "gru/versions/1/metrics.json").read_text())["teachers"] == ["lstm"]
+
+
+WITHOUT_NGRAM = (
+    '{recipe="ngram", mixed=false}',
+    '{recipe="gru", train={teacher=["ngram"]}}',
+    '{recipe="lstm"}',
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            ['mixture.parts=[{recipe="lstm", mixed=false}, {recipe="gru"}]'],
+            r"the part 'lstm' has mixed=false, but no other part has it as a teacher \(train\.teacher\)",
+        ),
+        (["mixture.recipes=[]"], "at least 2 parts, given 1 recipes and 0 models"),
+        (
+            [f"mixture.parts=[{', '.join(WITHOUT_NGRAM)}]", "mixture.recipes=[]", "mixture.weights=by-order"],
+            "mixture.weights is 'by-order', but no part is an n-gram model; the parts are neural, neural",
+        ),
+    ],
+)
+def test_a_teacher_outside_the_mixture_must_be_needed_and_does_not_count(tmp_path, changes, said):
+    text = tmp_path / "text"
+    text.write_text("the cat sat\n" * 50)
+    with pytest.raises(InvalidInputError, match=said):
+        run_train(
+            "mixture", name="m", registry=tmp_path, corpus=[text], assignments=[*ONLY_TEACHER, *changes]
+        )
+
+
 @pytest.mark.parametrize(
     ("assignments", "said"),
     [
@@ -328,11 +378,11 @@ def test_a_network_learns_from_a_published_mixture_with_its_tokenizer(registry):
         (['train.teacher=["mixed@9"]'], r"train\.teacher: model 'mixed' has no version 9"),
         (
             ['train.teacher=["mixed"]', "direction=backward"],
-            "mixed@1, which reads forward; the network reads backward",
+            "train.teacher: mixed@1 reads forward; the network reads backward",
         ),
         (
             ['train.teacher=["mixed", "letters"]'],
-            r"letters@1, which has another tokenizer \(char, \d+ tokens\) than mixed@1 \(word, 13 tokens\)",
+            r"letters@1 has another tokenizer \(char, \d+ tokens\) than mixed@1 \(word, 13 tokens\)",
         ),
     ],
 )
