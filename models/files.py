@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, cast
 
 import zstandard
-from pydantic import TypeAdapter, ValidationError
 
 from models.errors import FormatError, ManifestError
 
@@ -62,6 +61,8 @@ def check_config(kind: type[_Config], values: Mapping[str, Any], location: objec
     Raises:
         ManifestError: a field is missing or unknown, or its value has the wrong type or is out of range.
     """
+    from pydantic import TypeAdapter, ValidationError  # slow to import, and not needed for --help
+
     try:
         return TypeAdapter(kind).validate_json(json.dumps(values))
     except ValidationError as error:

@@ -97,7 +97,10 @@ def test_parts_have_titles_seeds_and_tables_of_their_own():
         ('{recipe="lstm", train={epochs=0}}', "recipe lstm: train.epochs: must be at least 1, given 0"),
         ('{recipe="nosuch"}', "unknown recipe 'nosuch'"),
         ('{recipe="quickstart"}', "'quickstart', which is itself a mixture"),
-        ('{recipe="lstm", direction="backward"}', "mixture.parts.direction: unknown key; .* recipe, seed"),
+        (
+            '{recipe="lstm", direction="backward"}',
+            "mixture.parts.direction: unknown key; .* recipe, mixed, seed",
+        ),
         ("{seed=3}", "mixture.parts.recipe: is missing"),
     ],
 )

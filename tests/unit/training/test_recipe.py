@@ -78,10 +78,10 @@ def test_a_recipe_of_ones_own_is_read_from_its_path(tmp_path):
 
 def test_a_mixture_lays_its_own_settings_over_its_parts():
     mixture = load_recipe("mixture", ["ngram.order=2", "seed=9"])
-    part = part_recipe(mixture, PartSettings.of("ngram"), seed=9)
+    part = part_recipe(mixture, PartSettings(recipe="ngram"), seed=9)
     assert (part.ngram.order, part.seed) == (2, 9)
     assert (
-        part_recipe(load_recipe("mixture"), PartSettings.of("ngram"), seed=9).ngram.order
+        part_recipe(load_recipe("mixture"), PartSettings(recipe="ngram"), seed=9).ngram.order
         == load_recipe("ngram").ngram.order
     )
 
@@ -89,13 +89,13 @@ def test_a_mixture_lays_its_own_settings_over_its_parts():
 def test_a_part_is_described_with_the_text_and_tokenizer_of_its_mixture():
     mixture = load_recipe("mixture", ["tokenizer.kind=bpe", "corpus.unit=paragraph"])
     for name in mixture.mixture.recipes:
-        part = part_recipe(mixture, PartSettings.of(name), seed=1)
+        part = part_recipe(mixture, PartSettings(recipe=name), seed=1)
         assert (part.tokenizer, part.corpus) == (mixture.tokenizer, mixture.corpus)
 
 
 def test_a_mixture_of_mixtures_is_refused():
     with pytest.raises(InvalidInputError, match="itself a mixture"):
-        part_recipe(load_recipe("mixture"), PartSettings.of("quickstart"), seed=1)
+        part_recipe(load_recipe("mixture"), PartSettings(recipe="quickstart"), seed=1)
 
 
 @pytest.mark.parametrize(

@@ -335,7 +335,7 @@ def test_a_network_that_only_teaches_is_no_part_of_the_mixture(registry):
     publishing = [*ONLY_TEACHER, "mixture.publish_parts=true", "mixture.weights=by-order"]
     inside = folder.parent / "only-teacher"
     result = run_train("mixture", name="m", registry=inside, corpus=[text], assignments=publishing)
-    assert [part["name"] for part in result["parts"]] == ["ngram", "gru"]
+    assert [part["name"] for part in result["parts"]] == ["ngram@1", "gru@1"]
     published = sorted(path.name for path in inside.iterdir() if not path.name.startswith("."))
     assert published == ["gru", "m", "ngram"]
     assert json.loads((inside / "gru/versions/1/metrics.json").read_text())["teachers"] == ["lstm"]
