@@ -293,7 +293,7 @@ def mixture_tokenizer(settings: MixtureSettings, published: Sequence[Checkpoint]
         InvalidInputError: there are fewer than two parts, a part reads backward, a part of a static mixture
             is not an n-gram model, or the tokenizers differ or, for a static mixture, cannot be joined.
     """
-    num_trained = sum(part.mixed for part in titled_parts(settings).values())
+    num_trained = len(settings.recipes) + sum(part.mixed for part in settings.parts)
     if num_trained + len(published) < (1 if settings.cache else 2):
         raise InvalidInputError(
             f"a mixture requires at least {'1 part and a cache' if settings.cache else '2 parts'}, given "
@@ -388,9 +388,9 @@ def part_recipes(mixture: Recipe) -> dict[str, Recipe]:
         InvalidInputError: a part's recipe or one of its keys is invalid, a part to publish has an invalid name, or a
             part neither belongs to the mixture nor teaches another part.
     """
-    settings, parts, num_networks = mixture.mixture, dict[str, Recipe](), 0
-    for title, part in titled_parts(settings).items():
-        if settings.publish_parts:
+    titled, parts, num_networks = titled_parts(mixture.mixture), dict[str, Recipe](), 0
+    for title, part in titled.items():
+        if mixture.mixture.publish_parts:
             check_name(title, parameter="mixture.recipes")
         parts[title] = part_recipe(mixture, part, seed=mixture.seed + num_networks)
         num_networks += parts[title].family == "neural"
@@ -405,7 +405,7 @@ def part_recipes(mixture: Recipe) -> dict[str, Recipe]:
                     parameter="train.teacher",
                 )
     taught = {name for recipe in parts.values() for name in recipe.train.teacher}
-    if idle := [t for t, part in titled_parts(settings).items() if not part.mixed and t not in taught]:
+    if idle := [t for t, part in titled.items() if not part.mixed and t not in taught]:
         raise InvalidInputError(
             f"the part {idle[0]!r} has mixed=false, but no other part has it as a teacher (train.teacher)",
             parameter="mixture.parts",
