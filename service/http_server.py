@@ -161,6 +161,9 @@ _TLS_CLOSE_S = 600.0
 _CANCEL_MARGIN_S = 2
 """Seconds by which the server's drain timeout exceeds the engine's, after which the engine answers every client."""
 
+_LAST_REQUESTS_S = 0.25
+"""Time for requests sent just before the server stops; closing their connections would lose them."""
+
 
 class DrainingServer(uvicorn.Server):
     """Server that finishes running requests after a stop signal; a second signal ends it immediately.
@@ -197,8 +200,14 @@ class DrainingServer(uvicorn.Server):
         super().handle_exit(sig, frame)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop; running requests may finish within the drain timeout."""
+        """Stop; running requests may finish within the drain timeout.
+
+        Replies to requests that arrive now, most of them 503, ask clients to close their connections.
+        """
         draining = asyncio.ensure_future(self._engine.close(drain_timeout_s=self._settings.drain_timeout_s))
+        if self.server_state.connections:
+            self.server_state.default_headers += [(b"connection", b"close")]
+            await asyncio.sleep(_LAST_REQUESTS_S)
         await super().shutdown(sockets)
         await draining
 

@@ -20,6 +20,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from models.checkpoint.registry import LocalRegistry
 from models.errors import InvalidInputError, ModelNotFoundError, RegistryError
 from service import app as composition
+from service import http_server
 from service.app import create_app
 from service.middleware import request_log
 from service.settings import Settings, otel_variables
@@ -159,6 +160,21 @@ def test_shutting_down_finishes_what_is_under_way_and_refuses_the_rest(registry,
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
     thread.join()
     assert finished[0].json()["usage"]["completion_tokens"] == 20
+
+
+def test_requests_on_their_way_are_answered_and_their_connections_closed(registry, serve, monkeypatch):
+    monkeypatch.setattr(http_server, "_LAST_REQUESTS_S", 3)
+    app = create_app(Settings(registry=registry.root, models=("mixture",)))
+    with contextlib.ExitStack() as stack, httpx.Client(base_url=stack.enter_context(serve(app))) as kept:
+        assert "connection" not in kept.get("/health/ready").headers
+        stopping = threading.Thread(target=stack.close)
+        stopping.start()
+        time.sleep(0.5)  # the server has left its main loop
+        for answered in (kept.get("/health/live"), httpx.get(kept.base_url.join("/health/live"))):
+            assert (answered.status_code, answered.headers["connection"]) == (200, "close")
+        stopping.join()
+        with pytest.raises(httpx.ConnectError):
+            kept.get("/health/live")
 
 
 def test_two_apps_in_one_process_count_apart(registry, serve):
