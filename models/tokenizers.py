@@ -30,6 +30,7 @@ from models.word_index import RaggedIds, WordIndex
 
 TOKENIZER_FILE = "tokenizer.json"
 SPM_FILE = "tokenizer.model"
+LEXICON_FILE = "lexicon.txt"
 MARKED_UNKNOWN = ("word", "unknown")
 _UNK_TEXT = CONTROL_TOKENS[UNK]
 _NOT_SPACE = re.compile(r"\S+")
@@ -47,6 +48,8 @@ class Tokenizer(ABC):
     kind: ClassVar[str]
     leading_space: ClassVar[bool]
     """True if the tokenizer adds the leading space of the first token."""
+    lexicon: tuple[str, ...] = ()
+    """Words of the training text, if tokens are not words; completions are words of this list. Empty if unknown."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
@@ -107,6 +110,8 @@ class Tokenizer(ABC):
     def save(self, directory: Path) -> None:
         """Write the tokenizer's files into an existing directory."""
         write_config(directory / TOKENIZER_FILE, {"kind": self.kind, **self.settings()})
+        if self.lexicon:
+            (directory / LEXICON_FILE).write_text("\n".join(self.lexicon) + "\n", encoding="utf-8")
 
 
 class WordTokenizer(Tokenizer):
@@ -425,6 +430,17 @@ def load_tokenizer(directory: Path) -> Tokenizer:
     Raises:
         ManifestError: a file is missing or was not written by `save`.
     """
+    tokenizer = _load_without_lexicon(directory)
+    path = directory / LEXICON_FILE
+    if path.exists():
+        try:
+            tokenizer.lexicon = tuple(path.read_text(encoding="utf-8").split())
+        except (OSError, ValueError) as error:
+            raise ManifestError(f"{path}: not a list of words: {error!s:.300}") from None
+    return tokenizer
+
+
+def _load_without_lexicon(directory: Path) -> Tokenizer:
     path = directory / TOKENIZER_FILE
     config = read_config(path)
     try:

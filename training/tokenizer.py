@@ -13,6 +13,7 @@ import numpy as np
 import sentencepiece
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from models.checking.sentences import word_pattern
 from models.errors import InvalidInputError
 from models.kernels.threads import run_parts
 from models.tokenizers import (
@@ -31,6 +32,9 @@ _BATCH = 8192
 _DEFAULT_PIECES = 8000
 _SAMPLE_SENTENCES = 1_000_000
 _SAMPLE_SEED = 1
+_MAX_LEXICON = 200_000
+_MIN_WORDS_TO_DROP_RARE = 1_000_000
+"""Minimum size of a text whose words of one occurrence are dropped: many are misspelled."""
 _MAX_SEGMENT_CHARACTERS = 10_000
 """Maximum length of a segment: SentencePiece takes quadratic time on repetitive segments."""
 
@@ -93,8 +97,22 @@ def learn_tokenizer(
         )
     if settings.kind == "char":
         characters = _count_tokens(settings, sentences, progress)
-        return CharacterTokenizer(Vocabulary(_most_frequent(characters, settings)))
-    return _learn_pieces(settings, sentences, progress)
+        tokenizer: Tokenizer = CharacterTokenizer(Vocabulary(_most_frequent(characters, settings)))
+    else:
+        tokenizer = _learn_pieces(settings, sentences, progress)
+    tokenizer.lexicon = _learn_lexicon(sentences, progress)
+    return tokenizer
+
+
+def _learn_lexicon(sentences: Sentences, progress: Progress) -> tuple[str, ...]:
+    """Return the words that completions may offer, the most frequent first."""
+    counts: Counter[str] = Counter()
+    for part, count in _count_tokens(TokenizerSettings(kind="word"), sentences, progress).items():
+        for word in word_pattern().findall(part):  # words never contain white space
+            counts[word] += count
+    if sum(counts.values()) >= _MIN_WORDS_TO_DROP_RARE:
+        counts = Counter({word: count for word, count in counts.items() if count > 1})
+    return tuple(sorted(counts, key=lambda word: (-counts[word], word))[:_MAX_LEXICON])
 
 
 def encode_corpus(

@@ -91,14 +91,19 @@ class MassTable:
         self.open -= mass
         self.cut += mass
 
-    def pruning_threshold(self, limit: int) -> float:
-        """Return the minimum mass to be among the best of any length; 0 if a length has fewer than `limit`."""
+    def pruning_thresholds(self, limit: int) -> list[float]:
+        """Return the minimum mass of a sequence that can still enter the result, by its number of ended words.
+
+        It enters if, with the assumed probability of each further word but the next, it is among the `limit` best of a
+        length; 0 if a length has fewer.
+        """
+        thresholds: list[float] = []
         least = float("inf")
-        for found in self._by_length:
-            if len(found) < limit:
-                return 0.0
-            least = min(least, nlargest(limit, found.values())[-1])
-        return least
+        for found in reversed(self._by_length):
+            own = nlargest(limit, found.values())[-1] if len(found) >= limit else 0.0
+            least = min(own, least / _WORD_PROBABILITY)
+            thresholds.insert(0, least)
+        return thresholds
 
     def result(self, limit: int, beginnings: Mapping[bytes, float]) -> SearchResult:
         """Return the best completions of each length, and word beginnings if there are too few words.
@@ -126,6 +131,9 @@ class MassTable:
 
 Masses: TypeAlias = npt.NDArray[np.float64]
 """Probabilities, not logarithms [n]."""
+
+_WORD_PROBABILITY = 0.25
+"""Assumed probability of the best next word of a phrase. A smaller one finds more phrases with more model calls."""
 
 _MIN_PRUNED_CHILDREN = 1 << 14
 """Maximum number of children without pruning; each takes a hundred bytes."""
@@ -203,6 +211,8 @@ class _Siblings:
     def cut(self, least: float) -> float:
         """Drop children below a mass; return their total mass."""
         past = bisect_left(self.masses, least)
+        if not past:
+            return 0.0
         dropped = self._sums[past]
         del self._tokens[:past], self.masses[:past]
         self._sums = [mass - dropped for mass in self._sums[past:]]
@@ -215,7 +225,10 @@ class _Siblings:
 
 
 class Frontier:
-    """Priority queue of children by mass; equal ones in order of insertion."""
+    """Priority queue of children by mass, relative to the mass expected for their number of ended words.
+
+    Equal ones are in order of insertion.
+    """
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, _Siblings]] = []
@@ -224,11 +237,6 @@ class Frontier:
 
     def __bool__(self) -> bool:
         return bool(self._heap)
-
-    @property
-    def best(self) -> float:
-        """Maximum mass of a child; 0 if there are none."""
-        return -self._heap[0][0] if self._heap else 0.0
 
     @property
     def mass(self) -> float:
@@ -247,7 +255,7 @@ class Frontier:
         if not len(tokens):
             return
         siblings = _Siblings(parent, num_words, tokens, masses)
-        heappush(self._heap, (-siblings.best, next(self._numbers), siblings))
+        heappush(self._heap, (_sort_key(siblings), next(self._numbers), siblings))
         self._num_children += len(tokens)
 
     def prune(self, most: int) -> float:
@@ -263,9 +271,20 @@ class Frontier:
             return 0.0
         every = np.concatenate([siblings.masses for _, _, siblings in self._heap])
         least = float(np.partition(every, len(every) - most)[len(every) - most])
+        return self.cut([least] * (1 + max(siblings.num_words for _, _, siblings in self._heap)))
+
+    def cut(self, thresholds: Sequence[float]) -> float:
+        """Drop children below a mass.
+
+        Args:
+            thresholds: minimum mass by number of ended words.
+
+        Returns:
+            Mass of the dropped children without an ended word.
+        """
         dropped = 0.0
         for _, _, siblings in self._heap:
-            mass = siblings.cut(least)
+            mass = siblings.cut(thresholds[siblings.num_words])
             dropped += 0.0 if siblings.num_words else mass
         self._heap = [entry for entry in self._heap if entry[2].masses]
         heapify(self._heap)
@@ -278,7 +297,7 @@ class Frontier:
         child = siblings.pop()
         self._num_children -= 1
         if siblings.best:
-            heapreplace(self._heap, (-siblings.best, number, siblings))
+            heapreplace(self._heap, (_sort_key(siblings), number, siblings))
         else:
             heappop(self._heap)
         return child
@@ -304,9 +323,11 @@ class CompletionSettings:
         rows_per_step: maximum rows per model call.
         max_word_bytes: maximum bytes per word, not counting the typed prefix; longer words remain unexplored.
         floor: sequences up to this share of the live mass remain unexplored; 0 explores all.
-        settled: the search ends when no remaining sequence can enter the result and all together have at most this
-            share of the live mass; 0 explores all.
+        settled: sequences that can hardly enter the result remain unexplored; those without an ended word only while
+            all together have at most this share of the live mass; 0 explores all.
         ignore_case: match the prefix in any case.
+        open_vocabulary: complete to any spelling. By default words outside the tokens' lexicon, if there is one,
+            remain unexplored.
     """
 
     limit: int = 10
@@ -317,6 +338,11 @@ class CompletionSettings:
     floor: float = 1e-7
     settled: float = 0.2
     ignore_case: bool = False
+    open_vocabulary: bool = False
+
+
+def _sort_key(siblings: _Siblings) -> float:
+    return -siblings.best / _WORD_PROBABILITY**siblings.num_words
 
 
 class CompletionSearch:
@@ -334,6 +360,7 @@ class CompletionSearch:
 
     def __init__(self, tokens: TokenTrie, spelled: bytes, settings: CompletionSettings) -> None:
         self._tokens, self._settings = tokens, settings
+        self._lexicon = None if settings.open_vocabulary else tokens.lexicon
         self._spelled = self._key(spelled)
         self._sorted = tokens.folded if settings.ignore_case else tokens.exact
         self._spellings = tokens.folded_bytes if settings.ignore_case else tokens.token_bytes
@@ -364,10 +391,14 @@ class CompletionSearch:
 
     def next_step(self) -> tuple[Any, TokenIds] | None:
         """Return the next step: R rows of states, and a token to read in each [R]; None if the search is finished."""
-        self._findings.cut += self._frontier.prune(self._capacity())
-        self._findings.open = self._frontier.mass  # removes accumulated rounding errors
-        if self._is_converged():
-            return None
+        findings, settings = self._findings, self._settings
+        findings.cut += self._frontier.prune(self._capacity())
+        if settings.settled:
+            thresholds = findings.pruning_thresholds(settings.limit)
+            if self._frontier.mass > settings.settled * findings.live:
+                thresholds[0] = 0.0
+            findings.cut += self._frontier.cut(thresholds)
+        findings.open = self._frontier.mass  # removes accumulated rounding errors
         by_states: dict[int, list[Child]] = {}
         for child in self._pop_best():
             by_states.setdefault(id(child.parent.states), []).append(child)
@@ -396,14 +427,6 @@ class CompletionSearch:
         ids = self._tokens.exact.equal_to(_SPACE + spelled)
         return sum(float(np.exp(self._first[token])) for token in ids)
 
-    def _is_converged(self) -> bool:
-        """True if unexplored sequences can change the best completions little or not at all."""
-        settings, findings = self._settings, self._findings
-        return (
-            findings.open <= settings.settled * findings.live
-            and self._frontier.best < findings.pruning_threshold(settings.limit)
-        )
-
     def _capacity(self) -> int:
         """Maximum number of children worth keeping: those that can still be expanded or returned as beginnings."""
         return max(self._settings.max_steps - self._num_requested, self._settings.limit)
@@ -417,11 +440,19 @@ class CompletionSearch:
         while self._frontier and len(best) < capacity:
             child = self._frontier.pop()
             num_bytes = len(child.parent.text) + len(self._tokens.token_bytes[child.token])
-            if num_bytes <= max_bytes:
+            if num_bytes <= max_bytes and self._may_become_word(child):
                 best.append(child)
             elif not child.num_words:
                 self._findings.discard(child.mass)
         return best
+
+    def _may_become_word(self, child: Child) -> bool:
+        """True if a word of the lexicon starts with the last word of a sequence; always without a lexicon."""
+        if self._lexicon is None:
+            return True
+        text = child.parent.text + self._added_bytes(child.parent, child.token)
+        beginning = text[text.rfind(_SPACE) + 1 :].decode(errors="ignore")
+        return self._lexicon.has_beginning(beginning.rstrip(JOINERS))
 
     def _child_node(self, child: Child, states: Any, row: int) -> Node:
         """Create the node of a child whose next-token distribution is known."""
@@ -467,13 +498,13 @@ class CompletionSearch:
             if rest
             else self._tokens.transitions(node.word_state)
         )
-        num_words = node.num_words + 1
+        num_words, is_known = node.num_words + 1, True
         if len(moves.ending):
             word = node.text[: len(node.text) - len(node.word_state.pending)]
-            self._complete(word, num_words, float(_child_masses(node, row, moves.ending).sum()))
+            is_known = self._complete(word, num_words, float(_child_masses(node, row, moves.ending).sum()))
         self._push_children(node, node.num_words, moves.inside, _child_masses(node, row, moves.inside))
         self._expand_crossing(node, row, moves.crossing)
-        if num_words < self._settings.max_words:
+        if is_known and num_words < self._settings.max_words:
             self._push_children(node, num_words, moves.onward, _child_masses(node, row, moves.onward))
             self._expand_crossing(node, row, moves.leaping, num_noted=1)
 
@@ -506,11 +537,13 @@ class CompletionSearch:
         for token, mass in zip(ids[worth].tolist(), masses[worth].tolist(), strict=True):
             spelled = self._added_bytes(node, token)
             ends, word_state = scan_words(node.word_state, spelled)
-            for number, end in enumerate(ends[num_noted : max_words - node.num_words], start=num_noted):
-                word = text + (node.word_state.pending + spelled)[:end]
-                self._complete(word, node.num_words + number + 1, mass)
+            is_known = all(
+                self._complete(text + (node.word_state.pending + spelled)[:end], num_words, mass)
+                for num_words, end in enumerate(ends, start=node.num_words + 1)
+                if node.num_words + num_noted < num_words <= max_words
+            )
             num_words = node.num_words + len(ends)
-            if word_state is not None and num_words < max_words:
+            if is_known and word_state is not None and num_words < max_words:
                 going.setdefault(num_words, []).append((token, mass))
         for num_words, children in going.items():
             tokens, weights = (np.array(column) for column in zip(*children, strict=True))
@@ -518,15 +551,19 @@ class CompletionSearch:
                 findings.open += float(weights.sum())
             self._frontier.add(node, num_words, tokens, weights)
 
-    def _complete(self, text: bytes, num_words: int, mass: float) -> None:
-        """Record an ended word, unless it ended before the end of the typed prefix."""
-        if mass <= 0:
-            return
-        if num_words == 1:
-            if self._is_joined and len(self._key(text)) < len(self._prefix):
-                return
-            self._findings.completed += mass
-        self._findings.add(text, num_words, mass)
+    def _complete(self, text: bytes, num_words: int, mass: float) -> bool:
+        """Record an ended word, unless it ended before the end of the typed prefix; return False if it is unknown."""
+        findings = self._findings
+        last_word = text[text.rfind(_SPACE) + 1 :]
+        is_known = self._lexicon is None or last_word.decode(errors="replace") in self._lexicon
+        if mass <= 0 or (num_words == 1 and self._is_joined and len(self._key(text)) < len(self._prefix)):
+            return is_known
+        if is_known:
+            findings.completed += mass if num_words == 1 else 0.0
+            findings.add(text, num_words, mass)
+        elif num_words == 1:
+            findings.cut += mass
+        return is_known
 
     def _key(self, spelled: bytes) -> bytes:
         """Normalise bytes for the comparison with the prefix."""
@@ -539,6 +576,8 @@ class CompletionSearch:
         if len(words) >= self._settings.limit:
             return masses
         for child in self._frontier.first(4 * self._settings.limit):
+            if not self._may_become_word(child):
+                continue
             node = self._child_node(child, None, 0)
             is_whole = (
                 node.word_state.begun

@@ -5,7 +5,7 @@ groups the tokens by their effect on the current word.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -77,6 +77,37 @@ class SortedTokens:
         return np.array([i for n in lengths for i in self._exactly.get(spelled[:n], ())], np.int64)
 
 
+class Lexicon:
+    """Sorted words, which may also be written with a capital letter, or in capitals.
+
+    Args:
+        words: words in any order.
+    """
+
+    def __init__(self, words: Iterable[str]) -> None:
+        self._words = sorted(words)
+
+    def __contains__(self, word: str) -> bool:
+        return any(self._first_from(variant) == variant for variant in _less_capital(word))
+
+    def has_beginning(self, beginning: str) -> bool:
+        """True if a word starts with this beginning."""
+        return any(self._first_from(variant).startswith(variant) for variant in _less_capital(beginning))
+
+    def _first_from(self, word: str) -> str:
+        index = bisect_left(self._words, word)
+        return self._words[index] if index < len(self._words) else ""
+
+
+def _less_capital(word: str) -> Iterator[str]:
+    """Yield a word, the word without a first capital, and if it is all in capitals, with one or none."""
+    yield word
+    yield word[:1].lower() + word[1:]
+    if word.isupper():
+        yield word.capitalize()
+        yield word.lower()
+
+
 class TokenTrie:
     """Tokens of a tokenizer by their spelling. Control tokens have no spelling and are in no set.
 
@@ -86,12 +117,14 @@ class TokenTrie:
     Attributes:
         token_bytes: spelling of each token [V].
         whole_words: True if every token is a word, as for word tokenizers.
+        lexicon: words of the training text; None if unknown or if tokens are words.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.token_bytes = tokenizer.token_bytes
         self.whole_words = isinstance(tokenizer, WordTokenizer)
         self.exact = SortedTokens(self.token_bytes)
+        self.lexicon = Lexicon(tokenizer.lexicon) if tokenizer.lexicon else None
         self._letters: dict[tuple[bool, bool], LetterTable] = {}
         if not self.whole_words:
             self._kinds = _TransitionTable(self.token_bytes)

@@ -353,6 +353,13 @@ def complete(
     blocklist: Annotated[Path | None, typer.Option(help="File of words to exclude, one per line.")] = None,
     user_weight: Annotated[float, typer.Option(help="Weight of the dictionary in the probabilities.")] = 0.2,
     max_steps: Annotated[int, typer.Option(help="Maximum model evaluations for the search.")] = 128,
+    open_vocabulary: Annotated[
+        bool,
+        typer.Option(
+            "--open-vocabulary",
+            help="Also offer spellings outside the training text's words, if tokens are pieces or characters.",
+        ),
+    ] = False,
     published: PublishedModels,
     as_json: JsonOption = False,
 ) -> None:
@@ -371,6 +378,7 @@ def complete(
         "blocklist": [] if blocklist is None else read_words(blocklist),
         "user_weight": user_weight,
         "max_steps": max_steps,
+        "open_vocabulary": open_vocabulary,
     }
     loaded = published.load(model)
     for text in texts:

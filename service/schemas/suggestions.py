@@ -44,8 +44,8 @@ class AutocompleteReply:
         prefix: typed beginning of the word to complete; may be empty.
         start: position of the prefix in the text, in characters.
         completions: completions, best first.
-        unexplored_mass: probability that the search did not reach; no completion's probability is too low by
-            more than this.
+        unexplored_mass: probability that the search did not reach, and of words that are not offered; no
+            completion's probability is too low by more than this.
     """
 
     model: str

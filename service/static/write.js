@@ -16,7 +16,7 @@ import { bars, nextTokens } from "./tokens.js";
 const GROUPS = [
   ["", ["limit", "max_words", "rank", "casing", "fuzzy", "min_probability"]],
   ["Your own words: a user's lines are learnt on Enter", ["user", "user_weight", "dictionary", "blocklist"]],
-  ["Limits", ["max_steps", "timeout_ms"]],
+  ["Limits", ["max_steps", "open_vocabulary", "timeout_ms"]],
 ];
 const NEXT = [["", ["unit", "top_k", "entropy"]]];
 

@@ -124,6 +124,8 @@ class AutocompleteRequest(TimedRequest):
     """Session id. A newer request of the same session cancels older ones, which get 409 `superseded`."""
     max_steps: int = Field(default=128, ge=1, le=4096)
     """Maximum model evaluations for the search; more leave less probability unexplored."""
+    open_vocabulary: bool = False
+    """Also offer spellings outside the training text's words, if tokens are pieces or characters."""
 
     @property
     def ignore_case(self) -> bool:
@@ -452,7 +454,11 @@ def _searches(
         (CorrectedPrefix(typed.spelled, 0, 1.0, 0.0), *variants), shares, strict=True
     ):
         settings = CompletionSettings(
-            limit=limit, max_words=request.max_words, max_steps=max_steps, ignore_case=request.ignore_case
+            limit=limit,
+            max_words=request.max_words,
+            max_steps=max_steps,
+            ignore_case=request.ignore_case,
+            open_vocabulary=request.open_vocabulary,
         )
         search = CompletionSearch(loaded.token_trie, prefix.spelled, settings)
         search.update(view(entry.state), entry.log_probs)

@@ -284,7 +284,7 @@ def rank_next_words(
         )
         entry = yield from predict_next(loaded, typed.context, limits, parameter=parameter)
         limits.check_length(entry.num_tokens, parameter=parameter)
-        settings = CompletionSettings(limit=request.top_k, max_steps=MAX_SEARCH_STEPS)
+        settings = CompletionSettings(limit=request.top_k, max_steps=MAX_SEARCH_STEPS, open_vocabulary=True)
         search = CompletionSearch(loaded.token_trie, typed.spelled, settings)
         search.update(view(entry.state), entry.log_probs)
         yield from run_searches(loaded.model, [search])

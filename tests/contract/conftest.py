@@ -66,6 +66,7 @@ def server(registry):
         max_tokens_per_sequence=1000,
         max_texts_per_request=100,
         max_new_tokens=1000,
+        watch_interval_s=0,  # it outlives these tests, and would log the damaged model into the output of others
     )
     with running(settings) as started:
         host = started.app.state.services.host

@@ -77,6 +77,8 @@ DEPTH = 4
 class Pieces:
     """Minimal tokenizer with the bytes of each token."""
 
+    lexicon = ()
+
     def __init__(self, pieces):
         self.token_bytes = (b"<unk>", b"", b"", *pieces)
 

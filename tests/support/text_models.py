@@ -55,9 +55,10 @@ def state_after(kind, context):
 
 
 def searched(kind, text, **options):
-    """Run a completion search for a text to its end."""
+    """Run a completion search for a text to its end, over all spellings by default."""
     typed = split_prefix(learnt_pieces(kind), text)
-    search = CompletionSearch(spelled_pieces(kind), typed.spelled, CompletionSettings(**options))
+    settings = CompletionSettings(**{"open_vocabulary": True, **options})
+    search = CompletionSearch(spelled_pieces(kind), typed.spelled, settings)
     drive(search, piece_model(kind), state_after(kind, typed.context))
     return search
 

@@ -497,4 +497,5 @@ class AutocompleteOptions(TypedDict, total=False):
     user_weight: float
     session: str
     max_steps: int
+    open_vocabulary: bool
     timeout_ms: int

@@ -76,7 +76,7 @@ class AutocompleteReply(BaseModel):
     """completions, best first."""
 
     unexplored_mass: float
-    """probability that the search did not reach; no completion's probability is too low by more than this."""
+    """probability that the search did not reach, and of words that are not offered; no completion's probability is too low by more than this."""
 
 
 class CandidateCorrection(BaseModel):

@@ -930,7 +930,7 @@ export interface components {
             completions: components["schemas"]["CompletionCandidate"][];
             /**
              * Unexplored Mass
-             * @description probability that the search did not reach; no completion's probability is too low by more than this.
+             * @description probability that the search did not reach, and of words that are not offered; no completion's probability is too low by more than this.
              */
             unexplored_mass: number;
         };
@@ -2948,6 +2948,12 @@ export interface components {
              * @default 128
              */
             max_steps?: number;
+            /**
+             * Open Vocabulary
+             * @description Also offer spellings outside the training text's words, if tokens are pieces or characters.
+             * @default false
+             */
+            open_vocabulary?: boolean;
         };
         /**
          * CandidateIn

@@ -43,6 +43,43 @@ def test_a_saved_tokenizer_answers_the_same_when_loaded(tokenizer, tmp_path):
     assert loaded.encode_all(TEXT) == [tokenizer.encode(text) for text in TEXT]
 
 
+@pytest.mark.parametrize("kind", ["char", "bpe"])
+def test_the_lexicon_is_saved_and_does_not_change_what_encoding_depends_on(kind, tmp_path):
+    tokenizer = learn(kind=kind, **({"vocab_size": 300} if kind == "bpe" else {}))
+    assert set(tokenizer.lexicon) == {
+        "the",
+        "cat",
+        "sat",
+        "on",
+        "mat",
+        "dog",
+        "unk",
+        "Über",
+        "s",
+        "naïve",
+        "café",
+    }
+    assert tokenizer.lexicon[:2] == ("the", "cat")  # the most frequent first
+    tokenizer.save(tmp_path)
+    loaded = load_tokenizer(tmp_path)
+    assert (loaded.lexicon, loaded.fingerprint) == (tokenizer.lexicon, tokenizer.fingerprint)
+    (tmp_path / "lexicon.txt").unlink()
+    assert (load_tokenizer(tmp_path).lexicon, loaded.fingerprint) == ((), tokenizer.fingerprint)
+
+
+def test_a_lexicon_that_is_no_text_is_refused(tmp_path):
+    learn(kind="char").save(tmp_path)
+    (tmp_path / "lexicon.txt").write_bytes(b"\xff\n")
+    with pytest.raises(ManifestError, match=r"lexicon.txt: not a list of words"):
+        load_tokenizer(tmp_path)
+
+
+def test_words_that_occur_once_in_a_long_text_are_not_in_its_lexicon(monkeypatch):
+    monkeypatch.setattr("training.tokenizer._MIN_WORDS_TO_DROP_RARE", 5)
+    lines = ["good good words", "words hapax", "cat's cat's"]
+    assert learn_tokenizer(TokenizerSettings(kind="char"), lines).lexicon == ("cat's", "good", "words")
+
+
 @pytest.mark.parametrize("tokenizer", every_kind(), ids=lambda t: t.kind)
 def test_learning_twice_gives_the_same_tokenizer(tokenizer):
     assert tokenizer.fingerprint in {t.fingerprint for t in every_kind()}

@@ -1,15 +1,17 @@
 """The best-first search for completions, its frontier and its result."""
 
+import re
+
 import numpy as np
 import pytest
 
 from models.completion import search as module
 from models.completion.search import CompletionSearch, CompletionSettings, Frontier, MassTable, Node
-from models.completion.token_trie import TokenTrie
+from models.completion.token_trie import Lexicon, TokenTrie
 from models.tokenizers import WordTokenizer
 from tests.reference.decoding import Branching, Pieces
 from tests.support.fake_models import FakeModel, fake_vocabulary
-from tests.support.text_models import drive, piece_model, searched, spelled_pieces, state_after
+from tests.support.text_models import TEXT, drive, piece_model, searched, spelled_pieces, state_after
 
 KINDS = ["unigram", "bpe", "char"]
 
@@ -133,6 +135,51 @@ def test_no_beginning_is_told_of_a_word_that_is(kind):
     assert not [b for b in beginnings if any(word.startswith(b) for word in words)]
 
 
+LEXICON = {word for line in TEXT for word in re.findall(r"\w+(?:'\w+)*", line)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("text", ["the c", "the ", "th", "a cat can", "hats, m"])
+def test_completions_are_words_of_the_lexicon_with_their_own_masses(kind, text):
+    options = {"max_steps": 400, "limit": 100, "settled": 0.0}
+    closed, opened = (searched(kind, text, open_vocabulary=is_open, **options) for is_open in (False, True))
+    found, everything = words_of(closed), words_of(opened)
+    assert found
+    assert all(word in LEXICON or word.lower() in LEXICON for word in found)
+    assert {c.text for c in opened.result().completions} - LEXICON  # the model spells other words too
+    for word in set(found) & set(everything):
+        assert found[word] >= everything[word] * (1 - 1e-9)  # it has steps to spare for these
+    result = closed.result()
+    assert sum(found.values()) / result.live_mass + result.unexplored_mass == pytest.approx(1, abs=1e-9)
+
+
+def test_every_word_of_a_phrase_is_in_the_lexicon():
+    found = searched("unigram", "the c", open_vocabulary=False, max_words=3).result()
+    assert {c.num_words for c in found.completions} == {1, 2, 3}
+    assert {word for c in found.completions if c.is_complete for word in c.text.split()} <= LEXICON
+
+
+def test_a_beginning_of_no_word_has_no_completion():
+    assert searched("unigram", "the catal", open_vocabulary=False).result().completions
+    found = searched("unigram", "the catax", open_vocabulary=False).result()
+    assert (found.completions, found.unexplored_mass) == ((), 1)
+
+
+def test_a_word_of_the_lexicon_may_begin_with_a_capital_or_be_in_capitals():
+    lexicon = Lexicon(["cat", "Paris"])
+    assert all(word in lexicon for word in ("cat", "Cat", "CAT", "Paris", "PARIS"))
+    assert not any(word in lexicon for word in ("cAt", "CaT", "paris"))
+    assert all(map(lexicon.has_beginning, ("", "ca", "Ca", "CA", "C", "Par")))
+    assert not any(map(lexicon.has_beginning, ("cA", "par", "cats")))
+
+
+def test_the_end_of_the_alphabet_has_no_word():
+    lexicon = Lexicon(["b", "a"])
+    assert lexicon.has_beginning("")
+    assert not lexicon.has_beginning("c")
+    assert ("a" in lexicon, "B" in lexicon, "c" in lexicon, "" in lexicon) == (True, True, False, False)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_no_tokens_spell_has_no_completions(kind):
     found = searched(kind, "日" if kind == "char" else "the " + "q" * 300, max_steps=5).result()
@@ -234,7 +281,17 @@ def frontier(monkeypatch):
 def test_only_the_most_probable_children_are_kept(frontier):
     assert frontier.prune(3) == pytest.approx(0.3)  # mass of children without a finished word
     assert frontier.mass == pytest.approx(0.7)
-    assert [frontier.pop().mass for _ in range(3)] == [0.4, 0.35, 0.3]
+    assert [frontier.pop().mass for _ in range(3)] == [
+        0.35,
+        0.4,
+        0.3,
+    ]  # a phrase is expected to have less mass
+    assert not frontier
+
+
+def test_children_below_the_threshold_of_their_number_of_words_are_cut(frontier):
+    assert frontier.cut([0.25, 0.06]) == pytest.approx(0.3)
+    assert sorted(frontier.pop().mass for _ in range(4)) == [0.25, 0.3, 0.35, 0.4]
     assert not frontier
 
 
@@ -264,11 +321,12 @@ def test_giving_up_leaves_the_live_mass_as_it_is():
 
 
 def test_what_is_told_last_decides_what_may_change_it():
-    """The threshold is the lowest listed mass of words and of phrases; 0 if either list is incomplete."""
+    """A sequence enters the list of words, or after a further word, of probability 0.25, the list of pairs."""
     found = findings(("a", 1, 0.5), ("b", 1, 0.1), ("a c", 2, 0.3), ("a d", 2, 0.2))
-    assert found.pruning_threshold(1) == 0.3
-    assert found.pruning_threshold(2) == 0.1
-    assert found.pruning_threshold(3) == 0
+    assert found.pruning_thresholds(1) == [0.5, 0.3]
+    assert found.pruning_thresholds(2) == [0.1, 0.2]
+    assert found.pruning_thresholds(3) == [0, 0]
+    assert findings(("a", 1, 0.9), ("a c", 2, 0.2)).pruning_thresholds(1) == [0.8, 0.2]
 
 
 def test_the_best_of_each_length_are_told():
