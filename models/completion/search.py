@@ -451,8 +451,7 @@ class CompletionSearch:
         if self._lexicon is None:
             return True
         text = child.parent.text + self._added_bytes(child.parent, child.token)
-        beginning = text[text.rfind(_SPACE) + 1 :].decode(errors="ignore")
-        return self._lexicon.has_beginning(beginning.rstrip(JOINERS))
+        return self._lexicon.has_beginning(_last_word(text).rstrip(JOINERS))
 
     def _child_node(self, child: Child, states: Any, row: int) -> Node:
         """Create the node of a child whose next-token distribution is known."""
@@ -498,11 +497,16 @@ class CompletionSearch:
             if rest
             else self._tokens.transitions(node.word_state)
         )
-        num_words, is_known = node.num_words + 1, True
+        num_words, is_known, inside = node.num_words + 1, True, moves.inside
         if len(moves.ending):
-            word = node.text[: len(node.text) - len(node.word_state.pending)]
-            is_known = self._complete(word, num_words, float(_child_masses(node, row, moves.ending).sum()))
-        self._push_children(node, node.num_words, moves.inside, _child_masses(node, row, moves.inside))
+            text = node.text[: len(node.text) - len(node.word_state.pending)]
+            is_known = self._complete(text, num_words, float(_child_masses(node, row, moves.ending).sum()))
+            if self._lexicon and not self._lexicon.has_longer(_last_word(text)):
+                inside = self._tokens.undecided(inside)
+                if not node.num_words:
+                    self._findings.cut += float(_child_masses(node, row, moves.inside).sum())
+                    self._findings.cut -= float(_child_masses(node, row, inside).sum())
+        self._push_children(node, node.num_words, inside, _child_masses(node, row, inside))
         self._expand_crossing(node, row, moves.crossing)
         if is_known and num_words < self._settings.max_words:
             self._push_children(node, num_words, moves.onward, _child_masses(node, row, moves.onward))
@@ -554,8 +558,7 @@ class CompletionSearch:
     def _complete(self, text: bytes, num_words: int, mass: float) -> bool:
         """Record an ended word, unless it ended before the end of the typed prefix; return False if it is unknown."""
         findings = self._findings
-        last_word = text[text.rfind(_SPACE) + 1 :]
-        is_known = self._lexicon is None or last_word.decode(errors="replace") in self._lexicon
+        is_known = self._lexicon is None or _last_word(text) in self._lexicon
         if mass <= 0 or (num_words == 1 and self._is_joined and len(self._key(text)) < len(self._prefix)):
             return is_known
         if is_known:
@@ -589,6 +592,11 @@ class CompletionSearch:
             if node.text in masses or not any(word.startswith(node.text) for word in words):
                 masses[node.text] = masses.get(node.text, 0.0) + child.mass
         return masses
+
+
+def _last_word(text: bytes) -> str:
+    """Return the last word of a phrase, or its beginning without an incomplete character."""
+    return text[text.rfind(_SPACE) + 1 :].decode(errors="ignore")
 
 
 def _child_masses(node: Node, row: FloatArray, ids: TokenIds) -> Masses:

@@ -94,6 +94,10 @@ class Lexicon:
         """True if a word starts with this beginning."""
         return any(self._first_from(variant).startswith(variant) for variant in _less_capital(beginning))
 
+    def has_longer(self, word: str) -> bool:
+        """True if a longer word starts with this one."""
+        return any(self._first_from(f"{variant}\0").startswith(variant) for variant in _less_capital(word))
+
     def _first_from(self, word: str) -> str:
         index = bisect_left(self._words, word)
         return self._words[index] if index < len(self._words) else ""
@@ -163,6 +167,10 @@ class TokenTrie:
             return kinds.after_joiner
         return kinds.in_character if word_state.begun else kinds.in_first_character
 
+    def undecided(self, tokens: TokenIds) -> TokenIds:
+        """Select the tokens that may turn out to follow a word: joiners and the first bytes of characters."""
+        return tokens[self._kinds.undecided[tokens]]
+
     def transitions_along(
         self, word_state: WordState, spelled: bytes, tokens: SortedTokens
     ) -> TokenTransitions:
@@ -209,6 +217,7 @@ class _TransitionTable:
         after_joiner: transitions after a joiner, which may turn out to follow the word.
         in_character: transitions within the bytes of a character of a word that has begun.
         in_first_character: the same for the first character of a word.
+        undecided: mask of the tokens inside a word that may turn out to follow it [V].
         directly: masks of the tokens that are inside a word, and that cross its end, if they start in it [V each].
         after_space: the same masks for tokens whose word starts after a space.
     """
@@ -234,6 +243,7 @@ class _TransitionTable:
         self.after_joiner = self.before_word._replace(ending=_with_eos(ordinary & ~starting))
         self.in_first_character = TokenTransitions(crossing=np.flatnonzero(middle))
         self.in_character = self.in_first_character._replace(ending=_with_eos(ordinary & ~middle))
+        self.undecided = flags["undecided"]
         self.directly = flags["inside"], flags["crossing"]
         self.after_space = flags["spaced inside"], flags["spaced crossing"]
 
@@ -241,6 +251,7 @@ class _TransitionTable:
 _FLAGS = (
     *TokenTransitions._fields,
     "starting",
+    "undecided",
     "spaced inside",
     "spaced crossing",
     "middle of character",
@@ -257,9 +268,20 @@ def _token_flags(spelled: bytes) -> Iterator[str]:
         yield "middle of character"
     if _may_hold_word(*scan_words(_BEFORE_WORD, spelled)):
         yield "starting"
+    yield from _flags_in_word(spelled)
+    if spaced:
+        ends, word_state = scan_words(_BEFORE_WORD, spelled[1:])
+        if _may_hold_word(ends, word_state):
+            yield "spaced crossing" if ends else "spaced inside"
+
+
+def _flags_in_word(spelled: bytes) -> Iterator[str]:
+    """Yield the flags of a token that follows a word character."""
     ends, word_state = scan_words(_IN_WORD, spelled)
     if not ends:
         yield "inside"
+        if word_state is not None and word_state.pending == spelled:
+            yield "undecided"
     elif ends[0] > 0:
         yield "crossing"
     else:
@@ -268,10 +290,6 @@ def _token_flags(spelled: bytes) -> Iterator[str]:
             yield "leaping"
         elif word_state is not None:
             yield "onward"
-    if spaced:
-        ends, word_state = scan_words(_BEFORE_WORD, spelled[1:])
-        if _may_hold_word(ends, word_state):
-            yield "spaced crossing" if ends else "spaced inside"
 
 
 def _may_hold_word(ends: Sequence[int], word_state: WordState | None) -> bool:

@@ -108,11 +108,15 @@ def test_steps_are_as_many_and_as_large_as_allowed(kind):
 
 
 def test_a_search_ends_early_when_the_best_are_known():
-    few = CompletionSearch(spelled_pieces("unigram"), b" c", CompletionSettings(limit=1, rows_per_step=2))
-    all_ = CompletionSearch(
-        spelled_pieces("unigram"), b" c", CompletionSettings(limit=1, settled=0.0, rows_per_step=2)
-    )
-    steps = [sum(drive(s, piece_model("unigram"), state_after("unigram", "the"))) for s in (few, all_)]
+    few, all_ = searches = [
+        CompletionSearch(
+            spelled_pieces("unigram"),
+            b" c",
+            CompletionSettings(limit=1, settled=settled, rows_per_step=2, open_vocabulary=True),
+        )
+        for settled in (0.2, 0.0)
+    ]
+    steps = [sum(drive(s, piece_model("unigram"), state_after("unigram", "the"))) for s in searches]
     assert steps[0] < steps[1] == 128
     assert few.result().completions[0].text == all_.result().completions[0].text
 
