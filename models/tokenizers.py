@@ -7,20 +7,24 @@ span several byte-fallback tokens, so text is buffered until its last character 
 
 SentencePiece preserves every character except U+2581 (▁), its own mark for a space, which is decoded
 as a space.
+
+Each tokenizer has a `Normaliser`, applied to every text before anything else.
 """
 
 import codecs
 import hashlib
 import json
 import re
+import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain, count, pairwise
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+import numpy.typing as npt
 import sentencepiece
 
 from models.errors import InvalidInputError, ManifestError
@@ -31,10 +35,97 @@ from models.word_index import RaggedIds, WordIndex
 TOKENIZER_FILE = "tokenizer.json"
 SPM_FILE = "tokenizer.model"
 MARKED_UNKNOWN = ("word", "unknown")
+TEXT_FORMS = ("none", "nfc", "nfkc", "casefold")
 _UNK_TEXT = CONTROL_TOKENS[UNK]
 _NOT_SPACE = re.compile(r"\S+")
 _SPACE_MARK = "\u2581"
 _BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
+
+
+class Normaliser:
+    """Converter of texts to one Unicode form and case; idempotent.
+
+    Args:
+        form: `none`; `nfc` or `nfkc`, Unicode's canonical or compatibility composition (UAX #15); `casefold`, NFKC of
+            the case-folded NFKC, Unicode's compatibility caseless match (D146) in composed form. Unlike
+            toNFKC_Casefold, it keeps ignorable characters such as the soft hyphen.
+        lowercase: whether text is also lower-cased.
+
+    Attributes:
+        changes_case: True if it lower-cases or folds case.
+        changes_text: True if it may change a text.
+
+    Raises:
+        InvalidInputError: the form is unknown.
+    """
+
+    def __init__(self, form: str, *, lowercase: bool) -> None:
+        if form not in TEXT_FORMS:
+            raise InvalidInputError(
+                f"tokenizer.normalise is {form!r}, it can be {', '.join(TEXT_FORMS)}",
+                parameter="tokenizer.normalise",
+            )
+        self.form = form
+        self.changes_case = lowercase or form == "casefold"
+        self.changes_text = lowercase or form != "none"
+        self._composition: Literal["NFC", "NFKC"] = "NFC" if form == "nfc" else "NFKC"
+        self._change_case = str.casefold if form == "casefold" else str.lower
+
+    def __call__(self, text: str) -> str:
+        """Return a normalised text."""
+        if not self.changes_text:
+            return text
+        text = self.compose(text)
+        return self.compose(self._change_case(text)) if self.changes_case else text
+
+    def all(self, texts: Sequence[str]) -> Sequence[str]:
+        """Return normalised texts."""
+        return [self(text) for text in texts] if self.changes_text else texts
+
+    def compose(self, text: str) -> str:
+        """Return a text in its Unicode form, with its case as given."""
+        if self.form == "none" or text.isascii():
+            return text
+        if len(text) > _MAX_UNSORTED and _MARKS.search(text):
+            text = _sort_marks(text, "NFD" if self._composition == "NFC" else "NFKD")
+        return unicodedata.normalize(self._composition, text)
+
+    def offsets(self, text: str) -> npt.NDArray[np.int64]:
+        """Map each character of the normalised text, and its end, to an offset in the text as given [N + 1].
+
+        Characters that are composed, or that one character is replaced by, have the offset of the first.
+        """
+        if text.isascii() or self(text) == text:
+            return np.arange(len(text) + 1)
+        begins = [0]  # of the shortest parts that can be normalised one by one
+        for at, character in enumerate(text[1:], start=1):
+            if not character.isascii():
+                if unicodedata.combining(character) or unicodedata.combining(self(character)[0]):
+                    continue
+                part = text[begins[-1] : at]
+                if self.compose(part + character) != self.compose(part) + self.compose(character):
+                    continue
+            begins.append(at)
+        found: list[int] = []
+        for begin, end in pairwise([*begins, len(text)]):
+            size = len(self(text[begin:end]))
+            found += range(begin, end) if size == end - begin else [begin] * size
+        return np.array([*found, len(text)])
+
+
+_MAX_UNSORTED = 1000
+"""Maximum characters of a text whose marks `unicodedata` sorts, in quadratic time: two milliseconds."""
+
+_MARKS = re.compile(r"(?:[^\w\s]|[\uff9e\uff9f]){32}")
+"""A run of characters that may be combining marks, longer than in any script."""
+
+
+def _sort_marks(text: str, decomposition: Literal["NFD", "NFKD"]) -> str:
+    """Decompose a text and sort its combining marks, as the decomposition does, but not in quadratic time."""
+    decomposed = "".join(unicodedata.normalize(decomposition, character) for character in text)
+    classes = list(map(unicodedata.combining, decomposed))
+    bases = accumulate(not mark for mark in classes)
+    return "".join(key[-1] for key in sorted(zip(bases, classes, count(), decomposed, strict=False)))
 
 
 class Tokenizer(ABC):
@@ -42,14 +133,20 @@ class Tokenizer(ABC):
 
     Text never yields control ids: "<s>" and "</s>" in a text are ordinary spellings, and so is
     "<unk>", except with `marked_unknown` of a word tokenizer.
+
+    Args:
+        vocabulary: the tokens.
+        normalise: Unicode form of all texts: `none`, `nfc`, `nfkc` or `casefold`; see `Normaliser`.
+        lowercase: whether text is lower-cased first.
     """
 
     kind: ClassVar[str]
     leading_space: ClassVar[bool]
     """True if the tokenizer adds the leading space of the first token."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: Vocabulary, *, normalise: str = "none", lowercase: bool = False) -> None:
         self.vocabulary = vocabulary
+        self.normaliser = Normaliser(normalise, lowercase=lowercase)
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:
@@ -69,14 +166,19 @@ class Tokenizer(ABC):
     def encode_after(self, context: str, text: str) -> tuple[list[int], int]:
         """Return the ids of a context and the text after it, tokenised jointly, and how many end in the context.
 
-        A token that begins in the context and ends in the text belongs to the text.
+        A token that begins in the context and ends in the text belongs to the text. So does a character of the
+        context that is composed with one of the text.
         """
-        ids = self.encode(context + text)
-        return ids, self._num_ending_in(context, text, ids) if context else 0
+        alone, joint = self.normaliser(context), self.normaliser(context + text)
+        ids = self.encode(joint)
+        border = len(alone)
+        if not joint.startswith(alone):
+            border = next(i for i, (a, b) in enumerate(zip(alone, joint, strict=False)) if a != b)
+        return ids, self._num_ending_in(joint, border, ids) if border else 0
 
     @abstractmethod
-    def _num_ending_in(self, context: str, text: str, ids: list[int]) -> int:
-        """Count the ids of the joint text that end within a non-empty context."""
+    def _num_ending_in(self, text: str, border: int, ids: list[int]) -> int:
+        """Count the ids of a normalised text that end within its first `border` characters, at least 1."""
 
     def surface(self, token_id: int) -> str:
         """Return a token as users see it: its spelling in the vocabulary."""
@@ -87,9 +189,12 @@ class Tokenizer(ABC):
     def token_bytes(self) -> tuple[bytes, ...]:
         """UTF-8 bytes that each id adds to a text [V]; empty for `<s>` and `</s>`."""
 
-    @abstractmethod
     def settings(self) -> dict[str, Any]:
         """Return the settings that rebuild the tokenizer, for JSON, without SentencePiece's learnt model."""
+        form = self.normaliser.form
+        return (
+            {} if form == "none" else {"normalise": form}
+        )  # without it, fingerprints are those of earlier versions
 
     @cached_property
     def fingerprint(self) -> str:
@@ -119,6 +224,7 @@ class WordTokenizer(Tokenizer):
         marked_unknown: meaning of the word "<unk>" in a text. `word`: an ordinary word (default; text
             is never silently turned into control ids). `unknown`: the unknown word, for corpora whose
             rare words were replaced by that mark.
+        normalise: Unicode form of all texts.
 
     Raises:
         InvalidInputError: the pattern is not a regular expression, or an option is unknown.
@@ -134,8 +240,9 @@ class WordTokenizer(Tokenizer):
         pattern: str | None = None,
         lowercase: bool = False,
         marked_unknown: str = "word",
+        normalise: str = "none",
     ) -> None:
-        super().__init__(vocabulary)
+        super().__init__(vocabulary, normalise=normalise, lowercase=lowercase)
         if marked_unknown not in MARKED_UNKNOWN:
             raise InvalidInputError(
                 f"tokenizer.marked_unknown is {marked_unknown!r}, it can be {' or '.join(MARKED_UNKNOWN)}",
@@ -144,7 +251,7 @@ class WordTokenizer(Tokenizer):
         self.pattern = pattern
         self.lowercase = lowercase
         self.marked_unknown = marked_unknown
-        self._split = WordSplitter(pattern, lowercase=lowercase)
+        self.split = WordSplitter(pattern)
         self._ids = dict(vocabulary.ids)
         if marked_unknown == "unknown":
             self._ids[_UNK_TEXT] = UNK
@@ -152,7 +259,7 @@ class WordTokenizer(Tokenizer):
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text's words."""
         get = self._ids.get
-        return [get(word, UNK) for word in self._split(text)]
+        return [get(word, UNK) for word in self.split(self.normaliser(text))]
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text's words."""
@@ -166,15 +273,19 @@ class WordTokenizer(Tokenizer):
         """Return the ids of each text's words in one array; compiled unless a pattern is set."""
         if self.pattern is not None:
             return super().encode_ragged(texts)
-        return self._index.encode([text.lower() for text in texts] if self.lowercase else texts)
+        return self._index.encode(self.normaliser.all(texts))
+
+    @property
+    def tokens_are_words(self) -> bool:
+        """True if the tokens of any text are its white-space words; NFKC turns some characters into spaces."""
+        return self.pattern is None and self.normaliser.form in {"none", "nfc"}
 
     @cached_property
     def _index(self) -> WordIndex:
         return WordIndex(self._ids)
 
-    def _num_ending_in(self, context: str, text: str, ids: list[int]) -> int:  # noqa: ARG002 - `<unk>` has no length
-        border = self._split.length(context)
-        return sum(1 for end in self._split.ends(context + text) if end <= border)
+    def _num_ending_in(self, text: str, border: int, ids: list[int]) -> int:  # noqa: ARG002 - `<unk>` has no length
+        return sum(1 for _, end in self.split.spans(text) if end <= border)
 
     @cached_property
     def token_bytes(self) -> tuple[bytes, ...]:
@@ -184,8 +295,9 @@ class WordTokenizer(Tokenizer):
         return tuple(word.encode() for word in words)
 
     def settings(self) -> dict[str, Any]:
-        """Return words, pattern, lower-casing and the meaning of a marked unknown."""
+        """Return words, pattern, lower-casing, the meaning of a marked unknown, and the Unicode form, if any."""
         return {
+            **super().settings(),
             "pattern": self.pattern,
             "lowercase": self.lowercase,
             "marked_unknown": self.marked_unknown,
@@ -194,17 +306,16 @@ class WordTokenizer(Tokenizer):
 
 
 class WordSplitter:
-    """Splitter of a text into words, also used to count words before a vocabulary exists.
+    """Splitter of a normalised text into words, also used to count words before a vocabulary exists.
 
     Args:
         pattern: a regular expression whose matches are the words; None splits at white space.
-        lowercase: whether text is lower-cased first.
 
     Raises:
         InvalidInputError: the pattern is not a regular expression.
     """
 
-    def __init__(self, pattern: str | None, *, lowercase: bool) -> None:
+    def __init__(self, pattern: str | None) -> None:
         try:
             self._pattern = re.compile(pattern) if pattern is not None else None
         except (re.error, OverflowError, RecursionError) as error:
@@ -212,24 +323,17 @@ class WordSplitter:
                 f"tokenizer.pattern {pattern!r} is not a regular expression: {error}",
                 parameter="tokenizer.pattern",
             ) from None
-        self._lowercase = lowercase
 
     def __call__(self, text: str) -> list[str]:
         """Return the words of a text, in order."""
-        if self._lowercase:
-            text = text.lower()
         if self._pattern is None:
             return text.split()
         return [match.group() for match in self._pattern.finditer(text) if match.group()]
 
-    def ends(self, text: str) -> list[int]:
-        """Return the end of each word, in characters of the text after lower-casing, if configured."""
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """Return the start and end of each word, in characters."""
         pattern = self._pattern or _NOT_SPACE
-        return [m.end() for m in pattern.finditer(text.lower() if self._lowercase else text) if m.group()]
-
-    def length(self, text: str) -> int:
-        """Return the length in characters after lower-casing, if configured, which can change the length."""
-        return len(text.lower() if self._lowercase else text)
+        return [match.span() for match in pattern.finditer(text) if match.group()]
 
 
 class CharacterTokenizer(Tokenizer):
@@ -241,10 +345,10 @@ class CharacterTokenizer(Tokenizer):
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text's code points."""
         get = self.vocabulary.ids.get
-        return [get(character, UNK) for character in text]
+        return [get(character, UNK) for character in self.normaliser(text)]
 
-    def _num_ending_in(self, context: str, text: str, ids: list[int]) -> int:  # noqa: ARG002 - one id per character
-        return len(context)
+    def _num_ending_in(self, text: str, border: int, ids: list[int]) -> int:  # noqa: ARG002 - one id per character
+        return border
 
     @cached_property
     def token_bytes(self) -> tuple[bytes, ...]:
@@ -253,8 +357,8 @@ class CharacterTokenizer(Tokenizer):
         return ("\ufffd".encode(), b"", b"", *ordinary)
 
     def settings(self) -> dict[str, Any]:
-        """Return the characters."""
-        return {"tokens": list(self.vocabulary.ids)}
+        """Return the characters, and the Unicode form, if any."""
+        return {**super().settings(), "tokens": list(self.vocabulary.ids)}
 
 
 def read_piece_model(model: bytes) -> sentencepiece.SentencePieceProcessor:
@@ -278,6 +382,7 @@ class SentencePieceTokenizer(Tokenizer):
         model: the serialised model.
         vocabulary: the tokens, for a subclass; by default the model's pieces, which must begin with `<unk>`,
             `<s>`, `</s>`.
+        normalise: Unicode form of all texts; the model's own normalisation follows.
 
     Attributes:
         pieces: the model's pieces, in its own order.
@@ -290,7 +395,7 @@ class SentencePieceTokenizer(Tokenizer):
     kind = "sentencepiece"
     leading_space = True
 
-    def __init__(self, model: bytes, vocabulary: Vocabulary | None = None) -> None:
+    def __init__(self, model: bytes, vocabulary: Vocabulary | None = None, normalise: str = "none") -> None:
         self._model = model
         self._processor = read_piece_model(model)
         self.pieces = tuple(map(self._processor.IdToPiece, range(self._processor.GetPieceSize())))
@@ -300,7 +405,7 @@ class SentencePieceTokenizer(Tokenizer):
                 f"the SentencePiece model has the byte piece {malformed!r:.40}; "
                 "byte pieces are spelled <0x00> to <0xFF>"
             )
-        super().__init__(vocabulary or self._own_vocabulary())
+        super().__init__(vocabulary or self._own_vocabulary(), normalise=normalise)
         self.unknown = self.vocabulary.id_of(self.pieces[self._processor.unk_id()])
 
     def _own_vocabulary(self) -> Vocabulary:
@@ -317,23 +422,24 @@ class SentencePieceTokenizer(Tokenizer):
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text's best segmentation."""
-        return list(self._processor.EncodeAsIds(text))
+        return list(self._processor.EncodeAsIds(self.normaliser(text)))
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text, in one native call."""
-        return [list(ids) for ids in self._processor.Encode(list(texts), out_type=int)]
+        return [list(ids) for ids in self._processor.Encode(list(self.normaliser.all(texts)), out_type=int)]
 
-    def _num_ending_in(self, context: str, text: str, ids: list[int]) -> int:
+    def _num_ending_in(self, text: str, border: int, ids: list[int]) -> int:
         lengths = [len(self.token_bytes[i]) for i in ids]
-        if self.decode(ids) == context + text:
-            own_space = sum(lengths) - len((context + text).encode())
-            border = len(context.encode()) + own_space
+        context = text[:border]
+        if self.decode(ids) == text:
+            own_space = sum(lengths) - len(text.encode())
+            num_bytes = len(context.encode()) + own_space
         else:
             # the model normalises its input: encoding the context alone may drop its
             # trailing space
             alone = b"".join(self.token_bytes[i] for i in self.encode(context))
-            border = len(alone) + (context[-1].isspace() and not alone.endswith(b" "))
-        return sum(1 for end in accumulate(lengths) if end <= border)
+            num_bytes = len(alone) + (context[-1].isspace() and not alone.endswith(b" "))
+        return sum(1 for end in accumulate(lengths) if end <= num_bytes)
 
     def surface(self, token_id: int) -> str:
         """Return the piece with the space mark replaced by a space."""
@@ -353,8 +459,8 @@ class SentencePieceTokenizer(Tokenizer):
         return tuple(answer)
 
     def settings(self) -> dict[str, Any]:
-        """Return the hash of the learnt model, which is in a separate file."""
-        return {"model_sha256": hashlib.sha256(self._model).hexdigest()}
+        """Return the hash of the learnt model, which is in a separate file, and the Unicode form, if any."""
+        return {**super().settings(), "model_sha256": hashlib.sha256(self._model).hexdigest()}
 
     def save(self, directory: Path) -> None:
         """Write the settings and the learnt model."""
@@ -433,12 +539,12 @@ def load_tokenizer(directory: Path) -> Tokenizer:
             path = directory / SPM_FILE
             model = path.read_bytes()
             if "tokens" not in config:
-                return SentencePieceTokenizer(model)
+                return SentencePieceTokenizer(model, normalise=config.get("normalise", "none"))
         vocabulary = Vocabulary(map(_checked_token, config.pop("tokens")))
         if kind == SentencePieceTokenizer.kind:
             return ListedPieceTokenizer(model, vocabulary)
         if kind == CharacterTokenizer.kind:
-            return CharacterTokenizer(vocabulary)
+            return CharacterTokenizer(vocabulary, normalise=config.get("normalise", "none"))
         if kind == WordTokenizer.kind:
             return WordTokenizer(vocabulary, **config)
     except (OSError, ValueError, KeyError, TypeError, InvalidInputError, ManifestError) as error:

@@ -1,7 +1,7 @@
 """Word lists with search by edit distance, and the user dictionary."""
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -97,11 +97,12 @@ class UserDictionary:
     """User dictionary, case-insensitive.
 
     Args:
-        words: spelling of each word, by the word in lower case.
+        words: spelling of each word, by the composed word in lower case.
+        compose: converts words to the Unicode form of the tokenizer.
     """
 
-    def __init__(self, words: Mapping[str, str]) -> None:
-        self._words = words
+    def __init__(self, words: Mapping[str, str], compose: Callable[[str], str]) -> None:
+        self._words, self._compose = words, compose
 
     def __len__(self) -> int:
         return len(self._words)
@@ -111,11 +112,11 @@ class UserDictionary:
         return FuzzyLexicon(list(self._words)), list(self._words.values())
 
     def __contains__(self, word: str) -> bool:
-        return bool(self._words) and word.lower() in self._words
+        return bool(self._words) and self._compose(word).lower() in self._words
 
     def fuzzy_matches(self, word: str, max_edits: int) -> Iterator[tuple[str, int]]:
         """Yield the words at 1 to `max_edits` edits, ignoring case, as they are spelled, and their edit distances."""
         lexicon, spellings = self._lexicon
-        found = lexicon.fuzzy_matches(word.lower(), max_edits)
+        found = lexicon.fuzzy_matches(self._compose(word).lower(), max_edits)
         for index, edits in zip(found.indices.tolist(), found.edits.tolist(), strict=True):
             yield spellings[index], edits

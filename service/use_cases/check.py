@@ -4,6 +4,7 @@ A checker is built once per loaded model and cached as long as the model is load
 """
 
 import threading
+from collections.abc import Callable
 from itertools import accumulate, count, pairwise
 from math import log
 from typing import Annotated, Any, Self
@@ -156,8 +157,8 @@ class CheckRequest(TimedRequest):
             )
         return calibration.threshold_for(self.precision)
 
-    def settings(self, limits: Limits) -> CheckSettings:
-        """Return the settings of the search for errors.
+    def settings(self, limits: Limits, compose: Callable[[str], str]) -> CheckSettings:
+        """Return the settings of the search for errors; `compose` converts words to the tokenizer's Unicode form.
 
         Raises:
             InvalidInputError: there are too many suggestions, or spans overlap or end after the text.
@@ -169,7 +170,7 @@ class CheckRequest(TimedRequest):
         return CheckSettings(
             error_rate=self.error_rate,
             max_edits=self.max_edits,
-            dictionary={word.lower(): word for word in self.dictionary},
+            dictionary={compose(word).lower(): word for word in self.dictionary},
             given=tuple(_given_span(index, span) for index, span in enumerate(self.candidates)),
         )
 
@@ -220,7 +221,8 @@ def check(
             the precision.
         UnsupportedParameterError: the model reads backward, or a precision is given and it is not calibrated.
     """
-    settings, threshold = request.settings(limits), request.threshold_for(loaded, calibration)
+    compose = loaded.tokenizer.normaliser.compose
+    settings, threshold = request.settings(limits, compose), request.threshold_for(loaded, calibration)
     check_reads_forward(loaded)
     checker = checker_of(loaded)
     sentences = yield from _sentences(loaded, request.text, limits)
@@ -239,7 +241,7 @@ def check(
     for work in checker.rescore_all(loaded.model, sentences, settings, begin=begin):
         rescored = yield from _answer_directly(work) if direct else work
         for word, bits in zip(rescored.words, (-rescored.word_log_probs / log(2)).tolist(), strict=True):
-            known = word.known or word.text.lower() in settings.dictionary
+            known = word.known or compose(word.text).lower() in settings.dictionary
             words.append(WordSurprisal(word.start, word.end, word.text, bits, known=known))
         issues += [
             TextIssue(
