@@ -108,8 +108,9 @@ class Normaliser:
             begins.append(at)
         found: list[int] = []
         for begin, end in pairwise([*begins, len(text)]):
-            size = len(self(text[begin:end]))
-            found += range(begin, end) if size == end - begin else [begin] * size
+            part = text[begin:end]
+            read = self(part)
+            found += range(begin, end) if list(read) == list(map(self, part)) else [begin] * len(read)
         return np.array([*found, len(text)])
 
 
