@@ -116,7 +116,7 @@ class AutocompleteRequest(TimedRequest):
     dictionary: list[DictionaryEntry] = Field(default_factory=list, max_length=MAX_LIST)
     """Additional words and phrases to offer, known to the model or not."""
     blocklist: list[EntryText] = Field(default_factory=list, max_length=MAX_LIST)
-    """Words and phrases that completions must not contain, in any case."""
+    """Words and phrases that completions must not contain, in any case and Unicode form."""
     user: UserName | None = None
     """User whose accepted words are also offered; see `/v1/autocomplete/users/{user}/accepted`."""
     user_weight: float = Field(default=0.2, ge=0, le=1)
@@ -133,8 +133,8 @@ class AutocompleteRequest(TimedRequest):
 
     @cached_property
     def blocked(self) -> frozenset[str]:
-        """Casefolded, composed words and phrases of the blocklist, with single spaces."""
-        return frozenset(" ".join(normalize("NFC", entry.casefold()).split()) for entry in self.blocklist)
+        """Casefolded words and phrases of the blocklist, composed, with single spaces."""
+        return frozenset(" ".join(normalize("NFKC", entry.casefold()).split()) for entry in self.blocklist)
 
 
 @dataclass(slots=True)
@@ -331,7 +331,7 @@ def _best_completions(
 
 def _is_blocked(text: str, blocklist: frozenset[str]) -> bool:
     """Check whether consecutive words, with or without punctuation, are blocked, or a control token occurs."""
-    folded = normalize("NFC", text.casefold())
+    folded = normalize("NFKC", text.casefold())
     if not _CONTROL_TOKENS.isdisjoint(folded.split()):
         return True
     if not blocklist:

@@ -2921,7 +2921,7 @@ export interface components {
             dictionary?: (string | components["schemas"]["WeightedEntry"])[];
             /**
              * Blocklist
-             * @description Words and phrases that completions must not contain, in any case.
+             * @description Words and phrases that completions must not contain, in any case and Unicode form.
              */
             blocklist?: string[];
             /**
