@@ -135,10 +135,7 @@ class Tokenizer(ABC):
     Text never yields control ids: "<s>" and "</s>" in a text are ordinary spellings, and so is
     "<unk>", except with `marked_unknown` of a word tokenizer.
 
-    Args:
-        vocabulary: the tokens.
-        normalise: Unicode form of all texts: `none`, `nfc`, `nfkc` or `casefold`; see `Normaliser`.
-        lowercase: whether text is lower-cased first.
+    Args: the tokens; the Unicode form of all texts, and whether they are lower-cased, see `Normaliser`.
     """
 
     kind: ClassVar[str]
@@ -174,7 +171,9 @@ class Tokenizer(ABC):
         ids = self.encode(joint)
         border = len(alone)
         if not joint.startswith(alone):
-            border = next(i for i, (a, b) in enumerate(zip(alone, joint, strict=False)) if a != b)
+            border = next(
+                (i for i, (a, b) in enumerate(zip(alone, joint, strict=False)) if a != b), len(joint)
+            )
         return ids, self._num_ending_in(joint, border, ids) if border else 0
 
     @abstractmethod
@@ -192,10 +191,10 @@ class Tokenizer(ABC):
 
     def settings(self) -> dict[str, Any]:
         """Return the settings that rebuild the tokenizer, for JSON, without SentencePiece's learnt model."""
-        form = self.normaliser.form
-        return (
-            {} if form == "none" else {"normalise": form}
-        )  # without it, fingerprints are those of earlier versions
+        form = (
+            self.normaliser.form
+        )  # not in the settings of earlier versions, whose fingerprints must not change
+        return {} if form == "none" else {"normalise": form}
 
     @cached_property
     def fingerprint(self) -> str:

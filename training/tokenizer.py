@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import chain, islice
-from typing import Literal, Self
+from typing import Literal
 
 import numpy as np
 import sentencepiece
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from models.errors import InvalidInputError
 from models.kernels.threads import run_parts
@@ -76,12 +76,6 @@ class TokenizerSettings(BaseModel):
         except (re.error, OverflowError, RecursionError) as error:
             raise ValueError(f"it is not a regular expression: {error}") from None
         return pattern
-
-    @model_validator(mode="after")
-    def _check_case(self) -> Self:
-        if self.lowercase and self.normalise == "casefold":
-            raise ValueError("lowercase is true, but normalise 'casefold' includes it; remove lowercase")
-        return self
 
 
 def learn_tokenizer(

@@ -80,8 +80,7 @@ class Checker:
             InvalidInputError: a suggestion's span is not within one sentence.
         """
         given = _spans_by_sentence(sentences, options.given)
-        compose = self.splitter.tokenizer.normaliser.compose
-        dictionary, channel = UserDictionary(options.dictionary, compose), ErrorModel(options)
+        dictionary, channel = UserDictionary(options.dictionary), ErrorModel(options)
         right_tokens = options.search.right_tokens
         if right_tokens is None:  # n-gram models use order - 1 tokens of context
             order = getattr(model, "order", 1)

@@ -1,7 +1,7 @@
 """Word lists with search by edit distance, and the user dictionary."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from rapidfuzz.distance import OSA
 from rapidfuzz.process import cdist
+
+from models.tokenizers import Normaliser
 
 Indices = npt.NDArray[np.int64]
 _MAX_CACHED_QUERIES = 1 << 14
@@ -93,16 +95,19 @@ def _letter_sets(words: Sequence[str], lengths: Indices) -> npt.NDArray[np.uint6
     return sets
 
 
+dictionary_key = Normaliser("nfkc", lowercase=True)
+"""Converter of words to keys of the user dictionary, without differences of case and Unicode form."""
+
+
 class UserDictionary:
-    """User dictionary, case-insensitive.
+    """User dictionary, insensitive to case and Unicode form.
 
     Args:
-        words: spelling of each word, by the composed word in lower case.
-        compose: converts words to the Unicode form of the tokenizer.
+        words: spelling of each word, by its `dictionary_key`.
     """
 
-    def __init__(self, words: Mapping[str, str], compose: Callable[[str], str]) -> None:
-        self._words, self._compose = words, compose
+    def __init__(self, words: Mapping[str, str]) -> None:
+        self._words = words
 
     def __len__(self) -> int:
         return len(self._words)
@@ -112,11 +117,11 @@ class UserDictionary:
         return FuzzyLexicon(list(self._words)), list(self._words.values())
 
     def __contains__(self, word: str) -> bool:
-        return bool(self._words) and self._compose(word).lower() in self._words
+        return bool(self._words) and dictionary_key(word) in self._words
 
     def fuzzy_matches(self, word: str, max_edits: int) -> Iterator[tuple[str, int]]:
-        """Yield the words at 1 to `max_edits` edits, ignoring case, as they are spelled, and their edit distances."""
+        """Yield the words at 1 to `max_edits` edits between keys, as they are spelled, and their edit distances."""
         lexicon, spellings = self._lexicon
-        found = lexicon.fuzzy_matches(self._compose(word).lower(), max_edits)
+        found = lexicon.fuzzy_matches(dictionary_key(word), max_edits)
         for index, edits in zip(found.indices.tolist(), found.edits.tolist(), strict=True):
             yield spellings[index], edits

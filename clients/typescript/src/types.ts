@@ -3130,7 +3130,7 @@ export interface components {
             candidates?: components["schemas"]["CandidateSpan"][];
             /**
              * Dictionary
-             * @description Additional correct words, in any case; also used as suggestions.
+             * @description Additional correct words, in any case and Unicode form; also used as suggestions.
              */
             dictionary?: string[];
             /**

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.checking.error_model import CandidateSettings, GivenSpan
+from models.checking.lexicon import dictionary_key
 from models.checking.sentences import MAX_SENTENCE_TOKENS, sentence_splitter_for
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import Vocabulary
@@ -134,7 +135,7 @@ def test_dictionary_words_and_given_suggestions_may_have_any_form(kind):
     start, end = (len(nfd(composed[:at])) for at in (15, 22))
     word = composed[15:22]
     assert (start, end) in spans(check(*model, text, threshold=0.0, search=search))
-    known = check(*model, text, threshold=0.0, search=search, dictionary={word: word})
+    known = check(*model, text, threshold=0.0, search=search, dictionary={dictionary_key(word): word})
     assert (start, end) not in spans(known)
     suggested = (GivenSpan(start, end, ((nfd("h\u00e4t"), -0.5),), "candidates[0]"),)
     (issue,) = [i for i in check(*model, text, threshold=0.0, given=suggested) if i.start == start]
