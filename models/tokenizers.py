@@ -95,7 +95,8 @@ class Normaliser:
 
         Characters that are composed, or that one character is replaced by, have the offset of the first.
         """
-        if text.isascii() or self(text) == text:
+        read = self(text)
+        if text.isascii() or read == text or (self.form == "none" and len(read) == len(text)):
             return np.arange(len(text) + 1)
         begins = [0]  # of the shortest parts that can be normalised one by one
         for at, character in enumerate(text[1:], start=1):
@@ -109,8 +110,9 @@ class Normaliser:
         found: list[int] = []
         for begin, end in pairwise([*begins, len(text)]):
             part = text[begin:end]
-            read = self(part)
-            found += range(begin, end) if list(read) == list(map(self, part)) else [begin] * len(read)
+            characters = list(self(part))
+            is_one_by_one = characters == list(map(self, part))
+            found += range(begin, end) if is_one_by_one else [begin] * len(characters)
         return np.array([*found, len(text)])
 
 
@@ -135,7 +137,10 @@ class Tokenizer(ABC):
     Text never yields control ids: "<s>" and "</s>" in a text are ordinary spellings, and so is
     "<unk>", except with `marked_unknown` of a word tokenizer.
 
-    Args: the tokens; the Unicode form of all texts, and whether they are lower-cased, see `Normaliser`.
+    Args:
+        vocabulary: the tokens.
+        normalise: Unicode form of all texts, see `Normaliser`.
+        lowercase: whether all texts are lower-cased.
     """
 
     kind: ClassVar[str]

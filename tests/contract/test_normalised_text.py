@@ -30,18 +30,16 @@ def normalised_http(tmp_path_factory):
     lines = [nfd(line) if number % 3 else line for number, line in enumerate(LINES)]
     (folder / "text.txt").write_text("\n".join(lines))
     registry = LocalRegistry(folder / "registry", create=True)
-    for kind in KINDS:
-        keys = (
-            ["tokenizer.kind=word", r"tokenizer.pattern=\w+|[^\w\s]"]
-            if kind == "pattern"
-            else [f"tokenizer.kind={kind}"]
-        )
+    rules = {kind: ["nfc", f"tokenizer.kind={kind}"] for kind in KINDS}
+    rules["pattern"] = ["nfc", r"tokenizer.pattern=\w+|[^\w\s]"]
+    rules["typographic"] = ["nfkc"]
+    for name, (form, *keys) in rules.items():
         run_train(
             "ngram",
             corpus=[folder / "text.txt"],
-            name=kind,
+            name=name,
             registry=str(registry.root),
-            assignments=["tokenizer.normalise=nfc", "ngram.order=4", *keys],
+            assignments=[f"tokenizer.normalise={form}", "ngram.order=4", *keys],
         )
     settings = Settings(registry=registry.root, default_model="word")
     with running(settings) as server, httpx.Client(base_url=server.url, timeout=10) as client:
@@ -86,6 +84,15 @@ def test_candidates_of_either_form_rank_alike(normalised_http, kind):
         ranked = ask(normalised_http, "/v1/rerank", model=kind, lists=lists)["lists"]
         totals = [[one["total"] for one in answer["ranking"]] for answer in ranked]
         assert totals[0] == totals[1]
+
+
+def test_words_are_counted_in_the_text_as_given(normalised_http):
+    """NFKC makes a space of a part of the last character."""
+    for context in ("", "le"):
+        lists = [{"context": context, "candidates": [{"text": "le cafe\u00b4"}]}]
+        reply = ask(normalised_http, "/v1/rerank", model="typographic", lists=lists)
+        features = reply["lists"][0]["ranking"][0]["features"]
+        assert (features["words"], features["tokens"]) == (2, 4)
 
 
 @each_kind
