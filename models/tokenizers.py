@@ -7,6 +7,8 @@ span several byte-fallback tokens, so text is buffered until its last character 
 
 SentencePiece preserves every character except U+2581 (▁), its own mark for a space, which is decoded
 as a space.
+
+Each tokenizer has a `Normaliser`, applied to every text before anything else.
 """
 
 import codecs
@@ -25,6 +27,7 @@ import sentencepiece
 
 from models.errors import InvalidInputError, ManifestError
 from models.files import read_config, write_config
+from models.text_forms import Normaliser
 from models.vocabulary import BOS, CONTROL_TOKENS, EOS, UNK, Vocabulary
 from models.word_index import RaggedIds, WordIndex
 
@@ -43,6 +46,11 @@ class Tokenizer(ABC):
 
     Text never yields control ids: "<s>" and "</s>" in a text are ordinary spellings, and so is
     "<unk>", except with `marked_unknown` of a word tokenizer.
+
+    Args:
+        vocabulary: the tokens.
+        normalise: Unicode form of all texts, see `Normaliser`.
+        lowercase: whether all texts are lower-cased.
     """
 
     kind: ClassVar[str]
@@ -51,8 +59,9 @@ class Tokenizer(ABC):
     lexicon: tuple[str, ...] = ()
     """Words of the training text, if tokens are not words; completions are words of this list. Empty if unknown."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: Vocabulary, *, normalise: str = "none", lowercase: bool = False) -> None:
         self.vocabulary = vocabulary
+        self.normaliser = Normaliser(normalise, lowercase=lowercase)
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:
@@ -72,14 +81,21 @@ class Tokenizer(ABC):
     def encode_after(self, context: str, text: str) -> tuple[list[int], int]:
         """Return the ids of a context and the text after it, tokenised jointly, and how many end in the context.
 
-        A token that begins in the context and ends in the text belongs to the text.
+        A token that begins in the context and ends in the text belongs to the text. So does a character of the
+        context that is composed with one of the text.
         """
-        ids = self.encode(context + text)
-        return ids, self._num_ending_in(context, text, ids) if context else 0
+        alone, joint = self.normaliser(context), self.normaliser(context + text)
+        ids = self.encode(joint)
+        border = len(alone)
+        if not joint.startswith(alone):
+            border = next(
+                (i for i, (a, b) in enumerate(zip(alone, joint, strict=False)) if a != b), len(joint)
+            )
+        return ids, self._num_ending_in(joint, border, ids) if border else 0
 
     @abstractmethod
-    def _num_ending_in(self, context: str, text: str, ids: list[int]) -> int:
-        """Count the ids of the joint text that end within a non-empty context."""
+    def _num_ending_in(self, text: str, border: int, ids: list[int]) -> int:
+        """Count the ids of a normalised text that end within its first `border` characters, at least 1."""
 
     def surface(self, token_id: int) -> str:
         """Return a token as users see it: its spelling in the vocabulary."""
@@ -90,9 +106,10 @@ class Tokenizer(ABC):
     def token_bytes(self) -> tuple[bytes, ...]:
         """UTF-8 bytes that each id adds to a text [V]; empty for `<s>` and `</s>`."""
 
-    @abstractmethod
     def settings(self) -> dict[str, Any]:
         """Return the settings that rebuild the tokenizer, for JSON, without SentencePiece's learnt model."""
+        # fingerprints of earlier versions, whose settings have no form, must not change
+        return {} if self.normaliser.form == "none" else {"normalise": self.normaliser.form}
 
     @cached_property
     def fingerprint(self) -> str:
@@ -124,6 +141,7 @@ class WordTokenizer(Tokenizer):
         marked_unknown: meaning of the word "<unk>" in a text. `word`: an ordinary word (default; text
             is never silently turned into control ids). `unknown`: the unknown word, for corpora whose
             rare words were replaced by that mark.
+        normalise: Unicode form of all texts.
 
     Raises:
         InvalidInputError: the pattern is not a regular expression, or an option is unknown.
@@ -139,8 +157,9 @@ class WordTokenizer(Tokenizer):
         pattern: str | None = None,
         lowercase: bool = False,
         marked_unknown: str = "word",
+        normalise: str = "none",
     ) -> None:
-        super().__init__(vocabulary)
+        super().__init__(vocabulary, normalise=normalise, lowercase=lowercase)
         if marked_unknown not in MARKED_UNKNOWN:
             raise InvalidInputError(
                 f"tokenizer.marked_unknown is {marked_unknown!r}, it can be {' or '.join(MARKED_UNKNOWN)}",
@@ -149,7 +168,7 @@ class WordTokenizer(Tokenizer):
         self.pattern = pattern
         self.lowercase = lowercase
         self.marked_unknown = marked_unknown
-        self._split = WordSplitter(pattern, lowercase=lowercase)
+        self.split = WordSplitter(pattern)
         self._ids = dict(vocabulary.ids)
         if marked_unknown == "unknown":
             self._ids[_UNK_TEXT] = UNK
@@ -157,7 +176,7 @@ class WordTokenizer(Tokenizer):
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text's words."""
         get = self._ids.get
-        return [get(word, UNK) for word in self._split(text)]
+        return [get(word, UNK) for word in self.split(self.normaliser(text))]
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text's words."""
@@ -171,15 +190,19 @@ class WordTokenizer(Tokenizer):
         """Return the ids of each text's words in one array; compiled unless a pattern is set."""
         if self.pattern is not None:
             return super().encode_ragged(texts)
-        return self._index.encode([text.lower() for text in texts] if self.lowercase else texts)
+        return self._index.encode(self.normaliser.all(texts))
+
+    @property
+    def tokens_are_words(self) -> bool:
+        """True if the tokens of any text are its white-space words; NFKC turns some characters into spaces."""
+        return self.pattern is None and self.normaliser.form in {"none", "nfc"}
 
     @cached_property
     def _index(self) -> WordIndex:
         return WordIndex(self._ids)
 
-    def _num_ending_in(self, context: str, text: str, ids: list[int]) -> int:  # noqa: ARG002 - `<unk>` has no length
-        border = self._split.length(context)
-        return sum(1 for end in self._split.ends(context + text) if end <= border)
+    def _num_ending_in(self, text: str, border: int, ids: list[int]) -> int:  # noqa: ARG002 - `<unk>` has no length
+        return sum(1 for _, end in self.split.spans(text) if end <= border)
 
     @cached_property
     def token_bytes(self) -> tuple[bytes, ...]:
@@ -189,8 +212,9 @@ class WordTokenizer(Tokenizer):
         return tuple(word.encode() for word in words)
 
     def settings(self) -> dict[str, Any]:
-        """Return words, pattern, lower-casing and the meaning of a marked unknown."""
+        """Return words, pattern, lower-casing, the meaning of a marked unknown, and the Unicode form, if any."""
         return {
+            **super().settings(),
             "pattern": self.pattern,
             "lowercase": self.lowercase,
             "marked_unknown": self.marked_unknown,
@@ -199,17 +223,16 @@ class WordTokenizer(Tokenizer):
 
 
 class WordSplitter:
-    """Splitter of a text into words, also used to count words before a vocabulary exists.
+    """Splitter of a normalised text into words, also used to count words before a vocabulary exists.
 
     Args:
         pattern: a regular expression whose matches are the words; None splits at white space.
-        lowercase: whether text is lower-cased first.
 
     Raises:
         InvalidInputError: the pattern is not a regular expression.
     """
 
-    def __init__(self, pattern: str | None, *, lowercase: bool) -> None:
+    def __init__(self, pattern: str | None) -> None:
         try:
             self._pattern = re.compile(pattern) if pattern is not None else None
         except (re.error, OverflowError, RecursionError) as error:
@@ -217,24 +240,17 @@ class WordSplitter:
                 f"tokenizer.pattern {pattern!r} is not a regular expression: {error}",
                 parameter="tokenizer.pattern",
             ) from None
-        self._lowercase = lowercase
 
     def __call__(self, text: str) -> list[str]:
         """Return the words of a text, in order."""
-        if self._lowercase:
-            text = text.lower()
         if self._pattern is None:
             return text.split()
         return [match.group() for match in self._pattern.finditer(text) if match.group()]
 
-    def ends(self, text: str) -> list[int]:
-        """Return the end of each word, in characters of the text after lower-casing, if configured."""
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """Return the start and end of each word, in characters."""
         pattern = self._pattern or _NOT_SPACE
-        return [m.end() for m in pattern.finditer(text.lower() if self._lowercase else text) if m.group()]
-
-    def length(self, text: str) -> int:
-        """Return the length in characters after lower-casing, if configured, which can change the length."""
-        return len(text.lower() if self._lowercase else text)
+        return [match.span() for match in pattern.finditer(text) if match.group()]
 
 
 class CharacterTokenizer(Tokenizer):
@@ -246,10 +262,10 @@ class CharacterTokenizer(Tokenizer):
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text's code points."""
         get = self.vocabulary.ids.get
-        return [get(character, UNK) for character in text]
+        return [get(character, UNK) for character in self.normaliser(text)]
 
-    def _num_ending_in(self, context: str, text: str, ids: list[int]) -> int:  # noqa: ARG002 - one id per character
-        return len(context)
+    def _num_ending_in(self, text: str, border: int, ids: list[int]) -> int:  # noqa: ARG002 - one id per character
+        return border
 
     @cached_property
     def token_bytes(self) -> tuple[bytes, ...]:
@@ -258,8 +274,8 @@ class CharacterTokenizer(Tokenizer):
         return ("\ufffd".encode(), b"", b"", *ordinary)
 
     def settings(self) -> dict[str, Any]:
-        """Return the characters."""
-        return {"tokens": list(self.vocabulary.ids)}
+        """Return the characters, and the Unicode form, if any."""
+        return {**super().settings(), "tokens": list(self.vocabulary.ids)}
 
 
 def read_piece_model(model: bytes) -> sentencepiece.SentencePieceProcessor:
@@ -283,6 +299,7 @@ class SentencePieceTokenizer(Tokenizer):
         model: the serialised model.
         vocabulary: the tokens, for a subclass; by default the model's pieces, which must begin with `<unk>`,
             `<s>`, `</s>`.
+        normalise: Unicode form of all texts; the model's own normalisation follows.
 
     Attributes:
         pieces: the model's pieces, in its own order.
@@ -295,7 +312,7 @@ class SentencePieceTokenizer(Tokenizer):
     kind = "sentencepiece"
     leading_space = True
 
-    def __init__(self, model: bytes, vocabulary: Vocabulary | None = None) -> None:
+    def __init__(self, model: bytes, vocabulary: Vocabulary | None = None, normalise: str = "none") -> None:
         self._model = model
         self._processor = read_piece_model(model)
         self.pieces = tuple(map(self._processor.IdToPiece, range(self._processor.GetPieceSize())))
@@ -305,7 +322,7 @@ class SentencePieceTokenizer(Tokenizer):
                 f"the SentencePiece model has the byte piece {malformed!r:.40}; "
                 "byte pieces are spelled <0x00> to <0xFF>"
             )
-        super().__init__(vocabulary or self._own_vocabulary())
+        super().__init__(vocabulary or self._own_vocabulary(), normalise=normalise)
         self.unknown = self.vocabulary.id_of(self.pieces[self._processor.unk_id()])
 
     def _own_vocabulary(self) -> Vocabulary:
@@ -322,23 +339,24 @@ class SentencePieceTokenizer(Tokenizer):
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text's best segmentation."""
-        return list(self._processor.EncodeAsIds(text))
+        return list(self._processor.EncodeAsIds(self.normaliser(text)))
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text, in one native call."""
-        return [list(ids) for ids in self._processor.Encode(list(texts), out_type=int)]
+        return [list(ids) for ids in self._processor.Encode(list(self.normaliser.all(texts)), out_type=int)]
 
-    def _num_ending_in(self, context: str, text: str, ids: list[int]) -> int:
+    def _num_ending_in(self, text: str, border: int, ids: list[int]) -> int:
         lengths = [len(self.token_bytes[i]) for i in ids]
-        if self.decode(ids) == context + text:
-            own_space = sum(lengths) - len((context + text).encode())
-            border = len(context.encode()) + own_space
+        context = text[:border]
+        if self.decode(ids) == text:
+            own_space = sum(lengths) - len(text.encode())
+            num_bytes = len(context.encode()) + own_space
         else:
             # the model normalises its input: encoding the context alone may drop its
             # trailing space
             alone = b"".join(self.token_bytes[i] for i in self.encode(context))
-            border = len(alone) + (context[-1].isspace() and not alone.endswith(b" "))
-        return sum(1 for end in accumulate(lengths) if end <= border)
+            num_bytes = len(alone) + (context[-1].isspace() and not alone.endswith(b" "))
+        return sum(1 for end in accumulate(lengths) if end <= num_bytes)
 
     def surface(self, token_id: int) -> str:
         """Return the piece with the space mark replaced by a space."""
@@ -358,8 +376,8 @@ class SentencePieceTokenizer(Tokenizer):
         return tuple(answer)
 
     def settings(self) -> dict[str, Any]:
-        """Return the hash of the learnt model, which is in a separate file."""
-        return {"model_sha256": hashlib.sha256(self._model).hexdigest()}
+        """Return the hash of the learnt model, which is in a separate file, and the Unicode form, if any."""
+        return {**super().settings(), "model_sha256": hashlib.sha256(self._model).hexdigest()}
 
     def save(self, directory: Path) -> None:
         """Write the settings and the learnt model."""
@@ -449,12 +467,12 @@ def _load_without_lexicon(directory: Path) -> Tokenizer:
             path = directory / SPM_FILE
             model = path.read_bytes()
             if "tokens" not in config:
-                return SentencePieceTokenizer(model)
+                return SentencePieceTokenizer(model, normalise=config.get("normalise", "none"))
         vocabulary = Vocabulary(map(_checked_token, config.pop("tokens")))
         if kind == SentencePieceTokenizer.kind:
             return ListedPieceTokenizer(model, vocabulary)
         if kind == CharacterTokenizer.kind:
-            return CharacterTokenizer(vocabulary)
+            return CharacterTokenizer(vocabulary, normalise=config.get("normalise", "none"))
         if kind == WordTokenizer.kind:
             return WordTokenizer(vocabulary, **config)
     except (OSError, ValueError, KeyError, TypeError, InvalidInputError, ManifestError) as error:

@@ -226,7 +226,8 @@ def run_export_arpa(address: str, file: Path, *, registry: Address) -> dict[str,
     backward = checkpoint.manifest.direction == "backward"
     written = write_arpa(file, model.vocabulary, orders, backward=backward, on_write=progress.advance)
     progress.finish()
-    splits = isinstance(tokenizer, WordTokenizer) and tokenizer.pattern is None and not tokenizer.lowercase
+    splits = isinstance(tokenizer, WordTokenizer) and tokenizer.pattern is None
+    splits = splits and not tokenizer.normaliser.changes_text
     return {
         "model": version.address,
         "path": str(file),

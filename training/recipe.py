@@ -34,6 +34,9 @@ def _unused_keys(recipe: "Recipe") -> Iterator[tuple[str, str]]:
         key = min(recipe.cache.model_fields_set)
         given = getattr(recipe.cache, key)
         yield f"cache.{key}", f"cache.{key} requires mixture.cache=true, given {given}"
+    if recipe.tokenizer.lowercase and recipe.tokenizer.normalise == "casefold":
+        problem = "tokenizer.lowercase has no effect with tokenizer.normalise=casefold, which includes it"
+        yield "tokenizer.lowercase", problem
     is_set_twice = recipe.direction is not None and "direction" in recipe.ngram.model_fields_set
     if recipe.direction is not None and recipe.family == "mixture":
         problem = "direction applies to the families ngram and neural; the parts of a mixture read forward"

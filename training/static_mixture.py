@@ -193,7 +193,8 @@ def union_tokenizer(tokenizers: Sequence[tuple[str, Tokenizer]]) -> Tokenizer:
 
 def _splitting_rules(tokenizer: WordTokenizer) -> dict[str, Any]:
     """Return the tokenizer's settings without its words."""
-    return {key: value for key, value in tokenizer.settings().items() if key != "tokens"}
+    settings = {"normalise": tokenizer.normaliser.form, **tokenizer.settings()}
+    return {key: value for key, value in settings.items() if key != "tokens"}
 
 
 def id_translation(source: Vocabulary, target: Vocabulary) -> IntArray:

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from models.checking.sentences import word_pattern
 from models.errors import InvalidInputError
 from models.kernels.threads import run_parts
+from models.text_forms import Normaliser
 from models.tokenizers import (
     CharacterTokenizer,
     SentencePieceTokenizer,
@@ -48,6 +49,9 @@ class TokenizerSettings(BaseModel):
             frequent are kept, all if unset. Pieces: the exact size, an error if the text is too small; unset
             requests 8000 and accepts fewer.
         min_count: minimum count of a word or character; rarer ones become `<unk>`.
+        normalise: Unicode form of the training text and of all later texts: `none`, as given; `nfc`, composed, so `e`
+            with a combining accent becomes `é`; `nfkc`, also without typographic variants such as `ﬁ` or full-width
+            letters; `casefold`, NFKC without differences of case.
         lowercase: lower-case the text first (words only).
         pattern: regular expression that matches a word; unset splits at white space (words only).
         marked_unknown: meaning of "<unk>" in a text: `word`, an ordinary word; `unknown`, the unknown word,
@@ -61,6 +65,7 @@ class TokenizerSettings(BaseModel):
     kind: Literal["word", "char", "bpe", "unigram"] = "word"
     vocab_size: int | None = Field(default=None, ge=4, le=2**31 - 1)
     min_count: int = Field(default=1, ge=1)
+    normalise: Literal["none", "nfc", "nfkc", "casefold"] = "none"
     lowercase: bool = False
     pattern: str | None = None
     marked_unknown: Literal["word", "unknown"] = "word"
@@ -94,20 +99,23 @@ def learn_tokenizer(
             pattern=settings.pattern,
             lowercase=settings.lowercase,
             marked_unknown=settings.marked_unknown,
+            normalise=settings.normalise,
         )
     if settings.kind == "char":
         characters = _count_tokens(settings, sentences, progress)
-        tokenizer: Tokenizer = CharacterTokenizer(Vocabulary(_most_frequent(characters, settings)))
+        vocabulary = Vocabulary(_most_frequent(characters, settings))
+        tokenizer: Tokenizer = CharacterTokenizer(vocabulary, normalise=settings.normalise)
     else:
         tokenizer = _learn_pieces(settings, sentences, progress)
-    tokenizer.lexicon = _learn_lexicon(sentences, progress)
+    tokenizer.lexicon = _learn_lexicon(settings, sentences, progress)
     return tokenizer
 
 
-def _learn_lexicon(sentences: Sentences, progress: Progress) -> tuple[str, ...]:
+def _learn_lexicon(settings: TokenizerSettings, sentences: Sentences, progress: Progress) -> tuple[str, ...]:
     """Return the words that completions may offer, the most frequent first."""
+    as_words = TokenizerSettings(normalise=settings.normalise)
     counts: Counter[str] = Counter()
-    for part, count in _count_tokens(TokenizerSettings(kind="word"), sentences, progress).items():
+    for part, count in _count_tokens(as_words, sentences, progress).items():
         for word in word_pattern().findall(part):  # words never contain white space
             counts[word] += count
     if sum(counts.values()) >= _MIN_WORDS_TO_DROP_RARE:
@@ -137,7 +145,7 @@ def encode_corpus(
 def encode_block(tokenizer: Tokenizer, block: list[str]) -> EncodedCorpus:
     """Encode a batch of sentences in one call."""
     ids, offsets = tokenizer.encode_ragged(block)
-    if isinstance(tokenizer, WordTokenizer) and tokenizer.pattern is None:  # the tokens are the words
+    if isinstance(tokenizer, WordTokenizer) and tokenizer.tokens_are_words:
         size = TextSize(len(ids), len("".join(block).encode("utf-8", "surrogatepass")))
     else:
         size = measure_text(block)
@@ -164,16 +172,17 @@ def _count_tokens(settings: TokenizerSettings, sentences: Sentences, progress: P
     if settings.kind == "char":
         split = str
     elif settings.pattern is not None:
-        split = WordSplitter(settings.pattern, lowercase=settings.lowercase)
+        split = WordSplitter(settings.pattern)
     counts: Counter[str] = Counter()
     counters: list[WordCounter] = []
+    normaliser = Normaliser(settings.normalise, lowercase=settings.lowercase and settings.kind == "word")
     progress.start(f"counting {'characters' if settings.kind == 'char' else 'words'}", len(sentences))
     for group in _groups_of_batches(sentences):
+        lines = list(map(normaliser.all, group))
         if split is not None:
-            counts.update(chain.from_iterable(map(split, chain.from_iterable(group))))
+            counts.update(chain.from_iterable(map(split, chain.from_iterable(lines))))
         else:
             counters += [WordCounter() for _ in group[len(counters) :]]
-            lines = [[s.lower() for s in batch] if settings.lowercase else batch for batch in group]
             run_parts(lambda part: part[0].add(part[1]), list(zip(counters, lines, strict=False)))
         progress.advance(sum(map(len, group)))
     progress.finish()
@@ -197,16 +206,17 @@ def _most_frequent(counts: Mapping[str, int], settings: TokenizerSettings) -> li
 def _learn_pieces(settings: TokenizerSettings, sentences: Sentences, progress: Progress) -> Tokenizer:
     size = settings.vocab_size or _DEFAULT_PIECES
     model = io.BytesIO()
+    normalised = partial(map, Normaliser(settings.normalise, lowercase=False), sentences)
     progress.start(f"learning {size} {settings.kind} pieces", None)
     # SentencePiece's default maximum of 4,192 bytes would silently drop longer lines
     num_segments = longest = 0
-    for segment in chain.from_iterable(map(_segments, sentences)):
+    for segment in chain.from_iterable(map(_segments, normalised())):
         num_segments += 1
         longest = max(longest, len(segment.encode()))
     sentencepiece.set_random_generator_seed(_SAMPLE_SEED)
     try:
         sentencepiece.SentencePieceTrainer.Train(
-            sentence_iterator=chain.from_iterable(map(_segments, sentences)),
+            sentence_iterator=chain.from_iterable(map(_segments, normalised())),
             model_writer=model,
             model_type=settings.kind,
             vocab_size=size,
@@ -232,7 +242,7 @@ def _learn_pieces(settings: TokenizerSettings, sentences: Sentences, progress: P
             parameter="tokenizer.vocab_size",
         ) from None
     progress.finish()
-    return SentencePieceTokenizer(model.getvalue())
+    return SentencePieceTokenizer(model.getvalue(), normalise=settings.normalise)
 
 
 def _segments(sentence: str) -> Iterator[str]:

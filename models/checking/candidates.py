@@ -19,7 +19,7 @@ from models.arrays import FloatArray, TokenIds
 from models.calls import CallGenerator, ScoreChoices
 from models.checking.error_model import CandidateSettings, ErrorModel, GivenSpan
 from models.checking.lexicon import UserDictionary
-from models.checking.sentences import Sentence, SentenceSplitter, Word, split_affixes
+from models.checking.sentences import Sentence, SentenceSplitter, Word, match_case, split_affixes
 from models.language_model import LanguageModel
 from models.vocabulary import UNK
 
@@ -294,7 +294,11 @@ class CandidateGenerator(ABC):
 
     def key(self, word: str) -> str:
         """Normalise a word as the vocabulary does."""
-        return word
+        return self.splitter.tokenizer.normaliser(word)
+
+    def restored_case(self, typed: str, text: str) -> str:
+        """Apply the typed case to a suggestion if the tokenizer changes case."""
+        return match_case(typed, text) if self.splitter.tokenizer.normaliser.changes_case else text
 
     def word_slot(self, context: CheckContext, number: int) -> Slot:
         """Create the slot of a word; a word that is not alphabetic is exempt."""

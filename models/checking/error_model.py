@@ -89,7 +89,7 @@ class CheckSettings:
         max_edits: maximum edits between the typed and the intended word, 1 or 2: insertions, deletions,
             substitutions or transpositions (optimal string alignment).
         search: limits of the candidate search.
-        dictionary: correct words, from lower case to their suggested spelling.
+        dictionary: suggested spelling of correct words, by their `dictionary_key`.
         given: the caller's suggestions, with their positions.
 
     Raises:

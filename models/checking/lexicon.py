@@ -10,6 +10,8 @@ import numpy.typing as npt
 from rapidfuzz.distance import OSA
 from rapidfuzz.process import cdist
 
+from models.text_forms import Normaliser
+
 Indices = npt.NDArray[np.int64]
 _MAX_CACHED_QUERIES = 1 << 14
 _MAX_CACHED_MATCHES = 1 << 20
@@ -93,11 +95,15 @@ def _letter_sets(words: Sequence[str], lengths: Indices) -> npt.NDArray[np.uint6
     return sets
 
 
+dictionary_key = Normaliser("nfkc", lowercase=True)
+"""Converter of words to keys of the user dictionary, without differences of case and Unicode form."""
+
+
 class UserDictionary:
-    """User dictionary, case-insensitive.
+    """User dictionary, insensitive to case and Unicode form.
 
     Args:
-        words: spelling of each word, by the word in lower case.
+        words: spelling of each word, by its `dictionary_key`.
     """
 
     def __init__(self, words: Mapping[str, str]) -> None:
@@ -111,11 +117,11 @@ class UserDictionary:
         return FuzzyLexicon(list(self._words)), list(self._words.values())
 
     def __contains__(self, word: str) -> bool:
-        return bool(self._words) and word.lower() in self._words
+        return bool(self._words) and dictionary_key(word) in self._words
 
     def fuzzy_matches(self, word: str, max_edits: int) -> Iterator[tuple[str, int]]:
-        """Yield the words at 1 to `max_edits` edits, ignoring case, as they are spelled, and their edit distances."""
+        """Yield the words at 1 to `max_edits` edits between keys, as they are spelled, and their edit distances."""
         lexicon, spellings = self._lexicon
-        found = lexicon.fuzzy_matches(word.lower(), max_edits)
+        found = lexicon.fuzzy_matches(dictionary_key(word), max_edits)
         for index, edits in zip(found.indices.tolist(), found.edits.tolist(), strict=True):
             yield spellings[index], edits

@@ -23,8 +23,8 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from models.arrays import TokenIds
-from models.completion.text import JOINERS, offsets_before_lowercasing
-from models.tokenizers import CharacterTokenizer, Tokenizer, WordSplitter, WordTokenizer
+from models.completion.text import JOINERS
+from models.tokenizers import CharacterTokenizer, Tokenizer, WordTokenizer
 from models.vocabulary import EOS, UNK
 
 Indices = npt.NDArray[np.int64]
@@ -64,7 +64,8 @@ class Sentence(NamedTuple):
         text: the line or part.
         offset: its start in the complete text, in code points.
         ids: its tokens [T].
-        begins: position in `text` of each token's first visible character [T], non-decreasing.
+        begins: position in `text` of each token's first visible character, for character tokenizers of its
+            character [T], non-decreasing. A character that the tokenizer composes begins where its parts begin.
         words: its words, in order.
         after: tokens that follow: `</s>`, or the next tokens of a long line.
         continues_line: True if it continues the line of the previous sentence.
@@ -161,26 +162,26 @@ class SentenceSplitter(ABC):
 
 
 class WordSentenceSplitter(SentenceSplitter):
-    """Splitter for word tokenizers: a token is a word."""
+    """Splitter for word tokenizers: a token is a word.
 
-    def __init__(self, tokenizer: WordTokenizer) -> None:
-        super().__init__(tokenizer)
-        self.lowercase = tokenizer.lowercase
-        self._split = WordSplitter(tokenizer.pattern, lowercase=tokenizer.lowercase)
+    Two words that the tokenizer makes of one character, as NFKC may, both span this character.
+    """
+
+    tokenizer: WordTokenizer
 
     @override
     def sentence(self, line: str, offset: int = 0) -> Sentence:
-        ids = self.tokenizer.encode(line)
-        ends = self._split.ends(line)
-        begins = [end - len(word) for word, end in zip(self._split(line), ends, strict=True)]
-        if self._split.length(line) != len(line):  # lower-casing turned one character into two
-            given = offsets_before_lowercasing(line)
-            begins, ends = [given[i] for i in begins], [given[i] for i in ends]
+        ids, read = self.tokenizer.encode(line), self.tokenizer.normaliser(line)
+        spans = np.array(self.tokenizer.split.spans(read), dtype=np.int64).reshape(-1, 2)
+        if read != line:
+            given = self.tokenizer.normaliser.offsets(line)
+            last = given[spans[:, 1] - 1]
+            spans = np.stack([given[spans[:, 0]], given[np.searchsorted(given, last, side="right")]], axis=1)
         words = tuple(
             Word(line[begin:end], offset + begin, offset + end, index, index + 1, ids[index] != UNK)
-            for index, (begin, end) in enumerate(zip(begins, ends, strict=True))
+            for index, (begin, end) in enumerate(spans.tolist())
         )
-        return Sentence(line, offset, _ids(ids), np.array(begins, dtype=np.int64), words, _END_OF_LINE)
+        return Sentence(line, offset, _ids(ids), spans[:, 0], words, _END_OF_LINE)
 
 
 class CharacterSentenceSplitter(SentenceSplitter):
@@ -189,17 +190,11 @@ class CharacterSentenceSplitter(SentenceSplitter):
     @override
     def sentence(self, line: str, offset: int = 0) -> Sentence:
         ids = _ids(self.tokenizer.encode(line))
-        begins = np.arange(len(ids)) + np.fromiter((c.isspace() for c in line), bool, len(line))
-        sentence = Sentence(line, offset, ids, begins, (), _END_OF_LINE)
-        return sentence._replace(words=_find_words(sentence, lambda _, ids: UNK not in ids))
-
-    @override
-    def tokens_in(self, sentence: Sentence, left: int, right: int) -> slice:
-        return slice(left, right)
-
-    @override
-    def _start_of(self, sentence: Sentence, token: int) -> int:
-        return token
+        begins = self.tokenizer.normaliser.offsets(line)[:-1]
+        spaces = np.fromiter((line[begin].isspace() for begin in begins.tolist()), bool, len(ids))
+        visible = Sentence(line, offset, ids, begins + spaces, (), _END_OF_LINE)
+        words = _find_words(visible, lambda _, ids: UNK not in ids)
+        return visible._replace(begins=begins, words=words)
 
 
 class SubwordSentenceSplitter(SentenceSplitter):
@@ -215,8 +210,8 @@ class SubwordSentenceSplitter(SentenceSplitter):
 
     @override
     def sentence(self, line: str, offset: int = 0) -> Sentence:
-        # if the tokenizer normalises characters, tokenise each run between white space separately: the positions
-        # of the runs are then still exact
+        # if the SentencePiece model normalises characters, tokenise each run between white space separately: the
+        # positions of the runs are then still exact
         ids = _ids(self.tokenizer.encode(line))
         begins = self._begins(line, ids)
         if begins is None:
@@ -225,12 +220,14 @@ class SubwordSentenceSplitter(SentenceSplitter):
         return sentence._replace(words=_find_words(sentence, self._is_whole))
 
     def _begins(self, text: str, ids: TokenIds) -> Indices | None:
-        """Return each token's offset in the text; None if the tokens decode to a different text."""
-        if self.tokenizer.decode(ids.tolist()) != text:
+        """Return each token's offset in the text; None if the tokens decode to a text that is not its normal form."""
+        read = self.tokenizer.normaliser(text)
+        if self.tokenizer.decode(ids.tolist()) != read:
             return None
-        raw = np.frombuffer(text.encode(), dtype=np.uint8)
+        raw = np.frombuffer(read.encode(), dtype=np.uint8)
         is_first = (raw & _CONTINUATION_BITS) != _CONTINUATION
-        character_of = np.concatenate([np.cumsum(is_first) - 1, [len(text)]])
+        offsets = self.tokenizer.normaliser.offsets(text)
+        character_of = offsets[np.concatenate([np.cumsum(is_first) - 1, [len(read)]])]
         sizes = self._num_bytes[ids]
         own_space = int(sizes.sum()) - len(raw)
         visible = np.cumsum(sizes) - sizes - own_space + self._num_spaces[ids]
@@ -256,7 +253,8 @@ class SubwordSentenceSplitter(SentenceSplitter):
         return np.concatenate(ids), np.concatenate(begins)
 
     def _is_whole(self, text: str, ids: TokenIds) -> bool:
-        return len(ids) == 1 and self.tokenizer.token_bytes[ids[0]].lstrip(b" ") == text.encode()
+        read = self.tokenizer.normaliser(text)
+        return len(ids) == 1 and self.tokenizer.token_bytes[ids[0]].lstrip(b" ") == read.encode()
 
 
 def sentence_splitter_for(tokenizer: Tokenizer) -> SentenceSplitter:

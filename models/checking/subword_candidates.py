@@ -76,7 +76,7 @@ class SubwordCandidateGenerator(CandidateGenerator):
         searched = self._most_surprising(context, log_probs)
         if not searched:
             return corrections_from(found)
-        texts = sorted({word.text for word in context.words if is_alphabetic(word.text)})
+        texts = sorted({self.key(word.text) for word in context.words if is_alphabetic(word.text)})
         elsewhere = FuzzyLexicon(texts)
         for number in sorted(searched):
             found += self._similar_strings(context, number, elsewhere, texts)
@@ -104,7 +104,8 @@ class SubwordCandidateGenerator(CandidateGenerator):
         self, context: CheckContext, number: int, elsewhere: FuzzyLexicon, texts: list[str]
     ) -> Iterator[Correction]:
         """Propose strings near a word, and splits of the word."""
-        word = context.words[number].text
+        typed = context.words[number].text
+        word = self.key(typed)
         spellings = self._spellings(context, word, elsewhere, texts)
         lengths = np.fromiter(map(len, spellings), np.int64, len(spellings))
         edits = np.fromiter(spellings.values(), np.uint8, len(spellings))
@@ -112,7 +113,8 @@ class SubwordCandidateGenerator(CandidateGenerator):
         meant = list(zip(spellings, log_probs, spellings.values(), strict=True))
         for left, right in word_splits(word):
             meant.append((f"{left} {right}", context.error_model.log_space_error, 1))
-        return self._corrections(context, number, meant)
+        restored = [(self.restored_case(typed, text), log_prob, edits) for text, log_prob, edits in meant]
+        return self._corrections(context, number, restored)
 
     def _joined(self, context: CheckContext, left: int) -> Iterator[Correction]:
         """Join a word and the next one if they are separated by a single space."""

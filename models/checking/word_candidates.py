@@ -31,7 +31,6 @@ from models.checking.sentences import (
     SpellingModel,
     Word,
     WordSentenceSplitter,
-    match_case,
     split_affixes,
     word_splits,
 )
@@ -78,10 +77,6 @@ class WordCandidateGenerator(CandidateGenerator):
         return self._spelling.log_prob(found.core if found else self.key(word[:MAX_WORD_LENGTH]))
 
     @override
-    def key(self, word: str) -> str:
-        return word.lower() if self.splitter.lowercase else word
-
-    @override
     def propose(self, context: CheckContext) -> CallGenerator[Corrections]:
         # near words; spaces; user dictionary for unknown words; the caller's suggestions
         nearby: list[FuzzyMatches] = []
@@ -120,7 +115,7 @@ class WordCandidateGenerator(CandidateGenerator):
             np.concatenate([chunk.edits for chunk in nearby]).astype(np.int64),
             np.full(len(slots), None, dtype=object),
         )
-        if self.splitter.lowercase:
+        if self.splitter.tokenizer.normaliser.changes_case:
             self._restore_case(context, words)
         return concatenate_corrections(
             [_exclude_given(words, additions, len(self.splitter.tokenizer.vocabulary)), additions]
@@ -174,7 +169,7 @@ class WordCandidateGenerator(CandidateGenerator):
         for left, right in word_splits(key):
             if left in self._id_of and right in self._id_of:
                 ids, text = (self._id_of[left], self._id_of[right]), f"{left} {right}"
-                text = self._restored_case(word, text)
+                text = self.restored_case(word.text, text)
                 yield from context.correct_slot(number, ids, log_weight=log_weight, edits=1, text=text)
         if number + 1 == len(context.words) or context.slots[number + 1].exempt:
             return
@@ -207,7 +202,7 @@ class WordCandidateGenerator(CandidateGenerator):
         for token in ids:
             if token not in nearby:
                 spelling = self.splitter.tokenizer.vocabulary[token]
-                edits, text = OSA.distance(key, spelling), self._restored_case(word, spelling)
+                edits, text = OSA.distance(key, spelling), self.restored_case(word.text, spelling)
                 yield from context.correct_slot(
                     number, (token,), log_weight=log_weight, edits=edits, text=text
                 )
@@ -217,11 +212,7 @@ class WordCandidateGenerator(CandidateGenerator):
         capital = [number for number, word in enumerate(context.words) if not word.text.islower()]
         for index in np.flatnonzero(np.isin(words.slots, capital)).tolist():
             typed, token = context.words[words.slots[index]], int(words.tokens[index])
-            words.texts[index] = self._restored_case(typed, self.splitter.tokenizer.vocabulary[token])
-
-    def _restored_case(self, typed: Word, text: str) -> str:
-        """Apply the typed case to a suggestion if the vocabulary is lower-cased."""
-        return match_case(typed.text, text) if self.splitter.lowercase else text
+            words.texts[index] = self.restored_case(typed.text, self.splitter.tokenizer.vocabulary[token])
 
 
 def _exclude_given(words: Corrections, additions: Corrections, vocab_size: int) -> Corrections:

@@ -5,7 +5,6 @@ word, which constrains the next tokens by its bytes. `corrected_prefixes` ranks 
 or two edits by an edit penalty and the probability of the next token.
 """
 
-import re
 import unicodedata
 from collections.abc import Iterator
 from heapq import nlargest
@@ -15,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.arrays import FloatArray
-from models.completion.text import MAX_LETTERS, LetterTable, last_word_start, offsets_before_lowercasing
+from models.completion.text import MAX_LETTERS, LetterTable, last_word_start
 from models.completion.token_trie import TokenTrie, fold_case
 from models.tokenizers import SentencePieceTokenizer, Tokenizer, WordTokenizer
 from models.vocabulary import UNK
@@ -33,7 +32,8 @@ class PrefixSplit(NamedTuple):
 
     Attributes:
         context: text to tokenise.
-        prefix: typed beginning of the current word; empty if the next word has not started.
+        prefix: typed beginning of the current word, in the tokenizer's Unicode form and the case as typed; empty if the
+            next word has not started.
         start: start of the current word, in code points of the text.
         spelled: bytes that the tokens after the context must start with.
         space: True if a completion starts with a space, because the text does not end with one.
@@ -65,7 +65,8 @@ def split_prefix(tokenizer: Tokenizer, text: str) -> PrefixSplit:
             context, spelled = before, " " + spelled
     elif space:
         spelled = " "
-    return PrefixSplit(context, prefix, start, spelled.encode("utf-8", "surrogatepass"), space)
+    typed = tokenizer.normaliser.compose(prefix)
+    return PrefixSplit(context, typed, start, spelled.encode("utf-8", "surrogatepass"), space)
 
 
 MAX_TAKEN_BYTES = 48
@@ -108,29 +109,23 @@ def _last_word_offset(tokenizer: WordTokenizer, text: str) -> int:
     if tokenizer.pattern is None:
         at_end = text and not text[-1].isspace()
         return len(text) - len(text.rsplit(maxsplit=1)[-1]) if at_end else len(text)
-    read = text.lower() if tokenizer.lowercase else text
-    pattern = re.compile(tokenizer.pattern)
-    last = None
-    for match in pattern.finditer(read):
-        if match.group():
-            last = match
-    if last is None or last.end() < len(read):
+    read = tokenizer.normaliser(text)
+    start, end = max(tokenizer.split.spans(read), default=(0, 0))
+    if not end or end < len(read):
         return len(text)
-    longer = pattern.match(last.group() + "a")
-    if longer is None or longer.end() <= len(last.group()):  # a further letter would not belong to the word
+    longer = tokenizer.split.spans(read[start:] + "a")
+    if longer[:1] != [(0, end - start + 1)]:  # a further letter would not belong to the word
         return len(text)
-    start = last.start()
-    return start if len(read) == len(text) else offsets_before_lowercasing(text)[start]
+    return start if read == text else int(tokenizer.normaliser.offsets(text)[start])
 
 
 def _normalise(tokenizer: Tokenizer, prefix: str) -> str:
     """Normalise a prefix as the tokenizer does."""
-    if isinstance(tokenizer, WordTokenizer) and tokenizer.lowercase:
-        return prefix.lower()
     if isinstance(tokenizer, SentencePieceTokenizer):
         ids = tokenizer.encode(prefix)
-        return prefix if UNK in ids or tokenizer.unknown in ids else tokenizer.decode(ids)
-    return prefix
+        if UNK not in ids and tokenizer.unknown not in ids:
+            return tokenizer.decode(ids)
+    return tokenizer.normaliser(prefix)
 
 
 def _needs_space(tokenizer: Tokenizer, text: str) -> bool:

@@ -121,12 +121,6 @@ def scan_words(word_state: WordState, spelled: bytes) -> tuple[tuple[int, ...], 
     return tuple(ends), WordState(begun, raw[sure:])
 
 
-def offsets_before_lowercasing(text: str) -> list[int]:
-    """Map each character of the lower-cased text, and its end, to its index in the original text."""
-    indices = [index for index, character in enumerate(text) for _ in character.lower()]
-    return [*indices, len(text)]
-
-
 def last_word_start(text: str) -> int:
     """Return the start of the word at the end of a text; the text's length if it does not end in a word.
 

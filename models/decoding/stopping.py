@@ -100,6 +100,7 @@ def spellings(tokenizer: Tokenizer, text: str) -> list[tuple[int, ...]]:
     Other spellings may exist, and in the middle of a word the first token may include preceding characters.
     Sequences with an unknown word are omitted.
     """
+    text = tokenizer.normaliser(text)
     raw, token_bytes = text.encode(), tokenizer.token_bytes
     found = [tuple(tokenizer.encode(text))]
     if (piece := tokenizer.vocabulary.ids.get(text)) is not None:

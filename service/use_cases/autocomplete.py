@@ -10,12 +10,13 @@ typed prefix unless they have capitals of their own.
 
 import heapq
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from operator import mul
 from typing import Annotated, Any, Literal, TypeAlias
+from unicodedata import normalize
 
 from pydantic import ConfigDict, Field, StringConstraints, Tag
 
@@ -115,7 +116,7 @@ class AutocompleteRequest(TimedRequest):
     dictionary: list[DictionaryEntry] = Field(default_factory=list, max_length=MAX_LIST)
     """Additional words and phrases to offer, known to the model or not."""
     blocklist: list[EntryText] = Field(default_factory=list, max_length=MAX_LIST)
-    """Words and phrases that completions must not contain, in any case."""
+    """Words and phrases that completions must not contain, in any case and Unicode form."""
     user: UserName | None = None
     """User whose accepted words are also offered; see `/v1/autocomplete/users/{user}/accepted`."""
     user_weight: float = Field(default=0.2, ge=0, le=1)
@@ -134,8 +135,8 @@ class AutocompleteRequest(TimedRequest):
 
     @cached_property
     def blocked(self) -> frozenset[str]:
-        """Casefolded words and phrases of the blocklist, with single spaces."""
-        return frozenset(" ".join(entry.casefold().split()) for entry in self.blocklist)
+        """Casefolded words and phrases of the blocklist, composed, with single spaces."""
+        return frozenset(" ".join(normalize("NFKC", entry.casefold()).split()) for entry in self.blocklist)
 
 
 @dataclass(slots=True)
@@ -210,13 +211,14 @@ def _add_user_completions(
     typed: PrefixSplit,
     models: Sequence[UserModel],
     limit: int,
+    previous: str,
 ) -> float:
     """Add the user's words that match the prefix to the completions of the model, and set the mass of all by `models`.
 
-    At most `limit` completions are added for each number of words. Returns the mass of the typed text by the models.
+    At most `limit` completions are added for each number of words, `previous` being the word before them. Returns the
+    mass of the typed text by the models.
     """
     words = next_word_models(models)
-    previous = previous_word(request.text[: typed.start])
     next_words = words(previous)
     if not next_words:
         return 0.0
@@ -331,7 +333,7 @@ def _best_completions(
 
 def _is_blocked(text: str, blocklist: frozenset[str]) -> bool:
     """Check whether consecutive words, with or without punctuation, are blocked, or a control token occurs."""
-    folded = text.casefold()
+    folded = normalize("NFKC", text.casefold())
     if not _CONTROL_TOKENS.isdisjoint(folded.split()):
         return True
     if not blocklist:
@@ -391,13 +393,13 @@ def autocomplete(
     """
     check_reads_forward(loaded)
     limits.check_characters(request.text, parameter="text")
-    typed = split_prefix(loaded.tokenizer, request.text)
+    normaliser, typed = loaded.tokenizer.normaliser, split_prefix(loaded.tokenizer, request.text)
     if cached is None:
         cached = yield from predict_next(loaded, typed.context, limits, parameter="text")
     limits.check_length(cached.num_tokens, parameter="text")
-    models = yield from _personal_models(request, user)
+    models = yield from _personal_models(request, user, normaliser.compose)
     limit = _search_limit(request, typed)
-    any_case = request.ignore_case or getattr(loaded.tokenizer, "lowercase", False)
+    any_case = request.ignore_case or normaliser.changes_case
     request = request.model_copy(
         update={
             "casing": "ignore" if any_case else "exact",
@@ -407,11 +409,13 @@ def autocomplete(
     searches = _searches(loaded, request, typed, cached, limit)
     yield from run_searches(loaded.model, [search for _, search in searches])
     found, of_model, unexplored = _model_completions(searches, request)
-    of_user = _add_user_completions(found, searches, request, typed, models, limit)
+    previous = previous_word(normaliser.compose(request.text[: typed.start]))
+    of_user = _add_user_completions(found, searches, request, typed, models, limit, previous)
     weight = request.user_weight if of_user else 0.0
+    given_prefix = request.text[typed.start :]
     live = (1 - weight) * of_model + weight * of_user
     if not live:
-        return AutocompleteReply(loaded.address, typed.prefix, typed.start, [], 0.0)
+        return AutocompleteReply(loaded.address, given_prefix, typed.start, [], 0.0)
     completions = _in_typed_case(found, request, typed)
     for completion in completions:
         completion.of_model = (1 - weight) * completion.of_model / live
@@ -419,7 +423,7 @@ def autocomplete(
     candidates = [
         CompletionCandidate(
             completion.text,
-            _suffix(completion.text, typed),
+            _suffix(completion.text, given_prefix, space=typed.space),
             typed.start,
             completion.probability,
             completion.num_words,
@@ -430,14 +434,14 @@ def autocomplete(
         for completion in _best_completions(completions, request, typed)
     ]
     unexplored = (1 - weight) * unexplored / live
-    return AutocompleteReply(loaded.address, typed.prefix, typed.start, candidates, unexplored)
+    return AutocompleteReply(loaded.address, given_prefix, typed.start, candidates, unexplored)
 
 
-def _suffix(text: str, typed: PrefixSplit) -> str | None:
+def _suffix(text: str, prefix: str, *, space: bool) -> str | None:
     """Return the text to append to the typed text; None if typed characters change."""
-    if not text.startswith(typed.prefix):
+    if not text.startswith(prefix):
         return None
-    return (" " if typed.space else "") + text[len(typed.prefix) :]
+    return (" " if space else "") + text[len(prefix) :]
 
 
 def _searches(
@@ -494,8 +498,10 @@ def _search_limit(request: AutocompleteRequest, typed: PrefixSplit) -> int:
     return request.limit * (2 if request.ignore_case else 1) + 1 + min(blocked, _MAX_SPARE_COMPLETIONS)
 
 
-def _personal_models(request: AutocompleteRequest, user: UserModel | None) -> Work[Any, list[UserModel]]:
-    """Collect the user's model and a model of the dictionary, with bigrams from its phrases."""
+def _personal_models(
+    request: AutocompleteRequest, user: UserModel | None, compose: Callable[[str], str]
+) -> Work[Any, list[UserModel]]:
+    """Collect the user's model and a model of the dictionary, composed, with bigrams from its phrases."""
     models = [] if user is None else [user]
     if request.dictionary:
         words: dict[str, float] = {}
@@ -503,7 +509,7 @@ def _personal_models(request: AutocompleteRequest, user: UserModel | None) -> Wo
         num_words = 0
         for number, entry in enumerate(request.dictionary, start=1):
             text, weight = (entry, 1.0) if isinstance(entry, str) else (entry.text, entry.weight)
-            entry_words = text.split()
+            entry_words = compose(text).split()
             num_words += len(entry_words)
             for word in entry_words:
                 words[word] = words.get(word, 0.0) + weight

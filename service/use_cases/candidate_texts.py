@@ -209,7 +209,7 @@ def _encode_together(loaded: LoadedModel, distinct: DistinctTexts) -> Work[Any, 
     numbers = itertools.count()
     before = [next(numbers) if s.start is None else len(contexts) + s.start for s in settings]
     context_of = np.array(before, dtype=np.int64)[distinct.setting_of]
-    words = lengths if isinstance(tokenizer, WordTokenizer) and tokenizer.pattern is None else None
+    words = lengths if isinstance(tokenizer, WordTokenizer) and tokenizer.tokens_are_words else None
     return RaggedTexts(contexts, context_of, ids, np.concatenate([[0], np.cumsum(lengths)]), words)
 
 

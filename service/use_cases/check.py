@@ -16,6 +16,7 @@ from models.calls import CallGenerator, Read, run_call
 from models.checking.calibration import Calibration
 from models.checking.checker import Checker, find_issues
 from models.checking.error_model import CheckSettings, GivenSpan
+from models.checking.lexicon import dictionary_key
 from models.checking.rescoring import RescoredBatch
 from models.checking.sentences import Sentence
 from models.errors import ContextLengthError, InvalidInputError, UnsupportedParameterError
@@ -123,7 +124,7 @@ class CheckRequest(TimedRequest):
     candidates: list[CandidateSpan] = Field(default_factory=list, max_length=_MAX_SPANS)
     """The client's own suggestions for spans of the text; spans must not overlap."""
     dictionary: list[DictionaryWord] = Field(default_factory=list, max_length=MAX_DICTIONARY)
-    """Additional correct words, in any case; also used as suggestions."""
+    """Additional correct words, in any case and Unicode form; also used as suggestions."""
     error_rate: float = Field(default=0.01, gt=0, lt=1)
     """Prior probability that a word is wrong."""
     max_edits: int = Field(default=2, ge=1, le=2)
@@ -169,7 +170,7 @@ class CheckRequest(TimedRequest):
         return CheckSettings(
             error_rate=self.error_rate,
             max_edits=self.max_edits,
-            dictionary={word.lower(): word for word in self.dictionary},
+            dictionary={dictionary_key(word): word for word in self.dictionary},
             given=tuple(_given_span(index, span) for index, span in enumerate(self.candidates)),
         )
 
@@ -239,7 +240,7 @@ def check(
     for work in checker.rescore_all(loaded.model, sentences, settings, begin=begin):
         rescored = yield from _answer_directly(work) if direct else work
         for word, bits in zip(rescored.words, (-rescored.word_log_probs / log(2)).tolist(), strict=True):
-            known = word.known or word.text.lower() in settings.dictionary
+            known = word.known or dictionary_key(word.text) in settings.dictionary
             words.append(WordSurprisal(word.start, word.end, word.text, bits, known=known))
         issues += [
             TextIssue(

@@ -22,9 +22,10 @@ WORDS = {
     "pattern": r"\w+",
     "lowercase": True,
     "marked_unknown": "unknown",
+    "normalise": "nfkc",
     "tokens": ["the", "cat", "<unk>"],
 }
-CHARACTERS = {"kind": "char", "tokens": list("the ca,é")}
+CHARACTERS = {"kind": "char", "normalise": "casefold", "tokens": list("the ca,é")}
 
 
 def load_and_encode(path: Path) -> None:

@@ -91,11 +91,20 @@ def fake(extra=(), **options):
     return FakeModel(tokenizer.vocabulary, **options), tokenizer
 
 
+ACCENTED = str.maketrans({"o": "\u00f6", "a": "\u00e4", "e": "\u00e9"})
+"""Replacements that make the sentences ones with diacritics."""
+
+
 @functools.cache
-def trigram(kind="word"):
-    """Trigram model of a few sentences over words, pieces or characters, and its tokenizer."""
-    tokenizer = learn_tokenizer(TokenizerSettings(kind=kind), SENTENCES, progress=Progress())
-    corpus = EncodedCorpus.from_sentences(tokenizer.encode_all(SENTENCES), num_words=0, num_bytes=0)
+def trigram(kind="word", normalise="none", **settings):
+    """Trigram model of a few sentences over words, pieces or characters, and its tokenizer.
+
+    With a Unicode form, the sentences have diacritics.
+    """
+    sentences = SENTENCES if normalise == "none" else [text.translate(ACCENTED) for text in SENTENCES]
+    recipe = TokenizerSettings(kind=kind, normalise=normalise, **settings)
+    tokenizer = learn_tokenizer(recipe, sentences, progress=Progress())
+    corpus = EncodedCorpus.from_sentences(tokenizer.encode_all(sentences), num_words=0, num_bytes=0)
     order = 5 if kind == "char" else 3
     return estimate(corpus, tokenizer.vocabulary, order=order, progress=Progress()).model, tokenizer
 

@@ -98,20 +98,18 @@ UNKNOWN_MARK = "<unk>"
 """Placeholder for rare words in some corpora; it is neither typed nor completed."""
 
 _MARK = re.compile(rf"(?<!\S){UNKNOWN_MARK}(?!\S)")
-_NOT_SPACE = re.compile(r"\S+")
 _SEED = 1
 
 
 def typing_line(tokenizer: Tokenizer, text: str) -> TypingLine:
     """Split a line into the words that the typist types for a model.
 
-    Words are the words of a word tokenizer, else runs of word characters. The line is lower-cased if the
-    tokenizer lower-cases. `<unk>` marks are not typed.
+    Words are the words of a word tokenizer, else runs of word characters. The line is normalised as by the
+    tokenizer. `<unk>` marks are not typed.
     """
+    text = tokenizer.normaliser(text)
     if isinstance(tokenizer, WordTokenizer):
-        text = text.lower() if tokenizer.lowercase else text
-        pattern = _NOT_SPACE if tokenizer.pattern is None else re.compile(tokenizer.pattern)
-        spans = [match.span() for match in pattern.finditer(text) if match.group()]
+        spans = tokenizer.split.spans(text)
     else:
         spans = [match.span() for match in word_pattern().finditer(text)]
     marks = [match.span() for match in _MARK.finditer(text)]

@@ -2921,7 +2921,7 @@ export interface components {
             dictionary?: (string | components["schemas"]["WeightedEntry"])[];
             /**
              * Blocklist
-             * @description Words and phrases that completions must not contain, in any case.
+             * @description Words and phrases that completions must not contain, in any case and Unicode form.
              */
             blocklist?: string[];
             /**
@@ -3136,7 +3136,7 @@ export interface components {
             candidates?: components["schemas"]["CandidateSpan"][];
             /**
              * Dictionary
-             * @description Additional correct words, in any case; also used as suggestions.
+             * @description Additional correct words, in any case and Unicode form; also used as suggestions.
              */
             dictionary?: string[];
             /**

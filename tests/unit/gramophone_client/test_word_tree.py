@@ -1,6 +1,8 @@
 """Word trees of decoders: requests to the service and freed states."""
 
 import math
+import unicodedata
+from functools import partial
 from itertools import count
 from types import SimpleNamespace
 
@@ -15,9 +17,9 @@ from gramophone_client.types import AdvancedState, AdvanceReply, ErrorBody, Open
 class FakeService:
     """Service with word log-probabilities of −(length of the word and of the text before it)."""
 
-    def __init__(self, *, known=None, lowercase=False):
+    def __init__(self, *, known=None, change=str):
         self.kept, self.calls, self.numbers, self.address = {}, [], count(), "lm@1"
-        self.known, self.lowercase, self.max_freed, self.process = known, lowercase, 4096, "one"
+        self.known, self.change, self.max_freed, self.process = known, change, 4096, "one"
         self.states = self
 
     def model(self, address):  # noqa: ARG002 - the client's signature
@@ -67,8 +69,7 @@ class FakeService:
         return handle
 
     def _is_oov(self, word):
-        word = word.lower() if self.lowercase else word
-        return self.known is not None and word not in self.known
+        return self.known is not None and self.change(word) not in self.known
 
 
 @pytest.fixture
@@ -129,12 +130,18 @@ def test_unknown_words_are_one_where_the_whole_vocabulary_is_known():
 
 
 @pytest.mark.parametrize(
-    ("known", "lowercase", "words"),
-    [({"the", "cat", "dog"}, False, ["cat", "the"]), ({"the", "cat"}, True, ["cat", "the"])],
+    ("known", "change"),
+    [
+        ({"the", "cat", "dog"}, str),
+        ({"the", "cat"}, str.lower),
+        ({"the", "cat"}, partial(unicodedata.normalize, "NFKC")),
+        ({"the", "cat", *map(str, range(99)), "caf\u00e9"}, partial(unicodedata.normalize, "NFC")),
+    ],
 )
-def test_unknown_words_differ_where_others_may_be_known(known, lowercase, words):
+def test_unknown_words_differ_where_others_may_be_known(known, change):
     """The vocabulary has further words, or the tokenizer normalises words to known ones."""
-    tree = WordTree(FakeService(known=known, lowercase=lowercase), words=words, companions=0)
+    words = sorted(known - {"dog"})
+    tree = WordTree(FakeService(known=known, change=change), words=words, companions=0)
     start = tree.start()
     assert tree.extend(start, "Cat") is not tree.extend(start, "dog")
 

@@ -147,6 +147,19 @@ def test_a_subword_model_is_imported_as_the_same_model_with_its_tokenizer(regist
     )
 
 
+@pytest.mark.parametrize(
+    ("setting", "splits"),
+    [("min_count=1", True), ("lowercase=true", False), ("normalise=nfc", False), ("pattern=.", False)],
+)
+def test_an_export_says_if_the_words_are_those_between_spaces(registry, tmp_path, setting, splits):
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("the cat sat on the mat\na dog lay on a rug\n" * 20)
+    assignments = ["ngram.order=2", f"tokenizer.{setting}"]
+    run_train("ngram", name="t", registry=registry.root, corpus=[corpus], assignments=assignments)
+    exported = run_export_arpa("t", tmp_path / "t.arpa", registry=registry.root)
+    assert exported["splits_at_spaces"] is splits
+
+
 def test_a_backward_model_stays_backward(registry, tmp_path):
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("the cat sat on the mat\na dog lay on a rug\n" * 20)

@@ -50,6 +50,10 @@ def test_keys_can_be_set_with_toml_values_and_plain_words():
         ("tokenizer.vocab_size=2", r"tokenizer\.vocab_size: .* given 2"),
         ("neural.hidden_size=-5", r"neural\.hidden_size: .* given -5"),
         ("train.learning_rate=nan", r"train\.learning_rate"),
+        (
+            "tokenizer.normalise=nfd",
+            r"tokenizer\.normalise: .*'none', 'nfc', 'nfkc' or 'casefold', given 'nfd'",
+        ),
         ("tokenizer.pattern=[", r"tokenizer\.pattern: .*not a regular expression"),
         ("order", "--set takes key=value, given 'order'"),
         ("=3", "--set takes key=value"),
@@ -58,6 +62,14 @@ def test_keys_can_be_set_with_toml_values_and_plain_words():
 def test_a_wrong_key_or_value_is_named(assignment, said):
     with pytest.raises(InvalidInputError, match=said):
         load_recipe("ngram", [assignment])
+
+
+def test_lower_casing_twice_is_refused():
+    with pytest.raises(
+        InvalidInputError, match=r"tokenizer\.lowercase has no effect with tokenizer\.normalise=casefold"
+    ):
+        load_recipe("ngram", ["tokenizer.normalise=casefold", "tokenizer.lowercase=true"])
+    assert load_recipe("ngram", ["tokenizer.normalise=nfkc", "tokenizer.lowercase=true"]).tokenizer.lowercase
 
 
 def test_an_unknown_recipe_lists_the_known_ones():

@@ -275,6 +275,18 @@ def test_rules_that_differ_are_named():
         union_tokenizer([("a@1", words("x")), ("b@2", words("x", lowercase=True))])
 
 
+def test_parts_of_another_unicode_form_cannot_be_joined():
+    forms = ["nfc", "none"]
+    for first, second in (forms, forms[::-1]):
+        parts = [(form, words(word, normalise=form)) for form, word in ((first, "x"), (second, "y"))]
+        with pytest.raises(
+            InvalidInputError, match=f"normalise is '{first}' in one and '{second}' in the other"
+        ):
+            union_tokenizer(parts)
+    joined = union_tokenizer([("a", words("x", normalise="nfc")), ("b", words("y", normalise="nfc"))])
+    assert joined.normaliser.form == "nfc"
+
+
 @pytest.mark.parametrize("other", [words("x"), CharacterTokenizer(Vocabulary("xz"))])
 def test_only_word_tokenizers_can_be_joined(other):
     with pytest.raises(InvalidInputError, match=r"b has another tokenizer \((word|char)\) than a \(char\)"):

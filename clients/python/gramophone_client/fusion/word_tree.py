@@ -11,9 +11,11 @@ Handles of states that the decoder has dropped are freed with the next request; 
 one, including the garbage collector's. The trees are for one thread at a time.
 """
 
+import unicodedata
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import NamedTuple
 
 from gramophone_client import Client
@@ -116,9 +118,17 @@ class WordEstimate(NamedTuple):
 
 
 def probe_words(known: Sequence[str]) -> list[str]:
-    """Return words that are known only to tokenizers that change case or split at punctuation."""
-    changed = {change(word) for word in known[:20] for change in (str.upper, str.lower, str.title)}
+    """Return words that are known only to tokenizers that change case or Unicode form or split at punctuation."""
+    changes = (str.upper, str.lower, str.title, _widened)
+    changed = {change(word) for word in known[:20] for change in changes}
+    decomposed = ((word, unicodedata.normalize("NFD", word)) for word in known)
+    changed |= set(islice((other for word, other in decomposed if other != word), 20))
     return [*changed, *(f"{known[0]}{mark}{known[-1]}" for mark in "-'._/,1")]
+
+
+def _widened(word: str) -> str:
+    """Replace ASCII characters by the full-width ones, which NFKC changes back."""
+    return "".join(chr(ord(c) + 0xFEE0) if "!" <= c <= "~" else c for c in word)
 
 
 _UNKNOWN_WORD = "\0"

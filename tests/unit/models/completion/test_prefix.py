@@ -140,6 +140,60 @@ def test_what_precedes_a_part_of_a_run_is_its_context(pieces):
     assert typed.spelled == typed.prefix.encode()
 
 
+@pytest.mark.parametrize(
+    ("tokenizer", "text", "expected"),
+    [
+        (
+            WordTokenizer(WORDS, normalise="nfc"),
+            "e\u0301 cafe\u0301",
+            ("e\u0301", "café", 3, " café".encode(), False),
+        ),
+        (
+            WordTokenizer(WORDS, pattern=PATTERN, normalise="nfc"),
+            "e\u0301 cafe\u0301",
+            ("e\u0301", "café", 3, " café".encode(), False),
+        ),
+        (
+            WordTokenizer(WORDS, pattern=PATTERN, normalise="nfkc"),
+            "\ufb01, \ufb01",
+            ("\ufb01,", "fi", 3, b" fi", False),
+        ),
+        (
+            WordTokenizer(WORDS, normalise="casefold"),
+            "Stra\u00dfe E\u0301T",
+            ("Stra\u00dfe", "ÉT", 7, " ét".encode(), False),
+        ),
+        (
+            WordTokenizer(WORDS, normalise="nfkc"),
+            "a\u00a8b",
+            ("", "a \u0308b", 0, " a \u0308b".encode(), False),
+        ),
+        (
+            CharacterTokenizer(WORDS, normalise="nfc"),
+            "le cafe\u0301",
+            ("le ", "café", 3, "café".encode(), False),
+        ),
+        (
+            CharacterTokenizer(WORDS, normalise="casefold"),
+            "le CAFE\u0301",
+            ("le ", "CAFÉ", 3, "café".encode(), False),
+        ),
+    ],
+)
+def test_the_beginning_of_a_word_is_composed(tokenizer, text, expected):
+    """The start is a position in the text as given."""
+    assert split_prefix(tokenizer, text) == expected
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_pieces_of_a_beginning_are_composed(kind):
+    pieces = learnt_pieces(kind, normalise="nfc")
+    assert split_prefix(pieces, "the cafe\u0301") == ("the", "café", 4, " café".encode(), False)
+    assert take_back(pieces, TokenTrie(pieces), "the cafe\u0301") == take_back(
+        pieces, TokenTrie(pieces), "the café"
+    )
+
+
 def test_a_tokenizer_that_normalises_is_heeded():
     assert split_prefix(learnt_pieces("unigram", normalization="nmt_nfkc_cf"), "ﬁT").spelled == b" fit"
 

@@ -9,7 +9,6 @@ from models.completion.text import (
     WordState,
     is_word_character,
     last_word_start,
-    offsets_before_lowercasing,
     scan_words,
 )
 from models.completion.token_trie import TokenTrie, fold_case
@@ -173,11 +172,3 @@ def test_fifty_thousand_pieces_are_sorted_in_no_time():
     begun = time.thread_time()
     TokenTrie(pieces)
     assert time.thread_time() - begun < 2  # 0.1 s on an idle machine
-
-
-@pytest.mark.parametrize(
-    ("text", "offsets"), [("", [0]), ("Ab", [0, 1, 2]), ("\u0130A\u0130", [0, 0, 1, 2, 2, 3])]
-)
-def test_characters_are_mapped_to_those_before_lower_casing(text, offsets):
-    assert offsets_before_lowercasing(text) == offsets
-    assert len(offsets) == len(text.lower()) + 1

@@ -262,6 +262,11 @@ def test_marks_of_unknown_words_are_neither_typed_nor_words(tokenizer):
 def test_words_are_compared_lower_cased_where_the_tokenizer_lower_cases():
     line = typing_line(WordTokenizer(Vocabulary(["a"]), lowercase=True), "So It")
     assert spelled(line) == ["so", "it"]
+    for tokenizer in (
+        WordTokenizer(Vocabulary(["a"]), normalise="nfc"),
+        CharacterTokenizer(Vocabulary("a"), normalise="nfc"),
+    ):
+        assert spelled(typing_line(tokenizer, "cafe\u0301 E\u0301t")) == ["caf\u00e9", "\u00c9t"]
 
 
 def test_lines_are_drawn_until_there_are_words_enough_and_always_the_same():
