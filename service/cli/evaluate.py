@@ -84,8 +84,7 @@ def evaluate(
     kinds: Annotated[
         list[str] | None,
         typer.Option(
-            help="Check: kind of error to insert: real_word, non_word or space; may be repeated. Default: all, or none "
-            "with --misspellings."
+            help="Check: error to insert: real_word, non_word or space; repeatable. Default: all, or none with a list."
         ),
     ] = None,
     misspellings: Annotated[

@@ -204,11 +204,8 @@ def show_autocomplete_evaluation(result: Mapping[str, Any]) -> None:
             f"one keystroke with {model['model']}, {model['precision']}: {took['p50']:.2f} ms median, "
             f"{took['p99']:.2f} ms p99 (of {took['keystrokes']:,})"
         )
-    notes = (
-        "\nkeystrokes: every character and line end is a key, and so is a completion, which also writes a space"
-        "\nword savings: of completions equal to the model's own words\n95 % confidence intervals: bootstrap over lines"
-    )
-    _console.print(Text(notes, style="dim"))
+    rule = "\nkeys: every character, line end and completion; word savings: only of completions equal to model words"
+    _console.print(Text(f"{rule}\n95 % confidence intervals: bootstrap over lines", style="dim"))
 
 
 def _typing_figures(result: Mapping[str, Any]) -> Table:

@@ -216,10 +216,9 @@ class Typist:
         """Type the first white-space words of all lines, then the second ones, and so on."""
         contexts = TypingContexts(self._model, start, len(lines))
         ranks: list[dict[int, CompletionRank]] = [{} for _ in lines]  # by offset
-        for runs in zip_longest(
-            *([range(*m.span()) for m in _NOT_SPACE.finditer(line.text)] for line in lines)
-        ):
-            for offsets in zip_longest(*(run or () for run in runs)):
+        runs = [[range(*match.span()) for match in _NOT_SPACE.finditer(line.text)] for line in lines]
+        for turn in zip_longest(*runs, fillvalue=()):
+            for offsets in zip_longest(*turn):
                 places = {n: (lines[n], offset) for n, offset in enumerate(offsets) if offset is not None}
                 for index, rank in self._rank_completions(contexts, places).items():
                     ranks[index][offsets[index]] = rank
@@ -229,37 +228,31 @@ class Typist:
         self, contexts: TypingContexts, places: Mapping[int, tuple[TypingLine, int]]
     ) -> dict[int, CompletionRank]:
         """Rank the completions at one place of each line, by index; a place is a line and an offset."""
-        cuts = {
-            index: split_prefix(self._tokenizer, line.text[:offset])
-            for index, (line, offset) in places.items()
-        }
-        contexts.read({index: self._tokenizer.encode(typed.context) for index, typed in cuts.items()})
+        cuts = {n: split_prefix(self._tokenizer, line.text[:offset]) for n, (line, offset) in places.items()}
+        contexts.read({number: self._tokenizer.encode(typed.context) for number, typed in cuts.items()})
         searches = []
-        for index, typed in cuts.items():
+        for number, typed in cuts.items():
             search = CompletionSearch(self._tokens, typed.spelled, _SETTINGS)
-            search.update(contexts.state(index), contexts.log_probs(index))
+            search.update(contexts.state(number), contexts.log_probs(number))
             searches.append(search)
         run_calls(run_searches(self._model, searches))
         return {
-            index: _completion_rank(search.result(), cuts[index], *place)
-            for search, (index, place) in zip(searches, places.items(), strict=True)
+            number: _completion_rank(search.result(), cuts[number], *place)
+            for search, (number, place) in zip(searches, places.items(), strict=True)
         }
 
 
-def _completion_rank(
-    result: SearchResult, typed: PrefixSplit, line: TypingLine, offset: int
-) -> CompletionRank:
+def _completion_rank(result: SearchResult, cut: PrefixSplit, line: TypingLine, offset: int) -> CompletionRank:
     """Rank the model's own word, and find the right completions; none if all begin with an unwanted space."""
     shown = [c for c in result.completions if c.is_complete and c.text != UNKNOWN_MARK][:MAX_COMPLETIONS]
     probability = shown[0].mass / result.live_mass if shown else 0.0
-    if typed.space:
+    if cut.space:
         return CompletionRank(0, probability)
     number = bisect_right(line.words, offset, key=attrgetter("begin")) - 1
-    wanted = line.spelled[typed.start : line.words[number].end] if number >= 0 else ""
+    wanted = line.spelled[cut.start : line.words[number].end] if number >= 0 else ""
     rank = next((rank for rank, c in enumerate(shown, start=1) if c.text == wanted), 0)
-    text = line.text
-    ends = [typed.start + len(c.text) * text.startswith(c.text, typed.start) for c in shown]
-    ends = [0 if is_word_character(text[end : end + 1] or " ") else end for end in ends]
+    ends = [cut.start + len(c.text) if line.text.startswith(c.text, cut.start) else 0 for c in shown]
+    ends = [0 if is_word_character(line.text[end : end + 1] or " ") else end for end in ends]
     return CompletionRank(rank, probability, tuple(max(ends[:n], default=0) for n in LIST_LENGTHS))
 
 

@@ -228,7 +228,7 @@ class Ranks(NamedTuple):
             lines=np.repeat(np.arange(len(typed)), [len(line.line.words) for line in typed]),
             num_keys=np.array([line.line.num_keys for line in typed], dtype=np.float64),
             keys=np.array(
-                [[len(line.line.text) + 1, *map(line.keys_pressed, numbers)] for line in typed], float
+                [[len(one.line.text) + 1, *map(one.keys_pressed, numbers)] for one in typed], float
             ),
         )
 

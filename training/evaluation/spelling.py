@@ -59,7 +59,7 @@ def read_misspellings(path: Path) -> Misspellings:
     """
     misspellings = defaultdict[str, list[str]](list)
     for line in read_sentences(path, unit="line"):
-        wrong, _, right = line.partition("->")
+        wrong, _, right = map(str.strip, line.partition("->"))
         words = {word.strip() for word in right.split(",")[:-1] or [right]} - {"", wrong}
         if not wrong or not words:
             raise FormatError(path, f"has the line {line!r}; it must be 'wrong->right'")
