@@ -125,11 +125,12 @@ class ErrorInjector:
             sorted({letter for word in self._words for letter in word if letter.isalpha()})
         )
         self._rate, self._random = rate, random
-        self._replacement_of: Callable[[Sequence[Word], int], WordReplacement | None] = {
+        replacements: dict[Kind, Callable[[Sequence[Word], int], WordReplacement | None]] = {
             "real_word": self._real_word,
             "non_word": self._non_word,
             "space": self._space,
-        }.get(kind if isinstance(kind, str) else "", self._misspelling)
+        }
+        self._replacement_of = replacements[kind] if isinstance(kind, str) else self._misspelling
 
     def inject_errors(self, sentence: Sentence) -> CorruptedLine:
         """Corrupt some words of a line that are known or in the list, never two adjacent words."""
