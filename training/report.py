@@ -305,6 +305,8 @@ _PHRASES = "phrase_match_"
 _NAMES = {
     "keystroke_savings_top_1": "keystroke savings, one completion shown",
     "keystroke_savings_top_3": "keystroke savings, three shown",
+    "word_savings_top_1": "word savings, one shown",
+    "word_savings_top_3": "word savings, three shown",
     "next_word_recall_top_1": "next word is the first completion",
     "next_word_recall_top_3": "next word is among the first three",
     "next_word_mrr": "MRR, next word",
@@ -322,7 +324,8 @@ def autocomplete_page(result: Mapping[str, Any]) -> bytes:
     """
     introduction = (
         f"A simulated typist with the completions of {result['model']}: {result['words']:,} words on "
-        f"{result['lines']:,} held-out lines. The intervals are 95 % confidence intervals."
+        f"{result['lines']:,} held-out lines. Keystroke savings count each character, line end and completion as "
+        "a key; word savings, the model's own words only. The intervals are 95 % confidence intervals."
     )
     sections = [
         Section("", "tiles", list(_autocomplete_summary(result))),

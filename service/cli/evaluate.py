@@ -18,7 +18,7 @@ from service.cli.options import (
 _TASK_OPTIONS = {
     "perplexity": {"unit", "context", "window", "detail", "against", "overlap", "dynamic"},
     "autocomplete": {"unit", "context", "against", "report"},
-    "check": {"kinds", "save-calibration"},
+    "check": {"kinds", "misspellings", "save-calibration"},
 }
 
 
@@ -84,8 +84,12 @@ def evaluate(
     kinds: Annotated[
         list[str] | None,
         typer.Option(
-            help="Check: kind of error to insert: real_word, non_word or space; may be repeated. Default: all."
+            help="Check: error to insert: real_word, non_word or space; repeatable. Default: all, or none with a list."
         ),
+    ] = None,
+    misspellings: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Check: misspellings to insert, `wrong->right` on each line."),
     ] = None,
     save_calibration: Annotated[
         bool,
@@ -97,7 +101,10 @@ def evaluate(
     published: PublishedModels,
     as_json: JsonOption = False,
 ) -> None:
-    """Evaluate a model on held-out text: perplexity, saved keystrokes, or error detection."""
+    """Evaluate a model on held-out text: perplexity, saved keystrokes, or error detection.
+
+    Keystrokes: every character and line end is a key, and so is a completion, which also writes a space.
+    """
     from training import commands
 
     options = {
@@ -110,6 +117,7 @@ def evaluate(
         "dynamic": dynamic,
         "report": report is not None,
         "kinds": bool(kinds),
+        "misspellings": misspellings is not None,
         "save-calibration": save_calibration,
     }
     for name in sorted(name for name, is_given in options.items() if is_given):
@@ -127,8 +135,8 @@ def evaluate(
     if task == "check":
         from training.evaluation.spelling import run_check_task
 
-        kind_options: dict[str, Any] = {"kinds": kinds} if kinds else {}
-        result = run_check_task(model, **common, **kind_options, save_calibration=save_calibration)
+        common |= {"kinds": kinds or None, "misspellings": misspellings}
+        result = run_check_task(model, **common, save_calibration=save_calibration)
     elif task == "autocomplete":
         result = commands.run_evaluate_autocomplete(
             model, **common, unit=unit, context=context, against=against, report=report

@@ -204,7 +204,8 @@ def show_autocomplete_evaluation(result: Mapping[str, Any]) -> None:
             f"one keystroke with {model['model']}, {model['precision']}: {took['p50']:.2f} ms median, "
             f"{took['p99']:.2f} ms p99 (of {took['keystrokes']:,})"
         )
-    _console.print(Text("\n95 % confidence intervals: bootstrap over lines", style="dim"))
+    rule = "\nkeys: every character, line end and completion; word savings: only of completions equal to model words"
+    _console.print(Text(f"{rule}\n95 % confidence intervals: bootstrap over lines", style="dim"))
 
 
 def _typing_figures(result: Mapping[str, Any]) -> Table:

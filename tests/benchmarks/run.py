@@ -59,6 +59,7 @@ PLANS = {
     "bench_latency": Plan("--seconds 6", models="novels", headline="the same beside"),
     "bench_lattices": Plan("--lattices 60 --network-lattices 3", headline="4-gram, 64 tokens a node, 64"),
     "bench_losses": Plan("--seconds 1", headline="softmax"),
+    "bench_misspellings": Plan("--words 5000", headline="dictionary "),
     "bench_ngram": Plan("--sentences 200000", headline="lines, 2 threads"),
     "bench_peers": Plan(
         "--seconds 1 --open-seconds 2 --rounds 1 --clients 32", headline="generate, int8, 32 clients"

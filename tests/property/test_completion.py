@@ -320,15 +320,16 @@ def typed_lines(draw):
     """Typed lines whose words have any rank in the list before each letter."""
     lines = []
     for _ in range(draw(st.integers(1, 4))):
-        words, looks = [], []
+        words, looks = [], {}
         for _ in range(draw(st.integers(1, 5))):
             ranks = draw(st.lists(st.integers(0, 10), min_size=1, max_size=7))
+            begin, end = len(looks), len(looks) + len(ranks)
             words.append(
-                WordSpan(0, len(ranks), draw(st.booleans()), joined=bool(words) and draw(st.booleans()))
+                WordSpan(begin, end, draw(st.booleans()), joined=bool(words) and draw(st.booleans()))
             )
-            looks.append(tuple(CompletionRank(rank, 0.5) for rank in ranks))
+            looks |= {begin + letters: CompletionRank(rank, 0.5) for letters, rank in enumerate(ranks)}
         num_keys = sum(word.num_letters + 1 for word in words)
-        lines.append(TypedLine(TypingLine("", num_keys, tuple(words)), tuple(looks)))
+        lines.append(TypedLine(TypingLine("", "", num_keys, tuple(words)), looks))
     return lines
 
 

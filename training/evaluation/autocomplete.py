@@ -1,13 +1,15 @@
 """Simulated typist: types held-out lines letter by letter with a model's completions.
 
-The completion list is computed before each letter. The searches of several lines run as one batch.
+The completion list is computed before each character except spaces. The searches of several lines run as one batch.
 `gramophone evaluate --task autocomplete` evaluates one model, or compares two on the same lines.
 """
 
 import re
 import time
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import islice, zip_longest
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -16,8 +18,9 @@ from models.arrays import FloatArray, to_numpy
 from models.calls import run_calls
 from models.checking.sentences import word_pattern
 from models.checkpoint.load import Checkpoint
-from models.completion.prefix import split_prefix
+from models.completion.prefix import PrefixSplit, split_prefix
 from models.completion.search import CompletionSearch, CompletionSettings, SearchResult, run_searches
+from models.completion.text import is_word_character
 from models.completion.token_trie import TokenTrie
 from models.errors import InvalidInputError
 from models.language_model import LanguageModel, pad_sequences, prefill_sequences
@@ -37,7 +40,6 @@ from training.evaluation.autocomplete_metrics import (
     bootstrap_interval,
     ratios,
     recall_by_letters,
-    saved_keys,
 )
 from training.evaluation.evaluate import Context
 from training.progress import Progress
@@ -95,21 +97,23 @@ class TypingContexts:
 
 
 UNKNOWN_MARK = "<unk>"
-"""Placeholder for rare words in some corpora; it is neither typed nor completed."""
+"""Placeholder for rare words in some corpora; it is never offered, and no word of a model."""
 
 _MARK = re.compile(rf"(?<!\S){UNKNOWN_MARK}(?!\S)")
 _SEED = 1
 
 
 def typing_line(tokenizer: Tokenizer, text: str) -> TypingLine:
-    """Split a line into the words that the typist types for a model.
+    """Split a line into the model's own words.
 
-    Words are the words of a word tokenizer, else runs of word characters. The line is normalised as by the
-    tokenizer. `<unk>` marks are not typed.
+    They are the words of a word tokenizer, else runs of word characters; `<unk>` marks are none. The line has the
+    tokenizer's Unicode form.
     """
-    text = tokenizer.normaliser(text)
+    text = tokenizer.normaliser.compose(text)
+    read = tokenizer.normaliser(text)
+    spelled = read if len(read) == len(text) else text
     if isinstance(tokenizer, WordTokenizer):
-        spans = tokenizer.split.spans(text)
+        spans = tokenizer.split.spans(spelled)
     else:
         spans = [match.span() for match in word_pattern().finditer(text)]
     marks = [match.span() for match in _MARK.finditer(text)]
@@ -120,7 +124,7 @@ def typing_line(tokenizer: Tokenizer, text: str) -> TypingLine:
         joined = bool(words) and begin == words[-1].end + 1 and text[begin - 1] == " "
         words.append(WordSpan(begin, end, spaced=text[end : end + 1] in {"", " "}, joined=joined))
     num_keys = len(text) + 1 - sum(last - first + 1 for first, last in marks)
-    return TypingLine(text, num_keys, tuple(words))
+    return TypingLine(text, spelled, num_keys, tuple(words))
 
 
 def sample_lines(texts: Sequence[str], words: int, *, consecutive: bool = False) -> list[str]:
@@ -171,7 +175,7 @@ class Typist:
         self._carries_state = carries_state
 
     def type_lines(self, lines: Sequence[TypingLine], *, progress: Progress) -> list[TypedLine]:
-        """Type all words of all lines.
+        """Type all characters of all lines.
 
         Args:
             lines: lines to type.
@@ -185,8 +189,9 @@ class Typist:
         typed: dict[int, TypedLine] = {}
         for begin, start in zip(range(0, len(order), size), self.starts(lines), strict=False):
             numbers = order[begin : begin + size]
-            batch = self._type_batch([lines[number] for number in numbers], start, progress)
+            batch = self._type_batch([lines[number] for number in numbers], start)
             typed.update(zip(numbers, batch, strict=True))
+            progress.advance(sum(len(lines[number].words) for number in numbers))
         progress.finish()
         return [typed[number] for number in range(len(lines))]
 
@@ -202,40 +207,27 @@ class Typist:
     def type_line(self, line: TypingLine, start: Any) -> Iterator[CompletionRank]:
         """Type one line; yield the rank at each keystroke, computed as for a single service request."""
         contexts = TypingContexts(self._model, start, 1)
-        for word in line.words:
-            for ranks in self._type_words(contexts, {0: (line, word)}):
-                yield ranks[0]
+        for offset, character in enumerate(line.text):
+            if not character.isspace():
+                yield from self._rank_completions(contexts, {0: (line, offset)}).values()
 
-    def _type_batch(self, lines: Sequence[TypingLine], start: Any, progress: Progress) -> list[TypedLine]:
-        """Type the first words of all lines, then the second words, and so on."""
+    def _type_batch(self, lines: Sequence[TypingLine], start: Any) -> list[TypedLine]:
+        """Type the first white-space words of all lines, then the second ones, and so on."""
         contexts = TypingContexts(self._model, start, len(lines))
-        ranks_by_line: list[list[tuple[CompletionRank, ...]]] = [[] for _ in lines]
-        for turn in range(max((len(line.words) for line in lines), default=0)):
-            typing = {n: (line, line.words[turn]) for n, line in enumerate(lines) if len(line.words) > turn}
-            ranks = list(self._type_words(contexts, typing))
-            for index in typing:
-                ranks_by_line[index].append(tuple(by_line[index] for by_line in ranks if index in by_line))
-            progress.advance(len(typing))
-        return [TypedLine(line, tuple(ranks)) for line, ranks in zip(lines, ranks_by_line, strict=True)]
-
-    def _type_words(
-        self, contexts: TypingContexts, typing: Mapping[int, tuple[TypingLine, WordSpan]]
-    ) -> Iterator[dict[int, CompletionRank]]:
-        """Type one word per line letter by letter; yield ranks by line index before each letter."""
-        letters = 0
-        while typing:
-            yield dict(zip(typing, self._rank_completions(contexts, typing, letters), strict=True))
-            letters += 1
-            typing = {index: word for index, word in typing.items() if letters < word[1].num_letters}
+        ranks: list[dict[int, CompletionRank]] = [{} for _ in lines]  # by offset
+        runs = [[range(*match.span()) for match in _NOT_SPACE.finditer(line.text)] for line in lines]
+        for turn in zip_longest(*runs, fillvalue=()):
+            for offsets in zip_longest(*turn):
+                places = {n: (lines[n], offset) for n, offset in enumerate(offsets) if offset is not None}
+                for index, rank in self._rank_completions(contexts, places).items():
+                    ranks[index][offsets[index]] = rank
+        return list(map(TypedLine, lines, ranks))
 
     def _rank_completions(
-        self, contexts: TypingContexts, typing: Mapping[int, tuple[TypingLine, WordSpan]], letters: int
-    ) -> list[CompletionRank]:
-        """Rank the wanted words in the completions after `letters` letters, one word per line."""
-        cuts = {
-            number: split_prefix(self._tokenizer, line.text[: word.begin + letters])
-            for number, (line, word) in typing.items()
-        }
+        self, contexts: TypingContexts, places: Mapping[int, tuple[TypingLine, int]]
+    ) -> dict[int, CompletionRank]:
+        """Rank the completions at one place of each line, by index; a place is a line and an offset."""
+        cuts = {n: split_prefix(self._tokenizer, line.text[:offset]) for n, (line, offset) in places.items()}
         contexts.read({number: self._tokenizer.encode(typed.context) for number, typed in cuts.items()})
         searches = []
         for number, typed in cuts.items():
@@ -243,17 +235,24 @@ class Typist:
             search.update(contexts.state(number), contexts.log_probs(number))
             searches.append(search)
         run_calls(run_searches(self._model, searches))
-        return [
-            _completion_rank(search.result(), "" if typed.space else line.text[typed.start : word.end])
-            for search, typed, (line, word) in zip(searches, cuts.values(), typing.values(), strict=True)
-        ]
+        return {
+            number: _completion_rank(search.result(), cuts[number], *place)
+            for search, (number, place) in zip(searches, places.items(), strict=True)
+        }
 
 
-def _completion_rank(result: SearchResult, wanted: str) -> CompletionRank:
-    """Rank the wanted word; "" matches no completion, because all would begin with an unwanted space."""
+def _completion_rank(result: SearchResult, cut: PrefixSplit, line: TypingLine, offset: int) -> CompletionRank:
+    """Rank the model's own word, and find the right completions; none if all begin with an unwanted space."""
     shown = [c for c in result.completions if c.is_complete and c.text != UNKNOWN_MARK][:MAX_COMPLETIONS]
+    probability = shown[0].mass / result.live_mass if shown else 0.0
+    if cut.space:
+        return CompletionRank(0, probability)
+    number = bisect_right(line.words, offset, key=attrgetter("begin")) - 1
+    wanted = line.spelled[cut.start : line.words[number].end] if number >= 0 else ""
     rank = next((rank for rank, c in enumerate(shown, start=1) if c.text == wanted), 0)
-    return CompletionRank(rank, shown[0].mass / result.live_mass if shown else 0.0)
+    ends = [cut.start + len(c.text) if line.text.startswith(c.text, cut.start) else 0 for c in shown]
+    ends = [0 if is_word_character(line.text[end : end + 1] or " ") else end for end in ends]
+    return CompletionRank(rank, probability, tuple(max(ends[:n], default=0) for n in LIST_LENGTHS))
 
 
 DEFAULT_WORDS = 2_000
@@ -328,15 +327,15 @@ def _model_figures(
     typist = Typist(checkpoint.model, checkpoint.tokenizer, carries_state=carries_state)
     typed = typist.type_lines(lines, progress=progress)
     ranks = Ranks.of(typed)
+    keys, *pressed = map(int, ranks.keys.sum(axis=0))
     unknown = sum(UNK in ids for ids in checkpoint.tokenizer.encode_all(spelled))
-    num_keys = int(ranks.num_keys.sum())
     facts = {
         "precision": checkpoint.precision,
         "lines": len(lines),
         "words": len(spelled),
         "unknown_words": unknown,
-        "keys": num_keys,
-        "keys_pressed": {f"top_{n}": num_keys - int(saved_keys(ranks, n).sum()) for n in LIST_LENGTHS},
+        "keys": keys,
+        "keys_pressed": {f"top_{n}": count for n, count in zip(LIST_LENGTHS, pressed, strict=True)},
         "recall_by_letters": recall_by_letters(ranks),
         "acceptance": {
             "next_word": acceptance(typed, first_only=True),

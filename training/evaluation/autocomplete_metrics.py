@@ -1,10 +1,15 @@
 """Metrics of the simulated typist, with bootstrap intervals.
 
 Keystroke savings = 1 − keys pressed / keys without completions (Trnka and McCoy 2008; Trnka et al.
-2009). Every code point is a key, and so is a line's end. The typist reads the list before each
-letter of a word and selects the word by one key as soon as it is listed. The key also inserts the
-space after the word (or ends the line), but no space before other characters, such as a comma in
-untokenised text. A completion that saves no key is not selected, and no wrong key is pressed.
+2009) of the text as it is written, by one rule for all tokenizers. Every code point is a key, and so is a
+line's end. The typist reads the list before each character except a space. A completion is right if it
+spells the next characters, in their case, up to a word's end. It is selected as soon as it saves a key, the
+furthest-reaching first, by one key that also writes a space, as in `autocomplete.js`: closing punctuation
+replaces the space, any other character takes a key to delete it. Everything else is typed; no key is wrong.
+
+Word savings are for comparison: completions must equal the model's own words, in any case if it lower-cases;
+the key also ends the line, and writes only wanted spaces; `<unk>` marks are not typed. The metrics below
+are about these words, too.
 
 Recall: the share of words in the list. MRR: the mean of 1 / rank, 0 beyond the tenth; before the first
 letter, and over all positions before a letter. Recoverable length: the number of a word's last letters
@@ -20,7 +25,7 @@ lines; two models are compared on the same lines, resample by resample.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -114,25 +119,38 @@ class TypingLine(NamedTuple):
 
     Attributes:
         text: the line.
-        num_keys: keys without completions: one per code point, and one for the line's end.
-        words: typed words, in order.
+        spelled: the line as the model's own words spell it: lower-cased if the tokenizer lower-cases.
+        num_keys: keys without completions: one per code point, and one for the line's end; without `<unk>` marks.
+        words: the model's own words, in order.
     """
 
     text: str
+    spelled: str
     num_keys: int
     words: tuple[WordSpan, ...]
+
+
+LIST_LENGTHS = (1, 3)
+"""Numbers of completions shown to the typist."""
 
 
 class CompletionRank(NamedTuple):
     """Completion list before one keystroke.
 
     Attributes:
-        rank: rank of the wanted word in the list of completions, from 1; 0 if it is not listed.
+        rank: rank of the model's own word in the list of completions, from 1; 0 if it is not listed.
         probability: probability of the first completion; 0 without completions.
+        ends: for a list of each of `LIST_LENGTHS`, the furthest offset in the line to which a right completion
+            spells the text; 0 if none is right.
     """
 
     rank: int
     probability: float
+    ends: tuple[int, ...] = (0,) * len(LIST_LENGTHS)
+
+
+_NO_EXTRA_KEY = frozenset(("", " ", *".,;:!?)]}"))
+"""Characters after a completion that take no key to delete its space; punctuation replaces it in `autocomplete.js`."""
 
 
 class TypedLine(NamedTuple):
@@ -140,15 +158,30 @@ class TypedLine(NamedTuple):
 
     Attributes:
         line: the line.
-        completion_ranks: ranks of each word after 0, 1, 2, … letters, until one letter is left.
+        ranks: completion lists before each character except spaces, by offset.
     """
 
     line: TypingLine
-    completion_ranks: tuple[tuple[CompletionRank, ...], ...]
+    ranks: Mapping[int, CompletionRank]
+
+    @property
+    def completion_ranks(self) -> list[list[CompletionRank]]:
+        """Ranks of each word after 0, 1, 2, … letters, until one letter is left."""
+        spans = [range(word.begin, word.end) for word in self.line.words]
+        return [[self.ranks.get(offset, CompletionRank(0, 0.0)) for offset in span] for span in spans]
+
+    def keys_pressed(self, number: int) -> int:
+        """Count the keys for the line and its end, with a list of `LIST_LENGTHS[number]` completions."""
+        text, keys, offset = self.line.text, 1, 0
+        while offset < len(text):
+            end = self.ranks[offset].ends[number] if offset in self.ranks else 0
+            following = text[end : end + 1]
+            cost = 1 if following in _NO_EXTRA_KEY else 2
+            reached = end + (following == " ")
+            keys, offset = (keys + cost, reached) if reached - offset > cost else (keys + 1, offset + 1)
+        return keys
 
 
-LIST_LENGTHS = (1, 3)
-"""Numbers of completions shown to the typist."""
 MAX_PHRASE_WORDS = 5
 """Number of words of the longest compared phrase."""
 COVERAGES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0)
@@ -164,7 +197,8 @@ class Ranks(NamedTuple):
         spaced: True if a space or the line's end follows [N].
         joined: True if a single space separates the word from the previous word of the line [N].
         lines: line index of each word [N].
-        num_keys: number of keys of each line [L].
+        num_keys: `TypingLine.num_keys` of each line [L].
+        keys: keys for each line without completions, and with a list of each of `LIST_LENGTHS` [L, 3].
     """
 
     table: npt.NDArray[np.int64]
@@ -173,10 +207,12 @@ class Ranks(NamedTuple):
     joined: npt.NDArray[np.bool_]
     lines: npt.NDArray[np.int64]
     num_keys: LineValues
+    keys: LineValues
 
     @classmethod
     def of(cls, typed: list[TypedLine]) -> "Ranks":
         """Collect the words of all lines."""
+        numbers = range(len(LIST_LENGTHS))
         words = [word for line in typed for word in line.line.words]
         table = np.full(
             (len(words), max((word.num_letters for word in words), default=0)), -1, dtype=np.int64
@@ -191,6 +227,9 @@ class Ranks(NamedTuple):
             joined=np.array([word.joined for word in words], dtype=np.bool_),
             lines=np.repeat(np.arange(len(typed)), [len(line.line.words) for line in typed]),
             num_keys=np.array([line.line.num_keys for line in typed], dtype=np.float64),
+            keys=np.array(
+                [[len(one.line.text) + 1, *map(one.keys_pressed, numbers)] for one in typed], float
+            ),
         )
 
     def by_line(self, values: npt.NDArray[Any]) -> LineValues:
@@ -207,8 +246,11 @@ def ratios(ranks: Ranks) -> dict[str, Ratio]:
     words = ranks.by_line(np.ones(len(ranks.letters)))
     first = ranks.table[:, 0]
     figures: dict[str, Ratio] = {}
+    keys, *pressed = ranks.keys.T
+    for length, with_list in zip(LIST_LENGTHS, pressed, strict=True):
+        figures[f"keystroke_savings_top_{length}"] = Ratio(keys - with_list, keys)
     for length in LIST_LENGTHS:
-        figures[f"keystroke_savings_top_{length}"] = Ratio(
+        figures[f"word_savings_top_{length}"] = Ratio(
             ranks.by_line(saved_keys(ranks, length)), ranks.num_keys
         )
     for length in LIST_LENGTHS:
@@ -227,7 +269,7 @@ def ratios(ranks: Ranks) -> dict[str, Ratio]:
 
 
 def saved_keys(ranks: Ranks, length: int) -> npt.NDArray[np.int64]:
-    """Return the number of keys that a list of `length` completions saves at each word [N]."""
+    """Return the number of keys that a list of `length` completions saves at each word, for word savings [N]."""
     shown = ranks.shown(length)
     typed = np.where(shown.any(axis=1), shown.argmax(axis=1), ranks.letters)
     return np.maximum(ranks.letters - typed + ranks.spaced - 1, 0)

@@ -5,6 +5,7 @@ Kinds of errors:
 real_word   a word becomes another word one edit away, sampled by frequency: their, there
 non_word    one or two random edits make a non-word: four in five have one (Damerau 1964)
 space       a word is split, or joined with the next word
+misspelling a word, known or not, becomes one of its misspellings in a list
 
 Every line is corrupted and checked once per kind. Precision, recall and F0.5 use a threshold that is
 chosen on every other line and applied to the rest, for the checker and for two baselines: the surprisal
@@ -12,7 +13,7 @@ of a word given the text before it, and the checker without the text after a wor
 """
 
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from math import inf, log
@@ -32,10 +33,10 @@ from models.checking.sentences import Sentence, Word, is_alphabetic, one_edit_st
 from models.checkpoint.documents import CalibrationStore
 from models.checkpoint.load import Checkpoint, load_checkpoint
 from models.checkpoint.registry import Address, open_registry
-from models.errors import InvalidInputError, UnsupportedParameterError
+from models.errors import FormatError, InvalidInputError, UnsupportedParameterError
 from models.tokenizers import WordTokenizer
 from training.console import console_progress
-from training.corpus import read_corpus
+from training.corpus import read_corpus, read_sentences
 from training.evaluation.published import training_counts
 from training.progress import Progress
 from training.texts import read_default_corpus
@@ -45,6 +46,27 @@ KINDS: tuple[Kind, ...] = ("real_word", "non_word", "space")
 
 _TWO_EDITS_SHARE = 0.2
 _MIN_LETTERS = 2
+
+Misspellings: TypeAlias = Mapping[str, Sequence[str]]
+"""Misspellings by correct word."""
+
+
+def read_misspellings(path: Path) -> Misspellings:
+    """Read misspellings, `wrong->right` or, in codespell's format, `wrong->right, right, comment` on each line.
+
+    Raises:
+        FormatError: the file cannot be read, or a line has another format.
+    """
+    misspellings = defaultdict[str, list[str]](list)
+    for line in read_sentences(path, unit="line"):
+        wrong, _, right = map(str.strip, line.partition("->"))
+        words = {word.strip() for word in right.split(",")[:-1] or [right]} - {"", wrong}
+        if not wrong or not words:
+            raise FormatError(path, f"has the line {line!r}; it must be 'wrong->right'")
+        for word in words:
+            misspellings[word].append(wrong)
+    return misspellings
+
 
 WordReplacement: TypeAlias = tuple[str, int]
 """Replacement text and the number of words that it replaces."""
@@ -81,14 +103,20 @@ class ErrorInjector:
 
     Args:
         counts: word counts; every other string is a non-word.
-        kind: kind of error.
+        kind: kind of error, or the misspellings to choose from.
         rate: share of the eligible words to corrupt.
         random: random number generator.
     """
 
     def __init__(
-        self, counts: Mapping[str, int], *, kind: Kind, rate: float, random: np.random.Generator
+        self,
+        counts: Mapping[str, int],
+        *,
+        kind: Kind | Misspellings,
+        rate: float,
+        random: np.random.Generator,
     ) -> None:
+        self._misspellings = {} if isinstance(kind, str) else kind
         self._words = [word for word in counts if is_alphabetic(word)]
         self._counts = np.array([counts[word] for word in self._words], dtype=np.float64)
         self._known_words = frozenset(counts)
@@ -97,21 +125,23 @@ class ErrorInjector:
             sorted({letter for word in self._words for letter in word if letter.isalpha()})
         )
         self._rate, self._random = rate, random
-        self._replacement_of: Callable[[Sequence[Word], int], WordReplacement | None] = {
+        replacements: dict[Kind, Callable[[Sequence[Word], int], WordReplacement | None]] = {
             "real_word": self._real_word,
             "non_word": self._non_word,
             "space": self._space,
-        }[kind]
+        }
+        self._replacement_of = replacements[kind] if isinstance(kind, str) else self._misspelling
 
     def inject_errors(self, sentence: Sentence) -> CorruptedLine:
-        """Corrupt some known words of a line, never two adjacent words."""
+        """Corrupt some words of a line that are known or in the list, never two adjacent words."""
         text, errors, copied = "", [], 0
         words, index = sentence.words, 0
         while index < len(words):
             word = words[index]
             index += 1
             replaced = None
-            if word.known and word.text in self._known_words and self._random.random() < self._rate:
+            eligible = self._misspellings or (self._known_words if word.known else ())
+            if word.text in eligible and self._random.random() < self._rate:
                 replaced = self._replacement_of(words, index - 1)
             if replaced is None:
                 continue
@@ -122,6 +152,9 @@ class ErrorInjector:
             text += new
             copied, index = end, index + count  # skips the next word, so errors are not adjacent
         return CorruptedLine(text + sentence.text[copied:], tuple(errors))
+
+    def _misspelling(self, words: Sequence[Word], number: int) -> WordReplacement:
+        return str(self._random.choice(self._misspellings[words[number].text])), 1
 
     def _real_word(self, words: Sequence[Word], number: int) -> WordReplacement | None:
         neighbours = self._lexicon.fuzzy_matches(words[number].text, 1).indices
@@ -333,7 +366,8 @@ def run_check_task(
     precision: str = "auto",
     sample: int = DEFAULT_CHECK_WORDS,
     seed: int = 0,
-    kinds: Sequence[Kind] = KINDS,
+    kinds: Sequence[Kind] | None = None,
+    misspellings: Path | None = None,
     save_calibration: bool = False,
 ) -> dict[str, Any]:
     """Evaluate error checking with a published model, by kind of error.
@@ -346,13 +380,19 @@ def run_check_task(
         precision: precision of networks; see `models.checkpoint.load`.
         sample: minimum number of words to check per kind; fewer if the text has fewer.
         seed: random seed of lines and errors.
-        kinds: kinds of errors.
+        kinds: kinds of errors; None: all, or none with `misspellings`.
+        misspellings: list for the kind `misspelling`, in the format of `read_misspellings`.
         save_calibration: store precision and recall by threshold, for `precision` in /v1/check.
 
     Raises:
         LanguageModelError: the model, a file or an option is invalid.
     """
-    _check_options(sample, kinds)
+    if kinds is None:
+        kinds = () if misspellings else KINDS
+    _check_options(sample, kinds, misspellings)
+    errors: dict[str, Kind | Misspellings] = {kind: kind for kind in kinds}
+    if misspellings:
+        errors["misspelling"] = read_misspellings(misspellings)
     store, progress = open_registry(registry), console_progress()
     version = store.resolve(address)
     checkpoint = load_checkpoint(store.fetch(version), device=device, precision=precision)
@@ -370,14 +410,15 @@ def run_check_task(
     by_kind: dict[str, Any] = {}
     all_detections: list[Detections] = []
     words = 0
-    for kind in kinds:
-        injector = ErrorInjector(counts, kind=kind, rate=ERROR_RATE, random=random)
+    for kind, source in errors.items():
+        rate = ERROR_RATE if isinstance(source, str) else _misspelling_rate(source, checker, lines)
+        injector = ErrorInjector(counts, kind=source, rate=rate, random=random)
         halves, words = _detect_in_halves(checkpoint, checker, injector, lines, progress=progress, title=kind)
         by_kind[kind] = _figures(*halves)
         all_detections += [half.method for half in halves]
     pooled = concatenate_detections(all_detections)
     if save_calibration:
-        calibration = _calibration(version.address, pooled, kinds, words * len(kinds), text.sha256)
+        calibration = _calibration(version.address, pooled, list(errors), words * len(errors), text.sha256)
         CalibrationStore(registry).write(calibration)
     return {
         "task": "check",
@@ -393,7 +434,13 @@ def run_check_task(
     }
 
 
-def _check_options(sample: int, kinds: Sequence[Kind]) -> None:
+def _misspelling_rate(misspellings: Misspellings, checker: Checker, lines: Sequence[str]) -> float:
+    """Return the share of the words with misspellings to corrupt, which is `ERROR_RATE` of all words, or less."""
+    words = [word.text for line in lines for word in checker.splitter.sentence(line).words]
+    return min(1.0, ERROR_RATE * len(words) / max(sum(word in misspellings for word in words), 1))
+
+
+def _check_options(sample: int, kinds: Sequence[Kind], misspellings: Path | None) -> None:
     if sample < 1:
         raise InvalidInputError(f"--sample is {sample}; it must be at least 1", parameter="sample")
     for kind in kinds:
@@ -401,7 +448,7 @@ def _check_options(sample: int, kinds: Sequence[Kind]) -> None:
             raise InvalidInputError(
                 f"--kinds contains {kind!r}; the kinds are {', '.join(KINDS)}", parameter="kinds"
             )
-    if not kinds:
+    if not kinds and not misspellings:
         raise InvalidInputError(f"--kinds is empty; the kinds are {', '.join(KINDS)}", parameter="kinds")
 
 
@@ -482,9 +529,7 @@ def _figures(chosen_on: LineDetections, measured_on: LineDetections) -> dict[str
     }
 
 
-def _calibration(
-    address: str, pooled: Detections, kinds: Sequence[Kind], words: int, sha256: str
-) -> Calibration:
+def _calibration(address: str, pooled: Detections, kinds: list[str], words: int, sha256: str) -> Calibration:
     """Build a calibration from the pooled detections."""
     if not len(pooled.errors):
         raise InvalidInputError(
@@ -495,7 +540,7 @@ def _calibration(
     points = [figures_at_threshold(pooled, threshold) for threshold in THRESHOLDS]
     return Calibration(
         model=address,
-        kinds=list(kinds),
+        kinds=kinds,
         words_per_error=max(words / max(len(pooled.errors), 1), 1.0),
         points=[
             CalibrationPoint(threshold=p.threshold, precision=p.precision, recall=p.recall) for p in points

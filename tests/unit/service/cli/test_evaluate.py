@@ -131,6 +131,7 @@ def test_what_a_model_that_learns_cannot_do_is_refused(folder, options, said):
         (["--task", "check", "--against", "order1"], "--against requires --task perplexity or autocomplete"),
         (["--task", "check", "--context", "stream"], "--context requires"),
         (["--task", "autocomplete", "--kinds", "space"], "--kinds requires --task check"),
+        (["--task", "autocomplete", "--misspellings", "a"], "--misspellings requires --task check"),
         (["--task", "autocomplete", "--window", "9"], "--window requires --task perplexity"),
         (["--task", "autocomplete", "--detail"], "--detail requires --task perplexity"),
         (["--task", "check", "--kinds", "grammar"], "the kinds are real_word, non_word, space"),

@@ -48,7 +48,10 @@ def test_ranks_are_those_among_words_that_begin_as_typed():
 
 
 def test_savings_of_a_line_worked_out_by_hand():
-    """13 keys; with 3 shown: t-they 2, cat 1, c-car 2; with 1 shown: they + space 5, c-cat 2, car + end 4."""
+    """13 keys; with 3 shown: t-they 2, cat 1, c-car 2, end 1; with 1 shown: they + space 5, c-cat 2, car + end 4.
+
+    Word savings do not count the end after a completion.
+    """
     told = ratios(Ranks.of(looks(*steady(SHARES), "they cat car")))
     values = {
         name: ratio.numerator.sum() / ratio.denominator.sum()
@@ -57,7 +60,9 @@ def test_savings_of_a_line_worked_out_by_hand():
     }
     expected = {
         "keystroke_savings_top_1": 2 / 13,
-        "keystroke_savings_top_3": 8 / 13,
+        "keystroke_savings_top_3": 7 / 13,
+        "word_savings_top_1": 2 / 13,
+        "word_savings_top_3": 8 / 13,
         "next_word_recall_top_1": 0,
         "next_word_recall_top_3": 1 / 3,
         "next_word_mrr": (1 / 4 + 1 / 3 + 1 / 5) / 3,
@@ -124,9 +129,12 @@ def test_lines_typed_side_by_side_are_as_typed_alone(kind):
     model = FakeModel(tokenizer.vocabulary, seed=3)
     typist = Typist(model, tokenizer)
     for typed in looks(model, tokenizer, *TEXT):
-        alone = list(typist.type_line(typed.line, model.initial_state(1)))
+        offsets = [offset for offset, character in enumerate(typed.line.text) if not character.isspace()]
+        seen = dict(zip(offsets, typist.type_line(typed.line, model.initial_state(1)), strict=True))
+        alone = [seen[offset] for word in typed.line.words for offset in range(word.begin, word.end)]
         together = [look for of_word in typed.completion_ranks for look in of_word]
         assert [look.rank for look in together] == [look.rank for look in alone]
+        assert [look.ends for look in together] == [look.ends for look in alone]
         assert [look.probability for look in together] == pytest.approx([look.probability for look in alone])
 
 
@@ -142,6 +150,36 @@ def test_ranks_equal_those_by_going_through_all_words():
                 fitting = [w for w in words if w.startswith(spelled[:letters])]
                 fitting.sort(key=lambda w: -model.table[last, tokenizer.vocabulary.id_of(w)])
                 assert look.rank == (fitting.index(spelled) + 1 if spelled in fitting else 0)
+
+
+def pressed(shares, text, **options):
+    """Keys pressed with a list of three, by a model of the shares."""
+    model, tokenizer = steady(shares)
+    tokenizer = WordTokenizer(tokenizer.vocabulary, **options)
+    (typed,) = Typist(model, tokenizer).type_lines([typing_line(tokenizer, text)], progress=SILENT)
+    return typed.keys_pressed(1)
+
+
+@pytest.mark.parametrize(
+    ("shares", "text", "keys"),
+    [
+        ({"cat": 0.5, "dog": 0.3}, "cat cow cat", 7),  # unknown "cow" and its space are four keys
+        ({"<unk>": 0.5, "cat": 0.3}, "<unk> cat", 8),  # a placeholder is typed as any unknown word
+        ({"cat": 0.5}, "Cat cat", 6),  # capitals count
+        ({"cat": 0.5}, "cat, cats cat's", 13),  # 3, 5 and 5: "cat" is no part of "cats"
+        ({"cat": 0.5, "cat,": 0.1}, "cat, cat", 3),  # the longest right one: punctuation in tokens counts
+    ],
+)
+def test_every_character_is_a_key(shares, text, keys):
+    assert pressed(shares, text) == keys
+
+
+def test_capitals_are_typed_by_hand_where_the_tokenizer_lower_cases():
+    assert pressed({"cat": 0.5}, "Cat cat", lowercase=True) == 6
+
+
+def test_words_of_a_pattern_save_what_words_between_spaces_do():
+    assert pressed({"cat": 0.5, ",": 0.2}, "cat, cat", pattern=r"\w+|[^\w\s]") == 5
 
 
 def test_case_does_not_count_where_the_tokenizer_lower_cases():
@@ -259,14 +297,18 @@ def test_marks_of_unknown_words_are_neither_typed_nor_words(tokenizer):
     assert not line.words[1].joined
 
 
-def test_words_are_compared_lower_cased_where_the_tokenizer_lower_cases():
-    line = typing_line(WordTokenizer(Vocabulary(["a"]), lowercase=True), "So It")
-    assert spelled(line) == ["so", "it"]
-    for tokenizer in (
-        WordTokenizer(Vocabulary(["a"]), normalise="nfc"),
-        CharacterTokenizer(Vocabulary("a"), normalise="nfc"),
-    ):
-        assert spelled(typing_line(tokenizer, "cafe\u0301 E\u0301t")) == ["caf\u00e9", "\u00c9t"]
+@pytest.mark.parametrize(("text", "read"), [("So It", "so it"), ("İİ So", "İİ So")])
+def test_words_are_compared_lower_cased_where_the_tokenizer_lower_cases(text, read):
+    """In lower case, "İ" is two characters: offsets would differ."""
+    line = typing_line(WordTokenizer(Vocabulary(["a"]), lowercase=True), text)
+    assert (line.text, line.spelled) == (text, read)
+    assert spelled(line) == text.split()
+
+
+@pytest.mark.parametrize("kind", [WordTokenizer, CharacterTokenizer])
+def test_a_line_is_typed_in_the_unicode_form_of_the_tokenizer(kind):
+    tokenizer = kind(Vocabulary("a"), normalise="nfc")
+    assert spelled(typing_line(tokenizer, "cafe\u0301 E\u0301t")) == ["caf\u00e9", "\u00c9t"]
 
 
 def test_lines_are_drawn_until_there_are_words_enough_and_always_the_same():

@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from training.evaluation.autocomplete_metrics import (
     CompletionRank,
@@ -22,10 +24,12 @@ from training.evaluation.autocomplete_metrics import (
 
 def typed(*words, text=""):
     """Typed line of words given as (letters, spaced, joined, ranks); first completions have probability 0.5."""
-    line = TypingLine(
-        text, 100, tuple(WordSpan(0, letters, spaced, joined) for letters, spaced, joined, _ in words)
-    )
-    return TypedLine(line, tuple(tuple(CompletionRank(rank, 0.5) for rank in ranks) for *_, ranks in words))
+    spans, looks = [], {}
+    for letters, spaced, joined, ranks in words:
+        begin = len(looks)
+        spans.append(WordSpan(begin, begin + letters, spaced, joined))
+        looks |= {begin + number: CompletionRank(rank, 0.5) for number, rank in enumerate(ranks)}
+    return TypedLine(TypingLine(text, text, 100, tuple(spans)), looks)
 
 
 @pytest.mark.parametrize(
@@ -46,6 +50,66 @@ def typed(*words, text=""):
 def test_a_completion_spares_what_is_left_of_the_word_and_the_space(letters, spaced, ranks, one, three):
     ranks = Ranks.of([typed((letters, spaced, False, ranks))])
     assert [saved_keys(ranks, n).tolist() for n in (1, 3)] == [[one], [three]]
+
+
+@pytest.mark.parametrize(
+    ("text", "listed", "keys"),
+    [
+        ("the cat", {}, 8),  # seven characters and the line's end
+        ("the cat", {0: 3}, 5),  # "the" and its space are one key
+        ("the cat", {4: 7}, 6),  # the line's end is pressed in any case
+        ("the cat", {2: 3}, 7),  # one key for "e" and the space
+        ("cat.", {2: 3}, 5),  # no key saved: "t" is one key, too
+        ("cat, so", {0: 3}, 6),  # the comma replaces the space
+        ("cat, so", {0: 4}, 4),
+        ("cat's", {0: 3}, 5),  # a key deletes the space
+        ("cat's", {1: 3}, 6),  # two keys save nothing
+        ("a\tb", {0: 1}, 4),
+        ("", {}, 1),
+    ],
+)
+def test_keys_of_a_line_as_it_is_written(text, listed, keys):
+    assert keys_pressed(text, listed) == keys
+
+
+def keys_pressed(text, listed):
+    """Keys for a line; `listed` has the offset to which a completion spells it, by offset."""
+    ranks = {offset: CompletionRank(0, 0.5, ends=(end, 0)) for offset, end in listed.items()}
+    typed = TypedLine(TypingLine(text, text, len(text) + 1, ()), ranks)
+    assert typed.keys_pressed(1) == len(text) + 1
+    return typed.keys_pressed(0)
+
+
+@st.composite
+def offers(draw):
+    """A text, and at some offsets the offset to which a completion spells it."""
+    text = draw(st.text("aB .,'-\t", max_size=20))
+    listed = st.dictionaries(st.integers(0, max(len(text) - 1, 0)), st.integers(0, len(text)))
+    return text, {offset: end for offset, end in draw(listed).items() if end > offset}
+
+
+@given(offers())
+def test_as_many_keys_are_counted_as_a_field_receives(offered):
+    """The field behaves as `autocomplete.js` does; the typist gains with each selection and writes the exact text."""
+    text, listed = offered
+    field, keys = "", 0
+    while field != text:
+        end = listed.get(len(field), 0)
+        written, selected = field, 0
+        if end:
+            written, selected = text[:end] + " ", 1
+            following = text[end : end + 1]
+            if following and following in ".,;:!?)]}":
+                written = written[:-1]  # as soon as it is typed
+            elif following not in {"", " "}:
+                written, selected = written[:-1], 2  # a key deletes the space
+            if following == "":
+                written = text  # the space at the line's end is no error
+        if len(written) - len(field) > selected:
+            field, keys = written, keys + selected
+        else:
+            field, keys = text[: len(field) + 1], keys + 1
+    assert keys_pressed(text, listed) == keys + 1  # the line's end
 
 
 def test_letters_are_recoverable_from_the_end_to_the_first_gap():
@@ -93,8 +157,8 @@ def test_recall_after_letters_is_that_of_longer_words():
 
 def test_acceptance_takes_the_most_probable_places_first():
     looks = [CompletionRank(1, 0.9), CompletionRank(0, 0.8), CompletionRank(1, 0.3), CompletionRank(0, 0.2)]
-    words = tuple(WordSpan(0, 1, spaced=True, joined=False) for _ in looks)
-    one = TypedLine(TypingLine("", 9, words), tuple((look,) for look in looks))
+    words = tuple(WordSpan(n, n + 1, spaced=True, joined=False) for n, _ in enumerate(looks))
+    one = TypedLine(TypingLine("", "", 9, words), dict(enumerate(looks)))
     told = {row["coverage"]: row for row in acceptance([one], first_only=True)}
     assert told[0.2] == {"coverage": 0.2, "threshold": 0.9, "mean_probability": 0.9, "precision": 1.0}
     assert told[0.5] == pytest.approx(

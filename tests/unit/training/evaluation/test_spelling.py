@@ -6,18 +6,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from models.checking.checker import Checker
 from models.checking.sentences import sentence_splitter_for
 from models.checkpoint.documents import CalibrationStore
-from models.errors import InvalidInputError, UnsupportedParameterError
+from models.errors import FormatError, InvalidInputError, UnsupportedParameterError
 from tests.support.text_models import SENTENCES, trigram
 from training.commands import run_train
 from training.evaluation.spelling import (
     KINDS,
     Detections,
     ErrorInjector,
+    _misspelling_rate,
     best_threshold,
     f_score,
     figures_at_threshold,
+    read_misspellings,
     run_check_task,
 )
 
@@ -46,6 +49,49 @@ def test_every_error_stands_where_it_says_and_the_rest_is_as_it_was(kind):
         assert text == line
         number += len(damaged.errors)
     assert number > 10
+
+
+LISTED = {"the": ["teh", "hte"], "zyzzyva": ["ziziva"], "cat": ["cut"]}
+
+
+def test_listed_words_are_misspelt_in_proportion_whether_known_or_not():
+    sentence = sentence_splitter_for(trigram()[1]).sentence
+    put = damager(LISTED, rate=1.0)
+    assert put.inject_errors(sentence("a zyzzyva and The cat")) == (
+        "a ziziva and The cut",
+        ((2, 8, "zyzzyva"), (17, 20, "cat")),
+    )
+    made = [put.inject_errors(sentence("the end")).text for _ in range(200)]
+    assert 70 < made.count("teh end") < 130
+    assert made.count("teh end") + made.count("hte end") == 200
+
+
+def test_a_list_has_one_error_in_twenty_words_of_all():
+    tokenizer = trigram()[1]
+    lines = ["the dog sees a dog"] * 10
+    assert _misspelling_rate(LISTED, Checker(tokenizer), lines) == pytest.approx(0.05 * 5)
+    assert _misspelling_rate({"cow": ["kow"]}, Checker(tokenizer), lines) == 1.0
+
+
+def test_lists_are_read_in_the_format_of_codespell(tmp_path):
+    path = tmp_path / "list.txt"
+    path.write_text(
+        "teh->the\nclas->class, disabled because of a name clash\nhte -> the\n\nabd->and, bad,\nalot->a lot\n"
+    )
+    assert read_misspellings(path) == {
+        "the": ["teh", "hte"],
+        "class": ["clas"],
+        "and": ["abd"],
+        "bad": ["abd"],
+        "a lot": ["alot"],
+    }
+
+
+@pytest.mark.parametrize("line", ["the", "the->", "->the", "the->the", "the, teh", "teh->,"])
+def test_a_line_in_another_format_is_named(tmp_path, line):
+    (tmp_path / "list.txt").write_text(f"teh->the\n{line}\n")
+    with pytest.raises(FormatError, match=f"{line}'; it must be 'wrong->right'"):
+        read_misspellings(tmp_path / "list.txt")
 
 
 def test_no_error_without_a_rate():
@@ -111,6 +157,15 @@ def test_what_thresholds_are_worth_is_kept_for_the_service(registry):
     assert [point.precision for point in kept.points] == [p["precision"] for p in result["thresholds"]]
     assert kept.kinds == list(KINDS)
     assert kept.words_per_error > 5
+
+
+def test_a_list_is_a_kind_of_its_own_and_alone_unless_others_are_named(registry, tmp_path):
+    (tmp_path / "list.txt").write_text("teh->the\ndgo->dog\n")
+    result = evaluated(registry, misspellings=tmp_path / "list.txt", save_calibration=True)
+    assert list(result["kinds"]) == CalibrationStore(Path(registry)).read("words@1").kinds == ["misspelling"]
+    assert result["kinds"]["misspelling"]["errors"] > 2
+    both = evaluated(registry, misspellings=tmp_path / "list.txt", kinds=("space",))
+    assert list(both["kinds"]) == ["space", "misspelling"]
 
 
 @pytest.mark.parametrize(
