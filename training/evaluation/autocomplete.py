@@ -100,6 +100,7 @@ UNKNOWN_MARK = "<unk>"
 """Placeholder for rare words in some corpora; it is never offered, and no word of a model."""
 
 _MARK = re.compile(rf"(?<!\S){UNKNOWN_MARK}(?!\S)")
+_NOT_SPACE = re.compile(r"\S+")
 _SEED = 1
 
 
