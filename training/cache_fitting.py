@@ -176,8 +176,8 @@ def adapt_cache(
 ) -> ChosenCache:
     """Add dynamic marginals and a gate to a chosen cache, if the text becomes more likely.
 
-    The marginals are chosen by coordinate search on a sample of the text's first tokens, then the gate is fitted on the
-    entire text.
+    The marginals are chosen by coordinate search on a sample of the text's first tokens; then, on the entire text, θ and
+    the half-life are chosen again, for the adapted model, and the gate is fitted.
 
     Args:
         chosen: the cache.
@@ -205,6 +205,10 @@ def adapt_cache(
         values[name] = max(totals, key=totals.__getitem__)
     config = dataclasses.replace(chosen.config, marginals=marginals_of(values), gate=(0.0, 0.0, 0.0))
     scores = _score_with_cache(CacheModel(model, config, frequencies), corpus, progress=progress)
+    again = choose_cache(readings, scores.log_probs).config
+    if (again.flatness, again.half_life) != (config.flatness, config.half_life):
+        config = dataclasses.replace(again, marginals=config.marginals, gate=config.gate)
+        scores = _score_with_cache(CacheModel(model, config, frequencies), corpus, progress=progress)
     config = dataclasses.replace(config, gate=_fit_gate(scores))
     log_probs = scores.mixed(config)
     if log_probs.sum(dtype=np.float64) <= chosen.log_probs.sum(dtype=np.float64):

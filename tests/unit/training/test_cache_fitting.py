@@ -10,6 +10,7 @@ from models.cache.config import CacheConfig
 from models.cache.model import CacheModel, CacheScores
 from models.errors import InvalidInputError
 from tests.support import families
+from training import cache_fitting
 from training.cache_fitting import adapt_cache, choose_cache, score_with_caches
 from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import score_corpus
@@ -57,6 +58,20 @@ def test_dynamic_marginals_and_gate_reach_in_use_what_was_promised_and_help(name
     used = score_corpus(cached, corpus, context="stream", progress=SILENT)
     assert adapted.log_probs == pytest.approx(used.log_probs, abs=1e-4)
     assert used.log_probs.sum(dtype=float) > plain.log_probs.sum(dtype=float) + 15
+
+
+def test_flatness_and_half_life_are_chosen_again_for_the_adapted_model():
+    model, corpus = families.model("lstm"), bursty(400)
+    readings = score_with_caches(model, corpus, window=60, progress=SILENT)
+    chosen = choose_cache(readings, readings.targets.log_probs)
+    worst = replace(chosen.config, flatness=0.0 if chosen.config.flatness else 32.0, half_life=None)
+    bad = chosen._replace(config=worst, log_probs=np.full_like(chosen.log_probs, -99))
+    for begun in (chosen, bad):
+        adapted = adapt_cache(begun, model, readings, corpus, progress=SILENT)
+        cached = CacheModel(model, adapted.config, adapted.frequencies)
+        own = cache_fitting._score_with_cache(cached, corpus, progress=SILENT).log_probs
+        best = choose_cache(readings, own).config
+        assert (adapted.config.flatness, adapted.config.half_life) == (best.flatness, best.half_life)
 
 
 def test_the_gate_is_where_the_likelihood_is_highest():
