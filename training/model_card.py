@@ -492,12 +492,7 @@ def _provenance_lines(
             for split, d in texts.items()
         )
         lines.append(f"- text: {'; '.join(sources)}")
-    if teachers := metrics.get("teachers"):
-        lines.append(f"- teachers: {', '.join(teachers)}")
-    if started := metrics.get("embeddings"):
-        lines.append(
-            f"- embeddings: {started['tokens']:,} of {vocab_size:,} tokens initialised from {started['source']}"
-        )
+    lines += _starting_lines(metrics, vocab_size)
     lines += [
         f"- overlap of the {split} text: {overlap_phrase(facts)}"
         for split, facts in metrics.get("overlap", {}).items()
@@ -507,6 +502,8 @@ def _provenance_lines(
         if recipe["family"] == "mixture" and (published := len(recipe["mixture"]["models"])):
             # published parts, which are listed last, supply the tokenizer
             tokenizer = f"from {', '.join(part['name'] for part in metrics.get('parts', ())[-published:])}"
+        elif base := metrics.get("base"):
+            tokenizer = f"from {base['model']}"
         elif "@" in (teacher := metrics.get("teachers", [""])[0]):  # a published one supplies the tokenizer
             tokenizer = f"from {teacher}"
         lines += [f"- seed: {provenance['seed']}", f"- tokenizer: {tokenizer}"]
@@ -522,6 +519,17 @@ def _provenance_lines(
             f"- mixture weights: fitted by EM on {', '.join(text) if text else 'the validation text'}"
         )
     return lines
+
+
+def _starting_lines(metrics: Mapping[str, Any], vocab_size: int) -> Iterator[str]:
+    """Yield the lines on teachers and initial weights."""
+    if teachers := metrics.get("teachers"):
+        yield f"- teachers: {', '.join(teachers)}"
+    if base := metrics.get("base"):
+        text = f", text SHA-256 {base['training_text_sha256'][:12]}…" if base["training_text_sha256"] else ""
+        yield f"- base: {base['model']}{text}; tokens added: {base['added_tokens']:,}"
+    if started := metrics.get("embeddings"):
+        yield f"- embeddings: {started['tokens']:,} of {vocab_size:,} tokens initialised from {started['source']}"
 
 
 def _pairs(table: Mapping[str, Any]) -> str:

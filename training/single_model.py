@@ -23,6 +23,7 @@ from models.checkpoint.manifest import MANIFEST_FILE, file_entries, sha256_of
 from models.errors import InvalidInputError
 from models.tokenizers import Tokenizer
 from training.corpus import EncodedCorpus
+from training.fine_tuning import base_facts
 from training.ngram.estimate import estimate, make_smoothing
 from training.progress import Progress
 from training.recipe import Recipe
@@ -167,6 +168,7 @@ class TrainingInputs(NamedTuple):
         runs: saved states of networks, for resuming.
         teachers: trained and published models by their names in `train.teacher`.
         soft_targets: distributions of the teachers of networks, by title of the network.
+        base: published network from which the training starts; None for random weights.
     """
 
     tokenizer: Tokenizer
@@ -176,6 +178,7 @@ class TrainingInputs(NamedTuple):
     runs: ResumableRuns | None = None
     teachers: Mapping[str, Trained | Checkpoint] = MappingProxyType({})
     soft_targets: "Mapping[str, SoftTargets]" = MappingProxyType({})
+    base: Checkpoint | None = None
 
 
 def train_single(title: str, recipe: Recipe, inputs: TrainingInputs) -> Trained:
@@ -230,6 +233,7 @@ def _train_neural(title: str, recipe: Recipe, inputs: TrainingInputs) -> Trained
         "device": inputs.device,
         "diagnostics": diagnose(result.model.network, inputs.texts.valid),
         **({"embeddings": started} if started else {}),
+        **({"base": base_facts(inputs.base, inputs.tokenizer)} if inputs.base is not None else {}),
         **({"teachers": list(inputs.soft_targets[title].teachers)} if recipe.train.teacher else {}),
     }
     if result.model.self_normalised:
@@ -257,6 +261,7 @@ def fit_network(
         device=inputs.device,
         progress=inputs.progress,
         embeddings=embeddings,
+        base=None if inputs.base is None else inputs.base.model.network,  # type: ignore[attr-defined]  # of a network
         soft_targets=inputs.soft_targets.get(title),
         state_file=None if runs is None else runs.state_file(title),
         resume=runs is not None and runs.resume,

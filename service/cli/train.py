@@ -90,7 +90,7 @@ def train(
     """Train a model from a recipe and publish it as a new version.
 
     Built-in recipes: ngram, feed-forward, elman, lstm, gru, mingru (one family each), awd-lstm,
-    mixture, ngram-mixture, quickstart, cpu-30min, gpu-20min.
+    mixture, ngram-mixture, quickstart, cpu-30min, gpu-20min, finetune (continues from a published network).
     """
     from service.console.evaluation import show_training
     from training.commands import run_train
