@@ -35,7 +35,6 @@ from training.evaluation.published import (
     compare_models,
     evaluation_details,
 )
-from training.fine_tuning import continue_from, continued_tokenizer
 from training.mixture import network_recipes, published_teachers, shared_tokenizer, train_mixture
 from training.model_card import overlap_notes
 from training.overlap import overlap_with_files, overlaps
@@ -51,6 +50,7 @@ from training.single_model import (
     RUNS_FOLDER,
     ResumableRuns,
     TrainingInputs,
+    continue_from,
     fit_network,
     in_model_direction,
     train_single,
@@ -318,14 +318,12 @@ def _prepare(
     trains = recipe.family != "mixture" or bool(recipe.mixture.recipes or recipe.mixture.parts)
     read_corpora = read_texts if trains else read_fitting_text
     texts = read_corpora(*files, unit=recipe.corpus.unit, progress=progress)
-    if base is not None:
-        shared = continued_tokenizer(
-            recipe.tokenizer, base.tokenizer, texts.train.sentences, progress=progress
-        )
-    tokenizer = shared or learn_tokenizer(recipe.tokenizer, texts.train.sentences, progress=progress)
-    encoded = encode_texts(tokenizer, texts, progress=progress)
+    known = () if shared is None else shared.vocabulary.ids
+    if shared is None or (base is not None and "min_count" in recipe.tokenizer.model_fields_set):
+        shared = learn_tokenizer(recipe.tokenizer, texts.train.sentences, known=known, progress=progress)
+    encoded = encode_texts(shared, texts, progress=progress)
     named = dict(zip(names, teachers, strict=True))
-    return published, named, texts, RunContext(tokenizer, facts_by_split(texts), encoded)
+    return published, named, texts, RunContext(shared, facts_by_split(texts), encoded)
 
 
 def _load_published(key: str, addresses: Sequence[str], store: Registry, *, device: str) -> list[Checkpoint]:

@@ -344,7 +344,7 @@ def shared_tokenizer(
             problem = f"{address} reads {reads}; the network reads {recipe.reading_direction}"
         if problem is not None:
             raise InvalidInputError(f"train.teacher: {problem}", parameter="train.teacher")
-    return tokenizer or (teachers[0].tokenizer if teachers else None)
+    return tokenizer or next((model.tokenizer for model in [*published, *teachers]), None)
 
 
 def translate_texts(part: Vocabulary, texts: EncodedTexts, vocabulary: Vocabulary) -> EncodedTexts:

@@ -492,7 +492,13 @@ def _provenance_lines(
             for split, d in texts.items()
         )
         lines.append(f"- text: {'; '.join(sources)}")
-    lines += _starting_lines(metrics, vocab_size)
+    if teachers := metrics.get("teachers"):
+        lines.append(f"- teachers: {', '.join(teachers)}")
+    lines += [f"- base: {_pairs(base)}"] if (base := metrics.get("base", {})) else []
+    if started := metrics.get("embeddings"):
+        lines.append(
+            f"- embeddings: {started['tokens']:,} of {vocab_size:,} tokens initialised from {started['source']}"
+        )
     lines += [
         f"- overlap of the {split} text: {overlap_phrase(facts)}"
         for split, facts in metrics.get("overlap", {}).items()
@@ -502,10 +508,8 @@ def _provenance_lines(
         if recipe["family"] == "mixture" and (published := len(recipe["mixture"]["models"])):
             # published parts, which are listed last, supply the tokenizer
             tokenizer = f"from {', '.join(part['name'] for part in metrics.get('parts', ())[-published:])}"
-        elif base := metrics.get("base"):
-            tokenizer = f"from {base['model']}"
-        elif "@" in (teacher := metrics.get("teachers", [""])[0]):  # a published one supplies the tokenizer
-            tokenizer = f"from {teacher}"
+        elif "@" in (supplier := base.get("model") or metrics.get("teachers", [""])[0]):  # it is published
+            tokenizer = f"from {supplier}"
         lines += [f"- seed: {provenance['seed']}", f"- tokenizer: {tokenizer}"]
         if recipe["family"] == "ngram":
             smoothing = recipe["ngram"].get("smoothing")
@@ -519,17 +523,6 @@ def _provenance_lines(
             f"- mixture weights: fitted by EM on {', '.join(text) if text else 'the validation text'}"
         )
     return lines
-
-
-def _starting_lines(metrics: Mapping[str, Any], vocab_size: int) -> Iterator[str]:
-    """Yield the lines on teachers and initial weights."""
-    if teachers := metrics.get("teachers"):
-        yield f"- teachers: {', '.join(teachers)}"
-    if base := metrics.get("base"):
-        text = f", text SHA-256 {base['training_text_sha256'][:12]}…" if base["training_text_sha256"] else ""
-        yield f"- base: {base['model']}{text}; tokens added: {base['added_tokens']:,}"
-    if started := metrics.get("embeddings"):
-        yield f"- embeddings: {started['tokens']:,} of {vocab_size:,} tokens initialised from {started['source']}"
 
 
 def _pairs(table: Mapping[str, Any]) -> str:

@@ -96,6 +96,7 @@ _MUST_BE = {
     "less_than_equal": "must be at most {le}",
     "finite_number": "must be finite",
     "literal_error": "must be {expected}",
+    "string_too_short": "must be set",
     "multiple_of": "must be a multiple of {multiple_of}",
     "model_type": "must be a table of keys",
 }

@@ -74,9 +74,19 @@ class TokenizerSettings(BaseModel):
 
 
 def learn_tokenizer(
-    settings: TokenizerSettings, sentences: Sentences, *, progress: Progress = SILENT
+    settings: TokenizerSettings,
+    sentences: Sentences,
+    *,
+    known: Iterable[str] = (),
+    progress: Progress = SILENT,
 ) -> Tokenizer:
     """Learn a tokenizer from training text; only word counts and a sample are in memory.
+
+    Args:
+        settings: settings of the tokenizer.
+        sentences: the training text.
+        known: words or characters with which the vocabulary begins.
+        progress: reports each stage.
 
     Raises:
         InvalidInputError: the text is too small for the settings; the message names the limit.
@@ -86,14 +96,14 @@ def learn_tokenizer(
         if settings.marked_unknown == "unknown":
             words = {word: count for word, count in words.items() if word != CONTROL_TOKENS[UNK]}
         return WordTokenizer(
-            Vocabulary(_most_frequent(words, settings)),
+            Vocabulary(_most_frequent(words, settings, known)),
             pattern=settings.pattern,
             lowercase=settings.lowercase,
             marked_unknown=settings.marked_unknown,
         )
     if settings.kind == "char":
         characters = _count_tokens(settings, sentences, progress)
-        return CharacterTokenizer(Vocabulary(_most_frequent(characters, settings)))
+        return CharacterTokenizer(Vocabulary(_most_frequent(characters, settings, known)))
     return _learn_pieces(settings, sentences, progress)
 
 
@@ -164,8 +174,8 @@ def _count_tokens(settings: TokenizerSettings, sentences: Sentences, progress: P
     return counts
 
 
-def _most_frequent(counts: Mapping[str, int], settings: TokenizerSettings) -> list[str]:
-    """Sort by descending count, then by spelling, so equal texts give equal ids."""
+def _most_frequent(counts: Mapping[str, int], settings: TokenizerSettings, known: Iterable[str]) -> list[str]:
+    """Sort by descending count, then by spelling, so equal texts give equal ids; known tokens come first."""
     tokens = sorted((t for t, n in counts.items() if n >= settings.min_count), key=lambda t: (-counts[t], t))
     if not tokens:
         raise InvalidInputError(
@@ -173,7 +183,7 @@ def _most_frequent(counts: Mapping[str, int], settings: TokenizerSettings) -> li
             parameter="tokenizer.min_count",
         )
     max_tokens = None if settings.vocab_size is None else settings.vocab_size - len(CONTROL_TOKENS)
-    return tokens[:max_tokens]
+    return list(dict.fromkeys((*known, *tokens)))[:max_tokens]
 
 
 def _learn_pieces(settings: TokenizerSettings, sentences: Sentences, progress: Progress) -> Tokenizer:

@@ -67,7 +67,8 @@ class TrainSettings(BaseModel):
             estimation (Mnih and Teh 2012); `negative-sampling` (Mikolov et al. 2013). Evaluation always
             uses the exact softmax.
         base: `from` in a recipe: address of a published network whose weights the training starts from. Its
-            tokenizer is used, and its values of unset keys of `neural`; see `training.fine_tuning`.
+            tokenizer and shape are used, and its values of other unset keys of `neural`. If `tokenizer.min_count`
+            is set, words and characters that occur that often in the new text are added to the vocabulary.
         teacher: models from whose distributions the network also learns (Hinton et al. 2015): titles of earlier
             parts of the mixture, else addresses of published models, whose tokenizer is then used. The probabilities
             of several teachers are averaged.
@@ -124,7 +125,7 @@ class TrainSettings(BaseModel):
     decay_factor: float = Field(default=0.1, gt=0, lt=1)
     weight_decay: float = Field(default=0.01, ge=0, allow_inf_nan=False)
     loss: LossName = "softmax"
-    base: str | None = Field(default=None, alias="from")
+    base: str | None = Field(default=None, min_length=1, alias="from")
     teacher: tuple[str, ...] = ()
     teacher_weight: float = Field(default=0.5, gt=0, le=1)
     self_normalise: float = Field(default=0.0, ge=0, allow_inf_nan=False)
@@ -147,13 +148,6 @@ class TrainSettings(BaseModel):
     save_minutes: float = Field(default=5.0, ge=0, allow_inf_nan=False)
     tensorboard: str = ""
     embeddings: str = ""
-
-    @field_validator("base")
-    @classmethod
-    def _check_base(cls, base: str | None) -> str | None:
-        if base == "":
-            raise ValueError("must be the address of a published network, such as novels@3, given ''")
-        return base
 
     @field_validator("betas")
     @classmethod
