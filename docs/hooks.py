@@ -157,9 +157,10 @@ def recipes_page() -> str:
     tables = [(name, f"[{name}]", field.annotation) for name, field in Recipe.model_fields.items()]
     for name, header, kind in [*tables, ("mixture.parts", "[[mixture.parts]]", PartSettings)]:
         if isinstance(kind, type) and issubclass(kind, BaseModel):
-            rows = [key_row(f"{name}.", key, kind) for key in kind.model_fields]
+            keys = {key: field.alias or key for key, field in kind.model_fields.items()}
+            rows = [key_row(f"{name}.{shown}", key, kind) for key, shown in keys.items()]
             parts.append(f"## {header}\n\n{table(KEY_COLUMNS, rows)}")
-    top = [key_row("", key, Recipe) for key in ("family", "seed", "direction")]
+    top = [key_row(key, key, Recipe) for key in ("family", "seed", "direction")]
     names = ", ".join(f"`{name}`" for name in recipe_names())
     return f"""# Recipes
 
@@ -176,16 +177,15 @@ recipe of your own from one of the files in `training/recipes/`.
 KEY_COLUMNS = ("Key", "Type", "Default", "Meaning")
 
 
-def key_row(prefix: str, key: str, kind: type[BaseModel]) -> tuple[str, ...]:
+def key_row(address: str, key: str, kind: type[BaseModel]) -> tuple[str, ...]:
     """Return the row of a recipe's key."""
     field, schema = kind.model_fields[key], kind.model_json_schema()
-    name = field.alias or key
-    address, in_schema = f"{prefix}{name}", schema["properties"][name]
     default = "required" if field.default is PydanticUndefined else shown_default(field.default)
     meaning = described(
         address, field.description or attribute_descriptions(inspect.getdoc(kind) or "")[1].get(key)
     )
-    return f"`{address}`", type_of(in_schema, schema.get("$defs", {})), default, meaning
+    declared = schema["properties"][field.alias or key]
+    return f"`{address}`", type_of(declared, schema.get("$defs", {})), default, meaning
 
 
 def shown_default(value: Any) -> str:
