@@ -280,6 +280,9 @@ def train_network(
         folder = settings.tensorboard if run.processes.is_leader else ""
         with closing(TensorBoardWriter(folder, step=run.step)) as board:
             _train_until_stop(run, saver, interrupted, board, progress)
+        validated = [record.valid_perplexity for record in run.history if record.valid_perplexity]
+        if base is not None and min(validated, default=math.inf) > run.best.perplexity:
+            run.notes.append("no validation was better than that of the base, so its weights are unchanged")
         if board.failure:
             run.notes.append(board.failure)
         progress.finish()

@@ -115,6 +115,8 @@ def test_the_result_is_the_base_if_no_validation_is_better():
     harmed = fit(base=good.model.network, max_steps=30, learning_rate=3.0, average="none")
     kept = weights(good)
     assert all(torch.equal(kept[name], tensor) for name, tensor in weights(harmed).items())
+    assert harmed.notes == ("no validation was better than that of the base, so its weights are unchanged",)
+    assert fit(base=good.model.network, max_steps=60, average="none").notes == ()
     assert harmed.history[-1].valid_perplexity > 2 * good.history[-1].valid_perplexity
 
 
