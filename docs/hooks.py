@@ -157,7 +157,8 @@ def recipes_page() -> str:
     tables = [(name, f"[{name}]", field.annotation) for name, field in Recipe.model_fields.items()]
     for name, header, kind in [*tables, ("mixture.parts", "[[mixture.parts]]", PartSettings)]:
         if isinstance(kind, type) and issubclass(kind, BaseModel):
-            rows = [key_row(f"{name}.{key}", key, kind) for key in kind.model_fields]
+            keys = {key: field.alias or key for key, field in kind.model_fields.items()}
+            rows = [key_row(f"{name}.{shown}", key, kind) for key, shown in keys.items()]
             parts.append(f"## {header}\n\n{table(KEY_COLUMNS, rows)}")
     top = [key_row(key, key, Recipe) for key in ("family", "seed", "direction")]
     names = ", ".join(f"`{name}`" for name in recipe_names())
@@ -183,7 +184,8 @@ def key_row(address: str, key: str, kind: type[BaseModel]) -> tuple[str, ...]:
     meaning = described(
         address, field.description or attribute_descriptions(inspect.getdoc(kind) or "")[1].get(key)
     )
-    return f"`{address}`", type_of(schema["properties"][key], schema.get("$defs", {})), default, meaning
+    declared = schema["properties"][field.alias or key]
+    return f"`{address}`", type_of(declared, schema.get("$defs", {})), default, meaning
 
 
 def shown_default(value: Any) -> str:

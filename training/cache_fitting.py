@@ -176,8 +176,8 @@ def adapt_cache(
 ) -> ChosenCache:
     """Add dynamic marginals and a gate to a chosen cache, if the text becomes more likely.
 
-    The marginals are chosen by coordinate search on a sample of the text's first tokens; then, on the entire text, θ and
-    the half-life are chosen again, for the adapted model, and the gate is fitted.
+    The marginals are chosen by coordinate search on a sample of the text's first tokens. Then θ and the half-life are
+    chosen again, for the adapted model, and the gate is fitted, on the entire text.
 
     Args:
         chosen: the cache.

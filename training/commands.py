@@ -50,12 +50,13 @@ from training.single_model import (
     RUNS_FOLDER,
     ResumableRuns,
     TrainingInputs,
+    continue_from,
     fit_network,
     in_model_direction,
     train_single,
 )
 from training.texts import Texts, encode_texts, read_default_corpus, read_fitting_text, read_texts
-from training.tokenizer import encode_corpus, learn_tokenizer
+from training.tokenizer import encode_corpus, learn_lexicon, learn_tokenizer
 
 if TYPE_CHECKING:
     from training.neural.distributed import Processes
@@ -216,6 +217,11 @@ def run_train(
     with exit_on_sigterm(), _joined(device, trains_network=bool(networks)) as (resolved, processes):
         is_leader = processes is None or processes.is_leader
         store = open_registry(registry, create=True)
+        base: Checkpoint | None = None
+        if recipe.train.base is not None:
+            (base,) = _load_published("train.from", [recipe.train.base], store, device="cpu")
+            recipe = continue_from(recipe, base, source=recipe_name)
+            networks = {title: recipe}
         runs = ResumableRuns(store.work_folder, name, resume=resume)
         if is_leader:
             _compile_kernels(recipe, networks)
@@ -227,11 +233,11 @@ def run_train(
                 runs.notes += check_same_command(recipe, networks, device=resolved, resume=resume)
             progress = console_progress() if is_leader else SILENT
             published, teachers, texts, run = _prepare(
-                recipe, store, files, device=resolved, progress=progress
+                recipe, base, store, files, device=resolved, progress=progress
             )
             if processes is not None:
                 check_same_text(run, texts)
-            inputs = TrainingInputs(run.tokenizer, run.encoded, resolved, progress, runs, teachers)
+            inputs = TrainingInputs(run.tokenizer, run.encoded, resolved, progress, runs, teachers, base=base)
             if not is_leader:
                 for part_title, part in divide_minutes(recipe, networks, resolved).items():
                     directed = in_model_direction(run.encoded, part)
@@ -295,21 +301,32 @@ def _resume_hint(hint: Callable[[], str], processes: "Processes | None") -> Iter
 
 
 def _prepare(
-    recipe: Recipe, store: Registry, files: Sequence[Sequence[Path]], *, device: str, progress: Progress
+    recipe: Recipe,
+    base: Checkpoint | None,
+    store: Registry,
+    files: Sequence[Sequence[Path]],
+    *,
+    device: str,
+    progress: Progress,
 ) -> tuple[Sequence[Checkpoint], Mapping[str, Checkpoint], Texts, RunContext]:
     """Load published parts, and teachers by name; read and encode the training, validation and test files."""
     part_device = "cpu" if recipe.mixture.kind == "static" else device  # static mixing runs on the CPU
     published = _load_published("mixture.models", recipe.mixture.models, store, device=part_device)
     names = published_teachers(recipe)
     teachers = _load_published("train.teacher", names, store, device=device)
-    shared = shared_tokenizer(recipe, published, teachers)
+    shared = shared_tokenizer(recipe, published if base is None else [base], teachers)
     trains = recipe.family != "mixture" or bool(recipe.mixture.recipes or recipe.mixture.parts)
     read_corpora = read_texts if trains else read_fitting_text
     texts = read_corpora(*files, unit=recipe.corpus.unit, progress=progress)
-    tokenizer = shared or learn_tokenizer(recipe.tokenizer, texts.train.sentences, progress=progress)
-    encoded = encode_texts(tokenizer, texts, progress=progress)
+    known = () if shared is None else shared.vocabulary.ids
+    if shared is None or (base is not None and "min_count" in recipe.tokenizer.model_fields_set):
+        shared = learn_tokenizer(recipe.tokenizer, texts.train.sentences, known=known, progress=progress)
+    if base is not None and base.tokenizer.lexicon:
+        new = learn_lexicon(recipe.tokenizer, texts.train.sentences, progress)
+        shared.lexicon = tuple(dict.fromkeys((*base.tokenizer.lexicon, *new)))
+    encoded = encode_texts(shared, texts, progress=progress)
     named = dict(zip(names, teachers, strict=True))
-    return published, named, texts, RunContext(tokenizer, facts_by_split(texts), encoded)
+    return published, named, texts, RunContext(shared, facts_by_split(texts), encoded)
 
 
 def _load_published(key: str, addresses: Sequence[str], store: Registry, *, device: str) -> list[Checkpoint]:

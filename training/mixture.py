@@ -327,7 +327,7 @@ def mixture_tokenizer(settings: MixtureSettings, published: Sequence[Checkpoint]
 def shared_tokenizer(
     recipe: Recipe, published: Sequence[Checkpoint], teachers: Sequence[Checkpoint]
 ) -> Tokenizer | None:
-    """Return the tokenizer of the published parts and published teachers of a recipe; None without any.
+    """Return the tokenizer of the published parts, or base, and published teachers of a recipe; None without any.
 
     Raises:
         InvalidInputError: see `mixture_tokenizer`; or a teacher has another tokenizer than the published parts or the
@@ -344,7 +344,7 @@ def shared_tokenizer(
             problem = f"{address} reads {reads}; the network reads {recipe.reading_direction}"
         if problem is not None:
             raise InvalidInputError(f"train.teacher: {problem}", parameter="train.teacher")
-    return tokenizer or (teachers[0].tokenizer if teachers else None)
+    return tokenizer or next((model.tokenizer for model in [*published, *teachers]), None)
 
 
 def translate_texts(part: Vocabulary, texts: EncodedTexts, vocabulary: Vocabulary) -> EncodedTexts:
@@ -446,6 +446,8 @@ def part_recipe(mixture: Recipe, part: PartSettings, *, seed: int) -> Recipe:
     is_static, problem = mixture.mixture.kind == "static", None
     if recipe.family == "mixture":
         problem = f"mixture.recipes contains {name!r}, which is itself a mixture"
+    elif recipe.train.base:
+        problem = f"train.from of {name!r} is {recipe.train.base}; train the part alone, and mix it (mixture.models)"
     elif recipe.reading_direction == "backward":
         problem = f"mixture.recipes contains {name!r}, which reads backward; the parts of a mixture must read forward"
     elif is_static and recipe.family != "ngram":

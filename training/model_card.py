@@ -494,6 +494,7 @@ def _provenance_lines(
         lines.append(f"- text: {'; '.join(sources)}")
     if teachers := metrics.get("teachers"):
         lines.append(f"- teachers: {', '.join(teachers)}")
+    lines += [f"- base: {_pairs(base)}"] if (base := metrics.get("base", {})) else []
     if started := metrics.get("embeddings"):
         lines.append(
             f"- embeddings: {started['tokens']:,} of {vocab_size:,} tokens initialised from {started['source']}"
@@ -507,8 +508,8 @@ def _provenance_lines(
         if recipe["family"] == "mixture" and (published := len(recipe["mixture"]["models"])):
             # published parts, which are listed last, supply the tokenizer
             tokenizer = f"from {', '.join(part['name'] for part in metrics.get('parts', ())[-published:])}"
-        elif "@" in (teacher := metrics.get("teachers", [""])[0]):  # a published one supplies the tokenizer
-            tokenizer = f"from {teacher}"
+        elif "@" in (supplier := base.get("model") or metrics.get("teachers", [""])[0]):  # it is published
+            tokenizer = f"from {supplier}"
         lines += [f"- seed: {provenance['seed']}", f"- tokenizer: {tokenizer}"]
         if recipe["family"] == "ngram":
             smoothing = recipe["ngram"].get("smoothing")

@@ -44,6 +44,12 @@ def _unused_keys(recipe: "Recipe") -> Iterator[tuple[str, str]]:
     elif is_set_twice and recipe.ngram.direction != recipe.direction:
         problem = f"ngram.direction is {recipe.ngram.direction}, but direction is {recipe.direction}"
         yield "direction", f"{problem}; set one of them"
+    if recipe.train.base and recipe.family != "neural":
+        problem = f"train.from requires family=neural, given {recipe.family}"
+        yield (
+            "train.from",
+            f"{problem}; train the new model alone, and mix it with the old one (mixture.models)",
+        )
     if recipe.family == "ngram":
         if recipe.train.teacher:
             yield "train.teacher", f"train.teacher requires family=neural, given {recipe.family}"
@@ -93,6 +99,7 @@ _MUST_BE = {
     "less_than_equal": "must be at most {le}",
     "finite_number": "must be finite",
     "literal_error": "must be {expected}",
+    "string_too_short": "must be set",
     "multiple_of": "must be a multiple of {multiple_of}",
     "model_type": "must be a table of keys",
 }
@@ -143,7 +150,7 @@ def _known_keys(table: Sequence[str]) -> str:
         annotation = model.model_fields[name].annotation
         model = next(iter(get_args(annotation)), annotation)  # a list of tables
     subject = f"[{'.'.join(table)}] has" if table else "a recipe has"
-    return f"{subject} {', '.join(model.model_fields)}"
+    return f"{subject} {', '.join(field.alias or name for name, field in model.model_fields.items())}"
 
 
 Family = Literal["ngram", "neural", "mixture"]

@@ -14,19 +14,22 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from models.checkpoint.folders import locked_folder as lock_folder
 from models.checkpoint.folders import report_write_errors
 from models.checkpoint.load import Checkpoint
-from models.checkpoint.manifest import MANIFEST_FILE, file_entries, sha256_of
+from models.checkpoint.manifest import MANIFEST_FILE, file_entries, sha256_of, version_address
+from models.checkpoint.precision import NEURAL_FAMILIES
 from models.errors import InvalidInputError
-from models.tokenizers import Tokenizer
+from models.neural.config import NetworkConfig
+from models.tokenizers import SentencePieceTokenizer, Tokenizer
 from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate, make_smoothing
 from training.progress import Progress
-from training.recipe import Recipe
+from training.recipe import Recipe, merge_tables, parse_recipe
 from training.texts import EncodedTexts
+from training.tokenizer import TokenizerSettings
 from training.trained import Trained, held_out_figures, normalisation_facts, part_title
 
 if TYPE_CHECKING:
@@ -167,6 +170,7 @@ class TrainingInputs(NamedTuple):
         runs: saved states of networks, for resuming.
         teachers: trained and published models by their names in `train.teacher`.
         soft_targets: distributions of the teachers of networks, by title of the network.
+        base: published network from which the training starts; None for random weights.
     """
 
     tokenizer: Tokenizer
@@ -176,6 +180,7 @@ class TrainingInputs(NamedTuple):
     runs: ResumableRuns | None = None
     teachers: Mapping[str, Trained | Checkpoint] = MappingProxyType({})
     soft_targets: "Mapping[str, SoftTargets]" = MappingProxyType({})
+    base: Checkpoint | None = None
 
 
 def train_single(title: str, recipe: Recipe, inputs: TrainingInputs) -> Trained:
@@ -230,6 +235,7 @@ def _train_neural(title: str, recipe: Recipe, inputs: TrainingInputs) -> Trained
         "device": inputs.device,
         "diagnostics": diagnose(result.model.network, inputs.texts.valid),
         **({"embeddings": started} if started else {}),
+        **({"base": _base_facts(inputs.base)} if inputs.base is not None else {}),
         **({"teachers": list(inputs.soft_targets[title].teachers)} if recipe.train.teacher else {}),
     }
     if result.model.self_normalised:
@@ -257,6 +263,7 @@ def fit_network(
         device=inputs.device,
         progress=inputs.progress,
         embeddings=embeddings,
+        base=None if inputs.base is None else inputs.base.model.network,  # type: ignore[attr-defined]  # of a network
         soft_targets=inputs.soft_targets.get(title),
         state_file=None if runs is None else runs.state_file(title),
         resume=runs is not None and runs.resume,
@@ -264,6 +271,70 @@ def fit_network(
     if runs is not None:
         runs.record_end(result.stopped, notes=result.notes, seconds_before=result.seconds_before)
     return result
+
+
+_NOT_SHAPE = frozenset(
+    {"dropout", "input_dropout", "hidden_dropout", "embedding_dropout", "weight_drop", "variational"}
+)
+"""Keys of `neural` that may differ from the base."""
+
+_WORD_RULES = {"pattern": None, "lowercase": False, "marked_unknown": "word"}
+
+
+def continue_from(recipe: Recipe, base: Checkpoint, *, source: str) -> Recipe:
+    """Complete the recipe of a network that continues from a published one, the base, with the base's values.
+
+    Args:
+        recipe: recipe with `train.from`.
+        base: the base.
+        source: name of the recipe, for messages.
+
+    Raises:
+        InvalidInputError: the base is not a network, or the recipe sets another shape, direction or tokenizer; the
+            message names the keys and both values.
+    """
+    address, family = version_address(base.path), base.model.family
+    if family not in NEURAL_FAMILIES:
+        problem = f"train.from: {address} is of the family {family}; a network continues from a network"
+        raise InvalidInputError(problem, parameter="train.from")
+    config: NetworkConfig = base.model.config  # type: ignore[attr-defined]  # of a network
+    direction, own = {"direction": base.manifest.direction}, recipe.model_dump(exclude_unset=True)
+    rules, limits = _tokenizer_keys(base.tokenizer, recipe.tokenizer)
+    compared = (
+        ("", own, direction),
+        ("neural.", own.get("neural", {}), config.model_dump(exclude={*_NOT_SHAPE})),
+        ("tokenizer.", own.get("tokenizer", {}), _WORD_RULES | rules | limits),
+    )
+    differences = [
+        f"{prefix}{key} is {given[key]}, but {value} in {address}"
+        for prefix, given, expected in compared
+        for key, value in expected.items()
+        if given.get(key) not in {None, value}
+    ]
+    if recipe.train.teacher and "min_count" in recipe.tokenizer.model_fields_set:
+        differences.append("tokenizer.min_count adds words, which the models of train.teacher lack")
+    if differences:
+        hint = f"unset keys, as in the recipe finetune, have the values of {address}"
+        raise InvalidInputError(f"train.from: {'; '.join(differences)}; {hint}", parameter="train.from")
+    shape = config.model_dump(exclude_defaults=True, exclude={"self_normalised"})
+    table = merge_tables({**direction, "neural": shape, "tokenizer": rules}, own)
+    return parse_recipe(merge_tables(table, {"train": {"from": address}}), source=source)
+
+
+def _tokenizer_keys(base: Tokenizer, given: TokenizerSettings) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the keys that describe the tokenizer of a base, and the values of further keys that fit it."""
+    kind, size, form = base.kind, len(base.vocabulary), base.normaliser.form
+    if isinstance(base, SentencePieceTokenizer):
+        kind = given.kind if given.kind in {"bpe", "unigram"} else kind
+        return {"normalise": form}, {"kind": kind, "vocab_size": size, "min_count": None}
+    rules = {key: value for key, value in base.settings().items() if key != "tokens"}
+    return {**rules, "kind": kind, "normalise": form}, {"vocab_size": max(size, given.vocab_size or 0)}
+
+
+def _base_facts(base: Checkpoint) -> dict[str, Any]:
+    """Return the address of a base and the hash of its training text, for metrics.json."""
+    text = base.metrics.get("data", {}).get("train", {})
+    return {"model": version_address(base.path), "training_text_sha256": text.get("sha256")}
 
 
 def with_soft_targets(networks: Mapping[str, Recipe], inputs: TrainingInputs) -> TrainingInputs:

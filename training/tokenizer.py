@@ -83,9 +83,19 @@ class TokenizerSettings(BaseModel):
 
 
 def learn_tokenizer(
-    settings: TokenizerSettings, sentences: Sentences, *, progress: Progress = SILENT
+    settings: TokenizerSettings,
+    sentences: Sentences,
+    *,
+    known: Iterable[str] = (),
+    progress: Progress = SILENT,
 ) -> Tokenizer:
     """Learn a tokenizer from training text; only word counts and a sample are in memory.
+
+    Args:
+        settings: settings of the tokenizer.
+        sentences: the training text.
+        known: words or characters with which the vocabulary begins.
+        progress: reports each stage.
 
     Raises:
         InvalidInputError: the text is too small for the settings; the message names the limit.
@@ -95,7 +105,7 @@ def learn_tokenizer(
         if settings.marked_unknown == "unknown":
             words = {word: count for word, count in words.items() if word != CONTROL_TOKENS[UNK]}
         return WordTokenizer(
-            Vocabulary(_most_frequent(words, settings)),
+            Vocabulary(_most_frequent(words, settings, known)),
             pattern=settings.pattern,
             lowercase=settings.lowercase,
             marked_unknown=settings.marked_unknown,
@@ -103,15 +113,15 @@ def learn_tokenizer(
         )
     if settings.kind == "char":
         characters = _count_tokens(settings, sentences, progress)
-        vocabulary = Vocabulary(_most_frequent(characters, settings))
+        vocabulary = Vocabulary(_most_frequent(characters, settings, known))
         tokenizer: Tokenizer = CharacterTokenizer(vocabulary, normalise=settings.normalise)
     else:
         tokenizer = _learn_pieces(settings, sentences, progress)
-    tokenizer.lexicon = _learn_lexicon(settings, sentences, progress)
+    tokenizer.lexicon = learn_lexicon(settings, sentences, progress)
     return tokenizer
 
 
-def _learn_lexicon(settings: TokenizerSettings, sentences: Sentences, progress: Progress) -> tuple[str, ...]:
+def learn_lexicon(settings: TokenizerSettings, sentences: Sentences, progress: Progress) -> tuple[str, ...]:
     """Return the words that completions may offer, the most frequent first."""
     as_words = TokenizerSettings(normalise=settings.normalise)
     counts: Counter[str] = Counter()
@@ -191,8 +201,8 @@ def _count_tokens(settings: TokenizerSettings, sentences: Sentences, progress: P
     return counts
 
 
-def _most_frequent(counts: Mapping[str, int], settings: TokenizerSettings) -> list[str]:
-    """Sort by descending count, then by spelling, so equal texts give equal ids."""
+def _most_frequent(counts: Mapping[str, int], settings: TokenizerSettings, known: Iterable[str]) -> list[str]:
+    """Sort by descending count, then by spelling, so equal texts give equal ids; known tokens come first."""
     tokens = sorted((t for t, n in counts.items() if n >= settings.min_count), key=lambda t: (-counts[t], t))
     if not tokens:
         raise InvalidInputError(
@@ -200,7 +210,7 @@ def _most_frequent(counts: Mapping[str, int], settings: TokenizerSettings) -> li
             parameter="tokenizer.min_count",
         )
     max_tokens = None if settings.vocab_size is None else settings.vocab_size - len(CONTROL_TOKENS)
-    return tokens[:max_tokens]
+    return list(dict.fromkeys((*known, *tokens)))[:max_tokens]
 
 
 def _learn_pieces(settings: TokenizerSettings, sentences: Sentences, progress: Progress) -> Tokenizer:

@@ -14,6 +14,12 @@ from service.cli.options import (
     print_json,
 )
 
+AssignmentsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Set a key of the recipe, such as ngram.order=3; may be repeated."
+    ),
+]
 train_app = typer.Typer()
 
 
@@ -53,14 +59,7 @@ def train(
         ),
     ] = None,
     test: Annotated[list[Path] | None, typer.Option(help="Test text to evaluate on.")] = None,
-    assignments: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Set a key of the recipe, such as ngram.order=3; may be repeated.",
-        ),
-    ] = None,
+    assignments: AssignmentsOption = None,
     registry: RegistryOption = DEFAULT_REGISTRY,
     device: DeviceOption = "cpu",
     resume: Annotated[
@@ -90,7 +89,7 @@ def train(
     """Train a model from a recipe and publish it as a new version.
 
     Built-in recipes: ngram, feed-forward, elman, lstm, gru, mingru (one family each), awd-lstm,
-    mixture, ngram-mixture, quickstart, cpu-30min, gpu-20min.
+    mixture, ngram-mixture, quickstart, cpu-30min, gpu-20min, finetune (continues from a published network).
     """
     from service.console.evaluation import show_training
     from training.commands import run_train
@@ -110,3 +109,33 @@ def train(
     )
     if result:  # only the first of several processes reports
         print_json(result) if as_json else show_training(result)
+
+
+@train_app.command()
+def select(
+    large: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="Large text, also .gz, .xz or .zst.")
+    ],
+    in_domain: Annotated[
+        list[Path], typer.Option(help="Small text whose words and style are wanted; may be repeated.")
+    ],
+    output: Annotated[
+        Path, typer.Option(help="New file to write the selected lines to; compressed by suffix.")
+    ],
+    share: Annotated[
+        float | None,
+        typer.Option(help="Share of the lines to select, up to 1. Default: the best of several."),
+    ] = None,
+    assignments: AssignmentsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Select the lines of a large text that are like a small one, by cross-entropy difference.
+
+    The recipe of the n-gram models is ngram, with ngram.order=3 and tokenizer.min_count=2.
+    """
+    from service.console.evaluation import show_selection
+    from training.selection import run_select
+
+    settings = assignments or ()
+    result = run_select(large, in_domain=in_domain, output=output, share=share, assignments=settings)
+    print_json(result) if as_json else show_selection(result)

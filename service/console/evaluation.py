@@ -133,6 +133,16 @@ def _plain(value: str | float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.4f}"
 
 
+def show_selection(result: Mapping[str, Any]) -> None:
+    """Print the compared shares of a large text, and the selected one."""
+    table = result_table("share", "lines", "tokens", "held-out perplexity")
+    for trial in result["trials"]:
+        perplexity = format_number(trial["perplexity"])
+        table.add_row(f"{trial['share']:.2%}", f"{trial['lines']:,}", f"{trial['tokens']:,}", perplexity)
+    _console.print(table)
+    _console.print(Text(f"wrote {result['share']:.2%} of the lines to {result['output']}"))
+
+
 def show_check_evaluation(result: Mapping[str, Any]) -> None:
     """Print accuracies of detection and correction of inserted errors, by kind and by threshold."""
     _console.print(

@@ -51,6 +51,7 @@ PLANS = {
     "bench_check": Plan("--count 100", models="novels", headline="mixture"),
     "bench_company": Plan("--equal 200 --requests 500", models="novels", headline="equal requests"),
     "bench_completion": Plan("--texts 50", headline="unigram"),
+    "bench_domain": Plan(long_only="it trains eight networks, for half an hour"),
     "bench_engine": Plan("--rounds 2", headline="unstreamed"),
     "bench_families": Plan(long_only="it trains every family, for an hour"),
     "bench_growth": Plan("--sentences 100000"),

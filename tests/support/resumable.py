@@ -70,6 +70,7 @@ def fit(
     seed=1,
     texts=(1, 2),
     soft_targets=None,
+    base=None,
     **changes,
 ):
     """Train, from the saved state if it exists."""
@@ -83,6 +84,7 @@ def fit(
         device="cpu",
         progress=progress or Progress(),
         soft_targets=soft_targets,
+        base=base,
         state_file=state_file,
         resume=resume,
     )

@@ -265,6 +265,7 @@ OTHERWISE = (
         r"train \1 $SMALL ",
         "trained for minutes, models are better",
     ),
+    (r"train finetune ", "train finetune --set train.max_steps=4 ", "likewise"),
     (r"--task (autocomplete|check)", r"--task \1 --sample 50", "thousands of words are looked at"),
     (r"recognise.py \d+", "recognise.py 20", "seconds of speech instead of minutes"),
     (r"sacrebleu -t wmt22 -l de-en --echo", "translations", "the data folder has what it would download"),

@@ -14,6 +14,7 @@ from models.language_model import perplexity, score_sequences
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
+from models.neural.weights import is_rank
 from models.vocabulary import BOS, EOS, Vocabulary
 from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import evaluate
@@ -153,6 +154,19 @@ def sample_rows(corpus: EncodedCorpus, tokens: int) -> np.ndarray[tuple[int, int
     return np.asarray(text[starts[:, None] + np.arange(width)])
 
 
+def copy_weights(base: Network, network: Network) -> None:
+    """Copy the weights of a network into one of the same shape, whose vocabulary begins with that of the first.
+
+    Further tokens keep their initial vectors and biases; an adaptive softmax has them in its last cluster.
+    """
+    given = base.state_dict()
+    for name, weights in network.state_dict().items():
+        size = len(given[name])
+        weights[:size] = given[name]
+        if is_rank(name):
+            weights[size:] = torch.arange(size, len(weights))
+
+
 STOP_REQUESTED = ("interrupted", "terminated")
 """Stop reasons from outside the run, which continues when it is resumed."""
 
@@ -184,6 +198,7 @@ class TrainingRun:
         device: torch.device,
         clock: Callable[[], float],
         embeddings: Embeddings | None,
+        base: Network | None = None,
     ) -> None:
         self.settings = settings
         self.device = device
@@ -208,6 +223,8 @@ class TrainingRun:
         occurrences[EOS] += train.num_sentences
         counts = torch.as_tensor(occurrences, dtype=torch.float32)  # of targets, plus one [V]
         self.network.output.initialise_from_counts(counts)
+        if base is not None:
+            copy_weights(base, self.network)
         self.processes.broadcast_weights(self.network)
         self.optimizer = make_optimizer(self.network, settings)
         self.average = WeightAverage(self.network, settings)

@@ -66,6 +66,9 @@ class TrainSettings(BaseModel):
             over sampled tokens: `sampled`, sampled softmax (Jean et al. 2015); `nce`, noise-contrastive
             estimation (Mnih and Teh 2012); `negative-sampling` (Mikolov et al. 2013). Evaluation always
             uses the exact softmax.
+        base: address of a published network whose weights the training starts from; the key is `from`. The network
+            has its shape and tokenizer, and its values of other unset keys of `neural`. If `tokenizer.min_count` is
+            set, words and characters that occur that often in the new text are added to the vocabulary.
         teacher: models from whose distributions the network also learns (Hinton et al. 2015): titles of earlier
             parts of the mixture, else addresses of published models, whose tokenizer is then used. The probabilities
             of several teachers are averaged.
@@ -101,7 +104,7 @@ class TrainSettings(BaseModel):
         embeddings: word2vec, fastText or GloVe text file with initial token vectors; empty for none.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", serialize_by_alias=True)
 
     max_minutes: float | None = Field(default=30.0, gt=0, allow_inf_nan=False)
     epochs: int = Field(default=10, ge=1)
@@ -122,6 +125,7 @@ class TrainSettings(BaseModel):
     decay_factor: float = Field(default=0.1, gt=0, lt=1)
     weight_decay: float = Field(default=0.01, ge=0, allow_inf_nan=False)
     loss: LossName = "softmax"
+    base: str | None = Field(default=None, min_length=1, alias="from")
     teacher: tuple[str, ...] = ()
     teacher_weight: float = Field(default=0.5, gt=0, le=1)
     self_normalise: float = Field(default=0.0, ge=0, allow_inf_nan=False)
@@ -193,4 +197,6 @@ class TrainSettings(BaseModel):
                 return f"{key} requires train.{condition}={' or '.join(values)}, given {given}"
         if "teacher_weight" in self.model_fields_set and not self.teacher:
             return f"teacher_weight requires train.teacher, given {self.teacher_weight:g} without a teacher"
+        if self.embeddings and self.base:
+            return f"embeddings has no effect on the vectors of {self.base} (train.from), given {self.embeddings}"
         return None

@@ -211,6 +211,7 @@ def train_network(
     progress: Progress,
     clock: Callable[[], float] = time.monotonic,
     embeddings: Embeddings | None = None,
+    base: Network | None = None,
     soft_targets: SoftTargets | None = None,
     state_file: Path | None = None,
     resume: bool = False,
@@ -232,6 +233,8 @@ def train_network(
         progress: display of the percentage.
         clock: monotonic clock in seconds.
         embeddings: initial vectors of tokens; None for random vectors.
+        base: network of the same shape, whose weights the training starts from; its vocabulary is the beginning of
+            `vocabulary`. The result's validation perplexity is at most the base's. None for random weights.
         soft_targets: distributions of the teachers of the settings; None without teachers.
         state_file: file of the state for resuming; None saves none.
         resume: continue from `state_file`, if it exists.
@@ -261,6 +264,7 @@ def train_network(
             device=torch_device,
             clock=clock,
             embeddings=embeddings,
+            base=base,
         )
         run.soft_targets = soft_targets
         identity = identity_of(train, valid, vocabulary, network=network, settings=settings, seed=seed)
@@ -271,9 +275,14 @@ def train_network(
         progress.start(f"training the {network.cell} network", 100.0)
         if run.done:
             progress.advance(100 * run.done)
+        if base is not None and not run.step:
+            _validate(run)
         folder = settings.tensorboard if run.processes.is_leader else ""
         with closing(TensorBoardWriter(folder, step=run.step)) as board:
             _train_until_stop(run, saver, interrupted, board, progress)
+        validated = [record.valid_perplexity for record in run.history if record.valid_perplexity]
+        if base is not None and min(validated, default=math.inf) > run.best.perplexity:
+            run.notes.append("no validation was better than that of the base, so its weights are unchanged")
         if board.failure:
             run.notes.append(board.failure)
         progress.finish()

@@ -142,3 +142,21 @@ def test_a_disk_without_room_is_told_in_one_line_and_nothing_is_published(train,
     assert (code, result) == (2, None)
     assert errors.splitlines()[-1].startswith("gramophone: cannot write to registry/")
     assert not Path("registry/m/versions/1").exists()
+
+
+def test_select_prints_the_compared_shares(typed, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("small.txt").write_text("".join(LINES * 10))
+    Path("large.txt").write_text("".join(LINES * 30) + UNSEEN * 300)
+    code, told, _ = typed("select", "large.txt", "--in-domain", "small.txt", "--output", "out.txt")
+    assert code == 0
+    table = [line.split() for line in told.splitlines()]
+    assert table[0] == ["share", "lines", "tokens", "held-out", "perplexity"]
+    assert [row[:2] for row in table[-3:-1]] == [["50.00%", "330"], ["100.00%", "660"]]
+    assert told.splitlines()[-1].startswith("wrote ")
+    code, told, errors = typed("select", "large.txt", "--in-domain", "small.txt", "--output", "out.txt")
+    assert (code, told) == (2, "")
+    assert "--output out.txt exists; name a new file" in errors
+    options = ("--in-domain", "small.txt", "--output", "next.txt", "--share", "0.1", "--json")
+    _, told, _ = typed("select", "large.txt", *options)
+    assert json.loads(told)["trials"][0]["lines"] == 66

@@ -1,0 +1,152 @@
+"""Selection of the lines of a large text that resemble a small, in-domain text, by cross-entropy difference.
+
+The score of a line is its cross-entropy per token under an n-gram model of the in-domain text, minus that under a
+model of as many tokens of the large text; the lowest are the best (Moore and Lewis 2010, "Intelligent selection of
+language model training data"). A model overrates the lines that it was trained on, so these are scored with a second
+such model. The large text is in memory as token ids, 4 bytes each.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from models.errors import FormatError, InvalidInputError
+from models.files import atomic_writer
+from models.vocabulary import UNK
+from training.console import console_progress
+from training.corpus import EncodedCorpus, read_sentences
+from training.evaluation.evaluate import score_corpus
+from training.progress import SILENT, Progress
+from training.recipe import Recipe, load_recipe
+from training.single_model import TrainingInputs, train_single
+from training.texts import encode_texts, read_texts
+from training.tokenizer import batches, encode_block, learn_tokenizer
+from training.trained import Trained
+
+SHARES = tuple(2.0**-n for n in range(7, -1, -1))
+"""Shares of the lines of the large text that are tried, ascending."""
+
+MIN_SENTENCES = 100
+"""Minimum size of the in-domain text without its held-out part."""
+
+_SETTINGS = ("ngram.order=3", "tokenizer.min_count=2")
+
+
+def run_select(
+    large: Sequence[Path],
+    *,
+    in_domain: Sequence[Path],
+    output: Path,
+    share: float | None = None,
+    assignments: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Write the lines of a large text that resemble an in-domain text to a file, in their order.
+
+    The end of the in-domain text is held out.
+
+    Args:
+        large: files of the large text.
+        in_domain: files of the in-domain text, whose words are the vocabulary.
+        output: the file to write; a suffix .gz, .xz or .zst compresses it.
+        share: share of the lines to select; None selects the one of `SHARES` on which an n-gram model predicts the
+            held-out text best.
+        assignments: overridden keys of the recipe `ngram`.
+
+    Returns:
+        The output, the selected share, and the share, lines, tokens and held-out perplexity of each compared model.
+
+    Raises:
+        InvalidInputError: the output exists, the share is out of range, or a text is too small, or they share no word.
+        FormatError: a file cannot be read or written.
+    """
+    if output.exists() or not output.parent.is_dir():
+        problem = "exists" if output.exists() else f"is in {output.parent}, which is no folder"
+        raise InvalidInputError(f"--output {output} {problem}; name a new file", parameter="output")
+    if share is not None and not 0 < share <= 1:
+        raise InvalidInputError(f"--share is {share}; it must be above 0 and at most 1", parameter="share")
+    progress, recipe = console_progress(), load_recipe("ngram", [*_SETTINGS, *assignments])
+    texts = read_texts(in_domain, (), (), unit=recipe.corpus.unit, progress=progress)
+    if (size := len(texts.train.sentences)) < MIN_SENTENCES:
+        problem = f"has {size} sentences that are not held out; at least {MIN_SENTENCES} are needed"
+        raise InvalidInputError(f"--in-domain {problem}", parameter="in_domain")
+    tokenizer = learn_tokenizer(recipe.tokenizer, texts.train.sentences, progress=progress)
+    inputs = TrainingInputs(tokenizer, encode_texts(tokenizer, texts, progress=progress), "cpu", SILENT)
+    blocks = [encode_block(tokenizer, lines) for lines in _read(large, recipe, progress)]
+    num_tokens, needed = sum(block.num_tokens for block in blocks), 2 * inputs.texts.train.num_tokens
+    problem = f"{num_tokens:,} tokens, but needs {needed:,}, twice those of the in-domain text"
+    if num_tokens >= needed:
+        problem = f"none of the {len(tokenizer.vocabulary.ids):,} words of the in-domain text"
+    if num_tokens < needed or not any((block.tokens != UNK).any() for block in blocks):
+        raise InvalidInputError(f"the large text has {problem}", parameter="large")
+    ranks = np.argsort(np.argsort(_score_lines(blocks, recipe, inputs, progress), kind="stable"))
+    trials = list[dict[str, Any]]()
+    progress.start("comparing shares", len(SHARES) if share is None else 1)
+    for tried in SHARES if share is None else (share,):
+        lines = max(1, round(tried * len(ranks)))
+        text = _subset(blocks, ranks < lines)
+        found = _train(text, recipe, inputs).figures["valid"]["perplexity"]
+        trials.append({"share": tried, "lines": lines, "tokens": len(text.tokens), "perplexity": found})
+        progress.advance(note=f"{tried:.2%} of the lines: perplexity {found or math.inf:,.1f}")
+    progress.finish()
+    chosen = min(trials, key=lambda trial: math.inf if trial["perplexity"] is None else trial["perplexity"])
+    kept = ranks < chosen["lines"]
+    with atomic_writer(output) as write:
+        position = 0
+        for batch in _read(large, recipe, progress):
+            flags = kept[position : position + len(batch)].tolist()
+            write("".join(f"{line}\n" for line, keep in zip(batch, flags, strict=False) if keep).encode())
+            position += len(batch)
+        if position != len(kept):
+            raise FormatError(large[0], f"had {len(kept):,} lines at first, and now has {position:,}")
+    return {"output": str(output), "share": chosen["share"], "trials": trials}
+
+
+def _read(paths: Sequence[Path], recipe: Recipe, progress: Progress) -> Iterator[list[str]]:
+    """Yield the sentences of files in batches."""
+    progress.start("reading the large text", sum(path.stat().st_size for path in paths if path.is_file()))
+    read = (read_sentences(path, unit=recipe.corpus.unit, progress=progress) for path in paths)
+    yield from batches(chain.from_iterable(read))
+    progress.finish()
+
+
+def _score_lines(
+    blocks: Sequence[EncodedCorpus], recipe: Recipe, inputs: TrainingInputs, progress: Progress
+) -> npt.NDArray[np.float64]:
+    """Return the cross-entropy difference of each line [S], in nats per token."""
+    sizes = np.concatenate([np.diff(block.offsets) + 1 for block in blocks])
+    order = np.random.default_rng(recipe.seed).permutation(len(sizes))
+    sample = np.empty(len(sizes), dtype=np.int64)  # number of the random sample that a line is in
+    sample[order] = (np.cumsum(sizes[order]) - sizes[order]) // inputs.texts.train.num_tokens
+    trained_on = [inputs.texts.train, *(_subset(blocks, sample == n) for n in range(2))]
+    progress.start("scoring lines", len(trained_on) * len(sizes))
+    scores = []
+    for text in trained_on:
+        model = _train(text, recipe, inputs).model
+        sums = []
+        for block in blocks:
+            log_probs = score_corpus(model, block, progress=SILENT).log_probs
+            starts = block.offsets[:-1] + np.arange(block.num_sentences)
+            sums.append(np.add.reduceat(log_probs, starts, dtype=np.float64))
+            progress.advance(block.num_sentences)
+        scores.append(np.concatenate(sums) / sizes)
+    progress.finish()
+    return np.asarray(np.where(sample == 0, scores[2], scores[1]) - scores[0])
+
+
+def _subset(blocks: Sequence[EncodedCorpus], chosen: npt.NDArray[np.bool_]) -> EncodedCorpus:
+    """Return the chosen ones of all lines, given as a mask [S]."""
+    masks = np.split(chosen, np.cumsum([block.num_sentences for block in blocks])[:-1])
+    lengths = [np.diff(block.offsets) for block in blocks]
+    rows = zip(blocks, masks, lengths, strict=True)
+    tokens = np.concatenate([block.tokens[np.repeat(mask, length)] for block, mask, length in rows])
+    offsets = np.concatenate([[0], np.cumsum(np.concatenate(lengths)[chosen])])
+    return EncodedCorpus(tokens, offsets, 0, 0)
+
+
+def _train(text: EncodedCorpus, recipe: Recipe, inputs: TrainingInputs) -> Trained:
+    return train_single("selection", recipe, inputs._replace(texts=inputs.texts._replace(train=text)))
