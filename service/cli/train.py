@@ -1,7 +1,7 @@
 """Commands `gramophone quickstart` and `gramophone train`: train models on text and publish them."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -46,8 +46,16 @@ def quickstart(
 
 @train_app.command()
 def train(
-    recipe: Annotated[str, typer.Argument(help="Name of a recipe, or path of a .toml file.")],
     name: Annotated[str, typer.Option(help="Name to publish the model under.")],
+    recipe: Annotated[
+        str | None, typer.Argument(help="Name of a recipe, or path of a .toml file; not with --for.")
+    ] = None,
+    purpose: Annotated[
+        Literal["autocomplete", "rerank", "check", "score"] | None,
+        typer.Option(
+            "--for", help="Use of the model: chooses recipe and tokenizer for it and the text, and says why."
+        ),
+    ] = None,
     corpus: Annotated[
         list[Path] | None, typer.Option(help=f"{CORPUS_HELP} Default: Python's documentation.")
     ] = None,
@@ -86,15 +94,31 @@ def train(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Train a model from a recipe and publish it as a new version.
+    """Train a model from a recipe, or for a use (--for), and publish it as a new version.
 
     Built-in recipes: ngram, feed-forward, elman, lstm, gru, mingru (one family each), awd-lstm,
     mixture, ngram-mixture, quickstart, cpu-30min, gpu-20min, finetune (continues from a published network).
     """
+    from models.errors import InvalidInputError
     from service.console.evaluation import show_training
     from training.commands import run_train
     from training.scale.options import scale_options
 
+    if purpose is not None:
+        from training.purpose import choose_recipe
+
+        if recipe is not None:
+            raise InvalidInputError(
+                f"RECIPE is {recipe}, and --for chooses one; give one of the two", parameter="for"
+            )
+        choice = choose_recipe(purpose, corpus or ())
+        typer.echo("\n".join(choice.reasons), err=True)
+        recipe = choice.recipe
+        assignments = [*(f"{key}={value}" for key, value in choice.settings.items()), *(assignments or ())]
+    if recipe is None:
+        raise InvalidInputError(
+            "no recipe: give a RECIPE, or a use of the model with --for", parameter="recipe"
+        )
     result = run_train(
         recipe,
         name=name,

@@ -144,6 +144,24 @@ def test_a_disk_without_room_is_told_in_one_line_and_nothing_is_published(train,
     assert not Path("registry/m/versions/1").exists()
 
 
+def test_a_recipe_is_chosen_for_a_use_with_reasons_and_keys_can_be_set(typed, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("".join(LINES * 10))
+    more = ["--corpus", "text.txt", "--name", "m", "--set", "ngram.order=2", "--json"]
+    code, told, errors = typed("train", "--for", "rerank", *more)
+    assert (code, json.loads(told)["model"]) == (0, "m@1")
+    assert errors.splitlines()[1].startswith("tokenizer.kind=word: the text is lower-cased words")
+    recipe = json.loads(Path("registry/m/versions/1/provenance.json").read_text())["recipe"]
+    assert (recipe["family"], recipe["tokenizer"]["kind"], recipe["ngram"]["order"]) == ("ngram", "word", 2)
+    for argv, said in (
+        (("train", "ngram", "--for", "rerank", *more), "RECIPE is ngram, and --for chooses one"),
+        (("train", *more), "no recipe: give a RECIPE, or a use of the model with --for"),
+    ):
+        code, told, errors = typed(*argv)
+        assert (code, told) == (2, "")
+        assert said in errors
+
+
 def test_select_prints_the_compared_shares(typed, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("small.txt").write_text("".join(LINES * 10))

@@ -1,0 +1,85 @@
+"""Choice of recipe and tokenizer for a purpose and a text."""
+
+import lzma
+
+import pytest
+
+from models.errors import FormatError
+from training import purpose as module
+from training.purpose import choose_recipe
+from training.recipe import load_recipe
+
+WRITTEN = 'He said: "Come here, Tom!" Then he left.\nNobody answered, of course.\n'
+TOKENISED = 'he said : " come here , tom ! " then he left .\nnobody answered , of course .\n'
+SPOKEN = "he said come here tom then he left\nnobody answered of course\n"
+
+
+@pytest.fixture
+def text(tmp_path):
+    """Write a text; return its path."""
+
+    def write(content, name="text.txt"):
+        path = tmp_path / name
+        path.write_text(content * 200, encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("purpose", "content", "kind", "has_pattern"),
+    [
+        ("autocomplete", WRITTEN, "unigram", False),
+        ("score", WRITTEN, "unigram", False),
+        ("rerank", WRITTEN, "unigram", False),
+        ("check", WRITTEN, "word", True),
+        ("rerank", SPOKEN, "word", False),
+        ("autocomplete", SPOKEN, "unigram", False),
+        *[(purpose, TOKENISED, "word", False) for purpose in ("autocomplete", "rerank", "check", "score")],
+    ],
+)
+def test_the_tokenizer_fits_the_purpose_and_the_text(text, purpose, content, kind, has_pattern):
+    choice = choose_recipe(purpose, [text(content)])
+    assert choice.recipe == "ngram"
+    assert choice.settings["tokenizer.kind"] == kind
+    assert ("tokenizer.pattern" in choice.settings) is has_pattern
+    assert [reason.partition("=")[0] for reason in choice.reasons[1:]] == list(choice.settings)
+
+
+@pytest.mark.parametrize("purpose", ["autocomplete", "rerank", "check", "score"])
+@pytest.mark.parametrize("content", [WRITTEN, TOKENISED, SPOKEN, "cafe\u0301 \n"])
+def test_every_choice_is_a_recipe_without_keys_that_have_no_effect(text, purpose, content, monkeypatch):
+    for least in (1, 10**9):
+        monkeypatch.setattr(module, "_MIN_NETWORK_WORDS", least)
+        monkeypatch.setattr(module, "_MIN_WORDS_FOR_MIN_COUNT", least)
+        choice = choose_recipe(purpose, [text(content)])
+        settings = [f"{key}={value}" for key, value in choice.settings.items()]
+        recipe = load_recipe(choice.recipe, settings)
+        assert recipe.tokenizer.pattern == choice.settings.get("tokenizer.pattern")
+
+
+def test_a_long_text_gets_a_network(text, monkeypatch):
+    monkeypatch.setattr(module, "_MIN_NETWORK_WORDS", 1000)
+    assert choose_recipe("score", [text(SPOKEN)]).recipe == "mixture"
+    assert choose_recipe("score", [text(SPOKEN[:10])]).recipe == "ngram"
+
+
+def test_letters_in_several_forms_are_composed(text):
+    assert choose_recipe("score", [text("caf\u00e9 cafe\u0301\n")]).settings["tokenizer.normalise"] == "nfc"
+    assert "tokenizer.normalise" not in choose_recipe("score", [text("caf\u00e9\n")]).settings
+
+
+def test_the_size_is_estimated_from_the_beginning(text, monkeypatch):
+    """A compressed text of random letters is estimated too long, by the assumed ratio."""
+    path = text(SPOKEN)
+    monkeypatch.setattr(module, "_SAMPLE_SENTENCES", 10)
+    assert "about 2,400 words" in choose_recipe("score", [path]).reasons[0]
+    packed = path.with_name("text.txt.xz")
+    packed.write_bytes(lzma.compress(path.read_bytes()))
+    assert choose_recipe("score", [packed]).recipe == "ngram"
+
+
+def test_the_default_text_has_a_choice_and_a_missing_one_is_refused(tmp_path):
+    assert choose_recipe("autocomplete", []).settings == {"tokenizer.kind": "unigram"}
+    with pytest.raises(FormatError, match="there is no such file"):
+        choose_recipe("score", [tmp_path / "none.txt"])

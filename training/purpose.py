@@ -1,0 +1,142 @@
+"""Choice of a recipe and a tokenizer for a purpose and a text, with reasons."""
+
+import unicodedata
+from collections.abc import Iterable, Sequence
+from itertools import chain, islice
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from training.corpus import read_sentences
+from training.progress import SILENT
+from training.texts import read_default_corpus
+
+Purpose = Literal["autocomplete", "rerank", "check", "score"]
+
+_SAMPLE_SENTENCES = 20_000
+_COMPRESSION = 3.5
+"""Assumed ratio of the size of a text to its size when compressed."""
+
+_MIN_NETWORK_WORDS = 300_000
+_MIN_WORDS_FOR_MIN_COUNT = 1_000_000
+_NETWORK_MINUTES = 30
+_MIN_SHARE = 0.01
+"""Minimum share of the words that have a property, such as punctuation, if the text is written that way."""
+
+_WORD_PATTERN = "\\w+(?:['\u2019-]\\w+)*|[^\\w\\s]"
+_PUNCTUATION = frozenset('.,;:!?"\u201d\u2019)]')
+
+
+class Choice(NamedTuple):
+    """Recipe for a purpose and a text.
+
+    Attributes:
+        recipe: name of the recipe.
+        settings: value of each key to set, by key, as for `--set`.
+        reasons: reason of the recipe and of each key, in sentences for users.
+    """
+
+    recipe: str
+    settings: dict[str, str]
+    reasons: list[str]
+
+
+class _TextStyle(NamedTuple):
+    """Properties of a text, estimated on its first sentences.
+
+    Attributes:
+        num_words: number of white-space words of the whole text.
+        is_cased: true if words have capitals.
+        has_punctuation: true if punctuation is written, attached to words or not.
+        is_attached: true if punctuation is attached to words, as people write.
+        is_composed: true if the text has Unicode's composed form.
+    """
+
+    num_words: float
+    is_cased: bool
+    has_punctuation: bool
+    is_attached: bool
+    is_composed: bool
+
+
+def choose_recipe(purpose: Purpose, corpus: Sequence[Path]) -> Choice:
+    """Choose a recipe and a tokenizer for a purpose.
+
+    Args:
+        purpose: use of the model.
+        corpus: training files, of which the beginning is read; none for the default corpus.
+
+    Raises:
+        FormatError: a file cannot be read as text.
+    """
+    style = _style_of(corpus)
+    settings: dict[str, str] = {}
+    reasons: list[str] = []
+
+    def choose(key: str, value: str, reason: str) -> None:
+        settings[key] = value
+        reasons.append(f"{key}={value}: {reason}")
+
+    size = f"the text has about {style.num_words:,.0f} words"
+    if style.num_words < _MIN_NETWORK_WORDS:
+        recipe = "ngram"
+        reasons.append(f"recipe ngram: {size}; a network helps from about {_MIN_NETWORK_WORDS:,} on")
+    else:
+        recipe = "mixture"
+        reasons.append(f"recipe mixture: {size}; an LSTM beside the n-gram model makes it clearly better")
+        choose("train.max_minutes", str(_NETWORK_MINUTES), "more minutes make the network better")
+    if style.has_punctuation and not style.is_attached:
+        choose("tokenizer.kind", "word", "the text is tokenised: spaces separate punctuation from words")
+    elif purpose == "check":
+        choose("tokenizer.kind", "word", "misspellings are compared with words")
+    elif purpose == "rerank" and not (style.is_cased or style.has_punctuation):
+        choose(
+            "tokenizer.kind",
+            "word",
+            "the text is lower-cased words without punctuation, as recognisers write",
+        )
+    else:
+        uses = {
+            "autocomplete": "completions are words without punctuation",
+            "rerank": "candidates are written text",
+        }
+        reason = uses.get(purpose, "texts can have any words")
+        choose("tokenizer.kind", "unigram", f"{reason}; with pieces of words, none is unknown")
+    if settings["tokenizer.kind"] == "word":
+        if style.is_attached:
+            choose(
+                "tokenizer.pattern",
+                _WORD_PATTERN,
+                "punctuation is attached to words, and is not part of them",
+            )
+        if style.num_words >= _MIN_WORDS_FOR_MIN_COUNT:
+            choose("tokenizer.min_count", "2", "many words that occur once are misspelt")
+    if not style.is_composed:
+        choose("tokenizer.normalise", "nfc", "letters with accents are written in more than one way")
+    return Choice(recipe, settings, reasons)
+
+
+def _style_of(corpus: Sequence[Path]) -> _TextStyle:
+    every: Iterable[str] = (
+        chain.from_iterable(read_sentences(path, unit="line") for path in corpus)
+        if corpus
+        else read_default_corpus(SILENT)[0].sentences
+    )
+    sentences = list(islice(every, _SAMPLE_SENTENCES))
+    words = [word for sentence in sentences for word in sentence.split()]
+    num_words = float(len(words))
+    if len(sentences) == _SAMPLE_SENTENCES:
+        sampled = sum(len(sentence.encode()) + 1 for sentence in sentences)
+        sizes = (path.stat().st_size * (1 if _is_plain(path) else _COMPRESSION) for path in corpus)
+        num_words *= max(1.0, sum(sizes) / sampled)
+    minimum = _MIN_SHARE * len(words)
+    return _TextStyle(
+        num_words=num_words,
+        is_cased=sum(word != word.lower() for word in words) > minimum,
+        has_punctuation=sum(word[-1] in _PUNCTUATION for word in words) > minimum,
+        is_attached=sum(word[-1] in _PUNCTUATION and word[0].isalnum() for word in words) > minimum,
+        is_composed=all(unicodedata.is_normalized("NFC", sentence) for sentence in sentences),
+    )
+
+
+def _is_plain(path: Path) -> bool:
+    return path.suffix not in {".gz", ".xz", ".zst"}
