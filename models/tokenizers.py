@@ -97,6 +97,10 @@ class Tokenizer(ABC):
     def _num_ending_in(self, text: str, border: int, ids: list[int]) -> int:
         """Count the ids of a normalised text that end within its first `border` characters, at least 1."""
 
+    def normalise_word(self, word: str) -> str:
+        """Return a word, or the beginning of one, as the tokens spell it."""
+        return self.normaliser(word)
+
     def surface(self, token_id: int) -> str:
         """Return a token as users see it: its spelling in the vocabulary."""
         return self.vocabulary[token_id]
@@ -357,6 +361,11 @@ class SentencePieceTokenizer(Tokenizer):
             alone = b"".join(self.token_bytes[i] for i in self.encode(context))
             num_bytes = len(alone) + (context[-1].isspace() and not alone.endswith(b" "))
         return sum(1 for end in accumulate(lengths) if end <= num_bytes)
+
+    def normalise_word(self, word: str) -> str:
+        """Return a word, or the beginning of one, in the model's own form too."""
+        normalised: str = self._processor.Normalize(self.normaliser(word))
+        return normalised.replace(_SPACE_MARK, " ").strip()
 
     def surface(self, token_id: int) -> str:
         """Return the piece with the space mark replaced by a space."""

@@ -14,6 +14,7 @@ import sentencepiece
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from models.checking.sentences import word_pattern
+from models.completion.text import UNSPACED
 from models.errors import InvalidInputError
 from models.kernels.threads import run_parts
 from models.text_forms import Normaliser
@@ -117,17 +118,20 @@ def learn_tokenizer(
         tokenizer: Tokenizer = CharacterTokenizer(vocabulary, normalise=settings.normalise)
     else:
         tokenizer = _learn_pieces(settings, sentences, progress)
-    tokenizer.lexicon = learn_lexicon(settings, sentences, progress)
+    tokenizer.lexicon = learn_lexicon(tokenizer, sentences, progress)
     return tokenizer
 
 
-def learn_lexicon(settings: TokenizerSettings, sentences: Sentences, progress: Progress) -> tuple[str, ...]:
-    """Return the words that completions may offer, the most frequent first."""
-    as_words = TokenizerSettings(normalise=settings.normalise)
+def learn_lexicon(tokenizer: Tokenizer, sentences: Sentences, progress: Progress) -> tuple[str, ...]:
+    """Return the words that completions may offer, the most frequent first.
+
+    A run of a script without spaces is reduced to its beginning, up to the first character of the script.
+    """
     counts: Counter[str] = Counter()
-    for part, count in _count_tokens(as_words, sentences, progress).items():
-        for word in word_pattern().findall(part):  # words never contain white space
-            counts[word] += count
+    for part, count in _count_tokens(TokenizerSettings(), sentences, progress).items():
+        for word in word_pattern().findall(tokenizer.normalise_word(part)):  # words never contain white space
+            unspaced = UNSPACED.search(word)
+            counts[word[: unspaced.end()] if unspaced else word] += count
     if sum(counts.values()) >= _MIN_WORDS_TO_DROP_RARE:
         counts = Counter({word: count for word, count in counts.items() if count > 1})
     return tuple(sorted(counts, key=lambda word: (-counts[word], word))[:_MAX_LEXICON])

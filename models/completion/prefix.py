@@ -16,7 +16,7 @@ import numpy.typing as npt
 from models.arrays import FloatArray
 from models.completion.text import MAX_LETTERS, LetterTable, last_word_start
 from models.completion.token_trie import TokenTrie, fold_case
-from models.tokenizers import SentencePieceTokenizer, Tokenizer, WordTokenizer
+from models.tokenizers import Tokenizer, WordTokenizer
 from models.vocabulary import UNK
 
 _NO_SPACE_AFTER = frozenset(("Ps", "Pi", "Pc", "Sc"))
@@ -58,7 +58,7 @@ def split_prefix(tokenizer: Tokenizer, text: str) -> PrefixSplit:
     )
     context, prefix = text[:start], text[start:]
     space = not prefix and _needs_space(tokenizer, text)
-    spelled = _normalise(tokenizer, prefix)
+    spelled = tokenizer.normalise_word(prefix)
     if tokenizer.leading_space:
         before = context.rstrip()
         if space or not before or len(before) < len(context) or isinstance(tokenizer, WordTokenizer):
@@ -117,15 +117,6 @@ def _last_word_offset(tokenizer: WordTokenizer, text: str) -> int:
     if longer[:1] != [(0, end - start + 1)]:  # a further letter would not belong to the word
         return len(text)
     return start if read == text else int(tokenizer.normaliser.offsets(text)[start])
-
-
-def _normalise(tokenizer: Tokenizer, prefix: str) -> str:
-    """Normalise a prefix as the tokenizer does."""
-    if isinstance(tokenizer, SentencePieceTokenizer):
-        ids = tokenizer.encode(prefix)
-        if UNK not in ids and tokenizer.unknown not in ids:
-            return tokenizer.decode(ids)
-    return tokenizer.normaliser(prefix)
 
 
 def _needs_space(tokenizer: Tokenizer, text: str) -> bool:

@@ -6,6 +6,7 @@ decoded as U+FFFD, which is not a word character; an incomplete character does n
 """
 
 import codecs
+import re
 import unicodedata
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -77,6 +78,11 @@ def is_word_character(character: str) -> bool:
 
 
 JOINER_BYTES = frozenset(joiner.encode() for joiner in JOINERS)
+UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\uff66-\uff9d\U00020000-\U0003ffff]"
+)
+"""A character of the scripts without spaces between words: Thai, Lao, Burmese, Khmer, Chinese and Japanese."""
+
 MAX_WORD_RUN = 64
 """Maximum characters of a run that are treated as the beginning of one word."""
 

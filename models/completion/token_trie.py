@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.arrays import TokenIds
-from models.completion.text import JOINER_BYTES, LetterTable, WordState, scan_words
+from models.completion.text import JOINER_BYTES, UNSPACED, LetterTable, WordState, scan_words
 from models.tokenizers import Tokenizer, WordTokenizer
 from models.vocabulary import CONTROL_TOKENS, EOS
 
@@ -78,7 +78,7 @@ class SortedTokens:
 
 
 class Lexicon:
-    """Sorted words, which may also be written with a capital letter, or in capitals.
+    """Sorted words, which may also be written with a capital letter, or in capitals; and all `UNSPACED` runs.
 
     Args:
         words: words in any order.
@@ -88,19 +88,25 @@ class Lexicon:
         self._words = sorted(words)
 
     def __contains__(self, word: str) -> bool:
-        return any(self._first_from(variant) == variant for variant in _less_capital(word))
+        return _is_unspaced(word) or any(self._first_from(v) == v for v in _less_capital(word))
 
     def has_beginning(self, beginning: str) -> bool:
         """True if a word starts with this beginning."""
-        return any(self._first_from(variant).startswith(variant) for variant in _less_capital(beginning))
+        variants = _less_capital(beginning)
+        return _is_unspaced(beginning) or any(self._first_from(v).startswith(v) for v in variants)
 
     def has_longer(self, word: str) -> bool:
         """True if a longer word starts with this one."""
-        return any(self._first_from(f"{variant}\0").startswith(variant) for variant in _less_capital(word))
+        variants = _less_capital(word)
+        return _is_unspaced(word) or any(self._first_from(f"{v}\0").startswith(v) for v in variants)
 
     def _first_from(self, word: str) -> str:
         index = bisect_left(self._words, word)
         return self._words[index] if index < len(self._words) else ""
+
+
+def _is_unspaced(word: str) -> bool:
+    return UNSPACED.search(word) is not None
 
 
 def _less_capital(word: str) -> Iterator[str]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from models.completion.prefix import split_prefix
 from models.completion.search import CompletionSearch, CompletionSettings
-from models.completion.token_trie import TokenTrie
+from models.completion.token_trie import Lexicon, TokenTrie
 from models.completion.user_model import SENTENCE_START, UserModel, UserModelLimits, WordSequence
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import EOS, Vocabulary
@@ -113,6 +113,34 @@ def test_a_cut_search_tells_lower_bounds_and_what_it_left_out(pieces, spelled, s
     assert 0 <= found.unexplored_mass <= 1
     for word, mass in words_of(search).items():
         assert mass <= truth[word] * (1 + 1e-5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    vocabularies,
+    st.sampled_from(SPELLED),
+    st.integers(0, 9),
+    st.integers(1, 3),
+    st.booleans(),
+    st.randoms(use_true_random=False),
+)
+def test_a_lexicon_leaves_out_other_words_and_changes_no_mass(
+    pieces, spelled, seed, max_words, ignore_case, random
+):
+    model, tokens = made([*pieces, b" a"], seed)
+    options = {**EVERYTHING, "max_words": max_words, "ignore_case": ignore_case}
+    everything = search_of(model, tokens, spelled, **options).result()
+    words = sorted({word for one in everything.completions for word in one.text.split()})
+    tokens.lexicon = Lexicon([word for word in words if random.random() < 0.5])
+    found = search_of(model, tokens, spelled, **options).result()
+    expected = {
+        one.text: one.mass
+        for one in everything.completions
+        if all(word in tokens.lexicon for word in one.text.split())
+    }
+    assert {one.text: one.mass for one in found.completions} == pytest.approx(expected, rel=1e-6, abs=1e-12)
+    covered = sum(one.mass for one in found.completions if one.num_words == 1)
+    assert covered == pytest.approx(found.live_mass * (1 - found.unexplored_mass), abs=1e-9)
 
 
 @settings(max_examples=40, deadline=None)

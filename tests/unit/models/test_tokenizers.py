@@ -74,6 +74,35 @@ def test_a_lexicon_that_is_no_text_is_refused(tmp_path):
         load_tokenizer(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"kind": "unigram"}, {"Paris", "ﬁne", "Straße"}),
+        ({"kind": "unigram", "normalization": "nfkc"}, {"Paris", "fine", "Straße"}),
+        ({"kind": "bpe", "normalization": "nmt_nfkc_cf"}, {"paris", "fine", "straße"}),
+        ({"kind": "unigram", "normalise": "casefold"}, {"paris", "fine", "strasse"}),
+        ({"kind": "char", "normalise": "nfkc"}, {"Paris", "fine", "Straße"}),
+    ],
+)
+def test_the_lexicon_has_words_as_the_tokens_spell_them(settings, words):
+    tokenizer = learn_tokenizer(TokenizerSettings(**settings), ["Paris: ﬁne Straße"] * 50)
+    assert set(tokenizer.lexicon) == words
+    for word in words:
+        assert tokenizer.normalise_word(word) == word
+        assert tokenizer.decode(tokenizer.encode(word)) == word
+
+
+def test_the_lexicon_has_the_beginnings_of_runs_without_spaces():
+    lines = ["我们今天去公园玩。我在家。", "iPhone手机 2024年5月", "ฉันรักแม่ mother"]
+    assert set(learn_tokenizer(TokenizerSettings(kind="char"), lines).lexicon) == {
+        "我",
+        "iPhone手",
+        "2024年",
+        "ฉ",
+        "mother",
+    }
+
+
 def test_words_that_occur_once_in_a_long_text_are_not_in_its_lexicon(monkeypatch):
     monkeypatch.setattr("training.tokenizer._MIN_WORDS_TO_DROP_RARE", 5)
     lines = ["good good words", "words hapax", "cat's cat's"]

@@ -177,6 +177,24 @@ def test_a_word_of_the_lexicon_may_begin_with_a_capital_or_be_in_capitals():
     assert not any(map(lexicon.has_beginning, ("cA", "par", "cats")))
 
 
+@pytest.mark.parametrize("text", ["我们明天去", "手机iPhone", "ฉันรัก", "カメラ", "កខ", "မြန်မာ"])
+def test_a_run_of_a_script_without_spaces_is_a_word(text):
+    lexicon = Lexicon(["我", "iPhone手", "cat"])
+    assert text in lexicon
+    assert lexicon.has_beginning(text)
+    assert lexicon.has_longer(text)
+    assert lexicon.has_longer("iPhone")
+    assert "iPhone" not in lexicon
+
+
+@pytest.mark.parametrize("text", ["한국어", "देवनागरी", "кот", "עברית"])
+def test_scripts_with_spaces_have_the_words_of_the_list(text):
+    lexicon = Lexicon(["cat"])
+    assert text not in lexicon
+    assert not lexicon.has_beginning(text)
+    assert text in Lexicon([text])
+
+
 def test_the_end_of_the_alphabet_has_no_word():
     lexicon = Lexicon(["b", "a"])
     assert lexicon.has_beginning("")
