@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -314,16 +315,18 @@ def _prepare(
     published = _load_published("mixture.models", recipe.mixture.models, store, device=part_device)
     names = published_teachers(recipe)
     teachers = _load_published("train.teacher", names, store, device=device)
-    shared = shared_tokenizer(recipe, published if base is None else [base], teachers)
+    lenders = published if base is None else [base]
+    shared = shared_tokenizer(recipe, lenders, teachers)
     trains = recipe.family != "mixture" or bool(recipe.mixture.recipes or recipe.mixture.parts)
     read_corpora = read_texts if trains else read_fitting_text
     texts = read_corpora(*files, unit=recipe.corpus.unit, progress=progress)
     known = () if shared is None else shared.vocabulary.ids
     if shared is None or (base is not None and "min_count" in recipe.tokenizer.model_fields_set):
         shared = learn_tokenizer(recipe.tokenizer, texts.train.sentences, known=known, progress=progress)
-    if base is not None and base.tokenizer.lexicon:
-        new = learn_lexicon(recipe.tokenizer, texts.train.sentences, progress)
-        shared.lexicon = tuple(dict.fromkeys((*base.tokenizer.lexicon, *new)))
+    if lexica := [model.tokenizer.lexicon for model in (*lenders, *teachers)]:
+        if trains and all(lexica):
+            lexica.append(learn_lexicon(shared, texts.train.sentences, progress))
+        shared.lexicon = tuple(dict.fromkeys(chain.from_iterable(lexica))) if all(lexica) else ()
     encoded = encode_texts(shared, texts, progress=progress)
     named = dict(zip(names, teachers, strict=True))
     return published, named, texts, RunContext(shared, facts_by_split(texts), encoded)

@@ -195,3 +195,22 @@ def test_a_published_model_gets_a_cache(corpus, tmp_path):
     assert result["cache"]["window"] == 30
     assert [part["name"] for part in result["parts"]] == ["words@1"]
     assert load_checkpoint(tmp_path / "m" / "versions" / "1").model.inner.family == "ngram"
+
+
+def test_completions_of_a_mixture_are_words_of_all_its_texts(tmp_path):
+    lines = {"old": "the cat sat\n", "new": "the dog ran\n", "last": "a hen\n"}
+    for name, line in lines.items():
+        (tmp_path / f"{name}.txt").write_text(line * 200, encoding="utf-8")
+
+    def train(recipe, name, *settings, text):
+        run_train(
+            recipe, name=name, registry=tmp_path, corpus=[tmp_path / f"{text}.txt"], assignments=settings
+        )
+        return set(load_checkpoint(tmp_path / name / "versions" / "1").tokenizer.lexicon)
+
+    assert train("ngram", "old", "tokenizer.kind=char", "ngram.order=2", text="old") == {"the", "cat", "sat"}
+    models, parts = 'mixture.models=["old"]', 'mixture.recipes=["ngram"]'
+    mixed = train("mixture", "grown", models, parts, "ngram.order=3", text="new")
+    assert mixed == {"the", "cat", "sat", "dog", "ran"}
+    models = 'mixture.models=["old", "grown"]'
+    assert train("mixture", "fitted", models, "mixture.recipes=[]", text="last") == mixed
