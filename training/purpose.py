@@ -6,6 +6,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from models.completion.text import UNSPACED
 from training.corpus import read_sentences
 from training.progress import SILENT
 from training.texts import read_default_corpus
@@ -23,7 +24,11 @@ _MIN_SHARE = 0.01
 """Minimum share of the words that have a property, such as punctuation, if the text is written that way."""
 
 _WORD_PATTERN = "\\w+(?:['\u2019-]\\w+)*|[^\\w\\s]"
-_PUNCTUATION = frozenset('.,;:!?"\u201d\u2019)]')
+_PUNCTUATION = frozenset({"Po", "Pe", "Pf"})
+"""Unicode categories of punctuation that follows a word."""
+
+_UNSPACED_PER_WORD = 2
+"""Assumed characters of a word in scripts without spaces: the average of Chinese."""
 
 
 class Choice(NamedTuple):
@@ -44,7 +49,8 @@ class _TextStyle(NamedTuple):
     """Properties of a text, estimated on its first sentences.
 
     Attributes:
-        num_words: number of white-space words of the whole text.
+        num_words: number of words of the whole text.
+        is_spaced: true if spaces separate the words.
         is_cased: true if words have capitals.
         has_punctuation: true if punctuation is written, attached to words or not.
         is_attached: true if punctuation is attached to words, as people write.
@@ -52,18 +58,20 @@ class _TextStyle(NamedTuple):
     """
 
     num_words: float
+    is_spaced: bool
     is_cased: bool
     has_punctuation: bool
     is_attached: bool
     is_composed: bool
 
 
-def choose_recipe(purpose: Purpose, corpus: Sequence[Path]) -> Choice:
+def choose_recipe(purpose: Purpose, corpus: Sequence[Path], *, engine: str = "memory") -> Choice:
     """Choose a recipe and a tokenizer for a purpose.
 
     Args:
         purpose: use of the model.
         corpus: training files, of which the beginning is read; none for the default corpus.
+        engine: engine of n-gram estimation, see `scale.options.ENGINES`.
 
     Raises:
         FormatError: a file cannot be read as text.
@@ -77,30 +85,17 @@ def choose_recipe(purpose: Purpose, corpus: Sequence[Path]) -> Choice:
         reasons.append(f"{key}={value}: {reason}")
 
     size = f"the text has about {style.num_words:,.0f} words"
-    if style.num_words < _MIN_NETWORK_WORDS:
+    if engine != "memory":
+        recipe = "ngram"
+        reasons.append(f"recipe ngram: --engine {engine} trains no networks")
+    elif style.num_words < _MIN_NETWORK_WORDS:
         recipe = "ngram"
         reasons.append(f"recipe ngram: {size}; a network helps from about {_MIN_NETWORK_WORDS:,} on")
     else:
         recipe = "mixture"
         reasons.append(f"recipe mixture: {size}; an LSTM beside the n-gram model makes it clearly better")
         choose("train.max_minutes", str(_NETWORK_MINUTES), "more minutes make the network better")
-    if style.has_punctuation and not style.is_attached:
-        choose("tokenizer.kind", "word", "the text is tokenised: spaces separate punctuation from words")
-    elif purpose == "check":
-        choose("tokenizer.kind", "word", "misspellings are compared with words")
-    elif purpose == "rerank" and not (style.is_cased or style.has_punctuation):
-        choose(
-            "tokenizer.kind",
-            "word",
-            "the text is lower-cased words without punctuation, as recognisers write",
-        )
-    else:
-        uses = {
-            "autocomplete": "completions are words without punctuation",
-            "rerank": "candidates are written text",
-        }
-        reason = uses.get(purpose, "texts can have any words")
-        choose("tokenizer.kind", "unigram", f"{reason}; with pieces of words, none is unknown")
+    choose("tokenizer.kind", *_choose_kind(purpose, style))
     if settings["tokenizer.kind"] == "word":
         if style.is_attached:
             choose(
@@ -115,6 +110,24 @@ def choose_recipe(purpose: Purpose, corpus: Sequence[Path]) -> Choice:
     return Choice(recipe, settings, reasons)
 
 
+def _choose_kind(purpose: Purpose, style: _TextStyle) -> tuple[str, str]:
+    """Choose the kind of a tokenizer; return it with the reason."""
+    if not style.is_spaced:
+        return "unigram", "no spaces separate the words of the text"
+    if style.has_punctuation and not style.is_attached:
+        return "word", "the text is tokenised: spaces separate punctuation from words"
+    if purpose == "check":
+        return "word", "misspellings are compared with words"
+    if purpose == "rerank" and not (style.is_cased or style.has_punctuation):
+        return "word", "the text is lower-cased words without punctuation, as recognisers write"
+    uses = {
+        "autocomplete": "completions are words without punctuation",
+        "rerank": "candidates are written text",
+    }
+    reason = uses.get(purpose, "texts can have any words")
+    return "unigram", f"{reason}; with pieces of words, none is unknown"
+
+
 def _style_of(corpus: Sequence[Path]) -> _TextStyle:
     every: Iterable[str] = (
         chain.from_iterable(read_sentences(path, unit="line") for path in corpus)
@@ -123,17 +136,21 @@ def _style_of(corpus: Sequence[Path]) -> _TextStyle:
     )
     sentences = list(islice(every, _SAMPLE_SENTENCES))
     words = [word for sentence in sentences for word in sentence.split()]
-    num_words = float(len(words))
+    size, num_unspaced = sum(map(len, sentences)), sum(len(UNSPACED.findall(text)) for text in sentences)
+    num_words = len(words) + num_unspaced / _UNSPACED_PER_WORD
     if len(sentences) == _SAMPLE_SENTENCES:
         sampled = sum(len(sentence.encode()) + 1 for sentence in sentences)
         sizes = (path.stat().st_size * (1 if _is_plain(path) else _COMPRESSION) for path in corpus)
         num_words *= max(1.0, sum(sizes) / sampled)
     minimum = _MIN_SHARE * len(words)
+    ending = [word for word in words if word[-1] != "'" and unicodedata.category(word[-1]) in _PUNCTUATION]
+    num_attached = sum(any(map(str.isalnum, word)) for word in ending)
     return _TextStyle(
         num_words=num_words,
+        is_spaced=num_unspaced < size / 2,
         is_cased=sum(word != word.lower() for word in words) > minimum,
-        has_punctuation=sum(word[-1] in _PUNCTUATION for word in words) > minimum,
-        is_attached=sum(word[-1] in _PUNCTUATION and word[0].isalnum() for word in words) > minimum,
+        has_punctuation=len(ending) > minimum,
+        is_attached=num_attached > max(minimum, len(ending) / 2),  # any text has abbreviations
         is_composed=all(unicodedata.is_normalized("NFC", sentence) for sentence in sentences),
     )
 

@@ -111,7 +111,7 @@ def train(
             raise InvalidInputError(
                 f"RECIPE is {recipe}, and --for chooses one; give one of the two", parameter="for"
             )
-        choice = choose_recipe(purpose, corpus or ())
+        choice = choose_recipe(purpose, corpus or (), engine=engine)
         typer.echo("\n".join(choice.reasons), err=True)
         recipe = choice.recipe
         assignments = [*(f"{key}={value}" for key, value in choice.settings.items()), *(assignments or ())]

@@ -11,6 +11,9 @@ from training.recipe import load_recipe
 
 WRITTEN = 'He said: "Come here, Tom!" Then he left.\nNobody answered, of course.\n'
 TOKENISED = 'he said : " come here , tom ! " then he left .\nnobody answered , of course .\n'
+NEWS = 'Mr. Smith , of Corp. , sold 5 shares ; U.S. prices fell . " No , " he said .\n'
+UNSPACED = "我们今天去公园玩。老师很高兴。\nฉันรักแม่\n"
+HINDI = "वह घर गया। क्या तुम आओगे? हाँ।\n"
 SPOKEN = "he said come here tom then he left\nnobody answered of course\n"
 
 
@@ -35,7 +38,14 @@ def text(tmp_path):
         ("check", WRITTEN, "word", True),
         ("rerank", SPOKEN, "word", False),
         ("autocomplete", SPOKEN, "unigram", False),
-        *[(purpose, TOKENISED, "word", False) for purpose in ("autocomplete", "rerank", "check", "score")],
+        *[
+            (purpose, content, kind, False)
+            for content, kind in ((TOKENISED, "word"), (NEWS, "word"), (UNSPACED, "unigram"))
+            for purpose in ("autocomplete", "rerank", "check", "score")
+        ],
+        ("check", HINDI, "word", True),
+        ("rerank", HINDI, "unigram", False),
+        ("rerank", "he 's goin' an' nobody knows\n", "word", False),
     ],
 )
 def test_the_tokenizer_fits_the_purpose_and_the_text(text, purpose, content, kind, has_pattern):
@@ -62,6 +72,17 @@ def test_a_long_text_gets_a_network(text, monkeypatch):
     monkeypatch.setattr(module, "_MIN_NETWORK_WORDS", 1000)
     assert choose_recipe("score", [text(SPOKEN)]).recipe == "mixture"
     assert choose_recipe("score", [text(SPOKEN[:10])]).recipe == "ngram"
+
+
+def test_words_of_a_script_without_spaces_are_counted_by_characters(text):
+    assert "about 2,000 words" in choose_recipe("score", [text("我们今天去公园玩了。" * 2 + "\n")]).reasons[0]
+
+
+def test_engines_out_of_core_train_no_network(text, monkeypatch):
+    monkeypatch.setattr(module, "_MIN_NETWORK_WORDS", 1)
+    choice = choose_recipe("score", [text(WRITTEN)], engine="duckdb")
+    assert (choice.recipe, choice.reasons[0]) == ("ngram", "recipe ngram: --engine duckdb trains no networks")
+    assert "train.max_minutes" not in choice.settings
 
 
 def test_letters_in_several_forms_are_composed(text):
