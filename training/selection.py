@@ -61,7 +61,8 @@ def run_select(
         The output, the selected share, and the share, lines, tokens and held-out perplexity of each compared model.
 
     Raises:
-        InvalidInputError: the output exists, the share is out of range, or a text is too small, or they share no word.
+        InvalidInputError: the output exists, the share is out of range, the recipe has no n-gram model that reads
+            forward, or a text is too small, or they share no word.
         FormatError: a file cannot be read or written.
     """
     if output.exists() or not output.parent.is_dir():
@@ -70,6 +71,9 @@ def run_select(
     if share is not None and not 0 < share <= 1:
         raise InvalidInputError(f"--share is {share}; it must be above 0 and at most 1", parameter="share")
     progress, recipe = console_progress(), load_recipe("ngram", [*_SETTINGS, *assignments])
+    if (recipe.family, recipe.reading_direction) != ("ngram", "forward"):
+        problem = f"given family={recipe.family}, direction={recipe.reading_direction}"
+        raise InvalidInputError(f"--set: n-gram models that read forward select, {problem}", parameter="set")
     texts = read_texts(in_domain, (), (), unit=recipe.corpus.unit, progress=progress)
     if (size := len(texts.train.sentences)) < MIN_SENTENCES:
         problem = f"has {size} sentences that are not held out; at least {MIN_SENTENCES} are needed"

@@ -138,6 +138,16 @@ def test_a_subset_has_the_chosen_lines_of_all_blocks():
         ),
         ({"large": "nothing.txt"}, FormatError, r"nothing\.txt: there is no such file"),
         ({"assignments": ["ngram.order=0"]}, InvalidInputError, r"ngram\.order: must be at least 1, given 0"),
+        (
+            {"assignments": ["family=neural"]},
+            InvalidInputError,
+            r"--set: n-gram models that read forward select, given family=neural, direction=forward",
+        ),
+        (
+            {"assignments": ["ngram.direction=backward"]},
+            InvalidInputError,
+            r"given family=ngram, direction=backward",
+        ),
     ],
 )
 def test_unsuitable_input_is_refused_and_nothing_is_written(files, tmp_path, changes, error, said):
