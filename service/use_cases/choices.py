@@ -147,6 +147,11 @@ class DecodeTask:
     top: TokenChoice
     emit: Emit | None
 
+    @property
+    def stops(self) -> Sequence[str]:
+        """Stop strings in the Unicode form and case of the model."""
+        return self.loaded.tokenizer.normaliser.all(self.parameters.stop)
+
     def rules(self, prompt: Prompt) -> Rules:
         """Return the rules of rows that continue a prompt."""
         return compile_rules(self.parameters, prompt.ids, self.biases)
@@ -171,7 +176,7 @@ class ContinuationBuilder:
     def __init__(self, task: DecodeTask, prompt: Prompt, choice: int) -> None:
         self.continuation = Continuation(choice, prompt.number)
         self._max_tokens = task.parameters.max_tokens
-        self._stops = StopStrings(task.parameters.stop)
+        self._stops = StopStrings(task.stops)
         skip = len(prompt.taken)
         continues = prompt.continues or skip > 0
         self._detokenizer = Detokenizer(task.loaded.tokenizer, continues=continues, skip=skip)

@@ -269,7 +269,7 @@ def _run_beams(task: DecodeTask, prompts: Sequence[Prompt]) -> Work[Any, list[Be
         stops = None
         if parameters.stop:
             strip_space = tokenizer.leading_space and not prompt.continues
-            stops = StopBytes(parameters.stop, tokenizer.token_bytes, strip_space=strip_space)
+            stops = StopBytes(task.stops, tokenizer.token_bytes, strip_space=strip_space)
         searches.append(BeamSearch(parameters, row, stops))
     while True:
         tops = top_tokens_of_rows(log_probs, task.top) if task.top else None

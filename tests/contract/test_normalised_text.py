@@ -172,6 +172,18 @@ def test_prompts_are_continued_like_the_composed_text(normalised_http, kind):
     assert healed[0]["choices"][0]["text"] == healed[1]["choices"][0]["text"]
 
 
+@each_kind
+@pytest.mark.parametrize("strategy", ["greedy", "beam"])
+def test_stop_strings_may_have_any_form(normalised_http, kind, strategy):
+    asked = {"prompt": "le bébé préfère", "model": kind, "strategy": strategy, "max_tokens": 12}
+    texts = []
+    for stop in ([], ["é"], [nfd("é")]):
+        reply = ask(normalised_http, "/v1/generate", **asked, stop=stop)
+        texts.append(reply["choices"][0]["text"])
+    assert ["é" in text for text in texts] == [True, False, False]
+    assert texts[1] == texts[2]
+
+
 def test_a_long_run_of_marks_delays_nobody(normalised_http):
     reply = ask(normalised_http, "/v1/score", model="char", texts=["e" + "\u0301\u0316" * 7000])
     assert reply["results"][0]["num_oov"] > 0
