@@ -4,7 +4,7 @@ import io
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
 from typing import Literal
@@ -37,6 +37,7 @@ _SAMPLE_SEED = 1
 _MAX_LEXICON = 200_000
 _MIN_WORDS_TO_DROP_RARE = 1_000_000
 """Minimum size of a text whose words of one occurrence are dropped: many are misspelled."""
+_UNSPACED_RUN = re.compile(f"({UNSPACED.pattern})(?:\\w|{UNSPACED.pattern})*")
 _MAX_SEGMENT_CHARACTERS = 10_000
 """Maximum length of a segment: SentencePiece takes quadratic time on repetitive segments."""
 
@@ -128,10 +129,9 @@ def learn_lexicon(tokenizer: Tokenizer, sentences: Sentences, progress: Progress
     A run of a script without spaces is reduced to its beginning, up to the first character of the script.
     """
     counts: Counter[str] = Counter()
-    for part, count in _count_tokens(TokenizerSettings(), sentences, progress).items():
+    for part, count in _count_tokens(TokenizerSettings(), sentences, progress, _shorten_runs).items():
         for word in word_pattern().findall(tokenizer.normalise_word(part)):  # words never contain white space
-            unspaced = UNSPACED.search(word)
-            counts[word[: unspaced.end()] if unspaced else word] += count
+            counts[word] += count
     if sum(counts.values()) >= _MIN_WORDS_TO_DROP_RARE:
         counts = Counter({word: count for word, count in counts.items() if count > 1})
     return tuple(sorted(counts, key=lambda word: (-counts[word], word))[:_MAX_LEXICON])
@@ -180,8 +180,18 @@ def _groups_of_batches(sentences: Iterable[str]) -> Iterator[list[list[str]]]:
         yield group
 
 
-def _count_tokens(settings: TokenizerSettings, sentences: Sentences, progress: Progress) -> Mapping[str, int]:
-    """Count characters or words; words without a pattern take one compiled pass, on all cores."""
+def _shorten_runs(lines: Sequence[str]) -> Sequence[str]:
+    """Reduce the runs of scripts without spaces, of which almost every one is different, to bound memory."""
+    return [line if line.isascii() else _UNSPACED_RUN.sub(r"\1 ", line) for line in lines]
+
+
+def _count_tokens(
+    settings: TokenizerSettings,
+    sentences: Sentences,
+    progress: Progress,
+    convert: Callable[[Sequence[str]], Sequence[str]] | None = None,
+) -> Mapping[str, int]:
+    """Count characters or words of converted lines; words without a pattern take one compiled pass, on all cores."""
     split: Callable[[str], Iterable[str]] | None = None
     if settings.kind == "char":
         split = str
@@ -189,10 +199,11 @@ def _count_tokens(settings: TokenizerSettings, sentences: Sentences, progress: P
         split = WordSplitter(settings.pattern)
     counts: Counter[str] = Counter()
     counters: list[WordCounter] = []
-    normaliser = Normaliser(settings.normalise, lowercase=settings.lowercase and settings.kind == "word")
+    if convert is None:
+        convert = Normaliser(settings.normalise, lowercase=settings.lowercase and settings.kind == "word").all
     progress.start(f"counting {'characters' if settings.kind == 'char' else 'words'}", len(sentences))
     for group in _groups_of_batches(sentences):
-        lines = list(map(normaliser.all, group))
+        lines = list(map(convert, group))
         if split is not None:
             counts.update(chain.from_iterable(map(split, chain.from_iterable(lines))))
         else:
