@@ -8,6 +8,7 @@ import pytest
 from models.checkpoint.load import load_checkpoint
 from models.errors import InvalidInputError
 from tests.support import families
+from training import commands
 from training.commands import run_train
 from training.evaluation.evaluate import evaluate
 from training.mixture import check_mixing_plan, corpus_context_lengths, mix_dynamically
@@ -197,7 +198,7 @@ def test_a_published_model_gets_a_cache(corpus, tmp_path):
     assert load_checkpoint(tmp_path / "m" / "versions" / "1").model.inner.family == "ngram"
 
 
-def test_completions_of_a_mixture_are_words_of_all_its_texts(tmp_path):
+def test_completions_of_a_mixture_are_words_of_all_its_texts(tmp_path, monkeypatch):
     lines = {"old": "the cat sat\n", "new": "the dog ran\n", "last": "a hen\n"}
     for name, line in lines.items():
         (tmp_path / f"{name}.txt").write_text(line * 200, encoding="utf-8")
@@ -212,5 +213,15 @@ def test_completions_of_a_mixture_are_words_of_all_its_texts(tmp_path):
     models, parts = 'mixture.models=["old"]', 'mixture.recipes=["ngram"]'
     mixed = train("mixture", "grown", models, parts, "ngram.order=3", text="new")
     assert mixed == {"the", "cat", "sat", "dog", "ran"}
-    models = 'mixture.models=["old", "grown"]'
+    models = 'mixture.models=["grown", "old"]'
     assert train("mixture", "fitted", models, "mixture.recipes=[]", text="last") == mixed
+    load = commands._load_published
+
+    def load_without_last_lexicon(*given, **options):
+        found = load(*given, **options)
+        if found:
+            found[-1].tokenizer.lexicon = ()  # as of a model of an earlier release
+        return found
+
+    monkeypatch.setattr(commands, "_load_published", load_without_last_lexicon)
+    assert train("mixture", "open", models, parts, "ngram.order=3", text="new") == set()
