@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from models.checking.sentences import word_pattern
 from models.errors import InvalidInputError
 from models.kernels.threads import run_parts
-from models.text_forms import Normaliser
+from models.normaliser import Normaliser
 from models.tokenizers import (
     CharacterTokenizer,
     SentencePieceTokenizer,
