@@ -82,7 +82,7 @@ def choose_recipe(purpose: Purpose, corpus: Sequence[Path]) -> Choice:
         reasons.append(f"recipe ngram: {size}; a network helps from about {_MIN_NETWORK_WORDS:,} on")
     else:
         recipe = "mixture"
-        reasons.append(f"recipe mixture: {size}; an LSTM beside the n-gram model makes it clearly better")
+        reasons.append(f"recipe mixture: {size}; an LSTM beside the n-gram model clearly improves it")
         choose("train.max_minutes", str(_NETWORK_MINUTES), "more minutes make the network better")
     if style.has_punctuation and not style.is_attached:
         choose("tokenizer.kind", "word", "the text is tokenised: spaces separate punctuation from words")
@@ -92,7 +92,7 @@ def choose_recipe(purpose: Purpose, corpus: Sequence[Path]) -> Choice:
         choose(
             "tokenizer.kind",
             "word",
-            "the text is lower-cased words without punctuation, as recognisers write",
+            "the text has neither capitals nor punctuation, as recognisers write",
         )
     else:
         uses = {
