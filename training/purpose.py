@@ -26,7 +26,7 @@ _WORD_PATTERN = "\\w+(?:['\u2019-]\\w+)*|[^\\w\\s]"
 _PUNCTUATION = frozenset('.,;:!?"\u201d\u2019)]')
 
 
-class Choice(NamedTuple):
+class ChosenRecipe(NamedTuple):
     """Recipe for a purpose and a text.
 
     Attributes:
@@ -58,7 +58,7 @@ class _TextStyle(NamedTuple):
     is_composed: bool
 
 
-def choose_recipe(purpose: Purpose, corpus: Sequence[Path]) -> Choice:
+def choose_recipe(purpose: Purpose, corpus: Sequence[Path]) -> ChosenRecipe:
     """Choose a recipe and a tokenizer for a purpose.
 
     Args:
@@ -82,7 +82,7 @@ def choose_recipe(purpose: Purpose, corpus: Sequence[Path]) -> Choice:
         reasons.append(f"recipe ngram: {size}; a network helps from about {_MIN_NETWORK_WORDS:,} on")
     else:
         recipe = "mixture"
-        reasons.append(f"recipe mixture: {size}; an LSTM beside the n-gram model makes it clearly better")
+        reasons.append(f"recipe mixture: {size}; an LSTM beside the n-gram model clearly improves it")
         choose("train.max_minutes", str(_NETWORK_MINUTES), "more minutes make the network better")
     if style.has_punctuation and not style.is_attached:
         choose("tokenizer.kind", "word", "the text is tokenised: spaces separate punctuation from words")
@@ -92,7 +92,7 @@ def choose_recipe(purpose: Purpose, corpus: Sequence[Path]) -> Choice:
         choose(
             "tokenizer.kind",
             "word",
-            "the text is lower-cased words without punctuation, as recognisers write",
+            "the text has neither capitals nor punctuation, as recognisers write",
         )
     else:
         uses = {
@@ -112,7 +112,7 @@ def choose_recipe(purpose: Purpose, corpus: Sequence[Path]) -> Choice:
             choose("tokenizer.min_count", "2", "many words that occur once are misspelt")
     if not style.is_composed:
         choose("tokenizer.normalise", "nfc", "letters with accents are written in more than one way")
-    return Choice(recipe, settings, reasons)
+    return ChosenRecipe(recipe, settings, reasons)
 
 
 def _style_of(corpus: Sequence[Path]) -> _TextStyle:

@@ -52,7 +52,7 @@ class TokenizerSettings(BaseModel):
         normalise: Unicode form of the training text and of all later texts: `none`, as given; `nfc`, composed, so `e`
             with a combining accent becomes `é`; `nfkc`, also without typographic variants such as `ﬁ` or full-width
             letters; `casefold`, NFKC without differences of case.
-        lowercase: lower-case the text first (words only).
+        lowercase: lower-case the text, after `normalise` (words only).
         pattern: regular expression that matches a word; unset splits at white space (words only).
         marked_unknown: meaning of "<unk>" in a text: `word`, an ordinary word; `unknown`, the unknown word,
             for corpora in which it replaces rare words (words only).
