@@ -27,7 +27,7 @@ import sentencepiece
 
 from models.errors import InvalidInputError, ManifestError
 from models.files import read_config, write_config
-from models.text_forms import Normaliser
+from models.normaliser import Normaliser
 from models.vocabulary import BOS, CONTROL_TOKENS, EOS, UNK, Vocabulary
 from models.word_index import RaggedIds, WordIndex
 

@@ -31,7 +31,7 @@ _UNSPACED_PER_WORD = 2
 """Assumed characters of a word in scripts without spaces: the average of Chinese."""
 
 
-class Choice(NamedTuple):
+class ChosenRecipe(NamedTuple):
     """Recipe for a purpose and a text.
 
     Attributes:
@@ -65,7 +65,7 @@ class _TextStyle(NamedTuple):
     is_composed: bool
 
 
-def choose_recipe(purpose: Purpose, corpus: Sequence[Path], *, engine: str = "memory") -> Choice:
+def choose_recipe(purpose: Purpose, corpus: Sequence[Path], *, engine: str = "memory") -> ChosenRecipe:
     """Choose a recipe and a tokenizer for a purpose.
 
     Args:
@@ -93,7 +93,7 @@ def choose_recipe(purpose: Purpose, corpus: Sequence[Path], *, engine: str = "me
         reasons.append(f"recipe ngram: {size}; a network helps from about {_MIN_NETWORK_WORDS:,} on")
     else:
         recipe = "mixture"
-        reasons.append(f"recipe mixture: {size}; an LSTM beside the n-gram model makes it clearly better")
+        reasons.append(f"recipe mixture: {size}; an LSTM beside the n-gram model clearly improves it")
         choose("train.max_minutes", str(_NETWORK_MINUTES), "more minutes make the network better")
     choose("tokenizer.kind", *_choose_kind(purpose, style))
     if settings["tokenizer.kind"] == "word":
@@ -107,7 +107,7 @@ def choose_recipe(purpose: Purpose, corpus: Sequence[Path], *, engine: str = "me
             choose("tokenizer.min_count", "2", "many words that occur once are misspelt")
     if not style.is_composed:
         choose("tokenizer.normalise", "nfc", "letters with accents are written in more than one way")
-    return Choice(recipe, settings, reasons)
+    return ChosenRecipe(recipe, settings, reasons)
 
 
 def _choose_kind(purpose: Purpose, style: _TextStyle) -> tuple[str, str]:
@@ -119,7 +119,7 @@ def _choose_kind(purpose: Purpose, style: _TextStyle) -> tuple[str, str]:
     if purpose == "check":
         return "word", "misspellings are compared with words"
     if purpose == "rerank" and not (style.is_cased or style.has_punctuation):
-        return "word", "the text is lower-cased words without punctuation, as recognisers write"
+        return "word", "the text has neither capitals nor punctuation, as recognisers write"
     uses = {
         "autocomplete": "completions are words without punctuation",
         "rerank": "candidates are written text",

@@ -62,7 +62,7 @@ def run_select(
 
     Raises:
         InvalidInputError: the output exists, the share is out of range, the recipe has no n-gram model that reads
-            forward, or a text is too small, or they share no word.
+            forward, a text is too small, or no word is in both.
         FormatError: a file cannot be read or written.
     """
     if output.exists() or not output.parent.is_dir():
@@ -82,7 +82,7 @@ def run_select(
     inputs = TrainingInputs(tokenizer, encode_texts(tokenizer, texts, progress=progress), "cpu", SILENT)
     blocks = [encode_block(tokenizer, lines) for lines in _read(large, recipe, progress)]
     num_tokens, needed = sum(block.num_tokens for block in blocks), 2 * inputs.texts.train.num_tokens
-    problem = f"{num_tokens:,} tokens, but needs {needed:,}, twice those of the in-domain text"
+    problem = f"{num_tokens:,} tokens, but needs {needed:,}, twice the number of the in-domain text"
     if num_tokens >= needed:
         problem = f"none of the {len(tokenizer.vocabulary.ids):,} words of the in-domain text"
     if num_tokens < needed or not any((block.tokens != UNK).any() for block in blocks):

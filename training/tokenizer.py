@@ -17,7 +17,7 @@ from models.checking.sentences import word_pattern
 from models.completion.text import UNSPACED
 from models.errors import InvalidInputError
 from models.kernels.threads import run_parts
-from models.text_forms import Normaliser
+from models.normaliser import Normaliser
 from models.tokenizers import (
     CharacterTokenizer,
     SentencePieceTokenizer,
@@ -54,7 +54,7 @@ class TokenizerSettings(BaseModel):
         normalise: Unicode form of the training text and of all later texts: `none`, as given; `nfc`, composed, so `e`
             with a combining accent becomes `é`; `nfkc`, also without typographic variants such as `ﬁ` or full-width
             letters; `casefold`, NFKC without differences of case.
-        lowercase: lower-case the text first (words only).
+        lowercase: lower-case the text, after `normalise` (words only).
         pattern: regular expression that matches a word; unset splits at white space (words only).
         marked_unknown: meaning of "<unk>" in a text: `word`, an ordinary word; `unknown`, the unknown word,
             for corpora in which it replaces rare words (words only).

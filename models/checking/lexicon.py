@@ -10,7 +10,7 @@ import numpy.typing as npt
 from rapidfuzz.distance import OSA
 from rapidfuzz.process import cdist
 
-from models.text_forms import Normaliser
+from models.normaliser import Normaliser
 
 Indices = npt.NDArray[np.int64]
 _MAX_CACHED_QUERIES = 1 << 14

@@ -357,7 +357,7 @@ def complete(
         bool,
         typer.Option(
             "--open-vocabulary",
-            help="Also offer spellings outside the training text's words, if tokens are pieces or characters.",
+            help="Also offer words outside the training text, if tokens are pieces or characters.",
         ),
     ] = False,
     published: PublishedModels,

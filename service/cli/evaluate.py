@@ -84,7 +84,7 @@ def evaluate(
     kinds: Annotated[
         list[str] | None,
         typer.Option(
-            help="Check: error to insert: real_word, non_word or space; repeatable. Default: all, or none with a list."
+            help="Check: error to insert: real_word, non_word, space; repeatable. Default: all, or --misspellings only."
         ),
     ] = None,
     misspellings: Annotated[

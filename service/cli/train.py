@@ -53,7 +53,7 @@ def train(
     purpose: Annotated[
         Literal["autocomplete", "rerank", "check", "score"] | None,
         typer.Option(
-            "--for", help="Use of the model: chooses recipe and tokenizer for it and the text, and says why."
+            "--for", help="Use of the model, instead of a recipe: chooses recipe and tokenizer, with reasons."
         ),
     ] = None,
     corpus: Annotated[
@@ -97,7 +97,7 @@ def train(
     """Train a model from a recipe, or for a use (--for), and publish it as a new version.
 
     Built-in recipes: ngram, feed-forward, elman, lstm, gru, mingru (one family each), awd-lstm,
-    mixture, ngram-mixture, quickstart, cpu-30min, gpu-20min, finetune (continues from a published network).
+    mixture, ngram-mixture, quickstart, cpu-30min, gpu-20min, finetune (continues from the network train.from).
     """
     from models.errors import InvalidInputError
     from service.console.evaluation import show_training

@@ -214,7 +214,7 @@ def show_autocomplete_evaluation(result: Mapping[str, Any]) -> None:
             f"one keystroke with {model['model']}, {model['precision']}: {took['p50']:.2f} ms median, "
             f"{took['p99']:.2f} ms p99 (of {took['keystrokes']:,})"
         )
-    rule = "\nkeys: every character, line end and completion; word savings: only of completions equal to model words"
+    rule = "\nkeys: every character, line end and completion; word savings: only the model's own words"
     _console.print(Text(f"{rule}\n95 % confidence intervals: bootstrap over lines", style="dim"))
 
 

@@ -126,7 +126,7 @@ class AutocompleteRequest(TimedRequest):
     max_steps: int = Field(default=128, ge=1, le=4096)
     """Maximum model evaluations for the search; more leave less probability unexplored."""
     open_vocabulary: bool = False
-    """Also offer spellings outside the training text's words, if tokens are pieces or characters."""
+    """Also offer words outside the training text, if tokens are pieces or characters."""
 
     @property
     def ignore_case(self) -> bool:

@@ -62,7 +62,7 @@ def read_misspellings(path: Path) -> Misspellings:
         wrong, _, right = map(str.strip, line.partition("->"))
         words = {word.strip() for word in right.split(",")[:-1] or [right]} - {"", wrong}
         if not wrong or not words:
-            raise FormatError(path, f"has the line {line!r}; it must be 'wrong->right'")
+            raise FormatError(path, f"has the line {line!r:.80}; it must be 'wrong->right'")
         for word in words:
             misspellings[word].append(wrong)
     return misspellings

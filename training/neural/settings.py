@@ -66,9 +66,9 @@ class TrainSettings(BaseModel):
             over sampled tokens: `sampled`, sampled softmax (Jean et al. 2015); `nce`, noise-contrastive
             estimation (Mnih and Teh 2012); `negative-sampling` (Mikolov et al. 2013). Evaluation always
             uses the exact softmax.
-        base: address of a published network whose weights the training starts from; the key is `from`. The network
-            has its shape and tokenizer, and its values of other unset keys of `neural`. If `tokenizer.min_count` is
-            set, words and characters that occur that often in the new text are added to the vocabulary.
+        base: address of a published network, the base, whose weights the training starts from; the key is `from`.
+            Shape, tokenizer and unset keys of `neural` have the values of the base. If `tokenizer.min_count` is set,
+            words and characters that occur that often in the new text are added to the vocabulary.
         teacher: models from whose distributions the network also learns (Hinton et al. 2015): titles of earlier
             parts of the mixture, else addresses of published models, whose tokenizer is then used. The probabilities
             of several teachers are averaged.

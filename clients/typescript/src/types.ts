@@ -2950,7 +2950,7 @@ export interface components {
             max_steps?: number;
             /**
              * Open Vocabulary
-             * @description Also offer spellings outside the training text's words, if tokens are pieces or characters.
+             * @description Also offer words outside the training text, if tokens are pieces or characters.
              * @default false
              */
             open_vocabulary?: boolean;

@@ -129,7 +129,7 @@ def test_a_subset_has_the_chosen_lines_of_all_blocks():
         (
             {"large": "few.txt"},
             InvalidInputError,
-            r"the large text has \d+ tokens, but needs [\d,]+, twice those of the in-domain text",
+            r"the large text has \d+ tokens, but needs [\d,]+, twice the number of the in-domain text",
         ),
         (
             {"large": "alien.txt"},

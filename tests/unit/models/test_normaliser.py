@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.errors import ManifestError
-from models.text_forms import TEXT_FORMS, Normaliser
+from models.normaliser import TEXT_FORMS, Normaliser
 from models.tokenizers import CharacterTokenizer, SentencePieceTokenizer, WordTokenizer, load_tokenizer
 from models.vocabulary import UNK, Vocabulary
 from training.tokenizer import TokenizerSettings, encode_corpus, learn_tokenizer
