@@ -10,7 +10,7 @@ import pytest
 
 from models.checkpoint.load import load_checkpoint
 from models.errors import RegistryError
-from training import commands
+from training import commands, purpose
 from training.scale import training as estimation
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
@@ -150,7 +150,7 @@ def test_a_recipe_is_chosen_for_a_use_with_reasons_and_keys_can_be_set(typed, tm
     more = ["--corpus", "text.txt", "--name", "m", "--set", "ngram.order=2", "--json"]
     code, told, errors = typed("train", "--for", "rerank", *more)
     assert (code, json.loads(told)["model"]) == (0, "m@1")
-    assert errors.splitlines()[1].startswith("tokenizer.kind=word: the text is lower-cased words")
+    assert errors.splitlines()[1].startswith("tokenizer.kind=word: the text has neither capitals nor")
     recipe = json.loads(Path("registry/m/versions/1/provenance.json").read_text())["recipe"]
     assert (recipe["family"], recipe["tokenizer"]["kind"], recipe["ngram"]["order"]) == ("ngram", "word", 2)
     for argv, said in (
@@ -160,6 +160,16 @@ def test_a_recipe_is_chosen_for_a_use_with_reasons_and_keys_can_be_set(typed, tm
         code, told, errors = typed(*argv)
         assert (code, told) == (2, "")
         assert said in errors
+
+
+def test_out_of_core_an_ngram_model_is_chosen(typed, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(purpose, "_MIN_NETWORK_WORDS", 1)
+    Path("text.txt").write_text("".join(LINES * 10))
+    more = ["--corpus", "text.txt", "--name", "m", "--set", "ngram.order=2", "--json"]
+    code, told, errors = typed("train", "--for", "score", "--engine", "duckdb", *more)
+    assert (code, json.loads(told)["model"]) == (0, "m@1")
+    assert "recipe ngram: --engine duckdb trains no networks" in errors
 
 
 def test_select_prints_the_compared_shares(typed, tmp_path, monkeypatch):
