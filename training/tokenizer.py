@@ -34,6 +34,8 @@ _BATCH = 8192
 _DEFAULT_PIECES = 8000
 _SAMPLE_SENTENCES = 1_000_000
 _SAMPLE_SEED = 1
+_LEXICON_SENTENCES = 4_000_000
+"""Maximum size of the sample for the lexicon, whose word counts are in memory: several hundred megabytes."""
 _MAX_LEXICON = 200_000
 _MIN_WORDS_TO_DROP_RARE = 1_000_000
 """Minimum size of a text whose words of one occurrence are dropped: many are misspelled."""
@@ -129,7 +131,8 @@ def learn_lexicon(tokenizer: Tokenizer, sentences: Sentences, progress: Progress
     A run of a script without spaces is reduced to its beginning, up to the first character of the script.
     """
     counts: Counter[str] = Counter()
-    for part, count in _count_tokens(TokenizerSettings(), sentences, progress, _shorten_runs).items():
+    sample = sentences[:: 1 + len(sentences) // _LEXICON_SENTENCES]
+    for part, count in _count_tokens(TokenizerSettings(), sample, progress, _shorten_runs).items():
         for word in word_pattern().findall(tokenizer.normalise_word(part)):  # words never contain white space
             counts[word] += count
     if sum(counts.values()) >= _MIN_WORDS_TO_DROP_RARE:

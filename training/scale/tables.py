@@ -264,12 +264,12 @@ def text_windows(encoded: EncodedCorpus, order: int) -> npt.NDArray[np.int32]:
 
 
 class FileSentences:
-    """A range of the sentences of files, read block by block.
+    """Sentences of files at evenly spaced indices, read block by block.
 
     Args:
         files: files to read in order, again for each pass.
         unit: `line` or `paragraph`; see `training.corpus.read_corpus`.
-        indices: range of sentence indices, with step 1.
+        indices: range of sentence indices.
     """
 
     def __init__(self, files: Sequence[Path], *, unit: str, indices: range) -> None:
@@ -291,7 +291,7 @@ class FileSentences:
             FormatError: a file has changed since the first pass.
         """
         sentences = (s for file in self._files for s in read_sentences(file, unit=self._unit))
-        yield from islice(sentences, self._indices.start, self._indices.stop)
+        yield from islice(sentences, self._indices.start, self._indices.stop, self._indices.step)
         for file, stamp in zip(self._files, self._stamps, strict=True):
             if _file_stamp(file) != stamp:
                 raise FormatError(file, "was changed while it was read", hint="run the command again")

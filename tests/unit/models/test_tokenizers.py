@@ -8,6 +8,7 @@ from models.errors import InvalidInputError, ManifestError
 from models.tokenizers import CharacterTokenizer, WordTokenizer, load_tokenizer
 from models.vocabulary import BOS, CONTROL_TOKENS, EOS, UNK, Vocabulary
 from training.progress import Progress
+from training.scale.tables import stream_corpus
 from training.tokenizer import TokenizerSettings, encode_corpus, learn_tokenizer
 
 TEXT = ["the cat sat on the mat .", "the dog <unk> the cat !", "Über <s> naïve </s> café"] * 30
@@ -101,6 +102,16 @@ def test_the_lexicon_has_the_beginnings_of_runs_without_spaces():
         "ฉ",
         "mother",
     }
+
+
+def test_the_lexicon_of_a_very_long_text_is_learnt_from_a_sample(monkeypatch, tmp_path):
+    lines = ["one two", "three", "four", "five"]
+    (tmp_path / "text.txt").write_text("\n".join(lines))
+    streamed = stream_corpus([tmp_path / "text.txt"], unit="line", progress=Progress()).sentences
+    for limit, words in ((5, {"one", "two", "three", "four", "five"}), (3, {"one", "two", "four"})):
+        monkeypatch.setattr("training.tokenizer._LEXICON_SENTENCES", limit)
+        for sentences in (lines, streamed):
+            assert set(learn_tokenizer(TokenizerSettings(kind="char"), sentences).lexicon) == words
 
 
 def test_words_that_occur_once_in_a_long_text_are_not_in_its_lexicon(monkeypatch):
