@@ -239,6 +239,11 @@ class Frontier:
         return bool(self._heap)
 
     @property
+    def next_mass(self) -> float:
+        """Mass of the next child; 0 if there are none."""
+        return self._heap[0][2].best if self._heap else 0.0
+
+    @property
     def mass(self) -> float:
         """Probability mass of all children without a completed word."""
         return sum(siblings.mass for _, _, siblings in self._heap if not siblings.num_words)
@@ -393,12 +398,16 @@ class CompletionSearch:
         """Return the next step: R rows of states, and a token to read in each [R]; None if the search is finished."""
         findings, settings = self._findings, self._settings
         findings.cut += self._frontier.prune(self._capacity())
+        findings.open = self._frontier.mass  # removes accumulated rounding errors
         if settings.settled:
             thresholds = findings.pruning_thresholds(settings.limit)
-            if self._frontier.mass > settings.settled * findings.live:
+            if findings.open > settings.settled * findings.live:
                 thresholds[0] = 0.0
-            findings.cut += self._frontier.cut(thresholds)
-        findings.open = self._frontier.mass  # removes accumulated rounding errors
+            if settings.max_words > 1:
+                findings.cut += self._frontier.cut(thresholds)
+                findings.open = self._frontier.mass
+            elif self._frontier.next_mass < thresholds[0]:
+                return None  # before that, less probable words fill up the model calls
         by_states: dict[int, list[Child]] = {}
         for child in self._pop_best():
             by_states.setdefault(id(child.parent.states), []).append(child)

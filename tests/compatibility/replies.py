@@ -151,6 +151,7 @@ _DERIVED = re.compile(
 )
 """Figures computed with NumPy's exp and log, whose last digit differs between processors."""
 
+_PHRASE_TOLERANCE, _PHRASE_SHARE = 0.01, 0.1
 _LAST_DIGITS = 1e-14
 _EXPONENTIALS = "84ffffc9a0418509"
 """Hash of NumPy's exp and log on the recording machine."""
@@ -278,6 +279,22 @@ def same(expected: Stored, given: Stored) -> bool:
     figures = [[float(found) for _, found in _DERIVED.findall(text)] for text in texts]
     return len(rest) == 1 and all(
         math.isclose(one, other, rel_tol=_LAST_DIGITS) for one, other in zip(*figures, strict=True)
+    )
+
+
+def same_phrases(expected: Stored, given: Stored) -> bool:
+    """True if two replies with phrases have the same completions, with probabilities within 1 %."""
+    found = [reply["json"].pop("completions") for reply in (expected, given)]
+    shares = [reply["json"].pop("unexplored_mass") for reply in (expected, given)]
+    probabilities = [[one.pop("probability") for one in completions] for completions in found]
+    return (
+        found[0] == found[1]
+        and expected == given
+        and shares[1] <= shares[0] + _PHRASE_SHARE
+        and all(
+            math.isclose(one, other, rel_tol=_PHRASE_TOLERANCE)
+            for one, other in zip(*probabilities, strict=True)
+        )
     )
 
 
