@@ -403,11 +403,11 @@ class CompletionSearch:
             thresholds = findings.pruning_thresholds(settings.limit)
             if findings.open > settings.settled * findings.live:
                 thresholds[0] = 0.0
-            if settings.max_words > 1:
+            if settings.max_words > 1 or self._lexicon is not None:
                 findings.cut += self._frontier.cut(thresholds)
                 findings.open = self._frontier.mass
             elif self._frontier.next_mass < thresholds[0]:
-                return None  # before that, less probable words fill up the model calls
+                return None  # as for the models of earlier versions, whose replies must not change
         by_states: dict[int, list[Child]] = {}
         for child in self._pop_best():
             by_states.setdefault(id(child.parent.states), []).append(child)
