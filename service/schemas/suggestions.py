@@ -43,7 +43,7 @@ class AutocompleteReply:
         model: address of the model version, such as `lstm@3`.
         prefix: typed beginning of the word to complete; may be empty.
         start: position of the prefix in the text, in characters.
-        completions: completions, best first.
+        completions: completions, best first; beginnings of words follow the complete words.
         unexplored_mass: probability that the search did not reach, and of words that are not offered; no
             completion's probability is too low by more than this.
     """

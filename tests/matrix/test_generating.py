@@ -226,8 +226,7 @@ def test_completions_go_on_from_the_prefix_the_likeliest_first(model):
         for one in found:
             assert one["text"].casefold().startswith(prefix.casefold())
             assert one["suffix"] is None or one["suffix"].strip() == one["text"][len(prefix) :]
-        probabilities = [one["probability"] for one in found]
-        assert probabilities == sorted(probabilities, reverse=True)
+        assert found == sorted(found, key=lambda one: (not one["is_complete_word"], -one["probability"]))
         assert 0 <= reply["unexplored_mass"] <= 1
         whole = [one["probability"] for one in found if one["is_complete_word"]]
         assert sum(whole) <= 1 + model.cell.mass_tolerance

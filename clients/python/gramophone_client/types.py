@@ -73,7 +73,7 @@ class AutocompleteReply(BaseModel):
     """position of the prefix in the text, in characters."""
 
     completions: list[CompletionCandidate]
-    """completions, best first."""
+    """completions, best first; beginnings of words follow the complete words."""
 
     unexplored_mass: float
     """probability that the search did not reach, and of words that are not offered; no completion's probability is too low by more than this."""

@@ -925,7 +925,7 @@ export interface components {
             start: number;
             /**
              * Completions
-             * @description completions, best first.
+             * @description completions, best first; beginnings of words follow the complete words.
              */
             completions: components["schemas"]["CompletionCandidate"][];
             /**
