@@ -109,3 +109,15 @@ if __name__ == "__main__":
         done = fit(Path(sys.argv[1]), **json.loads(sys.argv[3] if len(sys.argv) > 3 else "{}"))
         if Processes.current().is_leader:
             save_file(weights(done), sys.argv[2])
+
+
+class Ending(Progress):
+    """Progress that raises KeyboardInterrupt after a number of updates."""
+
+    def __init__(self, updates):
+        self.left = updates + 1
+
+    def advance(self, _=1, note=""):
+        self.left -= 1
+        if note and self.left <= 0:
+            raise KeyboardInterrupt

@@ -14,12 +14,11 @@ from models.neural.model import NeuralModel
 from models.neural.network import Network
 from models.vocabulary import CONTROL_TOKENS, Vocabulary
 from tests.support import families
-from tests.support.resumable import NETWORK, VOCABULARY, fit, weights
+from tests.support.resumable import NETWORK, VOCABULARY, Ending, fit, weights
 from training.commands import run_train
 from training.mixture import part_recipe
 from training.neural.run import TrainingRun
 from training.neural.settings import TrainSettings
-from training.progress import Progress
 from training.recipe import PartSettings, load_recipe
 from training.tokenizer import TokenizerSettings, learn_tokenizer
 
@@ -77,18 +76,6 @@ def test_new_words_take_a_share_of_the_probability_and_leave_the_ratios_of_the_o
     share = left.sum(axis=1, keepdims=True) / before[:, shared].sum(axis=1, keepdims=True)
     assert (share < 1).all()
     np.testing.assert_allclose(left / share, before[:, shared], rtol=1e-4)
-
-
-class Ending(Progress):
-    """Progress that raises KeyboardInterrupt after a number of updates."""
-
-    def __init__(self, updates):
-        self.left = updates + 1
-
-    def advance(self, _=1, note=""):
-        self.left -= 1
-        if note and self.left <= 0:
-            raise KeyboardInterrupt
 
 
 def base_network():

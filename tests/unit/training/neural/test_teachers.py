@@ -11,7 +11,7 @@ from models.neural.model import NeuralModel
 from models.neural.network import Network
 from models.tokenizers import load_tokenizer
 from tests.support import families
-from tests.support.resumable import NETWORK, VOCABULARY, corpus, fit, weights
+from tests.support.resumable import NETWORK, VOCABULARY, Ending, corpus, fit, weights
 from training.commands import check_same_command, run_train
 from training.corpus import EncodedCorpus
 from training.ensemble import divide_minutes, training_waves
@@ -19,7 +19,7 @@ from training.evaluation.evaluate import evaluate
 from training.mixture import part_recipes, published_teachers
 from training.neural.soft_targets import SoftTargets, write_soft_targets
 from training.ngram.estimate import estimate
-from training.progress import SILENT, Progress
+from training.progress import SILENT
 from training.recipe import load_recipe, parse_recipe, recipe_table
 from training.single_model import ResumableRuns, TrainingInputs, with_soft_targets
 from training.texts import EncodedTexts
@@ -36,18 +36,6 @@ def taught(tmp_path_factory):
     path = tmp_path_factory.mktemp("taught") / "targets.npy"
     write_soft_targets(path, [teacher], corpus(1), device=CPU, precision=torch.float32, progress=SILENT)
     return SoftTargets(path, ("teacher",))
-
-
-class Ending(Progress):
-    """Progress that raises KeyboardInterrupt after a number of updates."""
-
-    def __init__(self, updates):
-        self.left = updates + 1
-
-    def advance(self, _=1, note=""):
-        self.left -= 1
-        if note and self.left <= 0:
-            raise KeyboardInterrupt
 
 
 FULL = {"loss": "softmax", "teacher": ("teacher",), "teacher_weight": 0.6}
