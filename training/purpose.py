@@ -1,7 +1,7 @@
 """Choice of a recipe and a tokenizer for a purpose and a text, with reasons."""
 
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -129,12 +129,11 @@ def _choose_kind(purpose: Purpose, style: _TextStyle) -> tuple[str, str]:
 
 
 def _style_of(corpus: Sequence[Path]) -> _TextStyle:
-    every: Iterable[str] = (
-        chain.from_iterable(read_sentences(path, unit="line") for path in corpus)
-        if corpus
-        else read_default_corpus(SILENT)[0].sentences
-    )
-    sentences = list(islice(every, _SAMPLE_SENTENCES))
+    if corpus:
+        every = chain.from_iterable(read_sentences(path, unit="line") for path in corpus)
+        sentences = list(islice(every, _SAMPLE_SENTENCES))
+    else:
+        sentences = list(read_default_corpus(SILENT)[0].sentences)
     words = [word for sentence in sentences for word in sentence.split()]
     size, num_unspaced = sum(map(len, sentences)), sum(len(UNSPACED.findall(text)) for text in sentences)
     num_words = len(words) + num_unspaced / _UNSPACED_PER_WORD
