@@ -12,33 +12,53 @@ Each tokenizer has a `Normaliser`, applied to every text before anything else.
 """
 
 import codecs
+import copy
 import hashlib
 import json
+import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, chain, pairwise
 from pathlib import Path
-from typing import Any, ClassVar
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import sentencepiece
+from typing_extensions import override
 
 from models.errors import InvalidInputError, ManifestError
 from models.files import read_config, write_config
 from models.normaliser import Normaliser
+from models.slots import MARK, MemberMatcher, Slots, check_slots, class_mark, word_spans
 from models.vocabulary import BOS, CONTROL_TOKENS, EOS, UNK, Vocabulary
 from models.word_index import RaggedIds, WordIndex
 
 TOKENIZER_FILE = "tokenizer.json"
 SPM_FILE = "tokenizer.model"
 LEXICON_FILE = "lexicon.txt"
+SLOTS_FILE = "slots.json"
 MARKED_UNKNOWN = ("word", "unknown")
 _UNK_TEXT = CONTROL_TOKENS[UNK]
 _NOT_SPACE = re.compile(r"\S+")
 _SPACE_MARK = "\u2581"
 _BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
+
+
+class Members(NamedTuple):
+    """Members of classes as tokens of an extended tokenizer.
+
+    Attributes:
+        plain: tokenizer without members.
+        matcher: finds the members that are not tokens of `plain` in a text.
+        shares: probability of each member in its class, by the member's id and the class's id.
+    """
+
+    plain: "Tokenizer"
+    matcher: MemberMatcher
+    shares: Mapping[tuple[int, int], float]
 
 
 class Tokenizer(ABC):
@@ -58,14 +78,78 @@ class Tokenizer(ABC):
     """True if the tokenizer adds the leading space of the first token."""
     lexicon: tuple[str, ...] = ()
     """Words of the training text, if tokens are not words; completions are words of this list. Empty if unknown."""
+    slots: Slots = MappingProxyType({})
+    """Members of classes in the training text, with their counts."""
+    members: Members | None = None
+    """Members that are tokens; None if there are none."""
 
     def __init__(self, vocabulary: Vocabulary, *, normalise: str = "none", lowercase: bool = False) -> None:
         self.vocabulary = vocabulary
         self.normaliser = Normaliser(normalise, lowercase=lowercase)
 
-    @abstractmethod
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, without `<s>` and `</s>`."""
+        text = self.normaliser(text)
+        if self.members is None:
+            return self._encode(text)
+        marked = self.members.matcher.mark(text)
+        found, classes = iter(marked.members), set(self.classes.values())
+        return [next(found, UNK) if i in classes else i for i in self._encode(marked.text)]
+
+    @abstractmethod
+    def _encode(self, text: str) -> list[int]:
+        """Return the ids of a normalised text."""
+
+    @property
+    def classes(self) -> Mapping[str, int]:
+        """Ids of the classes that the vocabulary contains, by name."""
+        return {}
+
+    def _word_spans(self, text: str) -> list[tuple[int, int]]:
+        """Return the start and end of each word of a normalised text, as members consist of."""
+        return word_spans(text)
+
+    def member_matcher(self) -> MemberMatcher:
+        """Return a matcher without members for this tokenizer's texts."""
+        return MemberMatcher(self.classes, self._word_spans, words_only=isinstance(self, WordTokenizer))
+
+    def with_slots(self, slots: Slots) -> Self:
+        """Return a tokenizer whose tokens include the members of classes.
+
+        A member that is a token keeps its id. Others have new ids after the vocabulary's.
+
+        Args:
+            slots: the members of known classes, at least one of each.
+
+        Raises:
+            InvalidInputError: a member has no word.
+        """
+        other = copy.copy(self)
+        for name in ("token_bytes", "fingerprint"):
+            other.__dict__.pop(name, None)
+        matcher = self.member_matcher()
+        shares: dict[tuple[int, int], float] = {}
+        tokens: dict[str, int] = {}
+        for name, members in slots.items():
+            total = math.fsum(members.values())
+            for text, weight in members.items():
+                spelled = self.normalise_word(text)
+                ids = self.encode(spelled)
+                member = (
+                    ids[0] if len(ids) == 1 and ids[0] != UNK else self.vocabulary.id_of(self._token(spelled))
+                )
+                if member == UNK:
+                    member = tokens.setdefault(self._token(spelled), len(self.vocabulary) + len(tokens))
+                    matcher.add(spelled, name, member)
+                key = member, self.classes[name]
+                shares[key] = shares.get(key, 0.0) + weight / total
+        other.vocabulary = Vocabulary([*self.vocabulary.ids, *tokens])
+        other.members = Members(self, matcher, shares)
+        return other
+
+    def _token(self, spelled: str) -> str:
+        """Return the token that stands for a member."""
+        return spelled
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text."""
@@ -91,7 +175,11 @@ class Tokenizer(ABC):
             border = next(
                 (i for i, (a, b) in enumerate(zip(alone, joint, strict=False)) if a != b), len(joint)
             )
-        return ids, self._num_ending_in(joint, border, ids) if border else 0
+        if self.members is None:
+            return ids, self._num_ending_in(joint, border, ids) if border else 0
+        marked = self.members.matcher.mark(joint)
+        border = marked.offset(border)
+        return ids, self._num_ending_in(marked.text, border, self._encode(marked.text)) if border else 0
 
     @abstractmethod
     def _num_ending_in(self, text: str, border: int, ids: list[int]) -> int:
@@ -133,6 +221,10 @@ class Tokenizer(ABC):
         write_config(directory / TOKENIZER_FILE, {"kind": self.kind, **self.settings()})
         if self.lexicon:
             (directory / LEXICON_FILE).write_text("\n".join(self.lexicon) + "\n", encoding="utf-8")
+        if self.slots:
+            write_config(
+                directory / SLOTS_FILE, {name: dict(members) for name, members in self.slots.items()}
+            )
 
 
 class WordTokenizer(Tokenizer):
@@ -177,29 +269,45 @@ class WordTokenizer(Tokenizer):
         if marked_unknown == "unknown":
             self._ids[_UNK_TEXT] = UNK
 
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of a text's words."""
+    @override
+    def _encode(self, text: str) -> list[int]:
         get = self._ids.get
-        return [get(word, UNK) for word in self.split(self.normaliser(text))]
+        return [get(word, UNK) for word in self.split(text)]
+
+    @cached_property
+    def classes(self) -> Mapping[str, int]:
+        """Ids of the words that are marks of classes, by the class's name."""
+        return {word[1:]: i for word, i in self._ids.items() if word.startswith("$") and MARK.fullmatch(word)}
+
+    @override
+    def _word_spans(self, text: str) -> list[tuple[int, int]]:
+        return self.split.spans(text)
+
+    def token_spans(self, text: str) -> list[tuple[int, int]]:
+        """Return the start and end of each token in a normalised text, in characters."""
+        if self.members is None:
+            return self.split.spans(text)
+        marked = self.members.matcher.mark(text)
+        return [marked.original_span(start, end) for start, end in self.split.spans(marked.text)]
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text's words."""
-        if self.pattern is not None:
+        if self.pattern is not None or self.members is not None:
             return super().encode_all(texts)
         ids, offsets = self.encode_ragged(texts)
         flat = ids.tolist()
         return [flat[begin:end] for begin, end in pairwise(offsets.tolist())]
 
     def encode_ragged(self, texts: Sequence[str]) -> RaggedIds:
-        """Return the ids of each text's words in one array; compiled unless a pattern is set."""
-        if self.pattern is not None:
+        """Return the ids of each text's words in one array; compiled unless there is a pattern or a member."""
+        if self.pattern is not None or self.members is not None:
             return super().encode_ragged(texts)
         return self._index.encode(self.normaliser.all(texts))
 
     @property
     def tokens_are_words(self) -> bool:
         """True if the tokens of any text are its white-space words; NFKC turns some characters into spaces."""
-        return self.pattern is None and self.normaliser.form in {"none", "nfc"}
+        return self.pattern is None and self.members is None and self.normaliser.form in {"none", "nfc"}
 
     @cached_property
     def _index(self) -> WordIndex:
@@ -263,10 +371,10 @@ class CharacterTokenizer(Tokenizer):
     kind = "char"
     leading_space = False
 
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of a text's code points."""
+    @override
+    def _encode(self, text: str) -> list[int]:
         get = self.vocabulary.ids.get
-        return [get(character, UNK) for character in self.normaliser(text)]
+        return [get(character, UNK) for character in text]
 
     def _num_ending_in(self, text: str, border: int, ids: list[int]) -> int:  # noqa: ARG002 - one id per character
         return border
@@ -304,19 +412,26 @@ class SentencePieceTokenizer(Tokenizer):
         vocabulary: the tokens, for a subclass; by default the model's pieces, which must begin with `<unk>`,
             `<s>`, `</s>`.
         normalise: Unicode form of all texts; the model's own normalisation follows.
+        classes: names of classes; their marks are pieces, whose tokens contain the space before them.
 
     Attributes:
         pieces: the model's pieces, in its own order.
         unknown: id of a character that the model lacks.
 
     Raises:
-        ManifestError: the bytes are not a valid model.
+        ManifestError: the bytes are not a valid model, or the mark of a class is not a piece.
     """
 
     kind = "sentencepiece"
     leading_space = True
 
-    def __init__(self, model: bytes, vocabulary: Vocabulary | None = None, normalise: str = "none") -> None:
+    def __init__(
+        self,
+        model: bytes,
+        vocabulary: Vocabulary | None = None,
+        normalise: str = "none",
+        classes: Sequence[str] = (),
+    ) -> None:
         self._model = model
         self._processor = read_piece_model(model)
         self.pieces = tuple(map(self._processor.IdToPiece, range(self._processor.GetPieceSize())))
@@ -328,6 +443,12 @@ class SentencePieceTokenizer(Tokenizer):
             )
         super().__init__(vocabulary or self._own_vocabulary(), normalise=normalise)
         self.unknown = self.vocabulary.id_of(self.pieces[self._processor.unk_id()])
+        self._space = self.vocabulary.id_of(_SPACE_MARK)
+        self._classes = {name: self.vocabulary.id_of(class_mark(name)) for name in classes}
+        if UNK in self._classes.values():
+            raise ManifestError(
+                f"the SentencePiece model lacks the mark of one of the classes {list(classes)}"
+            )
 
     def _own_vocabulary(self) -> Vocabulary:
         begin = len(CONTROL_TOKENS)
@@ -341,13 +462,32 @@ class SentencePieceTokenizer(Tokenizer):
     def _is_byte(self, piece: str) -> bool:
         return bool(self._processor.IsByte(self._processor.PieceToId(piece)))
 
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of a text's best segmentation."""
-        return list(self._processor.EncodeAsIds(self.normaliser(text)))
+    @override
+    def _encode(self, text: str) -> list[int]:
+        return self._join_spaces(self._processor.EncodeAsIds(text))
+
+    def _join_spaces(self, ids: Sequence[int]) -> list[int]:
+        """Remove the pieces of the spaces before classes, whose tokens contain them."""
+        if not self.classes:
+            return list(ids)
+        classes = set(self.classes.values())
+        return [i for i, after in pairwise([*ids, UNK]) if i != self._space or after not in classes]
+
+    @property
+    def classes(self) -> Mapping[str, int]:
+        """Ids of the pieces that are marks of classes, by the class's name."""
+        return self._classes
+
+    @override
+    def _token(self, spelled: str) -> str:
+        return (_SPACE_MARK + spelled).replace(" ", _SPACE_MARK)
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of each text, in one native call."""
-        return [list(ids) for ids in self._processor.Encode(list(self.normaliser.all(texts)), out_type=int)]
+        """Return the ids of each text, in one native call unless there are members."""
+        if self.members is not None:
+            return super().encode_all(texts)
+        rows = self._processor.Encode(list(self.normaliser.all(texts)), out_type=int)
+        return list(map(self._join_spaces, rows))
 
     def _num_ending_in(self, text: str, border: int, ids: list[int]) -> int:
         lengths = [len(self.token_bytes[i]) for i in ids]
@@ -375,9 +515,12 @@ class SentencePieceTokenizer(Tokenizer):
     def token_bytes(self) -> tuple[bytes, ...]:
         """The piece with `▁` replaced by a space; the byte, for byte-fallback pieces."""
         answer = []
+        classes = set(self.classes.values())
         for i, piece in enumerate(self.vocabulary.tokens):
             if i in {BOS, EOS}:
                 answer.append(b"")
+            elif i in classes:
+                answer.append(b" " + piece.encode())
             elif self._is_byte(piece):
                 answer.append(bytes.fromhex(piece[3:5]))  # spelled "<0xE2>"
             else:
@@ -385,8 +528,9 @@ class SentencePieceTokenizer(Tokenizer):
         return tuple(answer)
 
     def settings(self) -> dict[str, Any]:
-        """Return the hash of the learnt model, which is in a separate file, and the Unicode form, if any."""
-        return {**super().settings(), "model_sha256": hashlib.sha256(self._model).hexdigest()}
+        """Return the hash of the learnt model, which has its own file, and the Unicode form and classes, if any."""
+        settings = {**super().settings(), "model_sha256": hashlib.sha256(self._model).hexdigest()}
+        return {**settings, "classes": list(self.classes)} if self.classes else settings
 
     def save(self, directory: Path) -> None:
         """Write the settings and the learnt model."""
@@ -428,8 +572,8 @@ class ListedPieceTokenizer(SentencePieceTokenizer):
         self.num_unlisted = len(written.difference(vocabulary.ids, CONTROL_TOKENS))
         self._ids = dict.fromkeys(written, UNK) | vocabulary.ids
 
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of a text's best segmentation."""
+    @override
+    def _encode(self, text: str) -> list[int]:
         return self.encode_all([text])[0]
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
@@ -464,6 +608,12 @@ def load_tokenizer(directory: Path) -> Tokenizer:
             tokenizer.lexicon = tuple(path.read_text(encoding="utf-8").split())
         except (OSError, ValueError) as error:
             raise ManifestError(f"{path}: not a list of words: {error!s:.300}") from None
+    path = directory / SLOTS_FILE
+    if path.exists():
+        try:
+            tokenizer.slots = check_slots(read_config(path), known=tokenizer.classes, parameter="slots")
+        except (TypeError, AttributeError, InvalidInputError) as error:
+            raise ManifestError(f"{path}: not members of classes: {error!s:.300}") from None
     return tokenizer
 
 
@@ -476,7 +626,8 @@ def _load_without_lexicon(directory: Path) -> Tokenizer:
             path = directory / SPM_FILE
             model = path.read_bytes()
             if "tokens" not in config:
-                return SentencePieceTokenizer(model, normalise=config.get("normalise", "none"))
+                form, classes = config.get("normalise", "none"), config.get("classes", ())
+                return SentencePieceTokenizer(model, normalise=form, classes=classes)
         vocabulary = Vocabulary(map(_checked_token, config.pop("tokens")))
         if kind == SentencePieceTokenizer.kind:
             return ListedPieceTokenizer(model, vocabulary)

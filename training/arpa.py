@@ -213,7 +213,7 @@ def run_export_arpa(address: str, file: Path, *, registry: Address) -> dict[str,
     began = time.monotonic()
     store, progress = open_registry(registry), console_progress()
     version = store.resolve(address)
-    checkpoint = load_checkpoint(store.fetch(version))
+    checkpoint = load_checkpoint(store.fetch(version), members=False)
     model, tokenizer = checkpoint.model, checkpoint.tokenizer
     if not isinstance(model, NGramModel):
         raise UnsupportedParameterError(

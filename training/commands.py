@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from models.checkpoint.load import NGRAM_FAMILY, Checkpoint, load_checkpoint
@@ -24,8 +25,10 @@ from models.checkpoint.registry import Address, open_registry
 from models.checkpoint.registry_interface import Registry
 from models.errors import InvalidInputError, ModelNotFoundError, require_package
 from models.files import atomic_writer
+from models.slot_model import with_slots
+from models.slots import Slots, check_slots
 from training.console import console_progress
-from training.corpus import read_corpus, read_lines
+from training.corpus import read_corpus, read_lines, read_members
 from training.ensemble import divide_minutes
 from training.evaluation.autocomplete import DEFAULT_WORDS, autocomplete_figures
 from training.evaluation.breakdown import DEFAULT_SAMPLE, EvaluationOptions
@@ -57,7 +60,13 @@ from training.single_model import (
     train_single,
 )
 from training.texts import Texts, encode_texts, read_default_corpus, read_fitting_text, read_texts
-from training.tokenizer import encode_corpus, learn_lexicon, learn_tokenizer
+from training.tokenizer import (
+    encode_corpus,
+    learn_lexicon,
+    learn_tokenizer,
+    mark_members,
+    member_matcher,
+)
 
 if TYPE_CHECKING:
     from training.neural.distributed import Processes
@@ -320,6 +329,18 @@ def _prepare(
     trains = recipe.family != "mixture" or bool(recipe.mixture.recipes or recipe.mixture.parts)
     read_corpora = read_texts if trains else read_fitting_text
     texts = read_corpora(*files, unit=recipe.corpus.unit, progress=progress)
+    classes = recipe.tokenizer.slots if shared is None else shared.classes
+    given = {name: Path(path) for name, path in recipe.tokenizer.slots.items() if path}
+    lists = read_members(given) if shared is None else shared.slots
+    slots: Slots = check_slots(lists, known=classes, parameter="tokenizer.slots")
+    if slots:
+        normaliser, matcher = member_matcher(recipe.tokenizer if shared is None else shared)
+        parts = [part for part in texts if part is not None]
+        marked, slots = mark_members(
+            normaliser, matcher, slots, [part.sentences for part in parts], progress=progress
+        )
+        parts = [part._replace(sentences=lines) for part, lines in zip(parts, marked, strict=True)]
+        texts = Texts(*parts, *texts[len(parts) :])
     known = () if shared is None else shared.vocabulary.ids
     if shared is None or (base is not None and "min_count" in recipe.tokenizer.model_fields_set):
         shared = learn_tokenizer(recipe.tokenizer, texts.train.sentences, known=known, progress=progress)
@@ -327,6 +348,7 @@ def _prepare(
         if trains and all(lexica):
             lexica.append(learn_lexicon(shared, texts.train.sentences, progress))
         shared.lexicon = tuple(dict.fromkeys(chain.from_iterable(lexica))) if all(lexica) else ()
+    shared.slots = slots
     encoded = encode_texts(shared, texts, progress=progress)
     named = dict(zip(names, teachers, strict=True))
     return published, named, texts, RunContext(shared, facts_by_split(texts), encoded)
@@ -338,7 +360,10 @@ def _load_published(key: str, addresses: Sequence[str], store: Registry, *, devi
         versions = [store.resolve(address) for address in addresses]
     except (InvalidInputError, ModelNotFoundError) as error:
         raise InvalidInputError(f"{key}: {error}", parameter=key) from None
-    return [load_checkpoint(store.fetch(version), device=device, precision=FLOAT32) for version in versions]
+    return [
+        load_checkpoint(store.fetch(version), device=device, precision=FLOAT32, members=False)
+        for version in versions
+    ]
 
 
 def _in_background(function: Callable[..., T], *arguments: object) -> Future[T]:
@@ -405,6 +430,7 @@ def run_evaluate(
     against: str | None = None,
     overlap: Sequence[Path] = (),
     dynamic: bool = False,
+    slots: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Evaluate a published model on files, or on the test part of the default corpus.
 
@@ -422,6 +448,7 @@ def run_evaluate(
         against: address of a second model to compare with.
         overlap: training files to compare the text with.
         dynamic: read the text as one stream, with a float32 copy that learns from each segment after scoring it.
+        slots: members of the model's classes.
 
     Raises:
         LanguageModelError: a model, a file or an option is invalid, or a dynamic model has no gradient.
@@ -434,7 +461,9 @@ def run_evaluate(
         )
     precision = FLOAT32 if dynamic else precision
     store, progress = open_registry(registry), console_progress()
-    checkpoints, addresses = _load_models(store, (address, against), device=device, precision=precision)
+    checkpoints, addresses = _load_models(
+        store, (address, against), slots, device=device, precision=precision
+    )
     checkpoint = checkpoints[0]
     if against is not None:
         check_comparable(checkpoint, checkpoints[1], (addresses[0], addresses[1]))
@@ -496,13 +525,21 @@ def _evaluation_options(context: str, window: int, sample: int) -> EvaluationOpt
 
 
 def _load_models(
-    store: Registry, names: Sequence[str | None], *, device: str, precision: str
+    store: Registry,
+    names: Sequence[str | None],
+    slots: Mapping[str, Sequence[str]],
+    *,
+    device: str,
+    precision: str,
 ) -> tuple[list[Checkpoint], list[str]]:
-    """Load the named models; return the checkpoints and their addresses."""
+    """Load the named models, the first with members of its classes; return the checkpoints and their addresses."""
     versions = [store.resolve(name) for name in names if name is not None]
     checkpoints = [
         load_checkpoint(store.fetch(version), device=device, precision=precision) for version in versions
     ]
+    if slots:
+        model, tokenizer = with_slots(*checkpoints[0][1:3], slots)
+        checkpoints[0] = checkpoints[0]._replace(model=model, tokenizer=tokenizer)
     return checkpoints, [version.address for version in versions]
 
 
@@ -518,6 +555,7 @@ def run_evaluate_autocomplete(
     sample: int = DEFAULT_WORDS,
     against: str | None = None,
     report: Path | None = None,
+    slots: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Evaluate a published model's autocomplete on files, or on the test part of the default corpus.
 
@@ -532,6 +570,7 @@ def run_evaluate_autocomplete(
         sample: minimum number of words to type.
         against: address of a second model to compare with; its tokenizer may differ.
         report: path of the HTML report to write; None writes none.
+        slots: members of the model's classes.
 
     Raises:
         LanguageModelError: a model, a file or an option is invalid.
@@ -543,7 +582,9 @@ def run_evaluate_autocomplete(
             f"--report is {report}; the folder {report.parent} does not exist", parameter="report"
         )
     store, progress = open_registry(registry), console_progress()
-    models, addresses = _load_models(store, (address, against or None), device=device, precision=precision)
+    models, addresses = _load_models(
+        store, (address, against or None), slots, device=device, precision=precision
+    )
     texts = _held_out_texts(corpus, "sentence", unit, progress)
     second = models[1] if against else None
     figures = autocomplete_figures(

@@ -13,7 +13,7 @@ An encoded corpus is one flat array of the token ids of all sentences, with offs
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -176,6 +176,15 @@ def read_lines(
         yield _decode(path, last, offset)
     elif offset == 0:
         raise FormatError(path, "is empty (0 bytes)", hint="give a text file")
+
+
+def read_members(files: Mapping[str, Path]) -> dict[str, list[str]]:
+    """Read lists of members of classes, one a line, by the name of the class.
+
+    Raises:
+        FormatError: a list cannot be read as text.
+    """
+    return {name: list(filter(None, map(str.strip, read_lines(path)))) for name, path in files.items()}
 
 
 def _decode(path: Path, block: bytes, offset: int) -> str:

@@ -11,13 +11,14 @@ from typing import Literal
 
 import numpy as np
 import sentencepiece
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from models.checking.sentences import word_pattern
 from models.completion.text import UNSPACED
 from models.errors import InvalidInputError
 from models.kernels.threads import run_parts
 from models.normaliser import Normaliser
+from models.slots import CLASS_NAME, MemberMatcher, Slots, class_mark, word_spans
 from models.tokenizers import (
     CharacterTokenizer,
     SentencePieceTokenizer,
@@ -62,6 +63,8 @@ class TokenizerSettings(BaseModel):
             for corpora in which it replaces rare words (words only).
         normalization: SentencePiece normalisation rule; `identity` leaves the text unchanged.
         byte_fallback: encode characters outside the vocabulary as bytes, so no text is lost (pieces only).
+        slots: classes by name: the path of a list of members, one a line, which the mark of the class, such as `$city`,
+            replaces in the text; or empty if the text contains the marks (words and pieces).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -75,6 +78,25 @@ class TokenizerSettings(BaseModel):
     marked_unknown: Literal["word", "unknown"] = "word"
     normalization: Literal["identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf"] = "identity"
     byte_fallback: bool = True
+    slots: dict[str, str] = {}
+
+    @field_validator("slots")
+    @classmethod
+    def _check_slots(cls, slots: dict[str, str], info: ValidationInfo) -> dict[str, str]:
+        if slots and info.data.get("kind") == "char":
+            raise ValueError("slots require tokenizer.kind=word, bpe or unigram, given char")
+        for name in slots:
+            if not CLASS_NAME.fullmatch(name):
+                raise ValueError(f"a class is named {name!r:.40}; names match {CLASS_NAME.pattern}")
+        return slots
+
+    @property
+    def words_pattern(self) -> str | None:
+        """Regular expression of a word or the mark of a class; None to split at white space."""
+        if self.pattern is None or not self.slots:
+            return self.pattern
+        marks = "|".join(re.escape(class_mark(name)) for name in sorted(self.slots))
+        return rf"(?:{marks})\b|{self.pattern}"
 
     @field_validator("pattern")
     @classmethod
@@ -110,7 +132,7 @@ def learn_tokenizer(
             words = {word: count for word, count in words.items() if word != CONTROL_TOKENS[UNK]}
         return WordTokenizer(
             Vocabulary(_most_frequent(words, settings, known)),
-            pattern=settings.pattern,
+            pattern=settings.words_pattern,
             lowercase=settings.lowercase,
             marked_unknown=settings.marked_unknown,
             normalise=settings.normalise,
@@ -123,6 +145,57 @@ def learn_tokenizer(
         tokenizer = _learn_pieces(settings, sentences, progress)
     tokenizer.lexicon = learn_lexicon(tokenizer, sentences, progress)
     return tokenizer
+
+
+def member_matcher(tokenizer: TokenizerSettings | Tokenizer) -> tuple[Normaliser, MemberMatcher]:
+    """Return the normaliser and a matcher without members for the texts of a tokenizer, learnt or not."""
+    if isinstance(tokenizer, Tokenizer):
+        return tokenizer.normaliser, tokenizer.member_matcher()
+    is_word = tokenizer.kind == "word"
+    spans = WordSplitter(tokenizer.words_pattern).spans if is_word else word_spans
+    normaliser = Normaliser(tokenizer.normalise, lowercase=tokenizer.lowercase and is_word)
+    return normaliser, MemberMatcher(tokenizer.slots, spans, words_only=is_word)
+
+
+def mark_members(
+    normaliser: Normaliser,
+    matcher: MemberMatcher,
+    slots: Slots,
+    parts: Sequence[Sentences],
+    *,
+    progress: Progress = SILENT,
+) -> tuple[list[list[str]], Slots]:
+    """Put the marks of classes in place of their members.
+
+    Args:
+        normaliser: normaliser of the tokenizer.
+        matcher: matcher without members.
+        slots: the members of each class.
+        parts: texts.
+        progress: counts sentences.
+
+    Returns:
+        The texts, and one more than the number of times that the first text contains each member.
+    """
+    members = [(name, text) for name, texts in slots.items() for text in texts]
+    for number, (name, text) in enumerate(members):
+        matcher.add(normaliser(text), name, number)
+    counts = np.ones(len(members), np.int64)
+    marked: list[list[str]] = []
+    progress.start("looking for members of classes", sum(map(len, parts)))
+    for part in parts:
+        marked.append([])
+        for batch in batches(part):
+            found = [matcher.mark(normaliser(sentence)) for sentence in batch]
+            marked[-1] += [sentence.text for sentence in found]
+            if part is parts[0]:
+                np.add.at(counts, [number for sentence in found for number in sentence.members], 1)
+            progress.advance(len(batch))
+    progress.finish()
+    weights: dict[str, dict[str, float]] = {name: {} for name in slots}
+    for (name, text), count in zip(members, counts.tolist(), strict=True):
+        weights[name][text] = count
+    return marked, weights
 
 
 def learn_lexicon(tokenizer: Tokenizer, sentences: Sentences, progress: Progress) -> tuple[str, ...]:
@@ -199,7 +272,7 @@ def _count_tokens(
     if settings.kind == "char":
         split = str
     elif settings.pattern is not None:
-        split = WordSplitter(settings.pattern)
+        split = WordSplitter(settings.words_pattern)
     counts: Counter[str] = Counter()
     counters: list[WordCounter] = []
     if convert is None:
@@ -260,6 +333,7 @@ def _learn_pieces(settings: TokenizerSettings, sentences: Sentences, progress: P
             input_sentence_size=_SAMPLE_SENTENCES,
             shuffle_input_sentence=num_segments > _SAMPLE_SENTENCES,
             max_sentence_length=max(longest, 10),  # SentencePiece accepts no less
+            user_defined_symbols=list(map(class_mark, settings.slots)),
             num_threads=1,  # the result must not depend on the number of cores
             minloglevel=2,
         )
@@ -270,7 +344,7 @@ def _learn_pieces(settings: TokenizerSettings, sentences: Sentences, progress: P
             parameter="tokenizer.vocab_size",
         ) from None
     progress.finish()
-    return SentencePieceTokenizer(model.getvalue(), normalise=settings.normalise)
+    return SentencePieceTokenizer(model.getvalue(), normalise=settings.normalise, classes=[*settings.slots])
 
 
 def _segments(sentence: str) -> Iterator[str]:

@@ -172,7 +172,7 @@ class WordSentenceSplitter(SentenceSplitter):
     @override
     def sentence(self, line: str, offset: int = 0) -> Sentence:
         ids, read = self.tokenizer.encode(line), self.tokenizer.normaliser(line)
-        spans = np.array(self.tokenizer.split.spans(read), dtype=np.int64).reshape(-1, 2)
+        spans = np.array(self.tokenizer.token_spans(read), dtype=np.int64).reshape(-1, 2)
         if read != line:
             given = self.tokenizer.normaliser.offsets(line)
             last = given[spans[:, 1] - 1]

@@ -37,6 +37,7 @@ from models.errors import (
 )
 from models.language_model import LanguageModel
 from models.neural.weights import read_weights
+from models.slot_model import with_slots
 from models.tensor_files import PackedWeightCache
 from models.tokenizers import Tokenizer, load_tokenizer
 from models.vocabulary import Vocabulary
@@ -84,6 +85,7 @@ def load_checkpoint(
     precision: str = "auto",
     shared: Path | None = None,
     copies: Copies | None = None,
+    members: bool = True,
 ) -> Checkpoint:
     """Load a version: verify its hashes, build the model, and replay its golden test, which warms it up.
 
@@ -99,6 +101,7 @@ def load_checkpoint(
             always mapped, and so shared; nothing is shared on a CUDA device.
         copies: where the version is copied before loading, so later changes of its directory do not affect the
             loaded model; None loads from the directory itself.
+        members: whether members of classes in the training text are tokens of the model.
 
     Raises:
         InvalidInputError: unknown device or precision, or int8 is not possible on the device or for the version.
@@ -108,7 +111,8 @@ def load_checkpoint(
     copy = None if copies is None else copies.take(directory, manifest)
     if copy is None:
         verify_files(directory, manifest)
-        return _load_verified(directory, directory, manifest, device, precision, shared)
+        loaded = _load_verified(directory, directory, manifest, device, precision, shared)
+        return _with_members(loaded) if members else loaded
     try:
         loaded = _load_verified(copy.path, directory, manifest, device, precision, shared)
     except CheckpointError as error:
@@ -118,7 +122,15 @@ def load_checkpoint(
         copy.release()
         raise
     weakref.finalize(loaded.model, copy.release)
-    return loaded
+    return _with_members(loaded) if members else loaded
+
+
+def _with_members(loaded: Checkpoint) -> Checkpoint:
+    """Add the members of classes that the training text had, if any."""
+    if not loaded.tokenizer.slots:
+        return loaded
+    model, tokenizer = with_slots(loaded.model, loaded.tokenizer, {})
+    return loaded._replace(model=model, tokenizer=tokenizer)
 
 
 def _load_verified(

@@ -5,6 +5,7 @@ word, which constrains the next tokens by its bytes. `corrected_prefixes` ranks 
 or two edits by an edit penalty and the probability of the next token.
 """
 
+import re
 import unicodedata
 from collections.abc import Iterator
 from heapq import nlargest
@@ -13,9 +14,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from models.arrays import FloatArray
-from models.completion.text import MAX_LETTERS, LetterTable, last_word_start
-from models.completion.token_trie import TokenTrie, fold_case
+from models.arrays import FloatArray, TokenIds
+from models.completion.text import MAX_LETTERS, LetterTable, as_one_word, last_word_start
+from models.completion.token_trie import NO_TOKENS, TokenTrie, fold_case
+from models.slots import MAX_MEMBER_WORDS
 from models.tokenizers import Tokenizer, WordTokenizer
 from models.vocabulary import UNK
 
@@ -25,6 +27,7 @@ _NO_SPACE_AFTER = frozenset(("Ps", "Pi", "Pc", "Sc"))
 _NO_SPACE_AFTER_CHARACTERS = frozenset("/\\-@#")
 _DASHES = frozenset("\u2013\u2014")
 _QUOTES = frozenset("\"'")
+_WORD_AFTER_SPACE = re.compile(r"(?<!\S)\S+")
 
 
 class PrefixSplit(NamedTuple):
@@ -67,6 +70,28 @@ def split_prefix(tokenizer: Tokenizer, text: str) -> PrefixSplit:
         spelled = " "
     typed = tokenizer.normaliser.compose(prefix)
     return PrefixSplit(context, typed, start, spelled.encode("utf-8", "surrogatepass"), space)
+
+
+def begun_members(tokens: TokenTrie, text: str, last_word: int, *, ignore_case: bool) -> tuple[int, TokenIds]:
+    """Find the members of classes that a text may have begun with complete words, such as "New York" after "New Y".
+
+    Args:
+        tokens: the model's token trie.
+        text: a normalised text.
+        last_word: start of the word at its end.
+        ignore_case: ignore the case of letters.
+
+    Returns:
+        The start of the longest part of the text that begins members, and their tokens; none without such a part.
+    """
+    order = tokens.folded if ignore_case else tokens.exact
+    starts = [match.start() for match in _WORD_AFTER_SPACE.finditer(text, 0, last_word)]
+    for start in starts[-MAX_MEMBER_WORDS:] if tokens.has_members else ():
+        spelled = f" {as_one_word(text[start:])}".encode()
+        ids = order.with_prefix(fold_case(spelled) if ignore_case else spelled)
+        if ids.size:
+            return start, ids
+    return last_word, NO_TOKENS
 
 
 MAX_TAKEN_BYTES = 48

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from models.arrays import Array, FloatArray, TokenIds, to_numpy
 from models.calls import CallGenerator, Step
-from models.completion.text import JOINERS, WordState, scan_words
+from models.completion.text import JOINERS, WordState, restore_words, scan_words
 from models.completion.token_trie import TokenTrie, fold_case
 from models.language_model import LanguageModel
 
@@ -113,13 +113,13 @@ class MassTable:
             beginnings: masses of word beginnings without a word found.
         """
         completions = [
-            ScoredCompletion(text.decode(), mass, num_words, is_complete=True)
+            ScoredCompletion(restore_words(text.decode()), mass, num_words, is_complete=True)
             for num_words, found in enumerate(self._by_length, start=1)
             for text, mass in nlargest(limit, found.items(), key=itemgetter(1))
         ]
         capacity = max(limit - len(self.words), 0)
         completions += [
-            ScoredCompletion(text.decode(), mass, 1, is_complete=False)
+            ScoredCompletion(restore_words(text.decode()), mass, 1, is_complete=False)
             for text, mass in nlargest(capacity, beginnings.items(), key=itemgetter(1))
         ]
         completions.sort(key=lambda completion: (-completion.mass, completion.text))

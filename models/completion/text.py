@@ -74,7 +74,32 @@ JOINERS = "'\u2019-"
 
 def is_word_character(character: str) -> bool:
     """True if a character can be anywhere in a word; joiners cannot."""
-    return character.isalnum() or character == "_" or unicodedata.category(character).startswith("M")
+    return (
+        character.isalnum()
+        or character == "_"
+        or unicodedata.category(character).startswith("M")
+        or character >= _FIRST_STAND_IN
+    )
+
+
+_FIRST_STAND_IN = "\U0010f000"
+
+
+def as_one_word(text: str) -> str:
+    """Replace the characters of a text that end words, such as spaces, by private-use characters that do not.
+
+    Members of classes are completed as one word, whatever their text is.
+    """
+    return "".join(
+        c if is_word_character(c) or ord(c) > 0xFFF else chr(ord(_FIRST_STAND_IN) + ord(c)) for c in text
+    )
+
+
+def restore_words(text: str) -> str:
+    """Undo `as_one_word`."""
+    if text.isascii():
+        return text
+    return "".join(c if c < _FIRST_STAND_IN else chr(ord(c) - ord(_FIRST_STAND_IN)) for c in text)
 
 
 JOINER_BYTES = frozenset(joiner.encode() for joiner in JOINERS)

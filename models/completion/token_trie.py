@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.arrays import TokenIds
-from models.completion.text import JOINER_BYTES, UNSPACED, LetterTable, WordState, scan_words
+from models.completion.text import JOINER_BYTES, UNSPACED, LetterTable, WordState, as_one_word, scan_words
 from models.tokenizers import Tokenizer, WordTokenizer
 from models.vocabulary import CONTROL_TOKENS, EOS
 
@@ -125,16 +125,23 @@ class TokenTrie:
         tokenizer: any tokenizer.
 
     Attributes:
-        token_bytes: spelling of each token [V].
+        token_bytes: spelling of each token [V]; members of classes as one word.
+        has_members: True if members of classes are tokens.
         whole_words: True if every token is a word, as for word tokenizers.
         lexicon: words of the training text; None if unknown or if tokens are words.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.token_bytes = tokenizer.token_bytes
+        members: list[str] = []
+        self.has_members = tokenizer.members is not None
+        if tokenizer.members is not None:
+            num_plain = len(tokenizer.members.plain.vocabulary)
+            members = [as_one_word(spelled.decode()[1:]) for spelled in self.token_bytes[num_plain:]]
+            self.token_bytes = (*self.token_bytes[:num_plain], *(f" {word}".encode() for word in members))
         self.whole_words = isinstance(tokenizer, WordTokenizer)
         self.exact = SortedTokens(self.token_bytes)
-        self.lexicon = Lexicon(tokenizer.lexicon) if tokenizer.lexicon else None
+        self.lexicon = Lexicon((*tokenizer.lexicon, *members)) if tokenizer.lexicon else None
         self._letters: dict[tuple[bool, bool], LetterTable] = {}
         if not self.whole_words:
             self._kinds = _TransitionTable(self.token_bytes)

@@ -16,8 +16,8 @@ from service.cli.options import (
 )
 
 _TASK_OPTIONS = {
-    "perplexity": {"unit", "context", "window", "detail", "against", "overlap", "dynamic"},
-    "autocomplete": {"unit", "context", "against", "report"},
+    "perplexity": {"unit", "context", "window", "detail", "against", "overlap", "dynamic", "slots"},
+    "autocomplete": {"unit", "context", "against", "report", "slots"},
     "check": {"kinds", "misspellings", "save-calibration"},
 }
 
@@ -119,6 +119,7 @@ def evaluate(
         "kinds": bool(kinds),
         "misspellings": misspellings is not None,
         "save-calibration": save_calibration,
+        "slots": bool(published.slots),
     }
     for name in sorted(name for name, is_given in options.items() if is_given):
         if name not in _TASK_OPTIONS[task]:
@@ -130,6 +131,7 @@ def evaluate(
     if task == "perplexity" and sample is not None and not detail and against is None:
         raise InvalidInputError("--sample requires --detail or --against", parameter="sample")
     common: dict[str, Any] = {"corpus": corpus or (), **published._asdict()}
+    del common["slots"]
     if sample is not None:
         common["sample"] = sample
     if task == "check":
@@ -139,7 +141,13 @@ def evaluate(
         result = run_check_task(model, **common, save_calibration=save_calibration)
     elif task == "autocomplete":
         result = commands.run_evaluate_autocomplete(
-            model, **common, unit=unit, context=context, against=against, report=report
+            model,
+            **common,
+            unit=unit,
+            context=context,
+            against=against,
+            report=report,
+            slots=published.members(),
         )
     else:
         if dynamic and (context == "document" or options["window"] or against):
@@ -158,6 +166,7 @@ def evaluate(
             against=against,
             overlap=overlap or (),
             dynamic=dynamic,
+            slots=published.members(),
         )
     if as_json:
         print_json(result)

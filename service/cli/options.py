@@ -35,6 +35,12 @@ DeviceOption = Annotated[str, typer.Option(help="Device: cpu, cuda, cuda:1 or au
 PrecisionOption = Annotated[
     str, typer.Option(help="Precision of neural networks: float32, int8 (CPU only), or auto, as served.")
 ]
+SlotsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="CLASS=FILE", help="Members of a class such as $CLASS, one a line; may be repeated."
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 CORPUS_HELP = "Text file, also .gz, .xz or .zst; may be repeated."
 DEFAULT_REGISTRY = "registry"
@@ -131,6 +137,26 @@ class PublishedModels(NamedTuple):
     registry: RegistryOption = DEFAULT_REGISTRY
     device: DeviceOption = "cpu"
     precision: PrecisionOption = "auto"
+    slots: SlotsOption = None
+
+    def members(self) -> dict[str, list[str]]:
+        """Read the lists of `--slots`.
+
+        Raises:
+            InvalidInputError: an option is not `CLASS=FILE`.
+            FormatError: a file cannot be read as text.
+        """
+        files: dict[str, Path] = {}
+        for given in self.slots or ():
+            name, _, path = given.partition("=")
+            if not (name and path):
+                raise InvalidInputError(f"--slots takes CLASS=FILE, given {given!r:.80}", parameter="slots")
+            files[name] = Path(path)
+        if not files:
+            return {}
+        from training.corpus import read_members
+
+        return read_members(files)
 
     def load(self, address: str) -> "LoadedModel":
         """Load a published model.
@@ -140,7 +166,8 @@ class PublishedModels(NamedTuple):
         """
         from service.local.ask import load_published
 
-        return load_published(self.registry, address, self.device, self.precision)
+        loaded = load_published(self.registry, address, self.device, self.precision)
+        return loaded.with_slots(self.members())
 
 
 def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:

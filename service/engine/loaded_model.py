@@ -5,9 +5,12 @@ new one. The memory of an unloaded model is freed when the last request that use
 """
 
 import itertools
+import json
 import secrets
+import threading
 import time
 import weakref
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -19,6 +22,7 @@ from models.checkpoint.load import Checkpoint
 from models.checkpoint.manifest import CHAMPION, Version
 from models.completion.token_trie import TokenTrie
 from models.language_model import LanguageModel
+from models.slot_model import with_slots
 from models.tokenizers import Tokenizer
 from service.engine.prefix_cache import NextTokenCache, PrefixCache
 
@@ -53,6 +57,10 @@ class ModelUse:
         self.in_flight -= 1
 
 
+_MAX_SLOTTED = 16
+"""Maximum number of models with members from requests that are kept for each loaded model."""
+
+_SLOTTED_CACHE_BYTES = 1 << 22
 _MAX_TAGS = 1 << 24
 _TAGS = itertools.count(secrets.randbelow(_MAX_TAGS))
 
@@ -78,6 +86,10 @@ class LoadedModel:
     )
     use: ModelUse = field(default_factory=ModelUse, compare=False, repr=False)
     tag: str = field(default_factory=lambda: f"{next(_TAGS) % _MAX_TAGS:06x}", compare=False, repr=False)
+    _slotted: "OrderedDict[str, LoadedModel]" = field(
+        default_factory=OrderedDict, init=False, compare=False, repr=False
+    )
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, compare=False, repr=False)
 
     @property
     def model(self) -> LanguageModel[Any]:
@@ -91,8 +103,8 @@ class LoadedModel:
 
     @property
     def vocab_size(self) -> int:
-        """Vocabulary size V."""
-        return self.checkpoint.manifest.vocab_size
+        """Vocabulary size V, with the members of classes."""
+        return len(self.model.vocabulary)
 
     @cached_property
     def token_texts(self) -> tuple[str, ...]:
@@ -103,6 +115,32 @@ class LoadedModel:
     def token_trie(self) -> TokenTrie:
         """Trie of the tokens by their spelling; built during loading because it is slow."""
         return TokenTrie(self.tokenizer)
+
+    def with_slots(self, slots: Mapping[str, Any] | None) -> "LoadedModel":
+        """Return this model with other members of its classes; the models of recent requests are kept.
+
+        Raises:
+            InvalidInputError: a class is unknown, or a member is invalid.
+        """
+        if not slots:
+            return self
+        key = json.dumps(slots)
+        with self._lock:
+            if key in self._slotted:
+                self._slotted.move_to_end(key)
+                return self._slotted[key]
+        model, tokenizer = with_slots(self.model, self.tokenizer, slots)
+        slotted = replace(
+            self,
+            checkpoint=self.checkpoint._replace(model=model, tokenizer=tokenizer),
+            prefix_cache=None,
+            next_token_cache=NextTokenCache(_SLOTTED_CACHE_BYTES),
+        )
+        with self._lock:
+            self._slotted[key] = slotted
+            if len(self._slotted) > _MAX_SLOTTED:
+                self._slotted.popitem(last=False)
+        return slotted
 
     @property
     def reads_backward(self) -> bool:

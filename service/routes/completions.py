@@ -23,6 +23,7 @@ from service.routes.request import (
     TOKENS_PER_PREDICTION,
     request_options,
     resolve_model,
+    resolve_request,
     run_request,
     services_of,
     start_stream,
@@ -73,7 +74,7 @@ async def generate_text(request: Request) -> Response:
     body = await request.body()
     wire = parse_json(GenerateRequest, body)
     parameters = wire.parameters(services.limits)
-    loaded = resolve_model(request, wire.model)
+    loaded = await resolve_request(request, wire)
     work = generate(loaded, wire, parameters, services.limits)
     rows = parameters.beams * parameters.num_samples
     terms = request_options(request, wire, body, count=rows, predicted_each=wire.max_tokens)
@@ -149,7 +150,7 @@ async def create_completion(request: Request) -> Response:
         ignored = [name[:_MAX_NAME_CHARACTERS] for name in sorted(wire.model_extra)[:_MAX_NAMES_LOGGED]]
         _log.debug("fields ignored", fields=ignored, request_id=request.state.request_id)
     parameters = wire.parameters(services.limits)
-    loaded = resolve_model(request, wire.model)
+    loaded = await resolve_request(request, wire)
     # model version and tokenizer: together with the request, they determine the reply
     fingerprint = f"{loaded.address}-{loaded.tokenizer.fingerprint[:_FINGERPRINT_CHARACTERS]}"
     reply = partial(

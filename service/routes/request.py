@@ -29,7 +29,7 @@ from service.engine.model_host import ModelHost, ModelReloader
 from service.engine.state_store import StateStore, UserStore
 from service.middleware.request_context import add_counts, annotate, context_of, track_use
 from service.routes.endpoints import LINES_TYPE
-from service.schemas.wire import TimedRequest, parse_json, parse_query
+from service.schemas.wire import ModelRequest, TimedRequest, parse_json, parse_query
 from service.use_cases.inputs import Limits
 
 
@@ -149,6 +149,18 @@ def resolve_model(request: Request, address: str | None) -> LoadedModel:
     loaded = services_of(request).host.resolve(address)
     use_model(request, loaded)
     return loaded
+
+
+async def resolve_request(request: Request, wire: ModelRequest) -> LoadedModel:
+    """Return the loaded model of a request, with the request's members of classes.
+
+    Raises:
+        InvalidInputError: a class is unknown, or a member is invalid.
+        ModelNotFoundError, NotReadyError: see `resolve_model`.
+    """
+    loaded = resolve_model(request, wire.model)
+    # on a thread, because thousands of members take tens of milliseconds
+    return await asyncio.to_thread(loaded.with_slots, wire.slots) if wire.slots else loaded
 
 
 def use_model(request: Request, loaded: LoadedModel) -> None:

@@ -9,6 +9,7 @@ from starlette.responses import Response
 from models.reranking.features import is_reserved
 from models.reranking.formats.reader import FORMATS, format_name_of_media_type
 from models.reranking.mbr import load_ngram_kernels
+from service.engine.loaded_model import LoadedModel
 from service.middleware.request_context import annotate
 from service.routes.endpoints import EndpointRouter, Lines
 from service.routes.request import (
@@ -133,7 +134,17 @@ async def _job(request: Request, services: Services, settings: RerankSettings) -
     if settings.profile is not None:
         # on another thread, because the registry may be remote
         profile = await asyncio.to_thread(services.profiles.read, settings.profile)
-    job = settings.job(profile, lambda address: resolve_model(request, address))
+    found: dict[str | None, LoadedModel] = {}
+
+    def resolve(address: str | None) -> LoadedModel:
+        if address not in found:
+            found[address] = resolve_model(request, address)
+        return found[address]
+
+    job = settings.job(profile, resolve)
+    if settings.slots:
+        slotted = lambda address: found[address].with_slots(settings.slots)  # noqa: E731 - for one call
+        job = await asyncio.to_thread(settings.job, profile, slotted)
     if job.phrases:
         await asyncio.to_thread(lambda: job.phrases.automaton)
     if job.is_pairwise:

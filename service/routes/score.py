@@ -18,6 +18,7 @@ from service.routes.request import (
     read_settings,
     request_options,
     resolve_model,
+    resolve_request,
     run_request,
     runs_inline,
     services_of,
@@ -81,7 +82,7 @@ async def score_texts(request: Request) -> Response:
     limits = services_of(request).limits
     given = await read_settings(request, ScoreRequest, ScoreSettings)
     items = given.items(limits) if isinstance(given, ScoreRequest) else []
-    loaded = resolve_model(request, given.model)
+    loaded = await resolve_request(request, given)
     body = await request.body()
 
     def counted(outcomes: Sequence[ScoreOutcome]) -> list[SequenceScore]:
@@ -97,6 +98,7 @@ async def score_texts(request: Request) -> Response:
             lambda batch: score(loaded, batch, given, limits, each=True),
             lambda one: [to_json(score_result(loaded, counted([one])[0], given.detail))],
             model=loaded.address,
+            wire=given,
         )
 
     def write(outcomes: Sequence[ScoreOutcome]) -> Iterator[bytes]:
@@ -190,7 +192,7 @@ async def next_token(request: Request) -> Response:
     wire = parse_json(NextTokenRequest, body)
     count, top_k = len(wire.contexts), len(wire.token_ids or ()) or wire.top_k
     limits.check_count(count, parameter="context")
-    loaded = resolve_model(request, wire.model)
+    loaded = await resolve_request(request, wire)
     if wire.candidates is not None:
         pairs = count * len(wire.candidates)
         work_each = max(len(context) for _, context in wire.contexts) // BYTES_PER_TOKEN

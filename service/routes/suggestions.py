@@ -18,7 +18,7 @@ from service.routes.request import (
     json_response,
     owner_of,
     request_options,
-    resolve_model,
+    resolve_request,
     run_request,
     runs_inline,
     services_of,
@@ -75,7 +75,9 @@ async def complete(request: Request) -> Response:
     services = services_of(request)
     body = await request.body()
     wire = parse_json(AutocompleteRequest, body)
-    loaded = resolve_model(request, wire.model)
+    loaded = await resolve_request(request, wire)
+    if wire.slots:
+        await asyncio.to_thread(lambda: loaded.token_trie)
     owner = owner_of(request)
     personal = services.users.get(owner, wire.user) if wire.user is not None else None
     steps = max_search_steps(loaded, wire)
@@ -144,7 +146,7 @@ async def check_text(request: Request) -> Response:
     services = services_of(request)
     body = await request.body()
     wire = parse_json(CheckRequest, body)
-    loaded = resolve_model(request, wire.model)
+    loaded = await resolve_request(request, wire)
     needed = wire.precision is not None
     # on a thread, because the registry may be remote
     calibration = await asyncio.to_thread(_calibration, services, loaded.address, needed=needed)

@@ -6,12 +6,22 @@ from the modules that check them.
 
 import codecs
 import io
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from itertools import islice
 from typing import Annotated, Any, TypeAlias, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, GetCoreSchemaHandler, Tag, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    GetCoreSchemaHandler,
+    Tag,
+    ValidationError,
+)
 from pydantic_core import CoreSchema
 
 from models.checkpoint.manifest import MAX_NAME_LENGTH
@@ -94,6 +104,31 @@ class TimedRequest(WireModel):
 
     timeout_ms: Annotated[int, Field(ge=1)] | None = None
     """Time limit in milliseconds, after which the reply is 504; the service's own limit also applies."""
+
+
+def _parse_slots(value: Any) -> Any:
+    """Parse slots in a query string."""
+    return json.loads(value) if isinstance(value, str) else value
+
+
+Members = Annotated[
+    Annotated[list[str], Tag("<list>")] | Annotated[dict[str, float], Tag("<object>")],
+    Discriminator(
+        lambda v: "<list>" if isinstance(v, list) else "<object>" if isinstance(v, dict) else None,
+        custom_error_type="members",
+        custom_error_message="input should be a list of strings, or an object of weights by string",
+    ),
+]
+
+
+class ModelRequest(TimedRequest):
+    """The model of a request, and the members of its classes."""
+
+    model: str | None = None
+    """Model: `name`, `name@7` or `name@champion`; the service's default if omitted."""
+    slots: Annotated[dict[str, Members], BeforeValidator(_parse_slots)] | None = None
+    """Members of the model's classes, such as `{"city": ["Ulm", "New York"]}` for the token `$city`: a list, or an
+    object with weights above 0. They take the place of those in the training text."""
 
 
 T = TypeVar("T")

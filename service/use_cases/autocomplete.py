@@ -18,18 +18,22 @@ from operator import mul
 from typing import Annotated, Any, Literal, TypeAlias
 from unicodedata import normalize
 
+import numpy as np
 from pydantic import ConfigDict, Field, StringConstraints, Tag
 
+from models.calls import Read
 from models.completion.prefix import (
     EDIT_PENALTY,
     FIRST_LETTER_PENALTY,
     LETTERS_PER_EDIT,
     CorrectedPrefix,
     PrefixSplit,
+    begun_members,
     corrected_prefixes,
     split_prefix,
 )
 from models.completion.search import CompletionSearch, CompletionSettings, run_searches
+from models.completion.token_trie import NO_TOKENS
 from models.completion.user_model import (
     ScoredPhrase,
     UserModel,
@@ -42,13 +46,14 @@ from models.completion.user_model import (
     user_model_from_counts,
 )
 from models.errors import InvalidInputError
+from models.language_model import SCORES
 from models.vocabulary import CONTROL_TOKENS
 from service.engine.batching import view
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.engine.prefix_cache import NextTokenEntry
 from service.schemas.suggestions import AutocompleteReply, CompletionCandidate
-from service.schemas.wire import TimedRequest, WireModel, text_or_object
+from service.schemas.wire import ModelRequest, WireModel, text_or_object
 from service.use_cases.accepted_words import UserName
 from service.use_cases.constants import DICTIONARY_ENTRIES_PER_STEP
 from service.use_cases.inputs import Limits, check_reads_forward
@@ -78,7 +83,7 @@ DictionaryEntry = Annotated[
 ]
 
 
-class AutocompleteRequest(TimedRequest):
+class AutocompleteRequest(ModelRequest):
     """Complete the word being typed, or predict the next one."""
 
     model_config = ConfigDict(
@@ -99,8 +104,6 @@ class AutocompleteRequest(TimedRequest):
 
     text: str
     """Text before the cursor; empty for the start of a sentence."""
-    model: str | None = None
-    """Model: `name`, `name@7` or `name@champion`; the service's default if omitted."""
     limit: int = Field(default=10, ge=1, le=100)
     """Maximum number of completions."""
     max_words: int = Field(default=1, ge=1, le=8)
@@ -288,6 +291,7 @@ def match_case(typed: str, word: str, *, corrected: bool = False) -> str:
 _CONTROL_TOKENS = frozenset(CONTROL_TOKENS)
 """Placeholders in corpora; a vocabulary may contain them as ordinary words, which are never offered."""
 
+_MIN_LOG_PROBABILITY = -80.0
 _MIN_PROBABILITY = 1e-12
 """Probability below which completions are never returned."""
 
@@ -409,6 +413,9 @@ def autocomplete(
     searches = _searches(loaded, request, typed, cached, limit)
     yield from run_searches(loaded.model, [search for _, search in searches])
     found, of_model, unexplored = _model_completions(searches, request)
+    members, start = yield from _begun_members(loaded, request, typed, limits)
+    found |= members
+    of_model += math.fsum(member.of_model for member in members.values())
     previous = previous_word(normaliser.compose(request.text[: typed.start]))
     of_user = _add_user_completions(found, searches, request, typed, models, limit, previous)
     weight = request.user_weight if of_user else 0.0
@@ -423,8 +430,8 @@ def autocomplete(
     candidates = [
         CompletionCandidate(
             completion.text,
-            _suffix(completion.text, given_prefix, space=typed.space),
-            typed.start,
+            _suffix(completion.text, request.text[begin:], space=typed.space),
+            begin,
             completion.probability,
             completion.num_words,
             completion.is_complete,
@@ -432,9 +439,38 @@ def autocomplete(
             "user" if completion.of_user > completion.of_model else "model",
         )
         for completion in _best_completions(completions, request, typed)
+        for begin in [start if completion.text in members else typed.start]
     ]
     unexplored = (1 - weight) * unexplored / live
     return AutocompleteReply(loaded.address, given_prefix, typed.start, candidates, unexplored)
+
+
+def _begun_members(
+    loaded: LoadedModel, request: AutocompleteRequest, typed: PrefixSplit, limits: Limits
+) -> Work[Any, tuple[dict[str, RankedCompletion], int]]:
+    """Find members of classes that the text has begun with earlier words, and where.
+
+    Their masses are relative to the probability of these words, as those of words after them are.
+    """
+    text, model = request.text, loaded.model
+    read = loaded.tokenizer.normaliser(text)
+    start, ids = typed.start, NO_TOKENS
+    if len(read) == len(text):
+        start, ids = begun_members(loaded.token_trie, read, typed.start, ignore_case=request.ignore_case)
+    if not ids.size:
+        return {}, start
+    context = text[:start].rstrip()
+    entry = yield from predict_next(loaded, context, limits, parameter="text")
+    after = (" " if context else "") + text[start : typed.start].rstrip()
+    joint, num_context = loaded.tokenizer.encode_after(context, after)
+    words = np.array([joint[num_context:]], dtype=np.int64)
+    scores = yield from Read(model, view(entry.state), words, np.array([words.shape[1]]), SCORES)
+    masses = np.exp(entry.log_probs[0, ids] - max(float(scores.log_probs.sum()), _MIN_LOG_PROBABILITY))
+    texts = [loaded.tokenizer.token_bytes[token].decode().removeprefix(" ") for token in ids.tolist()]
+    return {
+        member: RankedCompletion(member, len(member.split()), 0, of_model=mass)
+        for member, mass in zip(texts, masses.tolist(), strict=True)
+    }, start
 
 
 def _suffix(text: str, prefix: str, *, space: bool) -> str | None:

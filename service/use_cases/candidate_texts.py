@@ -191,7 +191,8 @@ def _is_separable(loaded: LoadedModel, distinct: DistinctTexts) -> bool:
     if any(s.continuation is not None for s in distinct.settings):
         return False
     tokenizer = loaded.tokenizer
-    splits_at_spaces = isinstance(tokenizer, WordTokenizer) and tokenizer.pattern is None
+    is_plain = tokenizer.members is None
+    splits_at_spaces = isinstance(tokenizer, WordTokenizer) and tokenizer.pattern is None and is_plain
     return splits_at_spaces or not any(s.context or s.start is not None for s in distinct.settings)
 
 

@@ -26,7 +26,7 @@ from service.engine.batching import view
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.schemas.suggestions import CheckReply, SuggestedText, TextIssue, WordSurprisal
-from service.schemas.wire import TimedRequest, WireModel, text_or_object
+from service.schemas.wire import ModelRequest, WireModel, text_or_object
 from service.use_cases.inputs import Limits, check_reads_forward
 
 _lock = threading.Lock()
@@ -94,7 +94,7 @@ class CandidateSpan(WireModel):
         return self
 
 
-class CheckRequest(TimedRequest):
+class CheckRequest(ModelRequest):
     """Find probable errors: unknown words, and known words that do not fit the context."""
 
     model_config = ConfigDict(
@@ -113,8 +113,6 @@ class CheckRequest(TimedRequest):
 
     text: str
     """Text to check; each line is a sentence."""
-    model: str | None = None
-    """Model: `name`, `name@7` or `name@champion`; the service's default if omitted."""
     threshold: float | None = Field(default=None, ge=0, le=1)
     """Minimum probability of an error for a word to be reported; 0.5 unless `precision` is given."""
     precision: float | None = Field(default=None, ge=0, le=1)

@@ -28,6 +28,7 @@ from service.engine.loaded_model import LoadedModel
 from service.schemas.replies import Usage
 from service.schemas.wire import (
     Biases,
+    ModelRequest,
     NonNegative,
     NumChoices,
     OneOrMoreContexts,
@@ -38,7 +39,6 @@ from service.schemas.wire import (
     Stops,
     Temperature,
     TextOrIds,
-    TimedRequest,
     TokenId,
     named_contexts,
     schema_only,
@@ -141,7 +141,7 @@ class StreamOptions(BaseModel):
     """True to send the usage in an additional last event, without choices, before `[DONE]`."""
 
 
-class CompletionRequest(TimedRequest):
+class CompletionRequest(ModelRequest):
     """Continue texts, compatible with OpenAI's API; null means the default, and unknown fields are ignored."""
 
     model_config = ConfigDict(
@@ -154,8 +154,6 @@ class CompletionRequest(TimedRequest):
         },
     )
 
-    model: str | None = None
-    """Model: `name`, `name@7` or `name@champion`; the service's default if omitted."""
     prompt: OneOrMoreContexts | None = None
     """A string, strings, a list of token ids, or several such lists. `<s>` precedes strings, but not ids: begin a
     list with the id of `<s>` if required."""

@@ -26,6 +26,7 @@ from service.schemas.wire import (
     Biases,
     DiversityPenalty,
     LengthPenalty,
+    ModelRequest,
     NonNegative,
     NumBeams,
     NumChoices,
@@ -67,7 +68,7 @@ FlagOrCount = Annotated[
 """True, false, or a number."""
 
 
-class GenerateRequest(TimedRequest):
+class GenerateRequest(ModelRequest):
     """Continue a text."""
 
     model_config = ConfigDict(
@@ -89,8 +90,6 @@ class GenerateRequest(TimedRequest):
 
     prompt: OneContext = ""
     """A string or a list of token ids; empty for the start of a sentence."""
-    model: str | None = None
-    """Model: `name`, `name@7` or `name@champion`; the service's default if omitted."""
     strategy: Annotated[str, schema_only(enum=STRATEGIES)] = SAMPLE
     """`greedy` picks the most probable token, `sample` samples tokens, `beam` searches for the most probable text."""
     max_tokens: Positive = 64

@@ -31,7 +31,13 @@ from service.schemas.replies import (
     TokenScore,
     WordCandidate,
 )
-from service.schemas.wire import OneOrMoreContexts, TextOrIds, TimedRequest, TokenId, named_contexts
+from service.schemas.wire import (
+    ModelRequest,
+    OneOrMoreContexts,
+    TextOrIds,
+    TokenId,
+    named_contexts,
+)
 from service.use_cases.constants import MAX_SEARCH_STEPS, ROWS_PER_STEP, VALUES_PER_STEP
 from service.use_cases.inputs import Limits, check_reads_forward, encode, encode_each
 from service.use_cases.prefill import prefill, token_runs
@@ -39,7 +45,7 @@ from service.use_cases.sequence_scoring import ScoredPair, score_pairs
 from service.use_cases.states import next_log_probs, requested_token_ids
 
 
-class NextTokenRequest(TimedRequest):
+class NextTokenRequest(ModelRequest):
     """Predict the next tokens or words after one or more contexts."""
 
     model_config = ConfigDict(
@@ -56,8 +62,6 @@ class NextTokenRequest(TimedRequest):
 
     context: OneOrMoreContexts
     """A string, strings, a list of token ids, or several such lists; empty for the start of a sentence."""
-    model: str | None = None
-    """Model: `name`, `name@7` or `name@champion`; the service's default if omitted."""
     top_k: int = Field(default=10, ge=1)
     """Number of candidates to rank; at most the vocabulary size, or 100 words."""
     entropy: bool = True

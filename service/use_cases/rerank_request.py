@@ -26,6 +26,7 @@ from service.schemas.wire import (
     LengthExponent,
     MixtureWeight,
     ModelName,
+    ModelRequest,
     Name,
     TimedRequest,
     Weight,
@@ -176,11 +177,9 @@ class FurtherModel(TunedModel):
     """Weight of `lm:NAME`; negative to subtract the model's scores."""
 
 
-class RerankSettings(TimedRequest):
+class RerankSettings(ModelRequest):
     """Settings of re-ranking."""
 
-    model: str | None = None
-    """Model: `name`, `name@7` or `name@champion`; the service's default if omitted."""
     mixture: Mixture | None = None
     """Models whose probabilities are mixed at every token, instead of `model`."""
     models: Annotated[list[FurtherModel], schema_only(maxItems=MAX_MODELS)] = Field(default_factory=list)

@@ -29,6 +29,7 @@ from service.schemas.replies import (
     WordScore,
 )
 from service.schemas.wire import (
+    ModelRequest,
     OneContext,
     TextOrIds,
     TimedRequest,
@@ -59,11 +60,9 @@ DetailName = Annotated[Detail, Field(strict=False)]
 """Level of detail of a reply, by name in JSON."""
 
 
-class ScoreSettings(WireModel):
+class ScoreSettings(ModelRequest):
     """Settings of scoring; in the query string if the body is a stream of lines."""
 
-    model: str | None = None
-    """Model: `name`, `name@7` or `name@champion`; the service's default if omitted."""
     bos: bool = True
     """True to put `<s>` before the context."""
     eos: bool = True
@@ -105,7 +104,7 @@ class ScoreItem:
             )
 
 
-class ScoreRequest(ScoreSettings, TimedRequest):
+class ScoreRequest(ScoreSettings):
     """Score texts, each given one common context."""
 
     model_config = ConfigDict(

@@ -25,12 +25,12 @@ from models.language_model import (
     ReadResult,
     Want,
     bits_per_unit,
+    ngram_order,
     pad_sequences,
     perplexity,
     prefill_sequences,
     read_sequences,
 )
-from models.ngram.model import NGramModel
 from models.vocabulary import BOS, EOS, UNK
 from training.corpus import EncodedCorpus
 from training.progress import Progress
@@ -118,7 +118,7 @@ def _read(
 
 def as_ngram(model: Any) -> Any:
     """Return the model if it is an n-gram model, on any device; None for another family."""
-    return model if model.family == NGramModel.family else None
+    return model if ngram_order(model) is not None else None
 
 
 def _batches_of_similar_length(lengths: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:

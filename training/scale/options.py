@@ -76,6 +76,8 @@ def check_relational(recipe: Recipe, engine: EngineName, *, name: str) -> None:
         )
 
     settings = recipe.ngram
+    if any(recipe.tokenizer.slots.values()):
+        refuse("tokenizer.slots", recipe.tokenizer.slots, "without lists")
     if recipe.family != "ngram":
         refuse("family", recipe.family, "ngram")
     if settings.smoothing not in WITH_DISCOUNTS:

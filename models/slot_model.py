@@ -1,0 +1,197 @@
+"""Language model whose classes are replaced by their members.
+
+p(w | h) = p(w | h') + Σ_c p(c | h') · p(w | c): the first term if w is a token of the model itself, the sum over the
+classes with the member w. h' is the history with one reading of each member, its token or one of its classes: the more
+probable one where it occurred. The reading depends on earlier tokens only, so each row sums to 1, as in class-based
+models (Brown et al. 1992), although members and plain words may be spelled alike.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from models.arrays import FloatArray, ModelBytes, TokenIds, to_numpy
+from models.language_model import (
+    STATE,
+    ChoiceScorer,
+    LanguageModel,
+    ReadResult,
+    SequenceReader,
+    Want,
+    is_lookup,
+    read_sequences,
+    score_choices,
+)
+from models.slots import Slots, check_slots
+from models.tokenizers import Tokenizer
+
+
+class _Readings(NamedTuple):
+    """Readings of the tokens of an extended vocabulary, concatenated in order of token.
+
+    Attributes:
+        offsets: index of the first reading of each token, then their number [W + 1].
+        tokens: the model's token of each reading.
+        log_shares: natural logarithm of the probability of the token's text, given the model's token.
+    """
+
+    offsets: TokenIds
+    tokens: TokenIds
+    log_shares: FloatArray
+
+
+class SlotModel(ChoiceScorer[Any], SequenceReader[Any], LanguageModel[Any]):
+    """Model over V tokens and the members of classes, W tokens in all; states are those of the model.
+
+    Args:
+        model: model over V tokens.
+        tokenizer: tokenizer with the members, over W tokens.
+    """
+
+    def __init__(self, model: LanguageModel[Any], tokenizer: Tokenizer) -> None:
+        self.model, self.family, self.normalised = model, model.family, model.normalised
+        self.vocabulary, self.is_lookup = tokenizer.vocabulary, is_lookup(model)
+        self._num_plain, size = len(model.vocabulary), len(tokenizer.vocabulary)
+        shares = {} if tokenizer.members is None else tokenizer.members.shares
+        members, classes = np.array([*shares], dtype=np.int64).reshape(-1, 2).T
+        log_shares = np.log(np.array([*shares.values()])).astype(np.float32)
+        self._by_class = [
+            (given, members[classes == given], log_shares[classes == given]) for given in np.unique(classes)
+        ]
+        plain = np.setdiff1d(np.arange(self._num_plain), classes)
+        of, tokens = np.concatenate([[plain, plain], [members, classes]], axis=1)
+        order = np.lexsort((tokens, of))
+        all_shares = np.concatenate([np.zeros(len(plain), np.float32), log_shares])
+        self._readings = _Readings(
+            np.searchsorted(of[order], np.arange(size + 1)), tokens[order], all_shares[order]
+        )
+        # one reading of each token; of a class itself, which no text contains, none
+        counts = np.diff(self._readings.offsets)
+        firsts = np.minimum(self._readings.offsets[:-1], len(tokens) - 1)
+        self._token = np.where(counts > 0, self._readings.tokens[firsts], np.arange(size))
+        self._log_share = np.where(counts > 0, self._readings.log_shares[firsts], -np.inf).astype(np.float32)
+        self._is_ambiguous = counts > 1
+
+    def memory(self) -> ModelBytes:
+        """Return the memory of the model within."""
+        return self.model.memory()
+
+    def initial_state(self, batch: int) -> Any:
+        """Return the model's state after `<s>`, in each of `batch` rows."""
+        return self.model.initial_state(batch)
+
+    def empty_state(self, batch: int) -> Any:
+        """Return the model's state before any token, in each of `batch` rows."""
+        return self.model.empty_state(batch)
+
+    def advance(self, state: Any, tokens: TokenIds) -> Any:
+        """Consume one token per row [B], in its more probable reading."""
+        read, ambiguous = self._token[tokens], np.flatnonzero(self._is_ambiguous[tokens])
+        if ambiguous.size:
+            read[ambiguous], _ = self._resolve(state.select(ambiguous), tokens[ambiguous])
+        return self.model.advance(state, read)
+
+    def next_log_probs(self, state: Any) -> FloatArray:
+        """Return natural-log probabilities [B, W] of the next token; those of classes with members are −∞."""
+        plain = to_numpy(self.model.next_log_probs(state))
+        rows = np.full((len(plain), len(self.vocabulary)), -np.inf, dtype=np.float32)
+        rows[:, : self._num_plain] = plain
+        for given, _, _ in self._by_class:
+            rows[:, given] = -np.inf
+        for given, members, log_shares in self._by_class:
+            rows[:, members] = np.logaddexp(rows[:, members], plain[:, [given]] + log_shares)
+        return rows
+
+    def read(self, state: Any, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
+        """Read sequences with the model, members in their more probable reading; see `SequenceReader.read`."""
+        read, added = self._read_as(state, tokens, lengths)
+        result = read_sequences(self.model, state, read, lengths, want)
+        if not want.scores:
+            return result
+        is_token = np.arange(tokens.shape[1]) < lengths[:, None]
+        return result._replace(
+            log_probs=np.where(is_token, to_numpy(result.log_probs) + added, np.float32(0))
+        )
+
+    def score_choices(self, state: Any, rows: TokenIds, tokens: TokenIds) -> FloatArray:
+        """Score candidates for the next token of rows; see `ChoiceScorer`."""
+        scores, begins, _ = self._score_readings(state, rows, tokens)
+        answer = np.full(len(tokens), -np.inf, dtype=np.float32)
+        if scores.size:
+            has_reading = self._readings.offsets[tokens + 1] > self._readings.offsets[tokens]
+            answer[has_reading] = np.logaddexp.reduceat(scores, begins[has_reading])
+        return answer
+
+    def _score_readings(
+        self, state: Any, rows: TokenIds, tokens: TokenIds
+    ) -> tuple[FloatArray, TokenIds, TokenIds]:
+        """Return the log-probability and the model's token of each reading, and each candidate's first reading."""
+        offsets = self._readings.offsets
+        counts = offsets[tokens + 1] - offsets[tokens]
+        begins = np.cumsum(counts) - counts
+        indices = np.arange(counts.sum()) + np.repeat(offsets[tokens] - begins, counts)
+        read = self._readings.tokens[indices]
+        scores = score_choices(self.model, state, np.repeat(rows, counts), read)
+        return scores + self._readings.log_shares[indices], begins, read
+
+    def _resolve(self, state: Any, tokens: TokenIds) -> tuple[TokenIds, FloatArray]:
+        """Choose the more probable reading of one ambiguous token per row.
+
+        Returns:
+            The model's tokens [B], and what all readings add to the log-probability of the model's token [B].
+        """
+        scores, begins, read = self._score_readings(state, np.arange(len(tokens)), tokens)
+        totals = np.logaddexp.reduceat(scores, begins)
+        is_best = scores == np.repeat(
+            np.maximum.reduceat(scores, begins), np.diff(begins, append=len(scores))
+        )
+        best = np.flatnonzero(is_best)
+        best = best[np.searchsorted(best, begins)]  # the first of equals
+        log_shares = self._readings.log_shares[self._readings.offsets[tokens] + best - begins]
+        with np.errstate(invalid="ignore"):
+            more = np.nan_to_num(totals - scores[best], nan=0.0)
+        return read[best], (log_shares + more).astype(np.float32)
+
+    def _read_as(self, state: Any, tokens: TokenIds, lengths: TokenIds) -> tuple[TokenIds, FloatArray]:
+        """Return the model's tokens [B, T], and what is added to their log-probabilities [B, T].
+
+        Ambiguous tokens are resolved from left to right, the first ones of all rows together, then the second ones, ….
+        """
+        read, added = self._token[tokens], self._log_share[tokens]
+        is_token = np.arange(tokens.shape[1]) < lengths[:, None]
+        rows, columns = np.nonzero(self._is_ambiguous[tokens] & is_token)
+        done = np.zeros(len(lengths), dtype=np.int64)  # number of tokens that the state of each row has read
+        live = np.arange(len(lengths))
+        while rows.size:
+            firsts = np.flatnonzero(np.diff(rows, prepend=-1))
+            at, column = rows[firsts], columns[firsts]
+            state, live = state.select(np.searchsorted(live, at)), at
+            counts = column - done[at]
+            indices = np.minimum(done[at, None] + np.arange(max(counts.max(), 1)), column[:, None])
+            state = read_sequences(self.model, state, read[at[:, None], indices], counts, STATE).state
+            read[at, column], added[at, column] = self._resolve(state, tokens[at, column])
+            done[at] = column
+            rows, columns = np.delete(rows, firsts), np.delete(columns, firsts)
+        return read, added
+
+
+def with_slots(
+    model: LanguageModel[Any], tokenizer: Tokenizer, given: Mapping[str, Sequence[str] | Mapping[str, float]]
+) -> tuple[LanguageModel[Any], Tokenizer]:
+    """Return a model and its tokenizer with other members of some classes; the other classes keep theirs.
+
+    Args:
+        model: a model, with or without members.
+        tokenizer: its tokenizer.
+        given: members of classes, a list or weights.
+
+    Raises:
+        InvalidInputError: see `check_slots`; also a member without a word.
+    """
+    if tokenizer.members is not None and isinstance(model, SlotModel):
+        model, tokenizer = model.model, tokenizer.members.plain
+    checked = check_slots(given, known=tokenizer.classes, parameter="slots")
+    slots: Slots = {**tokenizer.slots, **checked}
+    extended = tokenizer.with_slots(slots)
+    return SlotModel(model, extended), extended

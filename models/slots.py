@@ -1,0 +1,207 @@
+"""Slots: classes in a text, such as `$city`, and their members.
+
+A model is trained on text in which the mark of a class stands for every member. Members are given later, with a
+request or as a list of the training text: `MemberMatcher` finds them in a text and puts the marks in their place.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+from models.errors import InvalidInputError
+
+Slots: TypeAlias = Mapping[str, Mapping[str, float]]
+"""Weights of the members of each class, by the class's name and the member's text."""
+
+CLASS_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
+MARK = re.compile(rf"\${CLASS_NAME.pattern}")
+MAX_MEMBERS = 10_000
+"""Maximum number of members of all classes together."""
+
+MAX_MEMBER_WORDS = 16
+MAX_MEMBER_CHARACTERS = 200
+
+
+_WORD_OR_SIGN = re.compile(r"\w+|[^\w\s]")
+
+
+def word_spans(text: str) -> list[tuple[int, int]]:
+    """Return the start and end of each word and each other character, without white space."""
+    return [match.span() for match in _WORD_OR_SIGN.finditer(text)]
+
+
+def class_mark(name: str) -> str:
+    """Return the token of a class."""
+    return f"${name}"
+
+
+def check_slots(
+    slots: Mapping[str, Sequence[str] | Mapping[str, float]], *, known: Collection[str], parameter: str
+) -> dict[str, dict[str, float]]:
+    """Return the members of each class and their weights, 1 for members of a list, after checking them.
+
+    Args:
+        slots: members of each class; a member that a list has twice has twice the weight.
+        known: names of the model's classes.
+        parameter: name of the argument, for messages.
+
+    Raises:
+        InvalidInputError: a class is unknown or empty, there are too many members, a member is blank, too long or
+            contains the mark of a class, or a weight is not positive.
+    """
+    checked: dict[str, dict[str, float]] = {}
+    total = sum(map(len, slots.values()))
+    if total > MAX_MEMBERS:
+        raise InvalidInputError(
+            f"{parameter} has {total} members; at most {MAX_MEMBERS} are accepted", parameter=parameter
+        )
+    for name, members in slots.items():
+        path = f"{parameter}.{name:.40}"
+        if name not in known:
+            classes = ", ".join(map(class_mark, sorted(known))) or "none"
+            raise InvalidInputError(
+                f"{path}: the model has no class {class_mark(name)!r:.40}; its classes: {classes:.200}",
+                parameter=path,
+            )
+        if not members:
+            raise InvalidInputError(f"{path} is empty; give at least one member", parameter=path)
+        weights = members.items() if isinstance(members, Mapping) else Counter(members).items()
+        for text, weight in weights:
+            problem = _member_problem(text, weight)
+            if problem is not None:
+                raise InvalidInputError(f"{path}: the member {text!r:.80} {problem}", parameter=path)
+        checked[name] = {text: float(weight) for text, weight in weights}
+    return checked
+
+
+def _member_problem(text: str, weight: float) -> str | None:
+    """Return why a member is not accepted; None if it is."""
+    if not text.strip():
+        return "is blank"
+    if len(text) > MAX_MEMBER_CHARACTERS:
+        return f"has {len(text)} characters; at most {MAX_MEMBER_CHARACTERS} are accepted"
+    words = len(text.split())
+    if words > MAX_MEMBER_WORDS:
+        return f"has {words} words; at most {MAX_MEMBER_WORDS} are accepted"
+    if MARK.search(text):
+        return "contains the mark of a class; members cannot contain classes"
+    if not (weight > 0 and math.isfinite(weight)):
+        return f"has the weight {weight}; weights must be above 0"
+    return None
+
+
+class MarkedText(NamedTuple):
+    """Text with marks of classes in place of their members.
+
+    Attributes:
+        text: the text.
+        members: values of the replaced members, in order.
+        edits: start and end of each replaced part of the original text, and the length of what stands there now.
+    """
+
+    text: str
+    members: list[int]
+    edits: list[tuple[int, int, int]]
+
+    def offset(self, original: int) -> int:
+        """Return the offset of a character of the original text; the start of a mark if a member contains it."""
+        moved = original
+        for start, end, length in self.edits:
+            if end <= original:
+                moved += length - (end - start)
+            elif start < original:
+                moved -= original - start
+        return moved
+
+    def original_span(self, start: int, end: int) -> tuple[int, int]:
+        """Return the part of the original text that a part of this text stands for."""
+        moved = 0
+        begin, last = start, end
+        for left, right, length in self.edits:
+            at = left + moved
+            moved += length - (right - left)
+            if at < end:
+                last = right if end < at + length else end - moved
+            if at <= start:
+                begin = left if start < at + length else start - moved
+        return begin, last
+
+
+class MemberMatcher:
+    """Finder of members in a text; of several at one position, the longest.
+
+    A member begins and ends between two words. The mark of a class that a text itself contains is read as `$` and its
+    name.
+
+    Args:
+        names: names of all classes.
+        spans: returns the start and end of each word of a text.
+        words_only: False if words may follow one another without a space; members then begin after white space only.
+    """
+
+    def __init__(
+        self, names: Iterable[str], spans: Callable[[str], list[tuple[int, int]]], *, words_only: bool
+    ) -> None:
+        self._spans, self._words_only = spans, words_only
+        self._by_first: dict[str, list[tuple[list[str], str, int]]] = {}
+        marks = sorted(map(class_mark, names), key=len, reverse=True)
+        self._marks = re.compile("|".join(map(re.escape, marks)))
+
+    def add(self, member: str, name: str, value: int) -> None:
+        """Add a member of a class; the first class of a member counts.
+
+        Args:
+            member: normalised text.
+            name: the class.
+            value: value to return for the member.
+
+        Raises:
+            InvalidInputError: the member has no word.
+        """
+        words = [member[start:end] for start, end in self._spans(member)]
+        if not words:
+            raise InvalidInputError(
+                f"the member {member!r:.80} of {class_mark(name)} has no word", parameter="slots"
+            )
+        entries = self._by_first.setdefault(words[0], [])
+        if all(known != words for known, _, _ in entries):
+            entries.append((words, class_mark(name), value))
+            entries.sort(key=lambda entry: -len(entry[0]))
+
+    def mark(self, text: str) -> MarkedText:
+        """Replace the members in a normalised text by the marks of their classes."""
+        found = [(m.start(), m.end(), f"$ {m.group()[1:]}", -1) for m in self._marks.finditer(text)]
+        spans = self._spans(text)
+        words = [text[start:end] for start, end in spans]
+        index = 0
+        while index < len(words):
+            match = self._match(text, words, spans, index)
+            if match is None:
+                index += 1
+                continue
+            length, mark, value = match
+            found.append((spans[index][0], spans[index + length - 1][1], mark, value))
+            index += length
+        pieces: list[str] = []
+        marked, last = MarkedText("", [], []), 0
+        for start, end, replacement, value in sorted(found):
+            if start >= last:
+                pieces += [text[last:start], replacement]
+                marked.edits.append((start, end, len(replacement)))
+                marked.members.extend([value] if value >= 0 else [])
+                last = end
+        return marked._replace(text="".join([*pieces, text[last:]]))
+
+    def _match(
+        self, text: str, words: Sequence[str], spans: Sequence[tuple[int, int]], index: int
+    ) -> tuple[int, str, int] | None:
+        """Return the number of words, the mark and the value of the longest member at a word."""
+        start = spans[index][0]
+        if not self._words_only and start and not text[start - 1].isspace():
+            return None
+        for member, mark, value in self._by_first.get(words[index], ()):
+            if words[index : index + len(member)] == member:
+                return len(member), mark, value
+        return None
