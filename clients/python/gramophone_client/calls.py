@@ -325,10 +325,15 @@ def read_floats(response: httpx.Response) -> "memoryview[float]":
 Contexts: TypeAlias = str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]]
 
 
+Slots: TypeAlias = Mapping[str, Sequence[str] | Mapping[str, float]]
+"""Members of the model's classes, such as `{"city": ["Ulm"]}` for the token `$city`."""
+
+
 class ScoreOptions(TypedDict, total=False):
     """Options of POST /v1/score."""
 
     model: str
+    slots: Slots
     bos: bool
     eos: bool
     detail: str
@@ -345,6 +350,7 @@ class GenerateOptions(TypedDict, total=False):
     """Options of POST /v1/generate."""
 
     model: str
+    slots: Slots
     strategy: Literal["greedy", "sample", "beam"]
     max_tokens: int
     min_tokens: int
@@ -388,6 +394,7 @@ class CheckOptions(TypedDict, total=False):
     """Options of POST /v1/check."""
 
     model: str
+    slots: Slots
     threshold: float
     precision: float
     max_suggestions: int
@@ -427,6 +434,7 @@ class RerankOptions(TypedDict, total=False):
     """Options of POST /v1/rerank."""
 
     model: str
+    slots: Slots
     mixture: Sequence[MixturePart]
     models: Sequence[FurtherModel]
     weights: Mapping[str, float]
@@ -485,6 +493,7 @@ class AutocompleteOptions(TypedDict, total=False):
     """Options of POST /v1/autocomplete."""
 
     model: str
+    slots: Slots
     limit: int
     max_words: int
     min_probability: float

@@ -30,6 +30,7 @@ from gramophone_client.calls import (
     QualityOptions,
     RerankOptions,
     ScoreOptions,
+    Slots,
     TuneOptions,
     invalid_request,
     json_reply,
@@ -283,10 +284,11 @@ class _HttpClient(Generic[H, T]):
         token_ids: Sequence[int] | None = None,
         entropy: bool = True,
         model: str | None = None,
+        slots: Slots | None = None,
     ) -> Call[NextTokenReply]:
         """Return the most probable or given tokens after each context; `entropy=False` is faster for n-gram models."""
         candidates = {"top_k": top_k} if token_ids is None else {"token_ids": token_ids}
-        body = {"context": context, **candidates, "entropy": entropy, "model": model}
+        body = {"context": context, **candidates, "entropy": entropy, "model": model, "slots": slots}
         return _post("/v1/next-token", NextTokenReply, body)
 
     @Method
