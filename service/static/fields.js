@@ -31,7 +31,7 @@ function variantsOf(property, schemas) {
     .filter((part) => part.type !== "null");
 }
 
-/** Return the control of a property: choice, flag, number, lines, pairs or text. */
+/** Return the control of a property: choice, flag, number, lines, pairs, members of classes, or text. */
 function kindOf(variants) {
   const has = (type) => variants.find((one) => one.type === type);
   const choices = variants.flatMap((one) => one.enum ?? (one.const === undefined ? [] : [one.const]));
@@ -41,7 +41,9 @@ function kindOf(variants) {
   if (numeric)
     return { kind: "number", whole: numeric.type === "integer", low: numeric.minimum, high: numeric.maximum };
   if (has("boolean")) return { kind: "flag" };
-  return { kind: has("object") ? "pairs" : "text" };
+  const object = has("object");
+  if (!object) return { kind: "text" };
+  return { kind: object.additionalProperties?.type === "number" ? "pairs" : "members" };
 }
 
 class Field {
@@ -84,6 +86,8 @@ class Field {
       return h("select", common, otherwise ? null : h("option", { value: "" }, "–"), options);
     }
     if (this.kind === "lines") return h("textarea", { rows: 2, placeholder: "one per line", ...common });
+    if (this.kind === "members")
+      return h("textarea", { rows: 2, placeholder: "city: Ulm, New York", spellcheck: "false", ...common });
     if (this.kind === "pairs")
       return h("input", { type: "text", placeholder: "name=number, …", spellcheck: "false", ...common });
     const slider = SLIDERS[this.name];
@@ -138,6 +142,7 @@ class Field {
     if (this.kind === "number") return asNumber(raw);
     if (this.kind === "choice") return this.choices.find((one) => String(one) === raw);
     if (this.kind === "lines") return raw.split("\n").filter((line) => line !== "");
+    if (this.kind === "members") return Object.fromEntries(raw.trim().split("\n").map(asMembers));
     if (this.kind === "pairs") return Object.fromEntries(raw.split(",").map(asPair));
     return raw;
   }
@@ -154,6 +159,12 @@ const asNumber = (raw) => (Number.isFinite(Number(raw)) ? Number(raw) : raw); //
 const asPair = (pair) => {
   const [, name, value] = /^(.*?)=?([^=]*)$/.exec(pair.trim());
   return [name.trim(), asNumber(value)];
+};
+
+const asMembers = (line) => {
+  const [, name, members] = /^\s*\$?(.*?)(?::(.*))?$/.exec(line);
+  const texts = (members ?? "").split(",").map((text) => text.trim());
+  return [name.trim(), texts.filter(Boolean)];
 };
 
 class Form {

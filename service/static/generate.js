@@ -17,7 +17,7 @@ const GROUPS = [
     ["min_p", "typical_p", "best_of", "repetition_penalty", "presence_penalty", "frequency_penalty"],
   ],
   ["Beam search", ["num_beams", "length_penalty", "early_stopping", "num_beam_groups", "diversity_penalty"]],
-  ["Constraints", ["stop", "min_tokens", "ignore_eos", "token_healing", "bad_words", "logit_bias"]],
+  ["Constraints", ["stop", "min_tokens", "ignore_eos", "token_healing", "bad_words", "logit_bias", "slots"]],
   ["Reply", ["logprobs", "timeout_ms"]],
 ];
 

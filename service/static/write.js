@@ -15,10 +15,10 @@ import { bars, nextTokens } from "./tokens.js";
 
 const GROUPS = [
   ["", ["limit", "max_words", "rank", "casing", "fuzzy", "min_probability"]],
-  ["Your own words: a user's lines are learnt on Enter", ["user", "user_weight", "dictionary", "blocklist"]],
+  ["Your own words: a user's lines are learnt on Enter", ["user", "user_weight", "dictionary", "blocklist", "slots"]],
   ["Limits", ["max_steps", "open_vocabulary", "timeout_ms"]],
 ];
-const NEXT = [["", ["unit", "top_k", "entropy"]]];
+const NEXT = [["", ["unit", "top_k", "entropy", "slots"]]];
 
 const editor = new Editor("write", WRITTEN, {
   "aria-label": "Text to write",

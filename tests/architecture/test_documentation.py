@@ -46,6 +46,7 @@ LEFT_OUT = {
         "token_ids": IDS,
         "context": "lines are scored whole",
         "bos": "lines are sentences",
+        "slots": "completions of the same page have them",
         "ngram_lengths": "for programs that work like KenLM",
         "timeout_ms": TIMELY,
     },

@@ -291,6 +291,7 @@ UNBOUNDED = {
     "weights": "a weight for each feature, which must be known",
     **dict.fromkeys(["weight", "logprob"], ANY_NUMBER),
     **dict.fromkeys(["start", "end"], "the text's length"),
+    "slots": "the model's classes; 10,000 members of 200 characters and 16 words",
     "timeout_ms": "the service's own limit holds too",
     "max_tokens": "GRAMOPHONE_MAX_NEW_TOKENS",
     "min_tokens": "max_tokens",

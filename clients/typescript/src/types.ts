@@ -2866,16 +2866,27 @@ export interface components {
              */
             timeout_ms?: number | null;
             /**
-             * Text
-             * @description Text before the cursor; empty for the start of a sentence.
-             */
-            text: string;
-            /**
              * Model
              * @description Model: `name`, `name@7` or `name@champion`; the service's default if omitted.
              * @default null
              */
             model?: string | null;
+            /**
+             * Slots
+             * @description Members of the model's classes, such as `{"city": ["Ulm", "New York"]}` for the token `$city`: a list, or an
+             *     object with weights above 0. They take the place of those in the training text.
+             * @default null
+             */
+            slots?: {
+                [key: string]: string[] | {
+                    [key: string]: number;
+                };
+            } | null;
+            /**
+             * Text
+             * @description Text before the cursor; empty for the start of a sentence.
+             */
+            text: string;
             /**
              * Limit
              * @description Maximum number of completions.
@@ -3101,16 +3112,27 @@ export interface components {
              */
             timeout_ms?: number | null;
             /**
-             * Text
-             * @description Text to check; each line is a sentence.
-             */
-            text: string;
-            /**
              * Model
              * @description Model: `name`, `name@7` or `name@champion`; the service's default if omitted.
              * @default null
              */
             model?: string | null;
+            /**
+             * Slots
+             * @description Members of the model's classes, such as `{"city": ["Ulm", "New York"]}` for the token `$city`: a list, or an
+             *     object with weights above 0. They take the place of those in the training text.
+             * @default null
+             */
+            slots?: {
+                [key: string]: string[] | {
+                    [key: string]: number;
+                };
+            } | null;
+            /**
+             * Text
+             * @description Text to check; each line is a sentence.
+             */
+            text: string;
             /**
              * Threshold
              * @description Minimum probability of an error for a word to be reported; 0.5 unless `precision` is given.
@@ -3185,6 +3207,17 @@ export interface components {
              * @default null
              */
             model?: string | null;
+            /**
+             * Slots
+             * @description Members of the model's classes, such as `{"city": ["Ulm", "New York"]}` for the token `$city`: a list, or an
+             *     object with weights above 0. They take the place of those in the training text.
+             * @default null
+             */
+            slots?: {
+                [key: string]: string[] | {
+                    [key: string]: number;
+                };
+            } | null;
             /**
              * Prompt
              * @description A string, strings, a list of token ids, or several such lists. `<s>` precedes strings, but not ids: begin a
@@ -3540,17 +3573,28 @@ export interface components {
              */
             timeout_ms?: number | null;
             /**
-             * Prompt
-             * @description A string or a list of token ids; empty for the start of a sentence.
-             * @default
-             */
-            prompt?: string | number[];
-            /**
              * Model
              * @description Model: `name`, `name@7` or `name@champion`; the service's default if omitted.
              * @default null
              */
             model?: string | null;
+            /**
+             * Slots
+             * @description Members of the model's classes, such as `{"city": ["Ulm", "New York"]}` for the token `$city`: a list, or an
+             *     object with weights above 0. They take the place of those in the training text.
+             * @default null
+             */
+            slots?: {
+                [key: string]: string[] | {
+                    [key: string]: number;
+                };
+            } | null;
+            /**
+             * Prompt
+             * @description A string or a list of token ids; empty for the start of a sentence.
+             * @default
+             */
+            prompt?: string | number[];
             /**
              * Strategy
              * @description `greedy` picks the most probable token, `sample` samples tokens, `beam` searches for the most probable text.
@@ -3871,16 +3915,27 @@ export interface components {
              */
             timeout_ms?: number | null;
             /**
-             * Context
-             * @description A string, strings, a list of token ids, or several such lists; empty for the start of a sentence.
-             */
-            context: string | string[] | number[] | number[][];
-            /**
              * Model
              * @description Model: `name`, `name@7` or `name@champion`; the service's default if omitted.
              * @default null
              */
             model?: string | null;
+            /**
+             * Slots
+             * @description Members of the model's classes, such as `{"city": ["Ulm", "New York"]}` for the token `$city`: a list, or an
+             *     object with weights above 0. They take the place of those in the training text.
+             * @default null
+             */
+            slots?: {
+                [key: string]: string[] | {
+                    [key: string]: number;
+                };
+            } | null;
+            /**
+             * Context
+             * @description A string, strings, a list of token ids, or several such lists; empty for the start of a sentence.
+             */
+            context: string | string[] | number[] | number[][];
             /**
              * Top K
              * @description Number of candidates to rank; at most the vocabulary size, or 100 words.
@@ -4243,6 +4298,17 @@ export interface components {
              */
             model?: string | null;
             /**
+             * Slots
+             * @description Members of the model's classes, such as `{"city": ["Ulm", "New York"]}` for the token `$city`: a list, or an
+             *     object with weights above 0. They take the place of those in the training text.
+             * @default null
+             */
+            slots?: {
+                [key: string]: string[] | {
+                    [key: string]: number;
+                };
+            } | null;
+            /**
              * Mixture
              * @description Models whose probabilities are mixed at every token, instead of `model`.
              * @default null
@@ -4414,6 +4480,17 @@ export interface components {
              * @default null
              */
             model?: string | null;
+            /**
+             * Slots
+             * @description Members of the model's classes, such as `{"city": ["Ulm", "New York"]}` for the token `$city`: a list, or an
+             *     object with weights above 0. They take the place of those in the training text.
+             * @default null
+             */
+            slots?: {
+                [key: string]: string[] | {
+                    [key: string]: number;
+                };
+            } | null;
             /**
              * Bos
              * @description True to put `<s>` before the context.
@@ -4778,8 +4855,19 @@ export interface operations {
     score_texts_v1_score_post: {
         parameters: {
             query?: {
+                /** @description For JSON lines. Time limit in milliseconds, after which the reply is 504; the service's own limit also applies. */
+                timeout_ms?: number | null;
                 /** @description For JSON lines. Model: `name`, `name@7` or `name@champion`; the service's default if omitted. */
                 model?: string | null;
+                /**
+                 * @description For JSON lines. Members of the model's classes, such as `{"city": ["Ulm", "New York"]}` for the token `$city`: a list, or an
+                 *     object with weights above 0. They take the place of those in the training text.
+                 */
+                slots?: {
+                    [key: string]: string[] | {
+                        [key: string]: number;
+                    };
+                } | null;
                 /** @description For JSON lines. True to put `<s>` before the context. */
                 bos?: boolean;
                 /** @description For JSON lines. True to also score `</s>` after each text. */
@@ -4933,6 +5021,15 @@ export interface operations {
                 timeout_ms?: number | null;
                 /** @description For JSON lines. Model: `name`, `name@7` or `name@champion`; the service's default if omitted. */
                 model?: string | null;
+                /**
+                 * @description For JSON lines. Members of the model's classes, such as `{"city": ["Ulm", "New York"]}` for the token `$city`: a list, or an
+                 *     object with weights above 0. They take the place of those in the training text.
+                 */
+                slots?: {
+                    [key: string]: string[] | {
+                        [key: string]: number;
+                    };
+                } | null;
                 /** @description For JSON lines. Models whose probabilities are mixed at every token, instead of `model`. Format: `ngram=0.3,lstm=0.7`. */
                 mixture?: string;
                 /** @description For JSON lines. Further models, each with its own features. Format: `old=ngram`. */
