@@ -145,7 +145,8 @@ class MemberMatcher:
         self, names: Iterable[str], spans: Callable[[str], list[tuple[int, int]]], *, words_only: bool
     ) -> None:
         self._spans, self._words_only = spans, words_only
-        self._by_first: dict[str, list[tuple[list[str], str, int]]] = {}
+        self._members: dict[tuple[str, ...], tuple[str, int]] = {}
+        self._lengths: dict[str, set[int]] = {}  # numbers of words of the members that begin with a word
         marks = sorted(map(class_mark, names), key=len, reverse=True)
         self._marks = re.compile("|".join(map(re.escape, marks)))
 
@@ -165,10 +166,8 @@ class MemberMatcher:
             raise InvalidInputError(
                 f"the member {member!r:.80} of {class_mark(name)} has no word", parameter="slots"
             )
-        entries = self._by_first.setdefault(words[0], [])
-        if all(known != words for known, _, _ in entries):
-            entries.append((words, class_mark(name), value))
-            entries.sort(key=lambda entry: -len(entry[0]))
+        self._members.setdefault(tuple(words), (class_mark(name), value))
+        self._lengths.setdefault(words[0], set()).add(len(words))
 
     def mark(self, text: str) -> MarkedText:
         """Replace the members in a normalised text by the marks of their classes."""
@@ -201,7 +200,8 @@ class MemberMatcher:
         start = spans[index][0]
         if not self._words_only and start and not text[start - 1].isspace():
             return None
-        for member, mark, value in self._by_first.get(words[index], ()):
-            if words[index : index + len(member)] == member:
-                return len(member), mark, value
+        for length in sorted(self._lengths.get(words[index], ()), reverse=True):
+            found = tuple(words[index : index + length])
+            if found in self._members:
+                return len(found), *self._members[found]
         return None

@@ -210,6 +210,7 @@ class TrainingRun:
             bptt_length=settings.bptt_length,
             variable=settings.variable_bptt,
             shuffle_block=settings.shuffle_block,
+            unknown_share=settings.unknown_share,
             seed=seed,
         )
         self.processes = Processes.current()

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from models.arrays import TokenIds
 from models.errors import InvalidInputError
-from models.vocabulary import BOS
+from models.vocabulary import BOS, UNK
 from training.corpus import EncodedCorpus
 
 _LENGTH_DEVIATION = 5.0  # standard deviation of lengths, in tokens
@@ -48,6 +48,7 @@ class Streams:
         bptt_length: number of tokens per segment, T.
         variable: vary T around `bptt_length` (Merity et al. 2018).
         shuffle_block: tokens of the blocks of sentences whose order changes with each epoch; 0 keeps the order.
+        unknown_share: share of the words of one occurrence that are read as `<unk>`, others in each epoch.
         seed: random seed of the offsets, the lengths and the order.
 
     Raises:
@@ -62,6 +63,7 @@ class Streams:
         bptt_length: int,
         variable: bool = False,
         shuffle_block: int = 0,
+        unknown_share: float = 0.0,
         seed: int,
     ) -> None:
         self._text = corpus.with_boundaries().astype(np.int64)
@@ -72,6 +74,8 @@ class Streams:
         self.bptt_length = min(bptt_length, self._length)
         self._variable = variable and self.bptt_length >= _SHORTEST_VARIABLE
         self._shuffle_block = shuffle_block
+        self._once = np.flatnonzero(np.bincount(self._text)[self._text] == 1) if unknown_share else None
+        self._unknown_share = unknown_share
         self._seed = seed
 
     @property
@@ -89,10 +93,11 @@ class Streams:
             starts = generator.integers(len(self._text)) + self._length * np.arange(self.batch_size)
             ends = np.cumsum(self._lengths(generator))
             order = self._order(generator)
+            text = self._with_unknown(generator)
             for step in range(first_step if epoch == first_epoch else 0, len(ends)):
                 steps = np.arange(ends[step - 1] if step else 0, ends[step] + 1)
                 positions = order[(starts + steps[:, None]) % len(self._text)]  # [T + 1, B]
-                tokens = self._text[positions]
+                tokens = text[positions]
                 yield StreamSegment(epoch, step == 0, tokens[:-1], tokens[1:], positions[1:])
 
     def _order(self, generator: np.random.Generator) -> npt.NDArray[np.int64]:
@@ -104,6 +109,14 @@ class Streams:
         cuts = sentences[np.searchsorted(sentences, order[:: self._shuffle_block]) % len(sentences)]
         blocks = np.split(order, np.unique(cuts))
         return np.concatenate([blocks[number] for number in generator.permutation(len(blocks))])
+
+    def _with_unknown(self, generator: np.random.Generator) -> npt.NDArray[np.int64]:
+        """Return the text of one epoch, in which some of the words of one occurrence are unknown."""
+        if self._once is None:
+            return self._text
+        text = self._text.copy()
+        text[self._once[generator.random(len(self._once)) < self._unknown_share]] = UNK
+        return text
 
     def _lengths(self, generator: np.random.Generator) -> npt.NDArray[np.int64]:
         """Sample the segment lengths of one epoch [steps_per_epoch]; their sum is at most the stream length."""

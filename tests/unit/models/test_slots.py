@@ -75,6 +75,7 @@ def matcher(*, words_only):
     [
         ("to new york", "to $city", [0]),
         ("new york city ulm", "$city $city", [1, 2]),
+        ("new york", "$city", [0]),  # a longer member would end after the text
         ("new yorker", "new yorker", []),
         ("ulm, st. gallen.", "$city, $city.", [2, 3]),
         ("kulm (ulm)", "kulm (ulm)", []),  # begins within a run without spaces
