@@ -4,8 +4,8 @@ A model is trained on text in which the mark of a class stands for every member.
 request or as a list of the training text: `MemberMatcher` finds them in a text and puts the marks in their place.
 """
 
-import math
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
@@ -22,9 +22,10 @@ MAX_MEMBERS = 10_000
 
 MAX_MEMBER_WORDS = 16
 MAX_MEMBER_CHARACTERS = 200
+_MIN_WEIGHT, _MAX_WEIGHT = 1e-100, 1e100  # the logarithm of each share is finite
+_JOINERS = frozenset("\u200c\u200d")
 
-
-_WORD_OR_SIGN = re.compile(r"\w+|[^\w\s]")
+_WORD_OR_SIGN = re.compile(r"\w+|[^\w\s\u2581]")  # U+2581 is SentencePiece's mark for a space
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
@@ -87,8 +88,8 @@ def _member_problem(text: str, weight: float) -> str | None:
         return f"has {words} words; at most {MAX_MEMBER_WORDS} are accepted"
     if MARK.search(text):
         return "contains the mark of a class; members cannot contain classes"
-    if not (weight > 0 and math.isfinite(weight)):
-        return f"has the weight {weight}; weights must be above 0"
+    if not _MIN_WEIGHT <= weight <= _MAX_WEIGHT:
+        return f"has the weight {weight}; weights must be above 0, from {_MIN_WEIGHT} to {_MAX_WEIGHT}"
     return None
 
 
@@ -150,30 +151,47 @@ class MemberMatcher:
         marks = sorted(map(class_mark, names), key=len, reverse=True)
         self._marks = re.compile("|".join(map(re.escape, marks)))
 
-    def add(self, member: str, name: str, value: int) -> None:
-        """Add a member of a class; the first class of a member counts.
+    def words(self, member: str, name: str) -> tuple[str, ...]:
+        """Return the words of a normalised member of a class.
+
+        Raises:
+            InvalidInputError: it has no word, or contains the mark of a class.
+        """
+        words = tuple(member[start:end] for start, end in self._spans(member))
+        if not words or self._marks.search(member):
+            problem = "contains the mark of a class" if words else "has no word"
+            raise InvalidInputError(
+                f"the member {member!r:.80} of {class_mark(name)} {problem}", parameter="slots"
+            )
+        return words
+
+    def add(self, words: tuple[str, ...], name: str, value: int) -> int:
+        """Add a member of a class; the first class and value of a member count.
 
         Args:
-            member: normalised text.
+            words: words of the member.
             name: the class.
             value: value to return for the member.
 
-        Raises:
-            InvalidInputError: the member has no word.
+        Returns:
+            The value of the member.
         """
-        words = [member[start:end] for start, end in self._spans(member)]
-        if not words:
-            raise InvalidInputError(
-                f"the member {member!r:.80} of {class_mark(name)} has no word", parameter="slots"
-            )
-        self._members.setdefault(tuple(words), (class_mark(name), value))
         self._lengths.setdefault(words[0], set()).add(len(words))
+        return self._members.setdefault(words, (class_mark(name), value))[1]
 
-    def mark(self, text: str) -> MarkedText:
-        """Replace the members in a normalised text by the marks of their classes."""
-        found = [(m.start(), m.end(), f"$ {m.group()[1:]}", -1) for m in self._marks.finditer(text)]
+    def mark(self, text: str, *, keep_marks: bool = False) -> MarkedText:
+        """Replace the members in a normalised text by the marks of their classes.
+
+        Args:
+            text: the text.
+            keep_marks: leave marks that the text itself contains as they are.
+        """
         spans = self._spans(text)
         words = [text[start:end] for start, end in spans]
+        starts = [m.start() for m in self._marks.finditer(text)]
+        if self._words_only:
+            starts = [at for (at, _), word in zip(spans, words, strict=True) if self._marks.fullmatch(word)]
+        found = [] if keep_marks else [(at + 1, at + 1, " ", -1) for at in starts]
         index = 0
         while index < len(words):
             match = self._match(text, words, spans, index)
@@ -181,7 +199,10 @@ class MemberMatcher:
                 index += 1
                 continue
             length, mark, value = match
-            found.append((spans[index][0], spans[index + length - 1][1], mark, value))
+            end = spans[index + length - 1][1]
+            # a pattern may divide letters from digits
+            space = " " if self._words_only and text[end : end + 1].isalnum() else ""
+            found.append((spans[index][0], end, mark + space, value))
             index += length
         pieces: list[str] = []
         marked, last = MarkedText("", [], []), 0
@@ -202,6 +223,11 @@ class MemberMatcher:
             return None
         for length in sorted(self._lengths.get(words[index], ()), reverse=True):
             found = tuple(words[index : index + length])
-            if found in self._members:
+            if found in self._members and not _continues(text, spans[index + len(found) - 1][1]):
                 return len(found), *self._members[found]
         return None
+
+
+def _continues(text: str, at: int) -> bool:
+    """True if the character at an offset belongs to the word before it although it is no letter."""
+    return at < len(text) and (text[at] in _JOINERS or unicodedata.category(text[at]).startswith("M"))

@@ -122,25 +122,26 @@ class Tokenizer(ABC):
             slots: the members of known classes, at least one of each.
 
         Raises:
-            InvalidInputError: a member has no word.
+            InvalidInputError: a member has no word, or contains the mark of a class once it is normalised.
         """
         other = copy.copy(self)
         for name in ("token_bytes", "fingerprint"):
             other.__dict__.pop(name, None)
         matcher = self.member_matcher()
         shares: dict[tuple[int, int], float] = {}
-        tokens: dict[str, int] = {}
+        tokens: list[str] = []
         for name, members in slots.items():
             total = math.fsum(members.values())
             for text, weight in members.items():
-                spelled = self.normalise_word(text)
-                ids = self.encode(spelled)
+                spelled = " ".join(self.normalise_word(text).split())
+                words, ids = matcher.words(spelled, name), self._encode(spelled)
                 member = (
                     ids[0] if len(ids) == 1 and ids[0] != UNK else self.vocabulary.id_of(self._token(spelled))
                 )
                 if member == UNK:
-                    member = tokens.setdefault(self._token(spelled), len(self.vocabulary) + len(tokens))
-                    matcher.add(spelled, name, member)
+                    new = len(self.vocabulary) + len(tokens)
+                    member = matcher.add(words, name, new)
+                    tokens += [self._token(spelled)] if member == new else []
                 key = member, self.classes[name]
                 shares[key] = shares.get(key, 0.0) + weight / total
         other.vocabulary = Vocabulary([*self.vocabulary.ids, *tokens])
@@ -498,7 +499,7 @@ class SentencePieceTokenizer(Tokenizer):
         else:
             # the model normalises its input: encoding the context alone may drop its
             # trailing space
-            alone = b"".join(self.token_bytes[i] for i in self.encode(context))
+            alone = b"".join(self.token_bytes[i] for i in self._encode(context))
             num_bytes = len(alone) + (context[-1].isspace() and not alone.endswith(b" "))
         return sum(1 for end in accumulate(lengths) if end <= num_bytes)
 

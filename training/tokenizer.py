@@ -40,6 +40,7 @@ _LEXICON_SENTENCES = 4_000_000
 _MAX_LEXICON = 200_000
 _MIN_WORDS_TO_DROP_RARE = 1_000_000
 """Minimum size of a text whose words of one occurrence are dropped: many are misspelled."""
+_FLAGS = re.compile(r"(?:\(\?[aiLmsux]+\))*")  # at the start of a regular expression
 _UNSPACED_RUN = re.compile(f"({UNSPACED.pattern})(?:\\w|{UNSPACED.pattern})*")
 _MAX_SEGMENT_CHARACTERS = 10_000
 """Maximum length of a segment: SentencePiece takes quadratic time on repetitive segments."""
@@ -85,6 +86,8 @@ class TokenizerSettings(BaseModel):
     def _check_slots(cls, slots: dict[str, str], info: ValidationInfo) -> dict[str, str]:
         if slots and info.data.get("kind") == "char":
             raise ValueError("slots require tokenizer.kind=word, bpe or unigram, given char")
+        if slots and info.data.get("normalization", "identity") != "identity":
+            raise ValueError("slots require tokenizer.normalization=identity; set tokenizer.normalise instead")
         for name in slots:
             if not CLASS_NAME.fullmatch(name):
                 raise ValueError(f"a class is named {name!r:.40}; names match {CLASS_NAME.pattern}")
@@ -96,7 +99,8 @@ class TokenizerSettings(BaseModel):
         if self.pattern is None or not self.slots:
             return self.pattern
         marks = "|".join(re.escape(class_mark(name)) for name in sorted(self.slots))
-        return rf"(?:{marks})\b|{self.pattern}"
+        flags = _FLAGS.match(self.pattern).group()  # type: ignore[union-attr] - matches any text
+        return rf"{flags}(?:{marks})\b|{self.pattern[len(flags) :]}"
 
     @field_validator("pattern")
     @classmethod
@@ -130,13 +134,20 @@ def learn_tokenizer(
         words = _count_tokens(settings, sentences, progress)
         if settings.marked_unknown == "unknown":
             words = {word: count for word, count in words.items() if word != CONTROL_TOKENS[UNK]}
-        return WordTokenizer(
+        learnt = WordTokenizer(
             Vocabulary(_most_frequent(words, settings, known)),
             pattern=settings.words_pattern,
             lowercase=settings.lowercase,
             marked_unknown=settings.marked_unknown,
             normalise=settings.normalise,
         )
+        if name := next((name for name in settings.slots if name not in learnt.classes), None):
+            raise InvalidInputError(
+                f"tokenizer.slots.{name}: {class_mark(name)} is not in the vocabulary, because the training text has "
+                "neither the mark nor enough members of the list",
+                parameter=f"tokenizer.slots.{name}",
+            )
+        return learnt
     if settings.kind == "char":
         characters = _count_tokens(settings, sentences, progress)
         vocabulary = Vocabulary(_most_frequent(characters, settings, known))
@@ -179,14 +190,14 @@ def mark_members(
     """
     members = [(name, text) for name, texts in slots.items() for text in texts]
     for number, (name, text) in enumerate(members):
-        matcher.add(normaliser(text), name, number)
+        matcher.add(matcher.words(normaliser(text), name), name, number)
     counts = np.ones(len(members), np.int64)
     marked: list[list[str]] = []
     progress.start("looking for members of classes", sum(map(len, parts)))
     for part in parts:
         marked.append([])
         for batch in batches(part):
-            found = [matcher.mark(normaliser(sentence)) for sentence in batch]
+            found = [matcher.mark(normaliser(sentence), keep_marks=True) for sentence in batch]
             marked[-1] += [sentence.text for sentence in found]
             if part is parts[0]:
                 np.add.at(counts, [number for sentence in found for number in sentence.members], 1)
