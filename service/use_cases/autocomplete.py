@@ -10,7 +10,7 @@ typed prefix unless they have capitals of their own.
 
 import heapq
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -153,6 +153,7 @@ class RankedCompletion:
         is_complete: true if it ends at the end of a word.
         of_model: mass by the model; after ranking, the model's part of the probability given the typed text.
         of_user: mass by the user's words, likewise.
+        begun: end of the text that a member of a class with earlier words begins with; empty for the current word.
     """
 
     text: str
@@ -161,6 +162,7 @@ class RankedCompletion:
     is_complete: bool = True
     of_model: float = 0.0
     of_user: float = 0.0
+    begun: str = ""
 
     @property
     def probability(self) -> float:
@@ -297,14 +299,16 @@ _MIN_PROBABILITY = 1e-12
 
 
 def _in_typed_case(
-    completions: Mapping[str, RankedCompletion], request: AutocompleteRequest, typed: PrefixSplit
+    completions: Iterable[RankedCompletion], request: AutocompleteRequest, typed: PrefixSplit
 ) -> list[RankedCompletion]:
     """Adapt the case of all completions, and merge those with equal text."""
-    merged: dict[tuple[str, bool], RankedCompletion] = {}
-    for completion in completions.values():
+    merged: dict[tuple[str, bool, str], RankedCompletion] = {}
+    for completion in completions:
         if request.ignore_case:
-            completion.text = match_case(typed.prefix, completion.text, corrected=completion.edits > 0)
-        earlier = merged.setdefault((completion.text, completion.is_complete), completion)
+            given = completion.begun or typed.prefix
+            completion.text = match_case(given, completion.text, corrected=completion.edits > 0)
+        key = completion.text, completion.is_complete, completion.begun
+        earlier = merged.setdefault(key, completion)
         if earlier is not completion:
             earlier.edits = min(earlier.edits, completion.edits)
             earlier.of_model += completion.of_model
@@ -324,7 +328,7 @@ def _best_completions(
     ]
 
     def worth(offer: RankedCompletion) -> float:
-        saved = len(offer.text) - len(typed.prefix)
+        saved = len(offer.text) - len(offer.begun or typed.prefix)
         return offer.probability * max(saved, 0) if request.rank == "savings" else offer.probability
 
     best: list[RankedCompletion] = []
@@ -413,9 +417,8 @@ def autocomplete(
     searches = _searches(loaded, request, typed, cached, limit)
     yield from run_searches(loaded.model, [search for _, search in searches])
     found, of_model, unexplored = _model_completions(searches, request)
-    members, start = yield from _begun_members(loaded, request, typed, limits)
-    found |= members
-    of_model += math.fsum(member.of_model for member in members.values())
+    members = yield from _begun_members(loaded, request, typed, limits)
+    of_model += math.fsum(member.of_model for member in members)
     previous = previous_word(normaliser.compose(request.text[: typed.start]))
     of_user = _add_user_completions(found, searches, request, typed, models, limit, previous)
     weight = request.user_weight if of_user else 0.0
@@ -423,15 +426,15 @@ def autocomplete(
     live = (1 - weight) * of_model + weight * of_user
     if not live:
         return AutocompleteReply(loaded.address, given_prefix, typed.start, [], 0.0)
-    completions = _in_typed_case(found, request, typed)
+    completions = _in_typed_case([*found.values(), *members], request, typed)
     for completion in completions:
         completion.of_model = (1 - weight) * completion.of_model / live
         completion.of_user = weight * completion.of_user / live
     candidates = [
         CompletionCandidate(
             completion.text,
-            _suffix(completion.text, request.text[begin:], space=typed.space),
-            begin,
+            _suffix(completion.text, given, space=typed.space and not completion.begun),
+            len(request.text) - len(given),
             completion.probability,
             completion.num_words,
             completion.is_complete,
@@ -439,7 +442,7 @@ def autocomplete(
             "user" if completion.of_user > completion.of_model else "model",
         )
         for completion in _best_completions(completions, request, typed)
-        for begin in [start if completion.text in members else typed.start]
+        for given in [completion.begun or given_prefix]
     ]
     unexplored = (1 - weight) * unexplored / live
     return AutocompleteReply(loaded.address, given_prefix, typed.start, candidates, unexplored)
@@ -447,8 +450,8 @@ def autocomplete(
 
 def _begun_members(
     loaded: LoadedModel, request: AutocompleteRequest, typed: PrefixSplit, limits: Limits
-) -> Work[Any, tuple[dict[str, RankedCompletion], int]]:
-    """Find members of classes that the text has begun with earlier words, and where.
+) -> Work[Any, list[RankedCompletion]]:
+    """Find members of classes that the text has begun with earlier words.
 
     Their masses are relative to the probability of these words, as those of words after them are.
     """
@@ -458,7 +461,7 @@ def _begun_members(
     if len(read) == len(text):
         start, ids = begun_members(loaded.token_trie, read, typed.start, ignore_case=request.ignore_case)
     if not ids.size:
-        return {}, start
+        return []
     context = text[:start].rstrip()
     entry = yield from predict_next(loaded, context, limits, parameter="text")
     after = (" " if context else "") + text[start : typed.start].rstrip()
@@ -467,10 +470,10 @@ def _begun_members(
     scores = yield from Read(model, view(entry.state), words, np.array([words.shape[1]]), SCORES)
     masses = np.exp(entry.log_probs[0, ids] - max(float(scores.log_probs.sum()), _MIN_LOG_PROBABILITY))
     texts = [loaded.tokenizer.token_bytes[token].decode().removeprefix(" ") for token in ids.tolist()]
-    return {
-        member: RankedCompletion(member, len(member.split()), 0, of_model=mass)
+    return [
+        RankedCompletion(member, len(member.split()), 0, of_model=mass, begun=text[start:])
         for member, mass in zip(texts, masses.tolist(), strict=True)
-    }, start
+    ]
 
 
 def _suffix(text: str, prefix: str, *, space: bool) -> str | None:
