@@ -139,14 +139,15 @@ class MemberMatcher:
     Args:
         names: names of all classes.
         spans: returns the start and end of each word of a text.
-        words_only: False if words may follow one another without a space; members then begin after white space only.
+        words_only: False if words may follow one another without a space, and no character may be lost; members then
+            begin after white space only, and have single spaces between their words.
     """
 
     def __init__(
         self, names: Iterable[str], spans: Callable[[str], list[tuple[int, int]]], *, words_only: bool
     ) -> None:
         self._spans, self._words_only = spans, words_only
-        self._members: dict[tuple[str, ...], tuple[str, int]] = {}
+        self._members: dict[tuple[str, ...], tuple[str, int]] = {}  # by words, or the text with spaces
         self._lengths: dict[str, set[int]] = {}  # numbers of words of the members that begin with a word
         marks = sorted(map(class_mark, names), key=len, reverse=True)
         self._marks = re.compile("|".join(map(re.escape, marks)))
@@ -165,19 +166,24 @@ class MemberMatcher:
             )
         return words
 
-    def add(self, words: tuple[str, ...], name: str, value: int) -> int:
+    def add(self, member: str, name: str, value: int) -> int:
         """Add a member of a class; the first class and value of a member count.
 
         Args:
-            words: words of the member.
+            member: normalised text.
             name: the class.
             value: value to return for the member.
 
         Returns:
             The value of the member.
+
+        Raises:
+            InvalidInputError: see `words`.
         """
+        words = self.words(member, name)
         self._lengths.setdefault(words[0], set()).add(len(words))
-        return self._members.setdefault(words, (class_mark(name), value))[1]
+        key = words if self._words_only else (" ".join(member.split()),)
+        return self._members.setdefault(key, (class_mark(name), value))[1]
 
     def mark(self, text: str, *, keep_marks: bool = False) -> MarkedText:
         """Replace the members in a normalised text by the marks of their classes.
@@ -223,8 +229,10 @@ class MemberMatcher:
             return None
         for length in sorted(self._lengths.get(words[index], ()), reverse=True):
             found = tuple(words[index : index + length])
-            if found in self._members and not _continues(text, spans[index + len(found) - 1][1]):
-                return len(found), *self._members[found]
+            end = spans[index + len(found) - 1][1]
+            member = self._members.get(found if self._words_only else (text[start:end],))
+            if member is not None and not _continues(text, end):
+                return len(found), *member
         return None
 
 

@@ -134,13 +134,14 @@ class Tokenizer(ABC):
             total = math.fsum(members.values())
             for text, weight in members.items():
                 spelled = " ".join(self.normalise_word(text).split())
-                words, ids = matcher.words(spelled, name), self._encode(spelled)
+                matcher.words(spelled, name)  # raises
+                ids = self._encode(spelled)
                 member = (
                     ids[0] if len(ids) == 1 and ids[0] != UNK else self.vocabulary.id_of(self._token(spelled))
                 )
                 if member == UNK:
                     new = len(self.vocabulary) + len(tokens)
-                    member = matcher.add(words, name, new)
+                    member = matcher.add(spelled, name, new)
                     tokens += [self._token(spelled)] if member == new else []
                 key = member, self.classes[name]
                 shares[key] = shares.get(key, 0.0) + weight / total

@@ -190,7 +190,7 @@ def mark_members(
     """
     members = [(name, text) for name, texts in slots.items() for text in texts]
     for number, (name, text) in enumerate(members):
-        matcher.add(matcher.words(normaliser(text), name), name, number)
+        matcher.add(normaliser(text), name, number)
     counts = np.ones(len(members), np.int64)
     marked: list[list[str]] = []
     progress.start("looking for members of classes", sum(map(len, parts)))

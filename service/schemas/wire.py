@@ -6,7 +6,6 @@ from the modules that check them.
 
 import codecs
 import io
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from itertools import islice
@@ -22,7 +21,7 @@ from pydantic import (
     Tag,
     ValidationError,
 )
-from pydantic_core import CoreSchema
+from pydantic_core import CoreSchema, from_json
 
 from models.checkpoint.manifest import MAX_NAME_LENGTH
 from models.decoding import parameters as decoding
@@ -108,7 +107,7 @@ class TimedRequest(WireModel):
 
 def _parse_slots(value: Any) -> Any:
     """Parse slots in a query string."""
-    return json.loads(value) if isinstance(value, str) else value
+    return from_json(value) if isinstance(value, str) else value
 
 
 Members = Annotated[
