@@ -176,6 +176,11 @@ class SlotModel(ChoiceScorer[Any], SequenceReader[Any], LanguageModel[Any]):
         return read, added
 
 
+def without_members(model: LanguageModel[Any]) -> LanguageModel[Any]:
+    """Return the model within a model with members; any other model as it is."""
+    return model.model if isinstance(model, SlotModel) else model
+
+
 def with_slots(
     model: LanguageModel[Any], tokenizer: Tokenizer, given: Mapping[str, Sequence[str] | Mapping[str, float]]
 ) -> tuple[LanguageModel[Any], Tokenizer]:
@@ -189,8 +194,8 @@ def with_slots(
     Raises:
         InvalidInputError: see `check_slots`; also a member without a word.
     """
-    if tokenizer.members is not None and isinstance(model, SlotModel):
-        model, tokenizer = model.model, tokenizer.members.plain
+    if tokenizer.members is not None:
+        model, tokenizer = without_members(model), tokenizer.members.plain
     checked = check_slots(given, known=tokenizer.classes, parameter="slots")
     slots: Slots = {**tokenizer.slots, **checked}
     extended = tokenizer.with_slots(slots)

@@ -532,14 +532,18 @@ def _load_models(
     device: str,
     precision: str,
 ) -> tuple[list[Checkpoint], list[str]]:
-    """Load the named models, the first with members of its classes; return the checkpoints and their addresses."""
+    """Load the named models, with members of their classes; return the checkpoints and their addresses.
+
+    A second model may have no classes.
+    """
     versions = [store.resolve(name) for name in names if name is not None]
     checkpoints = [
         load_checkpoint(store.fetch(version), device=device, precision=precision) for version in versions
     ]
-    if slots:
-        model, tokenizer = with_slots(*checkpoints[0][1:3], slots)
-        checkpoints[0] = checkpoints[0]._replace(model=model, tokenizer=tokenizer)
+    for index, checkpoint in enumerate(checkpoints if slots else ()):
+        if index == 0 or checkpoint.tokenizer.classes:
+            model, tokenizer = with_slots(checkpoint.model, checkpoint.tokenizer, slots)
+            checkpoints[index] = checkpoint._replace(model=model, tokenizer=tokenizer)
     return checkpoints, [version.address for version in versions]
 
 

@@ -101,6 +101,8 @@ class _WeightUpdater:
 
 def _copy_network(model: LanguageModel[Any]) -> Network:
     """Return a trainable copy of the model's network, in evaluation mode."""
+    if isinstance(model, SlotModel):
+        raise InvalidInputError("dynamic evaluation cannot read members of classes", parameter="dynamic")
     if not isinstance(model, NeuralModel):
         raise InvalidInputError(
             "dynamic evaluation requires a neural model, because it computes gradients; "

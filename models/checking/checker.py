@@ -33,7 +33,7 @@ from models.checking.subword_candidates import SubwordCandidateGenerator
 from models.checking.word_candidates import WordCandidateGenerator
 from models.errors import InvalidInputError
 from models.language_model import LanguageModel, is_lookup
-from models.slot_model import SlotModel
+from models.slot_model import without_members
 from models.tokenizers import Tokenizer
 
 _MAX_BATCH_TOKENS = 512
@@ -84,7 +84,7 @@ class Checker:
         dictionary, channel = UserDictionary(options.dictionary), ErrorModel(options)
         right_tokens = options.search.right_tokens
         if right_tokens is None:  # n-gram models use order - 1 tokens of context
-            order = getattr(model.model if isinstance(model, SlotModel) else model, "order", 1)
+            order = getattr(without_members(model), "order", 1)
             right_tokens = int(order) - 1 if is_lookup(model) else self._proposer.right_tokens
         carried: list[Any] = []
 

@@ -60,6 +60,9 @@ class ModelUse:
 _MAX_SLOTTED = 16
 """Maximum number of models with members from requests that are kept for each loaded model."""
 
+_MAX_SLOTTED_TOKENS = 1 << 20
+"""Maximum number of tokens of these models together; a token takes up to 1 kB."""
+
 _SLOTTED_CACHE_BYTES = 1 << 22
 _MAX_TAGS = 1 << 24
 _TAGS = itertools.count(secrets.randbelow(_MAX_TAGS))
@@ -138,7 +141,7 @@ class LoadedModel:
         )
         with self._lock:
             self._slotted[key] = slotted
-            if len(self._slotted) > _MAX_SLOTTED:
+            while len(self._slotted) > max(1, min(_MAX_SLOTTED, _MAX_SLOTTED_TOKENS // slotted.vocab_size)):
                 self._slotted.popitem(last=False)
         return slotted
 

@@ -24,6 +24,7 @@ from models.errors import (
     NotReadyError,
     RegistryError,
 )
+from models.slot_model import without_members
 from service.engine.loaded_model import (
     AddressTable,
     HostedModel,
@@ -328,7 +329,8 @@ class ModelHost:
             self._retries.forget(model.address)
             if model.loaded is not None and model.size is not None:
                 use = model.loaded.use
-                ended = UnloadingModel(model.address, weakref.ref(model.loaded.model), use, model.size)
+                read_by_all = without_members(model.loaded.model)  # also by models with members of requests
+                ended = UnloadingModel(model.address, weakref.ref(read_by_all), use, model.size)
                 self._unloading = (*self._unloading, ended)
                 _log.info("model unloaded", model=model.address, requests=use.in_flight)
 
