@@ -15,6 +15,7 @@ from models.errors import InvalidInputError
 from models.language_model import LanguageModel
 from models.neural.model import NeuralModel
 from models.neural.network import Network
+from models.slot_model import SlotModel
 from models.vocabulary import BOS
 from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import CorpusScores
