@@ -329,6 +329,11 @@ def _prepare(
     trains = recipe.family != "mixture" or bool(recipe.mixture.recipes or recipe.mixture.parts)
     read_corpora = read_texts if trains else read_fitting_text
     texts = read_corpora(*files, unit=recipe.corpus.unit, progress=progress)
+    if shared is not None and recipe.tokenizer.slots:
+        problem = (
+            "the model has the classes and members of the published models that it begins with; omit the key"
+        )
+        raise InvalidInputError(f"tokenizer.slots: {problem}", parameter="tokenizer.slots")
     classes = recipe.tokenizer.slots if shared is None else shared.classes
     given = {name: Path(path) for name, path in recipe.tokenizer.slots.items() if path}
     lists = read_members(given) if shared is None else shared.slots

@@ -40,7 +40,7 @@ _LEXICON_SENTENCES = 4_000_000
 _MAX_LEXICON = 200_000
 _MIN_WORDS_TO_DROP_RARE = 1_000_000
 """Minimum size of a text whose words of one occurrence are dropped: many are misspelled."""
-_FLAGS = re.compile(r"(?:\(\?[aiLmsux]+\))*")  # at the start of a regular expression
+_FLAGS = re.compile(r"\A((?:\(\?[aiLmsux]+\))*)")  # of a regular expression, which can be at its start only
 _UNSPACED_RUN = re.compile(f"({UNSPACED.pattern})(?:\\w|{UNSPACED.pattern})*")
 _MAX_SEGMENT_CHARACTERS = 10_000
 """Maximum length of a segment: SentencePiece takes quadratic time on repetitive segments."""
@@ -87,7 +87,9 @@ class TokenizerSettings(BaseModel):
         if slots and info.data.get("kind") == "char":
             raise ValueError("slots require tokenizer.kind=word, bpe or unigram, given char")
         if slots and info.data.get("normalization", "identity") != "identity":
-            raise ValueError("slots require tokenizer.normalization=identity; set tokenizer.normalise instead")
+            raise ValueError(
+                "slots require tokenizer.normalization=identity; set tokenizer.normalise instead"
+            )
         for name in slots:
             if not CLASS_NAME.fullmatch(name):
                 raise ValueError(f"a class is named {name!r:.40}; names match {CLASS_NAME.pattern}")
@@ -99,8 +101,8 @@ class TokenizerSettings(BaseModel):
         if self.pattern is None or not self.slots:
             return self.pattern
         marks = "|".join(re.escape(class_mark(name)) for name in sorted(self.slots))
-        flags = _FLAGS.match(self.pattern).group()  # type: ignore[union-attr] - matches any text
-        return rf"{flags}(?:{marks})\b|{self.pattern[len(flags) :]}"
+        _, flags, rest = _FLAGS.split(self.pattern, maxsplit=1)
+        return rf"{flags}(?:{marks})\b|{rest}"
 
     @field_validator("pattern")
     @classmethod

@@ -47,7 +47,7 @@ class LabelTokens:
 
 
 class LabelTokenizer:
-    """Converter from words to a model's tokens.
+    """Converter from words to a model's tokens; members of classes that are several words are not found.
 
     Args:
         tokenizer: the model's tokenizer.
@@ -58,7 +58,8 @@ class LabelTokenizer:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
-        across = next((token for token in tokenizer.token_bytes if token.find(b" ", 1) > 0), None)
+        self._plain = tokenizer if tokenizer.members is None else tokenizer.members.plain
+        across = next((token for token in self._plain.token_bytes if token.find(b" ", 1) > 0), None)
         if across is not None:
             raise self._dependent(f"its token {across.decode(errors='replace')!r} extends beyond a space")
 
@@ -69,7 +70,7 @@ class LabelTokenizer:
             UnsupportedParameterError: a word's tokens depend on its neighbours.
         """
         spelled = [tuple(ids) for ids in self.tokenizer.encode_all(words)]
-        self._check_independent(words[1:], spelled[1:])
+        self._check_independent(words[1:], self._plain.encode_all(words[1:]))
         spelled.append((EOS,))
         tokens, lengths = pad_sequences(spelled)
         first: dict[tuple[int, ...], int] = {}
@@ -81,12 +82,12 @@ class LabelTokenizer:
             np.array([first.setdefault(ids, label) for label, ids in enumerate(spelled)]),
         )
 
-    def _check_independent(self, words: Sequence[str], spelled: Sequence[tuple[int, ...]]) -> None:
+    def _check_independent(self, words: Sequence[str], spelled: Sequence[Sequence[int]]) -> None:
         """Refuse words whose tokens differ in a sentence and alone."""
-        if self.tokenizer.encode(" ".join(words)) == list(chain.from_iterable(spelled)):
+        if self._plain.encode(" ".join(words)) == list(chain.from_iterable(spelled)):
             return
         for word, ids in zip(words, spelled, strict=True):
-            twice = self.tokenizer.encode(f"{word} {word}")
+            twice = self._plain.encode(f"{word} {word}")
             if twice != [*ids, *ids]:
                 raise self._dependent(f"the word {word!r} has {len(ids)} tokens, but repeated {len(twice)}")
         raise self._dependent("words have different tokens in a sequence than alone")

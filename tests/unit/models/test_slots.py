@@ -47,6 +47,7 @@ def tokenizer(request):
         ({"city": ["a" * 201]}, "has 201 characters; at most 200"),
         ({"city": {"ulm": 0.0}}, "'ulm' has the weight 0.0; weights must be above 0"),
         ({"city": {"ulm": float("inf")}}, "weight inf"),
+        ({"city": {"ulm": 1e-300, "bonn": 1e300}}, "weight 1e-300; weights must be above 0, from 1e-100"),
         ({"city": [f"m{n}" for n in range(MAX_MEMBERS + 1)]}, "slots has 10001 members; at most 10000"),
     ],
 )
@@ -80,6 +81,9 @@ def matcher(*, words_only):
         ("ulm, st. gallen.", "$city, $city.", [2, 3]),
         ("kulm (ulm)", "kulm (ulm)", []),  # begins within a run without spaces
         ("$city or ulm", "$ city or $city", [2]),
+        ("x$cityy", "x$ cityy", []),
+        ("new  york", "new  york", []),  # a member's token has one space
+        ("ulm\u0301 ulm\u200d ulm", "ulm\u0301 ulm\u200d $city", [2]),  # the word goes on
         ("", "", []),
     ],
 )
@@ -91,6 +95,7 @@ def test_members_are_found_between_words(text, marked, members):
 def test_words_of_a_word_tokenizer_are_not_divided():
     found = matcher(words_only=True).mark("ulm, ulm new york")
     assert (found.text, found.members) == ("ulm, $city $city", [2, 0])
+    assert matcher(words_only=True).mark("x$city $cityy new  york").text == "x$city $cityy $city"
 
 
 @given(st.lists(st.sampled_from(["new", "york", "city", "ulm", "$city", "x", ","]), max_size=12))
@@ -102,7 +107,7 @@ def test_offsets_of_marked_texts_return_to_the_original(parts):
         original = text[start:end]
         if word.group() == "$city":
             assert original in {"new york", "new york city", "ulm"}
-        elif original != "$city":  # read as two words
+        else:
             assert original == word.group()
         assert marked.offset(start) <= word.start()
     assert marked.offset(len(text)) == len(marked.text)
@@ -206,6 +211,70 @@ def test_a_pattern_keeps_the_marks_whole():
     assert {"$city", "$", "5", ","} <= set(tokenizer.vocabulary.ids)
     slotted = tokenizer.with_slots({"city": {"st. gallen": 1.0}})
     assert slotted.decode(slotted.encode("to st. gallen, or $5")) == "to st. gallen , or $ 5"
+    assert slotted.token_spans("x $city") == [(0, 1), (2, 3), (3, 7)]
+
+
+def test_a_member_before_a_word_without_a_space_keeps_its_id():
+    """The mark is read apart from the next word, and so no other member has its place."""
+    settings = TokenizerSettings(pattern=r"(?i)[a-z]+|\d+", slots={"city": ""})
+    slotted = learn_tokenizer(settings, ["to $city or 5"]).with_slots({"city": {"ulm": 1.0, "bonn": 1.0}})
+    assert slotted.decode(slotted.encode("to ulm5 or bonn")) == "to ulm 5 or bonn"
+    assert slotted.token_spans("to ulm5") == [(0, 2), (3, 6), (6, 7)]
+    assert slotted.encode_after("to ulm", "5 or bonn")[1] == 2
+
+
+def test_members_that_are_read_alike_are_one_token(tokenizer):
+    slotted = tokenizer.with_slots({"city": {"new york": 1.0, " new\tyork ": 1.0, "ulm": 2.0}})
+    assert slotted.vocabulary.tokens[len(tokenizer.vocabulary) :] == tuple(
+        map(slotted._token, ["new york", "ulm"])
+    )
+    assert sorted(slotted.members.shares.values()) == [0.5, 0.5]
+
+
+def test_pieces_with_members_preserve_every_character(pieces):
+    slotted = pieces.with_slots(SLOTS)
+    for text in ("to new  york", "to new\u00a0york", " ulm , ulm's", "to mary\tann"):
+        assert slotted.decode(slotted.encode(text)) == text
+
+
+@pytest.mark.parametrize("cut", range(13))
+def test_contexts_before_unknown_characters_are_tokenised_jointly(cut):
+    settings = TokenizerSettings(kind="unigram", byte_fallback=False, slots={"city": ""})
+    slotted = learn_tokenizer(settings, LINES).with_slots({"city": {"new york": 1.0}})
+    text = "to new york \u00df"
+    ids, num_context = slotted.encode_after(text[:cut], text[cut:])
+    assert ids == slotted.encode(text)
+    assert num_context == sum(len(slotted.decode(ids[:n])) <= cut for n in range(1, len(ids) + 1) if cut)
+
+
+@pytest.mark.parametrize(
+    ("settings", "member"),
+    [
+        ({"lowercase": True}, "$CITY"),
+        ({"normalise": "nfkc"}, "\uff04city"),
+        ({"normalise": "nfkc"}, "a \ufe69city"),
+    ],
+)
+def test_a_member_is_no_class_once_it_is_normalised(settings, member):
+    tokenizer = learn_tokenizer(TokenizerSettings(**settings, slots={"city": ""}), ["to $city"])
+    with pytest.raises(InvalidInputError, match="contains the mark of a class"):
+        tokenizer.with_slots({"city": {member: 1.0}})
+
+
+def test_the_space_of_pieces_is_no_member(pieces):
+    with pytest.raises(InvalidInputError, match="has no word"):
+        pieces.with_slots({"city": {"\u2581": 1.0}})
+
+
+def test_a_class_must_occur_in_the_text():
+    with pytest.raises(InvalidInputError, match=r"tokenizer.slots.town: \$town is not in the vocabulary"):
+        learn_tokenizer(TokenizerSettings(slots={"city": "", "town": "towns.txt"}), ["to $city"])
+
+
+def test_normalisation_by_sentencepiece_is_refused():
+    """It would follow the search for members, which are then not the same text."""
+    with pytest.raises(ValueError, match=r"slots require tokenizer\.normalization=identity"):
+        TokenizerSettings(kind="bpe", normalization="nfkc", slots={"city": ""})
 
 
 def test_a_member_without_a_word_is_refused():
