@@ -75,6 +75,9 @@ def split_prefix(tokenizer: Tokenizer, text: str) -> PrefixSplit:
 def begun_members(tokens: TokenTrie, text: str, last_word: int, *, ignore_case: bool) -> tuple[int, TokenIds]:
     """Find the members of classes that a text may have begun with complete words, such as "New York" after "New Y".
 
+    Also those whose first word the text has begun with a sign, such as "O'Fallon" after "O'": as one word, they have
+    another character in its place.
+
     Args:
         tokens: the model's token trie.
         text: a normalised text.
@@ -85,8 +88,9 @@ def begun_members(tokens: TokenTrie, text: str, last_word: int, *, ignore_case: 
         The start of the longest part of the text that begins members, and their tokens; none without such a part.
     """
     order = tokens.folded if ignore_case else tokens.exact
-    starts = [match.start() for match in _WORD_AFTER_SPACE.finditer(text, 0, last_word)]
-    for start in starts[-MAX_MEMBER_WORDS:] if tokens.has_members else ():
+    words = _WORD_AFTER_SPACE.finditer(text) if tokens.has_members else ()
+    starts = [m.start() for m in words if m.start() < last_word or as_one_word(m.group()) != m.group()]
+    for start in starts[-MAX_MEMBER_WORDS:]:
         spelled = f" {as_one_word(text[start:])}".encode()
         ids = order.with_prefix(fold_case(spelled) if ignore_case else spelled)
         if ids.size:

@@ -467,11 +467,15 @@ def _begun_members(
     after = (" " if context else "") + text[start : typed.start].rstrip()
     joint, num_context = loaded.tokenizer.encode_after(context, after)
     words = np.array([joint[num_context:]], dtype=np.int64)
-    scores = yield from Read(model, view(entry.state), words, np.array([words.shape[1]]), SCORES)
-    masses = np.exp(entry.log_probs[0, ids] - max(float(scores.log_probs.sum()), _MIN_LOG_PROBABILITY))
+    of_words = 0.0
+    if words.size:
+        scores = yield from Read(model, view(entry.state), words, np.array([words.shape[1]]), SCORES)
+        of_words = max(float(scores.log_probs.sum()), _MIN_LOG_PROBABILITY)
+    masses = np.exp(entry.log_probs[0, ids] - of_words)
     texts = [loaded.tokenizer.token_bytes[token].decode().removeprefix(" ") for token in ids.tolist()]
+    begun = text[start:] if start < typed.start else ""
     return [
-        RankedCompletion(member, len(member.split()), 0, of_model=mass, begun=text[start:])
+        RankedCompletion(member, len(member.split()), 0, of_model=mass, begun=begun)
         for member, mass in zip(texts, masses.tolist(), strict=True)
     ]
 

@@ -107,6 +107,36 @@ def test_members_of_several_words_are_completed(slots_http, kind, text, suffix):
 
 
 @each_kind
+def test_members_begun_with_earlier_words_replace_them(slots_http, kind):
+    """Their start, case, saved letters and suffix are those of all their words."""
+    slots = {"city": {"new ulm": 3, "new new york": 2, "st. gallen": 1, "l'aquila": 1, "winston-salem": 1}}
+
+    def completions(text, **options):
+        reply = ask(slots_http, "/v1/autocomplete", model=kind, text=text, slots=slots, **options)
+        begun = [c for c in reply["completions"] if c["start"] == len("flights from ")]
+        return [(c["text"], c["suffix"]) for c in begun]
+
+    assert completions("flights from new ") == [("new ulm", "ulm"), ("new new york", "new york")]
+    assert completions("flights from new ", rank="savings")[0] == ("new new york", "new york")
+    assert ("New New york", "ew york") in completions("flights from New N", casing="ignore")
+    assert ("st. gallen", " gallen") in completions("flights from st.")
+    assert ("l'aquila", "aquila") in completions("flights from l'")
+    assert ("winston-salem", "alem") in completions("flights from winston-s")
+
+
+def test_words_of_a_user_do_not_count_for_members_begun_earlier(slots_http):
+    reply = ask(
+        slots_http,
+        "/v1/autocomplete",
+        text="flights from new u",
+        slots={"city": ["new ulm", "new town"]},
+        dictionary=["new new ulm"],
+        user_weight=0.9,
+    )
+    assert sum(c["probability"] for c in reply["completions"]) <= 1 + 1e-6
+
+
+@each_kind
 def test_candidates_with_members_are_ranked_first(slots_http, kind):
     candidates = [{"text": f"flights from {city} to boston"} for city in ("olm", "bad aibling", "ulm")]
     body = {"model": kind, "lists": [{"candidates": candidates}]}
@@ -130,6 +160,18 @@ def test_lines_take_members_from_the_query_string(slots_http):
     assert lines.status_code == 200, lines.text
     expected = logprobs(slots_http, [text], model="word", slots=slots)
     assert json.loads(lines.text)["logprob"] == pytest.approx(expected[0])
+
+
+@pytest.mark.parametrize("slots", ['{"city": ["\\ud800"]}', "[" * 9999, '{"city": ["ulm"'])
+def test_members_in_the_query_string_must_be_json(slots_http, slots):
+    lines = slots_http.post(
+        "/v1/score",
+        params={"slots": slots},
+        content=json.dumps({"text": "a"}),
+        headers={"content-type": "application/x-ndjson"},
+    )
+    assert lines.status_code == 400
+    assert lines.json()["error"]["param"] == "slots"
 
 
 @each_kind

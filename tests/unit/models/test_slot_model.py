@@ -6,6 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.arrays import to_numpy
+from models.checking import checker as checks
+from models.checking.checker import Checker
+from models.checking.error_model import CheckSettings
 from models.language_model import (
     Want,
     pad_sequences,
@@ -14,6 +17,7 @@ from models.language_model import (
     score_choices,
     score_sequences,
 )
+from models.lattices.graph import LabelTokenizer
 from models.slot_model import SlotModel, with_slots
 from models.tokenizers import WordTokenizer
 from models.vocabulary import BOS, Vocabulary
@@ -145,6 +149,25 @@ def test_other_classes_keep_their_members():
     assert "mary ann" in extended.vocabulary
     assert "bonn" in extended.vocabulary
     assert "ulm" not in extended.vocabulary
+
+
+def test_checks_read_the_words_to_the_right_that_the_model_uses(monkeypatch):
+    model, tokenizer = slotted("ngram")
+    checker, found = Checker(tokenizer), []
+    monkeypatch.setattr(
+        checks, "rescore_batch", lambda *_, right_tokens, **__: iter([found.append(right_tokens)])
+    )
+    for one in (model, model.model):
+        next(next(checker.rescore_all(one, [*checker.sentences("w1 ulm w2")], CheckSettings())))
+    assert found == [families.model("ngram").order - 1] * 2
+
+
+def test_members_of_several_words_are_not_found_in_lattices():
+    _, tokenizer = slotted("ngram")
+    labels = LabelTokenizer(tokenizer).label_tokens(["", "w1", "w2", "ulm", "mary", "ann"])
+    plain = len(WORDS) + 3
+    assert labels.lengths.tolist() == [0, 1, 1, 1, 1, 1, 1]
+    assert (labels.tokens[:, 0] >= plain).tolist() == [False, False, False, True, False, False, False]
 
 
 def test_members_need_no_model_row_of_their_own():

@@ -150,6 +150,51 @@ def test_wrong_keys_are_refused(folder, assignments, error, problem):
         train(folder, "ngram", "refused", *assignments)
 
 
+@pytest.mark.parametrize("kind", ["word", "bpe"])
+def test_marks_of_one_class_and_members_of_another(folder, kind):
+    (folder / "both.txt").write_text("\n".join(f"{line} with $contact" for line in LINES))
+    loaded = train(
+        folder,
+        "ngram",
+        "both",
+        listed(folder),
+        "tokenizer.slots.contact=",
+        f"tokenizer.kind={kind}",
+        text="both.txt",
+    )
+    contact, city = (loaded.tokenizer.classes[name] for name in ("contact", "city"))
+    assert contact in loaded.tokenizer.members.plain.encode("with $contact")
+    counts = loaded.model.model.next_log_probs(loaded.model.model.initial_state(1))[0]
+    assert counts[contact] == pytest.approx(counts[city], abs=5)  # both are predicted
+
+
+def test_a_list_without_a_member_in_the_text_is_refused(folder):
+    """The model would have no class, and its list could not be read again."""
+    (folder / "cities.txt").write_text("paris\nulm\n")
+    with pytest.raises(InvalidInputError, match=r"tokenizer.slots.city: \$city is not in the vocabulary"):
+        train(folder, "ngram", "refused", listed(folder))
+
+
+def test_a_model_that_begins_with_another_has_its_classes(folder):
+    train(folder, "lstm", "base", listed(folder), "tokenizer.kind=word", *NETWORK)
+    with pytest.raises(InvalidInputError, match="has the classes and members of the published models"):
+        train(folder, "finetune", "tuned", "train.from=base", listed(folder))
+
+
+def test_both_compared_models_have_the_members(folder):
+    for name, order in (("high", 3), ("low", 2)):
+        train(folder, "ngram", name, listed(folder), f"ngram.order={order}")
+    (folder / "unseen.txt").write_text("flights from ulm to bonn\n" * 5)
+    figures = evaluate(folder, "high", "unseen.txt", slots={"city": ["ulm", "bonn"]}, against="low")
+    assert figures["oov"] == figures["against"]["oov"] == 0
+
+
+def test_dynamic_evaluation_refuses_members(folder):
+    train(folder, "lstm", "network", listed(folder), "tokenizer.kind=word", *NETWORK)
+    with pytest.raises(InvalidInputError, match="dynamic evaluation cannot read members of classes"):
+        evaluate(folder, "network", dynamic=True)
+
+
 def test_a_member_with_a_mark_is_refused(folder):
     (folder / "cities.txt").write_text("boston\nthe $city\n")
     with pytest.raises(

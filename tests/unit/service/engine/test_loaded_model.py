@@ -1,0 +1,56 @@
+"""Models with members of classes that come with a request: how many are kept, and for how long."""
+
+import gc
+import weakref
+from types import SimpleNamespace
+
+import pytest
+
+from models.slot_model import SlotModel, without_members
+from models.tokenizers import WordTokenizer
+from models.vocabulary import Vocabulary
+from service.engine import loaded_model
+from service.engine.loaded_model import LoadedModel
+from tests.support.fake_models import FakeModel
+
+
+class Checkpoint(SimpleNamespace):
+    """A checkpoint with the fields that change."""
+
+    def _replace(self, **fields):
+        return Checkpoint(**{**vars(self), **fields})
+
+
+def loaded():
+    vocabulary = Vocabulary(["$city", "to", "from"])
+    return LoadedModel("m@1", Checkpoint(model=FakeModel(vocabulary), tokenizer=WordTokenizer(vocabulary)))
+
+
+def test_the_latest_lists_are_kept():
+    base = loaded()
+    models = [base.with_slots({"city": [f"town {n}"]}) for n in range(17)]
+    assert base.with_slots({"city": ["town 16"]}) is models[16]
+    assert base.with_slots({"city": ["town 1"]}) is models[1]
+    assert base.with_slots({"city": ["town 0"]}) is not models[0]
+    assert base.with_slots({}) is base
+
+
+@pytest.mark.parametrize(("limit", "kept"), [(7, 1), (16, 2)])  # a model has seven tokens
+def test_fewer_models_with_large_vocabularies_are_kept(monkeypatch, limit, kept):
+    monkeypatch.setattr(loaded_model, "_MAX_SLOTTED_TOKENS", limit)
+    base = loaded()
+    for n in range(5):
+        base.with_slots({"city": [f"town {n}"]})
+    assert len(base._slotted) == kept
+
+
+def test_members_of_a_request_keep_the_model_in_memory_only_while_it_runs():
+    base = loaded().with_slots({"city": ["stored"]})  # as a model with a list of its training text
+    ended, request = weakref.ref(without_members(base.model)), base.with_slots({"city": ["ulm"]})
+    assert isinstance(base.model, SlotModel)
+    del base
+    gc.collect()
+    assert ended() is without_members(request.model)
+    del request
+    gc.collect()
+    assert ended() is None
