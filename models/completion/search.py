@@ -65,9 +65,11 @@ class MassTable:
 
     Args:
         max_words: words of the longest phrase.
+        has_members: True if members of classes are written as one word, see `as_one_word`.
     """
 
-    def __init__(self, max_words: int) -> None:
+    def __init__(self, max_words: int, *, has_members: bool = False) -> None:
+        self._read = restore_words if has_members else str
         self._by_length: list[dict[bytes, float]] = [{} for _ in range(max_words)]
         self.completed = self.open = self.cut = 0.0
 
@@ -113,13 +115,13 @@ class MassTable:
             beginnings: masses of word beginnings without a word found.
         """
         completions = [
-            ScoredCompletion(restore_words(text.decode()), mass, num_words, is_complete=True)
+            ScoredCompletion(self._read(text.decode()), mass, num_words, is_complete=True)
             for num_words, found in enumerate(self._by_length, start=1)
             for text, mass in nlargest(limit, found.items(), key=itemgetter(1))
         ]
         capacity = max(limit - len(self.words), 0)
         completions += [
-            ScoredCompletion(restore_words(text.decode()), mass, 1, is_complete=False)
+            ScoredCompletion(self._read(text.decode()), mass, 1, is_complete=False)
             for text, mass in nlargest(capacity, beginnings.items(), key=itemgetter(1))
         ]
         completions.sort(key=lambda completion: (-completion.mass, completion.text))
@@ -371,7 +373,7 @@ class CompletionSearch:
         self._spellings = tokens.folded_bytes if settings.ignore_case else tokens.token_bytes
         self._prefix = self._spelled.removeprefix(_SPACE)
         self._is_joined = self._prefix.decode(errors="replace").endswith(tuple(JOINERS))
-        self._findings = MassTable(settings.max_words)
+        self._findings = MassTable(settings.max_words, has_members=tokens.has_members)
         self._frontier = Frontier()
         self._pending: list[Child] = []
         self._num_requested = 0

@@ -82,7 +82,9 @@ def is_word_character(character: str) -> bool:
     )
 
 
-_FIRST_STAND_IN = "\U0010f000"
+_FIRST_STAND_IN = "\U00100000"
+
+_LAST_REPLACED = 0xFFFD  # the last plane has two private-use characters less than the first has characters
 
 
 def as_one_word(text: str) -> str:
@@ -91,7 +93,8 @@ def as_one_word(text: str) -> str:
     Members of classes are completed as one word, whatever their text is.
     """
     return "".join(
-        c if is_word_character(c) or ord(c) > 0xFFF else chr(ord(_FIRST_STAND_IN) + ord(c)) for c in text
+        c if is_word_character(c) or ord(c) > _LAST_REPLACED else chr(ord(_FIRST_STAND_IN) + ord(c))
+        for c in text
     )
 
 

@@ -109,7 +109,16 @@ def test_members_of_several_words_are_completed(slots_http, kind, text, suffix):
 @each_kind
 def test_members_begun_with_earlier_words_replace_them(slots_http, kind):
     """Their start, case, saved letters and suffix are those of all their words."""
-    slots = {"city": {"new ulm": 3, "new new york": 2, "st. gallen": 1, "l'aquila": 1, "winston-salem": 1}}
+    slots = {
+        "city": {
+            "new ulm": 3,
+            "new new york": 2,
+            "st. gallen": 1,
+            "l'aquila": 1,
+            "winston-salem": 1,
+            "sankt\u2013x\u30fby": 1,
+        }
+    }
 
     def completions(text, **options):
         reply = ask(slots_http, "/v1/autocomplete", model=kind, text=text, slots=slots, **options)
@@ -122,6 +131,7 @@ def test_members_begun_with_earlier_words_replace_them(slots_http, kind):
     assert ("st. gallen", " gallen") in completions("flights from st.")
     assert ("l'aquila", "aquila") in completions("flights from l'")
     assert ("winston-salem", "alem") in completions("flights from winston-s")
+    assert ("sankt\u2013x\u30fby", "\u30fby") in completions("flights from sankt\u2013x")
 
 
 def test_words_of_a_user_do_not_count_for_members_begun_earlier(slots_http):

@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from models.completion.search import MassTable
+from models.completion.text import as_one_word, is_word_character, restore_words
 from models.errors import InvalidInputError, ManifestError
 from models.slots import MAX_MEMBERS, MarkedText, MemberMatcher, check_slots
 from models.tokenizers import CharacterTokenizer, SentencePieceTokenizer, WordTokenizer, load_tokenizer
@@ -328,3 +330,16 @@ def test_tokenizers_without_classes_are_as_before():
 def test_the_mark_of_a_class_must_be_a_piece(pieces):
     with pytest.raises(ManifestError, match="lacks the mark"):
         SentencePieceTokenizer(pieces._model, classes=["town"])
+
+
+@given(st.text(st.characters(max_codepoint=0xFFFD, exclude_categories=["Cs"])))
+def test_members_are_completed_as_one_word_whatever_their_text(text):
+    one = as_one_word(text)
+    assert restore_words(one) == text
+    assert all(map(is_word_character, one))
+
+
+def test_private_use_characters_of_a_model_without_members_are_kept():
+    table = MassTable(1)
+    table.add("\U00100041".encode(), 1, 0.5)
+    assert table.result(1, {})[0][0].text == "\U00100041"
