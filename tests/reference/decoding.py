@@ -78,6 +78,7 @@ class Pieces:
     """Minimal tokenizer with the bytes of each token."""
 
     lexicon = ()
+    members = None
 
     def __init__(self, pieces):
         self.token_bytes = (b"<unk>", b"", b"", *pieces)
