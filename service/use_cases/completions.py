@@ -67,20 +67,17 @@ _SEEDS = 1 << 64
 
 @dataclass(frozen=True, slots=True)
 class CompletionLogprobs:
-    """Tokens of a choice, in four lists of equal length.
-
-    Attributes:
-        tokens: names of the tokens.
-        token_logprobs: natural-log probability of each token; null for a token without a context.
-        top_logprobs: log-probabilities of the most probable tokens, or those of `logprob_token_ids`, by name, always
-            including the token itself; null for a token without a context.
-        text_offset: start of each token in the choice's text, in characters.
-    """
+    """Tokens of a choice, in four lists of equal length."""
 
     tokens: list[str]
+    """names of the tokens."""
     token_logprobs: list[float | None]
+    """natural-log probability of each token; null for a token without a context."""
     top_logprobs: list[dict[str, float] | None]
+    """log-probabilities of the most probable tokens, or those of `logprob_token_ids`, by name, always including the
+    token itself; null for a token without a context."""
     text_offset: list[int]
+    """start of each token in the choice's text, in characters."""
 
     def __add__(self, after: "CompletionLogprobs") -> "CompletionLogprobs":
         """Concatenate the tokens of two texts."""
@@ -94,42 +91,36 @@ class CompletionLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class CompletionChoice:
-    """A choice, or its next part in a stream.
-
-    Attributes:
-        index: number of the choice: prompt · n + j.
-        text: text of the choice.
-        finish_reason: `stop` or `length`; null before the last part.
-        logprobs: log-probabilities of the tokens; null unless requested.
-    """
+    """A choice, or its next part in a stream."""
 
     index: int
+    """number of the choice: prompt · n + j."""
     text: str
+    """text of the choice."""
     finish_reason: str | None
+    """`stop` or `length`; null before the last part."""
     logprobs: CompletionLogprobs | None
+    """log-probabilities of the tokens; null unless requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompletionReply:
-    """All choices, or one event of a stream.
-
-    Attributes:
-        id: id of the reply.
-        object: always `text_completion`.
-        created: time of the reply, in seconds since 1970.
-        model: address of the model version, such as `lstm@3`.
-        system_fingerprint: fingerprint of the model version and its tokenizer.
-        choices: the choices.
-        usage: token counts; in a stream null until the last event.
-    """
+    """All choices, or one event of a stream."""
 
     id: str
+    """id of the reply."""
     object: str
+    """always `text_completion`."""
     created: int
+    """time of the reply, in seconds since 1970."""
     model: str
+    """address of the model version, such as `lstm@3`."""
     system_fingerprint: str
+    """fingerprint of the model version and its tokenizer."""
     choices: list[CompletionChoice]
+    """the choices."""
     usage: Usage | None
+    """token counts; in a stream null until the last event."""
 
 
 class StreamOptions(BaseModel):
