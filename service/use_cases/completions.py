@@ -18,7 +18,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import BaseModel, ConfigDict
 
 from models.decoding.parameters import DecodingParameters
-from models.errors import InvalidInputError, UnsupportedParameterError
+from models.errors import InvalidInputError, UnsupportedParameterError, check_range
 from models.language_model import TopTokens, finite_logprob
 from models.reranking.candidates import map_in_steps
 from models.tokenizers import Detokenizer
@@ -222,10 +222,7 @@ class CompletionRequest(ModelRequest):
                 "suffix is given; these models can continue a text, but not fill a gap in it",
                 parameter="suffix",
             )
-        if self.logprobs is not None and not 0 <= self.logprobs <= MAX_LOGPROBS:
-            raise InvalidInputError(
-                f"logprobs is {self.logprobs}; it must be from 0 to {MAX_LOGPROBS}", parameter="logprobs"
-            )
+        check_range("logprobs", self.logprobs or 0, 0, MAX_LOGPROBS)
         if self.logprob_token_ids:
             count = len(self.logprob_token_ids)
             if count > MAX_LOGPROB_TOKEN_IDS:
