@@ -33,11 +33,11 @@ from models.errors import (
     OverloadedError,
     UnsupportedParameterError,
 )
-from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats.reader import format_by_name, format_name_of_media_type
 from service.api_errors import error_body, error_json
 from service.api_keys import KeyScope
 from service.schemas.replies import ErrorBody, ErrorReply
+from service.schemas.wire import parse_json
 
 Json = dict[str, Any]
 JSON_TYPE, LINES_TYPE = "application/json", "application/x-ndjson"
@@ -195,16 +195,6 @@ _BINARY_SCHEMA = {
     "format": "binary",
     "description": "Little-endian float32, row by row.",
 }
-_EXAMPLE_LISTS = (
-    CandidateList(
-        "utt-1",
-        "",
-        (
-            Candidate("return a knew list", {"am": -12.1}),
-            Candidate("return a new list", {"am": -12.6}),
-        ),
-    ),
-)
 
 
 def _alternatives(kind: Any) -> tuple[Any, ...]:
@@ -236,7 +226,8 @@ def _request(scope: KeyScope | None, body: type[BaseModel] | UnionType | None, l
         }
         for media_type in lines.list_types:
             form = format_by_name(str(format_name_of_media_type(media_type)))
-            text = form.example or "".join(form.write(_EXAMPLE_LISTS))
+            line: Any = parse_json(lines.request, json.dumps(_examples_of(lines.request)[0]).encode())
+            text = form.example or "".join(form.write([line.item().given]))
             content[media_type] = {
                 "schema": {"type": "string"},
                 "examples": {"example": {"value": text}},
