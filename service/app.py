@@ -34,7 +34,7 @@ from service.engine.scheduler import Scheduler, SchedulerLimits
 from service.engine.state_store import StateStore, UserStore
 from service.http_server import DrainingServer, listen, tls_context, url_of
 from service.logs import configure_logs
-from service.middleware.authentication import AccessRule, AccessTable, Authentication
+from service.middleware.authentication import AccessTable, Authentication
 from service.middleware.cross_origin import CrossOriginGuard, CrossOriginReplies
 from service.middleware.limits import BodyLimit, ConnectionLimit
 from service.middleware.request_log import RequestLog, Tracing, head_as_get, make_tracer_provider
@@ -87,7 +87,7 @@ ENDPOINTS = tuple(endpoint for router in _ROUTERS for endpoint in router.endpoin
 
 def access_table() -> AccessTable:
     """Return the access rules of all endpoints."""
-    return AccessTable(AccessRule(endpoint.path, endpoint.scope) for endpoint in ENDPOINTS)
+    return AccessTable({endpoint.path: endpoint.scope for endpoint in ENDPOINTS})
 
 
 def include_endpoints(app: FastAPI) -> None:
