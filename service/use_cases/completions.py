@@ -10,7 +10,7 @@ names are unique within a vocabulary.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import repeat
 from typing import Annotated, Any, NamedTuple
@@ -344,27 +344,25 @@ class EncodedPrompt(NamedTuple):
         return tokens._replace(ids=tokens.ids[1:], bos=True)
 
 
+@dataclass(frozen=True, slots=True)
 class ChunkBuilder:
     """Builder of the parts of a request's choices.
 
-    Args:
+    Attributes:
         loaded: the model.
         request: the request.
         prompts: its prompts.
     """
 
-    def __init__(
-        self, loaded: LoadedModel, request: CompletionRequest, prompts: Sequence[EncodedPrompt]
-    ) -> None:
-        self._loaded = loaded
-        self._request = request
-        self._prompts = prompts
-        self._builders: dict[int, EntryBuilder] = {}
+    loaded: LoadedModel
+    request: CompletionRequest
+    prompts: Sequence[EncodedPrompt]
+    _builders: dict[int, EntryBuilder] = field(default_factory=dict)
 
     def echo(self, choice: int, finish_reason: str | None) -> tuple[CompletionChoice, int]:
         """Build the part with the prompt of a choice."""
         prompt = self._prompt_of(choice)
-        entries = None if self._request.logprobs is None else prompt.entries
+        entries = None if self.request.logprobs is None else prompt.entries
         return CompletionChoice(choice, prompt.text, finish_reason, entries), 0
 
     def parts(self, pieces: Sequence[Piece]) -> Iterator[tuple[CompletionChoice, int]]:
@@ -381,7 +379,7 @@ class ChunkBuilder:
         """Build a complete choice, with its prompt if requested."""
         tokens = zip(done.token_ids, done.logprobs, done.tops or repeat(None), strict=False)
         choice = self._part(done.choice, done.text, tokens, done)[0]
-        if not self._request.echo:
+        if not self.request.echo:
             return choice
         prompt = self._prompt_of(done.choice)
         entries = None if choice.logprobs is None else prompt.entries + choice.logprobs
@@ -399,7 +397,7 @@ class ChunkBuilder:
         if done is not None and done.eos_logprob is not None:
             predicted.append((EOS, done.eos_logprob, done.eos_top))
         entries = None
-        if self._request.logprobs is not None:
+        if self.request.logprobs is not None:
             builder, entries = self._builder_of(choice), no_entries()
             for token, logprob, top in predicted:
                 builder.add(entries, token, logprob, top)
@@ -407,24 +405,24 @@ class ChunkBuilder:
         return CompletionChoice(choice, text, reason, entries), len(predicted)
 
     def _prompt_of(self, choice: int) -> EncodedPrompt:
-        return self._prompts[choice // self._request.num_choices]
+        return self.prompts[choice // self.request.num_choices]
 
     def _builder_of(self, choice: int) -> EntryBuilder:
         builder = self._builders.get(choice)
         if builder is None:
             prompt = self._prompt_of(choice)
             builder = self._builders[choice] = EntryBuilder(
-                self._loaded,
+                self.loaded,
                 continues=prompt.tokens.continues,
-                offset=(len(prompt.text) if self._request.echo else 0) - self._num_taken(prompt.tokens),
-                as_ids=bool(self._request.return_tokens_as_token_ids),
+                offset=(len(prompt.text) if self.request.echo else 0) - self._num_taken(prompt.tokens),
+                as_ids=bool(self.request.return_tokens_as_token_ids),
             )
         return builder
 
     def _num_taken(self, prompt: Prompt) -> int:
         """Return the number of characters taken back: the first tokens of the choice start before its text."""
         text = prompt.taken.decode(errors="replace")
-        strips = self._loaded.tokenizer.leading_space and not prompt.continues
+        strips = self.loaded.tokenizer.leading_space and not prompt.continues
         return len(text.removeprefix(" ") if strips else text)
 
 
