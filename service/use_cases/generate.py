@@ -197,7 +197,6 @@ def decoding_parameters(
 
 
 def _read_biases(given: dict[str, float]) -> tuple[tuple[int, float], ...]:
-    """Parse biases by token id from a JSON object."""
     for name in given:
         if not (name.isascii() and name.isdigit() and len(name) <= 10):
             raise InvalidInputError(
