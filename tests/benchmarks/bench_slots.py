@@ -94,7 +94,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--registry", type=Path)
     parser.add_argument("--sentences", type=int, default=300, help="test sentences whose words are typed")
-    parser.add_argument("--lstm", action="store_true", help="also train LSTMs, for a minute each")
+    parser.add_argument("--lstm", action="store_true", help="also train LSTMs, 30 passes each")
     options = parser.parse_args()
     lists = json.loads((needed_data() / "nbest" / "flights.json").read_text())
     texts, unseen = divide(list(dict.fromkeys(entry["output"] for entry in lists)))
@@ -112,7 +112,7 @@ def main():
         print(f"{len(unseen)} of {len(CITIES)} cities unseen, {len(texts['train'])} sentences to learn from")
         for recipe, more in (
             ("ngram", []),
-            *([("lstm", ["train.max_minutes=1", "neural.hidden_size=256"])] * options.lstm),
+            *([("lstm", ["train.epochs=30", "neural.hidden_size=256"])] * options.lstm),
         ):
             for kind, keys in kinds.items():
                 for name, own in (("plain", []), ("slots", [f"tokenizer.slots.city={paths['known']}"])):
