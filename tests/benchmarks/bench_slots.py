@@ -4,10 +4,11 @@
 
 The references of the flights lists are divided by the cities that they name. Models learn from sentences of which no
 city is among a quarter of all; the others are the test text. With the class, the list of the training text's cities is
-given to the training and the list of all cities to the evaluation, except on held-out sentences with seen cities only. Words, and pieces; n-gram models of order 5, and
-LSTMs of 256 units with --lstm. A plain model's perplexity counts only that a city is unknown, not which one it is.
-Recall is the share of the test text's unseen cities (without the class: of their first words) among the three best
-completions after the first letters. At the end, the time of scoring with members in the request.
+given to the training and the list of all cities to the evaluation, except on held-out sentences with seen cities only.
+Words, and pieces; n-gram models of order 5, and LSTMs of 256 units with --lstm. A plain model's perplexity counts only
+that a city is unknown, not which one it is. Recall is the share of the test text's unseen cities (without the class: of
+their first words) among the three best completions after the first letters. At the end, the time of scoring with
+members in the request.
 """
 
 import argparse
