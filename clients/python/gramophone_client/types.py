@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from gramophone_client.reply import Reply
 from pydantic import Field
@@ -162,49 +162,11 @@ class CompletionCandidate(Reply):
     """larger contributor to the probability: `model`, or `user` for the user's words and the dictionary."""
 
 
-class CountsResult(Reply):
-    """Numbers of lists and candidates."""
-
-    lists: int
-    """number of lists used for tuning."""
-
-    without_reference: int
-    """number of lists skipped because they have no reference."""
-
-    single: int
-    """number of lists whose candidates all have the same text."""
-
-    candidates: int
-    """number of distinct candidates."""
-
-    duplicates: int
-    """number of candidates that repeat an earlier text of their list."""
-
-
 class DetokenizeReply(Reply):
     """Text of token ids."""
 
     prompt: str
     """the text."""
-
-
-class DocumentsReply(Reply):
-    """Re-ranked documents."""
-
-    id: str
-    """id of the reply."""
-
-    object: str
-    """always `list`."""
-
-    model: str
-    """address of the model version, such as `lstm@3`."""
-
-    results: list[RankedDocument]
-    """the documents, best first."""
-
-    usage: Usage
-    """number of tokens read and scored, as `prompt_tokens`."""
 
 
 class ErrorBody(Reply):
@@ -228,31 +190,6 @@ class ErrorReply(Reply):
 
     error: ErrorBody
     """the error."""
-
-
-class FoldResult(Reply):
-    """Scores of a fold with weights that were found without it."""
-
-    num_lists: int
-    """number of lists in the fold."""
-
-    weights: dict[str, float]
-    """weights found on the other folds."""
-
-    length_exponent: float
-    """length exponent found on the other folds."""
-
-    baseline: float
-    """score of the first candidates."""
-
-    tuned: float
-    """score of the candidates chosen by these weights."""
-
-    oracle: float
-    """score of the best candidates."""
-
-    in_sample: float
-    """score of these weights on the folds where they were found."""
 
 
 class ForgottenReply(Reply):
@@ -333,32 +270,6 @@ class ModelCard(Reply):
 
     metrics: dict[str, float]
     """held-out metrics, such as `perplexity`."""
-
-
-class ModelFile(Reply):
-    """A published file of a version."""
-
-    name: str
-    """path of the file in the version."""
-
-    bytes: int
-    """size in bytes."""
-
-    sha256: str
-    """SHA-256 in hex."""
-
-
-class ModelFileList(Reply):
-    """Downloadable files of a version, such as its model card."""
-
-    object: str
-    """always `list`."""
-
-    model: str
-    """address of the model version, such as `lstm@3`."""
-
-    data: list[ModelFile]
-    """the files, sorted by name."""
 
 
 class ModelList(Reply):
@@ -458,16 +369,6 @@ class OpenedState(Reply):
     """number of tokens read, without `<s>`."""
 
 
-class PosteriorResult(Reply):
-    """Fit of the posteriors to the best candidates."""
-
-    cross_entropy: float
-    """mean −ln of the posterior of a list's best candidates, in nats."""
-
-    cross_entropy_uniform: float
-    """cross-entropy if all candidates of a list were equally probable."""
-
-
 class QualityReply(Reply):
     """Quality of texts, one result per text."""
 
@@ -512,22 +413,6 @@ class RankedCandidate(Reply):
     """score of each word, if `detail` is `word`."""
 
 
-class RankedDocument(Reply):
-    """A re-ranked document."""
-
-    index: int
-    """position in the request's list."""
-
-    relevance_score: float
-    """probability of the query after this document, divided by the sum over all documents of the request: from 0 to 1."""
-
-    logprob: float
-    """natural-log probability of the query after the document."""
-
-    document: RankedText | None
-    """the document; null unless requested."""
-
-
 class RankedListResult(Reply):
     """A re-ranked list."""
 
@@ -545,13 +430,6 @@ class RankedListResult(Reply):
 
     confidences: list[WordConfidence] = Field([], validate_default=True)
     """confidences of the best candidate's words, if requested."""
-
-
-class RankedText(Reply):
-    """The text of a re-ranked document."""
-
-    text: str
-    """the text."""
 
 
 class RerankReply(Reply):
@@ -637,22 +515,6 @@ class SequenceScoreResult(Reply):
 
     ngram_lengths: list[int] = []
     """length of the n-gram found for each token, if requested of an n-gram model; 1 is a unigram."""
-
-
-class SignificanceResult(Reply):
-    """Result of a paired bootstrap."""
-
-    difference: float
-    """score of the tried weights minus the baseline."""
-
-    p_value: float
-    """probability of a difference this large by chance."""
-
-    low: float
-    """lower end of the difference's 95 % interval."""
-
-    high: float
-    """upper end of the interval."""
 
 
 class SuggestedText(Reply):
@@ -785,77 +647,6 @@ class TokenizerInfo(Reply):
 
     add_eos_token: bool
     """always false, because no `</s>` is appended to texts."""
-
-
-class TuneReply(Reply):
-    """
-    Tuned weights, and their evaluation.
-
-    Scores are in percent.
-    """
-
-    decision: str
-    """`tuned`, or `first_pass` if the tuned weights are not accepted."""
-
-    reason: str
-    """explanation of the decision."""
-
-    weights: dict[str, float]
-    """weights by feature, found on all lists; `{"rank": 1}`, which preserves the order, for `first_pass`."""
-
-    length_exponent: float
-    """length exponent of `lm`."""
-
-    posterior_scale: float
-    """scale of the posteriors."""
-
-    metric: str
-    """metric that was optimised."""
-
-    signature: str
-    """signature of the metric: its exact variant and settings."""
-
-    baseline: float
-    """score of the first candidates."""
-
-    tried: float
-    """score of the candidates chosen by weights that were found on other lists."""
-
-    tuned: float
-    """score of the returned weights: `tried`, or `baseline` for `first_pass`."""
-
-    oracle: float
-    """score of the best candidates, corrected ones included."""
-
-    worst: float
-    """score of the worst candidates."""
-
-    significance: SignificanceResult
-    """paired bootstrap of `tried` against `baseline`."""
-
-    folds: list[FoldResult]
-    """results of each fold, whose weights were found on the other folds."""
-
-    counts: CountsResult
-    """numbers of lists and candidates."""
-
-    posteriors: PosteriorResult
-    """cross-entropy of the posteriors."""
-
-    model: str | None
-    """address of the model of `lm`, or the parts and weights of a mixture; null if no model was used."""
-
-    models: dict[str, str]
-    """addresses of further models by their names in features."""
-
-    features: list[str]
-    """all features that could get a weight."""
-
-    ignored_features: list[str]
-    """given features that some candidates lack."""
-
-    profile: dict[str, Any]
-    """body for PUT /admin/profiles/{name}."""
 
 
 class Usage(Reply):
