@@ -24,12 +24,10 @@ class Array(Protocol):
     @property
     def shape(self) -> tuple[int, ...]:
         """Length of each axis."""
-        ...
 
     @property
     def ndim(self) -> int:
         """Number of axes."""
-        ...
 
     def __getitem__(self, key: Any, /) -> Any: ...
 

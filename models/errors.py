@@ -18,6 +18,9 @@ EXTRAS = {
 }
 """Extra of the distribution that installs an optional package."""
 
+MALFORMED_DATA_ERRORS = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+"""Exceptions raised while data is parsed that is not in the expected format."""
+
 
 class LanguageModelError(Exception):
     """Base class of this project's errors.

@@ -27,15 +27,12 @@ class State(Protocol):
 
     def __len__(self) -> int:
         """Return the number of rows, B."""
-        ...
 
     def select(self, rows: TokenIds) -> Self:
         """Return a state of rows `rows[0], rows[1], …`; rows may repeat."""
-        ...
 
     def concatenate(self, states: Sequence[Self]) -> Self:
         """Return a state with the rows of this state, followed by the rows of each of `states`."""
-        ...
 
 
 C = TypeVar("C")
@@ -66,15 +63,12 @@ class LanguageModel(Protocol[S]):
 
     def memory(self) -> ModelBytes:
         """Return the memory of the model's weights or tables, without small objects."""
-        ...
 
     def initial_state(self, batch: int) -> S:
         """Return the state after `<s>`, in each of `batch` rows."""
-        ...
 
     def empty_state(self, batch: int) -> S:
         """Return the state before any token, in each of `batch` rows."""
-        ...
 
     def advance(self, state: S, tokens: TokenIds) -> S:
         """Consume one token per row.
@@ -90,14 +84,12 @@ class LanguageModel(Protocol[S]):
             InvalidInputError: the shapes do not match, or an id is outside the vocabulary (networks leave this
                 check to the caller).
         """
-        ...
 
     def next_log_probs(self, state: S) -> Array:
         """Return natural-log probabilities [B, V] of the next token of each row.
 
         `</s>` and `<unk>` are predicted like other tokens; `<s>` is never predicted, so its entry is minus infinity.
         """
-        ...
 
 
 class Want(NamedTuple):
@@ -152,7 +144,6 @@ class SequenceReader(Protocol[S_contra]):
         Raises:
             InvalidInputError: the shapes do not match, or an id is outside the vocabulary.
         """
-        ...
 
 
 @runtime_checkable
@@ -170,7 +161,6 @@ class RaggedScorer(Protocol[S_contra]):
         Raises:
             InvalidInputError: the shapes do not match, or an id is outside the vocabulary.
         """
-        ...
 
 
 @runtime_checkable
@@ -185,7 +175,6 @@ class ChoiceScorer(Protocol[S_contra]):
             rows: row of each candidate, in ascending order [C].
             tokens: ids [C], each in [0, V).
         """
-        ...
 
 
 class TopTokens(NamedTuple):
@@ -210,7 +199,6 @@ class TopKPredictor(Protocol[S_contra]):
         Raises:
             InvalidInputError: k is not in [1, V].
         """
-        ...
 
 
 BLOCK_TOKENS = 64
@@ -242,11 +230,9 @@ class BlockSampler(Protocol[S_contra]):
 
     def block_sums(self, state: S_contra, temperatures: FloatArray) -> BlockSums:
         """Return sums for the next token of each row, given a temperature above 0 per row [R], float32."""
-        ...
 
     def logits(self, sums: BlockSums, rows: TokenIds, blocks: TokenIds) -> FloatArray:
         """Return the logits [N, 64] of N pairs of a row [N] and a block of tokens [N]; minus infinity past V."""
-        ...
 
 
 @runtime_checkable
@@ -263,7 +249,6 @@ class FeatureExtractor(Protocol[S_contra]):
 
     def features(self, state: S_contra) -> Array:
         """Return the vector of each row [B, W]."""
-        ...
 
 
 _MAX_DISTRIBUTION_ENTRIES = 1 << 21  # log-probabilities of `score_choices` in memory at once (8 MiB)
@@ -301,7 +286,6 @@ class ContextMatcher(Protocol[S_contra]):
 
     def context_lengths(self, state: S_contra) -> npt.NDArray[np.int64]:
         """Return the number of last tokens on which each row's predictions depend [B]."""
-        ...
 
 
 LOG_ZERO = -9999.0

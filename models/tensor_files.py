@@ -24,7 +24,7 @@ from typing import Any, BinaryIO, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from models.errors import IntegrityError, ManifestError
+from models.errors import MALFORMED_DATA_ERRORS, IntegrityError, ManifestError
 
 Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
 
@@ -54,15 +54,7 @@ def map_tensors(path: Path) -> Arrays:
     try:
         with path.open("rb") as file:
             return _views(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))[0]
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        OverflowError,
-        RecursionError,
-    ) as error:
+    except (OSError, *MALFORMED_DATA_ERRORS) as error:
         raise ManifestError(f"{path} is not a safetensors file: {error}") from None
 
 
@@ -122,7 +114,7 @@ def map_hashed_tensors(file: BinaryIO) -> Arrays:
     try:
         arrays, header = _views(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
         digest = header.pop(_METADATA)[_DIGEST]
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+    except MALFORMED_DATA_ERRORS as error:
         raise IntegrityError(f"not a file of hashed arrays: {error!r}") from None
     if digest != _digest(header, arrays):
         raise IntegrityError("its SHA-256 does not match")

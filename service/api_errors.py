@@ -13,7 +13,6 @@ from http import HTTPStatus
 from typing import NamedTuple
 
 from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
@@ -94,7 +93,6 @@ def install_error_handlers(app: FastAPI) -> None:
     """Install handlers that convert all errors of an application to the JSON format."""
     app.add_exception_handler(LanguageModelError, _on_language_model_error)
     app.add_exception_handler(HTTPException, _on_http_error)
-    app.add_exception_handler(RequestValidationError, _on_validation_error)
     app.add_exception_handler(ClientDisconnect, _on_disconnect)
 
 
@@ -172,11 +170,6 @@ def _allowed_methods(request: Request) -> list[str]:
 
     methods = [method for method in _METHODS if answers(method)]
     return [*methods, "HEAD"] if "GET" in methods else methods
-
-
-async def _on_validation_error(_request: Request, error: Exception) -> Response:
-    body = ErrorBody(str(error), "invalid_request_error", None, InvalidInputError.code)
-    return error_response(400, body)
 
 
 async def _on_disconnect(_request: Request, _error: Exception) -> Response:

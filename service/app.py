@@ -34,10 +34,10 @@ from service.engine.scheduler import Scheduler, SchedulerLimits
 from service.engine.state_store import StateStore, UserStore
 from service.http_server import DrainingServer, listen, tls_context, url_of
 from service.logs import configure_logs
-from service.middleware.authentication import AccessRule, AccessTable, Authentication
+from service.middleware.authentication import AccessTable, Authentication
 from service.middleware.cross_origin import CrossOriginGuard, CrossOriginReplies
 from service.middleware.limits import BodyLimit, ConnectionLimit
-from service.middleware.request_log import HeadAsGet, RequestLog, Tracing, make_tracer_provider
+from service.middleware.request_log import RequestLog, Tracing, head_as_get, make_tracer_provider
 from service.routes import (
     completions,
     endpoints,
@@ -71,18 +71,15 @@ _PREFIX_CACHE_GAUGES = {
 }
 
 
-_ROUTERS = tuple(
-    module.router
-    for module in (
-        score,
-        rerank,
-        completions,
-        suggestions,
-        states,
-        playground,
-        models,
-        endpoints,
-    )
+_ROUTERS = (
+    score.router,
+    rerank.router,
+    completions.router,
+    suggestions.router,
+    states.router,
+    playground.router,
+    models.router,
+    endpoints.router,
 )
 ENDPOINTS = tuple(endpoint for router in _ROUTERS for endpoint in router.endpoints)
 """All endpoints, in matching order."""
@@ -90,7 +87,7 @@ ENDPOINTS = tuple(endpoint for router in _ROUTERS for endpoint in router.endpoin
 
 def access_table() -> AccessTable:
     """Return the access rules of all endpoints."""
-    return AccessTable(AccessRule(endpoint.path, endpoint.scope) for endpoint in ENDPOINTS)
+    return AccessTable({endpoint.path: endpoint.scope for endpoint in ENDPOINTS})
 
 
 def include_endpoints(app: FastAPI) -> None:
@@ -218,7 +215,7 @@ def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics, pool: Wo
             "max_body_bytes": settings.max_body_bytes,
         }
         app.add_middleware(Broadcast, **shared)
-    app.add_middleware(HeadAsGet)
+    app.add_middleware(head_as_get)
     app.add_middleware(
         CrossOriginGuard,
         keys=keys,

@@ -91,7 +91,6 @@ class SocketListener:
         self._timer = None if seconds is None else self._loop.call_later(seconds, self._listen)
 
     def _on_readable(self) -> None:
-        """Accept a pending connection."""
         try:
             accepted, _ = self._socket.accept()
         except (BlockingIOError, ConnectionAbortedError):
@@ -141,7 +140,6 @@ def tls_context(settings: Settings) -> ssl.SSLContext | None:
 
 
 def _readable(name: str, file: Path | None) -> Path:
-    """Return the file of a setting if it can be read."""
     if file is None:
         raise _tls_error(name, "unset", f"set both {_CERTIFICATE} and {_KEY}, or neither")
     try:

@@ -9,13 +9,13 @@ import contextlib
 import logging
 import re
 import sys
-import threading
 import traceback
 from collections.abc import Iterator, MutableMapping
-from typing import Any, TextIO
+from typing import Any
 
 import structlog
 from pydantic_core import to_json
+from typing_extensions import override
 
 _OWN_LOGGERS = ("service", "models", "training")
 _FRAMES = 50
@@ -50,10 +50,11 @@ def configure_logs(*, level: str, form: str, texts: bool = False, worker: int | 
         )
     else:
         finish = structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else _render_columns
+    logger = _LineLogger(sys.stderr)
     structlog.configure(  # bypasses `logging`, which would double the cost of a request's line
         processors=[*shared, _ExceptionText(texts=texts, is_ours=True), _escape_values, finish],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=_LineLogger(sys.stderr),
+        logger_factory=lambda *_names: logger,
         cache_logger_on_first_use=True,
     )
     # format lines of `logging` like structlog's
@@ -85,23 +86,14 @@ def _format_value(value: Any) -> str:
     return repr(value)
 
 
-class _LineLogger:
-    """Factory and logger that writes complete lines and drops lines that cannot be written."""
+class _LineLogger(structlog.WriteLogger):
+    """Logger that writes complete lines and drops lines that cannot be written."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._lock = threading.Lock()
-
-    def __call__(self, *_names: str) -> "_LineLogger":
-        """Return this logger for any name."""
-        return self
-
-    def msg(self, line: str) -> None:
-        """Write a line."""
+    @override
+    def msg(self, message: str) -> None:
         # a full disk or a closed pipe must not fail a request
-        with self._lock, contextlib.suppress(OSError, ValueError):
-            self._stream.write(line + "\n")
-            self._stream.flush()
+        with contextlib.suppress(OSError, ValueError):
+            super().msg(message)
 
     debug = info = warning = error = critical = msg
 

@@ -175,10 +175,9 @@ def _piece_tokenizer(words: Vocabulary, path: Path, *, encoding: str) -> ListedP
                 )
             words = Vocabulary(map(pieces.IdToPiece, ids))
         return ListedPieceTokenizer(model, words)
-    except OSError as error:
-        raise InvalidInputError(f"--tokenizer {path}: {error.strerror}", parameter="tokenizer") from None
-    except ManifestError as error:
-        raise InvalidInputError(f"--tokenizer {path}: {error}", parameter="tokenizer") from None
+    except (OSError, ManifestError) as error:
+        problem = error.strerror if isinstance(error, OSError) else error
+        raise InvalidInputError(f"--tokenizer {path}: {problem}", parameter="tokenizer") from None
 
 
 def _golden_sequences(orders: Sequence[NGrams]) -> list[list[int]]:

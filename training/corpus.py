@@ -75,7 +75,6 @@ class Sentences(Sized, Iterable[str], Protocol):
 
     def __getitem__(self, part: slice) -> "Sentences":
         """Return a range of the sentences."""
-        ...
 
 
 class Corpus(NamedTuple):

@@ -410,7 +410,6 @@ def _held_out(name: str, metrics: Mapping[str, Any]) -> list[str]:
 
 
 def _cost_lines(metrics: Mapping[str, Any]) -> list[str]:
-    """Return the lines on the serving cost of each part."""
     costs = [f"{part['name']} {part['step_ms']:g} ms" for part in all_parts(metrics) if "step_ms" in part]
     if not costs:
         return []
@@ -439,7 +438,6 @@ def _int8_lines(metrics: Mapping[str, Any]) -> list[str]:
 
 
 def _unnormalised_lines(metrics: Mapping[str, Any]) -> list[str]:
-    """Return the lines on unnormalised scores, if the model has them."""
     sums = metrics.get("log_normalisers")
     if not sums:
         return []

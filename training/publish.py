@@ -259,7 +259,6 @@ def _fitted_on(recipe: Recipe, sources: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _has_embedded_parts(trained: Trained) -> bool:
-    """Return True if the model's checkpoint embeds other models."""
     return trained.model.family in {MixtureModel.family, CacheModel.family}
 
 

@@ -272,7 +272,6 @@ def mix_statically(
 
 
 def _over_vocabulary(vocabulary: Vocabulary, part: NGramModel) -> NGramModel:
-    """Return the part over the mixture's vocabulary."""
     if part.vocabulary.fingerprint == vocabulary.fingerprint:
         return part
     orders = remap(list_ngrams(part.automaton), id_translation(part.vocabulary, vocabulary), len(vocabulary))

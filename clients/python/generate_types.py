@@ -1,7 +1,9 @@
 """Generation of the client's reply types from the service's OpenAPI document: `make client-types`."""
 
+import ast
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,9 @@ from datamodel_code_generator import (
 
 from docs.hooks import service_description
 
-TYPES = Path(__file__).parent / "gramophone_client/types.py"
+CLIENT = Path(__file__).parent / "gramophone_client"
+TYPES = CLIENT / "types.py"
 HEADER = '"""Replies of the service, generated from its OpenAPI document by `make client-types`."""'
-JSON_TYPE = "application/json"
-OPENAI_PATH = "/v1/completions"
-TOKENIZER_PATHS = ("/detokenize", "/tokenizer_info")
 EMPTY: dict[str, Any] = {"array": [], "object": {}}
 """Default of an optional field by its type."""
 
@@ -29,26 +29,18 @@ def generate_types() -> str:
     """Return the source of a module with a pydantic model of each reply that the client reads, and of their parts."""
     document, _ = service_description()
     schemas = document["components"]["schemas"]
-    replies = [
-        response["content"][JSON_TYPE]["schema"]
-        for path, operations in document["paths"].items()
-        if (path.startswith("/v1/") and path != OPENAI_PATH) or path in TOKENIZER_PATHS
-        for operation in operations.values()
-        for response in operation["responses"].values()
-        if JSON_TYPE in response.get("content", {})
-    ]
-    names = sorted(set(_referenced(replies, schemas)))
+    names = sorted(set(_with_parts(_imported_types(), schemas)))
     components = {"schemas": {name: _simplified(schemas[name]) for name in names}}
     source = generate(
         json.dumps({**document, "paths": {}, "components": components}),
         input_file_type=InputFileType.OpenAPI,
         output_model_type=DataModelType.PydanticV2BaseModel,
+        base_class="gramophone_client.reply.Reply",
         target_python_version=PythonVersion.PY_310,
         custom_file_header=HEADER,
         formatters=[Formatter.BUILTIN],
         keep_model_order=True,
         disable_timestamp=True,
-        enable_faux_immutability=True,
         enum_field_as_literal=LiteralType.All,
         strict_nullable=True,
         use_schema_description=True,
@@ -62,17 +54,21 @@ def generate_types() -> str:
     return f"{source}\n"
 
 
-def _referenced(part: Any, schemas: dict[str, Any]) -> Iterator[str]:
-    """Yield the names of the schemas that a part of the document references, directly or not."""
-    if isinstance(part, list):
-        for item in part:
-            yield from _referenced(item, schemas)
-    elif isinstance(part, dict) and "$ref" in part:
-        name = part["$ref"].rpartition("/")[2]
+def _imported_types() -> list[str]:
+    """Return the names that the modules of the client import from the generated one."""
+    trees = (ast.parse(path.read_text(encoding="utf-8")) for path in CLIENT.rglob("*.py"))
+    imports = (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
+    return [
+        alias.name for node in imports if node.module == "gramophone_client.types" for alias in node.names
+    ]
+
+
+def _with_parts(names: Iterable[str], schemas: dict[str, Any]) -> Iterator[str]:
+    """Yield names of schemas and the names of the schemas that they reference, directly or not."""
+    for name in names:
         yield name
-        yield from _referenced(schemas[name], schemas)
-    elif isinstance(part, dict):
-        yield from _referenced(list(part.values()), schemas)
+        references = re.findall(r'"#/components/schemas/(\w+)"', json.dumps(schemas[name]))
+        yield from _with_parts(references, schemas)
 
 
 def _simplified(schema: dict[str, Any]) -> dict[str, Any]:

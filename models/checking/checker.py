@@ -132,7 +132,6 @@ def _batches(sentences: Sequence[Sentence]) -> Iterator[list[Sentence]]:
 def _spans_by_sentence(
     sentences: Sequence[Sentence], given: Sequence[GivenSpan]
 ) -> Mapping[int, Sequence[GivenSpan]]:
-    """Group the caller's spans by sentence."""
     found: dict[int, list[GivenSpan]] = {}
     offsets = [sentence.offset for sentence in sentences]
     for span in given:

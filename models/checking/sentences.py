@@ -284,7 +284,6 @@ def _ids(ids: list[int]) -> TokenIds:
 
 
 def _find_words(sentence: Sentence, is_known: Callable[[str, TokenIds], bool]) -> tuple[Word, ...]:
-    """Find the words of a sentence and their tokens."""
     found = list(word_pattern().finditer(sentence.text))
     firsts = np.searchsorted(sentence.begins, [one.start() for one in found]).tolist()
     lasts = np.searchsorted(sentence.begins, [one.end() for one in found]).tolist()

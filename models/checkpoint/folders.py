@@ -90,13 +90,19 @@ def temporary_folder(parent: Path) -> Iterator[Path]:
         yield folder
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Write a small file atomically, creating its folder if necessary."""
-    temporary = path.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}")
+def replace_file(path: Path, *parts: bytes | memoryview, temporary: Path | None = None) -> None:
+    """Write a file atomically, creating its folder if necessary.
+
+    Args:
+        path: the file.
+        parts: its content, in parts.
+        temporary: the unfinished file, in the same folder; None for a new name, as many processes may write.
+    """
+    temporary = temporary or path.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("wb") as file:
-            file.write(content)
+            file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

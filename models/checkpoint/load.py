@@ -275,5 +275,4 @@ def _shared_weight_cache(
 
 
 def _import_class(module: str, name: str) -> Any:
-    """Import a class on demand."""
     return getattr(importlib.import_module(module), name)

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field
 
 from models.errors import (
+    MALFORMED_DATA_ERRORS,
     CheckpointError,
     IncompatibleVersionError,
     IntegrityError,
@@ -132,7 +133,7 @@ def parse_manifest(raw: bytes, location: object) -> Manifest:
     try:
         fields: Any = json.loads(raw)
         reader_version = int(fields["reader_version"])
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+    except MALFORMED_DATA_ERRORS as error:
         raise ManifestError(f"{location} is not a manifest: {error}") from None
     if reader_version > SCHEMA_VERSION:
         raise _too_new(location, reader_version)

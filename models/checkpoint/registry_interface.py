@@ -173,7 +173,6 @@ class Catalogue:
         return self.version(name, number)
 
     def _parse_aliases(self, name: str, found: TaggedContent | None) -> dict[str, int]:
-        """Parse the content of a model's alias file."""
         if found is None:
             return {}
         try:

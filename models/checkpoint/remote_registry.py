@@ -38,7 +38,6 @@ _CLOCK_KEY = f"{BLOBS_FOLDER}/.clock"
 
 
 def _blobs_older_than(store: ConditionalStore, before_s: float) -> set[str]:
-    """Return the keys of contents that were stored before a time."""
     old = {entry.key for entry in store.entries(BLOBS_FOLDER) if entry.modified_s < before_s}
     return old - {_CLOCK_KEY}  # of another process's sweep
 

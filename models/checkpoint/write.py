@@ -39,7 +39,6 @@ class StorableModel(LanguageModel[S], Protocol[S]):
 
     def save(self, directory: Path) -> None:
         """Write config.json and the weights."""
-        ...
 
 
 class CheckpointDescription(NamedTuple):

@@ -136,8 +136,7 @@ class DecodingParameters:
         limit = f"must have at most {MAX_BIASES} entries"
         self._require(count <= MAX_BIASES, "logit_bias", limit, f"{count} entries long")
         for token_id, bias in self.logit_bias:
-            limit = f"must be from {-MAX_BIAS:g} to {MAX_BIAS:g}"
-            self._require(-MAX_BIAS <= bias <= MAX_BIAS, f"logit_bias.{token_id}", limit, bias)
+            check_range(f"logit_bias.{token_id}", bias, -MAX_BIAS, MAX_BIAS)
         if len({token_id for token_id, _ in self.logit_bias}) < count:
             raise InvalidInputError("logit_bias contains a token twice", parameter="logit_bias")
         PhraseList(self.phrases)

@@ -55,7 +55,7 @@ class ClusteredEmbedding(nn.Module):
         first = torch.tensor([BOS])
         order = torch.cat([first, torch.arange(BOS), torch.arange(BOS + 1, vocab_size)])
         self.rank: Tensor
-        self.register_buffer("rank", torch.empty_like(order).scatter_(0, order, torch.arange(vocab_size)))
+        self.register_buffer("rank", torch.argsort(order))
 
     def __len__(self) -> int:
         """Return the number of clusters."""
@@ -91,9 +91,7 @@ class ClusteredEmbedding(nn.Module):
         counts = counts.clone()
         counts[BOS] = torch.inf
         order = torch.argsort(counts, descending=True, stable=True)
-        self.rank.copy_(
-            torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
-        )
+        self.rank.copy_(torch.argsort(order))
         return order
 
 

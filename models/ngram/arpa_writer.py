@@ -158,7 +158,6 @@ def _words_of(orders: Sequence[tuple[NGrams, NGramWeights]], here: slice) -> npt
 
 
 def _format_lines(lines: _Lines, spelling: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64]) -> bytes:
-    """Format the lines as bytes."""
     num_bytes = int(np.diff(starts)[lines.words].sum())
     capacity = num_bytes + lines.words.size + len(lines.log10_probs) * (2 * MAX_NUMBER_BYTES + 2)
     out = np.empty(capacity, dtype=np.uint8)

@@ -190,7 +190,6 @@ class CorrectionTable:
 
 
 def _check_correction(correction: PhraseCorrection, place: str) -> None:
-    """Check the limits of a correction."""
     for name, phrase, least in (("heard", correction.heard, 1), ("written", correction.written, 0)):
         num_words, where = len(phrase.split()), f"{place}.{name}"
         if not least <= num_words <= MAX_PHRASE_WORDS or len(phrase) > MAX_PHRASE_CHARACTERS:

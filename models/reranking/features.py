@@ -232,9 +232,7 @@ class ListFeatures(NamedTuple):
 
 def offsets_of(lists: Sequence[CandidateList]) -> npt.NDArray[np.int64]:
     """Offsets of each list's candidates in their concatenation, and the total number [L + 1]."""
-    offsets = np.zeros(len(lists) + 1, dtype=np.int64)
-    np.cumsum([len(one.candidates) for one in lists], out=offsets[1:])
-    return offsets
+    return np.cumsum([0, *(len(one.candidates) for one in lists)], dtype=np.int64)
 
 
 def feature_matrix(

@@ -38,7 +38,8 @@ PrecisionOption = Annotated[
 SlotsOption = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="CLASS=FILE", help="Members of a class such as $CLASS, one a line; may be repeated."
+        metavar="CLASS=FILE",
+        help="Members of a class, one per line, instead of the model's: city=cities.txt for $city; may be repeated.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]

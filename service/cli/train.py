@@ -97,7 +97,8 @@ def train(
     """Train a model from a recipe, or for a use (--for), and publish it as a new version.
 
     Built-in recipes: ngram, feed-forward, elman, lstm, gru, mingru (one family each), awd-lstm,
-    mixture, ngram-mixture, quickstart, cpu-30min, gpu-20min, finetune (continues from the network train.from).
+    mixture, ngram-mixture, quickstart, cpu-30min, cpu-100min, gpu-20min, finetune (continues from the network
+    train.from).
     """
     from models.errors import InvalidInputError
     from service.console.evaluation import show_training

@@ -66,7 +66,6 @@ def print_load(summary: LoadSummary, load: Load) -> None:
 
 
 def _percentiles(spread: Percentiles | None) -> dict[str, str]:
-    """Return formatted percentiles by column."""
     names = {"p50 ms": "p50", "p90": "p90", "p99": "p99", "p99.9": "p999"}
     return {column: _ms(getattr(spread, name, None)) for column, name in names.items()}
 

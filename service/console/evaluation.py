@@ -250,7 +250,6 @@ def _acceptance(rows: list[Mapping[str, float]], where: str) -> Table:
 
 
 def _with_interval(name: str, figure: Mapping[str, Any], sign: str = "") -> str:
-    """Format a figure and its interval."""
     if figure["value"] is None:
         return "none"
     value, low, high = (_share(name, figure[key], sign) for key in ("value", "low", "high"))

@@ -187,7 +187,7 @@ def show_completions(text: str, reply: dict[str, Any]) -> None:
     for completion, remark in zip(reply["completions"], remarks, strict=True):
         probability = completion["probability"]
         table.add_row(
-            _completion_text(reply["prefix"], completion),
+            _completion_text(completion["text"], completion["suffix"]),
             f"{probability:.4f}",
             probability_bar(probability),
             remark,
@@ -199,10 +199,9 @@ def show_completions(text: str, reply: dict[str, Any]) -> None:
         _console.print(Text(note, style="dim"))
 
 
-def _completion_text(prefix: str, completion: dict[str, Any]) -> Text:
-    if completion["suffix"] is None:
-        return Text(completion["text"])
-    return Text.assemble((prefix, "dim"), completion["text"][len(prefix) :])
+def _completion_text(text: str, suffix: str | None) -> Text:
+    num_typed = 0 if suffix is None else len(text) - len(suffix.lstrip())
+    return Text.assemble((text[:num_typed], "dim"), text[num_typed:])
 
 
 def _remarks(completion: dict[str, Any]) -> str:

@@ -6,6 +6,7 @@ sets the size of a slice.
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from models.calls import ModelCall
@@ -48,24 +49,22 @@ class SliceSize(NamedTuple):
     min_tokens: int
 
 
+@dataclass(slots=True, eq=False)
 class CallQueue:
     """Batches of pending calls, one for each kind, served in turn.
 
-    Args:
+    Attributes:
         clock: monotonic clock in seconds.
         cost_model: cost per token of every kind, shared with the other queues.
         record: function that receives the kind of call and the number of rows of each slice.
     """
 
-    def __init__(
-        self, clock: Callable[[], float], cost_model: CostModel, record: Callable[[str, int], None]
-    ) -> None:
-        self._clock = clock
-        self._cost_model = cost_model
-        self._record = record
-        self._batches: OrderedDict[Hashable, CallBatch[Any, Any]] = OrderedDict()
-        self._calls: dict[Job, ModelCall] = {}
-        self._jobs: dict[ModelCall, Job] = {}
+    clock: Callable[[], float]
+    cost_model: CostModel
+    record: Callable[[str, int], None]
+    _batches: OrderedDict[Hashable, CallBatch[Any, Any]] = field(default_factory=OrderedDict)
+    _calls: dict[Job, ModelCall] = field(default_factory=dict)
+    _jobs: dict[ModelCall, Job] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """Return the number of jobs with a pending call."""
@@ -108,11 +107,11 @@ class CallQueue:
         self._batches.move_to_end(key)
         batch = self._batches[key]
         first = batch.oldest
-        began_s = self._clock()
-        result = batch.run_slice(max(self._cost_model.tokens(first.kind, size.seconds), size.min_tokens))
-        self._cost_model.update(first.kind, result.tokens, self._clock() - began_s)
+        began_s = self.clock()
+        result = batch.run_slice(max(self.cost_model.tokens(first.kind, size.seconds), size.min_tokens))
+        self.cost_model.update(first.kind, result.tokens, self.clock() - began_s)
         if result.rows:
-            self._record(type(first).__name__.lower(), result.rows)
+            self.record(type(first).__name__.lower(), result.rows)
         answers = [(self._jobs[call], answer) for call, answer in result.answers]
         for job, _ in answers:
             self._forget(job)

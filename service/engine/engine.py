@@ -5,6 +5,7 @@ import contextlib
 import queue
 import threading
 from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
@@ -21,28 +22,23 @@ _TIMER_RESOLUTION_S = 0.005
 """Maximum time by which an event loop timer, with its millisecond resolution, fires early."""
 
 
+@dataclass(eq=False)
 class Engine:
     """Owner of the model thread, which does all model work.
 
-    Args:
+    Attributes:
         scheduler: scheduler whose turns the thread runs.
         clock: the scheduler's clock.
         request_timeout_s: time limit of a request.
         hang_timeout_s: duration after which a turn, normally milliseconds, counts as hung; 0 disables the check.
     """
 
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        *,
-        clock: Callable[[], float],
-        request_timeout_s: float,
-        hang_timeout_s: float = 0.0,
-    ) -> None:
-        self.scheduler = scheduler
-        self._clock = clock
-        self._request_timeout_s = request_timeout_s
-        self._hang_timeout_s = hang_timeout_s
+    scheduler: Scheduler
+    clock: Callable[[], float]
+    request_timeout_s: float
+    hang_timeout_s: float = 0.0
+
+    def __post_init__(self) -> None:
         self._turn_began_s: float | None = None
         # used as a semaphore: each item lets the thread check for work once; much faster than threading.Event
         self._work_arrived: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -55,7 +51,7 @@ class Engine:
     def is_hung(self) -> bool:
         """True if the current turn exceeds its time limit or the model thread has died; the process must restart."""
         began_s = self._turn_began_s
-        return 0 < self._hang_timeout_s < (0.0 if began_s is None else self._clock() - began_s)
+        return 0 < self.hang_timeout_s < (0.0 if began_s is None else self.clock() - began_s)
 
     def start(self) -> None:
         """Start the model thread."""
@@ -68,8 +64,8 @@ class Engine:
             drain_timeout_s: time after which running requests end with DrainingError.
         """
         self.scheduler.drain()
-        deadline_s = self._clock() + drain_timeout_s
-        while len(self.scheduler) and self._clock() < deadline_s:  # noqa: ASYNC110 - the scheduler has no async signal
+        deadline_s = self.clock() + drain_timeout_s
+        while len(self.scheduler) and self.clock() < deadline_s:  # noqa: ASYNC110 - the scheduler has no async signal
             await asyncio.sleep(_POLL_S)
         self._stopping = True
         self._work_arrived.put(None)
@@ -114,7 +110,7 @@ class Engine:
         items: asyncio.Queue[WorkOutput] = asyncio.Queue()  # bounded by the scheduler
         job = self._submit(work, items.put_nowait, options, streams=True)
         # a parked job runs no steps, so the scheduler must be woken to end it after its deadline
-        timer = loop.call_later(job.deadline_s - self._clock() + _TIMER_RESOLUTION_S, self._wake)
+        timer = loop.call_later(job.deadline_s - self.clock() + _TIMER_RESOLUTION_S, self._wake)
         try:
             while True:
                 item, last = await items.get()
@@ -139,13 +135,13 @@ class Engine:
         streams: bool,
     ) -> Job:
         self._loop = asyncio.get_running_loop()
-        timeout_s = self._request_timeout_s
+        timeout_s = self.request_timeout_s
         if options.timeout_s is not None:
             timeout_s = min(timeout_s, options.timeout_s)
         job = Job(
             work,
             lambda item: self._pending.append((deliver, item)),
-            self._clock() + timeout_s,
+            self.clock() + timeout_s,
             options,
             streams,
         )
@@ -163,7 +159,7 @@ class Engine:
 
     def _run_thread(self) -> None:
         while not self._stopping:
-            self._turn_began_s = self._clock()
+            self._turn_began_s = self.clock()
             interactive = self.scheduler.serve_interactive()
             self._flush()  # interactive answers must not wait for the bulk slice
             bulk = self.scheduler.serve_bulk()

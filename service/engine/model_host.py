@@ -360,7 +360,6 @@ class ModelHost:
         return None
 
     def _unloadable(self) -> dict[str, int]:
-        """Return the bytes of each model that can be unloaded."""
         return {
             address: model.size.host
             for address, model in self.models.items()

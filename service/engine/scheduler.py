@@ -306,7 +306,6 @@ class Scheduler:
             return self._alive(queue.popleft() for _ in range(count))
 
     def _alive(self, jobs: Iterable[Job]) -> list[Job]:
-        """Return the jobs that have not ended."""
         return [job for job in jobs if job in self.admission.jobs]
 
     def _resume(self, job: Job) -> None:

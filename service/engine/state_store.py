@@ -15,7 +15,7 @@ import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -87,39 +87,31 @@ class _Entry:
     used_s: float
 
 
+@dataclass(kw_only=True, eq=False)
 class StateStore:
     """Store of states by handle and owner, until they are freed or expire; thread-safe.
 
-    Args:
+    Attributes:
         process: name of this process in handles.
         max_states: maximum number of states.
         max_bytes: maximum bytes of all states together.
         ttl_s: time without use after which a state expires.
         clock: monotonic clock in seconds.
-
-    Attributes:
         num_bytes: bytes of all stored states and their phrases.
     """
 
-    def __init__(
-        self,
-        *,
-        process: str,
-        max_states: int,
-        max_bytes: int,
-        ttl_s: float,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._process = process
-        self._max_states = max_states
-        self._max_bytes = max_bytes
-        self._ttl_s = ttl_s
-        self._clock = clock
+    process: str
+    max_states: int
+    max_bytes: int
+    ttl_s: float
+    clock: Callable[[], float] = time.monotonic
+    num_bytes: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
         self._lock = threading.RLock()
         self._entries: OrderedDict[str, _Entry] = OrderedDict()  # least recently used first
         self._unloaded: dict[str, str | None] = {}  # addresses by tag; None for versions without states
         self._num_sharing: Counter[PhraseAutomaton[int]] = Counter()
-        self.num_bytes = 0
 
     def __len__(self) -> int:
         """Return the number of stored states."""
@@ -143,7 +135,7 @@ class StateStore:
                 entry = self._entries.get(handle)
                 if entry is None or entry.owner != owner:
                     raise self._unknown_state(handle, _indexed_name(parameter, index))
-            now_s = self._clock()
+            now_s = self.clock()
             for handle in handles:
                 self._entries[handle].used_s = now_s
                 self._entries.move_to_end(handle)
@@ -157,15 +149,15 @@ class StateStore:
         """
         with self._lock:
             self.expire()
-            if len(self._entries) + count > self._max_states:
+            if len(self._entries) + count > self.max_states:
                 raise StatesFullError(
                     f"{len(self._entries)} states are stored and {count} are to be added; the maximum is "
-                    f"{self._max_states}: free unused states"
+                    f"{self.max_states}: free unused states"
                 )
-            if self.num_bytes + size > self._max_bytes:
+            if self.num_bytes + size > self.max_bytes:
                 raise StatesFullError(
                     f"the stored states take {self.num_bytes} bytes and the {count} to be added take {size}; "
-                    f"the maximum is {self._max_bytes}: free unused states"
+                    f"the maximum is {self.max_bytes}: free unused states"
                 )
 
     def keep(self, owner: str, states: Sequence[StoredState]) -> list[str]:
@@ -221,7 +213,7 @@ class StateStore:
 
     def expire(self) -> None:
         """Delete expired states."""
-        oldest_s = self._clock() - self._ttl_s
+        oldest_s = self.clock() - self.ttl_s
         with self._lock:
             while self._entries:
                 handle, entry = next(iter(self._entries.items()))
@@ -232,12 +224,12 @@ class StateStore:
     async def sweep(self) -> None:
         """Delete expired states periodically, even without requests; runs until cancelled."""
         while True:
-            await asyncio.sleep(min(self._ttl_s / 4, _SWEEP_S))
+            await asyncio.sleep(min(self.ttl_s / 4, _SWEEP_S))
             self.expire()
 
     def _insert(self, owner: str, stored: StoredState) -> str:
-        handle = f"{self._process}.{stored.loaded.tag}.{secrets.token_urlsafe(_SECRET_BYTES)}"
-        self._entries[handle] = _Entry(stored, owner, self._clock())
+        handle = f"{self.process}.{stored.loaded.tag}.{secrets.token_urlsafe(_SECRET_BYTES)}"
+        self._entries[handle] = _Entry(stored, owner, self.clock())
         if stored.phrases not in self._num_sharing:
             self.num_bytes += stored.phrases.num_bytes
         self._num_sharing[stored.phrases] += 1
@@ -261,15 +253,15 @@ class StateStore:
                 f"{parameter} was a state of {address}, which has been unloaded", parameter=parameter
             )
         return UnknownStateError(
-            f"{parameter} is no stored state: it was freed, was not used for {self._ttl_s:g} s, or never existed",
+            f"{parameter} is no stored state: it was freed, was not used for {self.ttl_s:g} s, or never existed",
             parameter=parameter,
         )
 
     def _check_process(self, handle: str, parameter: str) -> None:
         form = _HANDLE.fullmatch(handle)
-        if form is not None and form["process"] != self._process:
+        if form is not None and form["process"] != self.process:
             raise StateElsewhereError(
-                f"{parameter} is stored by the process {form['process']}, and this is {self._process}: send "
+                f"{parameter} is stored by the process {form['process']}, and this is {self.process}: send "
                 "requests with this state to the process that its handle names",
                 parameter=parameter,
             )

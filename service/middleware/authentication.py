@@ -4,8 +4,7 @@ The access table has every registered endpoint; other paths get 404. The key is 
 body is read. Without configured keys, everything except administration is open.
 """
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Mapping
 
 from starlette.routing import compile_path
 from starlette.types import ASGIApp, Receive, Send
@@ -18,38 +17,25 @@ from service.middleware.request_context import annotate, header
 from service.schemas.replies import ErrorBody
 
 
-class AccessRule(NamedTuple):
-    """Access rule of a path.
-
-    Attributes:
-        route: template of the route.
-        scope: required key scope; None if no key is required.
-    """
-
-    route: str
-    scope: KeyScope | None
-
-
 class AccessTable:
-    """Access rules of routes, by path.
+    """Routes by path, and the key scopes that they require.
 
     Args:
-        rules: rules of all routes.
+        scopes: required scope by the template of the route; None if no key is required.
     """
 
-    def __init__(self, rules: Iterable[AccessRule]) -> None:
-        by_route = {rule.route: rule for rule in rules}
-        self._fixed = {route: rule for route, rule in by_route.items() if "{" not in route}
+    def __init__(self, scopes: Mapping[str, KeyScope | None]) -> None:
+        self.scopes = scopes
+        self._fixed = {route for route in scopes if "{" not in route}
         # routes with any number of segments come last; among these, longer ones come first
-        patterns = sorted(by_route.keys() - self._fixed, key=lambda route: (":path}" in route, -len(route)))
-        self._patterns = [(compile_path(route)[0], by_route[route]) for route in patterns]
+        patterns = sorted(scopes.keys() - self._fixed, key=lambda route: (":path}" in route, -len(route)))
+        self._patterns = [(compile_path(route)[0], route) for route in patterns]
 
-    def rule(self, path: str) -> AccessRule | None:
-        """Return the rule of a path; None for a path without a route."""
-        fixed = self._fixed.get(path)
-        if fixed is not None:
-            return fixed
-        return next((rule for pattern, rule in self._patterns if pattern.fullmatch(path)), None)
+    def route(self, path: str) -> str | None:
+        """Return the template of the route of a path; None for a path without a route."""
+        if path in self._fixed:
+            return path
+        return next((route for pattern, route in self._patterns if pattern.fullmatch(path)), None)
 
 
 _BEARER = b"bearer "
@@ -84,10 +70,10 @@ class Authentication:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        rule = self._table.rule(scope["path"])
-        if rule is not None:
-            annotate(scope, route=rule.route)
-        refusal = self._refusal(scope, rule)
+        route = self._table.route(scope["path"])
+        if route is not None:
+            annotate(scope, route=route)
+        refusal = self._refusal(scope, route)
         if refusal is not None:
             reason, message = refusal
             self._metrics.auth_failures.labels(reason).inc()
@@ -98,18 +84,18 @@ class Authentication:
                 body = ErrorBody(message, "authentication_error", None, "invalid_api_key")
                 response = error_response(401, body, _CHALLENGE)
             await response(scope, receive, send)
-        elif rule is None:
+        elif route is None:
             await not_found(scope["path"])(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
-    def _refusal(self, scope: ConnectionScope, rule: AccessRule | None) -> tuple[str, str] | None:
+    def _refusal(self, scope: ConnectionScope, route: str | None) -> tuple[str, str] | None:
         """Return the reason (a metric label) and the error message; None if the request is allowed."""
-        if rule is not None and rule.scope is None:
+        required = None if route is None else self._table.scopes[route]
+        if route is not None and required is None:
             return None
         if not self._keys:
-            is_admin = rule is not None and rule.scope is KeyScope.ADMIN
-            return ("scope", _ADMIN_WITHOUT_KEYS) if is_admin else None
+            return ("scope", _ADMIN_WITHOUT_KEYS) if required is KeyScope.ADMIN else None
         presented = presented_key(scope)
         if not presented:
             return "missing", "a key is required: send `Authorization: Bearer KEY`"
@@ -117,8 +103,8 @@ class Authentication:
         if key is None:
             return "unknown", "the key is unknown to this service"
         annotate(scope, key=key.name)
-        if rule is not None and rule.scope not in key.scopes:
-            return "scope", f"the key lacks the scope {rule.scope}, which this request requires"
+        if required is not None and required not in key.scopes:
+            return "scope", f"the key lacks the scope {required}, which this request requires"
         return None
 
 

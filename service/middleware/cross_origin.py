@@ -16,6 +16,7 @@ page of an origin that is not listed which setting would list it.
 
 import ipaddress
 from collections.abc import Collection
+from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import urlsplit
 
@@ -37,10 +38,11 @@ _OWN_SITES = frozenset({b"same-origin", b"none"})
 _SHOWN_CHARACTERS = 100
 
 
+@dataclass(eq=False)
 class CrossOriginGuard:
     """Middleware that rejects browser requests from pages of other sites.
 
-    Args:
+    Attributes:
         app: application.
         keys: keys of the service; if there are any, the origin of changes is not checked.
         metrics: counters of rejected requests.
@@ -50,31 +52,25 @@ class CrossOriginGuard:
         origins: origins whose pages may send changes, `*` for any.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        keys: KeyStore,
-        metrics: Metrics,
-        host: str,
-        allowed_hosts: Collection[str] = (),
-        origins: Collection[str] = (),
-    ) -> None:
-        self._app = app
-        self._keys = keys
-        self._metrics = metrics
-        self._is_loopback = is_loopback(host)
-        self._allowed = frozenset(name.lower() for name in allowed_hosts)
-        self._origins = frozenset(origins)
+    app: ASGIApp
+    keys: KeyStore
+    metrics: Metrics
+    host: str
+    allowed_hosts: Collection[str] = ()
+    origins: Collection[str] = ()
+
+    def __post_init__(self) -> None:
+        self._is_loopback = is_loopback(self.host)
+        self._allowed = frozenset(name.lower() for name in self.allowed_hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
         refusal = self._refusal(scope) if scope["type"] == "http" else None
         if refusal is None:
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
         status, body = refusal
-        self._metrics.auth_failures.labels(body.code).inc()
+        self.metrics.auth_failures.labels(body.code).inc()
         await error_response(status, body)(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> tuple[int, ErrorBody] | None:
@@ -86,7 +82,7 @@ class CrossOriginGuard:
                 "configure API keys"
             )
             return 421, ErrorBody(message, "invalid_request_error", None, "unknown_host")
-        if self._keys or scope["method"] in _SAFE_METHODS or self._is_same_origin(scope, host):
+        if self.keys or scope["method"] in _SAFE_METHODS or self._is_same_origin(scope, host):
             return None
         message = (
             "a page of another site sent this request, and the service requires no key: add the site to "
@@ -98,7 +94,7 @@ class CrossOriginGuard:
         """Return true if clients may use a host name for the service."""
         if self._allowed:
             return ANY in self._allowed or name in self._allowed or _is_address(name)
-        if self._keys or not self._is_loopback:
+        if self.keys or not self._is_loopback:
             return True
         # a name without a dot cannot be registered, so it belongs to this machine or network
         return "." not in name or name.endswith(".localhost") or _is_address(name)
@@ -106,7 +102,7 @@ class CrossOriginGuard:
     def _is_same_origin(self, scope: Scope, host_header: str) -> bool:
         """Return true if a request comes from the service's own page, an allowed page, or no page."""
         origin = header(scope, b"origin")
-        if ANY in self._origins or (origin is not None and origin.decode("latin-1") in self._origins):
+        if ANY in self.origins or (origin is not None and origin.decode("latin-1") in self.origins):
             return True
         site = header(scope, b"sec-fetch-site")
         if site is not None:

@@ -224,18 +224,12 @@ class RequestLog:
         )
 
 
-class HeadAsGet:
-    """Middleware that handles HEAD as GET, for gateways and link checkers; the server omits the body.
+def head_as_get(app: ASGIApp) -> ASGIApp:
+    """Return middleware that handles HEAD as GET, for gateways and link checkers; the server omits the body."""
 
-    Args:
-        app: application.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
+    async def handle(scope: Scope, receive: Receive, send: Send) -> None:
         if scope.get("method") == "HEAD":
             scope = {**scope, "method": "GET"}  # a copy, because the server needs the original method
-        await self._app(scope, receive, send)
+        await app(scope, receive, send)
+
+    return handle

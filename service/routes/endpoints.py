@@ -5,12 +5,16 @@ types. The router, the access table of `service.middleware.authentication` and t
 are derived from the registration. Example requests are part of the schemas.
 """
 
+import ast
 import asyncio
 import inspect
 import json
 import re
+import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
+from functools import cache
+from itertools import pairwise
 from types import UnionType
 from typing import Annotated, Any, NamedTuple, TypeVar, get_args
 
@@ -29,11 +33,11 @@ from models.errors import (
     OverloadedError,
     UnsupportedParameterError,
 )
-from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats.reader import format_by_name, format_name_of_media_type
 from service.api_errors import error_body, error_json
 from service.api_keys import KeyScope
 from service.schemas.replies import ErrorBody, ErrorReply
+from service.schemas.wire import parse_json
 
 Json = dict[str, Any]
 JSON_TYPE, LINES_TYPE = "application/json", "application/x-ndjson"
@@ -91,6 +95,7 @@ class Endpoint:
         scope: required key scope; None if no key is required.
         body: model of its JSON body, or a union of models; None without one.
         lines: JSON-lines variant; None without one.
+        reply: type of its JSON reply, or a union of types; None if the reply is a file.
     """
 
     method: str
@@ -98,6 +103,7 @@ class Endpoint:
     scope: KeyScope | None
     body: type[BaseModel] | UnionType | None
     lines: Lines | None
+    reply: type | UnionType | None
 
 
 class EndpointRoute(APIRoute):
@@ -146,7 +152,7 @@ class EndpointRouter(APIRouter):
             media_types: media types of the reply other than JSON and JSON lines.
             statuses: descriptions of statuses other than 200 and errors; their reply has the same type.
         """
-        self.endpoints.append(Endpoint(method, path, scope, body, lines))
+        self.endpoints.append(Endpoint(method, path, scope, body, lines, reply))
         replies = _replies(reply, media_types, lines)
         for status, description in (statuses or {}).items():
             replies[status] = {"description": description} | ({"model": reply} if reply else {})
@@ -189,20 +195,10 @@ _BINARY_SCHEMA = {
     "format": "binary",
     "description": "Little-endian float32, row by row.",
 }
-_EXAMPLE_LISTS = (
-    CandidateList(
-        "utt-1",
-        "",
-        (
-            Candidate("return a knew list", {"am": -12.1}),
-            Candidate("return a new list", {"am": -12.6}),
-        ),
-    ),
-)
 
 
-def _alternatives(kind: type[BaseModel] | UnionType | None) -> tuple[type[BaseModel], ...]:
-    """Return the models of a body."""
+def _alternatives(kind: Any) -> tuple[Any, ...]:
+    """Return the types of a body or reply."""
     return get_args(kind) or (() if kind is None else (kind,))
 
 
@@ -230,7 +226,8 @@ def _request(scope: KeyScope | None, body: type[BaseModel] | UnionType | None, l
         }
         for media_type in lines.list_types:
             form = format_by_name(str(format_name_of_media_type(media_type)))
-            text = form.example or "".join(form.write(_EXAMPLE_LISTS))
+            line: Any = parse_json(lines.request, json.dumps(_examples_of(lines.request)[0]).encode())
+            text = form.example or "".join(form.write([line.item().given]))
             content[media_type] = {
                 "schema": {"type": "string"},
                 "examples": {"example": {"value": text}},
@@ -253,8 +250,8 @@ def _replies(
         content[LINES_TYPE] = {"schema": _one_of(lines.reply, "Each line.")}
     success: Json = {"description": "The file.", "content": content}
     if reply is not None:
-        first = (get_args(reply) or (reply,))[0]
-        success |= {"model": reply, "description": str(inspect.getdoc(first)).partition("\n")[0]}
+        description = str(inspect.getdoc(_alternatives(reply)[0])).partition("\n")[0]
+        success |= {"model": reply, "description": description}
     if BINARY_TYPE in content:
         success["headers"] = _BINARY_HEADERS
     replies: dict[int | str, Json] = {200: success}
@@ -358,8 +355,9 @@ def make_document(app: FastAPI, endpoints: Iterable[Endpoint]) -> Json:
     components = document["components"]
     schemas = components["schemas"]
     schemas.update(_request_schemas(endpoints))
-    for schema in schemas.values():
-        _describe_fields(schema)
+    replies = _reply_types(endpoints)
+    for name, schema in schemas.items():
+        _describe_fields(schema, field_docstrings(replies[name]) if name in replies else {})
     components["securitySchemes"] = SECURITY_SCHEMES
     components["examples"] = ERROR_EXAMPLES
     for endpoint in endpoints:
@@ -378,11 +376,37 @@ def attribute_descriptions(docstring: str) -> tuple[str, dict[str, str]]:
     return text, {name: " ".join(about.split()) for name, about in _ATTRIBUTE.findall(section)}
 
 
-def _describe_fields(schema: Json) -> None:
-    """Move the descriptions of attributes from a class docstring to the fields of its schema."""
+def _reply_types(endpoints: Iterable[Endpoint]) -> dict[str, type]:
+    """Return the dataclasses that the modules of replies define or import, by name."""
+    modules = {kind.__module__ for endpoint in endpoints for kind in _alternatives(endpoint.reply)}
+    values = (value for module in modules for value in vars(sys.modules[module]).values())
+    return {value.__name__: value for value in values if isinstance(value, type) and is_dataclass(value)}
+
+
+def field_docstrings(kind: type) -> dict[str, str]:
+    """Return the docstrings below the fields of a class and of its base classes, by field."""
+    found = {}
+    for base in reversed(kind.__mro__[:-1]):
+        for statement, below in pairwise(_class_bodies(base.__module__)[base.__name__]):
+            match statement, below:
+                case ast.AnnAssign(ast.Name(name)), ast.Expr(ast.Constant(str(text))):
+                    found[name] = " ".join(text.split())
+    return found
+
+
+@cache
+def _class_bodies(module: str) -> dict[str, list[ast.stmt]]:
+    """Return the statements of the classes of a module, by class."""
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    return {node.name: node.body for node in tree.body if isinstance(node, ast.ClassDef)}
+
+
+def _describe_fields(schema: Json, docstrings: Mapping[str, str]) -> None:
+    """Add the descriptions of fields: docstrings below them, or those that the class docstring lists."""
     text, descriptions = attribute_descriptions(schema.get("description", ""))
     if descriptions:
         schema["description"] = text
+    descriptions |= docstrings
     for name, field in schema.get("properties", {}).items():
         if name in descriptions:
             field.setdefault("description", descriptions[name])

@@ -129,7 +129,6 @@ def _static_files() -> Mapping[str, tuple[str, bytes, str]]:
 
 
 def _public_files(loaded: LoadedModel) -> dict[str, FileEntry]:
-    """Return the public files of the manifest, by name."""
     files = loaded.checkpoint.manifest.files
     return {name: entry for name, entry in files.items() if PurePosixPath(name).suffix in _PUBLIC_SUFFIXES}
 

@@ -57,130 +57,108 @@ def _figures(metrics: dict[str, Any]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
-    """A published file of a version.
-
-    Attributes:
-        name: path of the file in the version.
-        bytes: size in bytes.
-        sha256: SHA-256 in hex.
-    """
+    """A published file of a version."""
 
     name: str
+    """path of the file in the version."""
     bytes: int
+    """size in bytes."""
     sha256: str
+    """SHA-256 in hex."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFileList:
-    """Downloadable files of a version, such as its model card.
-
-    Attributes:
-        object: always `list`.
-        model: address of the model version, such as `lstm@3`.
-        data: the files, sorted by name.
-    """
+    """Downloadable files of a version, such as its model card."""
 
     object: str
+    """always `list`."""
     model: str
+    """address of the model version, such as `lstm@3`."""
     data: list[ModelFile]
+    """the files, sorted by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelMemory:
-    """Memory of a model.
-
-    Attributes:
-        own_bytes: bytes of process memory.
-        mapped_bytes: bytes of memory-mapped files.
-        device_bytes: bytes of device memory, such as a GPU's.
-    """
+    """Memory of a model."""
 
     own_bytes: int
+    """bytes of process memory."""
     mapped_bytes: int
+    """bytes of memory-mapped files."""
     device_bytes: int
+    """bytes of device memory, such as a GPU's."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdminModel:
-    """A version and its state.
-
-    Attributes:
-        id: address of the version, `name@version`.
-        state: `published` (not hosted), `loading`, `loaded`, `failed`, or `draining` (unloaded, but still
-            used by requests).
-        reason: error of a failed version, or of the successor of a loaded one; null otherwise.
-        is_default: true for the model of requests that name none.
-        aliases: aliases of the version in the registry.
-        serves: configured or requested addresses that this version serves.
-        memory: memory of the loaded model; null if not loaded.
-        requests_in_flight: number of requests that use the model.
-        last_used: start of the latest request, in seconds since 1970; null before the first.
-        load_seconds: loading time in seconds, including warm-up.
-        warm_up_seconds: warm-up time in seconds.
-        precision: number format of the computation, such as `int8`.
-    """
+    """A version and its state."""
 
     id: str
+    """address of the version, `name@version`."""
     state: str
+    """`published` (not hosted), `loading`, `loaded`, `failed`, or `draining` (unloaded, but still used by requests)."""
     reason: str | None = None
+    """error of a failed version, or of the successor of a loaded one; null otherwise."""
     is_default: bool = False
+    """true for the model of requests that name none."""
     aliases: list[str] = field(default_factory=list)
+    """aliases of the version in the registry."""
     serves: list[str] = field(default_factory=list)
+    """configured or requested addresses that this version serves."""
     memory: ModelMemory | None = None
+    """memory of the loaded model; null if not loaded."""
     requests_in_flight: int = 0
+    """number of requests that use the model."""
     last_used: float | None = None
+    """start of the latest request, in seconds since 1970; null before the first."""
     load_seconds: float | None = None
+    """loading time in seconds, including warm-up."""
     warm_up_seconds: float | None = None
+    """warm-up time in seconds."""
     precision: str | None = None
+    """number format of the computation, such as `int8`."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """Host memory of all models.
-
-    Attributes:
-        in_use_bytes: bytes in use by models.
-        budget_bytes: maximum bytes of all models; null means no limit.
-    """
+    """Host memory of all models."""
 
     in_use_bytes: int
+    """bytes in use by models."""
     budget_bytes: int | None
+    """maximum bytes of all models; null means no limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdminModels:
-    """All published and hosted versions.
-
-    Attributes:
-        object: always `list`.
-        data: the versions.
-        queued: addresses that are queued for loading or being loaded.
-        memory: memory of all models.
-    """
+    """All published and hosted versions."""
 
     object: str
+    """always `list`."""
     data: list[AdminModel]
+    """the versions."""
     queued: list[str]
+    """addresses that are queued for loading or being loaded."""
     memory: MemoryUse
+    """memory of all models."""
 
 
 @dataclass(frozen=True, slots=True)
 class AliasReply:
-    """An alias after a change.
-
-    Attributes:
-        model: name of the model.
-        alias: name of the alias.
-        version: version of the alias in the registry; null once removed.
-        previous: previous version of the alias; null if it is new.
-        serving: address of the version that serves the alias now; null if none does.
-    """
+    """An alias after a change."""
 
     model: str
+    """name of the model."""
     alias: str
+    """name of the alias."""
     version: int | None
+    """version of the alias in the registry; null once removed."""
     previous: int | None
+    """previous version of the alias; null if it is new."""
     serving: str | None
+    """address of the version that serves the alias now; null if none does."""
 
 
 _MAX_ADDRESS_LENGTH = 201
@@ -314,21 +292,15 @@ class ProfileBody(WireModel):
 
 @dataclass(frozen=True, slots=True)
 class ProfileList:
-    """Names of all profiles.
-
-    Attributes:
-        profiles: names, sorted.
-    """
+    """Names of all profiles."""
 
     profiles: list[str]
+    """names, sorted."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedProfile:
-    """Name of the stored or deleted profile.
-
-    Attributes:
-        profile: name of the profile.
-    """
+    """Name of the stored or deleted profile."""
 
     profile: str
+    """name of the profile."""

@@ -15,529 +15,416 @@ IfGiven = Annotated[T, Field(exclude_if=lambda value: not value)]
 
 
 @dataclass(frozen=True, slots=True)
-class TextQualityResult:
-    """Quality of one text, scored between `<s>` and `</s>`.
+class ModelReply:
+    """Reply computed by one model version."""
 
-    Attributes:
-        id: the client's id of the text; null without one.
-        num_words: number of words, separated by white space.
-        num_oov: number of unknown tokens.
-        bits_per_word: bits per word, `</s>` counted as one word; null if a probability is zero.
-        bits_per_byte: bits per byte of the text in UTF-8; null if a probability is zero.
-        perplexity: perplexity per token, as in /v1/score; null if a probability is zero.
-        difference: `bits_per_word` minus its value under the model `against` (Moore and Lewis 2010): low values mean
-            similarity to the first model's training text; null without `against`, or if a probability is
-            zero.
-    """
-
-    id: str | None
-    num_words: int
-    num_oov: int
-    bits_per_word: float | None
-    bits_per_byte: float | None
-    perplexity: float | None
-    difference: float | None
+    model: str
+    """address of the model version, such as `lstm@3`."""
 
 
 @dataclass(frozen=True, slots=True)
-class QualityReply:
-    """Quality of texts, one result per text.
+class TextQualityResult:
+    """Quality of one text, scored between `<s>` and `</s>`."""
 
-    Attributes:
-        model: address of the model version, such as `lstm@3`.
-        against: address of the model that `difference` compares with; null without one.
-        results: one result per text, in order.
-    """
+    id: str | None
+    """the client's id of the text; null without one."""
+    num_words: int
+    """number of words, separated by white space."""
+    num_oov: int
+    """number of unknown tokens."""
+    bits_per_word: float | None
+    """bits per word, `</s>` counted as one word; null if a probability is zero."""
+    bits_per_byte: float | None
+    """bits per byte of the text in UTF-8; null if a probability is zero."""
+    perplexity: float | None
+    """perplexity per token, as in /v1/score; null if a probability is zero."""
+    difference: float | None
+    """`bits_per_word` minus its value under the model `against` (Moore and Lewis 2010): low values mean similarity to
+    the first model's training text; null without `against`, or if a probability is zero."""
 
-    model: str
+
+@dataclass(frozen=True, slots=True)
+class QualityReply(ModelReply):
+    """Quality of texts, one result per text."""
+
     against: str | None
+    """address of the model that `difference` compares with; null without one."""
     results: list[TextQualityResult]
+    """one result per text, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedState:
-    """A stored state.
-
-    Attributes:
-        state: handle of the state.
-        num_tokens: number of tokens read, without `<s>`.
-    """
+    """A stored state."""
 
     state: str
+    """handle of the state."""
     num_tokens: int
+    """number of tokens read, without `<s>`."""
 
 
 @dataclass(frozen=True, slots=True)
-class OpenStatesReply:
-    """States after contexts.
+class OpenStatesReply(ModelReply):
+    """States after contexts."""
 
-    Attributes:
-        model: address of the model version, such as `lstm@3`.
-        states: one state per context, in order.
-    """
-
-    model: str
     states: list[OpenedState]
+    """one state per context, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdvancedState:
-    """Result of one continuation.
-
-    Attributes:
-        state: handle of the state after the continuation, before any `</s>`; null if `keep` was false.
-        logprob: sum of `logprobs`.
-        num_tokens: number of tokens in the continuation.
-        num_oov: number of unknown tokens in the continuation.
-        token_ids: ids of the tokens.
-        logprobs: natural-log probability of each token.
-        eos_logprob: natural-log probability of a following `</s>`; null unless requested.
-        next_logprobs: natural-log probabilities of the requested next tokens.
-        phrase_value: value of the phrases that the continuation adds, less credit taken back; omitted if 0.
-        eos_phrase_value: credit that a following `</s>` takes back, at most 0; omitted if 0 or not requested.
-    """
+    """Result of one continuation."""
 
     state: str | None
+    """handle of the state after the continuation, before any `</s>`; null if `keep` was false."""
     logprob: float
+    """sum of `logprobs`."""
     num_tokens: int
+    """number of tokens in the continuation."""
     num_oov: int
+    """number of unknown tokens in the continuation."""
     token_ids: list[int]
+    """ids of the tokens."""
     logprobs: list[float]
+    """natural-log probability of each token."""
     eos_logprob: float | None
+    """natural-log probability of a following `</s>`; null unless requested."""
     next_logprobs: list[float]
+    """natural-log probabilities of the requested next tokens."""
     phrase_value: IfGiven[float] = 0.0
+    """value of the phrases that the continuation adds, less credit taken back; omitted if 0."""
     eos_phrase_value: IfGiven[float] = 0.0
+    """credit that a following `</s>` takes back, at most 0; omitted if 0 or not requested."""
 
 
 @dataclass(frozen=True, slots=True)
-class AdvanceReply:
-    """Results of continuations.
+class AdvanceReply(ModelReply):
+    """Results of continuations."""
 
-    Attributes:
-        model: address of the model version, such as `lstm@3`.
-        results: one result per continuation, in order.
-    """
-
-    model: str
     results: list[AdvancedState]
+    """one result per continuation, in order."""
 
 
 @dataclass(frozen=True, slots=True)
-class NextReply:
-    """Next-token log-probabilities after states.
+class NextReply(ModelReply):
+    """Next-token log-probabilities after states."""
 
-    Attributes:
-        model: address of the model version, such as `lstm@3`.
-        logprobs: natural-log probabilities of the requested tokens, or of all, after each state, in order.
-    """
-
-    model: str
     logprobs: list[list[float]]
+    """natural-log probabilities of the requested tokens, or of all, after each state, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class FreeReply:
-    """Number of states freed.
-
-    Attributes:
-        freed: number of states freed.
-    """
+    """Number of states freed."""
 
     freed: int
+    """number of states freed."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenScore:
-    """A token and its log-probability.
-
-    Attributes:
-        id: token id.
-        text: text of the token.
-        logprob: natural-log probability of the token given all preceding tokens.
-    """
+    """A token and its log-probability."""
 
     id: int
+    """token id."""
     text: str
+    """text of the token."""
     logprob: float
+    """natural-log probability of the token given all preceding tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class NextTokenResult:
-    """Next tokens after a context.
-
-    Attributes:
-        candidates: the most probable next tokens, best first, or the tokens of `token_ids` in the request's order.
-        entropy_bits: entropy of the next-token distribution in bits; null unless requested.
-    """
+    """Next tokens after a context."""
 
     candidates: list[TokenScore]
+    """the most probable next tokens, best first, or the tokens of `token_ids` in the request's order."""
     entropy_bits: float | None
+    """entropy of the next-token distribution in bits; null unless requested."""
 
 
 @dataclass(frozen=True, slots=True)
-class NextTokenReply:
-    """Next tokens after contexts.
+class NextTokenReply(ModelReply):
+    """Next tokens after contexts."""
 
-    Attributes:
-        model: address of the model version, such as `lstm@3`.
-        results: one result per context, in order.
-    """
-
-    model: str
     results: list[NextTokenResult]
+    """one result per context, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextCandidate:
-    """A text of `candidates`.
-
-    Attributes:
-        text: the text, as given.
-        token_ids: ids of its tokens, including a token that begins in the context.
-        logprob: natural-log probability of the tokens given the context.
-    """
+    """A text of `candidates`."""
 
     text: str
+    """the text, as given."""
     token_ids: list[int]
+    """ids of its tokens, including a token that begins in the context."""
     logprob: float
+    """natural-log probability of the tokens given the context."""
 
 
 @dataclass(frozen=True, slots=True)
 class NextTextResult:
-    """Texts after a context.
-
-    Attributes:
-        candidates: the texts of `candidates`, in the request's order.
-    """
+    """Texts after a context."""
 
     candidates: list[TextCandidate]
+    """the texts of `candidates`, in the request's order."""
 
 
 @dataclass(frozen=True, slots=True)
-class NextTextReply:
-    """Texts after contexts.
+class NextTextReply(ModelReply):
+    """Texts after contexts."""
 
-    Attributes:
-        model: address of the model version, such as `lstm@3`.
-        results: one result per context, in order.
-    """
-
-    model: str
     results: list[NextTextResult]
+    """one result per context, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class WordCandidate:
-    """A possible next word, of one or several tokens.
-
-    Attributes:
-        text: the word.
-        logprob: natural-log probability of the word.
-    """
+    """A possible next word, of one or several tokens."""
 
     text: str
+    """the word."""
     logprob: float
+    """natural-log probability of the word."""
 
 
 @dataclass(frozen=True, slots=True)
 class NextWordResult:
-    """The most probable next words after a context.
-
-    Attributes:
-        candidates: the most probable next words, best first.
-        unexplored_mass: probability that the search did not reach.
-    """
+    """The most probable next words after a context."""
 
     candidates: list[WordCandidate]
+    """the most probable next words, best first."""
     unexplored_mass: float
+    """probability that the search did not reach."""
 
 
 @dataclass(frozen=True, slots=True)
-class NextWordReply:
-    """Next words after contexts.
+class NextWordReply(ModelReply):
+    """Next words after contexts."""
 
-    Attributes:
-        model: address of the model version, such as `lstm@3`.
-        results: one result per context, in order.
-    """
-
-    model: str
     results: list[NextWordResult]
+    """one result per context, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class WordScore:
-    """Score of a word, the tokens up to the next white space.
-
-    Attributes:
-        text: the word, or `</s>`.
-        logprob: natural-log probability of the word, summed over its tokens.
-        num_tokens: number of tokens in the word.
-        is_oov: true if a token of the word is unknown.
-    """
+    """Score of a word, the tokens up to the next white space."""
 
     text: str
+    """the word, or `</s>`."""
     logprob: float
+    """natural-log probability of the word, summed over its tokens."""
     num_tokens: int
+    """number of tokens in the word."""
     is_oov: bool
+    """true if a token of the word is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreTotals:
-    """Totals of scores.
-
-    Attributes:
-        logprob: sum of the natural-log probabilities.
-        num_tokens: number of scored tokens, including unknown tokens, and `</s>` if it was scored.
-        num_oov: number of unknown tokens.
-        perplexity: perplexity per token; null if a probability is zero.
-        bits_per_byte: bits per byte of the text in UTF-8; null if a probability is zero.
-    """
+    """Totals of scores."""
 
     logprob: float
+    """sum of the natural-log probabilities."""
     num_tokens: int
+    """number of scored tokens, including unknown tokens, and `</s>` if it was scored."""
     num_oov: int
+    """number of unknown tokens."""
     perplexity: float | None
+    """perplexity per token; null if a probability is zero."""
     bits_per_byte: float | None
+    """bits per byte of the text in UTF-8; null if a probability is zero."""
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceScoreResult(ScoreTotals):
-    """Score of one sequence.
-
-    Attributes:
-        logprob: sum of the natural-log probabilities.
-        num_tokens: number of scored tokens, including unknown tokens, and `</s>` if it was scored.
-        num_oov: number of unknown tokens.
-        perplexity: perplexity per token; null if a probability is zero.
-        bits_per_byte: bits per byte of the text in UTF-8; null if a probability is zero.
-        tokens: score of each token, if `detail` is `token`.
-        words: score of each word, if `detail` is `word`.
-        order: length of the model's longest n-grams in tokens, if `ngram_lengths` was requested of an n-gram model.
-        ngram_lengths: length of the n-gram found for each token, if requested of an n-gram model; 1 is a unigram.
-    """
+    """Score of one sequence."""
 
     tokens: list[TokenScore] = field(default_factory=list)
+    """score of each token, if `detail` is `token`."""
     words: list[WordScore] = field(default_factory=list)
+    """score of each word, if `detail` is `word`."""
     order: IfGiven[int | None] = None
+    """length of the model's longest n-grams in tokens, if `ngram_lengths` was requested of an n-gram model."""
     ngram_lengths: IfGiven[list[int]] = field(default_factory=list)
+    """length of the n-gram found for each token, if requested of an n-gram model; 1 is a unigram."""
 
 
 @dataclass(frozen=True, slots=True)
-class ScoreReply:
-    """Scores of sequences, and their totals.
+class ScoreReply(ModelReply):
+    """Scores of sequences, and their totals."""
 
-    Attributes:
-        model: address of the model version, such as `lstm@3`.
-        results: one result per sequence, in order.
-        corpus: totals of all sequences.
-    """
-
-    model: str
     results: list[SequenceScoreResult]
+    """one result per sequence, in order."""
     corpus: ScoreTotals
+    """totals of all sequences."""
 
 
 @dataclass(frozen=True, slots=True)
 class CandidateCorrection:
-    """Correction of a systematic error of the first pass, by the profile's corrections.
-
-    Attributes:
-        heard: phrase of the request's candidate.
-        written: phrase that replaces it.
-        posterior: posterior probability of all candidates of the list with this correction.
-    """
+    """Correction of a systematic error of the first pass, by the profile's corrections."""
 
     heard: str
+    """phrase of the request's candidate."""
     written: str
+    """phrase that replaces it."""
     posterior: float
+    """posterior probability of all candidates of the list with this correction."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankedCandidate:
-    """A re-ranked candidate.
-
-    Attributes:
-        index: position in the request's list, of a corrected candidate that of the one it was made from.
-        text: text of the candidate.
-        total: Σ weight · feature, over the weighted features.
-        posterior: posterior probability, from the totals of the list.
-        features: given and computed features by name.
-        corrections: corrections from left to right, if the candidate is a corrected one.
-        expected_utility: expected utility under the posteriors; null unless `mbr` was requested.
-        tokens: score of each token, if `detail` is `token`.
-        words: score of each word, if `detail` is `word`.
-    """
+    """A re-ranked candidate."""
 
     index: int
+    """position in the request's list, of a corrected candidate that of the one it was made from."""
     text: str
+    """text of the candidate."""
     total: float
+    """Σ weight · feature, over the weighted features."""
     posterior: float
+    """posterior probability, from the totals of the list."""
     features: dict[str, float]
+    """given and computed features by name."""
     corrections: list[CandidateCorrection] = field(default_factory=list)
+    """corrections from left to right, if the candidate is a corrected one."""
     expected_utility: float | None = None
+    """expected utility under the posteriors; null unless `mbr` was requested."""
     tokens: list[TokenScore] = field(default_factory=list)
+    """score of each token, if `detail` is `token`."""
     words: list[WordScore] = field(default_factory=list)
+    """score of each word, if `detail` is `word`."""
 
 
 @dataclass(frozen=True, slots=True)
 class WordConfidence:
-    """A word of the best candidate.
-
-    Attributes:
-        text: the word.
-        start: start of the word in the candidate, in characters.
-        end: end of the word in the candidate, in characters.
-        confidence: posterior mass of the candidates that have the word at this position.
-    """
+    """A word of the best candidate."""
 
     text: str
+    """the word."""
     start: int
+    """start of the word in the candidate, in characters."""
     end: int
+    """end of the word in the candidate, in characters."""
     confidence: float
+    """posterior mass of the candidates that have the word at this position."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankedListResult:
-    """A re-ranked list.
-
-    Attributes:
-        id: the client's id of the list; null without one.
-        unchanged: true if the first candidate stays the best.
-        ranking: candidates, best first.
-        session: session handle for the next list; null without a session.
-        confidences: confidences of the best candidate's words, if requested.
-    """
+    """A re-ranked list."""
 
     id: str | None
+    """the client's id of the list; null without one."""
     unchanged: bool
+    """true if the first candidate stays the best."""
     ranking: list[RankedCandidate]
+    """candidates, best first."""
     session: str | None = None
+    """session handle for the next list; null without a session."""
     confidences: list[WordConfidence] = field(default_factory=list)
+    """confidences of the best candidate's words, if requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class RerankReply:
-    """Re-ranked lists, one result per list.
-
-    Attributes:
-        model: address of the model of `lm`, or the parts and weights of a mixture; null if no model was used.
-        lists: one result per list, in order.
-        models: addresses of further models by their names in features.
-        weights: weights in effect, by feature: from the request, a profile or the defaults.
-        length_exponent: length exponent in effect.
-        posterior_scale: posterior scale in effect.
-    """
+    """Re-ranked lists, one result per list."""
 
     model: str | None
+    """address of the model of `lm`, or the parts and weights of a mixture; null if no model was used."""
     lists: list[RankedListResult]
+    """one result per list, in order."""
     models: dict[str, str] = field(default_factory=dict)
+    """addresses of further models by their names in features."""
     weights: dict[str, float] = field(default_factory=dict)
+    """weights in effect, by feature: from the request, a profile or the defaults."""
     length_exponent: float = 0.0
+    """length exponent in effect."""
     posterior_scale: float = 1.0
+    """posterior scale in effect."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankedText:
-    """The text of a re-ranked document.
-
-    Attributes:
-        text: the text.
-    """
+    """The text of a re-ranked document."""
 
     text: str
+    """the text."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankedDocument:
-    """A re-ranked document.
-
-    Attributes:
-        index: position in the request's list.
-        relevance_score: probability of the query after this document, divided by the sum over all documents of the
-            request: from 0 to 1.
-        logprob: natural-log probability of the query after the document.
-        document: the document; null unless requested.
-    """
+    """A re-ranked document."""
 
     index: int
+    """position in the request's list."""
     relevance_score: float
+    """probability of the query after this document, divided by the sum over all documents of the request: from 0 to
+    1."""
     logprob: float
+    """natural-log probability of the query after the document."""
     document: RankedText | None
+    """the document; null unless requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts, without `<s>`.
-
-    Attributes:
-        prompt_tokens: number of tokens of all prompts, as given or tokenised.
-        completion_tokens: number of generated tokens; /v1/completions counts `</s>` too.
-        total_tokens: sum of `prompt_tokens` and `completion_tokens`.
-    """
+    """Token counts, without `<s>`."""
 
     prompt_tokens: int
+    """number of tokens of all prompts, as given or tokenised."""
     completion_tokens: int
+    """number of generated tokens; /v1/completions counts `</s>` too."""
     total_tokens: int
+    """sum of `prompt_tokens` and `completion_tokens`."""
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentsReply:
-    """Re-ranked documents.
-
-    Attributes:
-        id: id of the reply.
-        object: always `list`.
-        model: address of the model version, such as `lstm@3`.
-        results: the documents, best first.
-        usage: number of tokens read and scored, as `prompt_tokens`.
-    """
+    """Re-ranked documents."""
 
     id: str
+    """id of the reply."""
     object: str
+    """always `list`."""
     model: str
+    """address of the model version, such as `lstm@3`."""
     results: list[RankedDocument]
+    """the documents, best first."""
     usage: Usage
+    """number of tokens read and scored, as `prompt_tokens`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A continuation; in a stream its next piece.
-
-    Attributes:
-        index: index of the continuation.
-        text: generated text.
-        token_ids: ids of the generated tokens.
-        logprobs: natural-log probability of each token by the model alone; null unless requested.
-        top_logprobs: most probable tokens at each position; null unless requested.
-        score: mean log-probability of all tokens, `</s>` included, or the ranking score of beams; null before
-            the last piece.
-        finish_reason: `stop` at `</s>` or a stop string, `length` at `max_tokens`; null before the last
-            piece.
-    """
+    """A continuation; in a stream its next piece."""
 
     index: int
+    """index of the continuation."""
     text: str
+    """generated text."""
     token_ids: list[int]
+    """ids of the generated tokens."""
     logprobs: list[float] | None
+    """natural-log probability of each token by the model alone; null unless requested."""
     top_logprobs: list[list[TokenScore]] | None
+    """most probable tokens at each position; null unless requested."""
     score: float | None
+    """mean log-probability of all tokens, `</s>` included, or the ranking score of beams; null before the last
+    piece."""
     finish_reason: str | None
+    """`stop` at `</s>` or a stop string, `length` at `max_tokens`; null before the last piece."""
 
 
 @dataclass(frozen=True, slots=True)
-class GenerateReply:
-    """Continuations of a prompt, or one event of a stream.
+class GenerateReply(ModelReply):
+    """Continuations of a prompt, or one event of a stream."""
 
-    Attributes:
-        model: address of the model version, such as `lstm@3`.
-        choices: continuations; a stream event has one, or none.
-        usage: token counts; in a stream null until the last event.
-    """
-
-    model: str
     choices: list[Choice]
+    """continuations; a stream event has one, or none."""
     usage: Usage | None
+    """token counts; in a stream null until the last event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -545,89 +432,75 @@ class ModelCard:
     """A model of this service.
 
     Fields that require a loaded model are null until then.
-
-    Attributes:
-        id: address of the model, `name@version`.
-        object: always `model`.
-        created: creation time of the version, in seconds since 1970.
-        owned_by: always `gramophone`.
-        state: `loading`, `loaded` or `failed`.
-        reason: reason for a failed load; null otherwise.
-        is_default: true for the model of requests that name none.
-        aliases: aliases of the version in the registry.
-        family: model family, such as `lstm`.
-        vocab_size: number of tokens in the vocabulary.
-        parameters: number of parameters.
-        normalised: true if next-token probabilities sum to 1 within 1e-5.
-        precision: number format of the computation, such as `int8`.
-        metrics: held-out metrics, such as `perplexity`.
     """
 
     id: str
+    """address of the model, `name@version`."""
     object: str
+    """always `model`."""
     created: int | None
+    """creation time of the version, in seconds since 1970."""
     owned_by: str
+    """always `gramophone`."""
     state: str
+    """`loading`, `loaded` or `failed`."""
     reason: str | None
+    """reason for a failed load; null otherwise."""
     is_default: bool
+    """true for the model of requests that name none."""
     aliases: list[str]
+    """aliases of the version in the registry."""
     family: str | None
+    """model family, such as `lstm`."""
     vocab_size: int | None
+    """number of tokens in the vocabulary."""
     parameters: int | None
+    """number of parameters."""
     normalised: bool | None
+    """true if next-token probabilities sum to 1 within 1e-5."""
     precision: str | None
+    """number format of the computation, such as `int8`."""
     metrics: dict[str, float]
+    """held-out metrics, such as `perplexity`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelList:
-    """All models of this service.
-
-    Attributes:
-        object: always `list`.
-        data: the models.
-    """
+    """All models of this service."""
 
     object: str
+    """always `list`."""
     data: list[ModelCard]
+    """the models."""
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Health of the process.
-
-    Attributes:
-        status: `ok`, `loading`, `failed`, `draining` or `hung`.
-        models: state of each model by address.
-    """
+    """Health of the process."""
 
     status: str
+    """`ok`, `loading`, `failed`, `draining` or `hung`."""
     models: dict[str, str] = field(default_factory=dict)
+    """state of each model by address."""
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorBody:
-    """An error.
-
-    Attributes:
-        message: human-readable description.
-        type: kind of error, such as `invalid_request_error`.
-        param: name of the invalid field; null if the error concerns no field.
-        code: stable, machine-readable name of the error; null without one.
-    """
+    """An error."""
 
     message: str
+    """human-readable description."""
     type: str
+    """kind of error, such as `invalid_request_error`."""
     param: str | None
+    """name of the invalid field; null if the error concerns no field."""
     code: str | None
+    """stable, machine-readable name of the error; null without one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorReply:
-    """Body of every error response.
-
-    Attributes:
-        error: the error.
-    """
+    """Body of every error response."""
 
     error: ErrorBody
+    """the error."""

@@ -6,204 +6,166 @@ See `replies` for the conventions of all replies.
 from dataclasses import dataclass
 from typing import Literal
 
+from service.schemas.replies import ModelReply
+
 
 @dataclass(frozen=True, slots=True)
 class CompletionCandidate:
-    """A completion.
-
-    Attributes:
-        text: the completed word or phrase, which replaces the typed text from `start` on.
-        suffix: text to append to the typed text instead, with a leading space if needed; null if typed
-            characters change.
-        start: position in characters where `text` begins.
-        probability: probability, given the typed prefix, that the next word or words are exactly `text`, or
-            that the next word begins with `text` if `is_complete_word` is false.
-        num_words: number of words.
-        is_complete_word: true if `text` ends at the end of a word.
-        edits: number of corrected characters of the prefix.
-        source: larger contributor to the probability: `model`, or `user` for the user's words and the
-            dictionary.
-    """
+    """A completion."""
 
     text: str
+    """the completed word or phrase, which replaces the typed text from `start` on."""
     suffix: str | None
+    """text to append to the typed text instead, with a leading space if needed; null if typed characters change."""
     start: int
+    """position in characters where `text` begins."""
     probability: float
+    """probability, given the typed prefix, that the next word or words are exactly `text`, or that the next word begins
+    with `text` if `is_complete_word` is false."""
     num_words: int
+    """number of words."""
     is_complete_word: bool
+    """true if `text` ends at the end of a word."""
     edits: int
+    """number of corrected characters of the prefix."""
     source: Literal["model", "user"]
+    """larger contributor to the probability: `model`, or `user` for the user's words and the dictionary."""
 
 
 @dataclass(frozen=True, slots=True)
-class AutocompleteReply:
-    """Completions of a text, best first.
+class AutocompleteReply(ModelReply):
+    """Completions of a text, best first."""
 
-    Attributes:
-        model: address of the model version, such as `lstm@3`.
-        prefix: typed beginning of the word to complete; may be empty.
-        start: position of the prefix in the text, in characters.
-        completions: completions, best first; beginnings of words follow the complete words.
-        unexplored_mass: probability that the search did not reach, and of words that are not offered; no
-            completion's probability is too low by more than this.
-    """
-
-    model: str
     prefix: str
+    """typed beginning of the word to complete; may be empty."""
     start: int
+    """position of the prefix in the text, in characters."""
     completions: list[CompletionCandidate]
+    """completions, best first; beginnings of words follow the complete words."""
     unexplored_mass: float
+    """probability that the search did not reach, and of words that are not offered; no completion's probability is too
+    low by more than this."""
 
 
 @dataclass(frozen=True, slots=True)
 class UserReply:
-    """Numbers of words and word pairs stored for a user.
-
-    Attributes:
-        user: name of the user.
-        num_words: number of stored words.
-        num_pairs: number of stored word pairs.
-    """
+    """Numbers of words and word pairs stored for a user."""
 
     user: str
+    """name of the user."""
     num_words: int
+    """number of stored words."""
     num_pairs: int
+    """number of stored word pairs."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForgottenReply:
-    """Result of deleting a user's words.
-
-    Attributes:
-        user: name of the user.
-        forgotten: false if no words were stored for the user.
-    """
+    """Result of deleting a user's words."""
 
     user: str
+    """name of the user."""
     forgotten: bool
+    """false if no words were stored for the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class UserWord:
-    """A word and its number of acceptances.
-
-    Attributes:
-        text: the word.
-        count: number of acceptances, which decays as other words are accepted.
-    """
+    """A word and its number of acceptances."""
 
     text: str
+    """the word."""
     count: float
+    """number of acceptances, which decays as other words are accepted."""
 
 
 @dataclass(frozen=True, slots=True)
 class UserPair:
-    """A pair of words and its number of acceptances.
-
-    Attributes:
-        previous: preceding word; empty at the start of a sentence.
-        text: the word.
-        count: number of acceptances, which decays as other words are accepted.
-    """
+    """A pair of words and its number of acceptances."""
 
     previous: str
+    """preceding word; empty at the start of a sentence."""
     text: str
+    """the word."""
     count: float
+    """number of acceptances, which decays as other words are accepted."""
 
 
 @dataclass(frozen=True, slots=True)
 class UserWords:
-    """Words and word pairs stored for a user.
-
-    Attributes:
-        user: name of the user.
-        words: stored words.
-        pairs: stored word pairs.
-    """
+    """Words and word pairs stored for a user."""
 
     user: str
+    """name of the user."""
     words: list[UserWord]
+    """stored words."""
     pairs: list[UserPair]
+    """stored word pairs."""
 
 
 @dataclass(frozen=True, slots=True)
 class WordSurprisal:
-    """A word of a checked text.
-
-    Attributes:
-        start: start of the word in the text, in code points.
-        end: end of the word in the text, in code points.
-        text: the word.
-        surprisal_bits: −log2 of the word's probability given the preceding text, summed over its tokens; a
-            word includes the space before it, not the one after it, as in the `words` of /v1/score.
-        known: true if the word is a token of the model (for a character model: if all its characters are) or
-            in the request's dictionary.
-    """
+    """A word of a checked text."""
 
     start: int
+    """start of the word in the text, in code points."""
     end: int
+    """end of the word in the text, in code points."""
     text: str
+    """the word."""
     surprisal_bits: float
+    """−log2 of the word's probability given the preceding text, summed over its tokens; a word includes the space
+    before it, not the one after it, as in the `words` of /v1/score."""  # noqa: RUF001 - a minus sign
     known: bool
+    """true if the word is a token of the model (for a character model: if all its characters are) or in the request's
+    dictionary."""
 
 
 @dataclass(frozen=True, slots=True)
 class SuggestedText:
-    """A correction for words that are probably wrong.
-
-    Attributes:
-        text: the corrected text.
-        probability: probability of the correction, given the text on both sides.
-        gain_bits: increase of the text's log2 probability under the language model alone.
-        edits: number of changed letters.
-    """
+    """A correction for words that are probably wrong."""
 
     text: str
+    """the corrected text."""
     probability: float
+    """probability of the correction, given the text on both sides."""
     gain_bits: float
+    """increase of the text's log2 probability under the language model alone."""
     edits: int
+    """number of changed letters."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextIssue:
-    """Words that are probably wrong.
-
-    Attributes:
-        start: start of the words in the text, in code points.
-        end: end of the words in the text, in code points.
-        text: the words.
-        type: `unknown_word`, or `real_word` for a known word that does not fit the context.
-        probability: probability of an error.
-        suggestions: corrections, most probable first.
-    """
+    """Words that are probably wrong."""
 
     start: int
+    """start of the words in the text, in code points."""
     end: int
+    """end of the words in the text, in code points."""
     text: str
+    """the words."""
     type: Literal["unknown_word", "real_word"]
+    """`unknown_word`, or `real_word` for a known word that does not fit the context."""
     probability: float
+    """probability of an error."""
     suggestions: list[SuggestedText]
+    """corrections, most probable first."""
 
 
 @dataclass(frozen=True, slots=True)
-class CheckReply:
-    """All words of the text, and the probable errors.
+class CheckReply(ModelReply):
+    """All words of the text, and the probable errors."""
 
-    Attributes:
-        model: address of the model version, such as `lstm@3`.
-        threshold: minimum error probability in effect.
-        precision: share of issues that were errors at this threshold when the model was calibrated; null
-            without calibration.
-        words: all words of the text.
-        issues: probable errors.
-        surprisal_bits: surprisal of the text in bits, line ends included.
-        bits_per_word: surprisal divided by the number of words and line ends; null for an empty text.
-    """
-
-    model: str
     threshold: float
+    """minimum error probability in effect."""
     precision: float | None
+    """share of issues that were errors at this threshold when the model was calibrated; null without calibration."""
     words: list[WordSurprisal]
+    """all words of the text."""
     issues: list[TextIssue]
+    """probable errors."""
     surprisal_bits: float
+    """surprisal of the text in bits, line ends included."""
     bits_per_word: float | None
+    """surprisal divided by the number of words and line ends; null for an empty text."""

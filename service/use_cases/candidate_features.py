@@ -301,7 +301,6 @@ def _feature_columns(scores: _TextScores, name: str) -> dict[str, npt.NDArray[np
 
 
 def _ragged_sums(values: npt.NDArray[np.float64], offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """Sum the values of each text [U]."""
     sums = np.zeros(len(offsets) - 1)
     filled = np.flatnonzero(np.diff(offsets))
     if filled.size:

@@ -10,7 +10,7 @@ names are unique within a vocabulary.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import repeat
 from typing import Annotated, Any, NamedTuple
@@ -18,7 +18,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import BaseModel, ConfigDict
 
 from models.decoding.parameters import DecodingParameters
-from models.errors import InvalidInputError, UnsupportedParameterError
+from models.errors import InvalidInputError, UnsupportedParameterError, check_range
 from models.language_model import TopTokens, finite_logprob
 from models.reranking.candidates import map_in_steps
 from models.tokenizers import Detokenizer
@@ -67,20 +67,17 @@ _SEEDS = 1 << 64
 
 @dataclass(frozen=True, slots=True)
 class CompletionLogprobs:
-    """Tokens of a choice, in four lists of equal length.
-
-    Attributes:
-        tokens: names of the tokens.
-        token_logprobs: natural-log probability of each token; null for a token without a context.
-        top_logprobs: log-probabilities of the most probable tokens, or those of `logprob_token_ids`, by name, always
-            including the token itself; null for a token without a context.
-        text_offset: start of each token in the choice's text, in characters.
-    """
+    """Tokens of a choice, in four lists of equal length."""
 
     tokens: list[str]
+    """names of the tokens."""
     token_logprobs: list[float | None]
+    """natural-log probability of each token; null for a token without a context."""
     top_logprobs: list[dict[str, float] | None]
+    """log-probabilities of the most probable tokens, or those of `logprob_token_ids`, by name, always including the
+    token itself; null for a token without a context."""
     text_offset: list[int]
+    """start of each token in the choice's text, in characters."""
 
     def __add__(self, after: "CompletionLogprobs") -> "CompletionLogprobs":
         """Concatenate the tokens of two texts."""
@@ -94,42 +91,36 @@ class CompletionLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class CompletionChoice:
-    """A choice, or its next part in a stream.
-
-    Attributes:
-        index: number of the choice: prompt · n + j.
-        text: text of the choice.
-        finish_reason: `stop` or `length`; null before the last part.
-        logprobs: log-probabilities of the tokens; null unless requested.
-    """
+    """A choice, or its next part in a stream."""
 
     index: int
+    """number of the choice: prompt · n + j."""
     text: str
+    """text of the choice."""
     finish_reason: str | None
+    """`stop` or `length`; null before the last part."""
     logprobs: CompletionLogprobs | None
+    """log-probabilities of the tokens; null unless requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompletionReply:
-    """All choices, or one event of a stream.
-
-    Attributes:
-        id: id of the reply.
-        object: always `text_completion`.
-        created: time of the reply, in seconds since 1970.
-        model: address of the model version, such as `lstm@3`.
-        system_fingerprint: fingerprint of the model version and its tokenizer.
-        choices: the choices.
-        usage: token counts; in a stream null until the last event.
-    """
+    """All choices, or one event of a stream."""
 
     id: str
+    """id of the reply."""
     object: str
+    """always `text_completion`."""
     created: int
+    """time of the reply, in seconds since 1970."""
     model: str
+    """address of the model version, such as `lstm@3`."""
     system_fingerprint: str
+    """fingerprint of the model version and its tokenizer."""
     choices: list[CompletionChoice]
+    """the choices."""
     usage: Usage | None
+    """token counts; in a stream null until the last event."""
 
 
 class StreamOptions(BaseModel):
@@ -231,10 +222,7 @@ class CompletionRequest(ModelRequest):
                 "suffix is given; these models can continue a text, but not fill a gap in it",
                 parameter="suffix",
             )
-        if self.logprobs is not None and not 0 <= self.logprobs <= MAX_LOGPROBS:
-            raise InvalidInputError(
-                f"logprobs is {self.logprobs}; it must be from 0 to {MAX_LOGPROBS}", parameter="logprobs"
-            )
+        check_range("logprobs", self.logprobs or 0, 0, MAX_LOGPROBS)
         if self.logprob_token_ids:
             count = len(self.logprob_token_ids)
             if count > MAX_LOGPROB_TOKEN_IDS:
@@ -356,27 +344,25 @@ class EncodedPrompt(NamedTuple):
         return tokens._replace(ids=tokens.ids[1:], bos=True)
 
 
+@dataclass(frozen=True, slots=True)
 class ChunkBuilder:
     """Builder of the parts of a request's choices.
 
-    Args:
+    Attributes:
         loaded: the model.
         request: the request.
         prompts: its prompts.
     """
 
-    def __init__(
-        self, loaded: LoadedModel, request: CompletionRequest, prompts: Sequence[EncodedPrompt]
-    ) -> None:
-        self._loaded = loaded
-        self._request = request
-        self._prompts = prompts
-        self._builders: dict[int, EntryBuilder] = {}
+    loaded: LoadedModel
+    request: CompletionRequest
+    prompts: Sequence[EncodedPrompt]
+    _builders: dict[int, EntryBuilder] = field(default_factory=dict)
 
     def echo(self, choice: int, finish_reason: str | None) -> tuple[CompletionChoice, int]:
         """Build the part with the prompt of a choice."""
         prompt = self._prompt_of(choice)
-        entries = None if self._request.logprobs is None else prompt.entries
+        entries = None if self.request.logprobs is None else prompt.entries
         return CompletionChoice(choice, prompt.text, finish_reason, entries), 0
 
     def parts(self, pieces: Sequence[Piece]) -> Iterator[tuple[CompletionChoice, int]]:
@@ -393,7 +379,7 @@ class ChunkBuilder:
         """Build a complete choice, with its prompt if requested."""
         tokens = zip(done.token_ids, done.logprobs, done.tops or repeat(None), strict=False)
         choice = self._part(done.choice, done.text, tokens, done)[0]
-        if not self._request.echo:
+        if not self.request.echo:
             return choice
         prompt = self._prompt_of(done.choice)
         entries = None if choice.logprobs is None else prompt.entries + choice.logprobs
@@ -411,7 +397,7 @@ class ChunkBuilder:
         if done is not None and done.eos_logprob is not None:
             predicted.append((EOS, done.eos_logprob, done.eos_top))
         entries = None
-        if self._request.logprobs is not None:
+        if self.request.logprobs is not None:
             builder, entries = self._builder_of(choice), no_entries()
             for token, logprob, top in predicted:
                 builder.add(entries, token, logprob, top)
@@ -419,24 +405,24 @@ class ChunkBuilder:
         return CompletionChoice(choice, text, reason, entries), len(predicted)
 
     def _prompt_of(self, choice: int) -> EncodedPrompt:
-        return self._prompts[choice // self._request.num_choices]
+        return self.prompts[choice // self.request.num_choices]
 
     def _builder_of(self, choice: int) -> EntryBuilder:
         builder = self._builders.get(choice)
         if builder is None:
             prompt = self._prompt_of(choice)
             builder = self._builders[choice] = EntryBuilder(
-                self._loaded,
+                self.loaded,
                 continues=prompt.tokens.continues,
-                offset=(len(prompt.text) if self._request.echo else 0) - self._num_taken(prompt.tokens),
-                as_ids=bool(self._request.return_tokens_as_token_ids),
+                offset=(len(prompt.text) if self.request.echo else 0) - self._num_taken(prompt.tokens),
+                as_ids=bool(self.request.return_tokens_as_token_ids),
             )
         return builder
 
     def _num_taken(self, prompt: Prompt) -> int:
         """Return the number of characters taken back: the first tokens of the choice start before its text."""
         text = prompt.taken.decode(errors="replace")
-        strips = self._loaded.tokenizer.leading_space and not prompt.continues
+        strips = self.loaded.tokenizer.leading_space and not prompt.continues
         return len(text.removeprefix(" ") if strips else text)
 
 

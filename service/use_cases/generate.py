@@ -54,7 +54,7 @@ from service.use_cases.choices import (
     encode_prompt,
 )
 from service.use_cases.inputs import Limits, check_reads_forward, phrase_automaton, spell_each
-from service.use_cases.next_token import token_candidates
+from service.use_cases.score import token_scores
 
 MAX_ALTERNATIVES = 20
 FlagOrCount = Annotated[
@@ -197,7 +197,6 @@ def decoding_parameters(
 
 
 def _read_biases(given: dict[str, float]) -> tuple[tuple[int, float], ...]:
-    """Parse biases by token id from a JSON object."""
     for name in given:
         if not (name.isascii() and name.isdigit() and len(name) <= 10):
             raise InvalidInputError(
@@ -355,7 +354,7 @@ def _choice(
         text,
         token_ids,
         None if alternatives is None else logprobs,
-        [token_candidates(loaded, top) for top in tops] if alternatives else None,
+        [token_scores(loaded, *top) for top in tops] if alternatives else None,
         None if end is None else end.score,
         None if end is None else end.finish_reason,
     )

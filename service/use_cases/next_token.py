@@ -28,7 +28,6 @@ from service.schemas.replies import (
     NextTokenResult,
     NextWordResult,
     TextCandidate,
-    TokenScore,
     WordCandidate,
 )
 from service.schemas.wire import (
@@ -41,6 +40,7 @@ from service.schemas.wire import (
 from service.use_cases.constants import MAX_SEARCH_STEPS, ROWS_PER_STEP, VALUES_PER_STEP
 from service.use_cases.inputs import Limits, check_reads_forward, encode, encode_each
 from service.use_cases.prefill import prefill, token_runs
+from service.use_cases.score import token_scores
 from service.use_cases.sequence_scoring import ScoredPair, score_pairs
 from service.use_cases.states import next_log_probs, requested_token_ids
 
@@ -121,16 +121,7 @@ def rank_next_tokens(
 def next_token_result(loaded: LoadedModel, ranked: RankedTokens) -> NextTokenResult:
     """Return the next tokens of one context in wire format."""
     top, entropy = ranked
-    return NextTokenResult(token_candidates(loaded, top), entropy)
-
-
-def token_candidates(loaded: LoadedModel, top: TopTokens) -> list[TokenScore]:
-    """Return the most probable tokens of one position in wire format."""
-    texts = loaded.token_texts
-    return [
-        TokenScore(i, texts[i], finite_logprob(logprob))
-        for i, logprob in zip(top.ids.tolist(), top.log_probs.tolist(), strict=True)
-    ]
+    return NextTokenResult(token_scores(loaded, *top), entropy)
 
 
 def next_distributions(

@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple, Self
 from pydantic import ConfigDict, Field, JsonValue, Tag, model_validator, with_config
 from pydantic_core import PydanticCustomError
 
-from models.errors import InvalidInputError
+from models.errors import InvalidInputError, check_range
 from models.phrases import DEFAULT_FEATURE_WEIGHT, MAX_PHRASES, NO_PHRASES, Phrase, PhraseList
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.corrections import CorrectionTable
@@ -244,11 +244,7 @@ class RerankSettings(ModelRequest):
         scale = self.posterior_scale
         if scale is None:
             scale = 1.0 if profile is None else profile.posterior_scale
-        if not 0 <= scale <= MAX_POSTERIOR_SCALE:
-            raise InvalidInputError(
-                f"posterior_scale is {scale}; it must be from 0 to {MAX_POSTERIOR_SCALE:g}",
-                parameter="posterior_scale",
-            )
+        check_range("posterior_scale", scale, 0, MAX_POSTERIOR_SCALE)
         weighting = LogLinearModel(weights={**weights, **self._model_weights()}, length_exponent=exponent)
         main = main_models(self.model, self.mixture)
         extra = [(further.name, further.model) for further in self.models]

@@ -346,7 +346,7 @@ def _totals(
 def token_scores(
     loaded: LoadedModel, given: TokenIds, log_probs: npt.NDArray[np.floating]
 ) -> list[TokenScore]:
-    """Return scored tokens [T] in wire format."""
+    """Return scored or probable tokens [T] in wire format."""
     texts = loaded.token_texts
     return [
         TokenScore(i, texts[i], finite_logprob(logprob))

@@ -11,6 +11,7 @@ from pydantic import ConfigDict
 from models.vocabulary import BOS, CONTROL_TOKENS, EOS, UNK
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
+from service.schemas.replies import ModelReply
 from service.schemas.wire import TokenId, WireModel
 from service.use_cases.completions import EntryBuilder
 from service.use_cases.inputs import Limits
@@ -46,65 +47,54 @@ class DetokenizeRequest(WireModel):
 
 @dataclass(frozen=True, slots=True)
 class TokenizeReply:
-    """Tokens of a text.
-
-    Attributes:
-        count: number of tokens.
-        max_model_len: maximum number of tokens of one sequence.
-        tokens: token ids.
-        token_strs: names of the tokens.
-    """
+    """Tokens of a text."""
 
     count: int
+    """number of tokens."""
     max_model_len: int
+    """maximum number of tokens of one sequence."""
     tokens: list[int]
+    """token ids."""
     token_strs: list[str]
+    """names of the tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class DetokenizeReply:
-    """Text of token ids.
-
-    Attributes:
-        prompt: the text.
-    """
+    """Text of token ids."""
 
     prompt: str
+    """the text."""
 
 
 @dataclass(frozen=True, slots=True)
-class TokenizerInfo:
-    """A model's tokenizer.
+class TokenizerInfo(ModelReply):
+    """A model's tokenizer."""
 
-    Attributes:
-        model: address of the model version, such as `lstm@3`.
-        tokenizer_class: kind of the tokenizer: `word`, `char` or `sentencepiece`.
-        fingerprint: hash of all settings that affect tokenisation.
-        vocab_size: number of tokens in the vocabulary.
-        max_model_len: maximum number of tokens of one sequence.
-        bos_token: text of `<s>`.
-        eos_token: text of `</s>`.
-        unk_token: text of `<unk>`.
-        bos_token_id: id of `<s>`.
-        eos_token_id: id of `</s>`.
-        unk_token_id: id of `<unk>`.
-        add_bos_token: always true, because `<s>` precedes texts.
-        add_eos_token: always false, because no `</s>` is appended to texts.
-    """
-
-    model: str
     tokenizer_class: str
+    """kind of the tokenizer: `word`, `char` or `sentencepiece`."""
     fingerprint: str
+    """hash of all settings that affect tokenisation."""
     vocab_size: int
+    """number of tokens in the vocabulary."""
     max_model_len: int
+    """maximum number of tokens of one sequence."""
     bos_token: str
+    """text of `<s>`."""
     eos_token: str
+    """text of `</s>`."""
     unk_token: str
+    """text of `<unk>`."""
     bos_token_id: int
+    """id of `<s>`."""
     eos_token_id: int
+    """id of `</s>`."""
     unk_token_id: int
+    """id of `<unk>`."""
     add_bos_token: bool
+    """always true, because `<s>` precedes texts."""
     add_eos_token: bool
+    """always false, because no `</s>` is appended to texts."""
 
 
 def tokenize(loaded: LoadedModel, request: TokenizeRequest, limits: Limits) -> Work[Any, TokenizeReply]:

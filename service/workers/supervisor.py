@@ -340,7 +340,6 @@ class Supervisor:
 
 
 def _next_delay_s(delay_s: float) -> float:
-    """Return the delay after a failed restart."""
     return min(_MAX_DELAY_S, max(_FIRST_DELAY_S, 2 * delay_s))
 
 

@@ -148,11 +148,11 @@ def test_a_failure_on_the_way_is_the_last_line(http, server):
     """The request times out after some lines: they are sent, and the last line gives the reason."""
     engine = server.app.state.services.engine
     content = "\n".join(json.dumps({"text": text}) for text in ["the"] * 256 + distinct_texts(600))
-    patient, engine._request_timeout_s = engine._request_timeout_s, 0.4
+    patient, engine.request_timeout_s = engine.request_timeout_s, 0.4
     try:
         answers = lines(http, content.encode(), model="slow")
     finally:
-        engine._request_timeout_s = patient
+        engine.request_timeout_s = patient
     assert answers[-1]["error"]["code"] == "deadline_exceeded"
     assert 256 < len(answers) < 856
 
@@ -259,11 +259,11 @@ def test_options_of_quality_lines_are_checked(http):
 def test_a_failure_is_the_last_line_of_quality(http, server):
     engine = server.app.state.services.engine
     content = "\n".join(json.dumps({"text": text}) for text in ["the"] * 256 + distinct_texts(600))
-    patient, engine._request_timeout_s = engine._request_timeout_s, 0.4
+    patient, engine.request_timeout_s = engine.request_timeout_s, 0.4
     try:
         answers = lines_of_quality(http, content.encode(), model="slow")
     finally:
-        engine._request_timeout_s = patient
+        engine.request_timeout_s = patient
     assert answers[-1]["error"]["code"] == "deadline_exceeded"
     assert 256 < len(answers) < 856
 

@@ -207,10 +207,10 @@ def test_a_client_makes_up_no_labels(locked):
 
 def test_parameters_match_as_the_router_has_them():
     table = access_table()
-    assert table.rule("/admin/models/lstm/aliases/champion").scope is KeyScope.ADMIN
-    assert table.rule("/admin/models/a/b/aliases/champion") is None
-    assert table.rule("/v1/models/lstm@champion").scope is KeyScope.INFER
-    assert table.rule("/v1/models/lstm/card").route == "/v1/models/{address}/card"
-    assert table.rule("/v1/models/lstm/files/a/b.png").route == "/v1/models/{address}/files/{name:path}"
-    assert table.rule("/v1/models/lstm/versions").route == "/v1/models/{address:path}"
-    assert table.rule("/v1/score\n") is None
+    assert table.scopes[table.route("/admin/models/lstm/aliases/champion")] is KeyScope.ADMIN
+    assert table.route("/admin/models/a/b/aliases/champion") is None
+    assert table.scopes[table.route("/v1/models/lstm@champion")] is KeyScope.INFER
+    assert table.route("/v1/models/lstm/card") == "/v1/models/{address}/card"
+    assert table.route("/v1/models/lstm/files/a/b.png") == "/v1/models/{address}/files/{name:path}"
+    assert table.route("/v1/models/lstm/versions") == "/v1/models/{address:path}"
+    assert table.route("/v1/score\n") is None

@@ -256,7 +256,7 @@ def test_states_stay_with_their_version_when_another_is_served(registry):
         assert "states[1] was computed by lm@2" in error_of(answer, 400)["message"]
         host = server.app.state.services.host
         assert [gone.address for gone in host.unloading] == ["lm@1"]
-        server.app.state.services.states._ttl_s = 0
+        server.app.state.services.states.ttl_s = 0
         server.app.state.services.states.expire()
         wait_for(lambda: not host.unloading)
 

@@ -34,7 +34,7 @@ def test_what_is_no_key_opens_nothing(case, scheme, guess, guarded_asker):
 @ASKS_A_KEY.parametrize()
 @drawn
 def test_a_key_of_another_scope_opens_nothing(case, keys, guarded_asker):
-    for scope in set(KeyScope) - {DEMANDS.rule(case.path).scope}:
+    for scope in set(KeyScope) - {DEMANDS.scopes[DEMANDS.route(case.path)]}:
         answer = guarded_asker.ask(case, {"authorization": f"Bearer {keys[scope].secret}"})
         assert answer.status_code in REFUSED
 

@@ -175,7 +175,6 @@ def sampled_distributions(
 def _sampled_texts(
     corpus: EncodedCorpus, positions: TokenIds, options: EvaluationOptions
 ) -> list[_SampledText]:
-    """Return the texts that contain the positions."""
     if not len(positions):
         return []
     if options.context == "stream":

@@ -530,7 +530,6 @@ def _figures(chosen_on: LineDetections, measured_on: LineDetections) -> dict[str
 
 
 def _calibration(address: str, pooled: Detections, kinds: list[str], words: int, sha256: str) -> Calibration:
-    """Build a calibration from the pooled detections."""
     if not len(pooled.errors):
         raise InvalidInputError(
             f"no error was injected into the text, where one in {1 / ERROR_RATE:.0f} eligible words is corrupted; "

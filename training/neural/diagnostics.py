@@ -157,7 +157,6 @@ def _gates(cell: Cell, inputs: Tensor, before: CellState, outputs: Tensor) -> di
 
 @contextmanager
 def _evaluation_mode(network: Network) -> Iterator[None]:
-    """Put a network into evaluation mode inside the block."""
     was_training = network.training
     network.eval()
     try:

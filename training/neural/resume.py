@@ -4,10 +4,8 @@ The file is a SHA-256 followed by tensors, numbers and text in torch's format. I
 `weights_only`, so reading it runs no code.
 """
 
-import contextlib
 import hashlib
 import io
-import os
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -15,7 +13,7 @@ from typing import Any
 
 import torch
 
-from models.checkpoint.folders import fsync_path
+from models.checkpoint.folders import fsync_path, replace_file
 from models.errors import FormatError, InvalidInputError, RegistryError
 from models.neural.config import NetworkConfig
 from models.vocabulary import Vocabulary
@@ -38,22 +36,13 @@ def write_state(path: Path, state: Mapping[str, Any]) -> None:
     Raises:
         RegistryError: a file operation failed; the old file is unchanged.
     """
-    temporary = path.with_name(f"{path.name}.tmp")
-    content_fields = {"format": STATE_FORMAT, "version": library_version(), **state}
+    content = io.BytesIO()
+    torch.save({"format": STATE_FORMAT, "version": library_version(), **state}, content)
+    digest = hashlib.sha256(content.getbuffer()).digest()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        content = io.BytesIO()
-        torch.save(content_fields, content)
-        with temporary.open("wb") as file:
-            file.write(hashlib.sha256(content.getbuffer()).digest())
-            file.write(content.getbuffer())
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        replace_file(path, digest, content.getbuffer(), temporary=path.with_name(f"{path.name}.tmp"))
         fsync_path(path.parent)
     except OSError as error:
-        with contextlib.suppress(OSError):  # removing the file may also fail
-            temporary.unlink()
         raise RegistryError(f"cannot save the training state in {path}: {error}") from error
 
 

@@ -45,8 +45,8 @@ class TrainSettings(BaseModel):
             twenty, and scale the learning rate in proportion (Merity et al. 2018).
         shuffle_block: shuffle the text anew for each pass, in blocks of whole sentences of about this many tokens; 0
             keeps its order (Press 2019).
-        unknown_share: share of the words of one occurrence that are read as `<unk>`, others in each pass, so that the
-            network learns how probable unknown words are, also from a text of which it knows every word.
+        unknown_share: if no word of the text is unknown, share of the words of one occurrence that are read as `<unk>`,
+            others in each pass, so that the network learns how probable unknown words are.
         reset: probability that a stream's state is reset before an update. Sentences are mostly scored from
             an empty state; among 0, 0.1, 0.3 and 1, the value 0.1 gave the lowest sentence perplexity, as low
             as training on single sentences, and kept most of the gain of carried states on running text.
@@ -115,7 +115,7 @@ class TrainSettings(BaseModel):
     bptt_length: int = Field(default=32, ge=1, le=4096)
     variable_bptt: bool = False
     shuffle_block: int = Field(default=0, ge=0)
-    unknown_share: float = Field(default=0.0, ge=0, le=1)
+    unknown_share: float = Field(default=0.5, ge=0, le=1)
     reset: float = Field(default=0.1, ge=0, le=1)
     optimizer: Literal["adamw", "adam", "sgd", "rmsprop"] = "adamw"
     betas: tuple[float, float] = (0.9, 0.999)

@@ -48,7 +48,8 @@ class Streams:
         bptt_length: number of tokens per segment, T.
         variable: vary T around `bptt_length` (Merity et al. 2018).
         shuffle_block: tokens of the blocks of sentences whose order changes with each epoch; 0 keeps the order.
-        unknown_share: share of the words of one occurrence that are read as `<unk>`, others in each epoch.
+        unknown_share: share of the words of one occurrence that are read as `<unk>`, others in each epoch, unless the
+            text has unknown words.
         seed: random seed of the offsets, the lengths and the order.
 
     Raises:
@@ -74,7 +75,8 @@ class Streams:
         self.bptt_length = min(bptt_length, self._length)
         self._variable = variable and self.bptt_length >= _SHORTEST_VARIABLE
         self._shuffle_block = shuffle_block
-        self._once = np.flatnonzero(np.bincount(self._text)[self._text] == 1) if unknown_share else None
+        learns_unknown = unknown_share > 0 and UNK not in self._text
+        self._once = np.flatnonzero(np.bincount(self._text)[self._text] == 1) if learns_unknown else None
         self._unknown_share = unknown_share
         self._seed = seed
 

@@ -19,7 +19,6 @@ class QueryEngine(Protocol):
         Raises:
             FormatError: the table is missing or damaged.
         """
-        ...
 
     def write(self, stage: Stage, folder: Path, progress: Progress) -> None:
         """Write a stage's table into an existing, empty folder; sorted tables in order of the file names.
@@ -28,15 +27,12 @@ class QueryEngine(Protocol):
             InvalidInputError: the memory limit is too small.
             RegistryError: a file operation failed, or the disk is full.
         """
-        ...
 
     def rows(self, sql: str) -> Sequence[Sequence[Any]]:
         """Return the rows of a query with a small result."""
-        ...
 
     def close(self) -> None:
         """Release memory and processes."""
-        ...
 
 
 def require_engine(engine: EngineName) -> None:

@@ -329,11 +329,14 @@ Slots: TypeAlias = Mapping[str, Sequence[str] | Mapping[str, float]]
 """Members of the model's classes, such as `{"city": ["Ulm"]}` for the token `$city`."""
 
 
-class ScoreOptions(TypedDict, total=False):
-    """Options of POST /v1/score."""
-
+class _ModelOptions(TypedDict, total=False):
     model: str
     slots: Slots
+
+
+class ScoreOptions(_ModelOptions, total=False):
+    """Options of POST /v1/score."""
+
     bos: bool
     eos: bool
     detail: str
@@ -346,11 +349,9 @@ Phrase = TypedDict(
 """Phrase, such as a name that the model does not know."""
 
 
-class GenerateOptions(TypedDict, total=False):
+class GenerateOptions(_ModelOptions, total=False):
     """Options of POST /v1/generate."""
 
-    model: str
-    slots: Slots
     strategy: Literal["greedy", "sample", "beam"]
     max_tokens: int
     min_tokens: int
@@ -390,11 +391,9 @@ class _Span(TypedDict):
     suggestions: Sequence[str | Mapping[str, Any]]
 
 
-class CheckOptions(TypedDict, total=False):
+class CheckOptions(_ModelOptions, total=False):
     """Options of POST /v1/check."""
 
-    model: str
-    slots: Slots
     threshold: float
     precision: float
     max_suggestions: int
@@ -430,11 +429,9 @@ class FurtherModel(_Named, total=False):
     weight: float
 
 
-class RerankOptions(TypedDict, total=False):
+class RerankOptions(_ModelOptions, total=False):
     """Options of POST /v1/rerank."""
 
-    model: str
-    slots: Slots
     mixture: Sequence[MixturePart]
     models: Sequence[FurtherModel]
     weights: Mapping[str, float]
@@ -489,11 +486,9 @@ DictionaryEntry: TypeAlias = str | Mapping[str, Any]
 """A string, or a mapping with `text` and `weight`."""
 
 
-class AutocompleteOptions(TypedDict, total=False):
+class AutocompleteOptions(_ModelOptions, total=False):
     """Options of POST /v1/autocomplete."""
 
-    model: str
-    slots: Slots
     limit: int
     max_words: int
     min_probability: float

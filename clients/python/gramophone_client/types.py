@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from gramophone_client.reply import Reply
+from pydantic import Field
 
 
-class AdvanceReply(BaseModel):
+class AdvanceReply(Reply):
     """Results of continuations."""
 
-    model_config = ConfigDict(
-        frozen=True,
-    )
     model: str
     """address of the model version, such as `lstm@3`."""
 
@@ -20,12 +18,9 @@ class AdvanceReply(BaseModel):
     """one result per continuation, in order."""
 
 
-class AdvancedState(BaseModel):
+class AdvancedState(Reply):
     """Result of one continuation."""
 
-    model_config = ConfigDict(
-        frozen=True,
-    )
     state: str | None
     """handle of the state after the continuation, before any `</s>`; null if `keep` was false."""
 
@@ -57,12 +52,9 @@ class AdvancedState(BaseModel):
     """credit that a following `</s>` takes back, at most 0; omitted if 0 or not requested."""
 
 
-class AutocompleteReply(BaseModel):
+class AutocompleteReply(Reply):
     """Completions of a text, best first."""
 
-    model_config = ConfigDict(
-        frozen=True,
-    )
     model: str
     """address of the model version, such as `lstm@3`."""
 
@@ -79,12 +71,9 @@ class AutocompleteReply(BaseModel):
     """probability that the search did not reach, and of words that are not offered; no completion's probability is too low by more than this."""
 
 
-class CandidateCorrection(BaseModel):
+class CandidateCorrection(Reply):
     """Correction of a systematic error of the first pass, by the profile's corrections."""
 
-    model_config = ConfigDict(
-        frozen=True,
-    )
     heard: str
     """phrase of the request's candidate."""
 
@@ -95,12 +84,9 @@ class CandidateCorrection(BaseModel):
     """posterior probability of all candidates of the list with this correction."""
 
 
-class CheckReply(BaseModel):
+class CheckReply(Reply):
     """All words of the text, and the probable errors."""
 
-    model_config = ConfigDict(
-        frozen=True,
-    )
     model: str
     """address of the model version, such as `lstm@3`."""
 
@@ -123,12 +109,9 @@ class CheckReply(BaseModel):
     """surprisal divided by the number of words and line ends; null for an empty text."""
 
 
-class Choice(BaseModel):
+class Choice(Reply):
     """A continuation; in a stream its next piece."""
 
-    model_config = ConfigDict(
-        frozen=True,
-    )
     index: int
     """index of the continuation."""
 
@@ -151,12 +134,9 @@ class Choice(BaseModel):
     """`stop` at `</s>` or a stop string, `length` at `max_tokens`; null before the last piece."""
 
 
-class CompletionCandidate(BaseModel):
+class CompletionCandidate(Reply):
     """A completion."""
 
-    model_config = ConfigDict(
-        frozen=True,
-    )
     text: str
     """the completed word or phrase, which replaces the typed text from `start` on."""
 
@@ -182,66 +162,16 @@ class CompletionCandidate(BaseModel):
     """larger contributor to the probability: `model`, or `user` for the user's words and the dictionary."""
 
 
-class CountsResult(BaseModel):
-    """Numbers of lists and candidates."""
-
-    model_config = ConfigDict(
-        frozen=True,
-    )
-    lists: int
-    """number of lists used for tuning."""
-
-    without_reference: int
-    """number of lists skipped because they have no reference."""
-
-    single: int
-    """number of lists whose candidates all have the same text."""
-
-    candidates: int
-    """number of distinct candidates."""
-
-    duplicates: int
-    """number of candidates that repeat an earlier text of their list."""
-
-
-class DetokenizeReply(BaseModel):
+class DetokenizeReply(Reply):
     """Text of token ids."""
 
-    model_config = ConfigDict(
-        frozen=True,
-    )
     prompt: str
     """the text."""
 
 
-class DocumentsReply(BaseModel):
-    """Re-ranked documents."""
-
-    model_config = ConfigDict(
-        frozen=True,
-    )
-    id: str
-    """id of the reply."""
-
-    object: str
-    """always `list`."""
-
-    model: str
-    """address of the model version, such as `lstm@3`."""
-
-    results: list[RankedDocument]
-    """the documents, best first."""
-
-    usage: Usage
-    """number of tokens read and scored, as `prompt_tokens`."""
-
-
-class ErrorBody(BaseModel):
+class ErrorBody(Reply):
     """An error."""
 
-    model_config = ConfigDict(
-        frozen=True,
-    )
     message: str
     """human-readable description."""
 
@@ -255,50 +185,16 @@ class ErrorBody(BaseModel):
     """stable, machine-readable name of the error; null without one."""
 
 
-class ErrorReply(BaseModel):
+class ErrorReply(Reply):
     """Body of every error response."""
 
-    model_config = ConfigDict(
-        frozen=True,
-    )
     error: ErrorBody
     """the error."""
 
 
-class FoldResult(BaseModel):
-    """Scores of a fold with weights that were found without it."""
-
-    model_config = ConfigDict(
-        frozen=True,
-    )
-    num_lists: int
-    """number of lists in the fold."""
-
-    weights: dict[str, float]
-    """weights found on the other folds."""
-
-    length_exponent: float
-    """length exponent found on the other folds."""
-
-    baseline: float
-    """score of the first candidates."""
-
-    tuned: float
-    """score of the candidates chosen by these weights."""
-
-    oracle: float
-    """score of the best candidates."""
-
-    in_sample: float
-    """score of these weights on the folds where they were found."""
-
-
-class ForgottenReply(BaseModel):
+class ForgottenReply(Reply):
     """Result of deleting a user's words."""
 
-    model_config = ConfigDict(
-        frozen=True,
-    )
     user: str
     """name of the user."""
 
@@ -306,22 +202,16 @@ class ForgottenReply(BaseModel):
     """false if no words were stored for the user."""
 
 
-class FreeReply(BaseModel):
+class FreeReply(Reply):
     """Number of states freed."""
 
-    model_config = ConfigDict(
-        frozen=True,
-    )
     freed: int
     """number of states freed."""
 
 
-class GenerateReply(BaseModel):
+class GenerateReply(Reply):
     """Continuations of a prompt, or one event of a stream."""
 
-    model_config = ConfigDict(
-        frozen=True,
-    )
     model: str
     """address of the model version, such as `lstm@3`."""
 
@@ -332,16 +222,13 @@ class GenerateReply(BaseModel):
     """token counts; in a stream null until the last event."""
 
 
-class ModelCard(BaseModel):
+class ModelCard(Reply):
     """
     A model of this service.
 
     Fields that require a loaded model are null until then.
     """
 
-    model_config = ConfigDict(
-        frozen=True,
-    )
     id: str
     """address of the model, `name@version`."""
 
@@ -385,44 +272,9 @@ class ModelCard(BaseModel):
     """held-out metrics, such as `perplexity`."""
 
 
-class ModelFile(BaseModel):
-    """A published file of a version."""
-
-    model_config = ConfigDict(
-        frozen=True,
-    )
-    name: str
-    """path of the file in the version."""
-
-    bytes: int
-    """size in bytes."""
-
-    sha256: str
-    """SHA-256 in hex."""
-
-
-class ModelFileList(BaseModel):
-    """Downloadable files of a version, such as its model card."""
-
-    model_config = ConfigDict(
-        frozen=True,
-    )
-    object: str
-    """always `list`."""
-
-    model: str
-    """address of the model version, such as `lstm@3`."""
-
-    data: list[ModelFile]
-    """the files, sorted by name."""
-
-
-class ModelList(BaseModel):
+class ModelList(Reply):
     """All models of this service."""
 
-    model_config = ConfigDict(
-        frozen=True,
-    )
     object: str
     """always `list`."""
 
@@ -430,12 +282,9 @@ class ModelList(BaseModel):
     """the models."""
 
 
-class NextReply(BaseModel):
+class NextReply(Reply):
     """Next-token log-probabilities after states."""
 
-    model_config = ConfigDict(
-        frozen=True,
-    )
     model: str
     """address of the model version, such as `lstm@3`."""
 
@@ -443,12 +292,9 @@ class NextReply(BaseModel):
     """natural-log probabilities of the requested tokens, or of all, after each state, in order."""
 
 
-class NextTextReply(BaseModel):
+class NextTextReply(Reply):
     """Texts after contexts."""
 
-    model_config = ConfigDict(
-        frozen=True,
-    )
     model: str
     """address of the model version, such as `lstm@3`."""
 
@@ -456,22 +302,16 @@ class NextTextReply(BaseModel):
     """one result per context, in order."""
 
 
-class NextTextResult(BaseModel):
+class NextTextResult(Reply):
     """Texts after a context."""
 
-    model_config = ConfigDict(
-        frozen=True,
-    )
     candidates: list[TextCandidate]
     """the texts of `candidates`, in the request's order."""
 
 
-class NextTokenReply(BaseModel):
+class NextTokenReply(Reply):
     """Next tokens after contexts."""
 
-    model_config = ConfigDict(
-        frozen=True,
-    )
     model: str
     """address of the model version, such as `lstm@3`."""
 
@@ -479,12 +319,9 @@ class NextTokenReply(BaseModel):
     """one result per context, in order."""
 
 
-class NextTokenResult(BaseModel):
+class NextTokenResult(Reply):
     """Next tokens after a context."""
 
-    model_config = ConfigDict(
-        frozen=True,
-    )
     candidates: list[TokenScore]
     """the most probable next tokens, best first, or the tokens of `token_ids` in the request's order."""
 
@@ -492,12 +329,9 @@ class NextTokenResult(BaseModel):
     """entropy of the next-token distribution in bits; null unless requested."""
 
 
-class NextWordReply(BaseModel):
+class NextWordReply(Reply):
     """Next words after contexts."""
 
-    model_config = ConfigDict(
-        frozen=True,
-    )
     model: str
     """address of the model version, such as `lstm@3`."""
 
@@ -505,12 +339,9 @@ class NextWordReply(BaseModel):
     """one result per context, in order."""
 
 
-class NextWordResult(BaseModel):
+class NextWordResult(Reply):
     """The most probable next words after a context."""
 
-    model_config = ConfigDict(
-        frozen=True,
-    )
     candidates: list[WordCandidate]
     """the most probable next words, best first."""
 
@@ -518,12 +349,9 @@ class NextWordResult(BaseModel):
     """probability that the search did not reach."""
 
 
-class OpenStatesReply(BaseModel):
+class OpenStatesReply(Reply):
     """States after contexts."""
 
-    model_config = ConfigDict(
-        frozen=True,
-    )
     model: str
     """address of the model version, such as `lstm@3`."""
 
@@ -531,12 +359,9 @@ class OpenStatesReply(BaseModel):
     """one state per context, in order."""
 
 
-class OpenedState(BaseModel):
+class OpenedState(Reply):
     """A stored state."""
 
-    model_config = ConfigDict(
-        frozen=True,
-    )
     state: str
     """handle of the state."""
 
@@ -544,25 +369,9 @@ class OpenedState(BaseModel):
     """number of tokens read, without `<s>`."""
 
 
-class PosteriorResult(BaseModel):
-    """Fit of the posteriors to the best candidates."""
-
-    model_config = ConfigDict(
-        frozen=True,
-    )
-    cross_entropy: float
-    """mean −ln of the posterior of a list's best candidates, in nats."""
-
-    cross_entropy_uniform: float
-    """cross-entropy if all candidates of a list were equally probable."""
-
-
-class QualityReply(BaseModel):
+class QualityReply(Reply):
     """Quality of texts, one result per text."""
 
-    model_config = ConfigDict(
-        frozen=True,
-    )
     model: str
     """address of the model version, such as `lstm@3`."""
 
@@ -573,12 +382,9 @@ class QualityReply(BaseModel):
     """one result per text, in order."""
 
 
-class RankedCandidate(BaseModel):
+class RankedCandidate(Reply):
     """A re-ranked candidate."""
 
-    model_config = ConfigDict(
-        frozen=True,
-    )
     index: int
     """position in the request's list, of a corrected candidate that of the one it was made from."""
 
@@ -607,31 +413,9 @@ class RankedCandidate(BaseModel):
     """score of each word, if `detail` is `word`."""
 
 
-class RankedDocument(BaseModel):
-    """A re-ranked document."""
-
-    model_config = ConfigDict(
-        frozen=True,
-    )
-    index: int
-    """position in the request's list."""
-
-    relevance_score: float
-    """probability of the query after this document, divided by the sum over all documents of the request: from 0 to 1."""
-
-    logprob: float
-    """natural-log probability of the query after the document."""
-
-    document: RankedText | None
-    """the document; null unless requested."""
-
-
-class RankedListResult(BaseModel):
+class RankedListResult(Reply):
     """A re-ranked list."""
 
-    model_config = ConfigDict(
-        frozen=True,
-    )
     id: str | None
     """the client's id of the list; null without one."""
 
@@ -648,22 +432,9 @@ class RankedListResult(BaseModel):
     """confidences of the best candidate's words, if requested."""
 
 
-class RankedText(BaseModel):
-    """The text of a re-ranked document."""
-
-    model_config = ConfigDict(
-        frozen=True,
-    )
-    text: str
-    """the text."""
-
-
-class RerankReply(BaseModel):
+class RerankReply(Reply):
     """Re-ranked lists, one result per list."""
 
-    model_config = ConfigDict(
-        frozen=True,
-    )
     model: str | None
     """address of the model of `lm`, or the parts and weights of a mixture; null if no model was used."""
 
@@ -683,12 +454,9 @@ class RerankReply(BaseModel):
     """posterior scale in effect."""
 
 
-class ScoreReply(BaseModel):
+class ScoreReply(Reply):
     """Scores of sequences, and their totals."""
 
-    model_config = ConfigDict(
-        frozen=True,
-    )
     model: str
     """address of the model version, such as `lstm@3`."""
 
@@ -699,12 +467,9 @@ class ScoreReply(BaseModel):
     """totals of all sequences."""
 
 
-class ScoreTotals(BaseModel):
+class ScoreTotals(Reply):
     """Totals of scores."""
 
-    model_config = ConfigDict(
-        frozen=True,
-    )
     logprob: float
     """sum of the natural-log probabilities."""
 
@@ -721,12 +486,9 @@ class ScoreTotals(BaseModel):
     """bits per byte of the text in UTF-8; null if a probability is zero."""
 
 
-class SequenceScoreResult(BaseModel):
+class SequenceScoreResult(Reply):
     """Score of one sequence."""
 
-    model_config = ConfigDict(
-        frozen=True,
-    )
     logprob: float
     """sum of the natural-log probabilities."""
 
@@ -755,31 +517,9 @@ class SequenceScoreResult(BaseModel):
     """length of the n-gram found for each token, if requested of an n-gram model; 1 is a unigram."""
 
 
-class SignificanceResult(BaseModel):
-    """Result of a paired bootstrap."""
-
-    model_config = ConfigDict(
-        frozen=True,
-    )
-    difference: float
-    """score of the tried weights minus the baseline."""
-
-    p_value: float
-    """probability of a difference this large by chance."""
-
-    low: float
-    """lower end of the difference's 95 % interval."""
-
-    high: float
-    """upper end of the interval."""
-
-
-class SuggestedText(BaseModel):
+class SuggestedText(Reply):
     """A correction for words that are probably wrong."""
 
-    model_config = ConfigDict(
-        frozen=True,
-    )
     text: str
     """the corrected text."""
 
@@ -793,12 +533,9 @@ class SuggestedText(BaseModel):
     """number of changed letters."""
 
 
-class TextCandidate(BaseModel):
+class TextCandidate(Reply):
     """A text of `candidates`."""
 
-    model_config = ConfigDict(
-        frozen=True,
-    )
     text: str
     """the text, as given."""
 
@@ -809,12 +546,9 @@ class TextCandidate(BaseModel):
     """natural-log probability of the tokens given the context."""
 
 
-class TextIssue(BaseModel):
+class TextIssue(Reply):
     """Words that are probably wrong."""
 
-    model_config = ConfigDict(
-        frozen=True,
-    )
     start: int
     """start of the words in the text, in code points."""
 
@@ -834,12 +568,9 @@ class TextIssue(BaseModel):
     """corrections, most probable first."""
 
 
-class TextQualityResult(BaseModel):
+class TextQualityResult(Reply):
     """Quality of one text, scored between `<s>` and `</s>`."""
 
-    model_config = ConfigDict(
-        frozen=True,
-    )
     id: str | None
     """the client's id of the text; null without one."""
 
@@ -862,12 +593,9 @@ class TextQualityResult(BaseModel):
     """`bits_per_word` minus its value under the model `against` (Moore and Lewis 2010): low values mean similarity to the first model's training text; null without `against`, or if a probability is zero."""
 
 
-class TokenScore(BaseModel):
+class TokenScore(Reply):
     """A token and its log-probability."""
 
-    model_config = ConfigDict(
-        frozen=True,
-    )
     id: int
     """token id."""
 
@@ -878,12 +606,9 @@ class TokenScore(BaseModel):
     """natural-log probability of the token given all preceding tokens."""
 
 
-class TokenizerInfo(BaseModel):
+class TokenizerInfo(Reply):
     """A model's tokenizer."""
 
-    model_config = ConfigDict(
-        frozen=True,
-    )
     model: str
     """address of the model version, such as `lstm@3`."""
 
@@ -924,86 +649,9 @@ class TokenizerInfo(BaseModel):
     """always false, because no `</s>` is appended to texts."""
 
 
-class TuneReply(BaseModel):
-    """
-    Tuned weights, and their evaluation.
-
-    Scores are in percent.
-    """
-
-    model_config = ConfigDict(
-        frozen=True,
-    )
-    decision: str
-    """`tuned`, or `first_pass` if the tuned weights are not accepted."""
-
-    reason: str
-    """explanation of the decision."""
-
-    weights: dict[str, float]
-    """weights by feature, found on all lists; `{"rank": 1}`, which preserves the order, for `first_pass`."""
-
-    length_exponent: float
-    """length exponent of `lm`."""
-
-    posterior_scale: float
-    """scale of the posteriors."""
-
-    metric: str
-    """metric that was optimised."""
-
-    signature: str
-    """signature of the metric: its exact variant and settings."""
-
-    baseline: float
-    """score of the first candidates."""
-
-    tried: float
-    """score of the candidates chosen by weights that were found on other lists."""
-
-    tuned: float
-    """score of the returned weights: `tried`, or `baseline` for `first_pass`."""
-
-    oracle: float
-    """score of the best candidates, corrected ones included."""
-
-    worst: float
-    """score of the worst candidates."""
-
-    significance: SignificanceResult
-    """paired bootstrap of `tried` against `baseline`."""
-
-    folds: list[FoldResult]
-    """results of each fold, whose weights were found on the other folds."""
-
-    counts: CountsResult
-    """numbers of lists and candidates."""
-
-    posteriors: PosteriorResult
-    """cross-entropy of the posteriors."""
-
-    model: str | None
-    """address of the model of `lm`, or the parts and weights of a mixture; null if no model was used."""
-
-    models: dict[str, str]
-    """addresses of further models by their names in features."""
-
-    features: list[str]
-    """all features that could get a weight."""
-
-    ignored_features: list[str]
-    """given features that some candidates lack."""
-
-    profile: dict[str, Any]
-    """body for PUT /admin/profiles/{name}."""
-
-
-class Usage(BaseModel):
+class Usage(Reply):
     """Token counts, without `<s>`."""
 
-    model_config = ConfigDict(
-        frozen=True,
-    )
     prompt_tokens: int
     """number of tokens of all prompts, as given or tokenised."""
 
@@ -1014,12 +662,9 @@ class Usage(BaseModel):
     """sum of `prompt_tokens` and `completion_tokens`."""
 
 
-class UserPair(BaseModel):
+class UserPair(Reply):
     """A pair of words and its number of acceptances."""
 
-    model_config = ConfigDict(
-        frozen=True,
-    )
     previous: str
     """preceding word; empty at the start of a sentence."""
 
@@ -1030,12 +675,9 @@ class UserPair(BaseModel):
     """number of acceptances, which decays as other words are accepted."""
 
 
-class UserReply(BaseModel):
+class UserReply(Reply):
     """Numbers of words and word pairs stored for a user."""
 
-    model_config = ConfigDict(
-        frozen=True,
-    )
     user: str
     """name of the user."""
 
@@ -1046,12 +688,9 @@ class UserReply(BaseModel):
     """number of stored word pairs."""
 
 
-class UserWord(BaseModel):
+class UserWord(Reply):
     """A word and its number of acceptances."""
 
-    model_config = ConfigDict(
-        frozen=True,
-    )
     text: str
     """the word."""
 
@@ -1059,12 +698,9 @@ class UserWord(BaseModel):
     """number of acceptances, which decays as other words are accepted."""
 
 
-class UserWords(BaseModel):
+class UserWords(Reply):
     """Words and word pairs stored for a user."""
 
-    model_config = ConfigDict(
-        frozen=True,
-    )
     user: str
     """name of the user."""
 
@@ -1075,12 +711,9 @@ class UserWords(BaseModel):
     """stored word pairs."""
 
 
-class WordCandidate(BaseModel):
+class WordCandidate(Reply):
     """A possible next word, of one or several tokens."""
 
-    model_config = ConfigDict(
-        frozen=True,
-    )
     text: str
     """the word."""
 
@@ -1088,12 +721,9 @@ class WordCandidate(BaseModel):
     """natural-log probability of the word."""
 
 
-class WordConfidence(BaseModel):
+class WordConfidence(Reply):
     """A word of the best candidate."""
 
-    model_config = ConfigDict(
-        frozen=True,
-    )
     text: str
     """the word."""
 
@@ -1107,12 +737,9 @@ class WordConfidence(BaseModel):
     """posterior mass of the candidates that have the word at this position."""
 
 
-class WordScore(BaseModel):
+class WordScore(Reply):
     """Score of a word, the tokens up to the next white space."""
 
-    model_config = ConfigDict(
-        frozen=True,
-    )
     text: str
     """the word, or `</s>`."""
 
@@ -1126,12 +753,9 @@ class WordScore(BaseModel):
     """true if a token of the word is unknown."""
 
 
-class WordSurprisal(BaseModel):
+class WordSurprisal(Reply):
     """A word of a checked text."""
 
-    model_config = ConfigDict(
-        frozen=True,
-    )
     start: int
     """start of the word in the text, in code points."""
 

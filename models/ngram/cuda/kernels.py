@@ -290,7 +290,6 @@ def _exact_top_k(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def _contexts(automaton: TensorAutomaton, ids: Tensor) -> _Contexts:
-    """Return the contexts of states [B]."""
     chain = suffix_chain(automaton, ids)
     backoffs = (automaton.log10_backoffs[chain].double() * LN_10).cumsum(0)
     charged = torch.cat([torch.zeros_like(backoffs[:1]), backoffs[:-1]])

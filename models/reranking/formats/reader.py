@@ -283,7 +283,6 @@ def _parse_manifest(path: Path, lines: Iterable[tuple[int, str]]) -> tuple[list[
 
 
 def _has_numeric_id(one: CandidateList) -> bool:
-    """True if a list's id consists of digits."""
     return one.name is not None and one.name.isascii() and one.name.isdigit()
 
 

@@ -31,17 +31,14 @@ class Metric(Protocol):
     @property
     def name(self) -> str:
         """Name: `wer`, `cer`, `bleu` or `chrf`."""
-        ...
 
     @property
     def higher_is_better(self) -> bool:
         """True if a larger score is better; False for error rates."""
-        ...
 
     @property
     def signature(self) -> str:
         """Settings of the metric; sacrebleu's own signature for `bleu` and `chrf`."""
-        ...
 
     def statistics(self, texts: Sequence[str], references: Sequence[str]) -> Statistics:
         """Count the statistics of each text against one input's references.
@@ -56,7 +53,6 @@ class Metric(Protocol):
         Raises:
             InvalidInputError: there is no reference.
         """
-        ...
 
     def score(self, totals: Statistics) -> npt.NDArray[np.float64]:
         """Compute the score in percent, such as a WER of 15.44 or a BLEU of 34.47.
@@ -67,7 +63,6 @@ class Metric(Protocol):
         Returns:
             [...]; always finite.
         """
-        ...
 
 
 def format_score(metric: str, score: float) -> str:

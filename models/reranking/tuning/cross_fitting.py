@@ -416,25 +416,20 @@ def _accept_or_reject(
 ) -> tuple[str, str]:
     name = problem.metric.name.upper()
     change = f"on held-out lists, {name} changes by {test.difference:+.2f} (p = {test.p_value:.3f})"
+    baseline = problem.score(problem.first_pass())
+    errors = 100 - baseline if problem.metric.higher_is_better else baseline
+    corrects = CORRECTION in problem.names and settings.max_p_value < 1
     if not is_improvement(problem, test):
-        return "first_pass", f"Keep the first pass: {change}, which is not better."
-    if test.p_value > settings.max_p_value:
-        return (
-            "first_pass",
-            f"Keep the first pass: {change}, which may be chance (p > {settings.max_p_value:g}).",
-        )
-    if CORRECTION in problem.names and settings.max_p_value < 1:
-        baseline = problem.score(problem.first_pass())
-        errors = 100 - baseline if problem.metric.higher_is_better else baseline
-        if abs(test.difference) < _MIN_CORRECTION_GAIN * errors:
-            limit = f"{_MIN_CORRECTION_GAIN:.0%} of the errors"
-            return (
-                "first_pass",
-                f"Keep the first pass: {change}, too little for corrections (less than {limit}).",
-            )
-    if fitted.weights is None:
-        return "first_pass", f"Keep the first pass: {change}, but no weights beat it on all lists together."
-    return "tuned", f"Use the weights: {change}."
+        objection = "which is not better"
+    elif test.p_value > settings.max_p_value:
+        objection = f"which may be chance (p > {settings.max_p_value:g})"
+    elif corrects and abs(test.difference) < _MIN_CORRECTION_GAIN * errors:
+        objection = f"too little for corrections (less than {_MIN_CORRECTION_GAIN:.0%} of the errors)"
+    elif fitted.weights is None:
+        objection = "but no weights beat it on all lists together"
+    else:
+        return "tuned", f"Use the weights: {change}."
+    return "first_pass", f"Keep the first pass: {change}, {objection}."
 
 
 def candidate_totals(data: TuningData, fitted: FittedWeights) -> Floats:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from models.errors import InvalidInputError
-from models.vocabulary import BOS, EOS
+from models.vocabulary import BOS, EOS, UNK
 from training.corpus import EncodedCorpus
 from training.neural.streams import Streams
 
@@ -114,3 +114,29 @@ def test_skipping_leads_to_the_same_stretches(variable):
         for ours, theirs in zip(rest, whole[skip:], strict=True):
             np.testing.assert_array_equal(ours.inputs, theirs.inputs)
             assert (ours.epoch, ours.first) == (theirs.epoch, theirs.first)
+
+
+def test_words_of_one_occurrence_are_unknown_in_some_passes():
+    once, often = list(range(10, 210)), [5, 6, 7]
+    sentences = [[word, *often] for word in once]
+    corpus = EncodedCorpus.from_sentences(sentences, num_words=800, num_bytes=3200)
+    streams = Streams(corpus, batch_size=2, bptt_length=5, unknown_share=0.3, seed=1)
+    passes = [[], [], []]
+    for segment in streams.segments(len(passes)):
+        passes[segment.epoch].append((segment.inputs, segment.positions))
+    text = corpus.with_boundaries()
+    unknown = []
+    for segments in passes:
+        tokens = np.concatenate([inputs.ravel() for inputs, _ in segments])
+        unknown.append((tokens == UNK).mean() / (tokens >= 10).mean())
+        assert set(tokens[tokens >= 10]) <= set(once)
+        assert {BOS, EOS, *often} <= set(tokens)
+    assert 0.15 < np.mean(unknown) / (1 + np.mean(unknown)) < 0.45
+    assert len(set(unknown)) == len(unknown)  # others in each pass
+    assert UNK not in text
+
+
+def test_a_text_with_unknown_words_is_unchanged():
+    corpus = EncodedCorpus.from_sentences([[10, UNK, 12]], num_words=3, num_bytes=9)
+    (segment,) = Streams(corpus, batch_size=1, bptt_length=4, unknown_share=1.0, seed=1).segments(1)
+    assert set(segment.inputs.ravel()) | set(segment.targets.ravel()) >= {10, UNK, 12}

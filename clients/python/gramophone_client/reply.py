@@ -1,0 +1,9 @@
+"""Base class of the reply types."""
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Reply(BaseModel):
+    """Immutable reply of the service, or part of one."""
+
+    model_config = ConfigDict(frozen=True)
