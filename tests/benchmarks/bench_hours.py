@@ -21,9 +21,9 @@ from torch import nn
 
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import LocalRegistry
-from models.files import decompressed
 from models.vocabulary import BOS
 from training.commands import run_evaluate
+from training.corpus import read_lines
 from training.progress import Progress
 from training.tokenizer import encode_corpus
 
@@ -32,16 +32,11 @@ VALID_EXCERPTS, VALID_LINES, TEST_LINES = 5, 1000, 15_000
 BATCH, LENGTH, WIDTH, UNITS, CUTOFFS, RATE = 64, 35, 512, 1024, [4000, 20_000], 3e-3
 
 
-def lines_of(path):
-    with decompressed(path) as file:
-        return file.read().decode().splitlines()
-
-
 def texts_at(folder, data):
     """Write the training text, excerpts of the validation text and the beginning of the test text; return the paths."""
     paths = {split: folder / f"{split}.txt" for split in ("train", "valid", "test")}
     for split, path in paths.items():
-        lines = lines_of(data / "novels" / f"novels.{split}.txt.xz")
+        lines = list(read_lines(data / "novels" / f"novels.{split}.txt.xz"))
         if split == "valid":
             step = len(lines) // VALID_EXCERPTS
             lines = [line for n in range(VALID_EXCERPTS) for line in lines[n * step : n * step + VALID_LINES]]
