@@ -1,7 +1,7 @@
 """Slots: classes in a text, such as `$city`, and their members.
 
-A model is trained on text in which the mark of a class stands for every member. Members are given later, with a
-request or as a list of the training text: `MemberMatcher` finds them in a text and puts the marks in their place.
+A model is trained on text in which the mark of a class stands for every member. Members come from a list given in
+training, or from a request: `MemberMatcher` finds them in a text and puts the marks in their place.
 """
 
 import re
@@ -133,14 +133,13 @@ class MarkedText(NamedTuple):
 class MemberMatcher:
     """Finder of members in a text; of several at one position, the longest.
 
-    A member begins and ends between two words. The mark of a class that a text itself contains is read as `$` and its
-    name.
+    A member consists of whole words. The mark of a class that a text itself contains is read as `$` and its name.
 
     Args:
         names: names of all classes.
         spans: returns the start and end of each word of a text.
-        words_only: False if words may follow one another without a space, and no character may be lost; members then
-            begin after white space only, and have single spaces between their words.
+        words_only: True for word tokens, where a member may begin at any word. False for pieces, of which no character
+            may be lost: a member begins after white space, and has single spaces between its words.
     """
 
     def __init__(

@@ -64,8 +64,8 @@ class TokenizerSettings(BaseModel):
             for corpora in which it replaces rare words (words only).
         normalization: SentencePiece normalisation rule; `identity` leaves the text unchanged.
         byte_fallback: encode characters outside the vocabulary as bytes, so no text is lost (pieces only).
-        slots: classes by name: the path of a list of members, one a line, which the mark of the class, such as `$city`,
-            replaces in the text; or empty if the text contains the marks (words and pieces).
+        slots: for each class, the path of a file of its members, one per line; the mark of the class, such as `$city`,
+            replaces them in the text. Empty if the text already contains the marks (words and pieces only).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -126,8 +126,9 @@ class ModelRequest(TimedRequest):
     model: str | None = None
     """Model: `name`, `name@7` or `name@champion`; the service's default if omitted."""
     slots: Annotated[dict[str, Members], BeforeValidator(_parse_slots)] | None = None
-    """Members of the model's classes, such as `{"city": ["Ulm", "New York"]}` for the token `$city`: a list, or an
-    object with weights above 0. They take the place of those in the training text."""
+    """Members of classes by the class's name, such as `{"city": ["Ulm", "New York"]}` for the mark `$city`: a list of
+    names, equally probable, or an object of names and weights above 0. They replace the model's own members of these
+    classes; other classes keep theirs."""
 
 
 T = TypeVar("T")

@@ -2873,8 +2873,9 @@ export interface components {
             model?: string | null;
             /**
              * Slots
-             * @description Members of the model's classes, such as `{"city": ["Ulm", "New York"]}` for the token `$city`: a list, or an
-             *     object with weights above 0. They take the place of those in the training text.
+             * @description Members of classes by the class's name, such as `{"city": ["Ulm", "New York"]}` for the mark `$city`: a list of
+             *     names, equally probable, or an object of names and weights above 0. They replace the model's own members of these
+             *     classes; other classes keep theirs.
              * @default null
              */
             slots?: {
@@ -3119,8 +3120,9 @@ export interface components {
             model?: string | null;
             /**
              * Slots
-             * @description Members of the model's classes, such as `{"city": ["Ulm", "New York"]}` for the token `$city`: a list, or an
-             *     object with weights above 0. They take the place of those in the training text.
+             * @description Members of classes by the class's name, such as `{"city": ["Ulm", "New York"]}` for the mark `$city`: a list of
+             *     names, equally probable, or an object of names and weights above 0. They replace the model's own members of these
+             *     classes; other classes keep theirs.
              * @default null
              */
             slots?: {
@@ -3209,8 +3211,9 @@ export interface components {
             model?: string | null;
             /**
              * Slots
-             * @description Members of the model's classes, such as `{"city": ["Ulm", "New York"]}` for the token `$city`: a list, or an
-             *     object with weights above 0. They take the place of those in the training text.
+             * @description Members of classes by the class's name, such as `{"city": ["Ulm", "New York"]}` for the mark `$city`: a list of
+             *     names, equally probable, or an object of names and weights above 0. They replace the model's own members of these
+             *     classes; other classes keep theirs.
              * @default null
              */
             slots?: {
@@ -3580,8 +3583,9 @@ export interface components {
             model?: string | null;
             /**
              * Slots
-             * @description Members of the model's classes, such as `{"city": ["Ulm", "New York"]}` for the token `$city`: a list, or an
-             *     object with weights above 0. They take the place of those in the training text.
+             * @description Members of classes by the class's name, such as `{"city": ["Ulm", "New York"]}` for the mark `$city`: a list of
+             *     names, equally probable, or an object of names and weights above 0. They replace the model's own members of these
+             *     classes; other classes keep theirs.
              * @default null
              */
             slots?: {
@@ -3922,8 +3926,9 @@ export interface components {
             model?: string | null;
             /**
              * Slots
-             * @description Members of the model's classes, such as `{"city": ["Ulm", "New York"]}` for the token `$city`: a list, or an
-             *     object with weights above 0. They take the place of those in the training text.
+             * @description Members of classes by the class's name, such as `{"city": ["Ulm", "New York"]}` for the mark `$city`: a list of
+             *     names, equally probable, or an object of names and weights above 0. They replace the model's own members of these
+             *     classes; other classes keep theirs.
              * @default null
              */
             slots?: {
@@ -4299,8 +4304,9 @@ export interface components {
             model?: string | null;
             /**
              * Slots
-             * @description Members of the model's classes, such as `{"city": ["Ulm", "New York"]}` for the token `$city`: a list, or an
-             *     object with weights above 0. They take the place of those in the training text.
+             * @description Members of classes by the class's name, such as `{"city": ["Ulm", "New York"]}` for the mark `$city`: a list of
+             *     names, equally probable, or an object of names and weights above 0. They replace the model's own members of these
+             *     classes; other classes keep theirs.
              * @default null
              */
             slots?: {
@@ -4482,8 +4488,9 @@ export interface components {
             model?: string | null;
             /**
              * Slots
-             * @description Members of the model's classes, such as `{"city": ["Ulm", "New York"]}` for the token `$city`: a list, or an
-             *     object with weights above 0. They take the place of those in the training text.
+             * @description Members of classes by the class's name, such as `{"city": ["Ulm", "New York"]}` for the mark `$city`: a list of
+             *     names, equally probable, or an object of names and weights above 0. They replace the model's own members of these
+             *     classes; other classes keep theirs.
              * @default null
              */
             slots?: {
@@ -4860,8 +4867,9 @@ export interface operations {
                 /** @description For JSON lines. Model: `name`, `name@7` or `name@champion`; the service's default if omitted. */
                 model?: string | null;
                 /**
-                 * @description For JSON lines. Members of the model's classes, such as `{"city": ["Ulm", "New York"]}` for the token `$city`: a list, or an
-                 *     object with weights above 0. They take the place of those in the training text.
+                 * @description For JSON lines. Members of classes by the class's name, such as `{"city": ["Ulm", "New York"]}` for the mark `$city`: a list of
+                 *     names, equally probable, or an object of names and weights above 0. They replace the model's own members of these
+                 *     classes; other classes keep theirs.
                  */
                 slots?: {
                     [key: string]: string[] | {
@@ -5022,8 +5030,9 @@ export interface operations {
                 /** @description For JSON lines. Model: `name`, `name@7` or `name@champion`; the service's default if omitted. */
                 model?: string | null;
                 /**
-                 * @description For JSON lines. Members of the model's classes, such as `{"city": ["Ulm", "New York"]}` for the token `$city`: a list, or an
-                 *     object with weights above 0. They take the place of those in the training text.
+                 * @description For JSON lines. Members of classes by the class's name, such as `{"city": ["Ulm", "New York"]}` for the mark `$city`: a list of
+                 *     names, equally probable, or an object of names and weights above 0. They replace the model's own members of these
+                 *     classes; other classes keep theirs.
                  */
                 slots?: {
                     [key: string]: string[] | {
