@@ -28,7 +28,7 @@ from training.progress import Progress
 from training.tokenizer import encode_corpus
 
 PATTERN = r"[a-z0-9]+(?:['\u2019][a-z]+)?|[^\sa-z0-9]"
-VALID_EXCERPTS, VALID_LINES, TEST_LINES = 5, 1000, 15_000
+VALID_EXCERPTS, VALID_LINES, TEST_LINES = 5, 400, 15_000
 BATCH, LENGTH, WIDTH, UNITS, CUTOFFS, RATE = 64, 35, 512, 1024, [4000, 20_000], 3e-3
 
 
