@@ -54,11 +54,13 @@ class Members(NamedTuple):
         plain: tokenizer without members.
         matcher: finds the members that are not tokens of `plain` in a text.
         shares: probability of each member in its class, by the member's id and the class's id.
+        classes: ids of the classes that have members.
     """
 
     plain: "Tokenizer"
     matcher: MemberMatcher
     shares: Mapping[tuple[int, int], float]
+    classes: frozenset[int]
 
 
 class Tokenizer(ABC):
@@ -93,7 +95,7 @@ class Tokenizer(ABC):
         if self.members is None:
             return self._encode(text)
         marked = self.members.matcher.mark(text)
-        found, classes = iter(marked.members), set(self.classes.values())
+        found, classes = iter(marked.members), self.members.classes
         return [next(found, UNK) if i in classes else i for i in self._encode(marked.text)]
 
     @abstractmethod
@@ -109,9 +111,9 @@ class Tokenizer(ABC):
         """Return the start and end of each word of a normalised text, as members consist of."""
         return word_spans(text)
 
-    def member_matcher(self) -> MemberMatcher:
-        """Return a matcher without members for this tokenizer's texts."""
-        return MemberMatcher(self.classes, self._word_spans, words_only=isinstance(self, WordTokenizer))
+    def member_matcher(self, names: Iterable[str]) -> MemberMatcher:
+        """Return a matcher for members of the named classes in this tokenizer's texts."""
+        return MemberMatcher(names, self._word_spans, words_only=isinstance(self, WordTokenizer))
 
     def with_slots(self, slots: Slots) -> Self:
         """Return a tokenizer whose tokens include the members of classes.
@@ -127,7 +129,7 @@ class Tokenizer(ABC):
         other = copy.copy(self)
         for name in ("token_bytes", "fingerprint"):
             other.__dict__.pop(name, None)
-        matcher = self.member_matcher()
+        matcher = self.member_matcher(slots)
         shares: dict[tuple[int, int], float] = {}
         tokens: list[str] = []
         for name, members in slots.items():
@@ -146,7 +148,7 @@ class Tokenizer(ABC):
                 key = member, self.classes[name]
                 shares[key] = shares.get(key, 0.0) + weight / total
         other.vocabulary = Vocabulary([*self.vocabulary.ids, *tokens])
-        other.members = Members(self, matcher, shares)
+        other.members = Members(self, matcher, shares, frozenset(self.classes[name] for name in slots))
         return other
 
     def _token(self, spelled: str) -> str:

@@ -247,6 +247,10 @@ def run_train(
             )
             if processes is not None:
                 check_same_text(run, texts)
+            if run.tokenizer.slots or recipe.tokenizer.slots:
+                runs.notes.append(
+                    "figures count the mark of a class as one token; gramophone evaluate counts the members"
+                )
             inputs = TrainingInputs(run.tokenizer, run.encoded, resolved, progress, runs, teachers, base=base)
             if not is_leader:
                 for part_title, part in divide_minutes(recipe, networks, resolved).items():

@@ -163,7 +163,7 @@ def learn_tokenizer(
 def member_matcher(tokenizer: TokenizerSettings | Tokenizer) -> tuple[Normaliser, MemberMatcher]:
     """Return the normaliser and a matcher without members for the texts of a tokenizer, learnt or not."""
     if isinstance(tokenizer, Tokenizer):
-        return tokenizer.normaliser, tokenizer.member_matcher()
+        return tokenizer.normaliser, tokenizer.member_matcher(tokenizer.slots)
     is_word = tokenizer.kind == "word"
     spans = WordSplitter(tokenizer.words_pattern).spans if is_word else word_spans
     normaliser = Normaliser(tokenizer.normalise, lowercase=tokenizer.lowercase and is_word)

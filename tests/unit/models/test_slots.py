@@ -200,6 +200,14 @@ def test_spans_of_tokens_have_their_text(words, parts):
             assert slotted.surface(i) == text[start:end]
 
 
+def test_the_mark_of_a_class_without_members_stays(tokenizer):
+    slotted = tokenizer.with_slots({"city": {"ulm": 1.0}})
+    ids = slotted.encode("call $contact from $city , ulm")
+    assert ids.count(tokenizer.classes["contact"]) == 1
+    assert tokenizer.classes["city"] not in ids
+    assert slotted.decode(ids[-1:]) == "ulm"
+
+
 def test_case_is_folded_in_members_too():
     lines = ["fly to $city"]
     tokenizer = learn_tokenizer(TokenizerSettings(lowercase=True, slots={"city": ""}), lines)

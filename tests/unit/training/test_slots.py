@@ -66,6 +66,15 @@ def test_members_of_a_list_are_read_as_the_class(folder, kind):
     assert len(loaded.model.vocabulary) > loaded.manifest.vocab_size
 
 
+def test_figures_of_training_say_what_they_count(folder):
+    notes = {}
+    for name, keys in {"listed": [listed(folder)], "plain": []}.items():
+        common = {"name": name, "registry": str(folder / "registry"), "corpus": [folder / "text.txt"]}
+        notes[name] = run_train("ngram", assignments=keys, **common)["notes"]
+    assert any("the mark of a class as one token" in note for note in notes["listed"])
+    assert not any("class" in note for note in notes["plain"])
+
+
 def test_marks_of_the_text_have_no_members_of_their_own(folder):
     loaded = train(folder, "ngram", "marked", "tokenizer.slots.city=", text="marked.txt")
     assert not isinstance(loaded.model, SlotModel)
