@@ -79,7 +79,7 @@ def begun_members(tokens: TokenTrie, text: str, last_word: int, *, ignore_case: 
     another character in its place.
 
     Args:
-        tokens: the model's token trie.
+        tokens: the trie of a model with members.
         text: a normalised text.
         last_word: start of the word at its end.
         ignore_case: ignore the case of letters.
@@ -88,7 +88,7 @@ def begun_members(tokens: TokenTrie, text: str, last_word: int, *, ignore_case: 
         The start of the longest part of the text that begins members, and their tokens; none without such a part.
     """
     order = tokens.folded if ignore_case else tokens.exact
-    words = _WORD_AFTER_SPACE.finditer(text) if tokens.has_members else ()
+    words = _WORD_AFTER_SPACE.finditer(text)
     starts = [m.start() for m in words if m.start() < last_word or as_one_word(m.group()) != m.group()]
     for start in starts[-MAX_MEMBER_WORDS:]:
         spelled = f" {as_one_word(text[start:])}".encode()

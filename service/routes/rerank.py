@@ -143,8 +143,11 @@ async def _job(request: Request, services: Services, settings: RerankSettings) -
 
     job = settings.job(profile, resolve)
     if settings.slots:
-        slotted = lambda address: found[address].with_slots(settings.slots)  # noqa: E731 - for one call
-        job = await asyncio.to_thread(settings.job, profile, slotted)
+
+        def resolve_slots(address: str | None) -> LoadedModel:
+            return found[address].with_slots(settings.slots)
+
+        job = await asyncio.to_thread(settings.job, profile, resolve_slots)
     if job.phrases:
         await asyncio.to_thread(lambda: job.phrases.automaton)
     if job.is_pairwise:

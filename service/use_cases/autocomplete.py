@@ -455,6 +455,8 @@ def _begun_members(
 
     Their masses are relative to the probability of these words, as those of words after them are.
     """
+    if not loaded.token_trie.has_members:
+        return []
     text, model = request.text, loaded.model
     read = loaded.tokenizer.normaliser(text)
     start, ids = typed.start, NO_TOKENS
@@ -475,7 +477,7 @@ def _begun_members(
     texts = [loaded.tokenizer.token_bytes[token].decode().removeprefix(" ") for token in ids.tolist()]
     begun = text[start:] if start < typed.start else ""
     return [
-        RankedCompletion(member, len(member.split()), 0, of_model=mass, begun=begun)
+        RankedCompletion(member, 1, 0, of_model=mass, begun=begun)
         for member, mass in zip(texts, masses.tolist(), strict=True)
     ]
 
