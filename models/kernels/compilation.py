@@ -126,6 +126,9 @@ def kernel(*signatures: Any, **options: Any) -> Callable[[F], F]:
             DECLARED.append(declared)
             # numba calls this for the function to call if no compiled version fits
             dispatcher._compile_for_args = functools.partial(_compiled_for_call, declared)
+            # and this for the versions that another kernel may call
+            template = dispatcher.get_call_template
+            dispatcher.get_call_template = functools.partial(_template_for_kernel, declared, template)
         return cast("F", dispatcher)
 
     return decorated
@@ -134,6 +137,15 @@ def kernel(*signatures: Any, **options: Any) -> Callable[[F], F]:
 def _compiled_for_call(declared: Kernel, *_arguments: Any) -> Any:
     declared.compile(declared.signatures)
     return declared.dispatcher
+
+
+def _template_for_kernel(
+    declared: Kernel, template: Callable[..., Any], arguments: Any, keywords: Any
+) -> Any:
+    """Offer declared versions only: the code of the calling kernel must not depend on what was compiled before."""
+    fitting = [signature for signature in declared.signatures if signature.args == tuple(arguments)]
+    declared.compile(fitting or declared.signatures)
+    return template(arguments, keywords)
 
 
 def compile_declared(argument: Any) -> None:

@@ -1,6 +1,7 @@
 """Files of compiled kernels: found wherever they lie, never wrong, never in the way of an answer."""
 
 import itertools
+import math
 import os
 import shutil
 import subprocess
@@ -8,6 +9,7 @@ import sys
 from pathlib import Path
 
 import numba
+import numpy as np
 import pytest
 from numba import types
 
@@ -186,6 +188,21 @@ def test_arguments_of_other_types_are_errors():
     assert doubled(4) == 8
     with pytest.raises(TypeError, match="No matching definition"):
         doubled("4")
+
+
+def test_a_kernel_calls_the_declared_version_whatever_was_compiled_before():
+    @kernel(types.float64(types.float64))
+    def exponential(value):
+        return math.exp(value)
+
+    @kernel(types.float64(types.float32))
+    def exponential_of_single(value):
+        return exponential(value)  # numba would compile it for float32, with fewer digits
+
+    value = float(np.float32(0.1))
+    before = exponential_of_single(value)
+    assert before == exponential(value)
+    assert before == pytest.approx(math.exp(value), rel=1e-14)
 
 
 def test_every_name_of_a_group_is_a_kernel_and_every_kernel_of_models_is_in_a_group():
