@@ -207,9 +207,11 @@ def adapt_cache(
     scores = _score_with_cache(CacheModel(model, config, frequencies), corpus, progress=progress)
     again = choose_cache(readings, scores.log_probs).config
     if (again.flatness, again.half_life) != (config.flatness, config.half_life):
-        config = dataclasses.replace(again, marginals=config.marginals, gate=config.gate)
-        scores = _score_with_cache(CacheModel(model, config, frequencies), corpus, progress=progress)
-    config = dataclasses.replace(config, gate=_fit_gate(scores))
+        # the model's distributions stay as they are: read without marginals, which need every probability
+        changed = dataclasses.replace(again, gate=config.gate)
+        cached = _score_with_cache(CacheModel(model, changed), corpus, progress=progress)
+        scores, config = cached._replace(log_probs=scores.log_probs), changed
+    config = dataclasses.replace(config, marginals=marginals_of(values), gate=_fit_gate(scores))
     log_probs = scores.mixed(config)
     if log_probs.sum(dtype=np.float64) <= chosen.log_probs.sum(dtype=np.float64):
         return chosen
@@ -251,7 +253,7 @@ def _score_with_cache(model: CacheModel, corpus: EncodedCorpus, *, progress: Pro
     """Return the terms that a cache model mixes for each predicted token of a text, read as a stream [N]."""
     text, parts = running_text(corpus), list[CacheScores]()
     state = model.advance(model.empty_state(1), np.array([BOS]))
-    progress.start("scoring with dynamic marginals and a cache, stream context", corpus.num_tokens)
+    progress.start("scoring with the adapted cache, stream context", corpus.num_tokens)
     for start in range(0, len(text), CHUNK_TOKENS):
         chunk = text[start : start + CHUNK_TOKENS]
         want = Want(scores=True, state=True)

@@ -72,6 +72,8 @@ def test_flatness_and_half_life_are_chosen_again_for_the_adapted_model():
         own = cache_fitting._score_with_cache(cached, corpus, progress=SILENT).log_probs
         best = choose_cache(readings, own).config
         assert (adapted.config.flatness, adapted.config.half_life) == (best.flatness, best.half_life)
+        used = score_corpus(cached, corpus, context="stream", progress=SILENT).log_probs
+        assert adapted.log_probs == pytest.approx(used, abs=1e-4)
 
 
 def test_the_gate_is_where_the_likelihood_is_highest():
