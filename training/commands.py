@@ -39,7 +39,13 @@ from training.evaluation.published import (
     compare_models,
     evaluation_details,
 )
-from training.mixture import network_recipes, published_teachers, shared_tokenizer, train_mixture
+from training.mixture import (
+    continue_ngrams,
+    network_recipes,
+    published_teachers,
+    shared_tokenizer,
+    train_mixture,
+)
 from training.model_card import overlap_notes
 from training.overlap import overlap_with_files, overlaps
 from training.progress import SILENT, Progress
@@ -67,6 +73,7 @@ from training.tokenizer import (
     mark_members,
     member_matcher,
 )
+from training.trained import Trained
 
 if TYPE_CHECKING:
     from training.neural.distributed import Processes
@@ -231,7 +238,7 @@ def run_train(
         if recipe.train.base is not None:
             (base,) = _load_published("train.from", [recipe.train.base], store, device="cpu")
             recipe = continue_from(recipe, base, source=recipe_name)
-            networks = {title: recipe}
+            networks = network_recipes(title, recipe)
         runs = ResumableRuns(store.work_folder, name, resume=resume)
         if is_leader:
             _compile_kernels(recipe, networks)
@@ -261,13 +268,18 @@ def run_train(
             overlap = _in_background(overlaps, held_out, texts.train)
             del texts  # the training sentences are freed when they have been compared
             _in_background(importlib.import_module, "matplotlib.figure")  # slow to import; for the model card
-            if recipe.family == "mixture":
-                trained = train_mixture(title, recipe, inputs, published)
-            else:
-                trained = train_single(title, recipe, inputs)
+            trained = _train(title, recipe, inputs, published)
             version = publish(store, name, trained, run._replace(overlap=overlap.result()))
             runs.close()
             return published_result(store, version, trained.seconds, first_notes=runs.notes)
+
+
+def _train(title: str, recipe: Recipe, inputs: TrainingInputs, published: Sequence[Checkpoint]) -> Trained:
+    if recipe.family == "mixture":
+        return train_mixture(title, recipe, inputs, published)
+    if inputs.base is not None and recipe.family == NGRAM_FAMILY:
+        return continue_ngrams(title, recipe, inputs, inputs.base)
+    return train_single(title, recipe, inputs)
 
 
 def _compile_kernels(recipe: Recipe, networks: Mapping[str, Recipe]) -> None:

@@ -38,7 +38,7 @@ from training.evaluation.evaluate import (
 from training.mixture_weights import fit_weights, fit_weights_by_context
 from training.progress import Progress
 from training.recipe import MixtureSettings, PartSettings, Recipe, merge_tables, parse_recipe, recipe_table
-from training.single_model import TrainingInputs, train_single
+from training.single_model import TrainingInputs, base_facts, in_model_direction, train_single
 from training.static_mixture import id_translation, mix_statically, union_tokenizer
 from training.texts import EncodedTexts
 from training.trained import Figures, Trained, held_out_figures, normalisation_facts, part_title
@@ -457,10 +457,13 @@ def part_recipe(mixture: Recipe, part: PartSettings, *, seed: int) -> Recipe:
         )
     if problem is not None:
         raise InvalidInputError(problem, parameter="mixture.recipes")
-    if is_static:
-        uncompressed = {"prune_entropy": 0.0, "quantize_bits": None}
-        recipe = recipe.model_copy(update={"ngram": recipe.ngram.model_copy(update=uncompressed)})
-    return recipe
+    return _uncompressed(recipe) if is_static else recipe
+
+
+def _uncompressed(recipe: Recipe) -> Recipe:
+    """Return the recipe of a part of a static mixture: pruning by entropy and quantisation apply to the mixture."""
+    update = {"prune_entropy": 0.0, "quantize_bits": None}
+    return recipe.model_copy(update={"ngram": recipe.ngram.model_copy(update=update)})
 
 
 def network_recipes(title: str, recipe: Recipe) -> dict[str, Recipe]:
@@ -506,6 +509,22 @@ def train_mixture(
     mix = _mix_statically if recipe.mixture.kind == "static" else mix_dynamically
     parts = [trained[title] for title in mixed]
     return mix(title, recipe, [*parts, *published], inputs, began=began)
+
+
+def continue_ngrams(title: str, recipe: Recipe, inputs: TrainingInputs, base: Checkpoint) -> Trained:
+    """Estimate an n-gram model of the training text, and mix it with a published one into one n-gram model.
+
+    Args:
+        title: title of the result.
+        recipe: recipe of the family `ngram` with `train.from`.
+        inputs: inputs of the run.
+        base: the published n-gram model, whose words the tokenizer has.
+    """
+    began = time.monotonic()
+    own = train_single(title, _uncompressed(recipe), inputs)
+    directed = inputs._replace(texts=in_model_direction(inputs.texts, recipe))
+    trained = _mix_statically(title, recipe, [own, base], directed, began=began)
+    return trained._replace(facts={**trained.facts, "base": base_facts(base)})
 
 
 def _mix_statically(

@@ -177,6 +177,7 @@ _SHOWN_ELSEWHERE = frozenset(
         "fallback_orders",
         "parts",
         "weights",
+        "base",
         "data",
         "context",
         "arpa",

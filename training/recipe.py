@@ -44,8 +44,8 @@ def _unused_keys(recipe: "Recipe") -> Iterator[tuple[str, str]]:
     elif is_set_twice and recipe.ngram.direction != recipe.direction:
         problem = f"ngram.direction is {recipe.ngram.direction}, but direction is {recipe.direction}"
         yield "direction", f"{problem}; set one of them"
-    if recipe.train.base and recipe.family != "neural":
-        problem = f"train.from requires family=neural, given {recipe.family}"
+    if recipe.train.base and recipe.family == "mixture":
+        problem = "train.from applies to the families ngram and neural, given mixture"
         yield (
             "train.from",
             f"{problem}; train the new model alone, and mix it with the old one (mixture.models)",

@@ -23,6 +23,7 @@ from models.checkpoint.manifest import MANIFEST_FILE, file_entries, sha256_of, v
 from models.checkpoint.precision import NEURAL_FAMILIES
 from models.errors import InvalidInputError
 from models.neural.config import NetworkConfig
+from models.ngram.model import NGramModel
 from models.tokenizers import SentencePieceTokenizer, Tokenizer
 from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate, make_smoothing
@@ -170,7 +171,7 @@ class TrainingInputs(NamedTuple):
         runs: saved states of networks, for resuming.
         teachers: trained and published models by their names in `train.teacher`.
         soft_targets: distributions of the teachers of networks, by title of the network.
-        base: published network from which the training starts; None for random weights.
+        base: published model from which the training starts; None to begin anew.
     """
 
     tokenizer: Tokenizer
@@ -235,7 +236,7 @@ def _train_neural(title: str, recipe: Recipe, inputs: TrainingInputs) -> Trained
         "device": inputs.device,
         "diagnostics": diagnose(result.model.network, inputs.texts.valid),
         **({"embeddings": started} if started else {}),
-        **({"base": _base_facts(inputs.base)} if inputs.base is not None else {}),
+        **({"base": base_facts(inputs.base)} if inputs.base is not None else {}),
         **({"teachers": list(inputs.soft_targets[title].teachers)} if recipe.train.teacher else {}),
     }
     if result.model.self_normalised:
@@ -282,7 +283,7 @@ _WORD_RULES = {"pattern": None, "lowercase": False, "marked_unknown": "word"}
 
 
 def continue_from(recipe: Recipe, base: Checkpoint, *, source: str) -> Recipe:
-    """Complete the recipe of a network that continues from a published one, the base, with the base's values.
+    """Complete the recipe of a model that continues from a published one, the base, with the base's values.
 
     Args:
         recipe: recipe with `train.from`.
@@ -290,19 +291,29 @@ def continue_from(recipe: Recipe, base: Checkpoint, *, source: str) -> Recipe:
         source: name of the recipe, for messages.
 
     Raises:
-        InvalidInputError: the base is not a network, or the recipe sets another shape, direction or tokenizer; the
+        InvalidInputError: the base is of another family, or the recipe sets another shape, direction or tokenizer; the
             message names the keys and both values.
     """
     address, family = version_address(base.path), base.model.family
-    if family not in NEURAL_FAMILIES:
-        problem = f"train.from: {address} is of the family {family}; a network continues from a network"
+    is_ngram = recipe.family == NGramModel.family
+    if family not in ({NGramModel.family} if is_ngram else NEURAL_FAMILIES):
+        rule = (
+            "an n-gram model continues from an n-gram model"
+            if is_ngram
+            else "a network continues from a network"
+        )
+        problem = f"train.from: {address} is of the family {family}; {rule}"
         raise InvalidInputError(problem, parameter="train.from")
-    config: NetworkConfig = base.model.config  # type: ignore[attr-defined]  # of a network
+    shape, full_shape = dict[str, Any](), dict[str, Any]()
+    if not is_ngram:
+        config: NetworkConfig = base.model.config  # type: ignore[attr-defined]  # of a network
+        shape = {"neural": config.model_dump(exclude_defaults=True, exclude={"self_normalised"})}
+        full_shape = config.model_dump(exclude={*_NOT_SHAPE})
     direction, own = {"direction": base.manifest.direction}, recipe.model_dump(exclude_unset=True)
     rules, limits = _tokenizer_keys(base.tokenizer, recipe.tokenizer)
     compared = (
         ("", own, direction),
-        ("neural.", own.get("neural", {}), config.model_dump(exclude={*_NOT_SHAPE})),
+        ("neural.", own.get("neural", {}), full_shape),
         ("tokenizer.", own.get("tokenizer", {}), _WORD_RULES | rules | limits),
     )
     differences = [
@@ -316,8 +327,7 @@ def continue_from(recipe: Recipe, base: Checkpoint, *, source: str) -> Recipe:
     if differences:
         hint = f"unset keys, as in the recipe finetune, have the values of {address}"
         raise InvalidInputError(f"train.from: {'; '.join(differences)}; {hint}", parameter="train.from")
-    shape = config.model_dump(exclude_defaults=True, exclude={"self_normalised"})
-    table = merge_tables({**direction, "neural": shape, "tokenizer": rules}, own)
+    table = merge_tables({**direction, **shape, "tokenizer": rules}, own)
     return parse_recipe(merge_tables(table, {"train": {"from": address}}), source=source)
 
 
@@ -331,7 +341,7 @@ def _tokenizer_keys(base: Tokenizer, given: TokenizerSettings) -> tuple[dict[str
     return {**rules, "kind": kind, "normalise": form}, {"vocab_size": max(size, given.vocab_size or 0)}
 
 
-def _base_facts(base: Checkpoint) -> dict[str, Any]:
+def base_facts(base: Checkpoint) -> dict[str, Any]:
     """Return the address of a base and the hash of its training text, for metrics.json."""
     text = base.metrics.get("data", {}).get("train", {})
     return {"model": version_address(base.path), "training_text_sha256": text.get("sha256")}

@@ -80,6 +80,8 @@ def check_relational(recipe: Recipe, engine: EngineName, *, name: str) -> None:
         refuse("tokenizer.slots", recipe.tokenizer.slots, "without lists")
     if recipe.family != "ngram":
         refuse("family", recipe.family, "ngram")
+    if recipe.train.base:
+        refuse("train.from", recipe.train.base, "not set")
     if settings.smoothing not in WITH_DISCOUNTS:
         *some, last = WITH_DISCOUNTS
         refuse("ngram.smoothing", settings.smoothing, f"{', '.join(some)} or {last}")

@@ -1,4 +1,4 @@
-"""Networks that continue from a published one: weights, vocabulary, exact resuming, refusals."""
+"""Models that continue from a published one: weights, vocabulary, exact resuming, refusals."""
 
 import json
 import time
@@ -140,6 +140,7 @@ def published(tmp_path_factory):
         ("back", "lstm", "tokenizer.kind=word", "direction=backward"),
         ("pieces", "elman", "tokenizer.byte_fallback=false"),
         ("counts", "ngram", "ngram.order=2"),
+        ("back-counts", "ngram", "ngram.order=2", "direction=backward"),
         ("mixed", "mixture", "tokenizer.kind=word", "ngram.order=2"),
     ):
         assignments = [*more, *(SMALL if recipe != "ngram" else [])]
@@ -245,15 +246,82 @@ def test_a_base_that_does_not_fit_is_refused_and_nothing_is_written(published, b
     assert sorted((published / "r").rglob("*")) == before
 
 
-@pytest.mark.parametrize(("recipe", "family"), [("ngram", "ngram"), ("mixture", "mixture")])
-def test_only_networks_have_a_base(recipe, family):
+def test_a_mixture_and_its_parts_have_no_base():
     with pytest.raises(
-        InvalidInputError, match=rf"requires family=neural, given {family}; .*mixture\.models"
+        InvalidInputError, match=r"families ngram and neural, given mixture; .*mixture\.models"
     ):
-        load_recipe(recipe, ["train.from=net@1"])
+        load_recipe("mixture", ["train.from=net@1"])
     part = PartSettings(recipe="lstm", train={"from": "net@1"})
     with pytest.raises(InvalidInputError, match=r"train\.from of 'lstm' is net@1; .*mixture\.models"):
         part_recipe(load_recipe("mixture"), part, seed=1)
+
+
+def published_model(folder, address):
+    registry = open_registry(folder / "r")
+    return load_checkpoint(registry.fetch(registry.resolve(address)))
+
+
+@pytest.mark.parametrize("compression", [[], ["ngram.quantize_bits=8", "ngram.prune_entropy=1e-4"]])
+def test_an_n_gram_model_is_mixed_with_its_base(published, compression):
+    same = ["ngram.order=3", *compression]
+    tuned = run_train(
+        "ngram", name="tuned", registry=published / "r", corpus=[published / "new.txt"],
+        assignments=["train.from=counts", *same],
+    )  # fmt: skip
+    mixed = run_train(
+        "ngram-mixture", name="mix", registry=published / "r", corpus=[published / "new.txt"],
+        assignments=['mixture.recipes=["ngram"]', 'mixture.models=["counts"]', *same],
+    )  # fmt: skip
+    one, other = (published_model(published, result["model"]) for result in (tuned, mixed))
+    assert (one.path / "ngram.bin").read_bytes() == (other.path / "ngram.bin").read_bytes()
+    assert tuned["weights"] == mixed["weights"]
+    assert tuned["base"]["model"] == "counts@1"
+    assert (one.path / "MODEL_CARD.md").read_text().count("base: model counts@1") == 1
+
+
+@pytest.mark.parametrize("base", ["counts", "back-counts"])
+def test_an_n_gram_model_has_the_words_of_both_texts(published, base):
+    result = run_train(
+        "ngram", name="tuned", registry=published / "r", corpus=[published / "new.txt"],
+        assignments=[f"train.from={base}", "tokenizer.min_count=2"],
+    )  # fmt: skip
+    tuned, old = published_model(published, result["model"]), published_model(published, base)
+    assert set(tuned.tokenizer.vocabulary.tokens) - set(old.tokenizer.vocabulary.tokens) == {
+        "emu", "an", "and", "ibex",
+    }  # fmt: skip
+    assert tuned.manifest.direction == old.manifest.direction
+    text = tuned.tokenizer.encode("the emu sat on a mat")
+    reading = text[::-1] if base == "back-counts" else text
+    probs = next_probs(tuned.model, reading)
+    np.testing.assert_allclose(probs.sum(axis=1), 1, atol=1e-5)
+    assert probs[range(len(text) - 1), reading[1:]].min() > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("recipe", "assignments", "said"),
+    [
+        (
+            "ngram",
+            ["train.from=net"],
+            r"net@1 is of the family gru; an n-gram model continues from an n-gram",
+        ),
+        ("ngram", ["train.from=counts", "direction=backward"], r"backward, but forward in counts@1"),
+        (
+            "ngram",
+            ["train.from=counts", "tokenizer.lowercase=true"],
+            r"lowercase is True, but False in counts@1",
+        ),
+        ("ngram", ["train.from=pieces"], r"pieces@1 is of the family elman"),
+    ],
+)
+def test_a_base_that_does_not_fit_an_n_gram_model_is_refused(published, recipe, assignments, said):
+    before = sorted((published / "r").rglob("*"))
+    with pytest.raises(InvalidInputError, match=said):
+        run_train(
+            recipe, name="tuned", registry=published / "r", corpus=[published / "new.txt"],
+            assignments=assignments,
+        )  # fmt: skip
+    assert sorted((published / "r").rglob("*")) == before
 
 
 def test_a_teacher_must_have_the_tokenizer_of_the_base(published):
