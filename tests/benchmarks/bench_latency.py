@@ -4,13 +4,15 @@
 
 Open loop: requests leave at the times of a Poisson process whether or not earlier ones have ended, and a request's
 time counts from when it was due. The n-gram model is of order 5 over the novels; typists use a mixture of an n-gram
-model and an LSTM, with one more word in each request. The bulk is n-best lists of 100 candidates, four requests at a
+model and an LSTM, with one more word in each request; then completions of up to one, two and three words at the ends of
+such texts, one at a time. The bulk is n-best lists of 100 candidates, four requests at a
 time. Without the public data the models are those of the quickstart. Nothing is written outside a temporary folder
 unless --registry names one, whose models are reused.
 """
 
 import argparse
 import json
+import random
 import subprocess
 import sys
 import tempfile
@@ -50,6 +52,14 @@ def open_loop(title, port, requests, rate, seconds):
     print(f"{title:44} {times}   at {summary.achieved_per_s:5.0f}/s, {late}", flush=True)
 
 
+def completion_requests(texts, max_words, count):
+    """Return requests for completions, each after a text cut at a random character."""
+    choice = random.Random(max_words)
+    prompts = [text[: choice.randrange(10, len(text))] for text in choice.choices(texts, k=count)]
+    bodies = ({"model": "mixture", "text": text, "limit": 10, "max_words": max_words} for text in prompts)
+    return [Request("/v1/autocomplete", json.dumps(body).encode()) for body in bodies]
+
+
 def start_reranking(port, texts, seconds):
     """Start a closed loop of four requests with ten lists of 100 candidates each, in a process of its own."""
     command = [*GRAMOPHONE, "bench", f"http://127.0.0.1:{port}", "--model", "mixture", "--text", str(texts)]
@@ -66,6 +76,12 @@ def run(port, texts, given, folder):
     slow = workload_requests("next-token", WorkloadOptions(texts=texts, model="mixture"), 2 * num_typed)
     open_loop("n-gram", port, quick, given.ngram_rate, given.seconds)
     open_loop("mixture, a word more each time", port, slow[:num_typed], given.typing_rate, given.seconds)
+    for max_words in (1, 2, 3):
+        phrases = completion_requests(
+            texts, max_words, int(given.phrase_rate * (given.seconds + WARMUP_S)) + 100
+        )
+        title = f"completions of up to {max_words} words"
+        open_loop(title, port, phrases, given.phrase_rate, given.seconds)
     texts_file = folder / "texts"
     short = (" ".join(text.split()[:25]) for text in texts)  # as in speech or translation
     texts_file.write_text("\n".join(short), encoding="utf-8")
@@ -82,6 +98,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--ngram-rate", type=float, default=300)
     parser.add_argument("--typing-rate", type=float, default=20)
+    parser.add_argument("--phrase-rate", type=float, default=10)
     parser.add_argument("--registry", type=Path, default=None)
     given = parser.parse_args()
     data = data_folder()
