@@ -69,8 +69,9 @@ class TrainSettings(BaseModel):
             estimation (Mnih and Teh 2012); `negative-sampling` (Mikolov et al. 2013). Evaluation always
             uses the exact softmax.
         base: address of a published network, the base, whose weights the training starts from; the key is `from`.
-            For the family `ngram`, a published n-gram model, which is mixed with that of the new text. Shape, tokenizer and unset keys of `neural` have the values of the base. If `tokenizer.min_count` is set,
-            words and characters that occur that often in the new text are added to the vocabulary.
+            Shape, tokenizer and unset keys of `neural` have the values of the base. If `tokenizer.min_count` is set,
+            words and characters that occur that often in the new text are added to the vocabulary. For the family
+            `ngram`, a published n-gram model, with which the model of the new text is mixed.
         teacher: models from whose distributions the network also learns (Hinton et al. 2015): titles of earlier
             parts of the mixture, else addresses of published models, whose tokenizer is then used. The probabilities
             of several teachers are averaged.
