@@ -9,13 +9,14 @@ is part of a word.
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from io import BufferedReader
 from pathlib import Path, PurePath
 from typing import Any, BinaryIO, Literal, NamedTuple, TypeVar, cast
 
 from models.errors import FormatError, InvalidInputError
-from models.files import COMPRESSED_SUFFIXES, DECOMPRESSION_ERRORS, decompressed
+from models.files import COMPRESSED_SUFFIXES, decompressed, report_read_errors
 from models.reranking.candidates import Candidate, CandidateList
 
 MAX_LIST_CANDIDATES = 100_000
@@ -335,31 +336,19 @@ def read_blocks(source: Path | BinaryIO, name: str) -> Iterator[bytes]:
     Raises:
         FormatError: it is missing, or cannot be read or decompressed.
     """
-    try:
+    if isinstance(source, Path) and source.is_dir():
+        raise FormatError(name, "is a folder")
+    with report_read_errors(name), ExitStack() as opened:
         if isinstance(source, Path):
-            with source.open("rb") as raw:
-                yield from _blocks(decompressed(raw))
+            raw = opened.enter_context(source.open("rb"))
         elif isinstance(source, BufferedReader):
-            yield from _blocks(decompressed(source))
+            raw = source
         else:
-            buffered = BufferedReader(cast("Any", source))
-            try:
-                yield from _blocks(decompressed(buffered))
-            finally:
-                buffered.detach()  # otherwise the caller's stream would be closed too
-    except FileNotFoundError:
-        raise FormatError(name, "there is no such file") from None
-    except IsADirectoryError:
-        raise FormatError(name, "is a folder") from None
-    except DECOMPRESSION_ERRORS as error:
-        raise FormatError(name, f"is damaged: {error}", hint="compress or download it again") from None
-    except OSError as error:
-        raise FormatError(name, f"cannot be read: {error.strerror or error}") from None
-
-
-def _blocks(stream: BinaryIO) -> Iterator[bytes]:
-    while block := stream.read(_BLOCK_BYTES):
-        yield block
+            raw = BufferedReader(cast("Any", source))
+            opened.callback(raw.detach)  # otherwise the caller's stream would be closed too
+        stream = decompressed(raw)
+        while block := stream.read(_BLOCK_BYTES):
+            yield block
 
 
 def _raw_lines(blocks: Iterable[bytes], max_bytes: int) -> Iterator[bytes | None]:
