@@ -6,6 +6,7 @@ memory. White space is ASCII white space, as in the programs that define the for
 is part of a word.
 """
 
+import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -321,6 +322,36 @@ def group_candidates(
             yield lines.bad(number, f"list {name!r} has more than {MAX_LIST_CANDIDATES:,} candidates")
     if members:
         yield close()
+
+
+def read_beams(lines: SourceLines, parse: Callable[[str], Candidate]) -> Iterator[ListOrBadLine]:
+    """Read lists of `beam_size` lines each; a bad line reduces its list by one candidate.
+
+    Args:
+        lines: the lines, with the beam size.
+        parse: raises InvalidInputError for an invalid line.
+
+    Raises:
+        InvalidInputError: the beam size is missing or out of range.
+    """
+    if lines.beam_size is None or not 1 <= lines.beam_size <= MAX_LIST_CANDIDATES:
+        raise InvalidInputError(
+            f"beam_size is {lines.beam_size}; format {lines.form.name} requires 1 to {MAX_LIST_CANDIDATES:,}",
+            parameter="beam_size",
+        )
+    rows = parse_lines(lines, parse)
+    while batch := list(itertools.islice(rows, lines.beam_size)):
+        candidates = tuple(row[1] for row in batch if not isinstance(row, BadLine))
+        is_whole, last = len(batch) == lines.beam_size, batch[-1]
+        for row in batch:
+            if isinstance(row, BadLine):
+                yield row._replace(loses_list=is_whole and row is last and not candidates)
+        if not is_whole:
+            number = last.number if isinstance(last, BadLine) else last[0]
+            problem = f"the last list has {len(batch)} of {lines.beam_size} candidates"
+            yield lines.bad(number, problem, loses_list=not candidates)
+        if candidates:
+            yield CandidateList(None, "", candidates)
 
 
 _BLOCK_BYTES = 1 << 20
