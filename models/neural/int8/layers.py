@@ -161,16 +161,11 @@ class RecurrentLayer(NamedTuple):
 RECURRENT_LAYER_TYPE = tuple_type(RecurrentLayer, types.int64, INT8_MATRIX_TYPE, INT8_MATRIX_TYPE, FLOATS_2D)
 
 
+_FLOATS_3D = types.float32[:, :, ::1]
+
+
 @kernel(
-    types.void(
-        RECURRENT_LAYER_TYPE,
-        INT8_ROWS_TYPE,
-        IDS,
-        FLOATS_2D,
-        FLOATS_2D,
-        types.float32[:, :, ::1],
-        INT8_ROWS_TYPE,
-    )
+    types.void(RECURRENT_LAYER_TYPE, INT8_ROWS_TYPE, IDS, FLOATS_2D, FLOATS_2D, _FLOATS_3D, INT8_ROWS_TYPE)
 )
 def run_recurrent_layer(layer: Any, inputs: Any, alive: Any, h: Any, c: Any, outputs: Any, rows: Any) -> None:
     """Read T inputs per row.
@@ -517,10 +512,7 @@ class Int8Attention(Int8Body):
         return np.ascontiguousarray(products).reshape(*vectors.shape[:-1], layer.size)
 
 
-@kernel(
-    types.void(*[types.float32[:, :, ::1]] * 3, IDS, FLOATS, types.float32, types.float32[:, :, ::1]),
-    error_model="numpy",
-)
+@kernel(types.void(*[_FLOATS_3D] * 3, IDS, FLOATS, types.float32, _FLOATS_3D), error_model="numpy")
 def _attend(queries: Any, keys: Any, seen: Any, first: Any, reduction: Any, scale: Any, context: Any) -> None:
     """Write the weighted sums of the vectors that each query attends to.
 

@@ -148,9 +148,7 @@ _ONE = np.float32(1)
 
 
 @kernel(
-    types.void(
-        INT8_MATRIX_TYPE, FLOATS, INT8_ROWS_TYPE, types.int64, FLOATS, FLOATS, FLOATS, FLOATS_2D, FLOATS_2D
-    ),
+    types.void(INT8_MATRIX_TYPE, FLOATS, INT8_ROWS_TYPE, types.int64, *[FLOATS] * 3, *[FLOATS_2D] * 2),
     error_model="numpy",
 )
 def write_block_sums(
