@@ -17,6 +17,12 @@ TokenIds: TypeAlias = npt.NDArray[np.int64]
 FloatArray: TypeAlias = npt.NDArray[np.float32]
 """Natural-log probabilities in single precision."""
 
+Float32s: TypeAlias = npt.NDArray[np.float32]
+Int32s: TypeAlias = npt.NDArray[np.int32]
+Int64s: TypeAlias = npt.NDArray[np.int64]
+UInt32s: TypeAlias = npt.NDArray[np.uint32]
+UInt64s: TypeAlias = npt.NDArray[np.uint64]
+
 
 class Array(Protocol):
     """Common interface of NumPy arrays and torch tensors."""
