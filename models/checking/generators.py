@@ -123,7 +123,11 @@ class WordCandidateGenerator(CandidateGenerator):
             np.full(len(slots), None, dtype=object),
         )
         if self.splitter.tokenizer.normaliser.changes_case:
-            self._restore_case(context, words)
+            # only for words typed with capitals; the other candidates keep `texts` None
+            capital = [number for number, word in enumerate(context.words) if not word.text.islower()]
+            for index in np.flatnonzero(np.isin(words.slots, capital)).tolist():
+                typed, token = context.words[words.slots[index]], int(words.tokens[index])
+                words.texts[index] = self.restored_case(typed.text, self.splitter.tokenizer.vocabulary[token])
         return concatenate_corrections(
             [_exclude_given(words, additions, len(self.splitter.tokenizer.vocabulary)), additions]
         )
@@ -213,13 +217,6 @@ class WordCandidateGenerator(CandidateGenerator):
                 yield from context.correct_slot(
                     number, (token,), log_weight=log_weight, edits=edits, text=text
                 )
-
-    def _restore_case(self, context: CheckContext, words: Corrections) -> None:
-        """Restore the case of candidates for words typed with capitals; the other candidates keep `texts` None."""
-        capital = [number for number, word in enumerate(context.words) if not word.text.islower()]
-        for index in np.flatnonzero(np.isin(words.slots, capital)).tolist():
-            typed, token = context.words[words.slots[index]], int(words.tokens[index])
-            words.texts[index] = self.restored_case(typed.text, self.splitter.tokenizer.vocabulary[token])
 
 
 def _exclude_given(words: Corrections, additions: Corrections, vocab_size: int) -> Corrections:

@@ -233,14 +233,6 @@ def run_dense_layer(matrix: Any, bias: Any, inputs: Any, first: Any, rectified: 
                 tanh_in_place(output)
 
 
-def pad_gates(weights: FloatArray, gates: int, multiple: int) -> FloatArray:
-    """Pad each gate's rows of [G H, …] with zeros, to H rounded up to a multiple."""
-    size = len(weights) // gates
-    padded = np.zeros((gates, -(-size // multiple) * multiple, *weights.shape[1:]), np.float32)
-    padded[:, :size] = weights.reshape(gates, size, *weights.shape[1:])
-    return padded.reshape(-1, *weights.shape[1:])
-
-
 class LayerNormWeights(NamedTuple):
     """Weights of a layer normalisation to mean 0 and variance 1, with a scale and shift per column (Ba et al. 2016).
 
@@ -419,7 +411,12 @@ def _pack_layer(config: NetworkConfig, cell: Parameters) -> RecurrentLayer:
     kind = RELU_ELMAN_KIND if (config.cell, config.activation) == ("elman", "relu") else kinds[config.cell]
 
     def padded(name: str) -> FloatArray:
-        return pad_gates(cell[name], GATES[config.cell], ROW_LANES)
+        """Return the weights [G H, …] of a name, each gate's rows padded with zeros to a multiple of the lanes."""
+        weights, size = cell[name], config.hidden_size
+        of_gates = weights.reshape(GATES[config.cell], size, *weights.shape[1:])
+        rows = np.zeros((len(of_gates), -(-size // ROW_LANES) * ROW_LANES, *weights.shape[1:]), np.float32)
+        rows[:, :size] = of_gates
+        return rows.reshape(-1, *weights.shape[1:])
 
     if kind == MINGRU_KIND:
         of_inputs, bias = cell.matrix("gates.weight", lambda: padded("gates.weight")), padded("gates.bias")

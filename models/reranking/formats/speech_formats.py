@@ -159,10 +159,6 @@ _SMALLEST_CONFIDENCE = 1e-4
 _Features = Mapping[str, float]
 
 
-def _no_features(_candidate: JsonObject, _field: str) -> _Features:
-    return {}
-
-
 def _vosk_score(candidate: JsonObject, field: str) -> _Features:
     return {"score": number_value(candidate.get("confidence"), f"{field}.confidence")}
 
@@ -279,7 +275,7 @@ def _format(name: str, first_key: str, example: str, *layouts: _Layout) -> Forma
     )
 
 
-_GOOGLE = _Layout(("results",), "alternatives", "transcript", _no_features, interim="stability")
+_GOOGLE = _Layout(("results",), "alternatives", "transcript", lambda *_: {}, interim="stability")
 
 FORMATS = (
     NEMO,

@@ -95,14 +95,10 @@ class _WithoutPunctuation(dict[int, int | None]):
 _WITHOUT_PUNCTUATION = _WithoutPunctuation()
 
 
-def _lower_unpunctuated(text: str) -> str:
-    return text.lower().translate(_WITHOUT_PUNCTUATION)
-
-
 NORMALISERS: dict[str, Callable[[str], str]] = {
     UNCHANGED: str,
     "lower": str.lower,
-    "lower-unpunctuated": _lower_unpunctuated,
+    "lower-unpunctuated": lambda text: text.lower().translate(_WITHOUT_PUNCTUATION),
 }
 """`lower-unpunctuated` also removes all Unicode punctuation, so `don't` becomes `dont`."""
 
