@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from models.arrays import Float32s, Int32s, Int64s
+from models.arrays import Float32s, Int32s, Int64s, UInt8s
 from models.files import atomic_writer
 from models.kernels.compilation import kernel
 from models.ngram.arpa_kernels import MAX_NUMBER_BYTES, write_number
@@ -158,7 +158,7 @@ def _words_of(orders: Sequence[tuple[NGrams, NGramWeights]], here: slice) -> Int
     return np.stack(words[::-1])
 
 
-def _format_lines(lines: _Lines, spelling: npt.NDArray[np.uint8], starts: Int64s) -> bytes:
+def _format_lines(lines: _Lines, spelling: UInt8s, starts: Int64s) -> bytes:
     num_bytes = int(np.diff(starts)[lines.words].sum())
     capacity = num_bytes + lines.words.size + len(lines.log10_probs) * (2 * MAX_NUMBER_BYTES + 2)
     out = np.empty(capacity, dtype=np.uint8)
@@ -166,9 +166,7 @@ def _format_lines(lines: _Lines, spelling: npt.NDArray[np.uint8], starts: Int64s
 
 
 @kernel()
-def _write_lines(
-    lines: _Lines, spelling: npt.NDArray[np.uint8], starts: Int64s, out: npt.NDArray[np.uint8]
-) -> int:
+def _write_lines(lines: _Lines, spelling: UInt8s, starts: Int64s, out: UInt8s) -> int:
     """Write the lines to `out`; return their number of bytes."""
     offset = 0
     order = len(lines.words)

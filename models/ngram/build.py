@@ -19,10 +19,9 @@ from typing import NamedTuple
 
 import numba
 import numpy as np
-import numpy.typing as npt
 from numba import types
 
-from models.arrays import Float32s, Int32s, Int64s, UInt32s
+from models.arrays import Float32s, Int32s, Int64s, UInt8s, UInt32s
 from models.errors import InvalidInputError
 from models.ngram.access import (
     U,
@@ -137,9 +136,7 @@ def quantise_automaton(automaton: Automaton) -> Automaton:
     return made.frozen()
 
 
-def encode_values(
-    values: Float32s, *, kept: Float32s | None = None
-) -> tuple[Float32s, npt.NDArray[np.uint8]]:
+def encode_values(values: Float32s, *, kept: Float32s | None = None) -> tuple[Float32s, UInt8s]:
     """Quantise values; return the values of the 256 codes, ascending, and the code of each value [n].
 
     Args:

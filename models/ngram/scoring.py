@@ -11,10 +11,9 @@ from typing import Any
 
 import numba
 import numpy as np
-import numpy.typing as npt
 from numba import types
 
-from models.arrays import Float32s, Int32s, Int64s, UInt64s
+from models.arrays import Float32s, Float64s, Int32s, Int64s, UInt8s, UInt64s
 from models.kernels.math import copy_values
 from models.ngram.access import (
     SPAN_TYPES,
@@ -36,9 +35,7 @@ from models.ngram.automaton import LN_10, Automaton
 
 
 @numba.njit(nogil=True)
-def write_suffix_chain(
-    automaton: Automaton, state: np.int32, states: UInt64s, backoffs: npt.NDArray[np.float64]
-) -> int:
+def write_suffix_chain(automaton: Automaton, state: np.int32, states: UInt64s, backoffs: Float64s) -> int:
     """Write a state and its suffixes down to the empty context, and the log10 back-off to each; return their count."""
     depth, backoff, here = 0, 0.0, U(state)
     while here != U(0):
@@ -128,7 +125,7 @@ def score_spans(  # noqa: C901, PLR0912, PLR0915 - one loop, to keep its variabl
     begins: Int64s,
     ends: Int64s,
     log_probs: Float32s,
-    orders: npt.NDArray[np.uint8],
+    orders: UInt8s,
     log_backoffs: Float32s,
 ) -> int:
     """Write natural-log probabilities of B spans of tokens [N] to the same positions of `log_probs`.

@@ -10,10 +10,9 @@ from typing import Any
 
 import numba
 import numpy as np
-import numpy.typing as npt
 from numba import types
 
-from models.arrays import Float32s, Int32s, Int64s, UInt32s, UInt64s
+from models.arrays import Float32s, Float64s, Int32s, Int64s, UInt32s, UInt64s
 from models.ngram.access import (
     U,
     arc_at,
@@ -124,7 +123,7 @@ def _insert_sorted(ids: Int64s, row: int, begin: int, column: int, word: np.int3
 def _fill_with_impossible(
     automaton: Automaton,
     chain: UInt64s,
-    backoffs: npt.NDArray[np.float64],
+    backoffs: Float64s,
     depth: int,
     ids: Int64s,
     log_probs: Float32s,
