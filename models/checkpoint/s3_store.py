@@ -124,7 +124,8 @@ class S3Store(FsspecStore, ConditionalStore):
         return written
 
     async def _call(self, method: str, **arguments: Any) -> Any:
-        return await self._file_system._call_s3(method, Bucket=self._root.partition("/")[0], **arguments)  # noqa: SLF001 - S3's API
+        bucket = self._root.partition("/")[0]
+        return await self._file_system._call_s3(method, Bucket=bucket, **arguments)  # noqa: SLF001 - S3's API
 
     def _run_sync(self, ask: Callable[..., Awaitable[R]], *given: Any, **options: Any) -> R:
         """Run a coroutine on the file system's event loop, with the timeout of a call."""
