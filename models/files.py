@@ -90,6 +90,26 @@ DECOMPRESSION_ERRORS = (
 )
 """Exceptions raised while a damaged compressed file is read."""
 
+DAMAGED_HINT = "compress or download it again"
+
+
+@contextlib.contextmanager
+def report_read_errors(name: str | Path) -> Iterator[None]:
+    """Convert errors of reading a file, compressed or not, to an error that names it.
+
+    Raises:
+        FormatError: the file is missing, damaged, or cannot be read.
+    """
+    try:
+        yield
+    except FileNotFoundError:
+        raise FormatError(name, "there is no such file") from None
+    except DECOMPRESSION_ERRORS as error:
+        raise FormatError(name, f"is damaged: {error}", hint=DAMAGED_HINT) from None
+    except OSError as error:
+        raise FormatError(name, f"cannot be read: {error.strerror or error}") from None
+
+
 _ZSTD_CHUNK_BYTES = 1 << 10  # small, because a chunk may unpack to 30,000 times its size
 _BUFFER_BYTES = 1 << 18
 _UNCHECKED_BYTES = 1 << 24  # the ratio is not checked below this size

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import types
 
+from models.arrays import Int32s, Int64s
 from models.kernels.compilation import kernel, tuple_type
 
 ByteArray: TypeAlias = npt.NDArray[np.uint8]
@@ -174,12 +175,7 @@ def fill_slots(table: WordHashTable, num_words: int) -> None:
 
 @kernel(types.void(BYTES, WORD_TABLE_TYPE, _INTS, types.int64, _INTS, types.int64[::1]))
 def encode_lines(
-    text: ByteArray,
-    table: WordHashTable,
-    ids: npt.NDArray[np.int32],
-    unknown: int,
-    out: npt.NDArray[np.int32],
-    offsets: npt.NDArray[np.int64],
+    text: ByteArray, table: WordHashTable, ids: Int32s, unknown: int, out: Int32s, offsets: Int64s
 ) -> None:
     r"""Write the ids of all words of lines joined by "\n".
 
@@ -211,7 +207,7 @@ def encode_lines(
 
 @kernel(_PAIR(BYTES, types.int64, WORD_TABLE_TYPE, types.int64, types.int64[::1]))
 def count_occurrences(
-    text: ByteArray, position: int, table: WordHashTable, num_words: int, counts: npt.NDArray[np.int64]
+    text: ByteArray, position: int, table: WordHashTable, num_words: int, counts: Int64s
 ) -> tuple[int, int]:
     """Count the words of a text from a position on, and add new words to the table.
 

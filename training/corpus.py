@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.errors import FormatError, InvalidInputError
-from models.files import DECOMPRESSION_ERRORS, decompressed
+from models.files import decompressed, report_read_errors
 from models.vocabulary import BOS, EOS
 from training.progress import Progress
 
@@ -211,24 +211,17 @@ def _decode(path: Path, block: bytes, offset: int) -> str:
 
 
 def _chunks(path: Path, progress: Progress | None) -> Iterator[bytes]:
-    try:
-        with path.open("rb") as raw:
-            stream = decompressed(raw)
-            last_position = 0
-            while chunk := stream.read(_CHUNK_BYTES):
-                yield chunk
-                position = raw.tell()
-                if progress is not None:
-                    progress.advance(position - last_position)
-                last_position = position
-    except FileNotFoundError:
-        raise FormatError(path, "there is no such file") from None
-    except IsADirectoryError:
-        raise FormatError(path, "is a folder", hint="name the files in it") from None
-    except DECOMPRESSION_ERRORS as error:
-        raise FormatError(path, f"is damaged: {error}", hint="compress or download it again") from None
-    except OSError as error:
-        raise FormatError(path, f"cannot be read: {error.strerror or error}") from None
+    if path.is_dir():
+        raise FormatError(path, "is a folder", hint="name the files in it")
+    with report_read_errors(path), path.open("rb") as raw:
+        stream = decompressed(raw)
+        last_position = 0
+        while chunk := stream.read(_CHUNK_BYTES):
+            yield chunk
+            position = raw.tell()
+            if progress is not None:
+                progress.advance(position - last_position)
+            last_position = position
 
 
 class EncodedCorpus(NamedTuple):

@@ -13,13 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from models.calls import CallGenerator
-from models.checking.candidates import (
-    CandidateGenerator,
-    CheckContext,
-    Floats,
-    Indices,
-)
+from models.checking.candidates import CandidateGenerator, CheckContext, Floats, Indices
 from models.checking.error_model import CheckSettings, ErrorModel, GivenSpan
+from models.checking.generators import SubwordCandidateGenerator, WordCandidateGenerator
 from models.checking.lexicon import UserDictionary
 from models.checking.rescoring import RescoredBatch, rescore_batch
 from models.checking.sentences import (
@@ -29,8 +25,6 @@ from models.checking.sentences import (
     WordSentenceSplitter,
     sentence_splitter_for,
 )
-from models.checking.subword_candidates import SubwordCandidateGenerator
-from models.checking.word_candidates import WordCandidateGenerator
 from models.errors import InvalidInputError
 from models.language_model import LanguageModel, is_lookup
 from models.slot_model import without_members

@@ -94,7 +94,8 @@ def rescore_batch(
     gains = totals - (sums[stops] - sums[alternatives.firsts])
     log_weights = alternatives.log_weights - _typed_log_weights(context)[alternatives.slots]
     log_weights += _unknown_word_log_odds(context, alternatives, log_probs)
-    predicted = _scored_positions(context)
+    counts = [len(sentence.ids) + sentence.ends for sentence in context.sentences]  # with the ends of lines
+    predicted = np.arange(sum(counts)) + np.repeat(context.bases - np.cumsum(counts) + counts, counts)
     num_tokens = np.fromiter((word.last - word.first for word in context.words), np.int64, len(context.words))
     last = context.sentences[-1]
     return RescoredBatch(
@@ -210,10 +211,3 @@ def _padded_sequences(context: CheckContext, found: Corrections, rows: Indices, 
     if not len(found.tokens):
         return following
     return np.where(steps < own, found.tokens[inside], following)
-
-
-def _scored_positions(context: CheckContext) -> Indices:
-    """Return the indices of the tokens that count in `log_prob`: the sentences' own and the ends of lines."""
-    counts = [len(sentence.ids) + sentence.ends for sentence in context.sentences]
-    firsts = np.cumsum(counts) - counts
-    return np.arange(sum(counts)) + np.repeat(context.bases - firsts, counts)

@@ -163,8 +163,8 @@ def copy_and_verify(
 
 
 def _copy(source: Path, target: Path, size: int, copied: Callable[[int], object]) -> None:
-    try:
-        read = open(source, "rb", opener=_open_nonblocking)  # noqa: SIM115 - paths take no opener; closed below
+    try:  # without blocking, even if it is a pipe without a writer; closed below
+        read = open(source, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK))  # noqa: SIM115
     except OSError as error:
         raise IntegrityError(f"{source} cannot be read: {error.strerror}") from None
     with read, target.open("xb") as written:
@@ -179,11 +179,6 @@ def _copy(source: Path, target: Path, size: int, copied: Callable[[int], object]
                 copied(len(chunk))
         else:
             copied(target.stat().st_size)
-
-
-def _open_nonblocking(path: str, flags: int) -> int:
-    """Open a file without blocking, even if it is a pipe without a writer."""
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _remove_unused(folder: Path) -> None:

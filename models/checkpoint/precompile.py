@@ -48,7 +48,7 @@ _INT8 = "models.neural.int8"
 DECODING = KernelGroup(("models.decoding.sampling", "models.decoding.beam_search", "models.decoding.batch"))
 """Kernels of generation, for models of every family."""
 
-_OUTPUT = (f"{_INT8}.softmax", f"{_INT8}.matrix")
+_OUTPUT = (f"{_INT8}.output", f"{_INT8}.matrix")
 _RECURRENT = KernelGroup((f"{_INT8}.layers:run_recurrent_layer", *_OUTPUT))
 _FEED_FORWARD = KernelGroup((f"{_INT8}.layers:run_dense_layer", *_OUTPUT))
 _NGRAM = (("models.ngram.top_k",), ("models.ngram.scoring", "models.ngram.build", "models.ngram.model"))

@@ -124,7 +124,8 @@ class S3Store(FsspecStore, ConditionalStore):
         return written
 
     async def _call(self, method: str, **arguments: Any) -> Any:
-        return await self._file_system._call_s3(method, Bucket=self._bucket, **arguments)  # noqa: SLF001 - S3's API
+        bucket = self._root.partition("/")[0]
+        return await self._file_system._call_s3(method, Bucket=bucket, **arguments)  # noqa: SLF001 - S3's API
 
     def _run_sync(self, ask: Callable[..., Awaitable[R]], *given: Any, **options: Any) -> R:
         """Run a coroutine on the file system's event loop, with the timeout of a call."""
@@ -133,10 +134,6 @@ class S3Store(FsspecStore, ConditionalStore):
 
     def _key(self, key: str) -> str:
         return f"{self._prefix}{key}"
-
-    @property
-    def _bucket(self) -> str:
-        return self._root.partition("/")[0]
 
     @property
     def _prefix(self) -> str:

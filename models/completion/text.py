@@ -163,11 +163,9 @@ def last_word_start(text: str) -> int:
     """
     at = len(text)
     least = max(at - MAX_WORD_RUN, 0)
-    while at > least and (is_word_character(text[at - 1]) or _may_join(text, at - 1)):
+    while at > least and (
+        is_word_character(text[at - 1])
+        or (at > 1 and text[at - 1] in JOINERS and is_word_character(text[at - 2]))
+    ):
         at -= 1
     return at + 1 if at < len(text) and text[at] in JOINERS else at  # a joiner only if the run was truncated
-
-
-def _may_join(text: str, at: int) -> bool:
-    """True if the character at `at` may join its neighbours into one word."""
-    return text[at] in JOINERS and at > 0 and is_word_character(text[at - 1])

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import types
 
-from models.arrays import FloatArray, TokenIds
-from models.decoding.rules import Int32s, Int64s, KernelRows, Rules, RuleTable, TokenBias
+from models.arrays import FloatArray, Int32s, Int64s, TokenIds
+from models.decoding.rules import KernelRows, Rules, RuleTable, TokenBias
 from models.kernels.compilation import kernel
 
 Seeds = npt.NDArray[np.uint64]

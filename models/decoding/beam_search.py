@@ -60,18 +60,11 @@ def _best_extensions(
     ]
 
 
+_INTS, _DOUBLES = types.int64[::1], types.float64[::1]
+
+
 @kernel(
-    types.void(
-        LOG_PROBS_TYPE,
-        ROWS_TYPE,
-        types.int64[::1],
-        types.float64[::1],
-        types.int64[::1],
-        types.float64[::1],
-        BUFFERS_TYPE,
-        types.int64[::1],
-        types.float64[::1],
-    )
+    types.void(LOG_PROBS_TYPE, ROWS_TYPE, _INTS, _DOUBLES, _INTS, _DOUBLES, BUFFERS_TYPE, _INTS, _DOUBLES)
 )
 def _rank_extensions(
     log_probs: Any,

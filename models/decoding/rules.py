@@ -14,13 +14,9 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from models.arrays import FloatArray, TokenIds
+from models.arrays import Float64s, FloatArray, Int32s, Int64s, TokenIds
 from models.decoding.parameters import DecodingParameters
 from models.phrases import NO_TOKEN_PHRASES, Found, PhraseAutomaton
-
-Int32s = npt.NDArray[np.int32]
-Int64s = npt.NDArray[np.int64]
-Float64s = npt.NDArray[np.float64]
 
 
 class BannedSequences(PhraseAutomaton[int]):

@@ -98,20 +98,14 @@ _ZERO = np.float32(0)
 _NEGLIGIBLE = np.float32(-87)  # exp(-87) is negligible beside exp(0) in single precision
 _MIN_TEMPERATURE = 1e-30
 
+_FLOATS, _TABLE = types.float32[::1], types.float32[:, ::1]
+_DOUBLES, _INTEGERS, _FLAGS = types.float64[::1], types.int64[::1], types.boolean[::1]
+_IDS, _SPANS = types.int32[::1], types.int64[:, ::1]
+
 ROWS_TYPE = tuple_type(
-    KernelRows,
-    types.float64[:, ::1],
-    types.int32[::1],
-    types.float32[::1],
-    types.int64[:, ::1],
-    types.int32[::1],
-    types.int64[:, ::1],
-    types.int32[:, ::1],
-    types.int64[::1],
+    KernelRows, types.float64[:, ::1], _IDS, _FLOATS, _SPANS, _IDS, _SPANS, types.int32[:, ::1], _INTEGERS
 )
-BUFFERS_TYPE = tuple_type(
-    KernelBuffers, *[types.float32[::1]] * 3, *[types.int32[::1]] * 3, *[types.float64[::1]] * 2
-)
+BUFFERS_TYPE = tuple_type(KernelBuffers, *[_FLOATS] * 3, *[_IDS] * 3, *[_DOUBLES] * 2)
 LOG_PROBS_TYPE = types.Array(types.float32, 2, "C", readonly=True)
 
 
@@ -232,11 +226,7 @@ def _choose_row(scores: Any, row: Any, rules: Any, draw: Any, buffers: Any, widt
     return buffers.ids[_draw_index(buffers.weights, count, buffers.sums, draw)]
 
 
-@kernel(
-    types.void(
-        LOG_PROBS_TYPE, ROWS_TYPE, types.float64[::1], BUFFERS_TYPE, types.int64[::1], types.float32[::1]
-    )
-)
+@kernel(types.void(LOG_PROBS_TYPE, ROWS_TYPE, _DOUBLES, BUFFERS_TYPE, _INTEGERS, _FLOATS))
 def _choose_rows(log_probs: Any, rows: Any, draws: Any, buffers: Any, tokens: Any, own: Any) -> None:
     scores, width = buffers.scores, log_probs.shape[1]
     for row in range(len(tokens)):
@@ -254,8 +244,6 @@ _MIN_SHARE = 1e-12
 """Minimum share of possible tokens in the total weight; below it, single precision is too coarse."""
 _NEGLIGIBLE_SUM = 1e-30  # rounding error of a block sum whose tokens are all impossible
 _ONE = np.float32(1)
-_FLOATS, _TABLE = types.float32[::1], types.float32[:, ::1]
-_DOUBLES, _INTEGERS, _FLAGS = types.float64[::1], types.int64[::1], types.boolean[::1]
 
 
 def sample_by_blocks(model: BlockSampler[Any], state: Any, batch: SequenceBatch) -> ChosenTokens:
@@ -409,7 +397,7 @@ def insert_sorted(values: Any, items: Any, value: Any, item: Any) -> None:
     values[index], items[index] = value, item
 
 
-@kernel(types.void(LOG_PROBS_TYPE, types.int64[:, ::1], types.float32[:, ::1]))
+@kernel(types.void(LOG_PROBS_TYPE, _SPANS, _TABLE))
 def write_top_tokens(log_probs: Any, ids: Any, values: Any) -> None:
     """Write the largest entries of each row of log_probs [R, V] in descending order; equal ones by id.
 

@@ -11,9 +11,8 @@ from typing import BinaryIO, Literal
 
 from models.errors import FormatError, InvalidInputError
 from models.files import atomic_writer
-from models.lattices.kaldi import read_kaldi, write_kaldi
+from models.lattices.formats import read_kaldi, read_slf, write_kaldi, write_slf
 from models.lattices.lattice import Lattice, SymbolTable, read_symbols
-from models.lattices.slf import read_slf, write_slf
 from models.reranking.formats.format import BadLine, read_blocks, unpacked_name
 from models.reranking.formats.writer import is_valid_file_name, make_folder
 

@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 
 import numba
 import numpy as np
-import numpy.typing as npt
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import overload
 
+from models.arrays import Int32s, UInt32s
 from models.kernels.compilation import compile_declared, kernel, tuple_type
 from models.kernels.llvm import intrinsic
 from models.ngram.automaton import EXACT_TYPES, QUANTISED_TYPES, Automaton
@@ -197,9 +197,7 @@ def next_state(automaton: Automaton, state: Any, word: Any) -> Any:
 
 
 @kernel()
-def link_states(
-    first_arcs: npt.NDArray[np.uint32], words: npt.NDArray[np.int32], suffixes: npt.NDArray[np.int32]
-) -> None:
+def link_states(first_arcs: UInt32s, words: Int32s, suffixes: Int32s) -> None:
     """Replace the entries −1 of `suffixes` by the links, in place; see `Automaton` for the arrays.
 
     If `suffixes` has no entries for n-grams of the highest order, these get no links.

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numba
 import numpy as np
-import numpy.typing as npt
 
+from models.arrays import Float32s, Int32s, Int64s
 from models.kernels.compilation import kernel
 from models.ngram.access import U, find_arc
 from models.ngram.build import NGrams
@@ -226,9 +226,6 @@ def _write_fixed(digits: Int, length: int, scale: Int, out: ByteArray, offset: i
     return end
 
 
-IntArray: TypeAlias = npt.NDArray[np.int32]
-FloatArray: TypeAlias = npt.NDArray[np.float32]
-
 # reasons why a kernel stops; codes above FULL are errors
 BLOCK_ENDS, SECTION_ENDS, FULL = 0, 1, 2
 TOO_FEW_WORDS, TOO_MANY_FIELDS, UNKNOWN_WORD, NO_PREFIX, DUPLICATE, POSITIVE_LOG_PROB = 3, 4, 5, 6, 7, 8
@@ -256,11 +253,11 @@ class NGramRows(NamedTuple):
         lines: line number in the file, int64.
     """
 
-    prefixes: IntArray
-    words: IntArray
-    log10_probs: FloatArray
-    log10_backoffs: FloatArray
-    lines: npt.NDArray[np.int64]
+    prefixes: Int32s
+    words: Int32s
+    log10_probs: Float32s
+    log10_backoffs: Float32s
+    lines: Int64s
 
 
 class PrefixTrie(NamedTuple):
@@ -276,8 +273,8 @@ class PrefixTrie(NamedTuple):
         first_node: first node of the order of the prefixes.
     """
 
-    words: IntArray
-    first_children: npt.NDArray[np.int64]
+    words: Int32s
+    first_children: Int64s
     vocab_size: int
     first_node: int
 
@@ -313,9 +310,9 @@ def read_ngrams(
     count: int,
     order: int,
     table: WordHashTable,
-    ids: IntArray,
+    ids: Int32s,
     trie: PrefixTrie,
-    hard: npt.NDArray[np.int64],
+    hard: Int64s,
 ) -> ParseStop:
     """Read lines of n-grams of one order; the word of a unigram in row i gets the number i.
 
@@ -392,7 +389,7 @@ def _read_new_word(
 
 @numba.njit(nogil=True)
 def _read_words(
-    text: ByteArray, offset: int, order: int, table: WordHashTable, ids: IntArray, trie: PrefixTrie
+    text: ByteArray, offset: int, order: int, table: WordHashTable, ids: Int32s, trie: PrefixTrie
 ) -> tuple[int, int, int, Int, Int]:
     """Read the words of one n-gram.
 
@@ -423,7 +420,7 @@ def _read_words(
 
 @numba.njit(nogil=True)
 def _read_backoff(
-    text: ByteArray, offset: int, row: int, hard: npt.NDArray[np.int64], num_hard: int
+    text: ByteArray, offset: int, row: int, hard: Int64s, num_hard: int
 ) -> tuple[int, np.float32, int, int]:
     """Read the optional back-off weight after the words of a line.
 
@@ -440,13 +437,7 @@ def _read_backoff(
 
 @numba.njit(nogil=True)
 def _read_weight(
-    text: ByteArray,
-    start: int,
-    end: int,
-    row: int,
-    column: int,
-    hard: npt.NDArray[np.int64],
-    num_hard: int,
+    text: ByteArray, start: int, end: int, row: int, column: int, hard: Int64s, num_hard: int
 ) -> tuple[np.float32, int]:
     """Return a number and `num_hard`; a number that Python must convert is 0 and recorded in `hard`."""
     easy, value = read_number(text, start, end)
@@ -483,7 +474,7 @@ def _hash_field(text: ByteArray, offset: int) -> tuple[int, np.uint64]:
     return offset, value
 
 
-def sort_rows(prefixes: IntArray, words: IntArray, *, num_prefixes: int, vocab_size: int) -> IntArray:
+def sort_rows(prefixes: Int32s, words: Int32s, *, num_prefixes: int, vocab_size: int) -> Int32s:
     """Return the row numbers [n] in lexicographic order of n-grams of one order, given as prefix and last word [n]."""
     by_word = _counting_sort(words, np.arange(len(words), dtype=np.int32), vocab_size)
     return _counting_sort(prefixes, by_word, num_prefixes)
@@ -503,7 +494,7 @@ def extend_trie(trie: PrefixTrie, ngrams: NGrams, *, num_prefixes: int) -> Prefi
 
 
 @kernel()
-def first_out_of_order(prefixes: IntArray, words: IntArray) -> int:
+def first_out_of_order(prefixes: Int32s, words: Int32s) -> int:
     """Return the first row that does not follow its predecessor in order; n if all rows are in order."""
     for row in range(1, len(words)):
         if prefixes[row] < prefixes[row - 1] or (
@@ -514,7 +505,7 @@ def first_out_of_order(prefixes: IntArray, words: IntArray) -> int:
 
 
 @kernel()
-def _counting_sort(keys: IntArray, rows: IntArray, num_keys: int) -> IntArray:
+def _counting_sort(keys: Int32s, rows: Int32s, num_keys: int) -> Int32s:
     """Sort rows by key, stably: one pass of a radix sort."""
     slots = np.zeros(num_keys + 1, np.int64)  # [num_keys + 1], counts, then the next slot of each key
     for key in keys:

@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 import numpy as np
-import numpy.typing as npt
 
+from models.arrays import Int32s, Int64s
 from models.errors import FormatError
 from models.ngram import arpa_kernels
 from models.ngram.arpa_kernels import (
-    IntArray,
     NGramRows,
     ParseStop,
     PrefixTrie,
@@ -162,8 +161,8 @@ def _escape(word: str) -> str:
 
 
 def read_lexicon(
-    source: ArpaSource, words: WordTable, lines: npt.NDArray[np.int64], *, escaped: bool
-) -> tuple[Vocabulary, IntArray, bool]:
+    source: ArpaSource, words: WordTable, lines: Int64s, *, escaped: bool
+) -> tuple[Vocabulary, Int32s, bool]:
     """Assign ids to words; `<unk>` and `<UNK>` are added to the table if they are missing.
 
     Args:
@@ -266,7 +265,7 @@ class ArpaSection:
             lines=np.zeros(capacity, dtype=np.int64),
         )
 
-    def read(self, words: WordTable, ids: IntArray, trie: PrefixTrie) -> None:
+    def read(self, words: WordTable, ids: Int32s, trie: PrefixTrie) -> None:
         """Read the section.
 
         Args:
@@ -515,7 +514,7 @@ def _expect_heading(source: ArpaSource, expected: bytes) -> None:
             source.fail(f"found {quote_bytes(text)}, expected {expected.decode()}", line=source.line - 1)
 
 
-def _make_unigrams(rows: NGramRows, ids: IntArray, size: int) -> tuple[NGrams, NGramWeights]:
+def _make_unigrams(rows: NGramRows, ids: Int32s, size: int) -> tuple[NGrams, NGramWeights]:
     """Return one unigram per id from rows in file order."""
     log10_probs = np.full(size, MISSING_UNKNOWN_LOG10, dtype=np.float32)
     log10_backoffs = np.zeros(size, dtype=np.float32)

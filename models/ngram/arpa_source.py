@@ -17,13 +17,12 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from models.errors import FormatError
-from models.files import DECOMPRESSION_ERRORS, decompressed
+from models.files import DAMAGED_HINT, decompressed, report_read_errors
 
 BLOCK_BYTES = 1 << 22
 MAX_LINE_BYTES = 1 << 20
 _MAGIC_BYTES = 64
 
-_DAMAGED_HINT = "compress or download it again"
 _FIELD = re.compile(rb"[^ \t\r\n]+")
 _KNOWN_FORMATS = {
     b"mmap lm http://kheafield.com/code": "it is a binary file of KenLM; give the ARPA file that it was built from",
@@ -70,12 +69,8 @@ class ArpaSource:
         self._stream: BinaryIO | None = None
 
     def __enter__(self) -> Self:
-        try:
+        with report_read_errors(self.path):
             self._file = _HashedFile(self.path)
-        except FileNotFoundError:
-            raise FormatError(self.path, "there is no such file") from None
-        except OSError as error:
-            raise FormatError(self.path, f"cannot be read: {error.strerror or error}") from None
         self._thread = ThreadPoolExecutor(1)
         self._next = self._thread.submit(self._next_chunk)
         return self
@@ -144,7 +139,7 @@ class ArpaSource:
         if self._file.num_bytes == 0:
             raise FormatError(self.path, "is empty (0 bytes)", hint="give an ARPA file")
         if not self._first_bytes:
-            raise FormatError(self.path, "is damaged: nothing can be decompressed", hint=_DAMAGED_HINT)
+            raise FormatError(self.path, "is damaged: nothing can be decompressed", hint=DAMAGED_HINT)
         known = (
             hint for magic, hint in _KNOWN_FORMATS.items() if self._first_bytes.lstrip().startswith(magic)
         )
@@ -156,12 +151,8 @@ class ArpaSource:
         self.block, self.offset = np.frombuffer(lines, dtype=np.uint8), 0
 
     def _read(self) -> bytes:
-        try:
+        with report_read_errors(self.path):
             chunk = self._next.result()
-        except DECOMPRESSION_ERRORS as error:
-            raise FormatError(self.path, f"is damaged: {error}", hint=_DAMAGED_HINT) from None
-        except OSError as error:
-            raise FormatError(self.path, f"cannot be read: {error.strerror or error}") from None
         if chunk:
             self._next = self._thread.submit(self._next_chunk)
         if len(self._first_bytes) < _MAGIC_BYTES:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from models.arrays import Float32s, Int32s, Int64s, UInt8s
 from models.files import atomic_writer
 from models.kernels.compilation import kernel
 from models.ngram.arpa_kernels import MAX_NUMBER_BYTES, write_number
@@ -63,9 +64,9 @@ class _Lines(NamedTuple):
         with_backoff: whether the back-off weight is written [n].
     """
 
-    words: npt.NDArray[np.int32]
-    log10_probs: npt.NDArray[np.float32]
-    log10_backoffs: npt.NDArray[np.float32]
+    words: Int32s
+    log10_probs: Float32s
+    log10_backoffs: Float32s
     with_backoff: npt.NDArray[np.bool_]
 
 
@@ -116,7 +117,7 @@ def _format_header(counts: Sequence[int], options: Mapping[str, str]) -> bytes:
     return "\n".join([*([comment] if options else []), DATA_HEADING.decode(), *sizes, ""]).encode()
 
 
-def _log_zero(log10_backoffs: Sequence[npt.NDArray[np.float32]]) -> np.float32 | None:
+def _log_zero(log10_backoffs: Sequence[Float32s]) -> np.float32 | None:
     """Return an unused integer to write for back-off weights of minus infinity; None if there are none."""
     if not any(np.isneginf(values).any() for values in log10_backoffs):
         return None
@@ -147,17 +148,17 @@ def _chunks(
         yield _Lines(words, probs, backoffs, with_backoff)
 
 
-def _words_of(orders: Sequence[tuple[NGrams, NGramWeights]], here: slice) -> npt.NDArray[np.int32]:
+def _words_of(orders: Sequence[tuple[NGrams, NGramWeights]], here: slice) -> Int32s:
     """Return the word ids of a slice of the n-grams of the last order [order, n]."""
     words = []
-    rows: slice | npt.NDArray[np.int32] = here
+    rows: slice | Int32s = here
     for ngrams, _ in reversed(orders):
         words.append(ngrams.words[rows])
         rows = ngrams.prefixes[rows]
     return np.stack(words[::-1])
 
 
-def _format_lines(lines: _Lines, spelling: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64]) -> bytes:
+def _format_lines(lines: _Lines, spelling: UInt8s, starts: Int64s) -> bytes:
     num_bytes = int(np.diff(starts)[lines.words].sum())
     capacity = num_bytes + lines.words.size + len(lines.log10_probs) * (2 * MAX_NUMBER_BYTES + 2)
     out = np.empty(capacity, dtype=np.uint8)
@@ -165,9 +166,7 @@ def _format_lines(lines: _Lines, spelling: npt.NDArray[np.uint8], starts: npt.ND
 
 
 @kernel()
-def _write_lines(
-    lines: _Lines, spelling: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], out: npt.NDArray[np.uint8]
-) -> int:
+def _write_lines(lines: _Lines, spelling: UInt8s, starts: Int64s, out: UInt8s) -> int:
     """Write the lines to `out`; return their number of bytes."""
     offset = 0
     order = len(lines.words)

@@ -19,9 +19,9 @@ from typing import NamedTuple
 
 import numba
 import numpy as np
-import numpy.typing as npt
 from numba import types
 
+from models.arrays import Float32s, Int32s, Int64s, UInt8s, UInt32s
 from models.errors import InvalidInputError
 from models.ngram.access import (
     U,
@@ -46,13 +46,13 @@ _BLOCK = 1 << 20
 class RankedArcs(NamedTuple):
     """Arrays of an `Automaton` whose names begin with `ranked_`."""
 
-    states: npt.NDArray[np.int32]
-    starts: npt.NDArray[np.uint32]
-    arcs: npt.NDArray[np.uint32]
-    masses: npt.NDArray[np.float32]
+    states: Int32s
+    starts: UInt32s
+    arcs: UInt32s
+    masses: Float32s
 
 
-def rank_arcs(first_arcs: npt.NDArray[np.uint32], log10_probs: npt.NDArray[np.float32]) -> RankedArcs:
+def rank_arcs(first_arcs: UInt32s, log10_probs: Float32s) -> RankedArcs:
     """Rank the arcs of the empty context and of every state with more than `MAX_UNRANKED_ARCS` arcs.
 
     Ties are ranked by word id.
@@ -66,9 +66,7 @@ def rank_arcs(first_arcs: npt.NDArray[np.uint32], log10_probs: npt.NDArray[np.fl
     return RankedArcs(states, np.append(starts, np.uint32(len(arcs))), arcs, masses)
 
 
-def rank_arcs_in_blocks(
-    first_arcs: npt.NDArray[np.uint32], log10_probs: npt.NDArray[np.float32]
-) -> Iterator[RankedArcs]:
+def rank_arcs_in_blocks(first_arcs: UInt32s, log10_probs: Float32s) -> Iterator[RankedArcs]:
     """Rank arcs as `rank_arcs`, in blocks of bounded size; `starts` lack the end.
 
     Args:
@@ -88,12 +86,7 @@ def rank_arcs_in_blocks(
                 ranked_before += len(ranked.arcs)
 
 
-def _rank(
-    states: npt.NDArray[np.int64],
-    first_arcs: npt.NDArray[np.uint32],
-    log10_probs: npt.NDArray[np.float32],
-    ranked_before: int,
-) -> RankedArcs:
+def _rank(states: Int64s, first_arcs: UInt32s, log10_probs: Float32s, ranked_before: int) -> RankedArcs:
     """Rank the arcs of some states, after `ranked_before` ranked arcs of earlier states."""
     begins = first_arcs[states].astype(np.int64)
     sizes = first_arcs[states + 1].astype(np.int64) - begins
@@ -143,9 +136,7 @@ def quantise_automaton(automaton: Automaton) -> Automaton:
     return made.frozen()
 
 
-def encode_values(
-    values: npt.NDArray[np.float32], *, kept: npt.NDArray[np.float32] | None = None
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.uint8]]:
+def encode_values(values: Float32s, *, kept: Float32s | None = None) -> tuple[Float32s, UInt8s]:
     """Quantise values; return the values of the 256 codes, ascending, and the code of each value [n].
 
     Args:
@@ -168,7 +159,7 @@ def encode_values(
     return table, codes
 
 
-def _lloyd(values: npt.NDArray[np.float32], num_levels: int) -> npt.NDArray[np.float32]:
+def _lloyd(values: Float32s, num_levels: int) -> Float32s:
     """Return at most `num_levels` levels for finite values [n], by Lloyd's algorithm on their histogram."""
     if len(values) <= _HISTOGRAM_BINS and len(distinct := np.unique(values)) <= num_levels:
         return distinct
@@ -188,7 +179,7 @@ def _lloyd(values: npt.NDArray[np.float32], num_levels: int) -> npt.NDArray[np.f
         if np.abs(means - levels).max() < 1e-7:
             break
         levels = means
-    single: npt.NDArray[np.float32] = levels.astype(np.float32)
+    single: Float32s = levels.astype(np.float32)
     return single
 
 
@@ -209,9 +200,9 @@ class NGrams(NamedTuple):
         suffixes: likewise of the suffix (all but the first word) [n], int32; −1 if it is not listed or unknown.
     """
 
-    words: npt.NDArray[np.int32]
-    prefixes: npt.NDArray[np.int32]
-    suffixes: npt.NDArray[np.int32]
+    words: Int32s
+    prefixes: Int32s
+    suffixes: Int32s
 
 
 class NGramWeights(NamedTuple):
@@ -222,8 +213,8 @@ class NGramWeights(NamedTuple):
         log10_backoffs: back-off weight of the n-gram as a context [n], float32; not read for the highest order.
     """
 
-    log10_probs: npt.NDArray[np.float32]
-    log10_backoffs: npt.NDArray[np.float32]
+    log10_probs: Float32s
+    log10_backoffs: Float32s
 
 
 def build_automaton(orders: Sequence[tuple[NGrams, NGramWeights]]) -> Automaton:
@@ -258,9 +249,7 @@ def build_automaton(orders: Sequence[tuple[NGrams, NGramWeights]]) -> Automaton:
     return automaton.frozen()
 
 
-def number_arcs(
-    orders: Sequence[NGrams],
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint32], npt.NDArray[np.int32]]:
+def number_arcs(orders: Sequence[NGrams]) -> tuple[Int64s, UInt32s, Int32s]:
     """Return `order_starts`, `first_arcs` and `words` of the automaton of the n-grams of the orders 1, 2, …."""
     order_starts = np.concatenate([[0], np.cumsum([len(ngrams.words) for ngrams in orders])])
     fan_outs = [
@@ -293,11 +282,8 @@ def check_ngram_counts(sizes: Sequence[int]) -> None:
 
 
 def suffix_states(
-    orders: Sequence[NGrams],
-    order_starts: npt.NDArray[np.int64],
-    first_arcs: npt.NDArray[np.uint32],
-    words: npt.NDArray[np.int32],
-) -> npt.NDArray[np.int32]:
+    orders: Sequence[NGrams], order_starts: Int64s, first_arcs: UInt32s, words: Int32s
+) -> Int32s:
     """Return the state of the longest proper suffix of the empty context, then of each n-gram of some orders.
 
     Suffixes that are −1 are computed.

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from numba import types
 from typing_extensions import override
 
-from models.arrays import FloatArray, ModelBytes, TokenIds, array_bytes
+from models.arrays import Float64s, FloatArray, Int32s, Int64s, ModelBytes, TokenIds, UInt8s, array_bytes
 from models.errors import InvalidInputError, ManifestError
 from models.files import CONFIG_FILE, read_config, write_config
 from models.kernels.compilation import kernel
@@ -128,7 +128,7 @@ class NGramState:
         ids: state numbers [B], int32.
     """
 
-    ids: npt.NDArray[np.int32]
+    ids: Int32s
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -152,7 +152,7 @@ class NGramScores(NamedTuple):
     """
 
     log_probs: FloatArray
-    orders: npt.NDArray[np.uint8]
+    orders: UInt8s
     log_backoffs: FloatArray
 
 
@@ -323,7 +323,7 @@ class NGramModel(
         return after
 
     @override
-    def context_lengths(self, state: NGramState) -> npt.NDArray[np.int64]:
+    def context_lengths(self, state: NGramState) -> Int64s:
         return np.searchsorted(self.automaton.order_starts, state.ids.astype(np.int64) - 1, side="right")
 
     def save(self, directory: Path) -> None:
@@ -369,7 +369,7 @@ class SentenceScores(NamedTuple):
     offsets: TokenIds
 
     @property
-    def sums(self) -> npt.NDArray[np.float64]:
+    def sums(self) -> Float64s:
         """The log-probability of each sentence [B]."""
         return np.add.reduceat(self.log_probs, self.offsets[:-1], dtype=np.float64)
 
@@ -423,9 +423,7 @@ def score_sentences(
 
 
 @kernel(types.void(readonly("int64"), readonly("int64"), types.int64[::1]))
-def _append_eos(
-    ids: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], tokens: npt.NDArray[np.int64]
-) -> None:
+def _append_eos(ids: Int64s, offsets: Int64s, tokens: Int64s) -> None:
     """Append `</s>` to each sentence; `tokens` has one more entry per sentence than `ids`."""
     for row in range(len(offsets) - 1):
         for index in range(offsets[row], offsets[row + 1]):

@@ -11,9 +11,9 @@ from typing import Any
 
 import numba
 import numpy as np
-import numpy.typing as npt
 from numba import types
 
+from models.arrays import Float32s, Float64s, Int32s, Int64s, UInt8s, UInt64s
 from models.kernels.math import copy_values
 from models.ngram.access import (
     SPAN_TYPES,
@@ -35,9 +35,7 @@ from models.ngram.automaton import LN_10, Automaton
 
 
 @numba.njit(nogil=True)
-def write_suffix_chain(
-    automaton: Automaton, state: np.int32, states: npt.NDArray[np.uint64], backoffs: npt.NDArray[np.float64]
-) -> int:
+def write_suffix_chain(automaton: Automaton, state: np.int32, states: UInt64s, backoffs: Float64s) -> int:
     """Write a state and its suffixes down to the empty context, and the log10 back-off to each; return their count."""
     depth, backoff, here = 0, 0.0, U(state)
     while here != U(0):
@@ -50,9 +48,7 @@ def write_suffix_chain(
 
 
 @automaton_kernel(types.void, readonly("int32"), types.float32[:, ::1])
-def write_distributions(
-    automaton: Automaton, states: npt.NDArray[np.int32], out: npt.NDArray[np.float32]
-) -> None:
+def write_distributions(automaton: Automaton, states: Int32s, out: Float32s) -> None:
     """Write natural-log probabilities [B, V] of every word in states [B] to `out`.
 
     Writes the unigrams with the complete back-off, then overwrites the arcs of successively
@@ -93,7 +89,7 @@ _POSITION, _ROW_END, _STATE, _FIRST, _LAST = (np.uint64(column) for column in ra
 
 
 @numba.njit(nogil=True, forceinline=True)
-def _next_filled_row(row: int, begins: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> int:
+def _next_filled_row(row: int, begins: Int64s, ends: Int64s) -> int:
     """Return the first non-empty row from `row` on, or B."""
     while row < len(begins) and begins[row] >= ends[row]:
         row += 1
@@ -101,15 +97,13 @@ def _next_filled_row(row: int, begins: npt.NDArray[np.int64], ends: npt.NDArray[
 
 
 @numba.njit(nogil=True, forceinline=True)
-def _start_lane(walks: npt.NDArray[np.uint64], lane: Any, begin: Any, end: Any, state: Any) -> None:
+def _start_lane(walks: UInt64s, lane: Any, begin: Any, end: Any, state: Any) -> None:
     """Start a row in a lane."""
     walks[lane, _POSITION], walks[lane, _ROW_END], walks[lane, _STATE] = U(begin), U(end), U(state)
 
 
 @numba.njit(nogil=True, forceinline=True)
-def _prefetch_arcs(
-    automaton: Automaton, tokens: npt.NDArray[np.int64], walks: npt.NDArray[np.uint64], lanes: Any
-) -> None:
+def _prefetch_arcs(automaton: Automaton, tokens: Int64s, walks: UInt64s, lanes: Any) -> None:
     """Find the range of arcs of each lane's state, and prefetch the data that the next step reads."""
     for number in range(lanes):
         lane = U(number)
@@ -126,13 +120,13 @@ def _prefetch_arcs(
 @automaton_kernel(types.int64, *SPAN_TYPES, types.float32[::1], types.uint8[::1], types.float32[::1])
 def score_spans(  # noqa: C901, PLR0912, PLR0915 - one loop, to keep its variables in registers
     automaton: Automaton,
-    states: npt.NDArray[np.int32],
-    tokens: npt.NDArray[np.int64],
-    begins: npt.NDArray[np.int64],
-    ends: npt.NDArray[np.int64],
-    log_probs: npt.NDArray[np.float32],
-    orders: npt.NDArray[np.uint8],
-    log_backoffs: npt.NDArray[np.float32],
+    states: Int32s,
+    tokens: Int64s,
+    begins: Int64s,
+    ends: Int64s,
+    log_probs: Float32s,
+    orders: UInt8s,
+    log_backoffs: Float32s,
 ) -> int:
     """Write natural-log probabilities of B spans of tokens [N] to the same positions of `log_probs`.
 
@@ -214,12 +208,7 @@ def score_spans(  # noqa: C901, PLR0912, PLR0915 - one loop, to keep its variabl
 
 
 @automaton_kernel(types.int64, readonly("int32"), readonly("int64"), types.int32[::1])
-def advance_rows(
-    automaton: Automaton,
-    states: npt.NDArray[np.int32],
-    tokens: npt.NDArray[np.int64],
-    out: npt.NDArray[np.int32],
-) -> int:
+def advance_rows(automaton: Automaton, states: Int32s, tokens: Int64s, out: Int32s) -> int:
     """Write the states [B] after one token each [B] to `out`; return −1, or the row of an invalid token.
 
     States are minimal: contexts with the same future get the same number.
@@ -235,12 +224,7 @@ def advance_rows(
 
 @automaton_kernel(types.int64, *SPAN_TYPES, types.int32[::1])
 def states_before(
-    automaton: Automaton,
-    states: npt.NDArray[np.int32],
-    tokens: npt.NDArray[np.int64],
-    begins: npt.NDArray[np.int64],
-    ends: npt.NDArray[np.int64],
-    out: npt.NDArray[np.int32],
+    automaton: Automaton, states: Int32s, tokens: Int64s, begins: Int64s, ends: Int64s, out: Int32s
 ) -> int:
     """Write the state before each token of B spans to the same positions of `out` [N].
 

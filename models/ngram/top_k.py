@@ -10,9 +10,9 @@ from typing import Any
 
 import numba
 import numpy as np
-import numpy.typing as npt
 from numba import types
 
+from models.arrays import Float32s, Float64s, Int32s, Int64s, UInt32s, UInt64s
 from models.ngram.access import (
     U,
     arc_at,
@@ -34,9 +34,7 @@ _PREFETCH_DISTANCE = 8
 
 
 @numba.njit(nogil=True, forceinline=True)
-def _shadowing_level(
-    first_arcs: npt.NDArray[np.uint32], words: Any, chain: npt.NDArray[np.uint64], level: int, word: Any
-) -> Any:
+def _shadowing_level(first_arcs: UInt32s, words: Any, chain: UInt64s, level: int, word: Any) -> Any:
     """Return the shortest context longer than this level's that has its own arc of the word; −1 if none has."""
     longer = level - 1
     while longer >= 0 and arc_at(first_arcs, words, chain[longer], word) == U(len(words)):
@@ -52,9 +50,7 @@ def _precedes(probs: Any, decoded: Any, first: np.uint32, second: np.uint32) -> 
 
 
 @numba.njit(nogil=True, forceinline=True)
-def _sift_down(
-    probs: Any, decoded: Any, heaps: npt.NDArray[np.uint32], top: Any, position: Any, size: Any
-) -> None:
+def _sift_down(probs: Any, decoded: Any, heaps: UInt32s, top: Any, position: Any, size: Any) -> None:
     """Move an arc of the heap that starts at `top` down until it precedes its children."""
     arc = heaps[top + position]
     while 2 * position + 1 < size:
@@ -70,7 +66,7 @@ def _sift_down(
 
 @numba.njit(nogil=True)
 def _heapify_arcs(
-    first_arcs: Any, probs: Any, decoded: Any, state: np.uint64, heaps: npt.NDArray[np.uint32], top: Any
+    first_arcs: Any, probs: Any, decoded: Any, state: np.uint64, heaps: UInt32s, top: Any
 ) -> Any:
     """Write the arcs of an unranked state as a heap from `top` on, the most probable first; return their number."""
     begin = np.int64(first_arcs[state])
@@ -89,7 +85,7 @@ def _natural_log_prob(probs: Any, decoded: Any, arc: np.uint64, backoff: float) 
 
 
 @numba.njit(nogil=True, forceinline=True)
-def _prefetch_arc(probs: Any, words: Any, ranked_arcs: npt.NDArray[np.uint32], position: Any) -> None:
+def _prefetch_arc(probs: Any, words: Any, ranked_arcs: UInt32s, position: Any) -> None:
     """Prefetch the arc at a position of `ranked_arcs`, since ranked arcs are scattered in memory."""
     prefetch(probs, U(ranked_arcs[position]))
     prefetch(words, U(ranked_arcs[position]))
@@ -97,12 +93,7 @@ def _prefetch_arc(probs: Any, words: Any, ranked_arcs: npt.NDArray[np.uint32], p
 
 @numba.njit(nogil=True, forceinline=True)
 def _best_arc(
-    ranked_arcs: npt.NDArray[np.uint32],
-    level: int,
-    heaps: npt.NDArray[np.uint32],
-    nexts: npt.NDArray[np.int64],
-    stops: npt.NDArray[np.int64],
-    missing: np.uint64,
+    ranked_arcs: UInt32s, level: int, heaps: UInt32s, nexts: Int64s, stops: Int64s, missing: np.uint64
 ) -> Any:
     """Return a level's most probable remaining arc, or A if none remains."""
     if nexts[level] >= stops[level] or stops[level] == 0:
@@ -120,7 +111,7 @@ def _lower_arc_ties(probs: Any, decoded: Any, arc: np.uint64, backoff: float) ->
 
 
 @numba.njit(nogil=True)
-def _insert_sorted(ids: npt.NDArray[np.int64], row: int, begin: int, column: int, word: np.int32) -> None:
+def _insert_sorted(ids: Int64s, row: int, begin: int, column: int, word: np.int32) -> None:
     """Insert a word into the ascending run of ids of a row that starts at `begin` and ends before `column`."""
     while column > begin and ids[row, column - 1] > word:
         ids[row, column] = ids[row, column - 1]
@@ -131,11 +122,11 @@ def _insert_sorted(ids: npt.NDArray[np.int64], row: int, begin: int, column: int
 @numba.njit(nogil=True)
 def _fill_with_impossible(
     automaton: Automaton,
-    chain: npt.NDArray[np.uint64],
-    backoffs: npt.NDArray[np.float64],
+    chain: UInt64s,
+    backoffs: Float64s,
     depth: int,
-    ids: npt.NDArray[np.int64],
-    log_probs: npt.NDArray[np.float32],
+    ids: Int64s,
+    log_probs: Float32s,
     column: int,
 ) -> None:
     """Fill a row from `column` on with words of probability 0, in order of id."""
@@ -155,10 +146,7 @@ def _fill_with_impossible(
 
 @automaton_kernel(types.void, readonly("int32"), types.int64[:, ::1], types.float32[:, ::1])
 def top_k_words(  # noqa: C901, PLR0912, PLR0915 - one merge
-    automaton: Automaton,
-    states: npt.NDArray[np.int32],
-    ids: npt.NDArray[np.int64],
-    log_probs: npt.NDArray[np.float32],
+    automaton: Automaton, states: Int32s, ids: Int64s, log_probs: Float32s
 ) -> None:
     """Write the k most probable words [B, k] in states [B] to `ids`, and their natural-log probabilities.
 
@@ -270,9 +258,7 @@ def _arc_at_point(automaton: Automaton, state: np.uint64, point: float) -> Any:
 
 
 @numba.njit(nogil=True)
-def _draw_from_distribution(
-    automaton: Automaton, chain: npt.NDArray[np.uint64], start: int, point: float
-) -> np.int64:
+def _draw_from_distribution(automaton: Automaton, chain: UInt64s, start: int, point: float) -> np.int64:
     """Return the word at a point of a context's cumulative probabilities, skipping the longer context's; or −1."""
     state = np.empty(1, np.int32)
     state[0] = chain[start]
@@ -299,12 +285,7 @@ def _draw_from_distribution(
 
 
 @automaton_kernel(types.void, readonly("int32"), readonly("uint64"), types.int64[::1])
-def sample_words(
-    automaton: Automaton,
-    states: npt.NDArray[np.int32],
-    seeds: npt.NDArray[np.uint64],
-    words: npt.NDArray[np.int64],
-) -> None:
+def sample_words(automaton: Automaton, states: Int32s, seeds: UInt64s, words: Int64s) -> None:
     """Draw a word for each row, into `words` [B], by its state [B] and its seed [B].
 
     A random point selects one of the state's own arcs or lies past them. Past them, words are

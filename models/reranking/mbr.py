@@ -205,9 +205,7 @@ def word_confidences(
     ]
 
 
-def _agreement_masses(
-    pivot: str, compared_texts: Sequence[str], posteriors: npt.NDArray[np.float64]
-) -> Steps[list[float]]:
+def _agreement_masses(pivot: str, compared_texts: Sequence[str], posteriors: _Scores) -> Steps[list[float]]:
     """Compute, for each unit of the pivot, the mass of the texts whose alignment has the same unit there."""
     lost: list[int] = []
     masses: list[float] = []

@@ -22,11 +22,10 @@ import torch
 from preparation import data_folder, lists_of_variants, peer
 from rapidfuzz.distance import Levenshtein
 
+from models.lattices.formats import read_kaldi, read_slf, write_kaldi, write_slf
 from models.lattices.graph import LabelTokenizer, PathWeights
-from models.lattices.kaldi import read_kaldi, write_kaldi
 from models.lattices.lattice import Arc, build_lattice
 from models.lattices.rescoring import nbest_candidates, rescore
-from models.lattices.slf import read_slf, write_slf
 from models.lattices.token_passing import LatticeSearchSettings
 from models.neural.config import NetworkConfig
 from models.neural.int8.model import Int8Model

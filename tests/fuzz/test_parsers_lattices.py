@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.lattices.files import read_lattices, read_symbol_file
+from models.lattices.formats import write_kaldi, write_slf
 from models.lattices.graph import LabelTokenizer, PathWeights
-from models.lattices.kaldi import write_kaldi
 from models.lattices.lattice import NON_WORD_LABELS, SymbolTable
 from models.lattices.rescoring import nbest_paths, oracle_errors, rescore
-from models.lattices.slf import write_slf
 from models.lattices.token_passing import LatticeSearchSettings
 from models.reranking.formats.format import BadLine
 from tests.fuzz.damage import any_bytes, damaged

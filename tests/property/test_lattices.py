@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from models.lattices.formats import read_kaldi, read_slf, write_kaldi, write_slf
 from models.lattices.graph import LabelTokenizer, PathWeights
-from models.lattices.kaldi import read_kaldi, write_kaldi
 from models.lattices.lattice import NON_WORD_LABELS, SymbolTable
 from models.lattices.rescoring import nbest_candidates, nbest_paths, oracle_errors, rescore
-from models.lattices.slf import read_slf, write_slf
 from models.lattices.token_passing import LatticeSearchSettings
 from models.phrases import Phrase, PhraseList
 from tests.reference.lattices import all_paths, brute_force, edit_distance, random_lattice, text_of

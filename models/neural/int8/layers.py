@@ -161,16 +161,11 @@ class RecurrentLayer(NamedTuple):
 RECURRENT_LAYER_TYPE = tuple_type(RecurrentLayer, types.int64, INT8_MATRIX_TYPE, INT8_MATRIX_TYPE, FLOATS_2D)
 
 
+_FLOATS_3D = types.float32[:, :, ::1]
+
+
 @kernel(
-    types.void(
-        RECURRENT_LAYER_TYPE,
-        INT8_ROWS_TYPE,
-        IDS,
-        FLOATS_2D,
-        FLOATS_2D,
-        types.float32[:, :, ::1],
-        INT8_ROWS_TYPE,
-    )
+    types.void(RECURRENT_LAYER_TYPE, INT8_ROWS_TYPE, IDS, FLOATS_2D, FLOATS_2D, _FLOATS_3D, INT8_ROWS_TYPE)
 )
 def run_recurrent_layer(layer: Any, inputs: Any, alive: Any, h: Any, c: Any, outputs: Any, rows: Any) -> None:
     """Read T inputs per row.
@@ -236,14 +231,6 @@ def run_dense_layer(matrix: Any, bias: Any, inputs: Any, first: Any, rectified: 
                 relu_in_place(output)
             else:
                 tanh_in_place(output)
-
-
-def pad_gates(weights: FloatArray, gates: int, multiple: int) -> FloatArray:
-    """Pad each gate's rows of [G H, …] with zeros, to H rounded up to a multiple."""
-    size = len(weights) // gates
-    padded = np.zeros((gates, -(-size // multiple) * multiple, *weights.shape[1:]), np.float32)
-    padded[:, :size] = weights.reshape(gates, size, *weights.shape[1:])
-    return padded.reshape(-1, *weights.shape[1:])
 
 
 class LayerNormWeights(NamedTuple):
@@ -424,7 +411,12 @@ def _pack_layer(config: NetworkConfig, cell: Parameters) -> RecurrentLayer:
     kind = RELU_ELMAN_KIND if (config.cell, config.activation) == ("elman", "relu") else kinds[config.cell]
 
     def padded(name: str) -> FloatArray:
-        return pad_gates(cell[name], GATES[config.cell], ROW_LANES)
+        """Return the weights [G H, …] of a name, each gate's rows padded with zeros to a multiple of the lanes."""
+        weights, size = cell[name], config.hidden_size
+        of_gates = weights.reshape(GATES[config.cell], size, *weights.shape[1:])
+        rows = np.zeros((len(of_gates), -(-size // ROW_LANES) * ROW_LANES, *weights.shape[1:]), np.float32)
+        rows[:, :size] = of_gates
+        return rows.reshape(-1, *weights.shape[1:])
 
     if kind == MINGRU_KIND:
         of_inputs, bias = cell.matrix("gates.weight", lambda: padded("gates.weight")), padded("gates.bias")
@@ -517,10 +509,7 @@ class Int8Attention(Int8Body):
         return np.ascontiguousarray(products).reshape(*vectors.shape[:-1], layer.size)
 
 
-@kernel(
-    types.void(*[types.float32[:, :, ::1]] * 3, IDS, FLOATS, types.float32, types.float32[:, :, ::1]),
-    error_model="numpy",
-)
+@kernel(types.void(*[_FLOATS_3D] * 3, IDS, FLOATS, types.float32, _FLOATS_3D), error_model="numpy")
 def _attend(queries: Any, keys: Any, seen: Any, first: Any, reduction: Any, scale: Any, context: Any) -> None:
     """Write the weighted sums of the vectors that each query attends to.
 

@@ -6,16 +6,18 @@ memory. White space is ASCII white space, as in the programs that define the for
 is part of a word.
 """
 
+import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from io import BufferedReader
 from pathlib import Path, PurePath
 from typing import Any, BinaryIO, Literal, NamedTuple, TypeVar, cast
 
 from models.errors import FormatError, InvalidInputError
-from models.files import COMPRESSED_SUFFIXES, DECOMPRESSION_ERRORS, decompressed
+from models.files import COMPRESSED_SUFFIXES, decompressed, report_read_errors
 from models.reranking.candidates import Candidate, CandidateList
 
 MAX_LIST_CANDIDATES = 100_000
@@ -322,6 +324,36 @@ def group_candidates(
         yield close()
 
 
+def read_beams(lines: SourceLines, parse: Callable[[str], Candidate]) -> Iterator[ListOrBadLine]:
+    """Read lists of `beam_size` lines each; a bad line reduces its list by one candidate.
+
+    Args:
+        lines: the lines, with the beam size.
+        parse: raises InvalidInputError for an invalid line.
+
+    Raises:
+        InvalidInputError: the beam size is missing or out of range.
+    """
+    if lines.beam_size is None or not 1 <= lines.beam_size <= MAX_LIST_CANDIDATES:
+        raise InvalidInputError(
+            f"beam_size is {lines.beam_size}; format {lines.form.name} requires 1 to {MAX_LIST_CANDIDATES:,}",
+            parameter="beam_size",
+        )
+    rows = parse_lines(lines, parse)
+    while batch := list(itertools.islice(rows, lines.beam_size)):
+        candidates = tuple(row[1] for row in batch if not isinstance(row, BadLine))
+        is_whole, last = len(batch) == lines.beam_size, batch[-1]
+        for row in batch:
+            if isinstance(row, BadLine):
+                yield row._replace(loses_list=is_whole and row is last and not candidates)
+        if not is_whole:
+            number = last.number if isinstance(last, BadLine) else last[0]
+            problem = f"the last list has {len(batch)} of {lines.beam_size} candidates"
+            yield lines.bad(number, problem, loses_list=not candidates)
+        if candidates:
+            yield CandidateList(None, "", candidates)
+
+
 _BLOCK_BYTES = 1 << 20
 
 
@@ -335,31 +367,19 @@ def read_blocks(source: Path | BinaryIO, name: str) -> Iterator[bytes]:
     Raises:
         FormatError: it is missing, or cannot be read or decompressed.
     """
-    try:
+    if isinstance(source, Path) and source.is_dir():
+        raise FormatError(name, "is a folder")
+    with report_read_errors(name), ExitStack() as opened:
         if isinstance(source, Path):
-            with source.open("rb") as raw:
-                yield from _blocks(decompressed(raw))
+            raw = opened.enter_context(source.open("rb"))
         elif isinstance(source, BufferedReader):
-            yield from _blocks(decompressed(source))
+            raw = source
         else:
-            buffered = BufferedReader(cast("Any", source))
-            try:
-                yield from _blocks(decompressed(buffered))
-            finally:
-                buffered.detach()  # otherwise the caller's stream would be closed too
-    except FileNotFoundError:
-        raise FormatError(name, "there is no such file") from None
-    except IsADirectoryError:
-        raise FormatError(name, "is a folder") from None
-    except DECOMPRESSION_ERRORS as error:
-        raise FormatError(name, f"is damaged: {error}", hint="compress or download it again") from None
-    except OSError as error:
-        raise FormatError(name, f"cannot be read: {error.strerror or error}") from None
-
-
-def _blocks(stream: BinaryIO) -> Iterator[bytes]:
-    while block := stream.read(_BLOCK_BYTES):
-        yield block
+            raw = BufferedReader(cast("Any", source))
+            opened.callback(raw.detach)  # otherwise the caller's stream would be closed too
+        stream = decompressed(raw)
+        while block := stream.read(_BLOCK_BYTES):
+            yield block
 
 
 def _raw_lines(blocks: Iterable[bytes], max_bytes: int) -> Iterator[bytes | None]:

@@ -26,7 +26,7 @@ from typing import BinaryIO, NamedTuple
 
 from models.errors import FormatError, InvalidInputError
 from models.reranking.candidates import CandidateList
-from models.reranking.formats import json_formats, kaldi, moses, nemo, speech_json, srilm, translations
+from models.reranking.formats import json_formats, kaldi, speech_formats, srilm, translations
 from models.reranking.formats.format import (
     ASCII_WHITESPACE,
     BadLine,
@@ -272,7 +272,7 @@ def _parse_manifest(path: Path, lines: Iterable[tuple[int, str]]) -> tuple[list[
     for number, line in lines:
         try:
             value = parse_json_object(line)
-            name, is_id = nemo.manifest_id(value)
+            name, is_id = speech_formats.manifest_id(value)
             has_ids |= is_id
             entries.append(_ReferenceEntry(number, name or "", stripped_value(value.get("text"), "text")))
         except InvalidInputError as error:
@@ -295,14 +295,12 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
         one.name: one
         for one in (
             json_formats.JSONL,
-            moses.FORMAT,
+            translations.MOSES,
             *srilm.FORMATS,
             kaldi.FORMAT,
             json_formats.MLM_SCORING,
             json_formats.HYPORADISE,
-            nemo.FORMAT,
-            nemo.MANIFEST,
-            *speech_json.FORMATS,
+            *speech_formats.FORMATS,
             *translations.FORMATS,
         )
     }

@@ -18,6 +18,7 @@ from rapidfuzz.distance import Levenshtein
 from rapidfuzz.process import cdist
 from typing_extensions import override
 
+from models.arrays import Float64s
 from models.errors import InvalidInputError
 from models.reranking.candidates import Steps, map_in_steps, run_steps
 
@@ -54,7 +55,7 @@ class Metric(Protocol):
             InvalidInputError: there is no reference.
         """
 
-    def score(self, totals: Statistics) -> npt.NDArray[np.float64]:
+    def score(self, totals: Statistics) -> Float64s:
         """Compute the score in percent, such as a WER of 15.44 or a BLEU of 34.47.
 
         Args:
@@ -95,14 +96,10 @@ class _WithoutPunctuation(dict[int, int | None]):
 _WITHOUT_PUNCTUATION = _WithoutPunctuation()
 
 
-def _lower_unpunctuated(text: str) -> str:
-    return text.lower().translate(_WITHOUT_PUNCTUATION)
-
-
 NORMALISERS: dict[str, Callable[[str], str]] = {
     UNCHANGED: str,
     "lower": str.lower,
-    "lower-unpunctuated": _lower_unpunctuated,
+    "lower-unpunctuated": lambda text: text.lower().translate(_WITHOUT_PUNCTUATION),
 }
 """`lower-unpunctuated` also removes all Unicode punctuation, so `don't` becomes `dont`."""
 
@@ -161,9 +158,7 @@ def paired_bootstrap(
     return SignificanceResult(observed, (int(by_chance.sum()) + 1) / (samples + 1), low, high)
 
 
-def resampled_scores(
-    metric: Metric, stats: Statistics, *, samples: int, seed: int
-) -> npt.NDArray[np.float64]:
+def resampled_scores(metric: Metric, stats: Statistics, *, samples: int, seed: int) -> Float64s:
     """Score systems on resampled segments, the same segments for all systems.
 
     Args:
@@ -261,5 +256,5 @@ class ErrorRate(Metric):
         return np.stack([errors[np.arange(len(texts)), chosen], lengths[chosen]], axis=1)
 
     @override
-    def score(self, totals: Statistics) -> npt.NDArray[np.float64]:
+    def score(self, totals: Statistics) -> Float64s:
         return 100.0 * totals[..., 0] / np.maximum(totals[..., 1], 1)

@@ -34,6 +34,7 @@ _HASH_MIX = np.uint64(0x9E3779B97F4A7C15)
 _UNITS = types.Array(types.int32, 1, "C", readonly=True)
 _PLACES = types.Array(types.int64, 1, "C", readonly=True)
 _PLACES_BY_ORDER = types.Array(types.int64, 2, "C", readonly=True)
+_INTS, _LONGS = types.int32[::1], types.int64[::1]
 
 
 class NgramCounts(NamedTuple):
@@ -100,17 +101,7 @@ def count_ngrams_in_steps(units: UnitArray, lengths: IntArray, order: int) -> St
 
 @kernel(
     types.boolean(
-        _UNITS,
-        types.int64,
-        _PLACES,
-        types.int64[::1],
-        types.int32[::1],
-        types.int32[::1],
-        types.int32[::1],
-        types.int64[::1],
-        types.int32[::1],
-        types.int32[::1],
-        types.int64[:, ::1],
+        _UNITS, types.int64, _PLACES, _LONGS, *[_INTS] * 3, _LONGS, *[_INTS] * 2, types.int64[:, ::1]
     )
 )
 def _count_ngrams(

@@ -14,6 +14,7 @@ from numba import types
 from models.kernels.compilation import kernel
 
 _NONE = -1
+_INTS, _DOUBLES = types.int64[::1], types.float64[::1]
 
 
 @numba.njit(nogil=True, error_model="numpy")
@@ -38,18 +39,7 @@ def _next_winner(values: Any, slopes: Any, begin: Any, end: Any, winner: Any) ->
     return following, at
 
 
-@kernel(
-    types.int64(
-        types.float64[::1],
-        types.float64[::1],
-        types.int64[::1],
-        types.int64[::1],
-        types.float64[::1],
-        types.int64[::1],
-        types.int64[::1],
-    ),
-    error_model="numpy",
-)
+@kernel(types.int64(_DOUBLES, _DOUBLES, _INTS, _INTS, _DOUBLES, _INTS, _INTS), error_model="numpy")
 def upper_envelopes(
     values: Any, slopes: Any, offsets: Any, first: Any, breaks: Any, previous: Any, entering: Any
 ) -> Any:

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from models.errors import FormatError, InvalidInputError
-from models.lattices.kaldi import read_kaldi, write_kaldi
+from models.lattices.formats import read_kaldi, write_kaldi
 from models.lattices.lattice import Lattice, read_symbols
 from models.reranking.formats.format import BadLine
 from tests.reference.lattices import all_paths, text_of

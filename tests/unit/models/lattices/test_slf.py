@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from models.lattices.slf import read_slf, write_slf
+from models.lattices.formats import read_slf, write_slf
 from models.reranking.formats.format import BadLine
 from tests.reference.lattices import all_paths, text_of
 

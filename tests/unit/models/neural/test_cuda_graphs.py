@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from models.neural.config import NetworkConfig
-from models.neural.cuda_graphs import CapturedGraph, CudaGraphSteps, capture_on_cuda
-from models.neural.model import advance_one
+from models.neural.model import CapturedGraph, CudaGraphSteps, advance_one, capture_on_cuda
 from models.neural.network import Network, resolve_device
 
 

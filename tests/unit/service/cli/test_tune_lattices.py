@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from models.checkpoint.documents import ProfileStore
+from models.lattices.formats import write_kaldi, write_slf
 from models.lattices.graph import PATH_FEATURES
-from models.lattices.kaldi import write_kaldi
 from models.lattices.lattice import Arc, build_lattice
 from models.lattices.rescoring import nbest_candidates
-from models.lattices.slf import write_slf
 from models.lattices.token_passing import LatticeSearchSettings
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.metrics import make_metric

@@ -21,7 +21,7 @@ from models.neural.int8.matrix import (
     take_rows,
     zero_int8_rows,
 )
-from models.neural.int8.softmax import score_targets, write_logits
+from models.neural.int8.output import score_targets, write_logits
 
 LEVELS = {
     "words, a row": (1, kernels._dot_intrinsic(1, kernels._WORD_ARITHMETIC)),

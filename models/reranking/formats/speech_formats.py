@@ -1,8 +1,18 @@
-"""Replies of speech recognisers in JSON: Vosk, Azure, Google Cloud and Amazon Transcribe.
+"""Output of speech recognisers: NeMo, Vosk, Azure, Google Cloud and Amazon Transcribe.
 
-A file has replies one after another, each on one line or several, or in an array. Every utterance or
-segment with alternatives is a list, in the order of the reply; its id is its number in the file, from
-0, and a segment that cannot be read has a number too. Interim results are skipped.
+NeMo's beams are `text <tab> score`, a fixed number of lines per input (the beam size); no ids. The score
+is the recogniser's log-probability (natural logarithm): the feature `score`. References are in a
+manifest, a JSON object with the key `text` per input, in the same order.
+
+`transcribe_speech.py` with `return_best_hypothesis=false` writes the beams into the manifest itself:
+
+    {"audio_filepath": "a/utt-1.wav", "text": "reference", "beams": [["best hypothesis", -7.2], …], …}
+
+The id of a list is `id`, or else the name of the audio file without folder and suffix.
+
+The others are replies in JSON, one after another, each on one line or several, or in an array. Every
+utterance or segment with alternatives is a list, in the order of the reply; its id is its number in the
+file, from 0, and a segment that cannot be read has a number too. Interim results are skipped.
 
 - `vosk`: `{"alternatives": [{"text": …, "confidence": …}, …]}`, the result after
   `SetMaxAlternatives`. Its confidence is a log-likelihood, graph and acoustic: the feature `score`.
@@ -19,46 +29,134 @@ segment with alternatives is a list, in the order of the reply; its id is its nu
 Confidences may be strings, as Amazon's are. Those below 0.0001, the last digit that Amazon writes,
 count as 0.0001.
 
-Sources: vosk-api src/recognizer.cc (`NbestResult`); Azure AI Speech, "Speech to text REST API for short
-audio", "Get batch transcription results"; google.cloud.speech.v1 `RecognizeResponse`,
-`StreamingRecognitionResult`; Amazon Transcribe, "Alternative transcriptions".
+Sources: NeMo scripts/asr_language_modeling/neural_rescorer/eval_neural_rescorer.py
+(`BeamScoresDataset`), ngram_lm/eval_beamsearch_ngram_ctc.py, which writes the file;
+nemo/collections/asr/parts/utils/transcribe_utils.py (`write_transcription`, NeMo 3.0); vosk-api
+src/recognizer.cc (`NbestResult`); Azure AI Speech, "Speech to text REST API for short audio", "Get batch
+transcription results"; google.cloud.speech.v1 `RecognizeResponse`, `StreamingRecognitionResult`; Amazon
+Transcribe, "Alternative transcriptions".
 """
 
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from models.errors import InvalidInputError
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats.format import (
+    ASCII_WHITESPACE,
     MAX_DOCUMENT_LINE_BYTES,
+    MAX_LIST_BYTES,
     MAX_LIST_CANDIDATES,
     BadLine,
     Format,
     ListOrBadLine,
     SourceLines,
+    collapse_whitespace,
+    format_number,
+    parse_list_lines,
     parse_number,
+    read_beams,
 )
 from models.reranking.formats.json_stream import (
     JsonObject,
+    id_value,
     list_value,
     number_value,
     object_value,
     parse_json_object,
     split_elements,
+    string_value,
     stripped_value,
 )
+
+
+def _scored_line(line: str) -> Candidate:
+    text, tab, score = line.rpartition("\t")
+    if not tab:
+        raise InvalidInputError("no tab in the line; a line is a text, a tab and a score")
+    return Candidate(
+        text.strip(ASCII_WHITESPACE), {"score": parse_number(score.strip(ASCII_WHITESPACE), "the score")}
+    )
+
+
+def _write_nemo(lists: Iterable[CandidateList]) -> Iterator[str]:
+    """Write one line per candidate; a missing score is written as 0.
+
+    Raises:
+        InvalidInputError: lists have different numbers of candidates, so a reader could not separate them.
+    """
+    beam_size = None
+    for index, one in enumerate(lists):
+        beam_size = beam_size or len(one.candidates)
+        if len(one.candidates) != beam_size:
+            raise InvalidInputError(
+                f"lists[{index}] has {len(one.candidates)} candidates, the lists before it have {beam_size}; "
+                "in format nemo all lists have the same number"
+            )
+        for candidate in one.candidates:
+            yield f"{collapse_whitespace(candidate.text)}\t{format_number(candidate.features.get('score', 0.0))}\n"
+
+
+NEMO = Format(
+    name="nemo",
+    read=partial(read_beams, parse=_scored_line),
+    write=_write_nemo,
+    features=frozenset({"score"}),
+    carries_names=False,
+    needs_beam_size=True,
+    reference_layout="manifest",
+)
+
+
+def manifest_id(entry: JsonObject) -> tuple[str | None, bool]:
+    """Return the id of an entry of a manifest, and True if it is its `id` and not the name of its file.
+
+    Raises:
+        InvalidInputError: `id` or `audio_filepath` has another type.
+    """
+    name = id_value(entry.get("id"), "id")
+    if name is not None or "audio_filepath" not in entry:
+        return name, name is not None
+    return PurePath(string_value(entry["audio_filepath"], "audio_filepath")).stem, False
+
+
+def _manifest_list(line: str) -> CandidateList:
+    value = parse_json_object(line)
+    beams = list_value(value.get("beams"), "beams", max_members=MAX_LIST_CANDIDATES)
+    reference = value.get("text")
+    return CandidateList(
+        manifest_id(value)[0],
+        "",
+        tuple(_beam(beam, f"beams[{i}]") for i, beam in enumerate(beams)),
+        () if reference is None else (stripped_value(reference, "text"),),
+    )
+
+
+def _beam(value: Any, field: str) -> Candidate:
+    if len(pair := list_value(value, field)) != 2:
+        raise InvalidInputError(f"{field} has {len(pair)} members, but must have a text and a score")
+    return Candidate(stripped_value(pair[0], f"{field}[0]"), {"score": number_value(pair[1], f"{field}[1]")})
+
+
+NEMO_MANIFEST = Format(
+    name="nemo-manifest",
+    read=partial(parse_list_lines, parse=_manifest_list),
+    first_key=re.compile(r'"beams"\s*:\s*\['),
+    max_line_bytes=MAX_LIST_BYTES,
+    reference_layout="manifest",
+    media_types=("application/x-nemo-manifest+json",),
+    example='{"audio_filepath": "utt-1.wav", "beams": [["the cat sat", -4.5], ["the cat sad", -5.25]]}\n',
+)
+
 
 _SMALLEST_CONFIDENCE = 1e-4
 
 _Features = Mapping[str, float]
-
-
-def _no_features(_candidate: JsonObject, _field: str) -> _Features:
-    return {}
 
 
 def _vosk_score(candidate: JsonObject, field: str) -> _Features:
@@ -177,9 +275,11 @@ def _format(name: str, first_key: str, example: str, *layouts: _Layout) -> Forma
     )
 
 
-_GOOGLE = _Layout(("results",), "alternatives", "transcript", _no_features, interim="stability")
+_GOOGLE = _Layout(("results",), "alternatives", "transcript", lambda *_: {}, interim="stability")
 
 FORMATS = (
+    NEMO,
+    NEMO_MANIFEST,
     _format(
         "vosk",
         r'"(alternatives"\s*:\s*\[|partial"\s*:)',
