@@ -14,7 +14,9 @@ EXTRAS = {
     "pyspark": "spark",
     "s3fs": "s3",
     "tensorboard": "tensorboard",
+    "tokenizers": "pretrained",
     "torch": "neural",
+    "transformers": "pretrained",
 }
 """Extra of the distribution that installs an optional package."""
 

@@ -14,6 +14,7 @@ Each tokenizer has a `Normaliser`, applied to every text before anything else.
 import codecs
 import copy
 import hashlib
+import importlib
 import json
 import math
 import re
@@ -29,7 +30,7 @@ import numpy as np
 import sentencepiece
 from typing_extensions import override
 
-from models.errors import InvalidInputError, ManifestError
+from models.errors import InvalidInputError, ManifestError, require_package
 from models.files import read_config, write_config
 from models.normaliser import Normaliser
 from models.slots import MARK, MemberMatcher, Slots, check_slots, class_mark, word_spans
@@ -40,6 +41,9 @@ TOKENIZER_FILE = "tokenizer.json"
 SPM_FILE = "tokenizer.model"
 LEXICON_FILE = "lexicon.txt"
 SLOTS_FILE = "slots.json"
+SUBWORDS = "subword"
+"""Kind of the tokenizers of pretrained models."""
+
 MARKED_UNKNOWN = ("word", "unknown")
 _UNK_TEXT = CONTROL_TOKENS[UNK]
 _NOT_SPACE = re.compile(r"\S+")
@@ -76,7 +80,7 @@ class Tokenizer(ABC):
     """
 
     kind: ClassVar[str]
-    leading_space: ClassVar[bool]
+    leading_space: bool
     """True if the tokenizer adds the leading space of the first token."""
     lexicon: tuple[str, ...] = ()
     """Words of the training text, if tokens are not words; completions are words of this list. Empty if unknown."""
@@ -626,6 +630,11 @@ def _load_without_lexicon(directory: Path) -> Tokenizer:
     config = read_config(path)
     try:
         kind = config.pop("kind")
+        if kind == SUBWORDS:
+            require_package("tokenizers", "the tokenizer of a pretrained model")
+            pretrained: Any = importlib.import_module("models.pretrained.tokenizer")  # the package is optional
+            tokenizer: Tokenizer = pretrained.PretrainedTokenizer(directory / pretrained.PRETRAINED_FOLDER)
+            return tokenizer
         if kind == SentencePieceTokenizer.kind:
             path = directory / SPM_FILE
             model = path.read_bytes()

@@ -301,6 +301,7 @@ _FAMILIES = {
     "mingru": "A minGRU",
     "mixture": "A mixture",
     "cache": "A cache-augmented",
+    "pretrained": "A pretrained",
 }
 _CONTEXTS = {
     "sentence": "Every sentence is scored alone, after `<s>`",
@@ -483,8 +484,12 @@ def _provenance_lines(
 ) -> list[str]:
     recipe = provenance.get("recipe")
     lines = ["## Training" if recipe else "## Origin", ""]
-    if source := provenance.get("source"):
-        lines.append(f"- source: {source if isinstance(source, str) else _pairs(source)}")
+    origin = {"source": provenance.get("source"), "model": metrics.get("pretrained")}
+    lines += [
+        f"- {name}: {facts if isinstance(facts, str) else _pairs(facts)}"
+        for name, facts in origin.items()
+        if facts
+    ]
     if texts := metrics.get("data"):
         sources = (
             f"{split}: {', '.join(d['sources'])} ({d['sentences']:,} sentences, SHA-256 {d['sha256'][:12]}…)"

@@ -44,10 +44,11 @@ from models.vocabulary import Vocabulary
 
 _log = logging.getLogger(__name__)
 
-NGRAM_FAMILY = "ngram"
+NGRAM_FAMILY, PRETRAINED_FAMILY = "ngram", "pretrained"
 
 FAMILIES = {
     NGRAM_FAMILY: ("models.ngram.model", "NGramModel"),
+    PRETRAINED_FAMILY: ("models.pretrained.model", "PretrainedModel"),
     **dict.fromkeys(NEURAL_FAMILIES, ("models.neural.model", "NeuralModel")),
 }
 """Module and class of each family, imported on demand."""
@@ -248,6 +249,8 @@ def _build(
             return network
     if manifest.family in NEURAL_FAMILIES:
         require_package("torch", f"float32 for {manifest.family} models", parameter="precision")
+    if manifest.family == PRETRAINED_FAMILY:
+        require_package("transformers", "a pretrained model")
     loaded = _import_class(*FAMILIES[manifest.family]).load(directory, vocabulary, device=device)
     if manifest.family == NGRAM_FAMILY and device != "cpu":
         from models.ngram.cuda.model import move_if_it_fits  # imports torch

@@ -228,6 +228,26 @@ def import_arpa(
     print_json(result) if as_json else show_import(result)
 
 
+@arpa_app.command("import-hf")
+def import_hf(
+    folder: Annotated[
+        Path, typer.Argument(help="Folder with config.json, weights in safetensors and tokenizer.json.")
+    ],
+    name: Annotated[str, typer.Option(help="Name to publish the model under.")],
+    corpus: Annotated[
+        list[Path] | None, typer.Option(help=f"{CORPUS_HELP} Held-out text to evaluate on.")
+    ] = None,
+    registry: RegistryOption = DEFAULT_REGISTRY,
+    as_json: JsonOption = False,
+) -> None:
+    """Publish a pretrained causal language model in Hugging Face's format, such as GPT-2 or Llama."""
+    from service.console.evaluation import show_import
+    from training.pretrained import run_import_hf
+
+    result = run_import_hf(folder, name=name, registry=registry, corpus=corpus or ())
+    print_json(result) if as_json else show_import(result)
+
+
 @arpa_app.command("export-arpa")
 def export_arpa(
     model: ModelArgument,

@@ -294,11 +294,12 @@ def _part_rows(result: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any
 
 
 def show_import(result: dict[str, Any]) -> None:
-    """Print an imported model: its n-grams, its figures if any, and notes about its file."""
-    orders = range(1, len(result["ngrams"]) + 1)
-    table = result_table("", *(f"order {order}" for order in orders), folded=True)
-    table.add_row("n-grams", *(f"{count:,}" for count in result["ngrams"]))
-    _console.print(table)
+    """Print an imported model: its n-grams and its figures, if any, and notes about its file."""
+    if ngrams := result.get("ngrams"):
+        orders = range(1, len(ngrams) + 1)
+        table = result_table("", *(f"order {order}" for order in orders), folded=True)
+        table.add_row("n-grams", *(f"{count:,}" for count in ngrams))
+        _console.print(table)
     if "test" in result:
         show_figures(result["test"])
     _print_notes(result["notes"])

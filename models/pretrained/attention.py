@@ -1,0 +1,181 @@
+"""Attention of many texts in one pass, and the keys and values that their states keep.
+
+A pass concatenates the new tokens of all texts, without padding. A text's keys and values lie in a buffer that later
+states of the text share: new tokens are written after those of all earlier states, or, if another continuation of the
+text has already claimed the next slots, into a copy. Texts whose state nobody asks for, such as the candidates of a
+list, keep nothing: those with a common beginning are computed together, and read its keys and values where they are.
+"""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from models.arrays import TokenIds
+
+_MIN_CAPACITY = 16
+_MAX_GROUP_TOKENS = 256  # tokens of texts that are computed together; most of their products are masked
+
+
+class _Buffer:
+    """Ids, and keys and values [2, layers, heads, capacity, width], of one text; slots are claimed once, in order."""
+
+    __slots__ = ("_filled", "_lock", "ids", "pairs")
+
+    def __init__(self, pairs: Tensor) -> None:
+        self.ids, self.pairs = np.empty(pairs.shape[3], dtype=np.int64), pairs
+        self._filled = 0
+        self._lock = threading.Lock()  # states are values, so several threads may continue one
+
+    def claim(self, begin: int, end: int) -> bool:
+        """Claim the slots [begin, end) if they exist and are free; return True on success."""
+        with self._lock:
+            is_free = begin == self._filled and end <= len(self.ids)
+            if is_free:
+                self._filled = end
+            return is_free
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Context:
+    """Tokens of a text that attention can see, with keys and values; immutable.
+
+    Attributes:
+        buffer: ids, keys and values of at least these tokens.
+        length: number of tokens, N.
+    """
+
+    buffer: _Buffer
+    length: int
+
+    @classmethod
+    def empty(cls, layers: int, heads: int, width: int, **options: Any) -> "Context":
+        """Return the context of an empty text, given the sizes of keys and torch's options of tensors."""
+        return cls(_Buffer(torch.empty((2, layers, heads, 0, width), **options)), 0)
+
+    @property
+    def ids(self) -> TokenIds:
+        """Ids of the tokens [N]."""
+        return self.buffer.ids[: self.length]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the keys and values, which other contexts may share."""
+        pairs = self.buffer.pairs
+        return self.length * pairs.shape[:3].numel() * pairs.shape[4] * pairs.element_size()
+
+    def keys_and_values(self, layer: int) -> Tensor:
+        """Return the keys and values of a layer [2, heads, N, width]."""
+        return self.buffer.pairs[:, layer, :, : self.length]
+
+    def extended(self, ids: TokenIds) -> "Context":
+        """Return the context with K more tokens [K], whose keys and values are yet to be written."""
+        begin, end = self.length, self.length + len(ids)
+        buffer = self.buffer
+        if not buffer.claim(begin, end):
+            kind, layers, heads, _, width = buffer.pairs.shape
+            capacity = max(_MIN_CAPACITY, end + end // 4)
+            buffer = _Buffer(buffer.pairs.new_empty((kind, layers, heads, capacity, width)))
+            buffer.claim(0, end)
+            buffer.ids[:begin] = self.ids
+            buffer.pairs[:, :, :, :begin] = self.buffer.pairs[:, :, :, :begin]
+        buffer.ids[begin:end] = ids
+        return Context(buffer, end)
+
+
+class Group(NamedTuple):
+    """New tokens that are computed together: those of one text, or of texts with one context.
+
+    Attributes:
+        cut: their positions among all new tokens.
+        before: the context of each text.
+        after: the context with the new tokens, where their keys and values are written; None to keep none.
+        mask: whether each new token sees each token of the context and each new one [Q, N + Q]; None for one token,
+            which sees all.
+    """
+
+    cut: slice
+    before: Context
+    after: Context | None
+    mask: Tensor | None
+
+
+def group_texts(
+    counts: Sequence[int], before: Sequence[Context], after: Sequence[Context | None], device: torch.device
+) -> list[Group]:
+    """Group consecutive texts of a pass, given their numbers of new tokens and their contexts."""
+    texts = [*zip(counts, before, after, strict=True)]
+    runs: list[list[int]] = []  # numbers of texts
+    for text, (count, context, kept) in enumerate(texts):
+        if runs and kept is None:
+            first = runs[-1][0]
+            _, shared, first_kept = texts[first]
+            size = sum(counts[first:text]) + count
+            same = shared.buffer is context.buffer and shared.length == context.length
+            if same and first_kept is None and size <= _MAX_GROUP_TOKENS:
+                runs[-1].append(text)
+                continue
+        runs.append([text])
+    groups, begin = list[Group](), 0
+    for run in runs:
+        sizes, (_, context, kept) = [counts[text] for text in run], texts[run[0]]
+        mask = None if sum(sizes) == 1 else _mask(sizes, context.length).to(device)
+        groups.append(Group(slice(begin, begin + sum(sizes)), context, kept, mask))
+        begin += sum(sizes)
+    return groups
+
+
+def _mask(counts: Sequence[int], num_known: int) -> Tensor:
+    text = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
+    own = (text[:, None] == text).tril_()
+    return torch.cat([torch.ones(len(text), num_known, dtype=torch.bool), own], dim=1)
+
+
+def attend(
+    module: Any,
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    _attention_mask: None,
+    *,
+    groups: Sequence[Group],
+    scaling: float | None = None,
+    **_options: Any,
+) -> tuple[Tensor, None]:
+    """Compute the attention of one layer, as transformers asks for it, and keep keys and values.
+
+    Args:
+        module: the layer's attention, whose `layer_idx` is the layer's number.
+        queries: of all new tokens of the pass [1, query heads, T, width].
+        keys: of the same tokens [1, heads, T, width].
+        values: of the same tokens [1, heads, T, width].
+        groups: tokens to compute together.
+        scaling: factor of the products of queries and keys.
+
+    Returns:
+        Weighted sums of values [1, T, query heads, width].
+    """
+    outputs = []
+    for cut, before, after, mask in groups:
+        pairs = torch.stack([keys[0, :, cut], values[0, :, cut]])
+        if after is not None:
+            after.keys_and_values(module.layer_idx)[:, :, before.length :] = pairs
+            pairs = after.keys_and_values(module.layer_idx)
+        elif before.length:
+            pairs = torch.cat([before.keys_and_values(module.layer_idx), pairs], dim=2)
+        outputs.append(
+            functional.scaled_dot_product_attention(
+                queries[:, :, cut],
+                pairs[None, 0],
+                pairs[None, 1],
+                attn_mask=mask,
+                scale=scaling,
+                enable_gqa=queries.shape[1] != keys.shape[1],
+            )
+        )
+    return torch.cat(outputs, dim=2).transpose(1, 2), None

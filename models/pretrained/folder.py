@@ -1,0 +1,106 @@
+"""Folders of pretrained models as Hugging Face's libraries write them: checks, and the network.
+
+Only local files are read: no network, no pickle, no code of the folder.
+"""
+
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+import transformers
+from safetensors import SafetensorError, safe_open
+
+from models.errors import ManifestError
+from models.files import CONFIG_FILE, read_config
+
+ARCHITECTURES = ("gpt2", "gpt_neox", "llama", "mistral", "olmo2", "qwen2", "qwen3")
+"""Values of `model_type` in config.json."""
+
+_WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+def read_network(folder: Path, *, attention: str, dtype: torch.dtype) -> Any:
+    """Build the network of a folder, without gradients.
+
+    Args:
+        folder: the folder.
+        attention: name of the registered attention.
+        dtype: type of the weights.
+
+    Raises:
+        ManifestError: a file is missing, cut short or of another model; the message names it.
+    """
+    config, library = check_folder(folder), cast("Any", transformers.logging)
+    library.set_verbosity_error()  # the checks below report what matters
+    library.disable_progress_bar()
+    try:
+        loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
+            folder,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            attn_implementation=attention,
+            dtype=dtype,
+            output_loading_info=True,
+        )
+        network, report = loaded
+    except (OSError, ValueError, TypeError, KeyError, RuntimeError, AttributeError, SafetensorError) as error:
+        raise ManifestError(
+            f"{folder}: not a model of the type {config['model_type']}: {error!s:.300}"
+        ) from None
+    for problem in ("missing_keys", "mismatched_keys"):
+        if names := sorted(map(str, report[problem])):
+            raise ManifestError(
+                f"{folder}: {len(names)} weights are {problem.split('_')[0]}, such as {names[0]:.200}"
+            )
+    return network.requires_grad_(requires_grad=False)
+
+
+def check_folder(folder: Path) -> dict[str, Any]:
+    """Check that a folder has all files of a supported model; return the content of config.json.
+
+    Raises:
+        ManifestError: a file is missing or cut short, the architecture is unknown, or attention is limited to a window;
+            the message names the file or value.
+    """
+    path = folder / CONFIG_FILE
+    if not path.is_file():
+        raise ManifestError(f"{path} is missing: not a folder of a pretrained model")
+    config = read_config(path)
+    kind = config.get("model_type")
+    if kind not in ARCHITECTURES:
+        raise ManifestError(f"{path}: model_type is {kind!r:.80}; supported are {', '.join(ARCHITECTURES)}")
+    layers = config.get("layer_types") or ()
+    if "sliding_attention" in layers or (
+        config.get("sliding_window") and config.get("use_sliding_window", True)
+    ):
+        raise ManifestError(f"{path}: attention is limited to a sliding window, which is not supported")
+    for name in _weight_files(folder):
+        try:
+            with safe_open(folder / name, framework="pt"):
+                pass
+        except FileNotFoundError:
+            raise ManifestError(f"{folder / name} is missing") from None
+        except (OSError, SafetensorError) as error:
+            raise ManifestError(f"{folder / name} is damaged or cut short: {error!s:.200}") from None
+    if not (folder / "tokenizer.json").is_file():
+        raise ManifestError(f"{folder / 'tokenizer.json'} is missing")
+    return config
+
+
+def files_of(folder: Path) -> list[str]:
+    """Return the names of the configuration and the weights in a checked folder."""
+    optional = [name for name in (_INDEX, "generation_config.json") if (folder / name).is_file()]
+    return [CONFIG_FILE, *optional, *_weight_files(folder)]
+
+
+def _weight_files(folder: Path) -> list[str]:
+    if not (folder / _INDEX).is_file():
+        if not (folder / _WEIGHTS).is_file():
+            raise ManifestError(f"{folder} has no weights: neither {_WEIGHTS} nor {_INDEX}")
+        return [_WEIGHTS]
+    index = read_config(folder / _INDEX).get("weight_map")
+    names = set(index.values()) if isinstance(index, dict) else set()
+    if not names or not all(isinstance(name, str) and Path(name).name == name for name in names):
+        raise ManifestError(f"{folder / _INDEX} does not list files of weights")
+    return sorted(names)

@@ -1,0 +1,285 @@
+"""Pretrained causal transformers as language models, on a CPU or a CUDA device.
+
+The library transformers builds and computes the network; this module feeds it texts without padding, keeps states,
+and normalises its predictions over the tokens that the tokenizer has.
+"""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import AttentionInterface
+from typing_extensions import override
+
+from models.arrays import Array, FloatArray, ModelBytes, TokenIds
+from models.errors import ManifestError
+from models.language_model import STATE, LanguageModel, ReadResult, SequenceReader, Want
+from models.neural.network import resolve_device
+from models.pretrained.attention import Context, attend, group_texts
+from models.pretrained.folder import files_of, read_network
+from models.pretrained.tokenizer import PRETRAINED_FOLDER, PretrainedTokenizer
+from models.vocabulary import BOS, Vocabulary
+
+_ATTENTION = "gramophone"
+AttentionInterface.register(_ATTENTION, attend)
+
+_MAX_PASS_TOKENS = 1024
+_MAX_LOGITS = 1 << 22  # logits in memory at once (16 MiB)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TransformerState:
+    """State of B texts.
+
+    Attributes:
+        contexts: tokens that the next one sees, of each text.
+        outputs: output of the last layer for the last token of each text [B, W].
+    """
+
+    contexts: tuple[Context, ...]
+    outputs: Tensor
+
+    def __len__(self) -> int:
+        return len(self.contexts)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of keys, values and outputs, which other states may share."""
+        longest = {id(c.buffer): c for c in sorted(self.contexts, key=lambda context: context.length)}
+        return sum(context.nbytes for context in longest.values()) + self.outputs.nbytes
+
+    def select(self, rows: TokenIds) -> "TransformerState":
+        """Return a state of rows `rows[0], rows[1], …`; rows may repeat."""
+        index = torch.as_tensor(rows, dtype=torch.int64, device=self.outputs.device)
+        with torch.inference_mode():
+            outputs = self.outputs.index_select(0, index)
+        return TransformerState(tuple(self.contexts[row] for row in rows), outputs)
+
+    def concatenate(self, states: Sequence["TransformerState"]) -> "TransformerState":
+        """Return a state with the rows of this state, followed by the rows of each of `states`."""
+        together = (self, *states)
+        contexts = tuple(context for state in together for context in state.contexts)
+        with torch.inference_mode():
+            return TransformerState(contexts, torch.cat([state.outputs for state in together]))
+
+
+class PretrainedModel(SequenceReader[TransformerState], LanguageModel[TransformerState]):
+    """Causal transformer of a folder in Hugging Face's format.
+
+    A text begins with the model's token for the start of a text or, without one, with its token for the end. `<s>` and
+    tokens that the tokenizer lacks are never predicted: their probabilities go to the others in proportion. If a text
+    is longer than the model's positions, the older half of the tokens is forgotten whenever they are used up.
+    Predictions computed in different ways agree within rounding, not bit by bit.
+
+    Args:
+        folder: folder with `config.json`, weights in safetensors and `tokenizer.json`.
+        vocabulary: tokens of the ids, see `models.pretrained.tokenizer`.
+        device: `cpu`, `cuda`, `cuda:1`, … or `auto`. The weights are in single precision on a CPU, in bfloat16 on a
+            CUDA device.
+
+    Attributes:
+        num_parameters: number of weights.
+        window: number of tokens of a text that a prediction can depend on.
+
+    Raises:
+        ManifestError: the folder is not such a model, or does not match the vocabulary.
+        InvalidInputError: the device does not exist.
+    """
+
+    family = "pretrained"
+    normalised = True
+
+    def __init__(self, folder: Path, vocabulary: Vocabulary, *, device: str = "cpu") -> None:
+        self.vocabulary, self._folder = vocabulary, folder
+        self._device = resolve_device(device)
+        dtype = torch.float32 if self._device.type == "cpu" else torch.bfloat16
+        network = read_network(folder, attention=_ATTENTION, dtype=dtype)
+        self._network = network.to(self._device).eval()
+        self._head = network.get_output_embeddings()
+        self.num_parameters = network.num_parameters()
+        config = network.config
+        heads = int(config.num_attention_heads)
+        self._empty = Context.empty(
+            int(config.num_hidden_layers),
+            int(getattr(config, "num_key_value_heads", heads)),
+            int(getattr(config, "head_dim", None) or config.hidden_size // heads),
+            dtype=dtype,
+            device=self._device,
+        )
+        self.feature_size = int(config.hidden_size)
+        self.window = int(config.max_position_embeddings)
+        numbers = self._numbers(folder, int(self._head.weight.shape[0]))
+        fed = np.where(numbers < 0, numbers[BOS], numbers)
+        self._fed = torch.as_tensor(fed, device=self._device)
+        is_predicted = numbers >= 0
+        is_predicted[BOS] = False
+        self._never = np.flatnonzero(~is_predicted)
+        self._bias = torch.full((self._head.weight.shape[0],), -torch.inf, device=self._device)
+        self._bias[self._fed[torch.as_tensor(is_predicted, device=self._device)]] = 0
+        with torch.inference_mode():
+            unknown = torch.zeros(1, self.feature_size, dtype=dtype, device=self._device)
+            start = TransformerState((self._empty,), unknown)
+            begun: TransformerState = self._read(start, np.array([[BOS]]), np.array([1]), STATE).state
+            self._begun = begun
+
+    @override
+    def memory(self) -> ModelBytes:
+        size = sum(tensor.nbytes for tensor in self._network.state_dict(keep_vars=True).values())
+        return ModelBytes(own=size) if self._device.type == "cpu" else ModelBytes(device=size)
+
+    @override
+    def initial_state(self, batch: int) -> TransformerState:
+        return TransformerState(self._begun.contexts * batch, self._begun.outputs.expand(batch, -1))
+
+    @override
+    def empty_state(self, batch: int) -> TransformerState:
+        """Return the state before any token; it predicts as the state after `<s>`."""
+        begun = self.initial_state(batch)
+        return TransformerState((self._empty,) * batch, begun.outputs)
+
+    @override
+    @torch.inference_mode()
+    def advance(self, state: TransformerState, tokens: TokenIds) -> TransformerState:
+        tokens = self.vocabulary.check_ids(tokens, parameter="tokens")
+        after: TransformerState = self._read(
+            state, tokens[:, None], np.ones(len(tokens), np.int64), STATE
+        ).state
+        return after
+
+    @override
+    @torch.inference_mode()
+    def next_log_probs(self, state: TransformerState) -> Array:
+        log_probs = self._log_probs(state.outputs).index_select(1, self._fed)
+        log_probs[:, self._never] = -torch.inf
+        return log_probs if log_probs.is_cuda else log_probs.numpy()
+
+    @override
+    @torch.inference_mode()
+    def read(self, state: TransformerState, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
+        is_token = np.arange(tokens.shape[1]) < lengths[:, None]
+        self.vocabulary.check_ids(tokens[is_token], parameter="tokens")
+        return self._read(state, tokens, lengths, want)
+
+    @torch.inference_mode()
+    def features(self, state: TransformerState) -> Array:
+        """Return the vectors [B, W] from which the next tokens are predicted."""
+        features = state.outputs.float()
+        return features if features.is_cuda else features.numpy()
+
+    def save(self, directory: Path) -> None:
+        """Copy the configuration and the weights; the tokenizer has its own files."""
+        (directory / PRETRAINED_FOLDER).mkdir(exist_ok=True)
+        for name in files_of(self._folder):
+            shutil.copyfile(self._folder / name, directory / PRETRAINED_FOLDER / name)
+
+    @classmethod
+    def load(cls, directory: Path, vocabulary: Vocabulary, *, device: str = "cpu") -> "PretrainedModel":
+        """Load a saved model; see the class."""
+        return cls(directory / PRETRAINED_FOLDER, vocabulary, device=device)
+
+    def _numbers(self, folder: Path, num_outputs: int) -> TokenIds:
+        """Return the network's number of each id [V]; −1 without one."""
+        tokenizer = PretrainedTokenizer(folder)
+        if tokenizer.vocabulary.fingerprint != self.vocabulary.fingerprint:
+            raise ManifestError(f"{folder / 'tokenizer.json'} does not match the vocabulary")
+        highest = int(tokenizer.numbers.max())
+        if highest >= num_outputs:
+            raise ManifestError(
+                f"{folder / 'tokenizer.json'} does not match the model: it has the token {highest}, "
+                f"but the model predicts {num_outputs} tokens"
+            )
+        return tokenizer.numbers
+
+    def _read(self, state: TransformerState, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
+        """Read sequences in passes of a bounded number of tokens; see `SequenceReader.read`."""
+        scores = np.zeros(tokens.shape, dtype=np.float32)
+        contexts, last = list(state.contexts), list(state.outputs)
+        before: list[list[Tensor]] = [[] for _ in contexts]
+        done = np.zeros(len(contexts), dtype=np.int64)
+        while (done < lengths).any():
+            rows, counts = self._next_pass(contexts, lengths - done)
+            cuts = [np.arange(done[row], done[row] + count) for row, count in zip(rows, counts, strict=True)]
+            done[rows] += counts
+            ids = [tokens[row, cut] for row, cut in zip(rows, cuts, strict=True)]
+            kept = [want.state or done[row] < lengths[row] for row in rows]
+            outputs = self._pass(contexts, rows, ids, kept)
+            inputs = [
+                torch.cat([last[row][None], part[:-1]]) for row, part in zip(rows, outputs, strict=True)
+            ]
+            for row, given, part in zip(rows, inputs, outputs, strict=True):
+                last[row] = part[-1]
+                if want.before or want.features:
+                    before[row].append(given)
+            if want.scores:
+                scores[np.repeat(rows, counts), np.concatenate(cuts)] = self._scores(
+                    torch.cat(inputs), np.concatenate(ids)
+                )
+        after = TransformerState(tuple(contexts), torch.stack(last)) if want.state and last else state
+        parts = [part for of_row in before for part in of_row]
+        vectors = torch.cat(parts) if parts else state.outputs[:0]
+        return ReadResult(scores, after, TransformerState((self._empty,) * len(vectors), vectors))
+
+    def _next_pass(self, contexts: list[Context], remaining: TokenIds) -> tuple[list[int], list[int]]:
+        """Choose rows and their numbers of tokens for a pass; replace contexts without a free position."""
+        rows, counts, free = list[int](), list[int](), _MAX_PASS_TOKENS
+        for row in np.flatnonzero(remaining > 0).tolist():
+            if contexts[row].length == self.window:
+                kept = contexts[row].ids[-(self.window // 2) :]
+                contexts[row] = self._context_of(kept)
+            count = min(int(remaining[row]), self.window - contexts[row].length, free)
+            rows.append(row)
+            counts.append(count)
+            free -= count
+            if not free:
+                break
+        return rows, counts
+
+    def _context_of(self, ids: TokenIds) -> Context:
+        """Read tokens from the first position on."""
+        contexts = [self._empty]
+        for start in range(0, len(ids), _MAX_PASS_TOKENS):
+            self._pass(contexts, [0], [ids[start : start + _MAX_PASS_TOKENS]], [True])
+        return contexts[0]
+
+    def _pass(
+        self, contexts: list[Context], rows: Sequence[int], ids: Sequence[TokenIds], kept: Sequence[bool]
+    ) -> tuple[Tensor, ...]:
+        """Compute the outputs [T, W] of new tokens of some rows; extend the contexts of those to keep."""
+        before = [contexts[row] for row in rows]
+        after = [
+            context.extended(new) if keep else None
+            for context, new, keep in zip(before, ids, kept, strict=True)
+        ]
+        counts = [len(new) for new in ids]
+        positions = [context.length + np.arange(count) for context, count in zip(before, counts, strict=True)]
+        given = torch.as_tensor(np.concatenate(ids), device=self._device)
+        result = self._network.base_model(
+            input_ids=self._fed[given][None],
+            position_ids=torch.as_tensor(np.concatenate(positions), device=self._device)[None],
+            use_cache=False,
+            groups=group_texts(counts, before, after, self._device),
+        )
+        for row, context in zip(rows, after, strict=True):
+            if context is not None:
+                contexts[row] = context
+        parts: tuple[Tensor, ...] = torch.split(result.last_hidden_state[0], counts)
+        return parts
+
+    def _log_probs(self, outputs: Tensor) -> Tensor:
+        """Return the log-probability of each token of the network [N, outputs], with minus infinity for others."""
+        return torch.log_softmax(self._head(outputs).float() + self._bias, dim=-1)
+
+    def _scores(self, outputs: Tensor, ids: TokenIds) -> FloatArray:
+        """Return the log-probabilities [N] of ids [N] after outputs [N, W]."""
+        targets = self._fed[torch.as_tensor(ids, device=self._device)]
+        size = max(1, _MAX_LOGITS // len(self._bias))
+        parts = zip(torch.split(outputs, size), torch.split(targets, size), strict=True)
+        scores: FloatArray = torch.cat(
+            [self._log_probs(some).gather(1, of_some[:, None])[:, 0] for some, of_some in parts]
+        ).cpu().numpy()  # fmt: skip
+        scores[np.isin(ids, self._never)] = -np.inf
+        return scores

@@ -1,0 +1,193 @@
+"""Tokenizers of pretrained models, as `tokenizer.json` of Hugging Face's library tokenizers describes them.
+
+The library computes; this module maps its numbers to ids after the control tokens, and finds the bytes of each token.
+The tokens for the start, the end and the unknown are those that the folder's configuration names.
+"""
+
+import hashlib
+import re
+import shutil
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+from typing_extensions import override
+
+from models.arrays import TokenIds
+from models.errors import ManifestError
+from models.files import CONFIG_FILE, read_config
+from models.tokenizers import SUBWORDS, Tokenizer
+from models.vocabulary import BOS, CONTROL_TOKENS, EOS, UNK, Vocabulary
+
+PRETRAINED_FOLDER = "pretrained"
+"""Folder of the model's own files in a checkpoint."""
+
+_FILE, _NAMES_FILE = "tokenizer.json", "tokenizer_config.json"
+_SPACE_MARK = "\u2581"
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
+_CONTROL_NAMES = {UNK: "unk_token", BOS: "bos_token", EOS: "eos_token"}
+
+
+def _characters_of_bytes() -> dict[str, int]:
+    """Return the byte of each character of byte-level tokens: printable bytes stand for themselves."""
+    printable = [
+        *range(ord("!"), ord("~") + 1),
+        *range(ord("¡"), ord("¬") + 1),
+        *range(ord("®"), ord("ÿ") + 1),
+    ]
+    others = [byte for byte in range(256) if byte not in printable]
+    table = {chr(byte): byte for byte in printable}
+    return table | {chr(256 + number): byte for number, byte in enumerate(others)}
+
+
+_BYTES = _characters_of_bytes()
+
+
+class PretrainedTokenizer(Tokenizer):
+    """Tokenizer of a pretrained model.
+
+    Control tokens that a text spells out are ordinary characters.
+
+    Args:
+        folder: folder with `tokenizer.json`, `config.json` and, if there is one, `tokenizer_config.json`.
+
+    Attributes:
+        numbers: the library's number of each id [V]; −1 without one.
+
+    Raises:
+        ManifestError: a file is damaged, or tokens are neither byte-level nor SentencePiece's.
+    """
+
+    kind = SUBWORDS
+    leading_space = False
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, path = folder, folder / _FILE
+        content = read_config(path)
+        try:
+            self._library: Any = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as error:  # noqa: BLE001 - the library raises Exception itself
+            raise ManifestError(f"{path}: not a tokenizer: {error!s:.300}") from None
+        self._library.encode_special_tokens = True
+        self._library.no_truncation()
+        self._library.no_padding()
+        self._digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        self._is_byte_level = _has_type(content, "ByteLevel")
+        if (
+            not self._is_byte_level
+            and not _has_type(content, "Metaspace")
+            and _SPACE_MARK not in str(content.get("normalizer"))
+        ):
+            raise ManifestError(f"{path}: tokens are neither byte-level nor SentencePiece's")
+        tokens = {number: token for token, number in self._library.get_vocab(with_added_tokens=True).items()}
+        self._controls = _control_numbers(folder, self._library, content.get("model"))
+        self._added = {
+            number: str(added.content) for number, added in self._library.get_added_tokens_decoder().items()
+        }
+        ordinary = [number for number in sorted(tokens) if number not in self._controls.values()]
+        super().__init__(Vocabulary(tokens[number] for number in ordinary))
+        self.numbers: TokenIds = np.array(
+            [*(self._controls.get(i, -1) for i in range(len(CONTROL_TOKENS))), *ordinary], dtype=np.int64
+        )
+        self._ids = np.full(max(tokens) + 1, UNK, dtype=np.int64)
+        self._ids[ordinary] = np.arange(len(CONTROL_TOKENS), len(self.vocabulary))
+        self.leading_space = self.token_bytes[self._encode("a")[0]].startswith(b" ")
+
+    @override
+    def _encode(self, text: str) -> list[int]:
+        return self.encode_all([text])[0]
+
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the ids of each text, in one native call."""
+        rows = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [self._ids[row.ids].tolist() for row in rows]
+
+    def _num_ending_in(self, text: str, border: int, ids: list[int]) -> int:  # noqa: ARG002 - offsets tell more
+        spans = self._library.encode(text, add_special_tokens=False).offsets
+        return sum(1 for _, end in spans if end <= border)
+
+    def normalise_word(self, word: str) -> str:
+        """Return a word, or the beginning of one, in the tokenizer's own form."""
+        own = self._library.normalizer
+        return word if own is None else own.normalize_str(word).replace(_SPACE_MARK, " ").strip()
+
+    def surface(self, token_id: int) -> str:
+        """Return the characters of a token; bytes that are not UTF-8 alone become U+FFFD."""
+        if token_id < len(CONTROL_TOKENS):
+            return self.vocabulary[token_id]
+        return self.token_bytes[token_id].decode("utf-8", errors="replace")
+
+    @cached_property
+    def token_bytes(self) -> tuple[bytes, ...]:
+        """Bytes of the token's characters, by the tokenizer's kind."""
+        found = [b"<unk>", b"", b""]
+        for number, token in zip(
+            self.numbers[len(CONTROL_TOKENS) :].tolist(), self.vocabulary.ids, strict=True
+        ):
+            byte = None if self._is_byte_level else _BYTE_TOKEN.fullmatch(token)
+            if byte is not None:
+                found.append(bytes.fromhex(byte[1]))
+            elif number in self._added:
+                found.append(self._added[number].encode())
+            elif self._is_byte_level:
+                found.append(bytes(_BYTES[character] for character in token))
+            else:
+                found.append(token.replace(_SPACE_MARK, " ").encode())
+        return tuple(found)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The tokens at the start and end of a text, and for the unknown, as the model spells them."""
+        return {
+            name: self._library.id_to_token(self._controls[i])
+            for i, name in _CONTROL_NAMES.items()
+            if i in self._controls
+        }
+
+    def settings(self) -> dict[str, Any]:
+        """Return the hash of the tokenizer's file, and the control tokens."""
+        return {**super().settings(), "file_sha256": self._digest, **self.facts}
+
+    def save(self, directory: Path) -> None:
+        """Write the settings, and copy the files of the folder."""
+        super().save(directory)
+        (directory / PRETRAINED_FOLDER).mkdir(exist_ok=True)
+        for name in (_FILE, CONFIG_FILE, _NAMES_FILE):
+            if (self._folder / name).exists():
+                shutil.copyfile(self._folder / name, directory / PRETRAINED_FOLDER / name)
+
+
+def _has_type(content: Any, kind: str) -> bool:
+    """True if one of the steps of a tokenizer is of a type."""
+    if isinstance(content, dict):
+        steps = [content.get(name) for name in ("pre_tokenizer", "decoder", "pretokenizers", "decoders")]
+        return content.get("type") == kind or any(_has_type(step, kind) for step in steps)
+    return isinstance(content, list) and any(_has_type(step, kind) for step in content)
+
+
+def _control_numbers(folder: Path, library: Any, algorithm: Any) -> dict[int, int]:
+    """Return the library's numbers of the control tokens that the model has, by id."""
+    configured = read_config(folder / CONFIG_FILE)
+    path = folder / _NAMES_FILE
+    named = read_config(path) if path.exists() else {}
+    if isinstance(algorithm, dict) and algorithm.get("unk_token") is not None:
+        named.setdefault("unk_token", algorithm["unk_token"])
+    found = dict[int, int]()
+    for i, name in _CONTROL_NAMES.items():
+        given = named.get(name)
+        token = given.get("content") if isinstance(given, dict) else given
+        number = configured.get(f"{name}_id") if token is None else library.token_to_id(token)
+        number = number[0] if isinstance(number, list) and number else number
+        if isinstance(number, int) and library.id_to_token(number) is not None:
+            found[i] = number
+    if EOS not in found:
+        raise ManifestError(
+            f"{folder}: neither tokenizer_config.json nor config.json names a token for the end of a text (eos_token)"
+        )
+    found.setdefault(BOS, found[EOS])
+    if found.get(UNK) in {found[BOS], found[EOS]}:  # GPT-2 names one token for all
+        del found[UNK]
+    return found

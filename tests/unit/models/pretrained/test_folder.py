@@ -1,0 +1,141 @@
+"""Folders that are not, or not completely, pretrained models: refused with the name of what is wrong."""
+
+import json
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from models.checkpoint.load import load_checkpoint
+from models.checkpoint.registry import open_registry
+from models.errors import InvalidInputError
+from tests.support.pretrained import TEXTS, pretrained, write_folder
+from training.commands import run_train
+from training.pretrained import run_import_hf
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write_folder("gpt2", tmp_path / "model")
+    return tmp_path / "model"
+
+
+def without(name):
+    def damage(folder):
+        (folder / name).unlink()
+
+    return damage
+
+
+def config_with(**values):
+    def damage(folder):
+        path = folder / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+    return damage
+
+
+def cut_short(folder):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1000])
+
+
+def lost_weight(folder):
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    del tensors["transformer.h.1.mlp.c_fc.weight"]
+    save_file(tensors, path, {"format": "pt"})
+
+
+def listed_shard(*names):
+    def damage(folder):
+        (folder / "model.safetensors.index.json").write_text(
+            json.dumps({"weight_map": dict(zip("ab", names, strict=False))})
+        )
+
+    return damage
+
+
+def another_tokenizer(folder):
+    content = json.loads((folder / "tokenizer.json").read_text())
+    content["model"]["vocab"] |= {f"x{number}": 1000 + number for number in range(3)}
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (without("config.json"), r"config\.json is missing: not a folder of a pretrained model"),
+        (without("model.safetensors"), r"has no weights: neither model\.safetensors nor"),
+        (without("tokenizer.json"), r"tokenizer\.json is missing"),
+        (config_with(model_type="t5"), r"model_type is 't5'; supported are gpt2, gpt_neox, llama"),
+        (config_with(model_type="mistral", sliding_window=8), "sliding window, which is not supported"),
+        (cut_short, r"model\.safetensors is damaged or cut short"),
+        (lost_weight, r"1 weights are missing, such as transformer\.h\.1\.mlp\.c_fc\.weight"),
+        (config_with(n_embd=32, n_head=4), "not a model of the type gpt2|weights are mismatched"),
+        (listed_shard("a.safetensors"), r"a\.safetensors is missing"),
+        (listed_shard("../a"), r"index\.json does not list files of weights"),
+        (another_tokenizer, r"it has the token 1002, but the model predicts \d+ tokens"),
+    ],
+)
+def test_an_incomplete_folder_is_refused_and_nothing_is_published(folder, tmp_path, damage, said):
+    damage(folder)
+    with pytest.raises(InvalidInputError, match=said):
+        run_import_hf(folder, name="m", registry=tmp_path / "registry")
+    assert open_registry(tmp_path / "registry").models() == []
+
+
+def test_a_published_model_is_the_folders_and_keeps_what_it_needs_only(folder, tmp_path):
+    (folder / "pytorch_model.bin").write_bytes(b"a pickle")
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(TEXTS[:9]) + "\n")
+    result = run_import_hf(folder, name="m", registry=tmp_path / "registry", corpus=[text])
+    assert result["test"]["tokens"] > 9
+    registry = open_registry(tmp_path / "registry")
+    loaded = load_checkpoint(registry.fetch(registry.resolve("m")))
+    assert sorted(path.name for path in (loaded.path / "pretrained").iterdir()) == [
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+    ]
+    _, model, tokenizer = pretrained("gpt2")
+    assert loaded.manifest.family == "pretrained"
+    assert loaded.tokenizer.fingerprint == tokenizer.fingerprint
+    assert loaded.model.num_parameters == model.num_parameters
+    card = (loaded.path / "MODEL_CARD.md").read_text()
+    assert "type gpt2, window 48, bos_token <|endoftext|>, eos_token <|endoftext|>" in card
+
+
+def test_shards_are_read(folder, tmp_path):
+    original, _, _ = pretrained("gpt2")
+    (folder / "model.safetensors").unlink()
+    original.save_pretrained(folder, max_shard_size="100KB")
+    run_import_hf(folder, name="m", registry=tmp_path / "registry")
+    registry = open_registry(tmp_path / "registry")
+    loaded = load_checkpoint(registry.fetch(registry.resolve("m")))
+    assert len(list((loaded.path / "pretrained").glob("*.safetensors"))) > 1
+
+
+def test_small_models_learn_from_a_pretrained_one_and_mix_with_it(folder, tmp_path):
+    registry = tmp_path / "registry"
+    run_import_hf(folder, name="large", registry=registry)
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(TEXTS * 3) + "\n")
+    small = [
+        "neural.hidden_size=8",
+        "neural.embedding_size=8",
+        "train.max_steps=4",
+        'train.teacher=["large"]',
+    ]
+    taught = run_train("lstm", name="taught", registry=registry, corpus=[text], assignments=small)
+    assert taught["teachers"] == ["large@1"]
+    mixed = run_train(
+        "mixture",
+        name="mixed",
+        registry=registry,
+        corpus=[text],
+        assignments=['mixture.recipes=["ngram"]', 'mixture.models=["large"]'],
+    )
+    store = open_registry(registry)
+    loaded = load_checkpoint(store.fetch(store.resolve(mixed["model"])))
+    assert [part.family for part in loaded.model.parts] == ["ngram", "pretrained"]

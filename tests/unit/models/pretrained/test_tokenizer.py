@@ -1,0 +1,104 @@
+"""Tokenizers of pretrained models: round trips, bytes, control tokens, offsets."""
+
+import itertools
+import json
+
+import pytest
+from tokenizers import Tokenizer
+
+from models.errors import ManifestError
+from models.pretrained.tokenizer import PretrainedTokenizer
+from models.tokenizers import Detokenizer, load_tokenizer
+from models.vocabulary import BOS, EOS, UNK
+from tests.support.pretrained import CONFIGS, TEXTS, pretrained, write_folder
+
+STRANGE = [
+    "",
+    " ",
+    "  two  spaces ",
+    "ûber 日本 👍🏽",
+    "a\nb\tc",
+    "<s> </s> <unk>",
+    "<|endoftext|>",
+    "\u2028x",
+    "'s 12,345",
+]
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_texts_come_back_whole_and_streamed(kind):
+    _, _, tokenizer = pretrained(kind)
+    for text in [*TEXTS, *STRANGE]:
+        ids = tokenizer.encode(text)
+        assert not {UNK, BOS, EOS} & {*ids}
+        assert tokenizer.decode(ids) == text
+        stream = Detokenizer(tokenizer)
+        assert "".join([*(stream.push(i) for i in ids), stream.flush()]) == text
+    assert tokenizer.encode_all(TEXTS) == [tokenizer.encode(text) for text in TEXTS]
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_numbers_are_the_librarys(kind, tmp_path):
+    write_folder(kind, tmp_path)
+    tokenizer, library = PretrainedTokenizer(tmp_path), Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    for text in TEXTS:
+        expected = library.encode(text, add_special_tokens=False).ids
+        assert tokenizer.numbers[tokenizer.encode(text)].tolist() == expected
+    assert tokenizer.facts == (
+        {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"}
+        if kind == "gpt2"
+        else {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
+    )
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+@pytest.mark.parametrize("context", ["", "The c", "The cat", "The cat ", "ûber 日"])
+@pytest.mark.parametrize("text", ["at sat", " sat", "本", ""])
+def test_tokens_end_in_the_context_or_after_it(kind, context, text):
+    _, _, tokenizer = pretrained(kind)
+    ids, before = tokenizer.encode_after(context, text)
+    assert ids == tokenizer.encode(context + text)
+    own_space = tokenizer.leading_space
+    ends = itertools.accumulate(len(tokenizer.token_bytes[i]) for i in ids)
+    assert before == (sum(end - own_space <= len(context.encode()) for end in ends) if context else 0)
+
+
+def test_a_saved_tokenizer_is_the_same(tmp_path):
+    _, _, tokenizer = pretrained("llama")
+    tokenizer.save(tmp_path)
+    again = load_tokenizer(tmp_path)
+    assert again.fingerprint == tokenizer.fingerprint
+    assert again.encode_all(STRANGE) == tokenizer.encode_all(STRANGE)
+
+
+def test_names_of_control_tokens_in_the_tokenizers_configuration_come_first(tmp_path):
+    write_folder("gpt2", tmp_path)
+    names = {"bos_token": {"content": "Q"}, "eos_token": "<|endoftext|>", "unk_token": None}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(names))
+    tokenizer = PretrainedTokenizer(tmp_path)
+    assert tokenizer.facts == {"bos_token": "Q", "eos_token": "<|endoftext|>"}
+    assert "Q" not in tokenizer.vocabulary
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("{", "tokenizer.json"),
+        ("{}", "not a tokenizer"),
+        (
+            '{"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}}',
+            "neither byte-level nor SentencePiece's",
+        ),
+    ],
+)
+def test_a_damaged_or_foreign_tokenizer_is_refused(tmp_path, content, said):
+    write_folder("gpt2", tmp_path)
+    (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(ManifestError, match=said):
+        PretrainedTokenizer(tmp_path)
+
+
+def test_a_model_without_an_end_is_refused(tmp_path):
+    write_folder("gpt2", tmp_path, eos_token_id=None)
+    with pytest.raises(ManifestError, match="names a token for the end of a text"):
+        PretrainedTokenizer(tmp_path)
