@@ -11,6 +11,19 @@ import numpy.typing as npt
 
 from models.errors import InvalidInputError
 
+Writing = Literal["asis", "sentence-case", "sentence"]
+"""Form of a sentence for a model of ordinary text: as it is, with a capital, or with a capital and a full stop."""
+
+
+def written(text: str, form: Writing) -> str:
+    """Return a text in a form; a full stop is added after a letter or digit only."""
+    if form == "asis" or not text.strip():
+        return text
+    start = len(text) - len(text.lstrip())
+    text = text[:start] + text[start].upper() + text[start + 1 :]
+    return text + "." if form == "sentence" and text[-1].isalnum() else text
+
+
 TEXT_FORMS = ("none", "nfc", "nfkc", "casefold")
 
 

@@ -632,7 +632,9 @@ def _load_without_lexicon(directory: Path) -> Tokenizer:
         kind = config.pop("kind")
         if kind == SUBWORDS:
             require_package("tokenizers", "the tokenizer of a pretrained model")
-            pretrained: Any = importlib.import_module("models.pretrained.tokenizer")  # the package is optional
+            pretrained: Any = importlib.import_module(
+                "models.pretrained.tokenizer"
+            )  # the package is optional
             tokenizer: Tokenizer = pretrained.PretrainedTokenizer(directory / pretrained.PRETRAINED_FOLDER)
             return tokenizer
         if kind == SentencePieceTokenizer.kind:

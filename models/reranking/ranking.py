@@ -20,6 +20,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from models.errors import InvalidInputError, check_range
+from models.normaliser import Writing
 from models.phrases import MAX_PHRASES, Phrase, is_phrase_feature
 from models.reranking import features
 from models.reranking.corrections import CorrectionTable, PhraseCorrection
@@ -150,6 +151,7 @@ class Profile(BaseModel):
         metric: metric that the weights were tuned for.
         signature: settings of the metric, as sacrebleu writes them.
         models: language models of the features.
+        form: form in which pretrained models read the texts.
         phrases: phrases of the features `phrases` and `phrases:CLASS`.
         corrections: corrections of systematic errors; see `CorrectionTable`.
         decision: `tuned` if the weights improve on the first pass on held-out lists, else `first_pass`.
@@ -168,6 +170,7 @@ class Profile(BaseModel):
     signature: str
     models: list[ProfileModel]
     # omitted if empty, so that services without these fields read other profiles
+    form: Annotated[Writing, Field(exclude_if="asis".__eq__)] = "asis"
     phrases: Annotated[list[Phrase], Field(max_length=MAX_PHRASES, exclude_if=operator.not_)] = []
     corrections: Annotated[list[PhraseCorrection], Field(exclude_if=operator.not_)] = []
     decision: Literal["tuned", "first_pass"]

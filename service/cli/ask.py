@@ -164,6 +164,10 @@ class _RerankOptions(NamedTuple):
         Literal["normalised", "unnormalised"],
         typer.Option(help="unnormalised: sums of logits, for models trained for them; faster."),
     ] = "normalised"
+    form: Annotated[
+        Literal["asis", "sentence-case", "sentence"] | None,
+        typer.Option(help="Form in which pretrained models read lower-cased texts [default: asis]."),
+    ] = None
     drop_duplicates: Annotated[bool, typer.Option(help="Omit candidates with equal text.")] = False
     top: Annotated[int | None, typer.Option(help="Print only this many candidates per list.")] = None
 

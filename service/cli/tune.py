@@ -47,6 +47,10 @@ class _TuneOptions(NamedTuple):
             "lattices am, old_lm, lm, words, unk."
         ),
     ] = None
+    form: Annotated[
+        Literal["asis", "sentence-case", "sentence"],
+        typer.Option(help="Form in which pretrained models read lower-cased texts."),
+    ] = "asis"
     length_exponents: Annotated[
         str | None,
         typer.Option(

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 
 from models.checkpoint.manifest import Version
+from models.normaliser import Writing
 from models.phrases import MAX_PHRASES, Phrase, PhraseList
 from models.reranking.corrections import MAX_CORRECTIONS, PhraseCorrection
 from models.reranking.ranking import MAX_WEIGHTS, Profile, ProfileModel
@@ -265,6 +266,8 @@ class ProfileBody(WireModel):
     """Signature of the metric: its exact variant and settings."""
     models: list[ProfileModel] = Field(default_factory=list)
     """Models of requests that name the profile but no model."""
+    form: Writing = "asis"
+    """Form in which pretrained models read the texts of requests that name the profile but no form."""
     phrases: list[Phrase] = Field(default_factory=list, max_length=MAX_PHRASES)
     """Phrases of requests that name the profile but have no phrases."""
     corrections: Annotated[list[PhraseCorrection], schema_only(maxItems=MAX_CORRECTIONS)] = Field(

@@ -13,7 +13,7 @@ const GROUPS = [
   ["", ["mbr", "confidences", "drop_duplicates"]],
   [
     "Scoring",
-    ["length_exponent", "posterior_scale", "profile", "score_mode", "bos", "eos", "top", "slots", "timeout_ms"],
+    ["length_exponent", "posterior_scale", "profile", "score_mode", "form", "bos", "eos", "top", "slots", "timeout_ms"],
   ],
 ];
 const COMPUTED = ["lm", "words", "tokens", "unk", "rank"];

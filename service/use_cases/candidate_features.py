@@ -20,6 +20,7 @@ from models.language_model import (
     count_words,
     is_self_normalised,
 )
+from models.normaliser import Writing
 from models.phrases import NO_PHRASES, PhraseList
 from models.reranking.candidates import CandidateList, map_in_steps
 from models.reranking.features import (
@@ -36,7 +37,13 @@ from models.vocabulary import UNK as UNKNOWN
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.engine.state_store import StoredState
-from service.use_cases.candidate_texts import DistinctTexts, RaggedTexts, find_distinct_texts, tokenise_texts
+from service.use_cases.candidate_texts import (
+    DistinctTexts,
+    RaggedTexts,
+    find_distinct_texts,
+    reads_forms,
+    tokenise_texts,
+)
 from service.use_cases.inputs import Limits, to_text_order
 from service.use_cases.sequence_scoring import score_ragged_texts
 
@@ -52,11 +59,13 @@ class ScoringModels:
         parts: the main model of the feature `lm`; several are mixed at every token; empty without such features.
         mixture_weights: weights of the parts; positive, summing to 1.
         extra: further models by their names in features, such as `old` in `lm:old`.
+        form: form in which pretrained models read the texts.
     """
 
     parts: tuple[LoadedModel, ...]
     mixture_weights: tuple[float, ...] = (1.0,)
     extra: Mapping[str, LoadedModel] = field(default_factory=dict)
+    form: Writing = "asis"
 
     @property
     def all(self) -> tuple[LoadedModel, ...]:
@@ -78,6 +87,7 @@ def scoring_models(
     main: Sequence[tuple[str | None, float]],
     extra: Sequence[tuple[str, str]],
     resolve: Callable[[str | None], LoadedModel],
+    form: Writing = "asis",
 ) -> ScoringModels:
     """Resolve addresses to the models that score.
 
@@ -85,6 +95,7 @@ def scoring_models(
         main: addresses of the parts of the main model, each with its weight; None for the service's default model.
         extra: names of further models and their addresses.
         resolve: finds a model by its address.
+        form: form in which pretrained models read the texts.
 
     Raises:
         InvalidInputError: there are too many models; the weights are not a distribution over the parts; the parts
@@ -104,7 +115,7 @@ def scoring_models(
             parameter="mixture",
         )
     parts = tuple(resolve(address) for address, _ in main)
-    models = ScoringModels(parts, weights, {name: resolve(address) for name, address in extra})
+    models = ScoringModels(parts, weights, {name: resolve(address) for name, address in extra}, form)
     for index, part in enumerate(parts[1:], start=1):
         _check_compatible(parts[0], part, index)
     return models
@@ -210,7 +221,7 @@ def score_candidates(
     distinct = yield from find_distinct_texts(lists, starts.of_lists, prefix)
     stored = starts.of_models or [()] * len(models.all)
     score_texts = partial(
-        _score_texts, distinct, limits, bos=bos, eos=eos, normalised=score_mode == "normalised"
+        _score_texts, distinct, limits, models.form, bos=bos, eos=eos, normalised=score_mode == "normalised"
     )
     main = None
     columns: dict[str, npt.NDArray[np.float64]] = {}
@@ -239,6 +250,7 @@ def score_candidates(
 def _score_texts(
     distinct: DistinctTexts,
     limits: Limits,
+    form: Writing,
     parts: Sequence[LoadedModel],
     weights: Sequence[float],
     stored: Sequence[Sequence[StoredState]],
@@ -248,7 +260,8 @@ def _score_texts(
     normalised: bool,
 ) -> Work[Any, _TextScores]:
     """Score texts by a model, or by the parts of a mixture, which have equal tokens."""
-    texts = yield from tokenise_texts(parts[0], distinct, limits, eos=eos, starts=stored[0])
+    given = distinct.written(form) if reads_forms(parts[0]) else distinct
+    texts = yield from tokenise_texts(parts[0], given, limits, eos=eos, starts=stored[0])
     total = None
     for part, weight, starts in zip(parts, weights, stored, strict=True):
         scores = yield from score_ragged_texts(

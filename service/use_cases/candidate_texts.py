@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from models.arrays import TokenIds
+from models.normaliser import Writing, written
 from models.reranking.candidates import CandidateList, map_in_steps
 from models.reranking.features import offsets_of
-from models.tokenizers import WordTokenizer
+from models.tokenizers import SUBWORDS, CharacterTokenizer, WordTokenizer
 from models.vocabulary import EOS
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
@@ -68,6 +69,22 @@ class DistinctTexts(NamedTuple):
     list_of: Indices
     text_of: Indices
     names: Callable[[int], str]
+
+    def written(self, form: Writing) -> "DistinctTexts":
+        """Return the texts, contexts and continuations in a form."""
+        settings = [
+            setting._replace(
+                context=written(setting.context, form),
+                continuation=setting.continuation and written(setting.continuation, form),
+            )
+            for setting in self.settings
+        ]
+        return self._replace(texts=[written(text, form) for text in self.texts], settings=settings)
+
+
+def reads_forms(loaded: LoadedModel) -> bool:
+    """Return True if a request's `form` applies to a model: it is pretrained, or shares its tokenizer."""
+    return loaded.tokenizer.kind == SUBWORDS
 
 
 class RaggedTexts(NamedTuple):
@@ -254,7 +271,8 @@ def split_at_space(loaded: LoadedModel, before: str, after: str) -> tuple[str, s
     space, which must be scored as well.
     """
     before = _with_space(before, after)
-    if loaded.tokenizer.leading_space and before.endswith(" ") and not after[:1].isspace():
+    is_character = isinstance(loaded.tokenizer, CharacterTokenizer)
+    if not is_character and before.endswith(" ") and not after[:1].isspace():
         return before.removesuffix(" "), " " + after
     return before, after
 

@@ -19,6 +19,7 @@ from pydantic_core import to_json
 from models.arrays import TokenIds
 from models.errors import InvalidInputError, LanguageModelError, StatesFullError
 from models.language_model import LOG_ZERO, STATE
+from models.normaliser import Writing, written
 from models.phrases import is_phrase_feature
 from models.reranking.candidates import CandidateList, map_in_steps
 from models.reranking.corrections import CorrectionTable, corrections_of, origins_of, with_corrections
@@ -37,6 +38,7 @@ from models.reranking.mbr import (
     word_confidences,
 )
 from models.reranking.ranking import rank_by, scaled_posteriors
+from models.tokenizers import CharacterTokenizer
 from models.vocabulary import EOS
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
@@ -49,7 +51,7 @@ from service.use_cases.candidate_features import (
     TokenScores,
     score_candidates,
 )
-from service.use_cases.candidate_texts import split_at_space
+from service.use_cases.candidate_texts import reads_forms, split_at_space
 from service.use_cases.constants import CANDIDATES_PER_STEP
 from service.use_cases.inputs import Limits, check_reads_forward, no_context_error
 from service.use_cases.rerank_request import DocumentsRequest, RerankItem, RerankJob, Turn
@@ -115,7 +117,10 @@ def resume_sessions(
     for number, loaded in enumerate(models):
         check_reads_forward(loaded)
         previous = [states[number] for states in found]
-        texts = [_commit_ids(previous[n], turn, names[n], limits, eos=eos) for turn, n in numbers.items()]
+        texts = [
+            _commit_ids(previous[n], turn, names[n], limits, job.models.form, eos=eos)
+            for turn, n in numbers.items()
+        ]
         _, states = yield from continue_states(loaded, previous, texts, STATE)
         of_models.append((yield from stored_states(loaded, states, texts, previous)))
     return StartStates(of_lists, of_models)
@@ -143,13 +148,16 @@ def _session_states(job: RerankJob, turn: Turn, state_store: OwnedStateStore, na
     return states
 
 
-def _commit_ids(before: StoredState, turn: Turn, name: str, limits: Limits, *, eos: bool) -> TokenIds:
+def _commit_ids(
+    before: StoredState, turn: Turn, name: str, limits: Limits, form: Writing, *, eos: bool
+) -> TokenIds:
     if turn.commit is None:
         return np.zeros(0, dtype=np.int64)
     limits.check_characters(turn.commit, parameter=f"{name}commit")
-    text = turn.commit
-    if not (eos or not text or text[-1].isspace() or before.loaded.tokenizer.leading_space):
-        text += " "  # before the next candidate; read but not scored, as after a context
+    text = written(turn.commit, form) if reads_forms(before.loaded) else turn.commit
+    is_character = isinstance(before.loaded.tokenizer, CharacterTokenizer)
+    if is_character and text and not eos and not text[-1].isspace():
+        text += " "  # a token of its own, before the next candidate; read but not scored, as after a context
     ids = ids_after(before, text)
     if eos:
         ids = np.append(ids, EOS)

@@ -13,6 +13,7 @@ from pydantic import ConfigDict, Field, JsonValue, Tag, model_validator, with_co
 from pydantic_core import PydanticCustomError
 
 from models.errors import InvalidInputError, check_range
+from models.normaliser import Writing
 from models.phrases import DEFAULT_FEATURE_WEIGHT, MAX_PHRASES, NO_PHRASES, Phrase, PhraseList
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.corrections import CorrectionTable
@@ -214,6 +215,9 @@ class RerankSettings(ModelRequest):
     score_mode: ScoreMode = "normalised"
     """`unnormalised` makes `lm` the sum of the tokens' logits, for models trained for it: faster, because it skips
     the sum over the vocabulary, and close to log-probabilities."""
+    form: Writing | None = None
+    """Form in which pretrained models read candidates and contexts, if these are lower-cased and without punctuation:
+    `asis` (default), `sentence-case` with a capital at the beginning, or `sentence` with a capital and a full stop."""
     drop_duplicates: bool = False
     """True to omit a candidate whose text equals an earlier candidate's."""
     top: Annotated[int, Field(ge=1)] | None = None
@@ -252,7 +256,8 @@ class RerankSettings(ModelRequest):
             main = [(entry.address, entry.weight) for entry in profile.models if not entry.name]
             extra = [(entry.name, entry.address) for entry in profile.models if entry.name]
         corrections = None if profile is None else profile.correction_table
-        models = scoring_models(main, extra, resolve)
+        form = self.form or ("asis" if profile is None else profile.form)
+        models = scoring_models(main, extra, resolve, form)
         return RerankJob(models, weighting, scale, corrections, self, phrases)
 
     def _model_weights(self) -> dict[str, float]:

@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field, JsonValue, model_validator
 from pydantic_core import PydanticCustomError
 
 from models.errors import InvalidInputError
+from models.normaliser import Writing
 from models.phrases import MAX_PHRASES, Phrase, PhraseList, is_phrase_feature
 from models.reranking.candidates import CandidateList, Steps, map_in_steps
 from models.reranking.corrections import PhraseCorrection
@@ -121,6 +122,8 @@ class TuneSettings(TimedRequest):
     """Models whose probabilities are mixed at every token, instead of `model`."""
     models: Annotated[list[TunedModel], schema_only(maxItems=MAX_MODELS)] = Field(default_factory=list)
     """Further models, each with its own features."""
+    form: Writing = "asis"
+    """Form in which pretrained models read the texts, as in /v1/rerank."""
     given_only: bool = False
     """True to use no model: only given features, and features derived from them, get weights."""
     features: Annotated[list[str], schema_only(minItems=1, maxItems=MAX_FEATURES)] | None = None
@@ -185,7 +188,8 @@ class TuneSettings(TimedRequest):
         if self.given_only and (self.model is not None or self.mixture is not None or self.models):
             raise InvalidInputError("given_only is true, but models are given", parameter="given_only")
         main = [] if self.given_only else main_models(self.model, self.mixture)
-        return scoring_models(main, [(model.name, model.model) for model in self.models], resolve)
+        extra = [(model.name, model.model) for model in self.models]
+        return scoring_models(main, extra, resolve, self.form)
 
 
 _EXAMPLE_LISTS: JsonValue = [
@@ -299,6 +303,8 @@ def tune_reply(
     del values["profile"]
     reply.profile.update({name: values[name] for name in Profile.model_fields if name in values})
     reply.profile["models"] = _models(reply.weights, models)
+    if models.form != "asis":
+        reply.profile["form"] = models.form
     if any(map(is_phrase_feature, reply.weights)):
         reply.profile["phrases"] = [phrase.model_dump() for phrase in phrases]
     if corrections and reply.decision == "tuned":

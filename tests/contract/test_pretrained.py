@@ -8,8 +8,10 @@ import openai
 import pytest
 import torch
 
+from models.checkpoint.documents import ProfileStore
 from models.checkpoint.registry import LocalRegistry
 from models.checkpoint.write import CheckpointDescription, write_checkpoint
+from models.reranking.ranking import Profile
 from models.vocabulary import BOS, EOS
 from service.settings import Settings
 from tests.support.pretrained import TEXTS, pretrained
@@ -111,6 +113,63 @@ def test_a_list_has_features_of_several_models(http):
         expected = {name: their_scores(name, entry["text"]).sum() for name in KINDS}
         assert entry["features"]["lm:llama"] == pytest.approx(expected["llama"], abs=1e-3)
         assert entry["total"] == pytest.approx(0.7 * expected["gpt2"] + 0.3 * expected["llama"], abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("form", "expected"),
+    [
+        (None, "a dog saw it"),
+        ("asis", "a dog saw it"),
+        ("sentence-case", "A dog saw it"),
+        ("sentence", "A dog saw it."),
+    ],
+)
+def test_a_pretrained_model_reads_texts_in_the_form_asked_for(http, form, expected):
+    lists = [{"candidates": [{"text": "a dog saw it"}, {"text": "nobody!"}]}]
+    asked = {} if form is None else {"form": form}
+    reply = ask(http, "/v1/rerank", model="llama", lists=lists, **asked)
+    totals = {entry["text"]: entry["features"]["lm"] for entry in reply["lists"][0]["ranking"]}
+    other = "Nobody!" if form and form != "asis" else "nobody!"
+    assert totals["a dog saw it"] == pytest.approx(their_scores("llama", expected).sum(), abs=1e-3)
+    assert totals["nobody!"] == pytest.approx(their_scores("llama", other).sum(), abs=1e-3)
+
+
+def test_contexts_and_commits_are_read_in_the_form_too(http):
+    candidates = [{"text": "saw it"}]
+    end = (
+        their_scores("gpt2", "A cat sat. Saw it.").sum() - their_scores("gpt2", "A cat sat.", end=False).sum()
+    )
+    for given in ({"context": "a cat sat"}, {"commit": "a cat sat"}):
+        lists = [{**given, "candidates": candidates}]
+        reply = ask(http, "/v1/rerank", model="gpt2", lists=lists, form="sentence")
+        assert reply["lists"][0]["ranking"][0]["features"]["lm"] == pytest.approx(end, abs=2e-3)
+
+
+def test_tuning_remembers_the_form(http, registry):
+    lists = [
+        {"candidates": [{"text": f"{a} {b}"} for b in ("sat", "saw")], "reference": f"{a} saw"}
+        for a in ("a cat", "a dog", "nobody", "my friend")
+    ] * 3
+    reply = ask(
+        http,
+        "/v1/rerank/tune",
+        model="gpt2",
+        lists=lists,
+        form="sentence",
+        max_p_value=1,
+        restarts=1,
+        resamples=2,
+    )
+    assert reply["profile"]["form"] == "sentence"
+    about = {"metric": "wer", "signature": "", "decision": "tuned", "figures": {}, "created": ""}
+    profile = Profile(
+        name="spoken", weights={"lm": 1.0}, models=[{"address": "gpt2@1"}], form="sentence", **about
+    )
+    ProfileStore(str(registry.root)).write(profile)
+    asked = [{"candidates": lists[0]["candidates"]}]
+    one = ask(http, "/v1/rerank", lists=asked, profile="spoken")
+    other = ask(http, "/v1/rerank", lists=asked, form="sentence", model="gpt2")
+    assert one["lists"][0]["ranking"] == other["lists"][0]["ranking"]
 
 
 @MODELS

@@ -445,6 +445,7 @@ class RerankOptions(_ModelOptions, total=False):
     bos: bool
     eos: bool
     score_mode: Literal["normalised", "unnormalised"]
+    form: Literal["asis", "sentence-case", "sentence"]
     drop_duplicates: bool
     top: int
     commit_eos: bool
@@ -459,6 +460,7 @@ class TuneOptions(TypedDict, total=False):
     model: str
     mixture: Sequence[MixturePart]
     models: Sequence[FurtherModel]
+    form: Literal["asis", "sentence-case", "sentence"]
     given_only: bool
     features: Sequence[str]
     phrases: Sequence[Phrase]
