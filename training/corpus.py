@@ -14,6 +14,7 @@ An encoded corpus is one flat array of the token ids of all sentences, with offs
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -35,16 +36,9 @@ _ABBREVIATION_END = re.compile(
 
 def paragraphs(lines: Iterable[str]) -> Iterator[str]:
     """Yield runs of non-blank lines, each joined into one string with single spaces."""
-    block: list[str] = []
-    for line in lines:
-        words = line.split()
-        if words:
-            block.append(" ".join(words))
-        elif block:
-            yield " ".join(block)
-            block = []
-    if block:
-        yield " ".join(block)
+    for has_words, block in groupby(map(str.split, lines), key=bool):
+        if has_words:
+            yield " ".join(map(" ".join, block))
 
 
 def split_sentences(paragraph: str) -> list[str]:
