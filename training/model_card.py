@@ -448,26 +448,22 @@ def _figure_rows(model: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _provenance(metrics: Mapping[str, Any], provenance: Mapping[str, Any], vocab_size: int) -> list[str]:
-    recipe, lines = provenance.get("recipe"), list[str]()
-    if source := provenance.get("source"):
-        lines.append(f"- source: {source if isinstance(source, str) else _pairs(source)}")
-    if texts := metrics.get("data"):
-        sources = (
-            f"{split}: {', '.join(d['sources'])} ({d['sentences']:,} sentences, SHA-256 {d['sha256'][:12]}…)"
-            for split, d in texts.items()
-        )
-        lines.append(f"- text: {'; '.join(sources)}")
-    if teachers := metrics.get("teachers"):
-        lines.append(f"- teachers: {', '.join(teachers)}")
-    lines += [f"- base: {_pairs(base)}"] if (base := metrics.get("base", {})) else []
-    if started := metrics.get("embeddings"):
-        lines.append(
-            f"- embeddings: {started['tokens']:,} of {vocab_size:,} tokens initialised from {started['source']}"
-        )
-    lines += [
-        f"- overlap of the {split} text: {overlap_phrase(facts)}"
-        for split, facts in metrics.get("overlap", {}).items()
-    ]
+    recipe, source, base = provenance.get("recipe"), provenance.get("source"), metrics.get("base", {})
+    texts = (
+        f"{split}: {', '.join(d['sources'])} ({d['sentences']:,} sentences, SHA-256 {d['sha256'][:12]}…)"
+        for split, d in metrics.get("data", {}).items()
+    )
+    started = metrics.get("embeddings")
+    facts = {
+        "source": _pairs(source) if isinstance(source, Mapping) else source,
+        "text": "; ".join(texts),
+        "teachers": ", ".join(metrics.get("teachers", ())),
+        "base": _pairs(base),
+        "embeddings": started
+        and f"{started['tokens']:,} of {vocab_size:,} tokens initialised from {started['source']}",
+    }
+    for split, overlap in metrics.get("overlap", {}).items():
+        facts[f"overlap of the {split} text"] = overlap_phrase(overlap)
     if recipe:
         tokenizer = _pairs(recipe["tokenizer"])
         if recipe["family"] == "mixture" and (published := len(recipe["mixture"]["models"])):
@@ -475,19 +471,18 @@ def _provenance(metrics: Mapping[str, Any], provenance: Mapping[str, Any], vocab
             tokenizer = f"from {', '.join(part['name'] for part in metrics.get('parts', ())[-published:])}"
         elif "@" in (supplier := base.get("model") or metrics.get("teachers", [""])[0]):  # it is published
             tokenizer = f"from {supplier}"
-        lines += [f"- seed: {provenance['seed']}", f"- tokenizer: {tokenizer}"]
+        facts |= {"seed": f"{provenance['seed']}", "tokenizer": tokenizer}
         if recipe["family"] == "ngram":
             smoothing = recipe["ngram"].get("smoothing")
             acting = {
                 k: v for k, v in recipe["ngram"].items() if SMOOTHING_OF_KEY.get(k, smoothing) == smoothing
             }
-            lines.append(f"- n-grams: {_pairs(acting)}")
+            facts["n-grams"] = _pairs(acting)
     if metrics.get("parts"):
         text = metrics.get("weights_fitted_on")
-        lines.append(
-            f"- mixture weights: fitted by EM on {', '.join(text) if text else 'the validation text'}"
-        )
-    return ["## Training" if recipe else "## Origin", "\n".join(lines)]
+        facts["mixture weights"] = f"fitted by EM on {', '.join(text) if text else 'the validation text'}"
+    listed = "\n".join(f"- {name}: {fact}" for name, fact in facts.items() if fact)
+    return ["## Training" if recipe else "## Origin", listed]
 
 
 def _pairs(table: Mapping[str, Any]) -> str:

@@ -19,8 +19,6 @@ from models.neural.cells import Dropout
 from models.neural.network import Network
 from training.neural.settings import TrainSettings
 
-StopReason = Literal["max_minutes", "max_steps", "epochs"]
-
 _CYCLE_START = 1 / 25  # of the peak, Smith's usual ratio
 _MIN_RATE_SHARE = 0.01
 
@@ -63,7 +61,7 @@ class Schedule:
             share = max(share, seconds / (60 * self._settings.max_minutes))
         return min(share, 1.0)
 
-    def reached(self, step: int) -> StopReason:
+    def reached(self, step: int) -> Literal["max_minutes", "max_steps", "epochs"]:
         """Return the limit that ended the run after `step` updates."""
         if step < self._steps:
             return "max_minutes"

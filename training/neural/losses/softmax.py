@@ -249,21 +249,13 @@ def softmax_rows(
         bias = logits.new_zeros(logits.shape[1], dtype=torch.float32)
     if logits.is_cuda:
         return _softmax_rows_by_torch(logits, bias, targets, scale, pull)
-    losses, log_sums = torch.empty(2, len(logits))
-    rows, added, indices = _numpy_view(logits), bias.numpy(), targets.numpy()
-
-    def work(part: slice) -> None:
-        softmax_gradients(
-            rows[part],
-            added,
-            indices[part],
-            np.float32(scale),
-            np.float32(pull),
-            losses[part].numpy(),
-            log_sums[part].numpy(),
-        )
-
-    _in_threads(work, len(rows))
+    losses, log_sums = results = torch.empty(2, len(logits))
+    rows, added, indices, outputs = _numpy_view(logits), bias.numpy(), targets.numpy(), results.numpy()
+    factors = np.float32(scale), np.float32(pull)
+    _in_threads(
+        lambda part: softmax_gradients(rows[part], added, indices[part], *factors, *outputs[:, part]),
+        len(rows),
+    )
     return losses, log_sums
 
 
