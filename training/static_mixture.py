@@ -33,7 +33,6 @@ from training.ngram.trie import (
     Orders,
     from_log10,
     link,
-    lower_probs,
     suffixes_by_order,
 )
 from training.progress import Progress
@@ -77,7 +76,7 @@ def interpolate_models(
             )
             backoffs = np.ones(1)
             if length > 1:
-                own_lower = lower_probs(trie, length, mixture.probs, mixture.backoffs)
+                own_lower = mixture.lower_probs(length)
                 # lower differs from own_lower if the mixture itself backs off for a suffix that no part lists
                 unlisted_mass = lower_unlisted + np.bincount(
                     ngrams.prefixes, lower - own_lower, minlength=len(lower_unlisted)
