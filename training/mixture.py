@@ -517,15 +517,9 @@ def _mix_statically(
     began: float,
 ) -> Trained:
     """Merge n-gram models into one n-gram model, and evaluate it."""
-    settings, vocabulary, texts = recipe.ngram, inputs.tokenizer.vocabulary, inputs.texts
-    model, facts = mix_statically(
-        [part.model for part in parts if isinstance(part.model, NGramModel)],
-        vocabulary,
-        texts.valid,
-        prune_entropy=settings.prune_entropy,
-        quantise=settings.quantize_bits is not None,
-        progress=inputs.progress,
-    )
+    vocabulary, texts = inputs.tokenizer.vocabulary, inputs.texts
+    models = [part.model for part in parts if isinstance(part.model, NGramModel)]
+    model, facts = mix_statically(models, vocabulary, texts.valid, recipe.ngram, progress=inputs.progress)
     facts |= normalisation_facts(model)
     seconds = time.monotonic() - began
     figures = held_out_figures(model, texts, progress=inputs.progress)

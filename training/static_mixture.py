@@ -36,6 +36,7 @@ from training.ngram.trie import (
     suffixes_by_order,
 )
 from training.progress import Progress
+from training.recipe import NGramSettings
 
 IntArray: TypeAlias = npt.NDArray[np.int32]
 
@@ -230,9 +231,8 @@ def mix_statically(
     parts: Sequence[NGramModel],
     vocabulary: Vocabulary,
     held_out: EncodedCorpus,
+    settings: NGramSettings,
     *,
-    prune_entropy: float = 0.0,
-    quantise: bool = False,
     progress: Progress,
 ) -> tuple[NGramModel, dict[str, Any]]:
     """Mix n-gram models into one, with weights that maximise the likelihood of held-out text.
@@ -241,8 +241,7 @@ def mix_statically(
         parts: the models; their vocabularies are subsets of `vocabulary`.
         vocabulary: vocabulary of the mixture. A part gives words that it lacks the probability 0.
         held_out: sentences in the mixture's vocabulary.
-        prune_entropy: threshold of entropy pruning of the merged model; see `compress`.
-        quantise: quantise the merged model.
+        settings: entropy pruning and quantisation of the merged model; see `compress`.
         progress: reports each stage.
 
     Returns:
@@ -262,8 +261,8 @@ def mix_statically(
     model, _, facts = compress(
         orders,
         vocabulary,
-        prune_entropy=prune_entropy,
-        quantise=quantise,
+        prune_entropy=settings.prune_entropy,
+        quantise=settings.quantize_bits is not None,
         normalised=normalised,
         progress=progress,
     )
