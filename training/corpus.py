@@ -276,7 +276,6 @@ class EncodedCorpus(NamedTuple):
     ) -> "EncodedCorpus":
         """Build a corpus from encoded sentences."""
         rows = [np.asarray(s, dtype=np.int32) for s in sentences]
-        offsets = np.zeros(len(rows) + 1, dtype=np.int64)
-        np.cumsum([len(r) for r in rows], out=offsets[1:])
+        offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
         tokens = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int32)
         return cls(tokens, offsets, num_words, num_bytes)

@@ -189,13 +189,11 @@ def _fit_weights(
 ) -> dict[str, Any]:
     """Fit λ for all tokens, `weights` [M], and, if given, by context length, `weights_by_context` [C, M]."""
     common = fit_weights(log_probs)
-    matcher_index = find_context_matcher(models)
-    if lengths is None or matcher_index is None:
+    if lengths is None:
         return {"weights": list(common)}
-    matcher: Any = models[matcher_index]
-    table = fit_weights_by_context(
-        log_probs, lengths, num_lengths=matcher.num_context_lengths, weights=common
-    )
+    matcher: Any = models[find_context_matcher(models) or 0]
+    count = matcher.num_context_lengths
+    table = fit_weights_by_context(log_probs, lengths, num_lengths=count, weights=common)
     return {"weights": list(common), "weights_by_context": [list(row) for row in table]}
 
 
@@ -335,11 +333,8 @@ def shared_tokenizer(
     """
     tokenizer = mixture_tokenizer(recipe.mixture, published) if recipe.family == "mixture" else None
     for teacher in teachers:
-        problem, reads = (
-            _tokenizer_difference(teacher, [*published, *teachers][0]),
-            teacher.manifest.direction,
-        )
-        if reads != recipe.reading_direction:
+        problem = _tokenizer_difference(teacher, [*published, *teachers][0])
+        if (reads := teacher.manifest.direction) != recipe.reading_direction:
             address = version_address(teacher.path)
             problem = f"{address} reads {reads}; the network reads {recipe.reading_direction}"
         if problem is not None:
@@ -484,9 +479,8 @@ def train_mixture(
         InvalidInputError: there are fewer than two parts, a part is a mixture, or a part of a static
             mixture is not an n-gram model.
     """
-    unfinished = divide_minutes(
-        recipe, part_recipes(recipe), inputs.device
-    )  # checks every part before any work
+    # checks every part before any work
+    unfinished = divide_minutes(recipe, part_recipes(recipe), inputs.device)
     mixed = [title for title, part in titled_parts(recipe.mixture).items() if part.mixed]
     families = [unfinished[title].family for title in mixed]
     check_mixing_plan(recipe, [*families, *(p.model.family for p in published)])

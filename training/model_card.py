@@ -139,8 +139,7 @@ def _bars(axes: Any, values: Sequence[float], labels: Sequence[str], *, label_ma
 
 def cache_section(metrics: Mapping[str, Any]) -> list[str]:
     """Return the paragraphs of the cache section, from metrics.json; empty for a model without a cache."""
-    cache = metrics.get("cache")
-    if not cache:
+    if not (cache := metrics.get("cache")):
         return []
     shape = (
         f"A {cache['kind']} cache of the last {cache['window']:,} tokens: θ = {cache['flatness']:g}, "
@@ -216,9 +215,7 @@ def reported_hits(metrics: Mapping[str, Any]) -> tuple[str, Sequence[Mapping[str
     Both are empty without hit rates. Orders emptied by pruning have zero rates.
     """
     for split, text in (("test", "test"), ("valid", "validation")):
-        figures = metrics.get(split) or {}
-        hits = figures.get("hit_rates")
-        if hits:
+        if hits := (metrics.get(split) or {}).get("hit_rates"):
             left_out = range(len(hits) + 1, len(metrics.get("ngrams", ())) + 1)
             return text, [*hits, *({"order": k, **_NO_HITS} for k in left_out)]
     return "", ()
@@ -230,8 +227,7 @@ def _discount_columns(metrics: Mapping[str, Any], orders: range) -> dict[str, li
         discounts = [row[:1] for row in discounts]
     names = _DISCOUNTS.get(max(map(len, discounts), default=0), ())
     columns = {name: [f"{row[i]:.4f}" for row in discounts] for i, name in enumerate(names)}
-    fallback = metrics.get("fallback_orders")
-    if fallback:
+    if fallback := metrics.get("fallback_orders"):
         columns["parameters"] = ["constants" if order in fallback else "estimated" for order in orders]
     return columns
 

@@ -93,13 +93,11 @@ def make_optimizer(network: nn.Module, settings: TrainSettings) -> Optimizer:
     Weight decay applies to matrices only. Biases, gains of norms and learned initial states set levels;
     their decay would only shift the network's outputs.
     """
-    matrices = [p for p in network.parameters() if p.ndim == 2]
-    rest = [p for p in network.parameters() if p.ndim != 2]
     groups = [
-        {"params": matrices, "weight_decay": settings.weight_decay},
-        {"params": rest, "weight_decay": 0.0},
+        {"params": parameters, "weight_decay": decay}
+        for is_matrix, decay in ((True, settings.weight_decay), (False, 0.0))
+        if (parameters := [p for p in network.parameters() if (p.ndim == 2) == is_matrix])
     ]
-    groups = [group for group in groups if group["params"]]
     rate = settings.learning_rate
     if settings.optimizer == "sgd":
         return SGD(groups, lr=rate, momentum=settings.momentum, fused=True)

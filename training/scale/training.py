@@ -187,9 +187,7 @@ def train_out_of_core(
         work.drop(f"sorted_{k}")
     seconds = time.monotonic() - began
     valid = encode_corpus(tokenizer, texts.valid.sentences, progress=progress)
-    test = None
-    if texts.test is not None:
-        test = encode_corpus(tokenizer, texts.test.sentences, progress=progress)
+    test = None if texts.test is None else encode_corpus(tokenizer, texts.test.sentences, progress=progress)
     # the training text stays empty, because it may exceed memory
     encoded = EncodedTexts(EncodedCorpus.from_sentences([]), valid, test)
     figures = held_out_figures(model, in_model_direction(encoded, recipe), progress=progress)
