@@ -8,6 +8,7 @@ A static mixture of n-gram models becomes one n-gram model instead.
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -192,8 +193,8 @@ def _fit_weights(
     if lengths is None:
         return {"weights": list(common)}
     matcher: Any = models[find_context_matcher(models) or 0]
-    count = matcher.num_context_lengths
-    table = fit_weights_by_context(log_probs, lengths, num_lengths=count, weights=common)
+    size = matcher.num_context_lengths
+    table = fit_weights_by_context(log_probs, lengths, num_lengths=size, weights=common)
     return {"weights": list(common), "weights_by_context": [list(row) for row in table]}
 
 
@@ -365,12 +366,9 @@ def titled_parts(settings: MixtureSettings) -> dict[str, PartSettings]:
     """Return the parts to train, by title: the recipe's name or the stem of its file, numbered: `lstm`, `lstm-2`."""
     parts = dict[str, PartSettings]()
     for part in (*(PartSettings(recipe=name) for name in settings.recipes), *settings.parts):
-        name = title = Path(part.recipe).stem
-        number = 1
-        while title in parts:
-            number += 1
-            title = f"{name}-{number}"
-        parts[title] = part
+        name = Path(part.recipe).stem
+        titles = chain([name], (f"{name}-{number}" for number in count(2)))
+        parts[next(title for title in titles if title not in parts)] = part
     return parts
 
 

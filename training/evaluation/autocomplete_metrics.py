@@ -289,9 +289,8 @@ def recall_by_letters(ranks: Ranks) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for letters in range(min(_MAX_LETTERS + 1, ranks.table.shape[1])):
         longer = ranks.table[:, letters] >= 0
-        count = int(longer.sum())
         recalls = {f"top_{n}": float(ranks.shown(n)[longer, letters].mean()) for n in LIST_LENGTHS}
-        rows.append({"letters": letters, "words": count, **recalls})
+        rows.append({"letters": letters, "words": int(longer.sum()), **recalls})
     return rows
 
 
