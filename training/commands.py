@@ -66,13 +66,7 @@ from training.single_model import (
     train_single,
 )
 from training.texts import Texts, encode_texts, read_default_corpus, read_fitting_text, read_texts
-from training.tokenizer import (
-    encode_corpus,
-    learn_lexicon,
-    learn_tokenizer,
-    mark_members,
-    member_matcher,
-)
+from training.tokenizer import encode_corpus, learn_lexicon, learn_tokenizer, mark_members
 from training.trained import Trained
 
 if TYPE_CHECKING:
@@ -355,13 +349,9 @@ def _prepare(
     lists = read_members(given) if shared is None else shared.slots
     slots: Slots = check_slots(lists, known=classes, parameter="tokenizer.slots")
     if slots:
-        normaliser, matcher = member_matcher(recipe.tokenizer if shared is None else shared)
-        parts = [part for part in texts if part is not None]
-        marked, slots = mark_members(
-            normaliser, matcher, slots, [part.sentences for part in parts], progress=progress
-        )
-        parts = [part._replace(sentences=lines) for part, lines in zip(parts, marked, strict=True)]
-        texts = Texts(*parts, *texts[len(parts) :])
+        given_texts = [text for text in texts if text is not None]
+        marked, slots = mark_members(shared or recipe.tokenizer, slots, given_texts, progress=progress)
+        texts = Texts(*marked, *texts[len(marked) :])
     known = () if shared is None else shared.vocabulary.ids
     if shared is None or (base is not None and "min_count" in recipe.tokenizer.model_fields_set):
         shared = learn_tokenizer(recipe.tokenizer, texts.train.sentences, known=known, progress=progress)

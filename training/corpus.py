@@ -14,6 +14,7 @@ An encoded corpus is one flat array of the token ids of all sentences, with offs
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -35,16 +36,9 @@ _ABBREVIATION_END = re.compile(
 
 def paragraphs(lines: Iterable[str]) -> Iterator[str]:
     """Yield runs of non-blank lines, each joined into one string with single spaces."""
-    block: list[str] = []
-    for line in lines:
-        words = line.split()
-        if words:
-            block.append(" ".join(words))
-        elif block:
-            yield " ".join(block)
-            block = []
-    if block:
-        yield " ".join(block)
+    for has_words, block in groupby(map(str.split, lines), key=bool):
+        if has_words:
+            yield " ".join(map(" ".join, block))
 
 
 def split_sentences(paragraph: str) -> list[str]:
@@ -275,7 +269,6 @@ class EncodedCorpus(NamedTuple):
     ) -> "EncodedCorpus":
         """Build a corpus from encoded sentences."""
         rows = [np.asarray(s, dtype=np.int32) for s in sentences]
-        offsets = np.zeros(len(rows) + 1, dtype=np.int64)
-        np.cumsum([len(r) for r in rows], out=offsets[1:])
+        offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
         tokens = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int32)
         return cls(tokens, offsets, num_words, num_bytes)

@@ -8,6 +8,7 @@ A static mixture of n-gram models becomes one n-gram model instead.
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -189,13 +190,11 @@ def _fit_weights(
 ) -> dict[str, Any]:
     """Fit λ for all tokens, `weights` [M], and, if given, by context length, `weights_by_context` [C, M]."""
     common = fit_weights(log_probs)
-    matcher_index = find_context_matcher(models)
-    if lengths is None or matcher_index is None:
+    if lengths is None:
         return {"weights": list(common)}
-    matcher: Any = models[matcher_index]
-    table = fit_weights_by_context(
-        log_probs, lengths, num_lengths=matcher.num_context_lengths, weights=common
-    )
+    matcher: Any = models[find_context_matcher(models) or 0]
+    size = matcher.num_context_lengths
+    table = fit_weights_by_context(log_probs, lengths, num_lengths=size, weights=common)
     return {"weights": list(common), "weights_by_context": [list(row) for row in table]}
 
 
@@ -335,11 +334,8 @@ def shared_tokenizer(
     """
     tokenizer = mixture_tokenizer(recipe.mixture, published) if recipe.family == "mixture" else None
     for teacher in teachers:
-        problem, reads = (
-            _tokenizer_difference(teacher, [*published, *teachers][0]),
-            teacher.manifest.direction,
-        )
-        if reads != recipe.reading_direction:
+        problem = _tokenizer_difference(teacher, [*published, *teachers][0])
+        if (reads := teacher.manifest.direction) != recipe.reading_direction:
             address = version_address(teacher.path)
             problem = f"{address} reads {reads}; the network reads {recipe.reading_direction}"
         if problem is not None:
@@ -370,12 +366,9 @@ def titled_parts(settings: MixtureSettings) -> dict[str, PartSettings]:
     """Return the parts to train, by title: the recipe's name or the stem of its file, numbered: `lstm`, `lstm-2`."""
     parts = dict[str, PartSettings]()
     for part in (*(PartSettings(recipe=name) for name in settings.recipes), *settings.parts):
-        name = title = Path(part.recipe).stem
-        number = 1
-        while title in parts:
-            number += 1
-            title = f"{name}-{number}"
-        parts[title] = part
+        name = Path(part.recipe).stem
+        titles = chain([name], (f"{name}-{number}" for number in count(2)))
+        parts[next(title for title in titles if title not in parts)] = part
     return parts
 
 
@@ -487,9 +480,8 @@ def train_mixture(
         InvalidInputError: there are fewer than two parts, a part is a mixture, or a part of a static
             mixture is not an n-gram model.
     """
-    unfinished = divide_minutes(
-        recipe, part_recipes(recipe), inputs.device
-    )  # checks every part before any work
+    # checks every part before any work
+    unfinished = divide_minutes(recipe, part_recipes(recipe), inputs.device)
     mixed = [title for title, part in titled_parts(recipe.mixture).items() if part.mixed]
     families = [unfinished[title].family for title in mixed]
     check_mixing_plan(recipe, [*families, *(p.model.family for p in published)])
@@ -536,15 +528,9 @@ def _mix_statically(
     began: float,
 ) -> Trained:
     """Merge n-gram models into one n-gram model, and evaluate it."""
-    settings, vocabulary, texts = recipe.ngram, inputs.tokenizer.vocabulary, inputs.texts
-    model, facts = mix_statically(
-        [part.model for part in parts if isinstance(part.model, NGramModel)],
-        vocabulary,
-        texts.valid,
-        prune_entropy=settings.prune_entropy,
-        quantise=settings.quantize_bits is not None,
-        progress=inputs.progress,
-    )
+    vocabulary, texts = inputs.tokenizer.vocabulary, inputs.texts
+    models = [part.model for part in parts if isinstance(part.model, NGramModel)]
+    model, facts = mix_statically(models, vocabulary, texts.valid, recipe.ngram, progress=inputs.progress)
     facts |= normalisation_facts(model)
     seconds = time.monotonic() - began
     figures = held_out_figures(model, texts, progress=inputs.progress)

@@ -74,9 +74,8 @@ def _run_em(
 ) -> npt.NDArray[np.float64]:
     """Fit weights [M] by EM from initial weights; `prior` [M] is a number of pseudo-tokens per part."""
     peak = log_probs.max(axis=1, keepdims=True, initial=-np.inf)
-    p = np.exp(
-        log_probs - np.where(np.isfinite(peak), peak, 0.0), dtype=np.float64
-    )  # scaled per token [N, M]
+    # scaled per token [N, M]
+    p = np.exp(log_probs - np.where(np.isfinite(peak), peak, 0.0), dtype=np.float64)
     p = p[p.sum(axis=1) > 0]  # drop tokens that are impossible under all models
     if len(p) + prior.sum() == 0:
         return weights

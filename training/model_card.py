@@ -69,9 +69,8 @@ def learning_curve(title: str, history: Sequence[HistoryRecord]) -> bytes:
     """Draw training and validation perplexity over training time."""
 
     def draw(axes: Any) -> None:
-        plot_perplexity(axes, history, [record.seconds / 60 for record in history])
-        axes.set_xlabel("minutes of training")
-        axes.set_ylabel("perplexity per token (log scale)")
+        labels = {"xlabel": "minutes of training", "ylabel": "perplexity per token (log scale)"}
+        plot_perplexity(axes, history, [record.seconds / 60 for record in history], **labels)
         axes.set_title(f"Learning curve of {title}")
         axes.legend()
 
@@ -81,9 +80,8 @@ def learning_curve(title: str, history: Sequence[HistoryRecord]) -> bytes:
 def perplexity_bars(name: str, metrics: Mapping[str, Any]) -> bytes:
     """Draw the perplexity per word of a mixture and its parts on the test text, else on the validation text."""
     split = "test" if metrics.get("test") else "valid"
-    rows = [(p["name"], p[split]["word_perplexity"]) for p in all_parts(metrics)]
-    rows.append((name, metrics[split]["word_perplexity"]))
-    rows = [(label, value) for label, value in rows if value is not None]
+    models = [*all_parts(metrics), {**metrics, "name": name}]
+    rows = [(m["name"], v) for m in models if (v := m[split]["word_perplexity"]) is not None]
 
     def draw(axes: Any) -> None:
         bars = axes.barh(
@@ -96,8 +94,7 @@ def perplexity_bars(name: str, metrics: Mapping[str, Any]) -> bytes:
         axes.invert_yaxis()
         axes.margins(x=0.12)
         axes.xaxis.set_major_formatter(lambda value, _: format_number(value, 0))
-        axes.set_xlabel("perplexity per word (lower is better)")
-        axes.set_title(f"Perplexity, {split} text")
+        axes.set(xlabel="perplexity per word (lower is better)", title=f"Perplexity, {split} text")
 
     return draw_png(draw, height=1.2 + 0.5 * len(rows))
 
@@ -118,8 +115,7 @@ def ngram_bars(counts: Sequence[int], hits: Sequence[Mapping[str, Any]] = (), *,
         left.set_title("Distinct n-grams")
         for half in right:
             _bars(half, [hit["share"] for hit in hits], [_hit_label(hit) for hit in hits], label_margin=0.75)
-            half.set_yticks([])
-            half.set_title(f"Longest n-gram found in the {text} text")
+            half.set(yticks=[], title=f"Longest n-gram found in the {text} text")
 
     width, columns = (9.0, 2) if hits else (7.2, 1)
     return draw_png(draw, width=width, height=1.3 + 0.42 * len(counts), columns=columns)
@@ -142,24 +138,22 @@ def _bars(axes: Any, values: Sequence[float], labels: Sequence[str], *, label_ma
 
 
 def cache_section(metrics: Mapping[str, Any]) -> list[str]:
-    """Return the lines of the cache section, from metrics.json; empty for a model without a cache."""
-    cache = metrics.get("cache")
-    if not cache:
+    """Return the paragraphs of the cache section, from metrics.json; empty for a model without a cache."""
+    if not (cache := metrics.get("cache")):
         return []
     shape = (
         f"A {cache['kind']} cache of the last {cache['window']:,} tokens: θ = {cache['flatness']:g}, "
         f"half-life {_format_half_life(cache['half_life'])}, weight {cache['weight']:.3f}, prior {cache['prior']:.3g}."
     )
+    gate = dict(zip(("c0", "c1", "c2"), cache.get("gate") or (), strict=False))
     for name, values in (
         ("Dynamic marginals", cache.get("marginals")),
-        ("Gate instead of weight and prior", cache.get("gate")),
+        ("Gate instead of weight and prior", gate),
     ):
         if values:
-            named = (
-                values.items() if isinstance(values, dict) else zip(("c0", "c1", "c2"), values, strict=True)
-            )
-            shape += f" {name}: {', '.join(f'{key} {value:.4g}' for key, value in named)}.".replace("_", "-")
-    return ["## Cache", "", shape, ""]
+            listed = ", ".join(f"{key} {value:.4g}" for key, value in values.items())
+            shape += f" {name}: {listed}.".replace("_", "-")
+    return ["## Cache", shape]
 
 
 def _format_half_life(half_life: float | None) -> str:
@@ -189,7 +183,7 @@ _SHOWN_ELSEWHERE = frozenset(
 
 
 def ngram_section(metrics: Mapping[str, Any]) -> list[str]:
-    """Return the lines of the n-gram section, from metrics.json; empty for other families.
+    """Return the paragraphs of the n-gram section, from metrics.json; empty for other families.
 
     Lists with one entry per order become columns of the table; other facts are listed below it.
     """
@@ -211,14 +205,9 @@ def ngram_section(metrics: Mapping[str, Any]) -> list[str]:
         else:
             other_facts.append(f"- {_label(key)}: {_text(value)}")
     other_facts += [f"- {note}" for note in card_notes(metrics)]
-    lines = ["## N-grams", ""]
-    if hits:
-        lines += [
-            f"A token of the {text} text is found at the order of the longest n-gram that ends in it.",
-            "",
-        ]
+    found = f"A token of the {text} text is found at the order of the longest n-gram that ends in it."
     table = _table(columns, zip(*columns.values(), strict=True), rule="---:")
-    return [*lines, *table, "", *other_facts, *([""] if other_facts else [])]
+    return ["## N-grams", found if hits else "", table, "\n".join(other_facts)]
 
 
 def reported_hits(metrics: Mapping[str, Any]) -> tuple[str, Sequence[Mapping[str, Any]]]:
@@ -227,9 +216,7 @@ def reported_hits(metrics: Mapping[str, Any]) -> tuple[str, Sequence[Mapping[str
     Both are empty without hit rates. Orders emptied by pruning have zero rates.
     """
     for split, text in (("test", "test"), ("valid", "validation")):
-        figures = metrics.get(split) or {}
-        hits = figures.get("hit_rates")
-        if hits:
+        if hits := (metrics.get(split) or {}).get("hit_rates"):
             left_out = range(len(hits) + 1, len(metrics.get("ngrams", ())) + 1)
             return text, [*hits, *({"order": k, **_NO_HITS} for k in left_out)]
     return "", ()
@@ -241,8 +228,7 @@ def _discount_columns(metrics: Mapping[str, Any], orders: range) -> dict[str, li
         discounts = [row[:1] for row in discounts]
     names = _DISCOUNTS.get(max(map(len, discounts), default=0), ())
     columns = {name: [f"{row[i]:.4f}" for row in discounts] for i, name in enumerate(names)}
-    fallback = metrics.get("fallback_orders")
-    if fallback:
+    if fallback := metrics.get("fallback_orders"):
         columns["parameters"] = ["constants" if order in fallback else "estimated" for order in orders]
     return columns
 
@@ -271,14 +257,11 @@ def _text(value: Any) -> str:
     return ", ".join(map(_text, value)) or "none"
 
 
-def _table(heads: Iterable[str], rows: Iterable[Sequence[str]], *, rule: str) -> list[str]:
+def _table(heads: Iterable[str], rows: Iterable[Sequence[str]], *, rule: str) -> str:
     """Return a Markdown table; `rule` below each head aligns its column."""
     heads = list(heads)
-    return [
-        f"| {' | '.join(heads)} |",
-        f"|{f'{rule}|' * len(heads)}",
-        *(f"| {' | '.join(row)} |" for row in rows),
-    ]
+    head, *body = (f"| {' | '.join(row)} |" for row in (heads, *rows))
+    return "\n".join([head, f"|{f'{rule}|' * len(heads)}", *body])
 
 
 _COLUMNS = (
@@ -307,6 +290,17 @@ _CONTEXTS = {
     "sentence": "Every sentence is scored alone, after `<s>`",
     "stream": "Every sentence is scored in the context of the sentences before it",
 }
+_COUNTED = """\
+its end `</s>` is predicted and counted. Unknown words (OOV) have the probability p(`<unk>`) and are counted,
+except in the column “without OOV”. Words are separated by white space, and each sentence end counts as
+a word."""
+_COSTS = """\
+Time of one step of one text, where it was trained (the next distribution and the state after a token; a part
+includes its own parts; networks in int8 if possible)"""
+_LIMITS = """\
+The model estimates how probable a text is, given its training text; it does not check if the text is true.
+Text of another domain, language or spelling convention gets low scores regardless of its quality.
+"""
 _REPORT_LINK = f"[Training report]({REPORT_FILE}): learning curves, gradients, gates, throughput, recipe."
 
 
@@ -333,7 +327,7 @@ def model_card_files(
 
     def add(file: str, caption: str, picture: bytes) -> None:
         files[file] = picture
-        links.append(f"![{caption}]({file})\n")
+        links.append(f"![{caption}]({file})")
 
     for title, history in histories.items():
         caption = f"Learning curve of {title}"
@@ -348,27 +342,21 @@ def model_card_files(
     if model.family in NEURAL_FAMILIES and histories:
         history = next(iter(histories.values()))
         files[REPORT_FILE] = report_page(name, introduction, metrics, provenance, history)
-        links += [_REPORT_LINK, ""]
-    lines = [
+        links.append(_REPORT_LINK)
+    paragraphs = [
         f"# {name}",
-        "",
         introduction,
-        "",
         *_held_out(name, metrics),
-        *_int8_lines(metrics),
-        *_unnormalised_lines(metrics),
+        _int8_paragraph(metrics),
+        _unnormalised_paragraph(metrics),
         *links,
         *ngram_section(metrics),
         *cache_section(metrics),
-        *_provenance_lines(metrics, provenance, len(model.vocabulary)),
-        "",
+        *_provenance(metrics, provenance, len(model.vocabulary)),
         "## Limits",
-        "",
-        "The model estimates how probable a text is, given its training text; it does not check if the text is true.",
-        "Text of another domain, language or spelling convention gets low scores regardless of its quality.",
-        "",
+        _LIMITS,
     ]
-    return {"MODEL_CARD.md": "\n".join(lines).encode(), **files}
+    return {"MODEL_CARD.md": "\n\n".join(filter(None, paragraphs)).encode(), **files}
 
 
 def _introduction(model: StorableModel[Any], tokenizer: str, description: CheckpointDescription) -> str:
@@ -389,44 +377,25 @@ def _introduction(model: StorableModel[Any], tokenizer: str, description: Checkp
 
 
 def _held_out(name: str, metrics: Mapping[str, Any]) -> list[str]:
-    rows = _figure_rows(name, metrics, weight=None)
-    for part in all_parts(metrics):
-        rows += _figure_rows(part["name"], part, part["weight"])
+    models = [{**metrics, "name": name, "weight": None}, *all_parts(metrics)]
+    rows = [row for model in models for row in _figure_rows(model)]
     if not rows:
-        return ["No held-out text was scored.", ""]
+        return ["No held-out text was scored."]
     fitted = fitted_note(metrics)
+    costs = [f"{part['name']} {part['step_ms']:g} ms" for part in all_parts(metrics) if "step_ms" in part]
     return [
         "## Figures" if fitted else "## Held-out figures",
-        "",
-        *([f"{fitted[0].upper()}{fitted[1:]}.", ""] if fitted else []),
-        f"{_CONTEXTS[metrics.get('context', 'sentence')]};",
-        "its end `</s>` is predicted and counted. Unknown words (OOV) have the probability p(`<unk>`) and are counted,",
-        "except in the column “without OOV”. Words are separated by white space, and each sentence end counts as",
-        "a word.",
-        "",
-        *_table(_COLUMNS, rows, rule="---"),
-        "",
-        *_cost_lines(metrics),
-        *_caveat_lines(metrics),
+        f"{fitted[0].upper()}{fitted[1:]}." if fitted else "",
+        f"{_CONTEXTS[metrics.get('context', 'sentence')]};\n{_COUNTED}",
+        _table(_COLUMNS, rows, rule="---"),
+        f"{_COSTS}: {', '.join(costs)}." if costs else "",
+        *_caveats(metrics),
     ]
 
 
-def _cost_lines(metrics: Mapping[str, Any]) -> list[str]:
-    costs = [f"{part['name']} {part['step_ms']:g} ms" for part in all_parts(metrics) if "step_ms" in part]
-    if not costs:
-        return []
-    return [
-        "Time of one step of one text, where it was trained (the next distribution and the state after a token; a part",
-        f"includes its own parts; networks in int8 if possible): {', '.join(costs)}.",
-        "",
-    ]
-
-
-def _int8_lines(metrics: Mapping[str, Any]) -> list[str]:
+def _int8_paragraph(metrics: Mapping[str, Any]) -> str:
     """Return the lines on the perplexity cost of int8, and on the default precision."""
-    facts = metrics.get("int8")
-    if not facts:
-        return []
+    facts = metrics.get("int8", {})
     lines = [f"On a CPU, one network computes in float32 only: {why}." for why in facts.get("problems", ())]
     if facts.get("cost") is not None:
         used = "is" if facts["default"] else "is not"
@@ -436,38 +405,35 @@ def _int8_lines(metrics: Mapping[str, Any]) -> list[str]:
             f"({facts['cost']:+.2%}): "
             f"int8 {used} the default on a CPU."
         )
-    return [*lines, ""]
+    return "\n".join(lines)
 
 
-def _unnormalised_lines(metrics: Mapping[str, Any]) -> list[str]:
-    sums = metrics.get("log_normalisers")
-    if not sums:
-        return []
-    return [
-        "For re-ranking, it also supports unnormalised scores (`score_mode`), which need no sum over the vocabulary.",
-        f"Log-normaliser on validation text: mean {sums['mean']:+.3f}, deviation {sums['deviation']:.3f} nats.\n",
-    ]
+def _unnormalised_paragraph(metrics: Mapping[str, Any]) -> str:
+    if not (sums := metrics.get("log_normalisers")):
+        return ""
+    return (
+        "For re-ranking, it also supports unnormalised scores (`score_mode`), which need no sum over the vocabulary.\n"
+        f"Log-normaliser on validation text: mean {sums['mean']:+.3f}, deviation {sums['deviation']:.3f} nats."
+    )
 
 
-def _caveat_lines(metrics: Mapping[str, Any]) -> list[str]:
+def _caveats(metrics: Mapping[str, Any]) -> list[str]:
     split = "test" if metrics.get("test") else "valid"
     warnings = [f"**{note[0].upper()}{note[1:]}.**" for note in overlap_notes(metrics.get("overlap", {}))]
-    warnings = [*warnings, ""] if warnings else []
-    if all(part[split]["oov"] == metrics[split]["oov"] for part in all_parts(metrics)):
-        return warnings
-    return [
-        *warnings,
-        "The models have different unknown words, so their perplexities are only roughly comparable.",
-        "",
-    ]
+    caveats = ["\n".join(warnings)]
+    if any(part[split]["oov"] != metrics[split]["oov"] for part in all_parts(metrics)):
+        caveats.append(
+            "The models have different unknown words, so their perplexities are only roughly comparable."
+        )
+    return caveats
 
 
-def _figure_rows(name: str, figures: Mapping[str, Any], weight: float | None) -> list[list[str]]:
+def _figure_rows(model: Mapping[str, Any]) -> list[list[str]]:
     perplexities = ("perplexity", "perplexity_without_oov", "word_perplexity")
     return [
         [
-            name,
-            "" if weight is None else f"{weight:.3f}",
+            model["name"],
+            "" if model["weight"] is None else f"{model['weight']:.3f}",
             split,
             f"{f['tokens']:,}",
             f"{f['oov']:,} ({f['oov'] / max(f['tokens'], 1):.2%})",
@@ -475,38 +441,28 @@ def _figure_rows(name: str, figures: Mapping[str, Any], weight: float | None) ->
             format_number(f["bits_per_byte"], 3),
         ]
         for split in ("valid", "test")
-        if (f := figures.get(split)) is not None
+        if (f := model.get(split)) is not None
     ]
 
 
-def _provenance_lines(
-    metrics: Mapping[str, Any], provenance: Mapping[str, Any], vocab_size: int
-) -> list[str]:
-    recipe = provenance.get("recipe")
-    lines = ["## Training" if recipe else "## Origin", ""]
-    origin = {"source": provenance.get("source"), "model": metrics.get("pretrained")}
-    lines += [
-        f"- {name}: {facts if isinstance(facts, str) else _pairs(facts)}"
-        for name, facts in origin.items()
-        if facts
-    ]
-    if texts := metrics.get("data"):
-        sources = (
-            f"{split}: {', '.join(d['sources'])} ({d['sentences']:,} sentences, SHA-256 {d['sha256'][:12]}…)"
-            for split, d in texts.items()
-        )
-        lines.append(f"- text: {'; '.join(sources)}")
-    if teachers := metrics.get("teachers"):
-        lines.append(f"- teachers: {', '.join(teachers)}")
-    lines += [f"- base: {_pairs(base)}"] if (base := metrics.get("base", {})) else []
-    if started := metrics.get("embeddings"):
-        lines.append(
-            f"- embeddings: {started['tokens']:,} of {vocab_size:,} tokens initialised from {started['source']}"
-        )
-    lines += [
-        f"- overlap of the {split} text: {overlap_phrase(facts)}"
-        for split, facts in metrics.get("overlap", {}).items()
-    ]
+def _provenance(metrics: Mapping[str, Any], provenance: Mapping[str, Any], vocab_size: int) -> list[str]:
+    recipe, source, base = provenance.get("recipe"), provenance.get("source"), metrics.get("base", {})
+    texts = (
+        f"{split}: {', '.join(d['sources'])} ({d['sentences']:,} sentences, SHA-256 {d['sha256'][:12]}…)"
+        for split, d in metrics.get("data", {}).items()
+    )
+    started = metrics.get("embeddings")
+    facts = {
+        "source": _pairs(source) if isinstance(source, Mapping) else source,
+        "model": _pairs(metrics.get("pretrained", {})),
+        "text": "; ".join(texts),
+        "teachers": ", ".join(metrics.get("teachers", ())),
+        "base": _pairs(base),
+        "embeddings": started
+        and f"{started['tokens']:,} of {vocab_size:,} tokens initialised from {started['source']}",
+    }
+    for split, overlap in metrics.get("overlap", {}).items():
+        facts[f"overlap of the {split} text"] = overlap_phrase(overlap)
     if recipe:
         tokenizer = _pairs(recipe["tokenizer"])
         if recipe["family"] == "mixture" and (published := len(recipe["mixture"]["models"])):
@@ -514,19 +470,18 @@ def _provenance_lines(
             tokenizer = f"from {', '.join(part['name'] for part in metrics.get('parts', ())[-published:])}"
         elif "@" in (supplier := base.get("model") or metrics.get("teachers", [""])[0]):  # it is published
             tokenizer = f"from {supplier}"
-        lines += [f"- seed: {provenance['seed']}", f"- tokenizer: {tokenizer}"]
+        facts |= {"seed": f"{provenance['seed']}", "tokenizer": tokenizer}
         if recipe["family"] == "ngram":
             smoothing = recipe["ngram"].get("smoothing")
             acting = {
                 k: v for k, v in recipe["ngram"].items() if SMOOTHING_OF_KEY.get(k, smoothing) == smoothing
             }
-            lines.append(f"- n-grams: {_pairs(acting)}")
+            facts["n-grams"] = _pairs(acting)
     if metrics.get("parts"):
         text = metrics.get("weights_fitted_on")
-        lines.append(
-            f"- mixture weights: fitted by EM on {', '.join(text) if text else 'the validation text'}"
-        )
-    return lines
+        facts["mixture weights"] = f"fitted by EM on {', '.join(text) if text else 'the validation text'}"
+    listed = "\n".join(f"- {name}: {fact}" for name, fact in facts.items() if fact)
+    return ["## Training" if recipe else "## Origin", listed]
 
 
 def _pairs(table: Mapping[str, Any]) -> str:

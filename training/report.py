@@ -4,6 +4,9 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from models.report import (
     ACCENT,
     HEIGHT,
@@ -25,43 +28,41 @@ def history_pictures(history: Sequence[HistoryRecord]) -> list[Picture]:
     """Draw the records of the trainer; missing fields are omitted."""
     if not history:
         return []
-    minutes = [record.seconds / 60 for record in history]
-    millions = [record.tokens / 1e6 for record in history]
     pictures = [
         _perplexity_curve(
             "Perplexity over time",
             "Training perplexity is measured with dropout, while the weights change; validation perplexity without, "
             "so it may be lower. A validation curve that rises while the training curve falls shows overfitting.",
             history,
-            minutes,
+            [record.seconds / 60 for record in history],
             "minutes of training",
         ),
         _perplexity_curve(
             "Perplexity over tokens",
             "The same perplexities by amount of text, independent of the speed of the machine.",
             history,
-            millions,
+            [record.tokens / 1e6 for record in history],
             "million tokens seen",
         ),
         _curve(
             "Learning rate",
             "Learning rate of each update, as set by the schedule.",
-            {"": _field(history, "learning_rate")},
-            minutes,
+            history,
+            {"": "learning_rate"},
         ),
         _curve(
             "Norm of the gradient",
             "Norm over all parameters, at the last update before each point. Spikes above the clipping norm are "
             "harmless; a rising floor is not.",
-            {"before clipping": _field(history, "grad_norm"), "after": _field(history, "clipped_norm")},
-            minutes,
+            history,
+            {"before clipping": "grad_norm", "after": "clipped_norm"},
             log=True,
         ),
         _curve(
             "Throughput",
             "Training tokens per second, including validation time; other dips mean a busy machine.",
-            {"": _field(history, "tokens_per_second")},
-            minutes,
+            history,
+            {"": "tokens_per_second"},
             floor=0.0,
         ),
     ]
@@ -80,9 +81,9 @@ def gradient_picture(name: str, norms: Sequence[float | None]) -> Picture:
     def draw(axes: Any) -> None:
         if points:
             axes.plot(*zip(*points, strict=True), color=ACCENT, linewidth=1.6, label=name)
-        axes.set_yscale("log")
-        axes.set_xlabel("lag k: tokens between state and loss")
-        axes.set_ylabel("gradient norm (log scale)")
+        axes.set(
+            yscale="log", xlabel="lag k: tokens between state and loss", ylabel="gradient norm (log scale)"
+        )
 
     return Picture(
         draw_svg("Gradient norm by lag", draw),
@@ -108,9 +109,7 @@ def gate_picture(gates: Sequence[Mapping[str, Any]]) -> Picture:
         axes.invert_yaxis()
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
-        axes.set_xlim(0, 115)
-        axes.set_xticks([0, 25, 50, 75, 100])
-        axes.set_xlabel("per cent of values")
+        axes.set(xlim=(0, 115), xticks=[0, 25, 50, 75, 100], xlabel="per cent of values")
 
     title = "Saturated gates"
     caption = (
@@ -126,7 +125,9 @@ def gate_picture(gates: Sequence[Mapping[str, Any]]) -> Picture:
     return Picture(draw_svg(title, draw, height=height, grid="x"), caption)
 
 
-def plot_perplexity(axes: Any, history: Sequence[HistoryRecord], along: Sequence[float]) -> None:
+def plot_perplexity(
+    axes: Any, history: Sequence[HistoryRecord], along: Sequence[float], **labels: str
+) -> None:
     """Draw training and validation perplexity; `along` has the time or amount of text of each record."""
     training = [math.exp(min(r.train_loss, 30.0)) for r in history]
     axes.plot(along, training, color=QUIET, linewidth=1.2, label="training (smoothed)")
@@ -137,39 +138,36 @@ def plot_perplexity(axes: Any, history: Sequence[HistoryRecord], along: Sequence
         axes.annotate(
             f"{best[1]:,.1f}", best, textcoords="offset points", xytext=(2, 7), ha="right", color=ACCENT
         )
-    axes.set_yscale("log")
+    axes.set(yscale="log", **labels)
     plain_log_ticks(axes.yaxis)
 
 
 def _perplexity_curve(
     title: str, caption: str, history: Sequence[HistoryRecord], along: Sequence[float], label: str
 ) -> Picture:
-    def draw(axes: Any) -> None:
-        plot_perplexity(axes, history, along)
-        axes.set_xlabel(label)
-        axes.set_ylabel("per token (log scale)")
-
-    return Picture(draw_svg(title, draw), caption)
+    labels = {"xlabel": label, "ylabel": "per token (log scale)"}
+    return Picture(draw_svg(title, lambda axes: plot_perplexity(axes, history, along, **labels)), caption)
 
 
 def _curve(
     title: str,
     caption: str,
-    series: Mapping[str, Sequence[float] | None],
-    along: Sequence[float],
+    history: Sequence[HistoryRecord],
+    fields: Mapping[str, str],
     *,
     log: bool = False,
     floor: float | None = None,
 ) -> Picture | None:
-    """Draw the non-empty series over time; return None if all are empty."""
-    colours = (ACCENT,) if len(series) == 1 else (QUIET, ACCENT)  # later curves are drawn on top
-    known = {name: values for name, values in series.items() if values is not None}
+    """Draw fields of the records over time, by label, with gaps where missing; return None if all are missing."""
+    colours = (ACCENT,) if len(fields) == 1 else (QUIET, ACCENT)  # later curves are drawn on top
+    curves = [(label, _values(history, field)) for label, field in fields.items()]
+    known = [(label, values) for label, values in curves if np.isfinite(values).any()]
     if not known:
         return None
 
     def draw(axes: Any) -> None:
-        for (name, values), colour in zip(known.items(), colours, strict=False):
-            axes.plot(along, values, color=colour, linewidth=1.4, label=name if len(series) > 1 else None)
+        for (label, values), colour in zip(known, colours, strict=False):
+            axes.plot(_values(history, "seconds") / 60, values, color=colour, linewidth=1.4, label=label)
         if log:
             axes.set_yscale("log")
             plain_log_ticks(axes.yaxis)
@@ -181,11 +179,9 @@ def _curve(
     return Picture(draw_svg(title, draw), caption)
 
 
-def _field(history: Sequence[HistoryRecord], name: str) -> list[float] | None:
-    """Return a field of every record, NaN where missing; None if missing in all."""
-    values = [getattr(record, name, None) for record in history]
-    known = [math.nan if value is None or not math.isfinite(value) else float(value) for value in values]
-    return None if all(map(math.isnan, known)) else known
+def _values(history: Sequence[HistoryRecord], field: str) -> npt.NDArray[np.float64]:
+    """Return a field of every record, NaN where missing."""
+    return np.array([getattr(record, field, None) for record in history], dtype=np.float64)
 
 
 REPORT_FILE = "report.html"
@@ -394,6 +390,7 @@ def _plot_pairs(
     models: Sequence[Mapping[str, Any]],
     names: Mapping[str, str],
     points: Callable[[Mapping[str, Any], str], Iterable[tuple[float, float]]],
+    **settings: Any,
 ) -> None:
     """Draw one curve per model and key of `names`; `points` returns its points in per cent."""
     for number, model in enumerate(models):
@@ -402,7 +399,7 @@ def _plot_pairs(
             axes.plot(
                 *zip(*points(model, key), strict=True), color=colour, label=label, **_line_style(number)
             )
-    axes.set_ylim(0, 103)
+    axes.set(ylim=(0, 103), **settings)
 
 
 def _pictures(result: Mapping[str, Any]) -> list[Picture]:
@@ -410,24 +407,19 @@ def _pictures(result: Mapping[str, Any]) -> list[Picture]:
     models = [result, *([result["against"]] if "against" in result else [])]
     dashed_note = f" Dashed: {models[1]['model']}." if len(models) > 1 else ""
 
+    def recalls(model: Mapping[str, Any], key: str) -> list[tuple[float, float]]:
+        return [(row["letters"], 100 * row[key]) for row in model["recall_by_letters"]]
+
     def draw_recall(axes: Any) -> None:
-        _plot_pairs(
-            axes,
-            models,
-            _LISTS,
-            lambda model, key: [(row["letters"], 100 * row[key]) for row in model["recall_by_letters"]],
-        )
-        axes.set_xlabel("letters typed")
-        axes.set_ylabel("per cent of words")
+        labels = {"xlabel": "letters typed", "ylabel": "per cent of words"}
+        _plot_pairs(axes, models, _LISTS, recalls, **labels)
 
     def precisions(model: Mapping[str, Any], key: str) -> list[tuple[float, float]]:
         return [(100 * row["coverage"], 100 * row["precision"]) for row in model["acceptance"][key]]
 
     def draw_precision(axes: Any) -> None:
-        _plot_pairs(axes, models, _POSITIONS, precisions)
-        axes.set_xlim(0, 100)
-        axes.set_xlabel("per cent of positions with a completion")
-        axes.set_ylabel("per cent correct")
+        labels = {"xlabel": "per cent of positions with a completion", "ylabel": "per cent correct"}
+        _plot_pairs(axes, models, _POSITIONS, precisions, xlim=(0, 100), **labels)
 
     def draw_phrases(axes: Any) -> None:
         for number, (model, colour) in enumerate(zip(models, (ACCENT, THIRD), strict=False)):
@@ -435,10 +427,7 @@ def _pictures(result: Mapping[str, Any]) -> list[Picture]:
             known = [(n, model["figures"][name]["value"]) for n, name in enumerate(names, start=1)]
             points = [(n, 100 * value) for n, value in known if value is not None]
             axes.plot(*zip(*points, strict=True), color=colour, **_line_style(number))
-        axes.set_xticks(range(1, 6))
-        axes.set_ylim(bottom=0)
-        axes.set_xlabel("words of the phrase")
-        axes.set_ylabel("per cent correct")
+        axes.set(xticks=range(1, 6), ylim=(0, None), xlabel="words of the phrase", ylabel="per cent correct")
 
     return [
         Picture(

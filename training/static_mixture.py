@@ -33,10 +33,10 @@ from training.ngram.trie import (
     Orders,
     from_log10,
     link,
-    lower_probs,
     suffixes_by_order,
 )
 from training.progress import Progress
+from training.recipe import NGramSettings
 
 IntArray: TypeAlias = npt.NDArray[np.int32]
 
@@ -77,7 +77,7 @@ def interpolate_models(
             )
             backoffs = np.ones(1)
             if length > 1:
-                own_lower = lower_probs(trie, length, mixture.probs, mixture.backoffs)
+                own_lower = mixture.lower_probs(length)
                 # lower differs from own_lower if the mixture itself backs off for a suffix that no part lists
                 unlisted_mass = lower_unlisted + np.bincount(
                     ngrams.prefixes, lower - own_lower, minlength=len(lower_unlisted)
@@ -231,9 +231,8 @@ def mix_statically(
     parts: Sequence[NGramModel],
     vocabulary: Vocabulary,
     held_out: EncodedCorpus,
+    settings: NGramSettings,
     *,
-    prune_entropy: float = 0.0,
-    quantise: bool = False,
     progress: Progress,
 ) -> tuple[NGramModel, dict[str, Any]]:
     """Mix n-gram models into one, with weights that maximise the likelihood of held-out text.
@@ -242,8 +241,7 @@ def mix_statically(
         parts: the models; their vocabularies are subsets of `vocabulary`.
         vocabulary: vocabulary of the mixture. A part gives words that it lacks the probability 0.
         held_out: sentences in the mixture's vocabulary.
-        prune_entropy: threshold of entropy pruning of the merged model; see `compress`.
-        quantise: quantise the merged model.
+        settings: entropy pruning and quantisation of the merged model; see `compress`.
         progress: reports each stage.
 
     Returns:
@@ -263,8 +261,8 @@ def mix_statically(
     model, _, facts = compress(
         orders,
         vocabulary,
-        prune_entropy=prune_entropy,
-        quantise=quantise,
+        prune_entropy=settings.prune_entropy,
+        quantise=settings.quantize_bits is not None,
         normalised=normalised,
         progress=progress,
     )

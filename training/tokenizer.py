@@ -28,7 +28,7 @@ from models.tokenizers import (
 )
 from models.vocabulary import CONTROL_TOKENS, UNK, Vocabulary
 from models.word_index import TextSize, WordCounter, measure_text
-from training.corpus import EncodedCorpus, Sentences
+from training.corpus import Corpus, EncodedCorpus, Sentences
 from training.progress import SILENT, Progress
 
 _BATCH = 8192
@@ -160,7 +160,7 @@ def learn_tokenizer(
     return tokenizer
 
 
-def member_matcher(tokenizer: TokenizerSettings | Tokenizer) -> tuple[Normaliser, MemberMatcher]:
+def _member_matcher(tokenizer: TokenizerSettings | Tokenizer) -> tuple[Normaliser, MemberMatcher]:
     """Return the normaliser and a matcher without members for the texts of a tokenizer, learnt or not."""
     if isinstance(tokenizer, Tokenizer):
         return tokenizer.normaliser, tokenizer.member_matcher(tokenizer.slots)
@@ -171,43 +171,39 @@ def member_matcher(tokenizer: TokenizerSettings | Tokenizer) -> tuple[Normaliser
 
 
 def mark_members(
-    normaliser: Normaliser,
-    matcher: MemberMatcher,
-    slots: Slots,
-    parts: Sequence[Sentences],
-    *,
-    progress: Progress = SILENT,
-) -> tuple[list[list[str]], Slots]:
+    tokenizer: TokenizerSettings | Tokenizer, slots: Slots, texts: Sequence[Corpus], *, progress: Progress
+) -> tuple[list[Corpus], Slots]:
     """Put the marks of classes in place of their members.
 
     Args:
-        normaliser: normaliser of the tokenizer.
-        matcher: matcher without members.
+        tokenizer: the tokenizer of the texts, learnt or not.
         slots: the members of each class.
-        parts: texts.
+        texts: the texts.
         progress: counts sentences.
 
     Returns:
         The texts, and one more than the number of times that the first text contains each member.
     """
-    members = [(name, text) for name, texts in slots.items() for text in texts]
-    for number, (name, text) in enumerate(members):
-        matcher.add(normaliser(text), name, number)
+    normaliser, matcher = _member_matcher(tokenizer)
+    members = [(name, member) for name, of_class in slots.items() for member in of_class]
+    for number, (name, member) in enumerate(members):
+        matcher.add(normaliser(member), name, number)
     counts = np.ones(len(members), np.int64)
-    marked: list[list[str]] = []
-    progress.start("looking for members of classes", sum(map(len, parts)))
-    for part in parts:
-        marked.append([])
-        for batch in batches(part):
+    marked: list[Corpus] = []
+    progress.start("looking for members of classes", sum(len(text.sentences) for text in texts))
+    for text in texts:
+        lines: list[str] = []
+        marked.append(text._replace(sentences=lines))
+        for batch in batches(text.sentences):
             found = [matcher.mark(normaliser(sentence), keep_marks=True) for sentence in batch]
-            marked[-1] += [sentence.text for sentence in found]
-            if part is parts[0]:
+            lines += [sentence.text for sentence in found]
+            if text is texts[0]:
                 np.add.at(counts, [number for sentence in found for number in sentence.members], 1)
             progress.advance(len(batch))
     progress.finish()
     weights: dict[str, dict[str, float]] = {name: {} for name in slots}
-    for (name, text), count in zip(members, counts.tolist(), strict=True):
-        weights[name][text] = count
+    for (name, member), count in zip(members, counts.tolist(), strict=True):
+        weights[name][member] = count
     return marked, weights
 
 

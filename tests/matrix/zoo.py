@@ -15,6 +15,7 @@ from tests.support import families
 from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate, make_smoothing
 from training.progress import Progress
+from training.recipe import NGramSettings
 from training.static_mixture import mix_statically
 from training.tokenizer import TokenizerSettings, encode_corpus, learn_tokenizer
 
@@ -137,7 +138,9 @@ def model(family: str, tokens: str):
     if family == "static-mixture":
         parts = [model("absolute", tokens), model("witten-bell", tokens)]
         held_out = encoded(tokens, held_out=True)
-        return mix_statically(parts, tokenizer(tokens).vocabulary, held_out, progress=Progress())[0]
+        return mix_statically(
+            parts, tokenizer(tokens).vocabulary, held_out, NGramSettings(), progress=Progress()
+        )[0]
     if family in PARTS:
         return _composite(family, [model(part, tokens) for part in PARTS[family]])
     return _network(tokens, **NETWORKS[family])

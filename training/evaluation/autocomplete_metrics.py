@@ -289,9 +289,8 @@ def recall_by_letters(ranks: Ranks) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for letters in range(min(_MAX_LETTERS + 1, ranks.table.shape[1])):
         longer = ranks.table[:, letters] >= 0
-        count = int(longer.sum())
         recalls = {f"top_{n}": float(ranks.shown(n)[longer, letters].mean()) for n in LIST_LENGTHS}
-        rows.append({"letters": letters, "words": count, **recalls})
+        rows.append({"letters": letters, "words": int(longer.sum()), **recalls})
     return rows
 
 
@@ -311,17 +310,16 @@ def acceptance(typed: list[TypedLine], *, first_only: bool) -> list[dict[str, fl
     ranks.sort(key=lambda rank: -rank.probability)
     right = np.cumsum([rank.rank == 1 for rank in ranks])
     sums = np.cumsum([rank.probability for rank in ranks])
-    rows = []
-    for coverage in COVERAGES if ranks else ():
-        count = max(1, round(coverage * len(ranks)))
-        row = {
+    counts = {coverage: max(1, round(coverage * len(ranks))) for coverage in COVERAGES if ranks}
+    return [
+        {
             "coverage": coverage,
             "threshold": ranks[count - 1].probability,
             "mean_probability": float(sums[count - 1]) / count,
             "precision": float(right[count - 1]) / count,
         }
-        rows.append(row)
-    return rows
+        for coverage, count in counts.items()
+    ]
 
 
 def _phrase_matches(ranks: Ranks) -> Sequence[tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]]:
@@ -330,13 +328,11 @@ def _phrase_matches(ranks: Ranks) -> Sequence[tuple[npt.NDArray[np.bool_], npt.N
     matches, phrases = is_first, np.ones_like(is_first)
     rows = [(matches, phrases)]
     for count in range(2, MAX_PHRASE_WORDS + 1):
-        exists = np.zeros_like(is_first)
-        right = np.zeros_like(is_first)
-        begins = len(is_first) - count + 1
-        if begins > 0:
-            exists[:begins] = phrases[:begins] & ranks.joined[count - 1 :]
-            right[:begins] = matches[:begins] & is_first[count - 1 :]
-        matches, phrases = right & exists, exists
+        begins = max(len(is_first) - count + 1, 0)
+        exists, right = np.zeros((2, len(is_first)), dtype=np.bool_)
+        exists[:begins] = phrases[:begins] & ranks.joined[count - 1 :]
+        right[:begins] = matches[:begins] & is_first[count - 1 :] & exists[:begins]
+        matches, phrases = right, exists
         rows.append((matches, phrases))
     return rows
 

@@ -251,14 +251,21 @@ def mean_over_positions(
         progress: counts predictions, once per model.
 
     Returns:
-        The result of `sampled_mean`.
+        The mean in `nats` and in `bits`, None if it is infinite or no position was sampled; its standard error
+        `standard_error_bits` for independent positions, None for fewer than two; the number of `positions`.
     """
     positions = sample_positions(num_predicted(corpus, options.context), options.sample)
     progress.start(title, len(models) * len(positions))
     read = (sampled_distributions(model, corpus, positions, options, progress) for model in models)
-    values = [quantity(*rows) for rows in zip(*read, strict=True)]
+    values = np.concatenate([np.zeros(0), *(quantity(*rows) for rows in zip(*read, strict=True))])
     progress.finish()
-    return sampled_mean(np.concatenate(values) if values else np.zeros(0))
+    count = len(values)
+    mean = error = bits = None
+    if count and np.isfinite(values).all():
+        mean = float(values.mean())
+        bits = mean / math.log(2)
+        error = float(values.std(ddof=1)) / math.sqrt(count) / math.log(2) if count > 1 else None
+    return {"nats": mean, "bits": bits, "standard_error_bits": error, "positions": count}
 
 
 def entropies_of(rows: LogProbRows) -> LogProbRows:
@@ -273,22 +280,6 @@ def entropies_of(rows: LogProbRows) -> LogProbRows:
 def num_predicted(corpus: EncodedCorpus, context: Context) -> int:
     """Return the number of predicted tokens of a corpus."""
     return len(corpus.tokens) if context == "document" else corpus.num_tokens
-
-
-def sampled_mean(values: LogProbRows) -> dict[str, Any]:
-    """Compute the mean of values in nats [n] at sampled positions of a text, as JSON values.
-
-    Returns:
-        The mean in `nats` and in `bits`, None if it is infinite or no position was sampled; its standard error
-        `standard_error_bits` for independent positions, None for fewer than two; the number of `positions`.
-    """
-    count = len(values)
-    mean = error = bits = None
-    if count and np.isfinite(values).all():
-        mean = float(values.mean())
-        bits = mean / math.log(2)
-        error = float(values.std(ddof=1)) / math.sqrt(count) / math.log(2) if count > 1 else None
-    return {"nats": mean, "bits": bits, "standard_error_bits": error, "positions": count}
 
 
 _TWO_SIDED_95 = 1.959964

@@ -12,7 +12,7 @@ document  Each text, with its line ends, is cut into disjoint windows. The conte
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -73,9 +73,7 @@ def score_corpus(
         targets = _score_sentences(model, corpus, progress)
     else:
         texts = (
-            windows(corpus, window)
-            if context == "document"
-            else iter([(np.array([BOS]), running_text(corpus))])
+            windows(corpus, window) if context == "document" else [(np.array([BOS]), running_text(corpus))]
         )
         targets = _score_long(model, texts, progress)
     progress.finish()
@@ -170,12 +168,11 @@ def read_segments(model: LanguageModel[Any], segments: Sequence[TokenIds], state
 
 
 def _score_long(
-    model: LanguageModel[Any], texts: Iterator[tuple[TokenIds, TokenIds]], progress: Progress
+    model: LanguageModel[Any], texts: Iterable[tuple[TokenIds, TokenIds]], progress: Progress
 ) -> CorpusScores:
     """Score texts one after the other, each in chunks with carried state."""
-    log_probs: list[npt.NDArray[np.float32]] = []
+    log_probs, targets = [np.zeros(0, dtype=np.float32)], [np.zeros(0, dtype=np.int64)]
     matched: list[npt.NDArray[np.integer[Any]]] = []
-    targets: list[TokenIds] = []
     for before, text in texts:
         state = read_segments(model, [before], model.empty_state(1))
         for start in range(0, len(text), CHUNK_TOKENS):
@@ -188,8 +185,6 @@ def _score_long(
                 matched.append(orders[0, predicted])
             targets.append(chunk[0][predicted])
             progress.advance(int(predicted.sum()))
-    if not targets:
-        return CorpusScores(np.zeros(0, dtype=np.float32), np.zeros(0, dtype=np.int64), None)
     match_lengths = np.concatenate(matched) if matched else None
     return CorpusScores(np.concatenate(log_probs), np.concatenate(targets), match_lengths)
 

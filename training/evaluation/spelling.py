@@ -134,23 +134,19 @@ class ErrorInjector:
 
     def inject_errors(self, sentence: Sentence) -> CorruptedLine:
         """Corrupt some words of a line that are known or in the list, never two adjacent words."""
-        text, errors, copied = "", [], 0
-        words, index = sentence.words, 0
-        while index < len(words):
-            word = words[index]
-            index += 1
-            replaced = None
+        text, errors, copied, following = "", [], 0, 0
+        for number, word in enumerate(words := sentence.words):
             eligible = self._misspellings or (self._known_words if word.known else ())
-            if word.text in eligible and self._random.random() < self._rate:
-                replaced = self._replacement_of(words, index - 1)
-            if replaced is None:
+            if number < following or word.text not in eligible or self._random.random() >= self._rate:
+                continue
+            if (replaced := self._replacement_of(words, number)) is None:
                 continue
             new, count = replaced
-            end = words[index - 1 + count - 1].end
+            end = words[number + count - 1].end
             text += sentence.text[copied : word.start]
             errors.append(InjectedError(len(text), len(text) + len(new), sentence.text[word.start : end]))
             text += new
-            copied, index = end, index + count  # skips the next word, so errors are not adjacent
+            copied, following = end, number + count + 1  # skips the next word, so errors are not adjacent
         return CorruptedLine(text + sentence.text[copied:], tuple(errors))
 
     def _misspelling(self, words: Sequence[Word], number: int) -> WordReplacement:
@@ -443,13 +439,10 @@ def _misspelling_rate(misspellings: Misspellings, checker: Checker, lines: Seque
 def _check_options(sample: int, kinds: Sequence[Kind], misspellings: Path | None) -> None:
     if sample < 1:
         raise InvalidInputError(f"--sample is {sample}; it must be at least 1", parameter="sample")
-    for kind in kinds:
-        if kind not in KINDS:
-            raise InvalidInputError(
-                f"--kinds contains {kind!r}; the kinds are {', '.join(KINDS)}", parameter="kinds"
-            )
-    if not kinds and not misspellings:
-        raise InvalidInputError(f"--kinds is empty; the kinds are {', '.join(KINDS)}", parameter="kinds")
+    unknown = [kind for kind in kinds if kind not in KINDS]
+    if unknown or not (kinds or misspellings):
+        problem = f"contains {unknown[0]!r}" if unknown else "is empty"
+        raise InvalidInputError(f"--kinds {problem}; the kinds are {', '.join(KINDS)}", parameter="kinds")
 
 
 def _sample_lines(sentences: Sequence[str], words: int, random: np.random.Generator) -> list[str]:

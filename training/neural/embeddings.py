@@ -96,28 +96,22 @@ def initialise_embeddings(network: Network, embeddings: Embeddings) -> None:
 def _word_lines(path: Path, size: int) -> Iterator[tuple[int, str]]:
     """Yield non-blank lines, right-stripped, with line numbers from 1; check a first line with counts."""
     expected: int | None = None
-    count = 0
+    num_words = 0
     for number, line in enumerate(read_lines(path), start=1):
         text = line.rstrip(" \r")
-        if number == 1 and (counts := _header_counts(text)) is not None:
-            expected = counts[0]
-            _check_width(path, counts[1], size)
+        counts = text.split(" ") if number == 1 else []
+        if len(counts) == 2 and all(count.isdecimal() and len(count) <= _MAX_DIGITS for count in counts):
+            expected = int(counts[0])
+            _check_width(path, int(counts[1]), size)
         elif text:
-            count += 1
+            num_words += 1
             yield number, text
-    if expected is not None and count != expected:
+    if expected is not None and num_words != expected:
         raise FormatError(
             path,
-            f"has {count} words; the first line gives {expected}",
+            f"has {num_words} words; the first line gives {expected}",
             hint="it may be truncated; download it again",
         )
-
-
-def _header_counts(line: str) -> tuple[int, int] | None:
-    fields = line.split(" ")
-    if len(fields) != 2 or not all(field.isdecimal() and len(field) <= _MAX_DIGITS for field in fields):
-        return None
-    return int(fields[0]), int(fields[1])
 
 
 def _split_line(path: Path, number: int, line: str, size: int) -> tuple[str, str]:

@@ -19,8 +19,6 @@ from models.neural.cells import Dropout
 from models.neural.network import Network
 from training.neural.settings import TrainSettings
 
-StopReason = Literal["max_minutes", "max_steps", "epochs"]
-
 _CYCLE_START = 1 / 25  # of the peak, Smith's usual ratio
 _MIN_RATE_SHARE = 0.01
 
@@ -63,7 +61,7 @@ class Schedule:
             share = max(share, seconds / (60 * self._settings.max_minutes))
         return min(share, 1.0)
 
-    def reached(self, step: int) -> StopReason:
+    def reached(self, step: int) -> Literal["max_minutes", "max_steps", "epochs"]:
         """Return the limit that ended the run after `step` updates."""
         if step < self._steps:
             return "max_minutes"
@@ -95,13 +93,11 @@ def make_optimizer(network: nn.Module, settings: TrainSettings) -> Optimizer:
     Weight decay applies to matrices only. Biases, gains of norms and learned initial states set levels;
     their decay would only shift the network's outputs.
     """
-    matrices = [p for p in network.parameters() if p.ndim == 2]
-    rest = [p for p in network.parameters() if p.ndim != 2]
     groups = [
-        {"params": matrices, "weight_decay": settings.weight_decay},
-        {"params": rest, "weight_decay": 0.0},
+        {"params": parameters, "weight_decay": decay}
+        for is_matrix, decay in ((True, settings.weight_decay), (False, 0.0))
+        if (parameters := [p for p in network.parameters() if (p.ndim == 2) == is_matrix])
     ]
-    groups = [group for group in groups if group["params"]]
     rate = settings.learning_rate
     if settings.optimizer == "sgd":
         return SGD(groups, lr=rate, momentum=settings.momentum, fused=True)

@@ -15,10 +15,8 @@ import torch
 
 from models.checkpoint.folders import fsync_path, replace_file
 from models.errors import FormatError, InvalidInputError, RegistryError
-from models.neural.config import NetworkConfig
-from models.vocabulary import Vocabulary
 from training.corpus import EncodedCorpus
-from training.neural.settings import BOUNDS, TrainSettings
+from training.neural.settings import BOUNDS
 
 STATE_FORMAT = 1
 """Format number of the state; other formats are rejected."""
@@ -83,26 +81,6 @@ def state_error(path: Path, error: Exception) -> FormatError:
     """Build the error for an intact file that does not contain a training state."""
     reason = f"{type(error).__name__}: {error}".partition("\n")[0]
     return FormatError(path, f"does not contain a training state: {reason:.200}", hint=_RESTART_HINT)
-
-
-def identity_of(
-    train: EncodedCorpus,
-    valid: EncodedCorpus,
-    vocabulary: Vocabulary,
-    *,
-    network: NetworkConfig,
-    settings: TrainSettings,
-    seed: int,
-) -> dict[str, Any]:
-    """Return a run's identity: hashes and recipe keys, by the names used in messages."""
-    return {
-        "the tokenizer": vocabulary.fingerprint,
-        "the training text": text_hash(train),
-        "the validation text": text_hash(valid),
-        "seed": seed,
-        **{f"neural.{key}": value for key, value in network.model_dump(mode="json").items()},
-        **{f"train.{key}": value for key, value in settings.model_dump(mode="json").items()},
-    }
 
 
 def changed_bounds(state: Mapping[str, Any], identity: Mapping[str, Any], *, folder: Path) -> list[str]:

@@ -28,7 +28,7 @@ from training.neural.optimization import (
     WeightAverage,
     make_optimizer,
 )
-from training.neural.resume import check_same_structure
+from training.neural.resume import check_same_structure, text_hash
 from training.neural.settings import TrainSettings
 from training.neural.soft_targets import SoftTargets
 from training.neural.streams import Streams
@@ -175,6 +175,7 @@ class TrainingRun:
     """Components and state of a run; see `train_network` for the arguments.
 
     Attributes:
+        identity: hashes and recipe keys, by the names used in messages.
         rows: rows of each batch that belong to this process.
         hidden: recurrent state carried from segment to segment.
         step: number of updates.
@@ -199,7 +200,17 @@ class TrainingRun:
         clock: Callable[[], float],
         embeddings: Embeddings | None,
         base: Network | None = None,
+        soft_targets: SoftTargets | None = None,
     ) -> None:
+        self.identity = {
+            "the tokenizer": vocabulary.fingerprint,
+            "the training text": text_hash(train),
+            "the validation text": text_hash(valid),
+            "seed": seed,
+            **{f"neural.{key}": value for key, value in network.model_dump(mode="json").items()},
+            **{f"train.{key}": value for key, value in settings.model_dump(mode="json").items()},
+            **({} if soft_targets is None else {"the teacher": soft_targets.path.stem}),
+        }
         self.settings = settings
         self.device = device
         self.vocabulary = vocabulary
@@ -242,7 +253,7 @@ class TrainingRun:
         self.loss = math.nan
         self.stopped = ""
         self.notes: list[str] = []
-        self.soft_targets: SoftTargets | None = None
+        self.soft_targets = soft_targets
 
     def state(self) -> dict[str, Any]:
         """Return the state for resuming; every process must call it, because it gathers hidden states."""

@@ -5,7 +5,6 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-LossName = Literal["softmax", "sampled", "nce", "negative-sampling"]
 _SAMPLING = ("sampled", "nce", "negative-sampling")
 
 ACTS_WITH: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -128,7 +127,7 @@ class TrainSettings(BaseModel):
     decay_at: tuple[float, ...] = (0.5, 0.75)
     decay_factor: float = Field(default=0.1, gt=0, lt=1)
     weight_decay: float = Field(default=0.01, ge=0, allow_inf_nan=False)
-    loss: LossName = "softmax"
+    loss: Literal["softmax", "sampled", "nce", "negative-sampling"] = "softmax"
     base: str | None = Field(default=None, min_length=1, alias="from")
     teacher: tuple[str, ...] = ()
     teacher_weight: float = Field(default=0.5, gt=0, le=1)

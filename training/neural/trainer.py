@@ -8,10 +8,10 @@ import ctypes
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +28,6 @@ from training.neural.embeddings import Embeddings
 from training.neural.losses.softmax import Loss
 from training.neural.resume import (
     changed_bounds,
-    identity_of,
     library_version,
     parse_state,
     read_state_bytes,
@@ -89,16 +88,14 @@ class Saver:
     Args:
         run: the run to save.
         path: path of the state file; None saves nothing.
-        identity: the run's identity, from `identity_of`.
 
     Attributes:
         failure: error of the last attempt to save; empty if it succeeded.
     """
 
-    def __init__(self, run: TrainingRun, path: Path | None, identity: Mapping[str, Any]) -> None:
+    def __init__(self, run: TrainingRun, path: Path | None) -> None:
         self._run = run
         self._path = path
-        self._identity = dict(identity)
         self._saved_at = 0.0  # seconds of the run
         self.failure = ""
 
@@ -124,7 +121,7 @@ class Saver:
         state = parse_state(path, content)
         try:
             version = f"{state['version']:.80}"
-            changed = changed_bounds(state, self._identity, folder=path.parent)
+            changed = changed_bounds(state, run.identity, folder=path.parent)
             run.check(state)
             run.resume_from(state)
         except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
@@ -153,7 +150,7 @@ class Saver:
         """Save now; rank 0 saves for all processes."""
         if self._path is None:
             return
-        state = {"identity": self._identity, **self._run.state()}
+        state = {"identity": self._run.identity, **self._run.state()}
         if not self._run.processes.is_leader:
             return
         try:
@@ -265,12 +262,9 @@ def train_network(
             clock=clock,
             embeddings=embeddings,
             base=base,
+            soft_targets=soft_targets,
         )
-        run.soft_targets = soft_targets
-        identity = identity_of(train, valid, vocabulary, network=network, settings=settings, seed=seed)
-        if soft_targets is not None:
-            identity["the teacher"] = soft_targets.path.stem
-        saver = Saver(run, state_file, identity)
+        saver = Saver(run, state_file)
         before = saver.resume() if resume else 0.0
         progress.start(f"training the {network.cell} network", 100.0)
         if run.done:

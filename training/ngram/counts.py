@@ -13,6 +13,7 @@ listed n-gram, which occur at least as often, are also listed.
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -20,7 +21,7 @@ import numpy.typing as npt
 
 from models.errors import InvalidInputError, check_range
 from models.kernels.compilation import kernel
-from models.kernels.threads import run_slices
+from models.kernels.threads import run_parts, run_slices
 from models.ngram.build import NGrams
 from models.vocabulary import BOS, EOS
 from training.corpus import EncodedCorpus
@@ -33,25 +34,23 @@ _BLOCK = 1024
 
 
 class SortedText(NamedTuple):
-    """Positions sorted by the N words that start at each; positions with equal words are in text order.
+    """Positions of one partition, sorted by the N words that start at each; equal ones are in text order.
 
     Attributes:
-        text: words, N more than positions [L + N], int32.
-        positions: sorted positions [L], int32.
-        shared: number of words shared with the previous position, up to the sentence's end [L], uint8.
-        extents: number of words left in the sentence, at most N [L], uint8.
-        shares: start of each partition in `positions`, then L [M + 1].
+        text: all words [L + N], int32.
+        positions: sorted positions [l], int32.
+        shared: number of words shared with the previous position, up to the sentence's end [l], uint8.
+        extents: number of words left in the sentence, at most N [l], uint8.
     """
 
     text: IntArray
     positions: IntArray
     shared: ByteArray
     extents: ByteArray
-    shares: Sequence[int]
 
 
-def sort_text(text: IntArray, vocab_size: int, *, order: int, progress: Progress) -> SortedText:
-    """Sort all positions except the last `order` by their first `order` words.
+def sort_text(text: IntArray, vocab_size: int, *, order: int, progress: Progress) -> list[SortedText]:
+    """Sort all positions except the last `order` by their first `order` words, in partitions of first words.
 
     Args:
         text: words [L + order], each in [0, V).
@@ -68,7 +67,7 @@ def sort_text(text: IntArray, vocab_size: int, *, order: int, progress: Progress
 
     positions, spare = np.empty(length, np.int32), np.empty(length, np.int32)
 
-    def sort(share: slice) -> None:
+    def sort(share: slice) -> SortedText:
         low, high = bounds[share.start], bounds[share.stop]
         source = members = np.flatnonzero((text[:length] >= low) & (text[:length] < high)).astype(np.int32)
         for offset in reversed(range(order)):  # offset 0 is written to `positions`
@@ -77,14 +76,9 @@ def sort_text(text: IntArray, vocab_size: int, *, order: int, progress: Progress
             source = target
             if share.start == 0:
                 progress.advance()
+        return SortedText(text, source, *_share_prefixes(text, source, order))
 
-    run_slices(sort, list(range(len(bounds))))
-    shared, extents = np.empty(length, np.uint8), np.empty(length, np.uint8)
-    run_slices(
-        lambda share: _share_prefixes(text, positions, order, share.start, share.stop, shared, extents),
-        shares,
-    )
-    return SortedText(text, positions, shared, extents, shares)
+    return run_slices(sort, list(range(len(bounds))))
 
 
 @kernel()
@@ -115,28 +109,21 @@ def _sort_by_word(
 
 
 @kernel()
-def _share_prefixes(
-    text: IntArray,
-    positions: IntArray,
-    order: int,
-    begin: int,
-    end: int,
-    shared: ByteArray,
-    extents: ByteArray,
-) -> None:
-    """Fill `shared` and `extents` for the sorted positions from `begin` to `end`; see `SortedText`.
+def _share_prefixes(text: IntArray, positions: IntArray, order: int) -> tuple[ByteArray, ByteArray]:
+    """Return `shared` and `extents` of the sorted positions [l]; see `SortedText`.
 
     The words of a block are read by offset, in a loop of their own, so the scattered reads overlap.
     """
+    shared, extents = np.empty(len(positions), np.uint8), np.empty(len(positions), np.uint8)
     words = np.empty(_BLOCK + 1, np.int32)  # at one offset, from the position before the block
     same, inside = np.empty(_BLOCK, np.uint8), np.empty(_BLOCK, np.uint8)  # up to the offset
-    for start in range(begin, end, _BLOCK):
-        size = min(_BLOCK, end - start)
+    for start in range(0, len(positions), _BLOCK):
+        size = min(_BLOCK, len(positions) - start)
         here, before = positions[start : start + size], positions[start - 1]
         common, extent = shared[start : start + size], extents[start : start + size]
         common[:] = extent[:] = 0
         same[:] = inside[:] = 1
-        same[0] = start > begin
+        same[0] = start > 0
         for offset in range(order):
             words[0] = text[before + offset]
             for i in range(size):
@@ -146,6 +133,7 @@ def _share_prefixes(
                 common[i] += same[i]
                 extent[i] += inside[i]
                 inside[i] &= words[i + 1] != EOS
+    return shared, extents
 
 
 MAX_ORDER = 255
@@ -197,14 +185,14 @@ def count_ngrams(
     # padded with </s>, so every position has `order` words after it
     text = np.append(corpus.with_boundaries(), np.full(order, EOS, dtype=np.int32))
     progress.start("counting n-grams", 2 * order - 1)
-    in_order = sort_text(text, vocab_size, order=order, progress=progress)
+    parts = sort_text(text, vocab_size, order=order, progress=progress)
     nowhere = np.zeros(vocab_size, dtype=np.int32)
     unigrams = NGrams(np.arange(vocab_size, dtype=np.int32), prefixes=nowhere, suffixes=nowhere)
     counts = np.bincount(text[:-order], minlength=vocab_size).astype(np.int32)
     counted = [CountedNGrams(unigrams, counts)]
     numbers = text  # by position: index of the n-gram that starts there; for a unigram, its word
     for k in range(2, order + 1):
-        longer, numbers = _count_order(in_order, k, numbers)
+        longer, numbers = _count_order(parts, k, numbers)
         counted.append(longer)
         progress.advance()
     progress.finish()
@@ -237,34 +225,17 @@ def check_ids(corpus: EncodedCorpus, vocab_size: int, *, what: str, parameter: s
         )
 
 
-def _count_order(in_order: SortedText, order: int, shorter: IntArray) -> tuple[CountedNGrams, IntArray]:
+def _count_order(
+    parts: Sequence[SortedText], order: int, shorter: IntArray
+) -> tuple[CountedNGrams, IntArray]:
     """Count one order; return its n-grams, and the index of the n-gram at each position [L]."""
-    sizes = run_slices(
-        lambda share: _count_distinct(in_order.shared[share], in_order.extents[share], order), in_order.shares
-    )
-    begins = np.concatenate([[0], np.cumsum(sizes)])
-    words, prefixes, suffixes, counts = (np.zeros(begins[-1], np.int32) for _ in range(4))
-    numbers = np.zeros(len(in_order.positions), np.int32)
-
-    def list_share(share: slice) -> None:
-        number = int(begins[in_order.shares.index(share.start)])
-        _list_ngrams(
-            in_order.text,
-            in_order.positions[share],
-            in_order.shared[share],
-            in_order.extents[share],
-            order,
-            shorter,
-            number,
-            words,
-            prefixes,
-            suffixes,
-            counts,
-            numbers,
-        )
-
-    run_slices(list_share, in_order.shares)
-    return CountedNGrams(NGrams(words, prefixes, suffixes), counts), numbers
+    sizes = run_parts(lambda part: _count_distinct(part.shared, part.extents, order), parts)
+    words, prefixes, suffixes, counts = (np.zeros(sum(sizes), np.int32) for _ in range(4))
+    counted = CountedNGrams(NGrams(words, prefixes, suffixes), counts)
+    numbers = np.zeros(sum(len(part.positions) for part in parts), np.int32)
+    numbered_parts = list(zip(parts, accumulate(sizes, initial=0), strict=False))
+    run_parts(lambda part: _list_ngrams(part[0], order, shorter, part[1], counted, numbers), numbered_parts)
+    return counted, numbers
 
 
 @kernel()
@@ -278,24 +249,15 @@ def _count_distinct(shared: ByteArray, extents: ByteArray, order: int) -> int:
 
 @kernel()
 def _list_ngrams(
-    text: IntArray,
-    positions: IntArray,
-    shared: ByteArray,
-    extents: ByteArray,
-    order: int,
-    shorter: IntArray,
-    number: int,
-    words: IntArray,
-    prefixes: IntArray,
-    suffixes: IntArray,
-    counts: IntArray,
-    numbers: IntArray,
+    part: SortedText, order: int, shorter: IntArray, number: int, counted: CountedNGrams, numbers: IntArray
 ) -> None:
-    """Write one order's words, prefixes, suffixes and counts [n] from index `number`, and indices by position [L].
+    """Write one order's n-grams and counts [n] from index `number`, and indices by position [L].
 
     Equal n-grams are adjacent, so one pass numbers them in order. Positions with fewer than `order` words left in
     their sentence have no n-gram. A block is numbered first, so its scattered reads and writes overlap.
     """
+    text, positions, shared, extents = part
+    (words, prefixes, suffixes), counts = counted
     starts, numbered = np.empty(_BLOCK, np.int32), np.empty(_BLOCK, np.int32)
     for begin in range(0, len(positions), _BLOCK):
         size = min(_BLOCK, len(positions) - begin)

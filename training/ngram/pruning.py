@@ -31,7 +31,6 @@ from training.ngram.trie import (
     Trie,
     from_log10,
     link,
-    lower_probs,
     suffixes_by_order,
 )
 from training.progress import Progress
@@ -196,11 +195,11 @@ def _reweighted(
     masks: Sequence[npt.NDArray[np.bool_]],
 ) -> list[NGramWeights]:
     """Return the kept probabilities, and new back-off weights that preserve each row's sum."""
-    rows = BackoffRows(trie := link(ngrams))
+    rows = BackoffRows(link(ngrams))
     answer: list[NGramWeights] = []
     for length, ((old, weights), keep) in enumerate(zip(orders, masks, strict=False), start=1):
         if length > 1:
-            lower = lower_probs(trie, length, rows.probs, rows.backoffs)
+            lower = rows.lower_probs(length)
             probs = from_log10(weights.log10_probs)
             backoffs = _new_backoffs(old.prefixes, keep, probs, contexts[length - 2], lower)
             rows.set_backoffs(length - 1, backoffs := backoffs[masks[length - 2]])

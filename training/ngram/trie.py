@@ -64,24 +64,6 @@ def suffixes_by_order(trie: Trie) -> list[npt.NDArray[np.int32]]:
     ]
 
 
-def lower_probs(trie: Trie, length: int, probs: DoubleArray, backoffs: DoubleArray) -> DoubleArray:
-    """Compute the probability of each n-gram's last word after its context without the first word.
-
-    Args:
-        trie: the n-grams.
-        length: length of the n-grams [n], at least 2.
-        probs: probability of each shorter node's last word, by node.
-        backoffs: back-off weight of each shorter node, by node.
-
-    Returns:
-        Probabilities [n].
-    """
-    suffixes = trie.suffixes[trie.nodes(length)]
-    if suffixes.size and suffixes.min() < trie.starts[length - 1]:
-        return _lower_probs(trie, length, probs, backoffs)
-    return probs[suffixes]
-
-
 @kernel()
 def _lower_probs(trie: Trie, length: int, probs: DoubleArray, backoffs: DoubleArray) -> DoubleArray:
     """Back off from the shortened context to the context of each n-gram's longest listed suffix."""
@@ -136,10 +118,21 @@ class BackoffRows:
         self.backoffs = np.ones(size)
         self.sums = np.ones(size)
 
+    def lower_probs(self, length: int) -> DoubleArray:
+        """Compute the probability of each n-gram's last word after its context without the first word [n].
+
+        Args:
+            length: length of the n-grams, at least 2.
+        """
+        suffixes = self.trie.suffixes[self.trie.nodes(length)]
+        if suffixes.size and suffixes.min() < self.trie.starts[length - 1]:
+            return _lower_probs(self.trie, length, self.probs, self.backoffs)
+        return self.probs[suffixes]
+
     def contexts(self, ngrams: NGrams, length: int) -> ContextMasses:
         """Compute the masses at the contexts of n-grams of `length` words, at least 2, from shorter n-grams."""
         nodes = self.trie.nodes(length - 1)
-        lower = lower_probs(self.trie, length, self.probs, self.backoffs)
+        lower = self.lower_probs(length)
         lower_unlisted = self.sums[self.trie.suffixes[nodes]]
         lower_unlisted -= np.bincount(ngrams.prefixes, lower, minlength=len(lower_unlisted))
         np.maximum(lower_unlisted, MIN_LOWER_MASS, out=lower_unlisted)

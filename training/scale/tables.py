@@ -32,6 +32,7 @@ from models.tokenizers import Tokenizer
 from models.vocabulary import BOS, EOS
 from training.corpus import Corpus, EncodedCorpus, Sentences, read_sentences
 from training.evaluation.breakdown import token_counts
+from training.evaluation.published import COUNTS_FILE
 from training.overlap import OverlapCounter
 from training.progress import Progress
 from training.scale.plan import ABSENT
@@ -185,9 +186,6 @@ def _read_facts(folder: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) and {"key", "facts"} <= found.keys() else None
-
-
-COUNTS_FILE = "token_counts.npy"
 
 
 def write_windows(

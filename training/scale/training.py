@@ -13,6 +13,7 @@ from models.errors import InvalidInputError
 from models.ngram.model import NGramModel
 from models.tokenizers import Tokenizer, load_tokenizer
 from training.corpus import Corpus, EncodedCorpus, Sentences
+from training.evaluation.published import COUNTS_FILE
 from training.ngram.counts import thresholds_by_order
 from training.ngram.estimate import release_memory
 from training.ngram.smoothing.interface import Discounts, discounts_from_counts
@@ -24,7 +25,6 @@ from training.scale.engines import QueryEngine, start_engine
 from training.scale.options import ScaleOptions
 from training.scale.plan import PLAN_VERSION, Stage, counting_stages, counts_of_counts, estimation_stages
 from training.scale.tables import (
-    COUNTS_FILE,
     Workspace,
     stage_key,
     stream_corpus,
@@ -187,9 +187,7 @@ def train_out_of_core(
         work.drop(f"sorted_{k}")
     seconds = time.monotonic() - began
     valid = encode_corpus(tokenizer, texts.valid.sentences, progress=progress)
-    test = None
-    if texts.test is not None:
-        test = encode_corpus(tokenizer, texts.test.sentences, progress=progress)
+    test = None if texts.test is None else encode_corpus(tokenizer, texts.test.sentences, progress=progress)
     # the training text stays empty, because it may exceed memory
     encoded = EncodedTexts(EncodedCorpus.from_sentences([]), valid, test)
     figures = held_out_figures(model, in_model_direction(encoded, recipe), progress=progress)

@@ -18,6 +18,7 @@ from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import evaluate
 from training.ngram.estimate import estimate
 from training.progress import Progress
+from training.recipe import NGramSettings
 from training.static_mixture import id_translation, mix_statically, remap, union_tokenizer
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
@@ -207,7 +208,9 @@ def halves():
 
 def test_held_out_perplexity_is_close_to_that_of_the_dynamic_mixture_and_below_each_part():
     parts, held_out = halves(), families.corpus(300, seed=8)
-    static, facts = mix_statically(parts, families.tokenizer().vocabulary, held_out, progress=Progress())
+    static, facts = mix_statically(
+        parts, families.tokenizer().vocabulary, held_out, NGramSettings(), progress=Progress()
+    )
     dynamic = MixtureModel(parts, facts["weights"])
     models = [static, dynamic, *parts]
     figures = [evaluate(model, held_out, progress=Progress()).perplexity for model in models]
@@ -217,7 +220,9 @@ def test_held_out_perplexity_is_close_to_that_of_the_dynamic_mixture_and_below_e
 
 def test_what_is_listed_has_the_dynamic_mixtures_probability():
     parts, held_out = halves(), families.corpus(300, seed=8)
-    static, facts = mix_statically(parts, families.tokenizer().vocabulary, held_out, progress=Progress())
+    static, facts = mix_statically(
+        parts, families.tokenizer().vocabulary, held_out, NGramSettings(), progress=Progress()
+    )
     dynamic = MixtureModel(parts, facts["weights"])
     tokens = held_out.sentence(int(np.diff(held_out.offsets).argmax())).astype(np.int64)[None]
     lengths = np.array([tokens.shape[1]])
@@ -242,7 +247,7 @@ def test_em_finds_the_weights_of_the_texts_that_the_parts_are_of():
         estimate(text(shares, 3000), vocabulary, order=1, progress=Progress()).model
         for shares in ([1, 0], [0, 1])
     ]
-    _, facts = mix_statically(parts, vocabulary, text([0.8, 0.2], 3000), progress=Progress())
+    _, facts = mix_statically(parts, vocabulary, text([0.8, 0.2], 3000), NGramSettings(), progress=Progress())
     assert facts["weights"] == pytest.approx([0.8, 0.2], abs=0.03)
 
 

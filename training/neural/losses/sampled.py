@@ -36,7 +36,6 @@ MAX_SAMPLED_LOGITS = 1 << 22
 """Maximum number of logits in memory."""
 
 
-NoiseName = Literal["unigram", "log-uniform"]
 NoiseWeights: TypeAlias = npt.NDArray[np.float64]
 
 _POWER = 0.75
@@ -92,7 +91,7 @@ class NoiseSampler:
         self._generator.bit_generator.state = dict(state)
 
 
-def noise_weights(counts: npt.ArrayLike, kind: NoiseName) -> NoiseWeights:
+def noise_weights(counts: npt.ArrayLike, kind: Literal["unigram", "log-uniform"]) -> NoiseWeights:
     """Compute the relative frequency of tokens in noise samples [V].
 
     Args:

@@ -249,21 +249,13 @@ def softmax_rows(
         bias = logits.new_zeros(logits.shape[1], dtype=torch.float32)
     if logits.is_cuda:
         return _softmax_rows_by_torch(logits, bias, targets, scale, pull)
-    losses, log_sums = torch.empty(2, len(logits))
-    rows, added, indices = _numpy_view(logits), bias.numpy(), targets.numpy()
-
-    def work(part: slice) -> None:
-        softmax_gradients(
-            rows[part],
-            added,
-            indices[part],
-            np.float32(scale),
-            np.float32(pull),
-            losses[part].numpy(),
-            log_sums[part].numpy(),
-        )
-
-    _in_threads(work, len(rows))
+    losses, log_sums = results = torch.empty(2, len(logits))
+    rows, added, indices, outputs = _numpy_view(logits), bias.numpy(), targets.numpy(), results.numpy()
+    factors = np.float32(scale), np.float32(pull)
+    _in_threads(
+        lambda part: softmax_gradients(rows[part], added, indices[part], *factors, *outputs[:, part]),
+        len(rows),
+    )
     return losses, log_sums
 
 
@@ -371,10 +363,8 @@ def linear_softmax(
     """
     weight, bias = weight.detach().to(precision), bias.detach().float()
     inputs = inputs.to(precision)
-    count, size = (
-        len(targets),
-        max(MIN_ROWS, (MAX_LOGITS_ON_CUDA if inputs.is_cuda else MAX_LOGITS) // len(bias)),
-    )
+    count = len(targets)
+    size = max(MIN_ROWS, (MAX_LOGITS_ON_CUDA if inputs.is_cuda else MAX_LOGITS) // len(bias))
     answer = LinearSoftmax(
         inputs.new_empty(count, dtype=torch.float32),
         inputs.new_empty(count, dtype=torch.float32),
@@ -466,34 +456,28 @@ class AdaptiveCrossEntropy(Loss):
         gradient = head.grad_inputs.float()
         loss = head.losses.sum(dtype=torch.float64)
         for cluster in range(1, len(vectors)):
-            loss += _cluster_loss(output, cluster, features, ranks, gradient, precision)
+            loss += self._cluster_loss(cluster, features, ranks, gradient, precision)
         return LossResult(float(loss) / len(ids), gradient.to(features.dtype))
 
-
-def _cluster_loss(
-    output: AdaptiveSoftmax,
-    cluster: int,
-    features: Tensor,
-    ranks: Tensor,
-    gradient: Tensor,
-    precision: torch.dtype,
-) -> Tensor:
-    """Add a cluster's gradients to parameters and features [N, E]; return the sum of its losses."""
-    vectors = output.vectors
-    begin, end = vectors.bounds[cluster], vectors.bounds[cluster + 1]
-    rows = ((ranks >= begin) & (ranks < end)).nonzero().squeeze(1)
-    projection = vectors.projection(cluster).detach().to(precision)
-    inputs = features[rows].to(precision)
-    inside = linear_softmax(
-        vectors.table(cluster),
-        output.biases[cluster],
-        inputs @ projection.T,
-        ranks[rows] - begin,
-        scale=1 / len(ranks),
-        precision=precision,
-    )
-    accumulate(vectors.table(cluster), inside.grad_weight)
-    accumulate(output.biases[cluster], inside.grad_bias)
-    accumulate(vectors.projection(cluster), (inside.grad_inputs.T @ inputs).float())
-    gradient.index_add_(0, rows, (inside.grad_inputs @ projection).to(gradient.dtype))
-    return inside.losses.sum(dtype=torch.float64)
+    def _cluster_loss(
+        self, cluster: int, features: Tensor, ranks: Tensor, gradient: Tensor, precision: torch.dtype
+    ) -> Tensor:
+        """Add a cluster's gradients to parameters and features [N, E]; return the sum of its losses."""
+        output, vectors = self._output, self._output.vectors
+        begin, end = vectors.bounds[cluster], vectors.bounds[cluster + 1]
+        rows = ((ranks >= begin) & (ranks < end)).nonzero().squeeze(1)
+        projection = vectors.projection(cluster).detach().to(precision)
+        inputs = features[rows].to(precision)
+        inside = linear_softmax(
+            vectors.table(cluster),
+            output.biases[cluster],
+            inputs @ projection.T,
+            ranks[rows] - begin,
+            scale=1 / len(ranks),
+            precision=precision,
+        )
+        accumulate(vectors.table(cluster), inside.grad_weight)
+        accumulate(output.biases[cluster], inside.grad_bias)
+        accumulate(vectors.projection(cluster), (inside.grad_inputs.T @ inputs).float())
+        gradient.index_add_(0, rows, (inside.grad_inputs @ projection).to(gradient.dtype))
+        return inside.losses.sum(dtype=torch.float64)

@@ -9,13 +9,9 @@ from models.kernels.compilation import kernel
 from models.ngram.build import NGrams
 from models.vocabulary import BOS
 from training.corpus import EncodedCorpus
-from training.ngram.counts import Observations
+from training.ngram.counts import Observations, OrderCounts
 from training.ngram.smoothing.interface import Smoothed
-from training.ngram.smoothing.interpolation import (
-    DoubleArray,
-    attach_backoffs,
-    uniform_distribution,
-)
+from training.ngram.smoothing.interpolation import DoubleArray, attach_backoffs, uniform_distribution
 
 MAX_DISCOUNTED = 5
 """Highest discounted count; higher counts are reliable without discount."""
@@ -36,7 +32,24 @@ def good_turing(observations: Observations, held_out: EncodedCorpus | None) -> S
     """
     ratios: list[list[float]] = []
     fallback_orders: list[int] = []
-    orders = attach_backoffs(_estimate(observations, ratios, fallback_orders))
+
+    def estimate() -> Iterator[tuple[NGrams, DoubleArray, DoubleArray]]:
+        lower = uniform_distribution(observations.vocab_size)
+        lower_prefixes, unlisted = np.zeros(1, np.int32), np.zeros(1)  # the unigrams list every word
+        for k, order in enumerate(observations.occurrences(), start=1):
+            found = discount_ratios(order.counts_of_counts)
+            if found is None:
+                fallback_orders.append(k)
+            ratios.append(found or FALLBACK_RATIOS)
+            kept_shares = np.array([0.0, *ratios[-1], 1.0])
+            if k == 1:
+                probs, backoffs = _unigrams(order.counts, kept_shares), np.ones(1)
+            else:
+                probs, backoffs, unlisted = _back_off(order, kept_shares, lower_prefixes, lower, unlisted)
+            lower, lower_prefixes = probs, order.ngrams.prefixes
+            yield order.ngrams, probs, backoffs
+
+    orders = attach_backoffs(estimate())
     return Smoothed(orders, {"discount_ratios": ratios}, fallback_orders=tuple(fallback_orders))
 
 
@@ -66,36 +79,6 @@ FALLBACK_RATIOS = [(r - 0.5) / r for r in range(1, MAX_DISCOUNTED + 1)]
 """Ratios for an order whose counts of counts allow no estimate: low counts are reduced by ½."""
 
 
-def _estimate(
-    observations: Observations, ratios: list[list[float]], fallback_orders: list[int]
-) -> Iterator[tuple[NGrams, DoubleArray, DoubleArray]]:
-    lower = uniform_distribution(observations.vocab_size)
-    lower_prefixes, unlisted = np.zeros(1, np.int32), np.zeros(1)
-    for k, order in enumerate(observations.occurrences(), start=1):
-        found = discount_ratios(order.counts_of_counts)
-        if found is None:
-            fallback_orders.append(k)
-        ratios.append(found or FALLBACK_RATIOS)
-        kept_shares = np.array([0.0, *ratios[-1], 1.0])
-        if k == 1:
-            probs = _unigrams(order.counts, kept_shares)
-            backoffs = np.ones(1)
-            unlisted = np.zeros(1)  # the unigrams list every word
-        else:
-            probs, backoffs, unlisted = _back_off(
-                order.ngrams.prefixes,
-                order.ngrams.suffixes,
-                order.counts,
-                order.totals,
-                kept_shares,
-                lower_prefixes,
-                lower,
-                unlisted,
-            )
-        lower, lower_prefixes = probs, order.ngrams.prefixes
-        yield order.ngrams, probs, backoffs
-
-
 def _unigrams(counts: npt.NDArray[np.int32], kept_shares: DoubleArray) -> DoubleArray:
     """Compute the probabilities of all words [V]; unseen words share the freed mass equally."""
     reduced = counts * kept_shares[np.minimum(counts, len(kept_shares) - 1)]
@@ -114,10 +97,7 @@ def _unigrams(counts: npt.NDArray[np.int32], kept_shares: DoubleArray) -> Double
 
 @kernel()
 def _back_off(
-    prefixes: npt.NDArray[np.int32],
-    suffixes: npt.NDArray[np.int32],
-    counts: npt.NDArray[np.int32],
-    totals: npt.NDArray[np.int32],
+    order: OrderCounts,
     kept_shares: DoubleArray,
     lower_prefixes: npt.NDArray[np.int32],
     lower: DoubleArray,
@@ -127,6 +107,7 @@ def _back_off(
 
     `lower_unlisted` is the mass of unlisted words by context of the order below.
     """
+    (_, prefixes, suffixes), counts, totals = order.ngrams, order.counts, order.totals
     probs = np.empty(len(counts), np.float64)
     backoffs, unlisted = np.ones(len(totals), np.float64), np.zeros(len(totals), np.float64)
     highest = len(kept_shares) - 1

@@ -60,7 +60,7 @@ def interpolate(
         for order in orders:
             is_first = lower is None
             lower = uniform_distribution(len(order.counts)) if lower is None else lower
-            lower, backoffs = _interpolated(order, *level(order), lower)
+            lower, backoffs = _interpolated(order, level(order), lower)
             if is_first:
                 lower[BOS] = 0.0
             yield order.ngrams, lower, backoffs
@@ -68,28 +68,19 @@ def interpolate(
     return attach_backoffs(estimate())
 
 
-def _interpolated(
-    order: OrderCounts, discounts: DoubleArray, lower_shares: DoubleArray, lower: DoubleArray
-) -> tuple[DoubleArray, DoubleArray]:
+def _interpolated(order: OrderCounts, level: Level, lower: DoubleArray) -> tuple[DoubleArray, DoubleArray]:
     """Compute the probabilities of one order [n], and the back-off weights of its contexts [m], on all cores."""
     prefixes, size = order.ngrams.prefixes, len(order.counts)
     probs, backoffs = np.empty(size), np.ones(len(order.totals))
     middles = np.linspace(0, size, (os.cpu_count() or 1) + 1).astype(np.int64)[1:-1]
     between_contexts = np.searchsorted(prefixes, prefixes[middles] if size else []).tolist()
-    run_slices(
-        lambda share: _interpolate(
-            prefixes[share],
-            order.ngrams.suffixes[share],
-            order.counts[share],
-            order.totals,
-            discounts,
-            lower_shares,
-            lower,
-            probs[share],
-            backoffs,
-        ),
-        [0, *between_contexts, size],
-    )
+
+    def work(share: slice) -> None:
+        ngrams = NGrams(*(column[share] for column in order.ngrams))
+        part = order._replace(ngrams=ngrams, counts=order.counts[share])
+        _interpolate(part, level, lower, probs[share], backoffs)
+
+    run_slices(work, [0, *between_contexts, size])
     return probs, backoffs
 
 
@@ -114,21 +105,15 @@ def attach_backoffs(
 
 @kernel()
 def _interpolate(
-    prefixes: npt.NDArray[np.int32],
-    suffixes: npt.NDArray[np.int32],
-    counts: npt.NDArray[np.int32],
-    totals: npt.NDArray[np.int32],
-    discounts: DoubleArray,
-    lower_shares: DoubleArray,
-    lower: DoubleArray,
-    probs: DoubleArray,
-    backoffs: DoubleArray,
+    order: OrderCounts, level: Level, lower: DoubleArray, probs: DoubleArray, backoffs: DoubleArray
 ) -> None:
     """Write the probabilities of n-grams [n], and the back-off weights of their contexts [m].
 
     The n-grams of a context are adjacent. The freed mass is summed directly, not as a
     difference from 1, so it is exactly 0 if nothing is freed.
     """
+    (_, prefixes, suffixes), counts, totals = order.ngrams, order.counts, order.totals
+    discounts, lower_shares = level
     for i in range(len(counts)):  # a separate loop lets the scattered reads overlap
         probs[i] = lower[suffixes[i]]
     begin = 0

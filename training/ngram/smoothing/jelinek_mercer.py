@@ -5,7 +5,6 @@ The interpolation weights are fitted on held-out text by expectation maximisatio
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +20,6 @@ from training.ngram.smoothing.interpolation import (
     interpolate,
     uniform_distribution,
 )
-
-LongArray: TypeAlias = npt.NDArray[np.int64]
 
 MAX_BUCKETS = 31
 """Number of powers of two below the largest int32 count."""
@@ -136,7 +133,7 @@ def _em_step(orders: Sequence[_Evidence], lambdas: DoubleArray, uniform_prob: fl
     return updated
 
 
-def _bucket_of(totals: npt.NDArray[np.int32], buckets: int) -> LongArray:
+def _bucket_of(totals: npt.NDArray[np.int32], buckets: int) -> npt.NDArray[np.int64]:
     """Return the bucket of each context by its count; arbitrary for unseen contexts."""
     exponents = np.frexp(np.maximum(totals, 1))[1].astype(np.int64) - 1
     return np.minimum(exponents, buckets - 1)

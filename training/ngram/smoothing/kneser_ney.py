@@ -176,7 +176,11 @@ class Discounting:
 
     def __call__(self, observations: Observations, held_out: EncodedCorpus | None) -> Smoothed:
         """Estimate a model."""
-        fitted = self._fit(observations, held_out) if self.discounts == "held-out" else None
+        vocab_size, fitted = observations.vocab_size, list[Discounts]()
+        if self.discounts == "held-out":
+            text = require_held_out(held_out, key="ngram.discounts", what="discounts")
+            matches = match_counts(self._orders(observations), text, vocab_size=vocab_size)
+            fitted = fit_discounts(matches, num_discounts=self.num_discounts, vocab_size=vocab_size)
         used: list[Discounts] = []
         fallback_orders: list[int] = []
 
@@ -198,9 +202,3 @@ class Discounting:
 
     def _orders(self, observations: Observations) -> Iterator[OrderCounts]:
         return observations.continuations() if self.continuations else observations.occurrences()
-
-    def _fit(self, observations: Observations, held_out: EncodedCorpus | None) -> list[Discounts]:
-        text = require_held_out(held_out, key="ngram.discounts", what="discounts")
-        vocab_size = observations.vocab_size
-        matches = match_counts(self._orders(observations), text, vocab_size=vocab_size)
-        return fit_discounts(matches, num_discounts=self.num_discounts, vocab_size=vocab_size)

@@ -52,7 +52,7 @@ def test_machines_started_in_another_order_do_not_begin_anew(tmp_path):
         def gather_texts(self, text):
             return [text, "/far/state.pt"]
 
-    saver = Saver(SimpleNamespace(processes=Told(0, 2)), tmp_path / "state.pt", {})
+    saver = Saver(SimpleNamespace(processes=Told(0, 2)), tmp_path / "state.pt")
     with pytest.raises(
         InvalidInputError, match=r"process 1 has one, /far/state\.pt; start its machine with --node-rank 0"
     ):

@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
+from models.ngram.build import NGrams
 from models.vocabulary import BOS, EOS, UNK, Vocabulary
 from tests.reference.backoff import estimated_orders
 from training.corpus import EncodedCorpus
+from training.ngram.counts import OrderCounts
 from training.ngram.estimate import estimate
 from training.ngram.smoothing.good_turing import _back_off, _remaining_mass, discount_ratios, good_turing
 from training.ngram.smoothing.interface import (
@@ -137,14 +139,13 @@ def test_what_remains_is_summed_term_by_term():
 
 def test_a_tiny_remainder_keeps_its_digits():
     """A context lists two of the three words of its suffix, where the third has probability 1e-14."""
-    int32 = {"dtype": np.int32}
+    words, prefixes, suffixes, counts = np.array([[0, 2], [0, 0], [0, 2], [1, 3]], dtype=np.int32)
+    totals, types = np.array([[4], [2]], dtype=np.int32)
+    order = OrderCounts(NGrams(words, prefixes, suffixes), counts, totals, types, np.zeros(8, np.int64))
     _, backoffs, unlisted = _back_off(
-        np.array([0, 0], **int32),
-        np.array([0, 2], **int32),
-        np.array([1, 3], **int32),
-        np.array([4], **int32),
+        order,
         np.array([0.0, 0.5, 1.0]),
-        np.array([0, 0, 0], **int32),
+        np.zeros(3, np.int32),
         np.array([0.3, 1e-14, 0.7]),
         np.zeros(1),
     )
