@@ -368,17 +368,15 @@ async def start_stream(
         timeout_s: maximum time until the response starts; None to wait for the first item.
     """
     first = asyncio.ensure_future(anext(stream))
-    is_started = False
     try:
         await while_connected(
             request.receive, asyncio.ensure_future(asyncio.wait({first}, timeout=timeout_s))
         )
         if first.done():
             first.result()
-        is_started = True
-    finally:
-        if not is_started:
-            first.cancel()
+    except BaseException:  # also if the request is cancelled
+        first.cancel()
+        raise
 
     async def from_first() -> AsyncGenerator[R, None]:
         async with aclosing(stream):

@@ -322,7 +322,6 @@ def open_states(
     state_store.store.check_capacity(len(request.contexts), phrases.num_bytes)
     contexts = yield from encode_each(loaded, request.contexts, limits)
     handles: list[str] = []
-    complete = False
     try:
         for group in token_runs([len(ids) for ids in contexts]):
             group_contexts = contexts[group]
@@ -331,10 +330,9 @@ def open_states(
             prior = [StoredState(loaded, None, phrases=phrases)] * len(rows)  # nothing read before
             stored = yield from stored_states(loaded, rows, group_contexts, prior)
             handles += state_store.store.keep(state_store.owner, stored)
-        complete = True
-    finally:
-        if not complete:
-            state_store.store.free(state_store.owner, handles)
+    except BaseException:  # also if the work is cancelled
+        state_store.store.free(state_store.owner, handles)
+        raise
     return [OpenedState(handle, len(ids)) for handle, ids in zip(handles, contexts, strict=True)]
 
 

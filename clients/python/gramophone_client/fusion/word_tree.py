@@ -48,13 +48,11 @@ class ReleasedHandles:
         """
         handles = self._queue_of(handle)
         batch = [handles.popleft() for _ in range(min(len(handles), _MAX_HANDLES))]
-        freed = False
         try:
             yield batch
-            freed = True
-        finally:
-            if not freed:
-                handles.extendleft(batch[::-1])
+        except BaseException:
+            handles.extendleft(batch[::-1])
+            raise
 
     def free(self, client: Client) -> None:
         """Free all handles of the responding process; states of other processes expire.
