@@ -390,7 +390,7 @@ class ModelReloader:
         self._tasks: set[asyncio.Task[None]] = set()
         self._reaping = False
         self._closing = False
-        self.queued: tuple[str, ...] = ()
+        self.queued: list[str] = []
         """Addresses passed to `load` whose loads have not finished."""
         self.initial_load_done = False
         """True once every model present at start is loaded or has failed to load in this process."""
@@ -419,13 +419,11 @@ class ModelReloader:
         Returns:
             Future of the model, loaded or failed, or of the errors of `ModelHost.load`; it need not be awaited.
         """
-        self.queued = (*self.queued, address)
+        self.queued.append(address)
         future = self._submit(partial(self._host.load, address))
 
         def dequeue(ended: asyncio.Future[HostedModel]) -> None:
-            queued = list(self.queued)
-            queued.remove(address)
-            self.queued = tuple(queued)
+            self.queued.remove(address)
             if not ended.cancelled():
                 ended.exception()  # mark as retrieved, so asyncio does not warn if no caller awaits
 

@@ -13,7 +13,7 @@ one, including the garbage collector's. The trees are for one thread at a time.
 
 import unicodedata
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import NamedTuple
@@ -269,8 +269,7 @@ class WordTree(_StateTree):
     def end(self, text: WordNode) -> float:
         """Return the natural logarithm of the probability that the text ends here."""
         if text.eos_logprob is None:
-            continuation: ContinuationOptions = {"state": self._handle(text), "eos": True, "keep": False}
-            (result,) = self._advance([continuation])
+            (result,) = self._advance([{"state": self._handle(text), "eos": True, "keep": False}])
             text.eos_logprob = result.eos_logprob
         return text.eos_logprob or 0.0
 
@@ -282,11 +281,8 @@ class WordTree(_StateTree):
         """Extend a text by an unscored word; score recently used words after the text in the same request."""
         name, handle = self._name(word), self._handle(text)
         unscored = {n: w for n, w in self._recent.items() if n != name and not text.has_estimate(n)}
-        continuations: list[ContinuationOptions] = [{"state": handle, "text": word, "eos": eos}]
-        continuations += [
-            {"state": handle, "text": companion, "keep": False} for companion in unscored.values()
-        ]
-        result, *results = self._advance(continuations)
+        continuation: ContinuationOptions = {"state": handle, "text": word, "eos": eos}
+        result, *results = self._advance([continuation, *_trials(handle, unscored.values())])
         text.estimates.update(
             {key: WordEstimate.of(reply) for key, reply in zip(unscored, results, strict=True)}
         )
@@ -320,20 +316,21 @@ class WordTree(_StateTree):
         return estimates
 
     def _estimates(self, handle: str, words: Sequence[str]) -> dict[str, WordEstimate]:
-        continuations: list[ContinuationOptions] = [
-            {"state": handle, "text": word, "keep": False} for word in words
-        ]
-        results = self._states.advance(continuations).results if continuations else []
+        results = self._states.advance(_trials(handle, words)).results if words else []
         return {word: WordEstimate.of(result) for word, result in zip(words, results, strict=True)}
 
     def _handle(self, text: WordNode) -> str:
         if text.held is None:
             assert text.origin is not None  # noqa: S101 - a text has a state or an origin
             shorter, word = text.origin
-            continuation: ContinuationOptions = {"state": self._handle(shorter), "text": word}
-            (result,) = self._advance([continuation])
+            (result,) = self._advance([{"state": self._handle(shorter), "text": word}])
             text.held, text.origin = self._held(result), None
         return text.held.handle
+
+
+def _trials(handle: str, words: Iterable[str]) -> list[ContinuationOptions]:
+    """Return continuations of a state by each word, to be scored only."""
+    return [{"state": handle, "text": word, "keep": False} for word in words]
 
 
 _EOS = 2
