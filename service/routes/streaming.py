@@ -54,12 +54,27 @@ class EventStream(ClosingStream):
         self._payloads = payloads
 
     async def stream_response(self, send: Send) -> None:
-        """Send all events."""
-        sender = _HeartbeatSender(send)
-        heartbeats = asyncio.create_task(sender.beat())
+        """Send all events, and heartbeats between the start and the end of the response."""
+        clock = asyncio.get_running_loop().time
+        sent_s, is_silent = clock(), False
+
+        async def send_next(message: Message) -> None:
+            nonlocal sent_s, is_silent
+            is_silent = False
+            await send(message)
+            sent_s = clock()
+            is_silent = message["type"] == "http.response.start" or message.get("more_body", False)
+
+        async def beat() -> None:
+            while True:
+                await asyncio.sleep(max(sent_s + HEARTBEAT_S - clock(), HEARTBEAT_S / 10))
+                if is_silent and clock() - sent_s >= HEARTBEAT_S:
+                    await send_next({"type": "http.response.body", "body": _HEARTBEAT, "more_body": True})
+
+        heartbeats = asyncio.create_task(beat())
         try:
             async with aclosing(self._payloads):
-                await super().stream_response(sender.send)
+                await super().stream_response(send_next)
         finally:
             heartbeats.cancel()
 
@@ -72,31 +87,6 @@ async def _events(payloads: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes
         yield b"data: " + error_json(error_body(error)) + b"\n\n"
     else:
         yield b"data: [DONE]\n\n"
-
-
-class _HeartbeatSender:
-    """Sender of messages, one at a time, with heartbeats after a time without messages."""
-
-    def __init__(self, send: Send) -> None:
-        self._send = send
-        self._clock = asyncio.get_running_loop().time
-        self._last_s = self._clock()
-        self._sending = False
-        self._more = False
-
-    async def send(self, message: Message) -> None:
-        """Send a message."""
-        self._sending = True
-        self._more = message["type"] == "http.response.start" or message.get("more_body", False)
-        await self._send(message)
-        self._last_s, self._sending = self._clock(), False
-
-    async def beat(self) -> None:
-        """Send heartbeats between the start and the end of the response, until cancelled."""
-        while True:
-            await asyncio.sleep(max(self._last_s + HEARTBEAT_S - self._clock(), HEARTBEAT_S / 10))
-            if self._more and not self._sending and self._clock() - self._last_s >= HEARTBEAT_S:
-                await self.send({"type": "http.response.body", "body": _HEARTBEAT, "more_body": True})
 
 
 L = TypeVar("L")
