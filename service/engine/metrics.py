@@ -84,7 +84,8 @@ class Metrics:
         )
         if worker is not None:  # a single process forwards nothing
             self.relayed_requests = counter(
-                "relayed_requests", "Requests forwarded to the worker that stores their state, session or user"
+                "relayed_requests",
+                "Requests forwarded to the worker that stores their state, session or user",
             )
         for counted, values in (
             (self.rejected_requests, ("connections", "draining", "requests", "tokens")),

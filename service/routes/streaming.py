@@ -6,7 +6,6 @@ little-endian float32.
 """
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar
@@ -21,7 +20,6 @@ from models.errors import LanguageModelError
 from service.api_errors import error_body, error_json
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
-from service.engine.metrics import Metrics
 from service.routes.endpoints import BINARY_TYPE, EVENTS_TYPE, LINES_TYPE
 from service.routes.request import (
     ClosingStream,
@@ -183,25 +181,3 @@ async def float32_response(
 async def _little_endian(rows: AsyncGenerator[FloatArray, None]) -> AsyncGenerator[bytes, None]:
     async for batch in rows:
         yield np.ascontiguousarray(batch, dtype="<f4").tobytes()
-
-
-class TokenLatencies:
-    """Recorder of each choice's token latencies in the metrics; times count from its construction.
-
-    Args:
-        metrics: metrics to record in.
-        model: address of the model, the metrics' label.
-    """
-
-    def __init__(self, metrics: Metrics, model: str) -> None:
-        self._first = metrics.first_token.labels(model)
-        self._next = metrics.inter_token.labels(model)
-        self._start_s = time.perf_counter()
-        self._previous_s: dict[int, float] = {}
-
-    def record(self, choice: int) -> None:
-        """Record that a token of a choice is being sent."""
-        now_s = time.perf_counter()
-        latency = self._next if choice in self._previous_s else self._first
-        latency.observe(now_s - self._previous_s.get(choice, self._start_s))
-        self._previous_s[choice] = now_s
