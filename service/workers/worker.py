@@ -78,7 +78,8 @@ class FairListener(SocketListener):
         pool: WorkerPool,
         connect: Callable[[socket.socket], None],
     ) -> None:
-        super().__init__(listening, connect)
+        super().__init__(listening, self._take)
+        self._serve = connect
         self._number = pool.number
         self._status = pool.status
         self._deferrals = 0
@@ -123,7 +124,7 @@ class FairListener(SocketListener):
 
     def _take(self, accepted: socket.socket) -> None:
         self._count(1)
-        super()._take(accepted)
+        self._serve(accepted)
 
     def _count(self, change: int) -> None:
         self._connections += change
