@@ -158,7 +158,6 @@ def lattice(
     from models.phrases import PhraseList
     from service.local.lattices import (
         LATTICE_FORMATS,
-        WordErrors,
         check_output_format,
         rescore_lattices,
         tuned_weights,
@@ -194,7 +193,4 @@ def lattice(
         new = (result.as_lattice() for result in rescored)
         write_lattices(new, target, LATTICE_FORMATS[output_format], symbols=symbols)
         return
-    errors = WordErrors()
-    write_best(errors.watch(rescored, nbest), target, output_format)
-    if summary := errors.summary():
-        typer.echo(summary, err=True)
+    write_best(rescored, nbest, target, output_format)

@@ -15,7 +15,7 @@ Admission control bounds the number of jobs and their expected tokens to read an
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,7 @@ from models.errors import (
     LanguageModelError,
     OverloadedError,
 )
-from service.engine.call_queues import CallQueue, CostModel, SliceSize
+from service.engine.call_queues import CallQueue, SliceSize
 from service.engine.calls import is_urgent
 from service.engine.constants import (
     BULK_JOBS_AT_ONCE,
@@ -178,8 +178,8 @@ class Scheduler:
         self._ready_bulk: deque[Job] = deque()
         self._cancelled: list[Job] = []
         # used by the model thread only, without the lock
-        cost_model = CostModel()
-        queues = (CallQueue(clock, cost_model, metrics.answered) for _ in range(3))
+        costs_s: dict[Hashable, float] = {}
+        queues = (CallQueue(clock, costs_s, metrics.answered) for _ in range(3))
         self._urgent, self._long, self._bulk = queues
         self._slice = SliceSize(limits.slice_s, MIN_SLICE_TOKENS)
         self._idle_slice = SliceSize(limits.idle_slice_s, MIN_SLICE_TOKENS)

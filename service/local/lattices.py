@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
 import numpy as np
+import typer
 
 from models.errors import InvalidInputError, UnsupportedParameterError
 from models.files import atomic_writer
@@ -116,37 +117,6 @@ def rescore_lattices(
     yield from rescore_batch(batch)
 
 
-class WordErrors:
-    """Word errors of the best strings and of the oracle paths of lattices with references."""
-
-    def __init__(self) -> None:
-        self._metric = make_metric("wer")
-        self._errors = np.zeros((2, 2), np.int64)  # errors and words; of the best strings and of oracle paths
-        self._num_lattices = 0
-
-    def watch(self, lattices: Iterable[RescoredLattice], count: int) -> Iterator[CandidateList]:
-        """Yield the n-best lists of lattices, and count the errors of those with references."""
-        for rescored in lattices:
-            one = nbest_candidates(rescored, count)
-            if one.references:
-                best = self._metric.statistics([one.candidates[0].text], one.references)[0]
-                right = map(str.split, one.references)
-                oracle = min((oracle_errors(rescored.lattice, words), -len(words)) for words in right)
-                self._errors += [best, np.abs(oracle)]
-                self._num_lattices += 1
-            yield one
-
-    def summary(self) -> str | None:
-        """Return the word error rates as a sentence; None without references."""
-        if not self._num_lattices:
-            return None
-        rescored, oracle = (format_score("wer", rate) for rate in self._metric.score(self._errors).tolist())
-        return (
-            f"word error rate of {self._num_lattices:,} lattices with references: rescored {rescored}, "
-            f"best possible {oracle}"
-        )
-
-
 def check_output_format(name: str) -> None:
     """Check that a name is a key of `LATTICE_FORMATS`, an n-best list format, or `text`.
 
@@ -157,12 +127,38 @@ def check_output_format(name: str) -> None:
         format_by_name(name, to_write=True)
 
 
-def write_best(lists: Iterable[CandidateList], target: Path | BinaryIO, output_format: str) -> None:
-    """Write n-best lists in an n-best format, or as `text`: the id and best candidate of each list."""
-    if output_format != _TEXT:
-        write_lists(lists, target, output_format)
-        return
-    lines = (f"{item.name or ''} {item.candidates[0].text}".strip().encode() + b"\n" for item in lists)
-    with atomic_writer(target) if isinstance(target, Path) else nullcontext(target.write) as write:
-        for line in lines:
-            write(line)
+def write_best(
+    lattices: Iterable[RescoredLattice], count: int, target: Path | BinaryIO, output_format: str
+) -> None:
+    """Write the `count` best strings of each lattice in an n-best format; as `text`, its id and best string.
+
+    With references, the word error rates of the best strings and of the oracle paths are printed to standard error.
+    """
+    metric, num_referred = make_metric("wer"), 0
+    errors = np.zeros((2, 2), np.int64)  # errors and words of the best strings and of the oracle paths
+
+    def counted() -> Iterator[CandidateList]:
+        nonlocal num_referred, errors
+        for rescored in lattices:
+            one = nbest_candidates(rescored, count)
+            if one.references:
+                best = metric.statistics([one.candidates[0].text], one.references)[0]
+                right = map(str.split, one.references)
+                oracle = min((oracle_errors(rescored.lattice, words), -len(words)) for words in right)
+                errors += [best, np.abs(oracle)]
+                num_referred += 1
+            yield one
+
+    if output_format == _TEXT:
+        with atomic_writer(target) if isinstance(target, Path) else nullcontext(target.write) as write:
+            for item in counted():
+                write(f"{item.name or ''} {item.candidates[0].text}".strip().encode() + b"\n")
+    else:
+        write_lists(counted(), target, output_format)
+    if num_referred:
+        best_rate, oracle_rate = (format_score("wer", rate) for rate in metric.score(errors).tolist())
+        typer.echo(
+            f"word error rate of {num_referred:,} lattices with references: rescored {best_rate}, "
+            f"best possible {oracle_rate}",
+            err=True,
+        )

@@ -112,15 +112,11 @@ class FairListener(SocketListener):
             for worker, count in enumerate(self._status.connections)
             if 0 <= count < self._connections and self._unresponsive.get(worker) != count
         }
-        if not fewer:
-            self._deferrals = 0
+        if self._deferrals >= _MAX_DEFERRALS:
+            self._unresponsive.update(fewer)
             return False
         self._deferrals += 1
-        if self._deferrals <= _MAX_DEFERRALS:
-            return True
-        self._unresponsive.update(fewer)
-        self._deferrals = 0
-        return False
+        return bool(fewer)
 
     def _take(self, accepted: socket.socket) -> None:
         self._count(1)
