@@ -54,6 +54,7 @@ class ModelHost:
 
     Attributes:
         registry: source of the models.
+        budget: maximum bytes of all models together; None for no limit.
         address_table: the current addresses; replaced atomically.
         default_model: choice of the default.
 
@@ -70,7 +71,7 @@ class ModelHost:
         default: str | None = None,
         report_load: Callable[[str, float], None] = lambda _outcome, _seconds: None,
     ) -> None:
-        self.registry = loader.registry
+        self.registry, self.budget = loader.registry, loader.budget
         self._clock = loader.clock
         self._report_load = report_load
         self._loader = loader
@@ -104,11 +105,6 @@ class ModelHost:
     def num_loaded(self) -> int:
         """Number of loaded models."""
         return sum(model.loaded is not None for model in self.models.values())
-
-    @property
-    def budget(self) -> int | None:
-        """Maximum bytes of all models together; None for no limit."""
-        return self._loader.budget
 
     @property
     def bytes_in_use(self) -> int:
@@ -182,11 +178,8 @@ class ModelHost:
 
     def followed_addresses(self, model: HostedModel) -> list[str]:
         """Return the served addresses that resolve to a model."""
-        return self._watcher.addresses_of(model.address)
-
-    def redact_root(self, error: BaseException) -> str:
-        """Return an error message for clients, without the location of the registry."""
-        return self.registry.redact_location(str(error))
+        watched = self._watcher.watched.copy()
+        return [name for name, address in watched.items() if address.serving_or_target == model.address]
 
     def stop(self) -> None:
         """Start no more loads."""
@@ -302,9 +295,10 @@ class ModelHost:
             hosted = self._loader.load(model.version, in_use=self.bytes_in_use, unloadable=self._unloadable())
         except LOAD_ERRORS as error:
             outcome = "refused" if isinstance(error, MemoryBudgetError) else "failed"
-            self._models[address] = replace(model, failure=self.redact_root(error))
+            failure = self.registry.redact_location(str(error))
+            self._models[address] = replace(model, failure=failure)
             self._retries.record_failure(address)
-            _log.error("model failed", model=address, reason=self.redact_root(error))
+            _log.error("model failed", model=address, reason=failure)
         else:
             outcome = "loaded"
             self._models[address] = hosted

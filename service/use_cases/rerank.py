@@ -200,11 +200,6 @@ class RankedList(NamedTuple):
     tokens: Callable[[int], TokenScores] | None
     session: str | None
 
-    def features(self, index: int) -> dict[str, float]:
-        """Return the features, given and computed, of the candidate at an index."""
-        computed = zip(self.feature_names, self.feature_values[index].tolist(), strict=True)
-        return {**self.given.candidates[index].features, **dict(computed)}
-
 
 def rerank(
     job: RerankJob,

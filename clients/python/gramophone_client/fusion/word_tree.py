@@ -391,20 +391,17 @@ class TokenTree(_StateTree):
     def _row(self, text: TokenNode) -> list[float]:
         """Return the log-probabilities after a text: of each index, then of `</s>`."""
         if text.row is None:
-            text.row = self._query(text)
+            continuation: ContinuationOptions
+            if text.origin is None:
+                continuation = {"state": _token_handle(text), "keep": False}
+            else:
+                shorter, index = text.origin
+                continuation = {"state": _token_handle(shorter), "token_ids": [self._ids[index]]}
+            (result,) = self._advance([continuation], [*self._ids, _EOS])
+            if result.state is not None:
+                text.held, text.origin = self._held(result), None
+            text.row = result.next_logprobs
         return text.row
-
-    def _query(self, text: TokenNode) -> list[float]:
-        continuation: ContinuationOptions
-        if text.origin is None:
-            continuation = {"state": _token_handle(text), "keep": False}
-        else:
-            shorter, index = text.origin
-            continuation = {"state": _token_handle(shorter), "token_ids": [self._ids[index]]}
-        (result,) = self._advance([continuation], [*self._ids, _EOS])
-        if result.state is not None:
-            text.held, text.origin = self._held(result), None
-        return result.next_logprobs
 
 
 def _token_handle(text: TokenNode) -> str:
