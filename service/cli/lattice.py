@@ -156,9 +156,10 @@ def lattice(
     from models.lattices.graph import PathWeights
     from models.lattices.lattice import Scales
     from models.phrases import PhraseList
+    from models.reranking.formats.reader import format_by_name
     from service.local.lattices import (
         LATTICE_FORMATS,
-        check_output_format,
+        TEXT,
         rescore_lattices,
         tuned_weights,
         write_best,
@@ -167,7 +168,8 @@ def lattice(
 
     search = options.search()
     target = binary_stream(sys.stdout, "output") if output == "-" else Path(output)
-    check_output_format(output_format)
+    if output_format not in {TEXT, *LATTICE_FORMATS}:
+        format_by_name(output_format, to_write=True)  # refuses other formats
     if output_format in LATTICE_FORMATS and references:
         raise InvalidInputError(
             "--references applies to n-best lists, not to lattices", parameter="references"

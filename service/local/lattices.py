@@ -21,7 +21,7 @@ from models.phrases import NO_PHRASES, PhraseList, is_phrase_feature
 from models.reranking.candidates import CandidateList
 from models.reranking.features import RANK
 from models.reranking.formats.format import BadLine, ReferenceLayout
-from models.reranking.formats.reader import References, attach_references, format_by_name
+from models.reranking.formats.reader import References, attach_references
 from models.reranking.formats.writer import write_lists
 from models.reranking.metrics import make_metric
 from models.reranking.metrics.metric import format_score
@@ -33,7 +33,8 @@ _BATCH_ARCS = 1 << 15
 LATTICE_FORMATS: dict[str, LatticeFormat] = {"slf-lattice": "slf", "kaldi-lattice": "kaldi"}
 """Output formats of lattices."""
 
-_TEXT = "text"
+TEXT = "text"
+"""Output format of the id and best string of each lattice."""
 
 LatticeWeights: TypeAlias = Callable[[Scales], PathWeights]
 """Function from the scales of a lattice's file to the weights of its paths."""
@@ -117,16 +118,6 @@ def rescore_lattices(
     yield from rescore_batch(batch)
 
 
-def check_output_format(name: str) -> None:
-    """Check that a name is a key of `LATTICE_FORMATS`, an n-best list format, or `text`.
-
-    Raises:
-        InvalidInputError: the format does not exist.
-    """
-    if name not in LATTICE_FORMATS and name != _TEXT:
-        format_by_name(name, to_write=True)
-
-
 def write_best(
     lattices: Iterable[RescoredLattice], count: int, target: Path | BinaryIO, output_format: str
 ) -> None:
@@ -149,7 +140,7 @@ def write_best(
                 num_referred += 1
             yield one
 
-    if output_format == _TEXT:
+    if output_format == TEXT:
         with atomic_writer(target) if isinstance(target, Path) else nullcontext(target.write) as write:
             for item in counted():
                 write(f"{item.name or ''} {item.candidates[0].text}".strip().encode() + b"\n")

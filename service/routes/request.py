@@ -180,15 +180,12 @@ def owner_of(request: Request) -> str:
     return str(context_of(request.scope).get("key", ""))
 
 
-@cache
-def _type_adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
+_type_adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 
 
 def to_json(reply: Any) -> bytes:
     """Return a reply as JSON in UTF-8."""
-    kind: Any = type(reply)
-    return _type_adapter(kind).dump_json(reply)
+    return _type_adapter(type(reply)).dump_json(reply)
 
 
 def json_response(reply: Any, status: int = 200) -> Response:
