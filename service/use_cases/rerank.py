@@ -416,7 +416,7 @@ def rank_documents(
         ContextLengthError: a document with the query is too long.
         UnsupportedParameterError: the model reads from right to left.
     """
-    texts = request.texts
+    texts = [given if isinstance(given, str) else given.text for given in request.documents]
     limits.check_count(len(texts), parameter="documents")
     if loaded.reads_backward:
         raise no_context_error(loaded, parameter="query")

@@ -6,7 +6,6 @@ line.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Annotated, Any, NamedTuple, Self
 
 from pydantic import ConfigDict, Field, JsonValue, Tag, model_validator, with_config
@@ -367,11 +366,6 @@ class DocumentsRequest(TimedRequest):
         if not isinstance(given, dict):
             return given
         return {name: value for name, value in given.items() if value is not None}
-
-    @cached_property
-    def texts(self) -> list[str]:
-        """Text of each document."""
-        return [given if isinstance(given, str) else given.text for given in self.documents]
 
 
 def rerank_items(

@@ -255,10 +255,6 @@ class ContinuationIn(WireModel):
         """Words or ids; empty for a fork."""
         return self.text or self.token_ids or ""
 
-    def parameter(self, index: int) -> str:
-        """Return the name of the continuation in the request, for messages."""
-        return f"continuations[{index}].{'token_ids' if self.text is None else 'text'}"
-
 
 class AdvanceRequest(TimedRequest):
     """Continue states: score the continuations, and store the states after them."""
@@ -364,7 +360,8 @@ def advance_states(
         state_store.store.check_capacity(len(to_keep), sum(before[i].num_bytes for i in to_keep))
 
     def prepare(index: int) -> TokenIds:
-        text, parameter = given[index].given, given[index].parameter(index)
+        text = given[index].given
+        parameter = f"continuations[{index}].{'text' if given[index].text is not None else 'token_ids'}"
         limits.check_characters(text, parameter=parameter)
         ids = (
             ids_after(before[index], text)
