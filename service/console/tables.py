@@ -133,18 +133,16 @@ def show_check(text: str, reply: Mapping[str, Any]) -> None:
     for issue in reply["issues"]:
         by_line.setdefault(bisect_right(starts, issue["start"]) - 1, []).append(issue)
     for number, issues in by_line.items():
-        console.print(_marked(lines[number], starts[number], issues), soft_wrap=True)
+        line = Text(lines[number])
+        for issue in issues:
+            line.stylize(
+                _STYLES[issue["type"]], issue["start"] - starts[number], issue["end"] - starts[number]
+            )
+        console.print(line, soft_wrap=True)
         for issue in issues:
             console.print(_issue_line(number, starts[number], issue), soft_wrap=True)
         console.print()
     console.print(_totals(reply), soft_wrap=True)
-
-
-def _marked(line: str, start: int, issues: Sequence[Mapping[str, Any]]) -> Text:
-    marked = Text(line)
-    for issue in issues:
-        marked.stylize(_STYLES[issue["type"]], issue["start"] - start, issue["end"] - start)
-    return marked
 
 
 def _issue_line(number: int, start: int, issue: Mapping[str, Any]) -> Text:

@@ -245,8 +245,7 @@ class Scheduler:
         answered: list[Job] = []
         worked = False
         while True:  # a keystroke makes two or three calls: no slice of long or bulk work comes between them
-            self._end_cancelled()
-            self._end_expired()
+            self._end_stopped()
             ready = self._alive(answered) + self._pop(self._ready)
             for job in ready:
                 self._resume(job)
@@ -352,15 +351,13 @@ class Scheduler:
                 answered.append(job)
         return answered
 
-    def _end_cancelled(self) -> None:
+    def _end_stopped(self) -> None:
+        """End the jobs that are cancelled or whose deadline has passed."""
         with self._lock:
             cancelled, self._cancelled = self._cancelled, []
+            late = self.admission.expired(self._clock())
         for job in cancelled:
             self._end(job, "cancelled")
-
-    def _end_expired(self) -> None:
-        with self._lock:
-            late = self.admission.expired(self._clock())
         for job in late:
             allowed_ms = 1000 * (job.deadline_s - job.submitted_s)
             error = DeadlineExceededError(f"the request did not finish within {allowed_ms:.0f} ms")

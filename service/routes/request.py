@@ -22,7 +22,7 @@ from models.checkpoint.documents import CalibrationStore, ProfileStore
 from models.errors import InvalidInputError, SupersededError
 from models.language_model import is_lookup
 from service.engine.engine import Engine
-from service.engine.job import RequestOptions, Work
+from service.engine.job import RequestOptions, Work, run_to_completion
 from service.engine.loaded_model import LoadedModel
 from service.engine.metrics import Metrics
 from service.engine.model_host import ModelHost, ModelReloader
@@ -319,8 +319,9 @@ async def run_request(
         return b"".join(chunks)
 
     engine = services_of(request).engine
-    if inline:
-        return json_response(engine.run_inline(written()))
+    if inline:  # shorter than a switch to the model thread
+        engine.scheduler.admission.check_capacity()
+        return json_response(run_to_completion(written()))
     return json_response(await while_connected(request.receive, engine.run(written(), terms)))
 
 
