@@ -183,9 +183,10 @@ def show_completions(text: str, reply: dict[str, Any]) -> None:
     for name in ("completion", "probability", "", "remarks" if any(remarks) else ""):
         table.add_column(name, justify="right" if name == "probability" else "left")
     for completion, remark in zip(reply["completions"], remarks, strict=True):
-        probability = completion["probability"]
+        word, suffix, probability = (completion[name] for name in ("text", "suffix", "probability"))
+        num_typed = 0 if suffix is None else len(word) - len(suffix.lstrip())
         table.add_row(
-            _completion_text(completion["text"], completion["suffix"]),
+            Text.assemble((word[:num_typed], "dim"), word[num_typed:]),
             f"{probability:.4f}",
             probability_bar(probability),
             remark,
@@ -195,11 +196,6 @@ def show_completions(text: str, reply: dict[str, Any]) -> None:
     if reply["unexplored_mass"] >= _MIN_PROBABILITY:
         note = f"unexplored probability: {reply['unexplored_mass']:.1%}"
         _console.print(Text(note, style="dim"))
-
-
-def _completion_text(text: str, suffix: str | None) -> Text:
-    num_typed = 0 if suffix is None else len(text) - len(suffix.lstrip())
-    return Text.assemble((text[:num_typed], "dim"), text[num_typed:])
 
 
 def _remarks(completion: dict[str, Any]) -> str:

@@ -291,8 +291,10 @@ class ModelHost:
         self._models[address] = replace(model, failure=None)
         self._publish()
         started_s = self._clock()
+        sizes = {other: loaded.size.host for other, loaded in self.models.items() if loaded.size is not None}
+        sizes.pop(self.default.address, None)  # the default cannot be unloaded
         try:
-            hosted = self._loader.load(model.version, in_use=self.bytes_in_use, unloadable=self._unloadable())
+            hosted = self._loader.load(model.version, in_use=self.bytes_in_use, unloadable=sizes)
         except LOAD_ERRORS as error:
             outcome = "refused" if isinstance(error, MemoryBudgetError) else "failed"
             failure = self.registry.redact_location(str(error))
@@ -352,13 +354,6 @@ class ModelHost:
                 if after is not None and after.loaded is None and after.failure is not None:
                     return f"{watched.address} is now {after.address}, which could not be loaded: {after.failure}"
         return None
-
-    def _unloadable(self) -> dict[str, int]:
-        return {
-            address: model.size.host
-            for address, model in self.models.items()
-            if model.size is not None and address != self.default.address
-        }
 
 
 R = TypeVar("R")

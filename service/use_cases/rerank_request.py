@@ -6,6 +6,7 @@ line.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Annotated, Any, NamedTuple, Self
 
 from pydantic import ConfigDict, Field, JsonValue, Tag, model_validator, with_config
@@ -387,17 +388,14 @@ def rerank_items(
         items = (
             InvalidInputError(str(one)) if isinstance(one, BadLine) else RerankItem(one) for one in parsed
         )
-    empty = True
-    for item in items:
-        empty = False
+    first = next(items, InvalidInputError("the body has no lists"))
+    for item in chain([first], items):
         try:
             if isinstance(item, RerankItem):
                 limits.check_count(len(item.given.candidates), parameter="candidates")
             yield item
         except InvalidInputError as error:
             yield error
-    if empty:
-        yield InvalidInputError("the body has no lists")
 
 
 def read_rerank_query(query: Mapping[str, str]) -> RerankSettings:
