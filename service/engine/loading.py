@@ -75,7 +75,9 @@ def warm_up(model: LanguageModel[Any]) -> None:
     """Run all operations of a model at several batch sizes; errors of the model propagate."""
     vocab_size = len(model.vocabulary)
     for batch in BATCHES:
-        tokens = _tokens(batch * _WIDTH, vocab_size).reshape(batch, _WIDTH)
+        # ordinary ids spread over the vocabulary, or `</s>` if it has no ordinary tokens
+        ids = EOS + 1 + np.arange(batch * _WIDTH) * 7919 % max(vocab_size - EOS - 1, 1)
+        tokens = np.minimum(ids, vocab_size - 1).reshape(batch, _WIDTH)
         lengths = 1 + np.arange(batch) % _WIDTH
         state = model.advance(model.initial_state(batch), tokens[:, 0])
         model.next_log_probs(state)
@@ -87,14 +89,6 @@ def warm_up(model: LanguageModel[Any]) -> None:
         score_sequences(model, state, tokens, lengths)
         prefill_sequences(model, state.select(np.arange(batch)[::-1].copy()), tokens, lengths)
     model.next_log_probs(model.empty_state(1))
-
-
-def _tokens(count: int, vocab_size: int) -> Any:
-    """Return ordinary ids [count] spread over the vocabulary, or `</s>` if it has no ordinary tokens."""
-    ordinary = vocab_size - EOS - 1
-    if ordinary == 0:
-        return np.full(count, EOS, dtype=np.int64)
-    return EOS + 1 + np.arange(count, dtype=np.int64) * 7919 % ordinary
 
 
 LOAD_ERRORS = (
