@@ -7,7 +7,7 @@ requests. A newer autocomplete request of a session cancels older ones.
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import ExitStack, aclosing, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
@@ -366,15 +366,14 @@ async def start_stream(
         timeout_s: maximum time until the response starts; None to wait for the first item.
     """
     first = asyncio.ensure_future(anext(stream))
-    try:
+    with ExitStack() as undo:  # also if the request is cancelled
+        undo.callback(first.cancel)
         await while_connected(
             request.receive, asyncio.ensure_future(asyncio.wait({first}, timeout=timeout_s))
         )
         if first.done():
             first.result()
-    except BaseException:  # also if the request is cancelled
-        first.cancel()
-        raise
+        undo.pop_all()
 
     async def from_first() -> AsyncGenerator[R, None]:
         async with aclosing(stream):

@@ -5,6 +5,7 @@ less than separate scores.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Self
@@ -318,7 +319,8 @@ def open_states(
     state_store.store.check_capacity(len(request.contexts), phrases.num_bytes)
     contexts = yield from encode_each(loaded, request.contexts, limits)
     handles: list[str] = []
-    try:
+    with ExitStack() as undo:  # also if the work is cancelled
+        undo.callback(state_store.store.free, state_store.owner, handles)
         for group in token_runs([len(ids) for ids in contexts]):
             group_contexts = contexts[group]
             state = yield from prefill(loaded, group_contexts, bos=request.bos)
@@ -326,9 +328,7 @@ def open_states(
             prior = [StoredState(loaded, None, phrases=phrases)] * len(rows)  # nothing read before
             stored = yield from stored_states(loaded, rows, group_contexts, prior)
             handles += state_store.store.keep(state_store.owner, stored)
-    except BaseException:  # also if the work is cancelled
-        state_store.store.free(state_store.owner, handles)
-        raise
+        undo.pop_all()
     return [OpenedState(handle, len(ids)) for handle, ids in zip(handles, contexts, strict=True)]
 
 

@@ -14,7 +14,7 @@ one, including the garbage collector's. The trees are for one thread at a time.
 import unicodedata
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import islice
 from typing import NamedTuple
 
@@ -48,11 +48,10 @@ class ReleasedHandles:
         """
         handles = self._queue_of(handle)
         batch = [handles.popleft() for _ in range(min(len(handles), _MAX_HANDLES))]
-        try:
+        with ExitStack() as undo:
+            undo.callback(handles.extendleft, batch[::-1])
             yield batch
-        except BaseException:
-            handles.extendleft(batch[::-1])
-            raise
+            undo.pop_all()
 
     def free(self, client: Client) -> None:
         """Free all handles of the responding process; states of other processes expire.
