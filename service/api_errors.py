@@ -71,7 +71,6 @@ ERROR_STATUSES: dict[type[LanguageModelError], ErrorStatus] = {
 """Status and type of each error class; subclasses inherit from their nearest base class."""
 
 _HTTP_CODES = {
-    404: "not_found",
     405: "method_not_allowed",
     408: "body_too_slow",
     413: "body_too_large",
@@ -127,9 +126,7 @@ def error_response(status: int, body: ErrorBody, headers: dict[str, str] | None 
 
 def not_found(path: str) -> Response:
     """Return the response for a path without a route."""
-    body = ErrorBody(
-        f"no endpoint at {path[:200]}", "invalid_request_error", None, _HTTP_CODES[HTTPStatus.NOT_FOUND]
-    )
+    body = ErrorBody(f"no endpoint at {path[:200]}", "invalid_request_error", None, "not_found")
     return error_response(HTTPStatus.NOT_FOUND, body)
 
 

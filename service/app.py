@@ -288,7 +288,7 @@ def _compose(settings: Settings, pool: WorkerPool | None, copies: Copies | None)
         max_top_k=settings.max_top_k,
     )
     states = StateStore(
-        process=pool.process_name if pool is not None else settings.process_name or secrets.token_hex(4),
+        process=pool.process_names[pool.number] if pool else settings.process_name or secrets.token_hex(4),
         max_states=settings.max_states,
         max_bytes=settings.max_state_bytes,
         ttl_s=settings.state_ttl_s,

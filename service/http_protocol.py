@@ -126,18 +126,12 @@ def head_error(num_hosts: int, codings: Sequence[bytes], version: str) -> tuple[
     if version in OLD_VERSIONS:
         return HTTPStatus.BAD_REQUEST, f"HTTP/{version} has no Transfer-Encoding; send Content-Length"
     value = b",".join(codings)
-    shown = value[:_MAX_QUOTED_BYTES].decode("latin-1")
+    found = f"the request's Transfer-Encoding is {value[:_MAX_QUOTED_BYTES].decode('latin-1')!r}"
     *previous, last = (coding.strip(_BLANK).lower() for coding in value.split(b","))
     if last != b"chunked" or b"chunked" in previous:
-        return (
-            HTTPStatus.BAD_REQUEST,
-            f"the request's Transfer-Encoding is {shown!r}; chunked must be last and occur once",
-        )
+        return HTTPStatus.BAD_REQUEST, f"{found}; chunked must be last and occur once"
     if previous:
-        return (
-            HTTPStatus.NOT_IMPLEMENTED,
-            f"the request's Transfer-Encoding is {shown!r}; only chunked is supported",
-        )
+        return HTTPStatus.NOT_IMPLEMENTED, f"{found}; only chunked is supported"
     return None
 
 

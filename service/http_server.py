@@ -99,9 +99,6 @@ class SocketListener:
             _log.error("connection not accepted", reason=str(error))
             self._pause(_RETRY_S)  # for instance, no free descriptor
             return
-        self._take(accepted)
-
-    def _take(self, accepted: socket.socket) -> None:
         self._connect(accepted)
 
 

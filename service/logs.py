@@ -11,6 +11,7 @@ import re
 import sys
 import traceback
 from collections.abc import Iterator, MutableMapping
+from functools import partial
 from typing import Any
 
 import structlog
@@ -52,14 +53,15 @@ def configure_logs(*, level: str, form: str, texts: bool = False, worker: int | 
         finish = structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else _render_columns
     logger = _LineLogger(sys.stderr)
     structlog.configure(  # bypasses `logging`, which would double the cost of a request's line
-        processors=[*shared, _ExceptionText(texts=texts, is_ours=True), _escape_values, finish],
+        processors=[*shared, partial(_add_exception, texts=texts, is_ours=True), _escape_values, finish],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=lambda *_names: logger,
         cache_logger_on_first_use=True,
     )
     # format lines of `logging` like structlog's
     remove_meta = structlog.stdlib.ProcessorFormatter.remove_processors_meta
-    processors = [*shared, _ExceptionText(texts=texts, is_ours=False), _escape_values, remove_meta, finish]
+    add_exception = partial(_add_exception, texts=texts, is_ours=False)
+    processors = [*shared, add_exception, _escape_values, remove_meta, finish]
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(processors=processors))
     # a full disk or a closed pipe must not fail a request
@@ -118,26 +120,18 @@ def _escape_values(_logger: Any, _method: str, event: _Event) -> _Event:
     return event
 
 
-class _ExceptionText:
-    """Processor that formats exceptions as escaped lines, most recent call last.
+def _add_exception(_logger: Any, _method: str, event: _Event, *, texts: bool, is_ours: bool) -> _Event:
+    """Replace the exception of a line by its text, in escaped lines, most recent call last.
 
-    Args:
-        texts: True to write messages of exceptions that a request may have caused.
-        is_ours: True for lines of this program, which have a `request_id` if a request caused them.
+    Without `texts`, messages of exceptions that a request may have caused are omitted. If `is_ours`, the line is of
+    this program, and has a `request_id` if a request caused it.
     """
-
-    def __init__(self, *, texts: bool, is_ours: bool) -> None:
-        self._texts = texts
-        self._is_ours = is_ours
-
-    def __call__(self, _logger: Any, _method: str, event: _Event) -> _Event:
-        """Replace the exception of a line by its text."""
-        error = _exception_of(event.pop("exc_info", None))
-        if error is not None:
-            at_start = self._is_ours and "request_id" not in event
-            lines = _format_exception(error, messages=self._texts or at_start)
-            event["exception"] = "\n".join(escape(line) for line in lines)
-        return event
+    error = _exception_of(event.pop("exc_info", None))
+    if error is not None:
+        at_start = is_ours and "request_id" not in event
+        lines = _format_exception(error, messages=texts or at_start)
+        event["exception"] = "\n".join(escape(line) for line in lines)
+    return event
 
 
 def _exception_of(exc_info: Any) -> BaseException | None:

@@ -150,6 +150,9 @@ class Reply:
             self.num_tokens = int(found[1])
 
 
+_tls_context = functools.cache(ssl.create_default_context)
+
+
 class Connection(ClientConnection):
     """Connection to a target, created by `open`."""
 
@@ -214,8 +217,3 @@ class Connection(ClientConnection):
             return
         self._reply.end(self._now_s if self.transport is not None else time.perf_counter())
         done.set_result(self._reply)
-
-
-@functools.cache
-def _tls_context() -> ssl.SSLContext:
-    return ssl.create_default_context()

@@ -58,11 +58,6 @@ class Observation:
         return self.token_times_s[0] - self.intended_s if self.token_times_s else None
 
     @property
-    def gaps_s(self) -> list[float]:
-        """Times between events with tokens."""
-        return [after - before for before, after in pairwise(self.token_times_s)]
-
-    @property
     def tpot_s(self) -> float | None:
         """Time per output token after the first; None if fewer than two were streamed."""
         if not self.token_times_s or self.num_tokens < 2:
@@ -312,7 +307,9 @@ def summarise_load(recording: Recording) -> LoadSummary:
         rejected_share=counts["http_429"] / len(due) if due else 0.0,
         latency_ms=latency,
         ttft_ms=Percentiles.of(seen.ttft_s for seen in answered if seen.ttft_s is not None),
-        itl_ms=Percentiles.of(gap_s for seen in answered for gap_s in seen.gaps_s),
+        itl_ms=Percentiles.of(
+            after - before for seen in answered for before, after in pairwise(seen.token_times_s)
+        ),
         tpot_ms=Percentiles.of(seen.tpot_s for seen in answered if seen.tpot_s is not None),
         generator=GeneratorFigures(
             lateness_ms=lateness,

@@ -156,10 +156,10 @@ def lattice(
     from models.lattices.graph import PathWeights
     from models.lattices.lattice import Scales
     from models.phrases import PhraseList
+    from models.reranking.formats.reader import format_by_name
     from service.local.lattices import (
         LATTICE_FORMATS,
-        WordErrors,
-        check_output_format,
+        TEXT,
         rescore_lattices,
         tuned_weights,
         write_best,
@@ -168,7 +168,8 @@ def lattice(
 
     search = options.search()
     target = binary_stream(sys.stdout, "output") if output == "-" else Path(output)
-    check_output_format(output_format)
+    if output_format not in {TEXT, *LATTICE_FORMATS}:
+        format_by_name(output_format, to_write=True)  # refuses other formats
     if output_format in LATTICE_FORMATS and references:
         raise InvalidInputError(
             "--references applies to n-best lists, not to lattices", parameter="references"
@@ -194,7 +195,4 @@ def lattice(
         new = (result.as_lattice() for result in rescored)
         write_lattices(new, target, LATTICE_FORMATS[output_format], symbols=symbols)
         return
-    errors = WordErrors()
-    write_best(errors.watch(rescored, nbest), target, output_format)
-    if summary := errors.summary():
-        typer.echo(summary, err=True)
+    write_best(rescored, nbest, target, output_format)

@@ -122,7 +122,7 @@ class ListSource(NamedTuple):
             references=self.references or (),
             reference_layout=self.reference_layout,
             beam_size=self.beam_size,
-            scores=dict(_score_file(option) for option in self.scores or ()),
+            scores=dict(_named_file("scores", "NAME", option) for option in self.scores or ()),
             reserved=reserved,
             source_name="<stdin>" if self.file == "-" else self.file,
         )
@@ -147,12 +147,7 @@ class PublishedModels(NamedTuple):
             InvalidInputError: an option is not `CLASS=FILE`.
             FormatError: a file cannot be read as text.
         """
-        files: dict[str, Path] = {}
-        for given in self.slots or ():
-            name, _, path = given.partition("=")
-            if not (name and path):
-                raise InvalidInputError(f"--slots takes CLASS=FILE, given {given!r:.80}", parameter="slots")
-            files[name] = Path(path)
+        files = dict(_named_file("slots", "CLASS", option) for option in self.slots or ())
         if not files:
             return {}
         from training.corpus import read_members
@@ -202,10 +197,10 @@ def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def _score_file(option: str) -> tuple[str, Path]:
-    name, equals, path = option.partition("=")
-    if not (name and equals and path):
-        raise InvalidInputError(f"--scores takes NAME=FILE, given {option!r}", parameter="scores")
+def _named_file(option: str, kind: str, given: str) -> tuple[str, Path]:
+    name, _, path = given.partition("=")
+    if not (name and path):
+        raise InvalidInputError(f"--{option} takes {kind}=FILE, given {given!r:.80}", parameter=option)
     return name, Path(path)
 
 

@@ -151,8 +151,11 @@ def show_check_evaluation(result: Mapping[str, Any]) -> None:
     )
     _console.print(_by_kind(result["kinds"]))
     if any(figures["errors"] for figures in result["kinds"].values()):
+        table = result_table("all kinds, probability at least", "precision", "recall", "F0.5", "corrected")
+        for point in result["thresholds"]:
+            table.add_row(f"{point['threshold']:g}", *_cells(point))
         _console.print()
-        _console.print(_by_threshold(result["thresholds"]))
+        _console.print(table)
     if result["calibration_saved"]:
         _console.print("\nsaved: /v1/check now accepts `precision`")
     notes = (
@@ -174,13 +177,6 @@ def _by_kind(kinds: Mapping[str, Mapping[str, Any]]) -> Table:
         threshold = f"{tuned['threshold']:.3f}"
         table.add_row(kind.replace("_", " "), f"{figures['errors']:,}", threshold, *_cells(tuned), gain)
         table.add_row("  by surprisal", "", f"{plain['threshold']:.1f} bits", *_cells(plain))
-    return table
-
-
-def _by_threshold(points: list[Mapping[str, Any]]) -> Table:
-    table = result_table("all kinds, probability at least", "precision", "recall", "F0.5", "corrected")
-    for point in points:
-        table.add_row(f"{point['threshold']:g}", *_cells(point))
     return table
 
 

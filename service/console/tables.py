@@ -133,18 +133,16 @@ def show_check(text: str, reply: Mapping[str, Any]) -> None:
     for issue in reply["issues"]:
         by_line.setdefault(bisect_right(starts, issue["start"]) - 1, []).append(issue)
     for number, issues in by_line.items():
-        console.print(_marked(lines[number], starts[number], issues), soft_wrap=True)
+        line = Text(lines[number])
+        for issue in issues:
+            line.stylize(
+                _STYLES[issue["type"]], issue["start"] - starts[number], issue["end"] - starts[number]
+            )
+        console.print(line, soft_wrap=True)
         for issue in issues:
             console.print(_issue_line(number, starts[number], issue), soft_wrap=True)
         console.print()
     console.print(_totals(reply), soft_wrap=True)
-
-
-def _marked(line: str, start: int, issues: Sequence[Mapping[str, Any]]) -> Text:
-    marked = Text(line)
-    for issue in issues:
-        marked.stylize(_STYLES[issue["type"]], issue["start"] - start, issue["end"] - start)
-    return marked
 
 
 def _issue_line(number: int, start: int, issue: Mapping[str, Any]) -> Text:
@@ -185,9 +183,10 @@ def show_completions(text: str, reply: dict[str, Any]) -> None:
     for name in ("completion", "probability", "", "remarks" if any(remarks) else ""):
         table.add_column(name, justify="right" if name == "probability" else "left")
     for completion, remark in zip(reply["completions"], remarks, strict=True):
-        probability = completion["probability"]
+        word, suffix, probability = (completion[name] for name in ("text", "suffix", "probability"))
+        num_typed = 0 if suffix is None else len(word) - len(suffix.lstrip())
         table.add_row(
-            _completion_text(completion["text"], completion["suffix"]),
+            Text.assemble((word[:num_typed], "dim"), word[num_typed:]),
             f"{probability:.4f}",
             probability_bar(probability),
             remark,
@@ -197,11 +196,6 @@ def show_completions(text: str, reply: dict[str, Any]) -> None:
     if reply["unexplored_mass"] >= _MIN_PROBABILITY:
         note = f"unexplored probability: {reply['unexplored_mass']:.1%}"
         _console.print(Text(note, style="dim"))
-
-
-def _completion_text(text: str, suffix: str | None) -> Text:
-    num_typed = 0 if suffix is None else len(text) - len(suffix.lstrip())
-    return Text.assemble((text[:num_typed], "dim"), text[num_typed:])
 
 
 def _remarks(completion: dict[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """Queues of pending model calls, batched by kind and served in turn, one time slice each.
 
-`CostModel` estimates the cost per token of each kind of call by exponential smoothing; the estimate
-sets the size of a slice.
+The cost per token of each kind of call is estimated by exponential smoothing; the estimate sets the
+size of a slice.
 """
 
 from collections import OrderedDict
@@ -14,27 +14,6 @@ from service.engine.batching import CallBatch
 from service.engine.calls import BATCHES, merges
 from service.engine.constants import COST_SMOOTHING, INITIAL_TOKEN_COST_S, MAX_CALL_KINDS
 from service.engine.job import Job
-
-
-class CostModel:
-    """Estimated seconds per token, by kind of call."""
-
-    def __init__(self) -> None:
-        self._seconds_per_token: dict[Hashable, float] = {}
-
-    def tokens(self, kind: Hashable, seconds: float) -> int:
-        """Estimate the number of tokens that can be computed in a given time."""
-        return int(seconds / self._seconds_per_token.get(kind, INITIAL_TOKEN_COST_S))
-
-    def update(self, kind: Hashable, tokens: int, seconds: float) -> None:
-        """Update the per-token cost estimate from a measured slice."""
-        if not tokens or seconds <= 0:
-            return
-        measured = seconds / tokens
-        previous = self._seconds_per_token.get(kind, measured)
-        if len(self._seconds_per_token) > MAX_CALL_KINDS:  # mostly kinds of unloaded models
-            self._seconds_per_token.clear()
-        self._seconds_per_token[kind] = COST_SMOOTHING * previous + (1 - COST_SMOOTHING) * measured
 
 
 class SliceSize(NamedTuple):
@@ -55,12 +34,12 @@ class CallQueue:
 
     Attributes:
         clock: monotonic clock in seconds.
-        cost_model: cost per token of every kind, shared with the other queues.
+        costs_s: estimated seconds per token by kind of call, shared with the other queues.
         record: function that receives the kind of call and the number of rows of each slice.
     """
 
     clock: Callable[[], float]
-    cost_model: CostModel
+    costs_s: dict[Hashable, float]
     record: Callable[[str, int], None]
     _batches: OrderedDict[Hashable, CallBatch[Any, Any]] = field(default_factory=OrderedDict)
     _calls: dict[Job, ModelCall] = field(default_factory=dict)
@@ -107,9 +86,10 @@ class CallQueue:
         self._batches.move_to_end(key)
         batch = self._batches[key]
         first = batch.oldest
+        cost_s = self.costs_s.get(first.kind, INITIAL_TOKEN_COST_S)
         began_s = self.clock()
-        result = batch.run_slice(max(self.cost_model.tokens(first.kind, size.seconds), size.min_tokens))
-        self.cost_model.update(first.kind, result.tokens, self.clock() - began_s)
+        result = batch.run_slice(max(int(size.seconds / cost_s), size.min_tokens))
+        self._update_cost(first.kind, result.tokens, self.clock() - began_s)
         if result.rows:
             self.record(type(first).__name__.lower(), result.rows)
         answers = [(self._jobs[call], answer) for call, answer in result.answers]
@@ -125,6 +105,14 @@ class CallQueue:
         job = self._jobs[call]
         self._forget(job)
         return job
+
+    def _update_cost(self, kind: Hashable, tokens: int, seconds: float) -> None:
+        if not tokens or seconds <= 0:
+            return
+        previous_s = self.costs_s.get(kind, seconds / tokens)
+        if len(self.costs_s) > MAX_CALL_KINDS:  # mostly kinds of unloaded models
+            self.costs_s.clear()
+        self.costs_s[kind] = COST_SMOOTHING * previous_s + (1 - COST_SMOOTHING) * seconds / tokens
 
     def _forget(self, job: Job) -> None:
         """Remove the call of a job, which has left its batch, and the batch if it is empty."""

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from models.calls import WorkOutput
 from models.errors import DrainingError
-from service.engine.job import Job, RequestOptions, Work, run_to_completion
+from service.engine.job import Job, RequestOptions, Work
 from service.engine.scheduler import Scheduler
 
 R = TypeVar("R")
@@ -70,16 +70,6 @@ class Engine:
         self._stopping = True
         self._work_arrived.put(None)
         await asyncio.to_thread(self._thread.join)
-
-    def run_inline(self, work: Work[Any, R]) -> R:
-        """Run work on the caller's thread, for work that is shorter than a thread switch.
-
-        Raises:
-            OverloadedError, DrainingError: the work is not admitted.
-            LanguageModelError: raised by the work.
-        """
-        self.scheduler.admission.check_capacity()
-        return run_to_completion(work)
 
     def run(self, work: Work[Any, R], options: RequestOptions = _DEFAULT_OPTIONS) -> asyncio.Future[R]:
         """Run work on the model thread, dropping its events.

@@ -18,6 +18,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from models.arrays import ModelBytes
+from models.checking.checker import Checker
 from models.checkpoint.load import Checkpoint
 from models.checkpoint.manifest import CHAMPION, Version
 from models.completion.token_trie import TokenTrie
@@ -118,6 +119,11 @@ class LoadedModel:
     def token_trie(self) -> TokenTrie:
         """Trie of the tokens by their spelling; built during loading because it is slow."""
         return TokenTrie(self.tokenizer)
+
+    @cached_property
+    def checker(self) -> Checker:
+        """Checker of texts; building it takes up to a few tenths of a second."""
+        return Checker(self.tokenizer)
 
     def with_slots(self, slots: Mapping[str, Any] | None) -> "LoadedModel":
         """Return this model with other members of its classes; the models of recent requests are kept.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import structlog
@@ -42,66 +42,26 @@ from service.engine.prefix_cache import NextTokenCache, PrefixCache
 _log = structlog.get_logger(__name__)
 
 
-class Precisions(NamedTuple):
-    """Precision by model or version, with a default.
+def read_precisions(text: str) -> dict[str, Precision]:
+    """Parse `int8`, `lstm=int8,gru@3=float32` or `int8,gru=float32`.
 
-    Attributes:
-        common: precision of all other models.
-        named: precision by model name or `name@number`.
-    """
-
-    common: Precision
-    named: Mapping[str, Precision]
-
-    def of(self, version: Version) -> Precision:
-        """Return the precision set for the address of a version, else for its model name, else the default."""
-        return self.named.get(version.address, self.named.get(version.name, self.common))
-
-    def check_names(self, registry: Registry) -> None:
-        """Reject precisions of models that are not in the registry, and of aliases, which `of` would ignore.
-
-        Raises:
-            InvalidInputError: a name is unknown or an alias.
-            RegistryError: the registry cannot be read.
-        """
-        for address in self.named:
-            try:
-                version = registry.resolve(address)
-            except ModelNotFoundError as error:
-                raise InvalidInputError(
-                    f"precision names {address!r}: {error}", parameter="precision"
-                ) from None
-            except CheckpointError:
-                continue  # the model exists; loading it reports the error
-            if address not in {version.name, version.address}:
-                raise InvalidInputError(
-                    f"precision names {address!r}; name the model, {version.name}, or a version with its number, "
-                    f"such as {version.address}",
-                    parameter="precision",
-                )
-
-
-def read_precisions(text: str) -> Precisions:
-    """Parse `int8`, `lstm=int8,gru@3=float32` or `int8,gru=float32`; the default is `auto` unless given.
+    Returns:
+        Precisions by model name or `name@number`; that of all other models, `auto` unless given, by the empty name.
 
     Raises:
         InvalidInputError: a part is not a precision, or two parts apply to the same models.
     """
-    common: Precision | None = None
-    named: dict[str, Precision] = {}
+    precisions: dict[str, Precision] = {}
     for part in text.split(","):
         name, equals, value = (piece.strip() for piece in part.rpartition("="))
         precision = check_precision(value)
-        if name in named or (not equals and common is not None) or (equals and not name):
+        if name in precisions or (equals and not name):
             raise InvalidInputError(
                 f"precision is {text!r}: {part.strip()!r} is a duplicate or names no model",
                 parameter="precision",
             )
-        if equals:
-            named[name] = precision
-        else:
-            common = precision
-    return Precisions(common or "auto", named)
+        precisions[name] = precision
+    return {"": "auto", **precisions}
 
 
 BATCHES = (1, 2, 17, 64)
@@ -115,7 +75,9 @@ def warm_up(model: LanguageModel[Any]) -> None:
     """Run all operations of a model at several batch sizes; errors of the model propagate."""
     vocab_size = len(model.vocabulary)
     for batch in BATCHES:
-        tokens = _tokens(batch * _WIDTH, vocab_size).reshape(batch, _WIDTH)
+        # ordinary ids spread over the vocabulary, or `</s>` if it has no ordinary tokens
+        ids = EOS + 1 + np.arange(batch * _WIDTH) * 7919 % max(vocab_size - EOS - 1, 1)
+        tokens = np.minimum(ids, vocab_size - 1).reshape(batch, _WIDTH)
         lengths = 1 + np.arange(batch) % _WIDTH
         state = model.advance(model.initial_state(batch), tokens[:, 0])
         model.next_log_probs(state)
@@ -127,14 +89,6 @@ def warm_up(model: LanguageModel[Any]) -> None:
         score_sequences(model, state, tokens, lengths)
         prefill_sequences(model, state.select(np.arange(batch)[::-1].copy()), tokens, lengths)
     model.next_log_probs(model.empty_state(1))
-
-
-def _tokens(count: int, vocab_size: int) -> Any:
-    """Return ordinary ids [count] spread over the vocabulary, or `</s>` if it has no ordinary tokens."""
-    ordinary = vocab_size - EOS - 1
-    if ordinary == 0:
-        return np.full(count, EOS, dtype=np.int64)
-    return EOS + 1 + np.arange(count, dtype=np.int64) * 7919 % ordinary
 
 
 LOAD_ERRORS = (
@@ -167,7 +121,8 @@ class Loader:
         clock: monotonic clock in seconds.
 
     Raises:
-        InvalidInputError: the precision is invalid, or names a model that is not in the registry.
+        InvalidInputError: the precision is invalid, or names an alias or a model that is not in the registry.
+        RegistryError: the registry cannot be read.
     """
 
     registry: Registry
@@ -178,11 +133,30 @@ class Loader:
     num_threads: int | None = None
     prefix_cache_bytes: int = 0
     clock: Callable[[], float] = time.monotonic
-    _precisions: Precisions = field(init=False)
+    _precisions: dict[str, Precision] = field(init=False)
 
     def __post_init__(self) -> None:
         self._precisions = read_precisions(self.precision)
-        self._precisions.check_names(self.registry)
+        for address in filter(None, self._precisions):
+            try:
+                version = self.registry.resolve(address)
+            except ModelNotFoundError as error:
+                raise InvalidInputError(
+                    f"precision names {address!r}: {error}", parameter="precision"
+                ) from None
+            except CheckpointError:
+                continue  # the model exists; loading it reports the error
+            if address not in {version.name, version.address}:  # an alias, which `_precision_of` would ignore
+                raise InvalidInputError(
+                    f"precision names {address!r}; name the model, {version.name}, or a version with its number, "
+                    f"such as {version.address}",
+                    parameter="precision",
+                )
+
+    def _precision_of(self, version: Version) -> Precision:
+        """Return the precision set for the address of a version, else for its model name, else for all others."""
+        set_for = self._precisions
+        return set_for.get(version.address, set_for.get(version.name, set_for[""]))
 
     def compile_kernels(self, versions: Iterable[Version]) -> list[Future[None]]:
         """Start to compile the kernels that versions need and that are not stored yet; see `compile_groups`.
@@ -193,7 +167,7 @@ class Loader:
 
         groups = []
         for version in versions if isinstance(self.registry, LocalRegistry) else ():
-            int8 = self.device == "cpu" and self._precisions.of(version) != FLOAT32
+            int8 = self.device == "cpu" and self._precision_of(version) != FLOAT32
             with contextlib.suppress(LanguageModelError, OSError):  # loading the version reports the error
                 groups += needed_groups(self.registry.fetch(version), int8=int8)
         return compile_groups(groups)
@@ -226,7 +200,7 @@ class Loader:
         manifest = self.registry.manifest(version)
         check(estimate_bytes(manifest))  # before the files are fetched
         directory = self.registry.fetch(version)
-        checkpoint = self.read(directory, device=self.device, precision=self._precisions.of(version))
+        checkpoint = self.read(directory, device=self.device, precision=self._precision_of(version))
         self._load_kernels(directory, int8=checkpoint.precision == INT8)
         size = loaded_bytes(checkpoint.model, manifest)
         check(size)

@@ -1,7 +1,7 @@
 """Prometheus metrics of the service; names follow those of other model servers."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 from prometheus_client import (
@@ -16,31 +16,9 @@ from prometheus_client import (
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-# model requests take 0.25 ms and more; most would fall into the first of the default buckets
-_SECONDS = (
-    0.00025,
-    0.0005,
-    0.001,
-    0.0025,
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1.0,
-    2.5,
-    5.0,
-    10.0,
-    30.0,
-    60.0,
-)
-
-_REJECTIONS = ("connections", "draining", "requests", "tokens")
-_AUTH_FAILURES = ("foreign_page", "missing", "scope", "unknown", "unknown_host")
-_LOAD_OUTCOMES = ("failed", "loaded", "refused")
-_JOB_OUTCOMES = ("cancelled", "deadline", "done", "failed")
+# model requests take 0.25 ms and more; most would fall into the first of the default buckets.
+# Three bounds per decade up to 10 s, then half a minute and a minute
+_SECONDS = (*(step * 10**power / 100_000 for power in range(5) for step in (25, 50, 100)), 30.0, 60.0)
 
 
 class MetricsSource(Collector):
@@ -66,7 +44,6 @@ class Metrics:
         self._worker = worker
         ours: dict[str, Any] = {"namespace": "gramophone", "registry": self._registry}
         counter: Callable[..., Counter] = partial(Counter, **ours)
-        self._counter = counter
         histogram: Callable[..., Histogram] = partial(Histogram, buckets=_SECONDS, **ours)
         ProcessCollector(registry=self._registry)
         self.http_requests = counter(
@@ -105,11 +82,16 @@ class Metrics:
             ("kind",),
             buckets=[1 << n for n in range(13)],
         )
+        if worker is not None:  # a single process forwards nothing
+            self.relayed_requests = counter(
+                "relayed_requests",
+                "Requests forwarded to the worker that stores their state, session or user",
+            )
         for counted, values in (
-            (self.rejected_requests, _REJECTIONS),
-            (self.auth_failures, _AUTH_FAILURES),
-            (self.model_loads, _LOAD_OUTCOMES),
-            (self.ended_jobs, _JOB_OUTCOMES),
+            (self.rejected_requests, ("connections", "draining", "requests", "tokens")),
+            (self.auth_failures, ("foreign_page", "missing", "scope", "unknown", "unknown_host")),
+            (self.model_loads, ("failed", "loaded", "refused")),
+            (self.ended_jobs, ("cancelled", "deadline", "done", "failed")),
         ):
             for value in values:  # export 0 from the start: a series that begins at 1 shows no increase
                 counted.labels(value)
@@ -171,10 +153,3 @@ class Metrics:
                 for sample in family.samples
             ]
             yield labelled
-
-    @cached_property
-    def relayed_requests(self) -> Counter:
-        """Counter of requests forwarded to another worker, created on first use; a single process has none."""
-        return self._counter(
-            "relayed_requests", "Requests forwarded to the worker that stores their state, session or user"
-        )

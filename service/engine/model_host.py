@@ -54,6 +54,7 @@ class ModelHost:
 
     Attributes:
         registry: source of the models.
+        budget: maximum bytes of all models together; None for no limit.
         address_table: the current addresses; replaced atomically.
         default_model: choice of the default.
 
@@ -70,7 +71,7 @@ class ModelHost:
         default: str | None = None,
         report_load: Callable[[str, float], None] = lambda _outcome, _seconds: None,
     ) -> None:
-        self.registry = loader.registry
+        self.registry, self.budget = loader.registry, loader.budget
         self._clock = loader.clock
         self._report_load = report_load
         self._loader = loader
@@ -104,11 +105,6 @@ class ModelHost:
     def num_loaded(self) -> int:
         """Number of loaded models."""
         return sum(model.loaded is not None for model in self.models.values())
-
-    @property
-    def budget(self) -> int | None:
-        """Maximum bytes of all models together; None for no limit."""
-        return self._loader.budget
 
     @property
     def bytes_in_use(self) -> int:
@@ -182,11 +178,8 @@ class ModelHost:
 
     def followed_addresses(self, model: HostedModel) -> list[str]:
         """Return the served addresses that resolve to a model."""
-        return self._watcher.addresses_of(model.address)
-
-    def redact_root(self, error: BaseException) -> str:
-        """Return an error message for clients, without the location of the registry."""
-        return self.registry.redact_location(str(error))
+        watched = self._watcher.watched.copy()
+        return [name for name, address in watched.items() if address.serving_or_target == model.address]
 
     def stop(self) -> None:
         """Start no more loads."""
@@ -298,13 +291,16 @@ class ModelHost:
         self._models[address] = replace(model, failure=None)
         self._publish()
         started_s = self._clock()
+        sizes = {other: loaded.size.host for other, loaded in self.models.items() if loaded.size is not None}
+        sizes.pop(self.default.address, None)  # the default cannot be unloaded
         try:
-            hosted = self._loader.load(model.version, in_use=self.bytes_in_use, unloadable=self._unloadable())
+            hosted = self._loader.load(model.version, in_use=self.bytes_in_use, unloadable=sizes)
         except LOAD_ERRORS as error:
             outcome = "refused" if isinstance(error, MemoryBudgetError) else "failed"
-            self._models[address] = replace(model, failure=self.redact_root(error))
+            failure = self.registry.redact_location(str(error))
+            self._models[address] = replace(model, failure=failure)
             self._retries.record_failure(address)
-            _log.error("model failed", model=address, reason=self.redact_root(error))
+            _log.error("model failed", model=address, reason=failure)
         else:
             outcome = "loaded"
             self._models[address] = hosted
@@ -359,13 +355,6 @@ class ModelHost:
                     return f"{watched.address} is now {after.address}, which could not be loaded: {after.failure}"
         return None
 
-    def _unloadable(self) -> dict[str, int]:
-        return {
-            address: model.size.host
-            for address, model in self.models.items()
-            if model.size is not None and address != self.default.address
-        }
-
 
 R = TypeVar("R")
 _REAP_S = 0.1
@@ -390,7 +379,7 @@ class ModelReloader:
         self._tasks: set[asyncio.Task[None]] = set()
         self._reaping = False
         self._closing = False
-        self.queued: tuple[str, ...] = ()
+        self.queued: list[str] = []
         """Addresses passed to `load` whose loads have not finished."""
         self.initial_load_done = False
         """True once every model present at start is loaded or has failed to load in this process."""
@@ -419,13 +408,11 @@ class ModelReloader:
         Returns:
             Future of the model, loaded or failed, or of the errors of `ModelHost.load`; it need not be awaited.
         """
-        self.queued = (*self.queued, address)
+        self.queued.append(address)
         future = self._submit(partial(self._host.load, address))
 
         def dequeue(ended: asyncio.Future[HostedModel]) -> None:
-            queued = list(self.queued)
-            queued.remove(address)
-            self.queued = tuple(queued)
+            self.queued.remove(address)
             if not ended.cancelled():
                 ended.exception()  # mark as retrieved, so asyncio does not warn if no caller awaits
 

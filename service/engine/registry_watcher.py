@@ -128,12 +128,6 @@ class RegistryWatcher:
             self._resolve_all(name)
         return self._registry.is_reachable
 
-    def addresses_of(self, model: str) -> list[str]:
-        """Return the watched addresses that resolve to a model, given as `name@number`."""
-        return [
-            address for address, watched in self.watched.copy().items() if watched.serving_or_target == model
-        ]
-
     def _watch_at_start(self, address: str) -> None:
         try:
             self.watch(address)

@@ -15,7 +15,7 @@ Admission control bounds the number of jobs and their expected tokens to read an
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,7 @@ from models.errors import (
     LanguageModelError,
     OverloadedError,
 )
-from service.engine.call_queues import CallQueue, CostModel, SliceSize
+from service.engine.call_queues import CallQueue, SliceSize
 from service.engine.calls import is_urgent
 from service.engine.constants import (
     BULK_JOBS_AT_ONCE,
@@ -178,8 +178,8 @@ class Scheduler:
         self._ready_bulk: deque[Job] = deque()
         self._cancelled: list[Job] = []
         # used by the model thread only, without the lock
-        cost_model = CostModel()
-        queues = (CallQueue(clock, cost_model, metrics.answered) for _ in range(3))
+        costs_s: dict[Hashable, float] = {}
+        queues = (CallQueue(clock, costs_s, metrics.answered) for _ in range(3))
         self._urgent, self._long, self._bulk = queues
         self._slice = SliceSize(limits.slice_s, MIN_SLICE_TOKENS)
         self._idle_slice = SliceSize(limits.idle_slice_s, MIN_SLICE_TOKENS)
@@ -245,8 +245,7 @@ class Scheduler:
         answered: list[Job] = []
         worked = False
         while True:  # a keystroke makes two or three calls: no slice of long or bulk work comes between them
-            self._end_cancelled()
-            self._end_expired()
+            self._end_stopped()
             ready = self._alive(answered) + self._pop(self._ready)
             for job in ready:
                 self._resume(job)
@@ -352,15 +351,13 @@ class Scheduler:
                 answered.append(job)
         return answered
 
-    def _end_cancelled(self) -> None:
+    def _end_stopped(self) -> None:
+        """End the jobs that are cancelled or whose deadline has passed."""
         with self._lock:
             cancelled, self._cancelled = self._cancelled, []
+            late = self.admission.expired(self._clock())
         for job in cancelled:
             self._end(job, "cancelled")
-
-    def _end_expired(self) -> None:
-        with self._lock:
-            late = self.admission.expired(self._clock())
         for job in late:
             allowed_ms = 1000 * (job.deadline_s - job.submitted_s)
             error = DeadlineExceededError(f"the request did not finish within {allowed_ms:.0f} ms")

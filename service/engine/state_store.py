@@ -248,14 +248,10 @@ class StateStore:
         self._check_process(handle, parameter)
         form = _HANDLE.fullmatch(handle)
         address = self._unloaded.get(form["tag"]) if form is not None else None
+        what = f"is no stored state: it was freed, was not used for {self.ttl_s:g} s, or never existed"
         if address is not None:
-            return UnknownStateError(
-                f"{parameter} was a state of {address}, which has been unloaded", parameter=parameter
-            )
-        return UnknownStateError(
-            f"{parameter} is no stored state: it was freed, was not used for {self.ttl_s:g} s, or never existed",
-            parameter=parameter,
-        )
+            what = f"was a state of {address}, which has been unloaded"
+        return UnknownStateError(f"{parameter} {what}", parameter=parameter)
 
     def _check_process(self, handle: str, parameter: str) -> None:
         form = _HANDLE.fullmatch(handle)

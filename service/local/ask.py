@@ -221,11 +221,13 @@ def reorder_list(ranked: RankedList, top: int | None) -> CandidateList:
     """Return the re-ranked list with all features; `score` is the new total, `old_score` the first pass's score."""
     candidates = []
     for index in ranked.order[:top].tolist():
-        features = ranked.features(index)
+        given = ranked.given.candidates[index]
+        computed = zip(ranked.feature_names, ranked.feature_values[index].tolist(), strict=True)
+        features = {**given.features, **dict(computed)}
         if _SCORE in features:
             features[_OLD_SCORE] = features.pop(_SCORE)
         features[_SCORE] = float(ranked.totals[index])
-        candidates.append(Candidate(ranked.given.candidates[index].text, features))
+        candidates.append(Candidate(given.text, features))
     return dataclasses.replace(ranked.given, candidates=tuple(candidates))
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
 import numpy as np
+import typer
 
 from models.errors import InvalidInputError, UnsupportedParameterError
 from models.files import atomic_writer
@@ -20,7 +21,7 @@ from models.phrases import NO_PHRASES, PhraseList, is_phrase_feature
 from models.reranking.candidates import CandidateList
 from models.reranking.features import RANK
 from models.reranking.formats.format import BadLine, ReferenceLayout
-from models.reranking.formats.reader import References, attach_references, format_by_name
+from models.reranking.formats.reader import References, attach_references
 from models.reranking.formats.writer import write_lists
 from models.reranking.metrics import make_metric
 from models.reranking.metrics.metric import format_score
@@ -32,7 +33,8 @@ _BATCH_ARCS = 1 << 15
 LATTICE_FORMATS: dict[str, LatticeFormat] = {"slf-lattice": "slf", "kaldi-lattice": "kaldi"}
 """Output formats of lattices."""
 
-_TEXT = "text"
+TEXT = "text"
+"""Output format of the id and best string of each lattice."""
 
 LatticeWeights: TypeAlias = Callable[[Scales], PathWeights]
 """Function from the scales of a lattice's file to the weights of its paths."""
@@ -116,53 +118,38 @@ def rescore_lattices(
     yield from rescore_batch(batch)
 
 
-class WordErrors:
-    """Word errors of the best strings and of the oracle paths of lattices with references."""
+def write_best(
+    lattices: Iterable[RescoredLattice], count: int, target: Path | BinaryIO, output_format: str
+) -> None:
+    """Write the `count` best strings of each lattice in an n-best format; as `text`, its id and best string.
 
-    def __init__(self) -> None:
-        self._metric = make_metric("wer")
-        self._errors = np.zeros((2, 2), np.int64)  # errors and words; of the best strings and of oracle paths
-        self._num_lattices = 0
+    With references, the word error rates of the best strings and of the oracle paths are printed to standard error.
+    """
+    metric, num_referred = make_metric("wer"), 0
+    errors = np.zeros((2, 2), np.int64)  # errors and words of the best strings and of the oracle paths
 
-    def watch(self, lattices: Iterable[RescoredLattice], count: int) -> Iterator[CandidateList]:
-        """Yield the n-best lists of lattices, and count the errors of those with references."""
+    def counted() -> Iterator[CandidateList]:
+        nonlocal num_referred, errors
         for rescored in lattices:
             one = nbest_candidates(rescored, count)
             if one.references:
-                best = self._metric.statistics([one.candidates[0].text], one.references)[0]
+                best = metric.statistics([one.candidates[0].text], one.references)[0]
                 right = map(str.split, one.references)
                 oracle = min((oracle_errors(rescored.lattice, words), -len(words)) for words in right)
-                self._errors += [best, np.abs(oracle)]
-                self._num_lattices += 1
+                errors += [best, np.abs(oracle)]
+                num_referred += 1
             yield one
 
-    def summary(self) -> str | None:
-        """Return the word error rates as a sentence; None without references."""
-        if not self._num_lattices:
-            return None
-        rescored, oracle = (format_score("wer", rate) for rate in self._metric.score(self._errors).tolist())
-        return (
-            f"word error rate of {self._num_lattices:,} lattices with references: rescored {rescored}, "
-            f"best possible {oracle}"
+    if output_format == TEXT:
+        with atomic_writer(target) if isinstance(target, Path) else nullcontext(target.write) as write:
+            for item in counted():
+                write(f"{item.name or ''} {item.candidates[0].text}".strip().encode() + b"\n")
+    else:
+        write_lists(counted(), target, output_format)
+    if num_referred:
+        best_rate, oracle_rate = (format_score("wer", rate) for rate in metric.score(errors).tolist())
+        typer.echo(
+            f"word error rate of {num_referred:,} lattices with references: rescored {best_rate}, "
+            f"best possible {oracle_rate}",
+            err=True,
         )
-
-
-def check_output_format(name: str) -> None:
-    """Check that a name is a key of `LATTICE_FORMATS`, an n-best list format, or `text`.
-
-    Raises:
-        InvalidInputError: the format does not exist.
-    """
-    if name not in LATTICE_FORMATS and name != _TEXT:
-        format_by_name(name, to_write=True)
-
-
-def write_best(lists: Iterable[CandidateList], target: Path | BinaryIO, output_format: str) -> None:
-    """Write n-best lists in an n-best format, or as `text`: the id and best candidate of each list."""
-    if output_format != _TEXT:
-        write_lists(lists, target, output_format)
-        return
-    lines = (f"{item.name or ''} {item.candidates[0].text}".strip().encode() + b"\n" for item in lists)
-    with atomic_writer(target) if isinstance(target, Path) else nullcontext(target.write) as write:
-        for line in lines:
-            write(line)

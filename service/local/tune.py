@@ -70,7 +70,8 @@ def prepare_tuning(
         InvalidInputError: an option is invalid, or not one of lattices.
         LanguageModelError: the registry or model does not exist, or is damaged.
     """
-    settings = _lattice_settings(options, model) if for_lattices else _settings(options, model)
+    given = {name: value for name, value in options.items() if value is not None}
+    settings = _lattice_settings(given, model) if for_lattices else _settings(given, model)
     load_once = model_loader(load)
     models = settings.resolve_models(load_once)
     if not fold_models:
@@ -261,8 +262,8 @@ def write_fold_texts(lists: Sequence[CandidateList], folder: Path, *, folds: int
     return paths
 
 
-def _settings(options: Mapping[str, Any], model: str) -> TuneSettings:
-    read = {name: value for name, value in options.items() if value is not None}
+def _settings(given: Mapping[str, Any], model: str) -> TuneSettings:
+    read = dict(given)
     if "models" in read:
         named = parse_names(read["models"], parameter="models")
         read["models"] = [{"name": name, "model": address} for name, address in named.items()]
@@ -280,9 +281,8 @@ def _settings(options: Mapping[str, Any], model: str) -> TuneSettings:
     return parse_query(TuneSettings, read)
 
 
-def _lattice_settings(options: Mapping[str, Any], model: str) -> TuneSettings:
+def _lattice_settings(given: Mapping[str, Any], model: str) -> TuneSettings:
     """Parse options of tuning on lattices, which have other defaults and fewer choices."""
-    given = {name: value for name, value in options.items() if value is not None}
     settings = _settings({"length_exponents": "0", **given}, model)
     features = [*PATH_FEATURES, *PhraseList(settings.phrases).features]
     if settings.features is None:

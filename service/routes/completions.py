@@ -29,7 +29,7 @@ from service.routes.request import (
     start_stream,
     to_json,
 )
-from service.routes.streaming import HEARTBEAT_S, EventStream, TokenLatencies
+from service.routes.streaming import HEARTBEAT_S, EventStream
 from service.schemas.replies import GenerateReply
 from service.schemas.wire import parse_json
 from service.use_cases.choices import ChoiceChunk, GenerateResult
@@ -105,7 +105,9 @@ async def _answer_generation(
 
     if not stream:
         return await run_request(request, work, write, terms)
-    latencies = TokenLatencies(metrics, loaded.address)
+    first_token, inter_token = (h.labels(loaded.address) for h in (metrics.first_token, metrics.inter_token))
+    began_s = time.perf_counter()
+    sent_s: dict[int, float] = {}  # time of the last token of each choice
     # an early error sets the HTTP status, and the client never waits without heartbeats
     items = await start_stream(request, services_of(request).engine.stream(work, terms), HEARTBEAT_S)
 
@@ -118,7 +120,10 @@ async def _answer_generation(
                 continue
             choice, num_generated = item
             if num_generated:
-                latencies.record(choice.index)
+                now_s = time.perf_counter()
+                latency = inter_token if choice.index in sent_s else first_token
+                latency.observe(now_s - sent_s.get(choice.index, began_s))
+                sent_s[choice.index] = now_s
             yield to_json(reply([choice], None))
 
     return EventStream(payloads())

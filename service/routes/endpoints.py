@@ -178,14 +178,12 @@ class EndpointRouter(APIRouter):
 _SCHEMAS = "#/components/schemas/"
 _ATTRIBUTE = re.compile(r"^ {4}(\w+): (.*?)(?=^ {4}\w|\Z)", re.DOTALL | re.MULTILINE)
 _CLAUSE_END = re.compile(r"[.:;](?:\s|$)")
-_ERROR_CODES = {
-    "4XX": ("invalid_value", "unsupported_parameter", "invalid_api_key", "model_not_found", "overloaded"),
-    "5XX": ("not_ready", "deadline_exceeded"),
+_REJECTED = ("invalid_value", "unsupported_parameter", "invalid_api_key", "model_not_found", "overloaded")
+_ERRORS = {
+    "4XX": ("invalid or rejected request", _REJECTED),
+    "5XX": ("the service cannot process the request now", ("not_ready", "deadline_exceeded")),
 }
-_ERROR_DESCRIPTIONS = {
-    "4XX": "invalid or rejected request",
-    "5XX": "the service cannot process the request now",
-}
+"""Description and example codes of errors, by status."""
 _BINARY_HEADERS = {
     "x-shape": {"description": "Number of rows and columns, such as `2,4000`.", "schema": {"type": "string"}},
     "x-model": {"description": "Address of the model version.", "schema": {"type": "string"}},
@@ -255,11 +253,11 @@ def _replies(
     if BINARY_TYPE in content:
         success["headers"] = _BINARY_HEADERS
     replies: dict[int | str, Json] = {200: success}
-    for status, codes in _ERROR_CODES.items():
+    for status, (description, codes) in _ERRORS.items():
         examples = {code: {"$ref": f"#/components/examples/{code}"} for code in codes}
         replies[status] = {
             "model": ErrorReply,
-            "description": _ERROR_DESCRIPTIONS[status],
+            "description": description,
             "content": {JSON_TYPE: {"examples": examples}},
         }
     return replies

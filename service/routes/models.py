@@ -180,7 +180,7 @@ async def _from_registry(host: ModelHost, query: Callable[[Registry], R]) -> R:
     try:
         return await asyncio.to_thread(query, host.registry)
     except ModelNotFoundError as error:
-        raise ModelNotFoundError(host.redact_root(error)) from None
+        raise ModelNotFoundError(host.registry.redact_location(str(error))) from None
 
 
 @router.endpoint(

@@ -7,7 +7,7 @@ requests. A newer autocomplete request of a session cancels older ones.
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import ExitStack, aclosing, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
@@ -22,7 +22,7 @@ from models.checkpoint.documents import CalibrationStore, ProfileStore
 from models.errors import InvalidInputError, SupersededError
 from models.language_model import is_lookup
 from service.engine.engine import Engine
-from service.engine.job import RequestOptions, Work
+from service.engine.job import RequestOptions, Work, run_to_completion
 from service.engine.loaded_model import LoadedModel
 from service.engine.metrics import Metrics
 from service.engine.model_host import ModelHost, ModelReloader
@@ -180,15 +180,12 @@ def owner_of(request: Request) -> str:
     return str(context_of(request.scope).get("key", ""))
 
 
-@cache
-def _type_adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
+_type_adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 
 
 def to_json(reply: Any) -> bytes:
     """Return a reply as JSON in UTF-8."""
-    kind: Any = type(reply)
-    return _type_adapter(kind).dump_json(reply)
+    return _type_adapter(type(reply)).dump_json(reply)
 
 
 def json_response(reply: Any, status: int = 200) -> Response:
@@ -322,8 +319,9 @@ async def run_request(
         return b"".join(chunks)
 
     engine = services_of(request).engine
-    if inline:
-        return json_response(engine.run_inline(written()))
+    if inline:  # shorter than a switch to the model thread
+        engine.scheduler.admission.check_capacity()
+        return json_response(run_to_completion(written()))
     return json_response(await while_connected(request.receive, engine.run(written(), terms)))
 
 
@@ -368,17 +366,14 @@ async def start_stream(
         timeout_s: maximum time until the response starts; None to wait for the first item.
     """
     first = asyncio.ensure_future(anext(stream))
-    is_started = False
-    try:
+    with ExitStack() as undo:  # also if the request is cancelled
+        undo.callback(first.cancel)
         await while_connected(
             request.receive, asyncio.ensure_future(asyncio.wait({first}, timeout=timeout_s))
         )
         if first.done():
             first.result()
-        is_started = True
-    finally:
-        if not is_started:
-            first.cancel()
+        undo.pop_all()
 
     async def from_first() -> AsyncGenerator[R, None]:
         async with aclosing(stream):

@@ -6,7 +6,6 @@ little-endian float32.
 """
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar
@@ -21,7 +20,6 @@ from models.errors import LanguageModelError
 from service.api_errors import error_body, error_json
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
-from service.engine.metrics import Metrics
 from service.routes.endpoints import BINARY_TYPE, EVENTS_TYPE, LINES_TYPE
 from service.routes.request import (
     ClosingStream,
@@ -54,12 +52,27 @@ class EventStream(ClosingStream):
         self._payloads = payloads
 
     async def stream_response(self, send: Send) -> None:
-        """Send all events."""
-        sender = _HeartbeatSender(send)
-        heartbeats = asyncio.create_task(sender.beat())
+        """Send all events, and heartbeats between the start and the end of the response."""
+        clock = asyncio.get_running_loop().time
+        sent_s, is_silent = clock(), False
+
+        async def send_next(message: Message) -> None:
+            nonlocal sent_s, is_silent
+            is_silent = False
+            await send(message)
+            sent_s = clock()
+            is_silent = message["type"] == "http.response.start" or message.get("more_body", False)
+
+        async def beat() -> None:
+            while True:
+                await asyncio.sleep(max(sent_s + HEARTBEAT_S - clock(), HEARTBEAT_S / 10))
+                if is_silent and clock() - sent_s >= HEARTBEAT_S:
+                    await send_next({"type": "http.response.body", "body": _HEARTBEAT, "more_body": True})
+
+        heartbeats = asyncio.create_task(beat())
         try:
             async with aclosing(self._payloads):
-                await super().stream_response(sender.send)
+                await super().stream_response(send_next)
         finally:
             heartbeats.cancel()
 
@@ -72,31 +85,6 @@ async def _events(payloads: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes
         yield b"data: " + error_json(error_body(error)) + b"\n\n"
     else:
         yield b"data: [DONE]\n\n"
-
-
-class _HeartbeatSender:
-    """Sender of messages, one at a time, with heartbeats after a time without messages."""
-
-    def __init__(self, send: Send) -> None:
-        self._send = send
-        self._clock = asyncio.get_running_loop().time
-        self._last_s = self._clock()
-        self._sending = False
-        self._more = False
-
-    async def send(self, message: Message) -> None:
-        """Send a message."""
-        self._sending = True
-        self._more = message["type"] == "http.response.start" or message.get("more_body", False)
-        await self._send(message)
-        self._last_s, self._sending = self._clock(), False
-
-    async def beat(self) -> None:
-        """Send heartbeats between the start and the end of the response, until cancelled."""
-        while True:
-            await asyncio.sleep(max(self._last_s + HEARTBEAT_S - self._clock(), HEARTBEAT_S / 10))
-            if self._more and not self._sending and self._clock() - self._last_s >= HEARTBEAT_S:
-                await self.send({"type": "http.response.body", "body": _HEARTBEAT, "more_body": True})
 
 
 L = TypeVar("L")
@@ -193,25 +181,3 @@ async def float32_response(
 async def _little_endian(rows: AsyncGenerator[FloatArray, None]) -> AsyncGenerator[bytes, None]:
     async for batch in rows:
         yield np.ascontiguousarray(batch, dtype="<f4").tobytes()
-
-
-class TokenLatencies:
-    """Recorder of each choice's token latencies in the metrics; times count from its construction.
-
-    Args:
-        metrics: metrics to record in.
-        model: address of the model, the metrics' label.
-    """
-
-    def __init__(self, metrics: Metrics, model: str) -> None:
-        self._first = metrics.first_token.labels(model)
-        self._next = metrics.inter_token.labels(model)
-        self._start_s = time.perf_counter()
-        self._previous_s: dict[int, float] = {}
-
-    def record(self, choice: int) -> None:
-        """Record that a token of a choice is being sent."""
-        now_s = time.perf_counter()
-        latency = self._next if choice in self._previous_s else self._first
-        latency.observe(now_s - self._previous_s.get(choice, self._start_s))
-        self._previous_s[choice] = now_s

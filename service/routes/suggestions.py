@@ -47,7 +47,7 @@ from service.use_cases.autocomplete import (
     cached_next_tokens,
     max_search_steps,
 )
-from service.use_cases.check import CheckRequest, check, checker_of, has_checker
+from service.use_cases.check import CheckRequest, check
 
 router = EndpointRouter()
 _log = structlog.get_logger(__name__)
@@ -151,8 +151,8 @@ async def check_text(request: Request) -> Response:
     # on a thread, because the registry may be remote
     calibration = await asyncio.to_thread(_calibration, services, loaded.address, needed=needed)
     # first built on another thread, to keep the model thread free
-    if not has_checker(loaded):
-        await asyncio.to_thread(checker_of, loaded)
+    if "checker" not in vars(loaded):
+        await asyncio.to_thread(lambda: loaded.checker)
 
     def write(checked: tuple[CheckReply, int]) -> bytes:
         reply, num_tokens = checked

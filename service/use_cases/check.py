@@ -1,26 +1,21 @@
-"""Spelling and word check: probable errors of a text, and suggestions.
+"""Spelling and word check: probable errors of a text, and suggestions."""
 
-A checker is built once per loaded model and cached as long as the model is loaded.
-"""
-
-import threading
 from itertools import accumulate, count, pairwise
 from math import log
 from typing import Annotated, Any, Self
-from weakref import WeakKeyDictionary
 
 from pydantic import ConfigDict, Field, StringConstraints, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from models.calls import CallGenerator, Read, run_call
 from models.checking.calibration import Calibration
-from models.checking.checker import Checker, find_issues
+from models.checking.checker import find_issues
 from models.checking.error_model import CheckSettings, GivenSpan
 from models.checking.lexicon import dictionary_key
 from models.checking.rescoring import RescoredBatch
 from models.checking.sentences import Sentence
 from models.errors import ContextLengthError, InvalidInputError, UnsupportedParameterError
-from models.language_model import LOG_ZERO, LanguageModel, count_words, is_lookup
+from models.language_model import LOG_ZERO, count_words, is_lookup
 from models.reranking.candidates import map_in_steps
 from service.engine.batching import view
 from service.engine.job import Work
@@ -28,27 +23,6 @@ from service.engine.loaded_model import LoadedModel
 from service.schemas.suggestions import CheckReply, SuggestedText, TextIssue, WordSurprisal
 from service.schemas.wire import ModelRequest, WireModel, text_or_object
 from service.use_cases.inputs import Limits, check_reads_forward
-
-_lock = threading.Lock()
-_checkers: WeakKeyDictionary[LanguageModel[Any], Checker] = WeakKeyDictionary()
-
-
-def checker_of(loaded: LoadedModel) -> Checker:
-    """Return the checker for a model's tokenizer; a model's first call takes up to a few tenths of a second."""
-    found = _checkers.get(loaded.model)  # without the lock: another model's checker may be under construction
-    if found is not None:
-        return found
-    with _lock:
-        found = _checkers.get(loaded.model)
-        if found is None:
-            found = _checkers[loaded.model] = Checker(loaded.tokenizer)
-        return found
-
-
-def has_checker(loaded: LoadedModel) -> bool:
-    """Return True if the checker for a model is already built."""
-    return loaded.model in _checkers
-
 
 DEFAULT_THRESHOLD = 0.5
 MAX_DICTIONARY = 10_000
@@ -221,7 +195,7 @@ def check(
     """
     settings, threshold = request.settings(limits), request.threshold_for(loaded, calibration)
     check_reads_forward(loaded)
-    checker = checker_of(loaded)
+    checker = loaded.checker
     sentences = yield from _sentences(loaded, request.text, limits)
     limits.check_entries(
         sum(len(sentence.words) for sentence in sentences),
@@ -272,7 +246,7 @@ def _sentences(loaded: LoadedModel, text: str, limits: Limits) -> Work[Any, list
             parameter="text",
         )
 
-    checker, texts = checker_of(loaded), text.split("\n")
+    checker, texts = loaded.checker, text.split("\n")
     offsets = accumulate((len(line) + 1 for line in texts), initial=0)
     lines = [line for line in zip(count(1), offsets, texts, strict=False) if line[2]]
 

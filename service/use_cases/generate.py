@@ -183,7 +183,13 @@ def decoding_parameters(
             f"max_tokens is {given['max_tokens']}; this service generates at most {limits.max_new_tokens}",
             parameter="max_tokens",
         )
-    given["logit_bias"] = _read_biases(given.get("logit_bias", {}))
+    biases: dict[str, float] = given.get("logit_bias", {})
+    for name in biases:
+        if not (name.isascii() and name.isdigit() and len(name) <= 10):
+            raise InvalidInputError(
+                f"logit_bias has the key {name[:20]!r}; keys must be token ids", parameter="logit_bias"
+            )
+    given["logit_bias"] = tuple((int(name), bias) for name, bias in biases.items())
     stop = given.get("stop", ())
     given["stop"] = (stop,) if isinstance(stop, str) else stop
     parameters = DecodingParameters(**given)
@@ -194,15 +200,6 @@ def decoding_parameters(
             parameter="best_of",
         )
     return parameters
-
-
-def _read_biases(given: dict[str, float]) -> tuple[tuple[int, float], ...]:
-    for name in given:
-        if not (name.isascii() and name.isdigit() and len(name) <= 10):
-            raise InvalidInputError(
-                f"logit_bias has the key {name[:20]!r}; keys must be token ids", parameter="logit_bias"
-            )
-    return tuple((int(name), bias) for name, bias in given.items())
 
 
 def continue_prompts(

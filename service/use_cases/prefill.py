@@ -69,10 +69,8 @@ def _prefill_cached(
 def _last_word_start(loaded: LoadedModel, ids: TokenIds) -> int:
     """Find the start of the last word of ids [T]; the last token if no token begins with a space."""
     spelled = loaded.tokenizer.token_bytes
-    for index in range(len(ids) - 1, -1, -1):
-        if spelled[ids[index]][:1] == b" ":
-            return index
-    return max(len(ids) - 1, 0)
+    starts = (index for index in reversed(range(len(ids))) if spelled[ids[index]][:1] == b" ")
+    return next(starts, max(len(ids) - 1, 0))
 
 
 def _prefill_all(model: LanguageModel[Any], contexts: Sequence[TokenIds], *, bos: bool) -> Work[Any, Any]:

@@ -208,11 +208,6 @@ class RankedList(NamedTuple):
     tokens: Callable[[int], TokenScores] | None
     session: str | None
 
-    def features(self, index: int) -> dict[str, float]:
-        """Return the features, given and computed, of the candidate at an index."""
-        computed = zip(self.feature_names, self.feature_values[index].tolist(), strict=True)
-        return {**self.given.candidates[index].features, **dict(computed)}
-
 
 def rerank(
     job: RerankJob,
@@ -429,7 +424,7 @@ def rank_documents(
         ContextLengthError: a document with the query is too long.
         UnsupportedParameterError: the model reads from right to left.
     """
-    texts = request.texts
+    texts = [given if isinstance(given, str) else given.text for given in request.documents]
     limits.check_count(len(texts), parameter="documents")
     if loaded.reads_backward:
         raise no_context_error(loaded, parameter="query")

@@ -6,7 +6,7 @@ line.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from itertools import chain
 from typing import Annotated, Any, NamedTuple, Self
 
 from pydantic import ConfigDict, Field, JsonValue, Tag, model_validator, with_config
@@ -373,11 +373,6 @@ class DocumentsRequest(TimedRequest):
             return given
         return {name: value for name, value in given.items() if value is not None}
 
-    @cached_property
-    def texts(self) -> list[str]:
-        """Text of each document."""
-        return [given if isinstance(given, str) else given.text for given in self.documents]
-
 
 def rerank_items(
     body: bytes, format_name: str, limits: Limits, *, reserved: Callable[[str], bool]
@@ -398,17 +393,14 @@ def rerank_items(
         items = (
             InvalidInputError(str(one)) if isinstance(one, BadLine) else RerankItem(one) for one in parsed
         )
-    empty = True
-    for item in items:
-        empty = False
+    first = next(items, InvalidInputError("the body has no lists"))
+    for item in chain([first], items):
         try:
             if isinstance(item, RerankItem):
                 limits.check_count(len(item.given.candidates), parameter="candidates")
             yield item
         except InvalidInputError as error:
             yield error
-    if empty:
-        yield InvalidInputError("the body has no lists")
 
 
 def read_rerank_query(query: Mapping[str, str]) -> RerankSettings:

@@ -204,6 +204,8 @@ class SequenceScore(NamedTuple):
 ScoreOutcome: TypeAlias = SequenceScore | InvalidInputError
 """Score of a line; an error for an invalid one."""
 
+_Prepared: TypeAlias = tuple[ScoreItem, EncodedText]
+
 
 def score(
     loaded: LoadedModel,
@@ -227,18 +229,18 @@ def score(
     """
     contexts: dict[bytes, TokenIds] = {}
 
-    def prepare(item: ScoreItem | InvalidInputError) -> EncodedText | InvalidInputError:
+    def prepare(item: ScoreItem | InvalidInputError) -> _Prepared | InvalidInputError:
         if isinstance(item, InvalidInputError):
             return item
         try:
-            return share_context(_prepare(loaded, item, settings, limits), contexts)
+            return item, share_context(_prepare(loaded, item, settings, limits), contexts)
         except InvalidInputError as error:
             if not each:
                 raise
             return error
 
-    outcomes = yield from map_in_steps(items, prepare, size=_size)
-    sequences = [outcome for outcome in outcomes if isinstance(outcome, EncodedText)]
+    prepared = yield from map_in_steps(items, prepare, size=_size)
+    sequences = [one[1] for one in prepared if not isinstance(one, InvalidInputError)]
     if not each and settings.reports_tokens:
         plain = settings.detail is Detail.NONE
         name, value = ("ngram_lengths", "true") if plain else ("detail", repr(settings.detail.value))
@@ -250,24 +252,24 @@ def score(
         )
     scored = iter((yield from score_sequence_list(loaded, sequences, bos=settings.bos)))
 
-    def finish(pair: tuple[ScoreItem | InvalidInputError, EncodedText | InvalidInputError]) -> ScoreOutcome:
-        item, outcome = pair
-        if isinstance(item, InvalidInputError):
-            return item
-        if isinstance(outcome, InvalidInputError):
-            return outcome
-        ids = to_text_order(loaded, outcome.text, ends=settings.eos)
+    def finish(one: _Prepared | InvalidInputError) -> ScoreOutcome:
+        if isinstance(one, InvalidInputError):
+            return one
+        item, sequence = one
+        ids = to_text_order(loaded, sequence.text, ends=settings.eos)
         log_probs = to_text_order(loaded, next(scored), ends=settings.eos)
-        lengths = _ngram_lengths(loaded, outcome, bos=settings.bos) if settings.ngram_lengths else _NONE
+        lengths = _ngram_lengths(loaded, sequence, bos=settings.bos) if settings.ngram_lengths else _NONE
         lengths = to_text_order(loaded, lengths, ends=settings.eos)
-        return SequenceScore(item, ids, log_probs, _num_bytes(loaded, item, outcome.text), lengths)
+        return SequenceScore(item, ids, log_probs, _num_bytes(loaded, item, sequence.text), lengths)
 
-    pairs = list(zip(items, outcomes, strict=True))
-    return (yield from map_in_steps(pairs, finish, size=lambda pair: _size(pair[0])))
+    return (yield from map_in_steps(prepared, finish, size=_size))
 
 
-def _size(item: ScoreItem | InvalidInputError) -> int:
-    return 0 if isinstance(item, InvalidInputError) else len(item.context) + len(item.given)
+def _size(item: ScoreItem | _Prepared | InvalidInputError) -> int:
+    if isinstance(item, InvalidInputError):
+        return 0
+    given = item if isinstance(item, ScoreItem) else item[0]
+    return len(given.context) + len(given.given)
 
 
 def _prepare(loaded: LoadedModel, item: ScoreItem, settings: ScoreSettings, limits: Limits) -> EncodedText:
@@ -311,19 +313,13 @@ def _ngram_lengths(loaded: LoadedModel, sequence: EncodedText, *, bos: bool) -> 
 
 def score_totals(loaded: LoadedModel, scores: Sequence[SequenceScore]) -> ScoreReply:
     """Return a reply with the totals of scores, and no results."""
-    totals = _totals(
-        sum(score.logprob for score in scores),
-        sum(len(score.ids) for score in scores),
-        sum(score.num_oov for score in scores),
-        sum(score.num_bytes for score in scores),
-    )
-    return ScoreReply(loaded.address, [], ScoreTotals(*totals))
+    return ScoreReply(loaded.address, [], ScoreTotals(*_totals(scores)))
 
 
 def score_result(loaded: LoadedModel, score: SequenceScore, detail: Detail) -> SequenceScoreResult:
     """Return the score of one sequence in wire format."""
     return SequenceScoreResult(
-        *_totals(score.logprob, len(score.ids), score.num_oov, score.num_bytes),
+        *_totals([score]),
         token_scores(loaded, score.ids, score.log_probs) if detail is Detail.TOKEN else [],
         word_scores(loaded, score.ids, score.log_probs) if detail is Detail.WORD else [],
         ngram_order(loaded.model) if len(score.ngram_lengths) else None,
@@ -331,15 +327,14 @@ def score_result(loaded: LoadedModel, score: SequenceScore, detail: Detail) -> S
     )
 
 
-def _totals(
-    logprob: float, num_tokens: int, num_oov: int, num_bytes: int
-) -> tuple[float, int, int, float | None, float | None]:
+def _totals(scores: Sequence[SequenceScore]) -> tuple[float, int, int, float | None, float | None]:
+    logprob, num_tokens = sum(score.logprob for score in scores), sum(len(score.ids) for score in scores)
     return (
         finite_logprob(logprob),
         num_tokens,
-        num_oov,
+        sum(score.num_oov for score in scores),
         perplexity(logprob, num_tokens),
-        bits_per_unit(logprob, num_bytes),
+        bits_per_unit(logprob, sum(score.num_bytes for score in scores)),
     )
 
 

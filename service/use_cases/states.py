@@ -5,6 +5,7 @@ less than separate scores.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Self
@@ -255,10 +256,6 @@ class ContinuationIn(WireModel):
         """Words or ids; empty for a fork."""
         return self.text or self.token_ids or ""
 
-    def parameter(self, index: int) -> str:
-        """Return the name of the continuation in the request, for messages."""
-        return f"continuations[{index}].{'token_ids' if self.text is None else 'text'}"
-
 
 class AdvanceRequest(TimedRequest):
     """Continue states: score the continuations, and store the states after them."""
@@ -322,8 +319,8 @@ def open_states(
     state_store.store.check_capacity(len(request.contexts), phrases.num_bytes)
     contexts = yield from encode_each(loaded, request.contexts, limits)
     handles: list[str] = []
-    complete = False
-    try:
+    with ExitStack() as undo:  # also if the work is cancelled
+        undo.callback(state_store.store.free, state_store.owner, handles)
         for group in token_runs([len(ids) for ids in contexts]):
             group_contexts = contexts[group]
             state = yield from prefill(loaded, group_contexts, bos=request.bos)
@@ -331,10 +328,7 @@ def open_states(
             prior = [StoredState(loaded, None, phrases=phrases)] * len(rows)  # nothing read before
             stored = yield from stored_states(loaded, rows, group_contexts, prior)
             handles += state_store.store.keep(state_store.owner, stored)
-        complete = True
-    finally:
-        if not complete:
-            state_store.store.free(state_store.owner, handles)
+        undo.pop_all()
     return [OpenedState(handle, len(ids)) for handle, ids in zip(handles, contexts, strict=True)]
 
 
@@ -366,7 +360,8 @@ def advance_states(
         state_store.store.check_capacity(len(to_keep), sum(before[i].num_bytes for i in to_keep))
 
     def prepare(index: int) -> TokenIds:
-        text, parameter = given[index].given, given[index].parameter(index)
+        text = given[index].given
+        parameter = f"continuations[{index}].{'text' if given[index].text is not None else 'token_ids'}"
         limits.check_characters(text, parameter=parameter)
         ids = (
             ids_after(before[index], text)

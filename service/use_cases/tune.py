@@ -12,7 +12,7 @@ from pydantic_core import PydanticCustomError
 from models.errors import InvalidInputError
 from models.normaliser import Writing
 from models.phrases import MAX_PHRASES, Phrase, PhraseList, is_phrase_feature
-from models.reranking.candidates import CandidateList, Steps, map_in_steps
+from models.reranking.candidates import CandidateList, map_in_steps
 from models.reranking.corrections import PhraseCorrection
 from models.reranking.features import (
     CONSENSUS,
@@ -221,23 +221,6 @@ class TuneRequest(TuneSettings):
     lists: list[ReferredListIn] = Field(min_length=1)
     """Candidate lists as for /v1/rerank, with references."""
 
-    def given_lists(self) -> Steps[list[CandidateList]]:
-        """Convert the lists for the use case, in steps between which other requests run.
-
-        Raises:
-            InvalidInputError: there are more candidates than one request may have.
-        """
-        count = sum(len(wire.candidates) for wire in self.lists)
-        if count > MAX_CANDIDATES:
-            raise InvalidInputError(
-                f"lists[].candidates has {count} entries; at most {MAX_CANDIDATES} are accepted in one request: "
-                "use `gramophone tune` for more",
-                parameter="lists",
-            )
-        return (
-            yield from map_in_steps(self.lists, ReferredListIn.given, size=lambda wire: len(wire.candidates))
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class TuneReply(TuningFigures):
@@ -342,7 +325,16 @@ def tune(models: ScoringModels, request: TuneRequest, limits: Limits) -> Work[An
             a feature is missing, a phrase is invalid, or there are too few lists.
         ContextLengthError: a candidate with its context has too many tokens.
     """
-    lists = yield from request.given_lists()
+    count = sum(len(wire.candidates) for wire in request.lists)
+    if count > MAX_CANDIDATES:
+        raise InvalidInputError(
+            f"lists[].candidates has {count} entries; at most {MAX_CANDIDATES} are accepted in one request: "
+            "use `gramophone tune` for more",
+            parameter="lists",
+        )
+    lists = yield from map_in_steps(
+        request.lists, ReferredListIn.given, size=lambda wire: len(wire.candidates)
+    )
     search = request.search
     searches = (search.folds + 1) * len(search.length_exponents) * (search.restarts + search.resamples)
     if searches > MAX_SEARCHES:

@@ -25,7 +25,6 @@ from pathlib import Path
 from urllib.parse import parse_qs
 
 import structlog
-from prometheus_client import Counter
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -347,11 +346,9 @@ class AffinityRelay:
     metrics: Metrics
     max_body_bytes: int
     _affinity: Affinity = field(init=False)
-    _relayed: Counter = field(init=False)
 
     def __post_init__(self) -> None:
         self._affinity = Affinity(self.pool)
-        self._relayed = self.metrics.relayed_requests  # exported from the start
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer or forward one request."""
@@ -376,7 +373,7 @@ class AffinityRelay:
         if body is None or owner is None or owner == self.pool.number:
             await self.app(scope, receive, send)
             return
-        self._relayed.inc()
+        self.metrics.relayed_requests.inc()
         exchange = asyncio.ensure_future(self.peers[owner].exchange(encode_scope(scope, body), send))
         try:
             await while_connected(receive, exchange)

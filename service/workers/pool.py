@@ -125,11 +125,6 @@ class WorkerPool:
     is_restarted: bool = False
 
     @property
-    def process_name(self) -> str:
-        """Name of this worker in state handles."""
-        return self.process_names[self.number]
-
-    @property
     def process_names(self) -> list[str]:
         """Names of all workers in state handles."""
         return [f"{self.name}-{number}" for number in range(self.size)]

@@ -78,7 +78,8 @@ class FairListener(SocketListener):
         pool: WorkerPool,
         connect: Callable[[socket.socket], None],
     ) -> None:
-        super().__init__(listening, connect)
+        super().__init__(listening, self._take)
+        self._serve = connect
         self._number = pool.number
         self._status = pool.status
         self._deferrals = 0
@@ -111,19 +112,15 @@ class FairListener(SocketListener):
             for worker, count in enumerate(self._status.connections)
             if 0 <= count < self._connections and self._unresponsive.get(worker) != count
         }
-        if not fewer:
-            self._deferrals = 0
+        if self._deferrals >= _MAX_DEFERRALS:
+            self._unresponsive.update(fewer)
             return False
         self._deferrals += 1
-        if self._deferrals <= _MAX_DEFERRALS:
-            return True
-        self._unresponsive.update(fewer)
-        self._deferrals = 0
-        return False
+        return bool(fewer)
 
     def _take(self, accepted: socket.socket) -> None:
         self._count(1)
-        super()._take(accepted)
+        self._serve(accepted)
 
     def _count(self, change: int) -> None:
         self._connections += change

@@ -20,7 +20,8 @@ import json
 import sys
 import time
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from functools import cache
@@ -148,11 +149,16 @@ def invalid_request(message: str, *, param: str) -> BadRequestError:
     return BadRequestError(_client_error(message, "invalid_request_error", param), status=0)
 
 
-def transport_error(error: httpx.RequestError) -> UnreachableError:
-    """Convert an error of the transport."""
-    url = error.request.url
-    message = f"no reply from {url.scheme}://{url.netloc.decode()}{url.path}: {type(error).__name__}: {error}"
-    return UnreachableError(_client_error(message, "connection_error"), status=0)
+@contextmanager
+def transport_errors() -> Iterator[None]:
+    """Convert errors of the transport in the context to `UnreachableError`."""
+    try:
+        yield
+    except httpx.RequestError as error:
+        url = error.request.url
+        place = f"{url.scheme}://{url.netloc.decode()}{url.path}"
+        message = f"no reply from {place}: {type(error).__name__}: {error}"
+        raise UnreachableError(_client_error(message, "connection_error"), status=0) from error
 
 
 def _check_version(response: httpx.Response) -> None:
@@ -418,15 +424,12 @@ class MixturePart(TypedDict):
     weight: float
 
 
-class _Named(TypedDict):
-    model: str
-    name: str
-
-
-class FurtherModel(_Named, total=False):
+class FurtherModel(TypedDict):
     """Additional model, with its own features, such as `lm:NAME`."""
 
-    weight: float
+    model: str
+    name: str
+    weight: NotRequired[float]
 
 
 class RerankOptions(_ModelOptions, total=False):

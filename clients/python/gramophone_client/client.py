@@ -9,6 +9,7 @@ import functools
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing, closing
 from types import MethodType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 from urllib.parse import quote
@@ -38,7 +39,7 @@ from gramophone_client.calls import (
     read_floats,
     read_stream_event,
     retry_delay_s,
-    transport_error,
+    transport_errors,
 )
 from gramophone_client.types import (
     AdvanceReply,
@@ -453,12 +454,10 @@ class Client(_HttpClient[httpx.Client, httpx.BaseTransport]):
     def _send(self, call: Call[Any], *, stream: bool = False) -> httpx.Response:
         attempt = 0
         while True:
-            try:
+            with transport_errors():
                 response = self._http.send(call.request(self._http), stream=stream)
                 if not response.is_success:
                     response.read()
-            except httpx.RequestError as error:
-                raise transport_error(error) from error
             delay_s = retry_delay_s(response, attempt, self._max_retries)
             if delay_s is None:
                 return response
@@ -467,17 +466,12 @@ class Client(_HttpClient[httpx.Client, httpx.BaseTransport]):
 
     def fetch_lines(self, call: Call[list[R]]) -> Iterator[R]:
         """Send a call and yield the results in the lines of its reply."""
-        response = self._send(call, stream=True)
-        try:
+        with transport_errors(), closing(self._send(call, stream=True)) as response:
             reader = LineReader(call.last_line)
             for chunk in response.iter_bytes():
                 for line in reader.push(chunk):
                     yield from call.parse(line)
             reader.finish(response.request)
-        except httpx.RequestError as error:
-            raise transport_error(error) from error
-        finally:
-            response.close()
 
 
 class AsyncClient(_HttpClient[httpx.AsyncClient, httpx.AsyncBaseTransport]):
@@ -502,12 +496,10 @@ class AsyncClient(_HttpClient[httpx.AsyncClient, httpx.AsyncBaseTransport]):
     async def _send(self, call: Call[Any], *, stream: bool = False) -> httpx.Response:
         attempt = 0
         while True:
-            try:
+            with transport_errors():
                 response = await self._http.send(call.request(self._http), stream=stream)
                 if not response.is_success:
                     await response.aread()
-            except httpx.RequestError as error:
-                raise transport_error(error) from error
             delay_s = retry_delay_s(response, attempt, self._max_retries)
             if delay_s is None:
                 return response
@@ -517,14 +509,11 @@ class AsyncClient(_HttpClient[httpx.AsyncClient, httpx.AsyncBaseTransport]):
     async def fetch_lines(self, call: Call[list[R]]) -> AsyncIterator[R]:
         """Send a call and yield the results in the lines of its reply."""
         response = await self._send(call, stream=True)
-        try:
-            reader = LineReader(call.last_line)
-            async for chunk in response.aiter_bytes():
-                for line in reader.push(chunk):
-                    for result in call.parse(line):
-                        yield result
-            reader.finish(response.request)
-        except httpx.RequestError as error:
-            raise transport_error(error) from error
-        finally:
-            await response.aclose()
+        with transport_errors():
+            async with aclosing(response):
+                reader = LineReader(call.last_line)
+                async for chunk in response.aiter_bytes():
+                    for line in reader.push(chunk):
+                        for result in call.parse(line):
+                            yield result
+                reader.finish(response.request)

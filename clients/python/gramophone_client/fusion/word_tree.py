@@ -13,8 +13,8 @@ one, including the garbage collector's. The trees are for one thread at a time.
 
 import unicodedata
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from itertools import islice
 from typing import NamedTuple
 
@@ -48,13 +48,10 @@ class ReleasedHandles:
         """
         handles = self._queue_of(handle)
         batch = [handles.popleft() for _ in range(min(len(handles), _MAX_HANDLES))]
-        freed = False
-        try:
+        with ExitStack() as undo:
+            undo.callback(handles.extendleft, batch[::-1])
             yield batch
-            freed = True
-        finally:
-            if not freed:
-                handles.extendleft(batch[::-1])
+            undo.pop_all()
 
     def free(self, client: Client) -> None:
         """Free all handles of the responding process; states of other processes expire.
@@ -271,8 +268,7 @@ class WordTree(_StateTree):
     def end(self, text: WordNode) -> float:
         """Return the natural logarithm of the probability that the text ends here."""
         if text.eos_logprob is None:
-            continuation: ContinuationOptions = {"state": self._handle(text), "eos": True, "keep": False}
-            (result,) = self._advance([continuation])
+            (result,) = self._advance([{"state": self._handle(text), "eos": True, "keep": False}])
             text.eos_logprob = result.eos_logprob
         return text.eos_logprob or 0.0
 
@@ -284,11 +280,8 @@ class WordTree(_StateTree):
         """Extend a text by an unscored word; score recently used words after the text in the same request."""
         name, handle = self._name(word), self._handle(text)
         unscored = {n: w for n, w in self._recent.items() if n != name and not text.has_estimate(n)}
-        continuations: list[ContinuationOptions] = [{"state": handle, "text": word, "eos": eos}]
-        continuations += [
-            {"state": handle, "text": companion, "keep": False} for companion in unscored.values()
-        ]
-        result, *results = self._advance(continuations)
+        continuation: ContinuationOptions = {"state": handle, "text": word, "eos": eos}
+        result, *results = self._advance([continuation, *_trials(handle, unscored.values())])
         text.estimates.update(
             {key: WordEstimate.of(reply) for key, reply in zip(unscored, results, strict=True)}
         )
@@ -322,20 +315,21 @@ class WordTree(_StateTree):
         return estimates
 
     def _estimates(self, handle: str, words: Sequence[str]) -> dict[str, WordEstimate]:
-        continuations: list[ContinuationOptions] = [
-            {"state": handle, "text": word, "keep": False} for word in words
-        ]
-        results = self._states.advance(continuations).results if continuations else []
+        results = self._states.advance(_trials(handle, words)).results if words else []
         return {word: WordEstimate.of(result) for word, result in zip(words, results, strict=True)}
 
     def _handle(self, text: WordNode) -> str:
         if text.held is None:
             assert text.origin is not None  # noqa: S101 - a text has a state or an origin
             shorter, word = text.origin
-            continuation: ContinuationOptions = {"state": self._handle(shorter), "text": word}
-            (result,) = self._advance([continuation])
+            (result,) = self._advance([{"state": self._handle(shorter), "text": word}])
             text.held, text.origin = self._held(result), None
         return text.held.handle
+
+
+def _trials(handle: str, words: Iterable[str]) -> list[ContinuationOptions]:
+    """Return continuations of a state by each word, to be scored only."""
+    return [{"state": handle, "text": word, "keep": False} for word in words]
 
 
 _EOS = 2
@@ -396,20 +390,17 @@ class TokenTree(_StateTree):
     def _row(self, text: TokenNode) -> list[float]:
         """Return the log-probabilities after a text: of each index, then of `</s>`."""
         if text.row is None:
-            text.row = self._query(text)
+            continuation: ContinuationOptions
+            if text.origin is None:
+                continuation = {"state": _token_handle(text), "keep": False}
+            else:
+                shorter, index = text.origin
+                continuation = {"state": _token_handle(shorter), "token_ids": [self._ids[index]]}
+            (result,) = self._advance([continuation], [*self._ids, _EOS])
+            if result.state is not None:
+                text.held, text.origin = self._held(result), None
+            text.row = result.next_logprobs
         return text.row
-
-    def _query(self, text: TokenNode) -> list[float]:
-        continuation: ContinuationOptions
-        if text.origin is None:
-            continuation = {"state": _token_handle(text), "keep": False}
-        else:
-            shorter, index = text.origin
-            continuation = {"state": _token_handle(shorter), "token_ids": [self._ids[index]]}
-        (result,) = self._advance([continuation], [*self._ids, _EOS])
-        if result.state is not None:
-            text.held, text.origin = self._held(result), None
-        return result.next_logprobs
 
 
 def _token_handle(text: TokenNode) -> str:

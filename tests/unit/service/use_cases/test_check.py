@@ -1,14 +1,11 @@
 """The check use case: refusals, priority, every family."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 
 from models.checking.error_model import GivenSpan
 from models.errors import ContextLengthError
 from service.engine.job import run_to_completion
-from service.use_cases import check as use_cases_check
-from service.use_cases.check import CheckRequest, check, checker_of
+from service.use_cases.check import CheckRequest, check
 from service.use_cases.inputs import Limits
 from tests.support.families import NAMES, model, tokenizer
 from tests.support.text_models import check as check_directly
@@ -24,12 +21,6 @@ def test_a_line_that_is_too_long_is_told_by_its_number_and_the_text_is_the_field
     with pytest.raises(ContextLengthError, match=f"line 2 of text has {told}") as caught:
         finish(check(words, request, None, limits))
     assert caught.value.parameter == "text"
-
-
-def test_who_has_a_checker_does_not_wait_for_another_to_be_built(words):
-    built = checker_of(words)
-    with ThreadPoolExecutor(1) as pool, use_cases_check._lock:
-        assert pool.submit(checker_of, words).result(timeout=5) is built
 
 
 TEXT = "w1 w3 w9 w12\nw4 newt w6 w9 w10\nw7 w8"

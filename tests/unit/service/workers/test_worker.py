@@ -175,7 +175,6 @@ def crew(number=1, size=3):
 
 def test_each_has_a_name_a_socket_and_others():
     one = crew()
-    assert one.process_name == "pod-1"
     assert one.process_names == ["pod-0", "pod-1", "pod-2"]
     assert one.socket_of(2) == Path("/run/ours/2.sock")
     assert one.peer_numbers == [0, 2]
