@@ -7,6 +7,7 @@ text, words or dictionaries.
 import json
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -112,13 +113,29 @@ def generate(
     model: ModelArgument,
     options: _GenerateOptions,
     published: PublishedModels,
+    lines: Annotated[
+        int | None,
+        typer.Option(min=1, help="Write this many sampled lines, such as a training text, to --out."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="File for --lines; compressed if it ends in .gz, .xz or .zst.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Continue a text, token by token."""
+    """Continue a text, token by token; or sample a text of many lines from a model (--lines)."""
     from service.local import ask
 
+    if (lines is None) != (out is None):
+        raise InvalidInputError("--lines and --out are given together", parameter="lines")
+    if lines is not None and options.strategy != "sample":
+        raise InvalidInputError(
+            f"--lines requires the strategy sample, given {options.strategy}", parameter="strategy"
+        )
     request = {**options._asdict(), "bad_words": options.bad_words or [], "stop": options.stop or []}
     loaded = published.load(model)
+    if lines is not None and out is not None:
+        _write_lines(ask.sample_lines(loaded, request, lines), out, lines)
+        return
     if as_json:
         print_json(ask.generate(loaded, request))
         return
@@ -131,6 +148,16 @@ def generate(
     for text in pieces:
         typer.echo(text, nl=False)
     typer.echo()
+
+
+def _write_lines(lines: Iterable[str], out: Path, count: int) -> None:
+    from models.files import atomic_writer
+    from service.console.evaluation import TuningProgress
+
+    with TuningProgress() as progress, atomic_writer(out) as write:
+        for number, line in enumerate(lines, start=1):
+            write(f"{line}\n".encode())
+            progress("sampling lines", number, count)
 
 
 class _RerankOptions(NamedTuple):

@@ -7,6 +7,7 @@ validation as HTTP requests.
 import dataclasses
 import itertools
 import json
+import secrets
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
@@ -19,6 +20,7 @@ import typer
 from models.checkpoint.documents import CalibrationStore, ProfileStore
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import Address, open_registry
+from models.decoding.parameters import MAX_CHOICES
 from models.errors import InvalidInputError, LanguageModelError
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats.writer import write_lists
@@ -114,6 +116,31 @@ def generate(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
 def _generate(loaded: LoadedModel, request: Mapping[str, Any]) -> Work[ChoiceChunk, GenerateResult]:
     parsed = parse_json(GenerateRequest, _request_body(request))
     return generate_text(loaded, parsed, parsed.parameters(UNLIMITED), UNLIMITED)
+
+
+def sample_lines(loaded: LoadedModel, request: Mapping[str, Any], count: int) -> Iterator[str]:
+    """Yield continuations as lines of a training text; each ends at `</s>` or a line break, and none is empty.
+
+    Args:
+        loaded: the model.
+        request: fields of POST /v1/generate; with a seed, the lines are the same each time.
+        count: number of lines.
+
+    Raises:
+        InvalidInputError: the request is invalid, or all of some hundred lines in a row are empty.
+    """
+    seed = secrets.randbits(62) if request.get("seed") is None else request["seed"]
+    fields = {**request, "stop": [*request.get("stop", ()), "\n"], "n": MAX_CHOICES}
+    num_lines = 0
+    for number in itertools.count():
+        result = run_to_completion(_generate(loaded, {**fields, "seed": (seed + number) % 2**63}))
+        lines = [line for choice in result.choices if (line := f"{request['prompt']}{choice.text}".strip())]
+        if not lines and number:
+            raise InvalidInputError(f"{loaded.address} generates empty lines only", parameter="lines")
+        yield from lines[: count - num_lines]
+        num_lines += len(lines)
+        if num_lines >= count:
+            return
 
 
 def stream_text(loaded: LoadedModel, request: Mapping[str, Any]) -> Iterator[str]:

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from models.checking.calibration import Calibration, CalibrationPoint
 from models.checkpoint.documents import CalibrationStore, ProfileStore
 from models.errors import FormatError, InvalidInputError, UnsupportedParameterError
+from models.files import decompressed
 from service.cli.main import app
 from service.schemas.models import ProfileBody
 from tests.support.recogniser_lists import SAMPLES
@@ -363,3 +364,54 @@ def test_a_bad_line_of_phrases_is_refused(rerank, tmp_path):
     (tmp_path / "names").write_text("tallinn\tmuch")
     with pytest.raises(FormatError, match="entry 1: the weight is 'much', it must be a number"):
         rerank("--phrases", tmp_path / "names")
+
+
+def test_lines_sampled_from_a_model_are_a_training_text_like_its_own(typed, check_registry, tmp_path):
+    texts = []
+    for name in ("one.txt", "two.txt.gz", "other.txt"):
+        seed = "4" if name == "other.txt" else "3"
+        out = tmp_path / name
+        code, _, err = typed(
+            "generate", "small", "--lines", "150", "--out", out, "--seed", seed, "--registry", check_registry
+        )
+        assert code == 0, err
+        with out.open("rb") as raw, decompressed(raw) as file:
+            texts.append(file.read().decode())
+    assert texts[0] == texts[1] != texts[2]
+    lines = texts[0].splitlines()
+    assert len(lines) == 150
+    assert all(line == line.strip() != "" for line in lines)
+    known = {word for sentence in SENTENCES for word in sentence.split()}
+    assert {word for line in lines for word in line.split()} <= known
+    assert len(set(lines) & set(SENTENCES)) > 3
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--lines", "3"], "--lines and --out are given together"),
+        (
+            ["--lines", "3", "--out", "x.txt", "--strategy", "beam"],
+            "requires the strategy sample, given beam",
+        ),
+        (["--lines", "3", "--out", "x.txt", "--bad-word", "\\"], ""),
+    ],
+)
+def test_lines_are_refused_without_a_file_or_sampling(
+    typed, check_registry, tmp_path, monkeypatch, options, said
+):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = typed("generate", "small", *options, "--registry", check_registry)
+    assert (code == 0) == (said == "")
+    assert said in err
+    assert bool(list(tmp_path.iterdir())) == (said == "")
+
+
+def test_a_model_of_empty_lines_ends_with_an_error_and_leaves_no_file(typed, check_registry, tmp_path):
+    options = ["--lines", "3", "--out", tmp_path / "x.txt"]
+    letters = {word[0] for sentence in SENTENCES for word in sentence.split()}
+    stops = [option for letter in sorted(letters) for option in ("--stop", letter)]
+    code, _, err = typed("generate", "small", *options, *stops, "--registry", check_registry)
+    assert code == 2
+    assert "small@1 generates empty lines only" in err
+    assert not list(tmp_path.iterdir())
