@@ -54,8 +54,8 @@ class Settings(BaseSettings):
     device: str = Field(default="cpu", pattern=r"^(cpu|auto|cuda(:\d{1,3})?)$")
     """Device that models compute on: `cpu`, `cuda` or `cuda:1`; `auto` uses `cuda` if available"""
     precision: str = "auto"
-    """Number format of networks: `float32`, `int8` or `auto`, which uses `int8` on a CPU if the loss of accuracy
-    measured at publication was small; single models may differ: `auto,lstm=int8,gru@3=float32`"""
+    """Number format of networks: `float32`, `int8`, `bfloat16` for pretrained models, or `auto`: `int8` on a CPU if the
+    loss of accuracy measured at publication was small; single models may differ: `auto,lstm=int8,gru@3=float32`"""
     memory_budget: ByteSize | None = Field(default=None, gt=0)
     """Maximum memory of all models together, in bytes or with a unit such as `2GiB`; a model that does not fit is not
     loaded, and no other model is unloaded for it; unset means no limit"""

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from models.checkpoint.precision import FLOAT32, INT8, to_int8
+from models.checkpoint.precision import BFLOAT16, FLOAT32, INT8, to_int8
 from models.errors import MALFORMED_DATA_ERRORS, IntegrityError, InvalidInputError, ManifestError
 from models.language_model import LanguageModel, finite_logprob, pad_sequences, score_sequences
 from models.vocabulary import EOS
@@ -20,7 +20,8 @@ GOLDEN_FILE = "golden.json"
 GOLDEN_TOLERANCE = {"cpu": {FLOAT32: 1e-4, INT8: 1e-4}, "cuda": {FLOAT32: 2e-3}}
 """Maximum difference of one token's log-probability, by kind of device and precision, in nats."""
 
-_LOG_PROB_FIELDS = {FLOAT32: "logprobs", INT8: "logprobs_int8"}
+_BFLOAT16_TOLERANCE = 0.5
+_LOG_PROB_FIELDS = {FLOAT32: "logprobs", INT8: "logprobs_int8", BFLOAT16: "logprobs"}
 """JSON fields of the scores of each precision; int8 only if the model has a network to quantize."""
 
 MAX_GOLDEN_TOKENS = 64
@@ -59,7 +60,8 @@ def replay_golden(
     path = directory / GOLDEN_FILE
     try:
         golden = json.loads(path.read_text(encoding="utf-8"))
-        tolerance = float(golden["tolerance"][device.split(":", maxsplit=1)[0]][precision])
+        tolerances = {**golden["tolerance"][device.split(":", maxsplit=1)[0]], BFLOAT16: _BFLOAT16_TOLERANCE}
+        tolerance = float(tolerances[precision])
         sequences = [model.vocabulary.check_ids(s, parameter="sequences") for s in golden["sequences"]]
         if max(map(len, sequences), default=0) > MAX_GOLDEN_TOKENS:
             raise ValueError(f"a sequence has more than {MAX_GOLDEN_TOKENS} tokens")

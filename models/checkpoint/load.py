@@ -20,6 +20,7 @@ from models.checkpoint.copies import Copies
 from models.checkpoint.golden import has_int8, replay_golden
 from models.checkpoint.manifest import MANIFEST_FILE, Manifest, read_manifest, verify_files
 from models.checkpoint.precision import (
+    BFLOAT16,
     FLOAT32,
     INT8,
     NEURAL_FAMILIES,
@@ -95,8 +96,9 @@ def load_checkpoint(
         device: `cpu`, `cuda`, `cuda:1`, … or `auto`: a CUDA device if available, but the CPU for n-gram models,
             which answer a few contexts faster than the transfer to a device takes. An n-gram model that does not
             fit into a device's memory stays on the CPU, with a log message.
-        precision: of networks: `float32`; `int8`, CPU only; or `auto`: int8 on a CPU if it was measured at
-            publishing and its cost is small. Networks that int8 does not support stay in float32.
+        precision: of networks: `float32`; `int8`, CPU only; `bfloat16`, pretrained models only; or `auto`: int8 on a
+            CPU if it was measured at publishing and its cost is small, bfloat16 for pretrained models on a CUDA
+            device. Networks that do not support a precision stay in float32.
         shared: a folder shared by this host's processes that load the version, writable for no other user: the
             first process writes packed weights there, and all processes map them. Files of weights and n-grams are
             always mapped, and so shared; nothing is shared on a CUDA device.
@@ -148,11 +150,14 @@ def _load_verified(
     wanted = check_precision(precision)
     try:
         metrics = _read_metrics(directory / "metrics.json")
-        has_networks = bool(_families(directory, manifest) & {*NEURAL_FAMILIES})
-        int8 = has_networks and _uses_int8(directory, location, metrics, device, wanted)
-        int8_cache = partial(_shared_weight_cache, shared, directory, manifest) if int8 else None
-        model = _build(directory, manifest, tokenizer.vocabulary, device, int8_cache)
-        used: Precision = INT8 if int8 else FLOAT32
+        families = _families(directory, manifest)
+        used: Precision = FLOAT32
+        if families & {*NEURAL_FAMILIES} and _uses_int8(directory, location, metrics, device, wanted):
+            used = INT8
+        elif PRETRAINED_FAMILY in families and (wanted == BFLOAT16 or (wanted == "auto" and device != "cpu")):
+            used = BFLOAT16
+        int8_cache = partial(_shared_weight_cache, shared, directory, manifest) if used == INT8 else None
+        model = _build(directory, manifest, tokenizer.vocabulary, device, int8_cache, used)
         replay_golden(directory, model, device=device, precision=used)
     except CheckpointError:
         raise
@@ -178,7 +183,7 @@ def _uses_int8(
     directory: Path, location: Path, metrics: dict[str, Any], device: str, precision: Precision
 ) -> bool:
     """True if the networks should compute in int8."""
-    if precision == FLOAT32 or (
+    if precision in {FLOAT32, BFLOAT16} or (
         precision == "auto" and (device != "cpu" or not is_int8_recommended(metrics))
     ):
         return False
@@ -223,7 +228,12 @@ WeightCache: TypeAlias = Callable[[Path], PackedWeightCache]
 
 
 def _build(
-    directory: Path, manifest: Manifest, vocabulary: Vocabulary, device: str, int8_cache: WeightCache | None
+    directory: Path,
+    manifest: Manifest,
+    vocabulary: Vocabulary,
+    device: str,
+    int8_cache: WeightCache | None,
+    precision: Precision,
 ) -> LanguageModel[Any]:
     """Build a model; its networks in int8, unless int8 does not support them or `int8_cache` is None."""
     if manifest.family in COMPOSITES:
@@ -232,7 +242,7 @@ def _build(
             inner = read_manifest(part)
             known = inner.vocabulary_fingerprint == vocabulary.fingerprint
             its_own = vocabulary if known else load_tokenizer(part).vocabulary  # shared, to save memory
-            parts.append(_build(part, inner, its_own, device, int8_cache))
+            parts.append(_build(part, inner, its_own, device, int8_cache, precision))
         composite: LanguageModel[Any] = _import_class(*COMPOSITES[manifest.family]).load(directory, parts)
         return composite
     if manifest.family not in FAMILIES:
@@ -251,7 +261,8 @@ def _build(
         require_package("torch", f"float32 for {manifest.family} models", parameter="precision")
     if manifest.family == PRETRAINED_FAMILY:
         require_package("transformers", "a pretrained model")
-    loaded = _import_class(*FAMILIES[manifest.family]).load(directory, vocabulary, device=device)
+    options = {"bfloat16": precision == BFLOAT16} if manifest.family == PRETRAINED_FAMILY else {}
+    loaded = _import_class(*FAMILIES[manifest.family]).load(directory, vocabulary, device=device, **options)
     if manifest.family == NGRAM_FAMILY and device != "cpu":
         from models.ngram.cuda.model import move_if_it_fits  # imports torch
 

@@ -1,4 +1,4 @@
-"""Precision of a model's networks: float32, or int8 on a CPU."""
+"""Precision of a model's networks: float32, int8 on a CPU, or bfloat16 for pretrained models."""
 
 from collections.abc import Mapping
 from operator import is_
@@ -8,10 +8,11 @@ from models.errors import InvalidInputError
 from models.language_model import LanguageModel
 from models.neural.config import CellName
 
-Precision = Literal["auto", "float32", "int8"]
+Precision = Literal["auto", "float32", "int8", "bfloat16"]
 FLOAT32: Literal["float32"] = "float32"
 INT8: Literal["int8"] = "int8"
-PRECISIONS: tuple[Precision, ...] = ("auto", FLOAT32, INT8)
+BFLOAT16: Literal["bfloat16"] = "bfloat16"
+PRECISIONS: tuple[Precision, ...] = ("auto", FLOAT32, INT8, BFLOAT16)
 
 NEURAL_FAMILIES: tuple[str, ...] = get_args(CellName)
 """Families with weights that can be quantized."""

@@ -78,8 +78,8 @@ class PretrainedModel(SequenceReader[TransformerState], LanguageModel[Transforme
     Args:
         folder: folder with `config.json`, weights in safetensors and `tokenizer.json`.
         vocabulary: tokens of the ids, see `models.pretrained.tokenizer`.
-        device: `cpu`, `cuda`, `cuda:1`, … or `auto`. The weights are in single precision on a CPU, in bfloat16 on a
-            CUDA device.
+        device: `cpu`, `cuda`, `cuda:1`, … or `auto`.
+        bfloat16: whether the network computes in bfloat16; log-probabilities are in single precision.
 
     Attributes:
         num_parameters: number of weights.
@@ -93,10 +93,12 @@ class PretrainedModel(SequenceReader[TransformerState], LanguageModel[Transforme
     family = "pretrained"
     normalised = True
 
-    def __init__(self, folder: Path, vocabulary: Vocabulary, *, device: str = "cpu") -> None:
+    def __init__(
+        self, folder: Path, vocabulary: Vocabulary, *, device: str = "cpu", bfloat16: bool = False
+    ) -> None:
         self.vocabulary, self._folder = vocabulary, folder
         self._device = resolve_device(device)
-        dtype = torch.float32 if self._device.type == "cpu" else torch.bfloat16
+        dtype = torch.bfloat16 if bfloat16 else torch.float32
         network = read_network(folder, attention=_ATTENTION, dtype=dtype)
         self._network = network.to(self._device).eval()
         self._head = network.get_output_embeddings()
@@ -177,9 +179,11 @@ class PretrainedModel(SequenceReader[TransformerState], LanguageModel[Transforme
             shutil.copyfile(self._folder / name, directory / PRETRAINED_FOLDER / name)
 
     @classmethod
-    def load(cls, directory: Path, vocabulary: Vocabulary, *, device: str = "cpu") -> "PretrainedModel":
+    def load(
+        cls, directory: Path, vocabulary: Vocabulary, *, device: str = "cpu", bfloat16: bool = False
+    ) -> "PretrainedModel":
         """Load a saved model; see the class."""
-        return cls(directory / PRETRAINED_FOLDER, vocabulary, device=device)
+        return cls(directory / PRETRAINED_FOLDER, vocabulary, device=device, bfloat16=bfloat16)
 
     def _numbers(self, folder: Path, num_outputs: int) -> TokenIds:
         """Return the network's number of each id [V]; −1 without one."""

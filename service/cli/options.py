@@ -33,7 +33,10 @@ RegistryOption = Annotated[
 ModelArgument = Annotated[str, typer.Argument(help="Model: NAME, NAME@7 or NAME@champion.")]
 DeviceOption = Annotated[str, typer.Option(help="Device: cpu, cuda, cuda:1 or auto.")]
 PrecisionOption = Annotated[
-    str, typer.Option(help="Precision of neural networks: float32, int8 (CPU only), or auto, as served.")
+    str,
+    typer.Option(
+        help="Precision of neural networks: float32, int8 (CPU only), bfloat16 (pretrained models), or auto, as served."
+    ),
 ]
 SlotsOption = Annotated[
     list[str] | None,

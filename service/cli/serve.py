@@ -28,7 +28,7 @@ def serve(
     port: Annotated[int | None, typer.Option(help="Port to listen on. [GRAMOPHONE_PORT]")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 or auto. [GRAMOPHONE_DEVICE]")] = None,
     precision: Annotated[
-        str | None, typer.Option(help="float32, int8 or auto. [GRAMOPHONE_PRECISION]")
+        str | None, typer.Option(help="float32, int8, bfloat16 or auto. [GRAMOPHONE_PRECISION]")
     ] = None,
     workers: Annotated[
         int | None, typer.Option(help="Worker processes that share the port. [GRAMOPHONE_WORKERS]")

@@ -2,12 +2,14 @@
 
 import json
 
+import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import open_registry
 from models.errors import InvalidInputError
+from models.language_model import pad_sequences, score_sequences
 from tests.support.pretrained import TEXTS, pretrained, write_folder
 from training.commands import run_train
 from training.pretrained import run_import_hf
@@ -139,3 +141,17 @@ def test_small_models_learn_from_a_pretrained_one_and_mix_with_it(folder, tmp_pa
     store = open_registry(registry)
     loaded = load_checkpoint(store.fetch(store.resolve(mixed["model"])))
     assert [part.family for part in loaded.model.parts] == ["ngram", "pretrained"]
+
+
+def test_bfloat16_is_close_and_half_the_size(folder, tmp_path):
+    run_import_hf(folder, name="m", registry=tmp_path / "registry")
+    registry = open_registry(tmp_path / "registry")
+    path = registry.fetch(registry.resolve("m"))
+    full, half, recommended = (load_checkpoint(path, precision=p) for p in ("float32", "bfloat16", "auto"))
+    assert [one.precision for one in (full, half, recommended)] == ["float32", "bfloat16", "float32"]
+    assert half.model.memory().own < 0.6 * full.model.memory().own
+    tokens, lengths = pad_sequences(full.tokenizer.encode_all(TEXTS[:8]))
+    one, other = (score_sequences(m.model, m.model.initial_state(8), tokens, lengths) for m in (full, half))
+    assert 1e-4 < np.abs(one - other).max() < 0.5
+    state = half.model.initial_state(1)
+    assert np.exp(half.model.next_log_probs(state), dtype=np.float64).sum() == pytest.approx(1, abs=1e-5)
