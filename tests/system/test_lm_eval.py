@@ -16,8 +16,10 @@ from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import LocalRegistry
 from models.language_model import score_sequences
 from service.settings import Settings
+from tests.support.pretrained import write_folder
 from tests.support.services import running
 from training.commands import run_evaluate, run_train
+from training.pretrained import run_import_hf
 
 pytestmark = pytest.mark.long
 NOUNS, PLACES = ("cat", "dog", "owl", "hen", "naïve café"), ("mat", "bed", "sofa", "roof")
@@ -83,6 +85,7 @@ MODELS = {
     "ngram": Case(["tokenizer.kind=bpe", "tokenizer.vocab_size=300"], "auto"),
     "lstm": Case(["tokenizer.kind=unigram", "tokenizer.vocab_size=294"], "remote"),
     "mixture": Case(["tokenizer.kind=word"], "remote"),
+    "pretrained": Case([], "remote"),
 }
 
 
@@ -96,7 +99,11 @@ def folder(tmp_path_factory):
         (folder / f"document-{number}.txt").write_text(document)
     write_task(folder, "documents", ROLLING, [{"page": document} for document in DOCUMENTS])
     write_task(folder, "choices", CHOICES, QUESTIONS)
+    write_folder("gpt2", folder / "pretrained")
+    run_import_hf(folder / "pretrained", name="pretrained", registry=folder / "registry")
     for name, case in MODELS.items():
+        if name == "pretrained":
+            continue
         settings = [*case.tokenizer, "ngram.order=3", "train.max_steps=4"]
         settings += [
             "neural.hidden_size=24",
