@@ -130,7 +130,7 @@ class PretrainedModel(SequenceReader[TransformerState], LanguageModel[Transforme
 
     @override
     def memory(self) -> ModelBytes:
-        size = sum(tensor.nbytes for tensor in self._network.state_dict(keep_vars=True).values())
+        size = sum(tensor.nbytes for tensor in (*self._network.parameters(), *self._network.buffers()))
         return ModelBytes(own=size) if self._device.type == "cpu" else ModelBytes(device=size)
 
     @override

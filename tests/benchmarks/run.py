@@ -67,6 +67,7 @@ PLANS = {
         "--seconds 1 --open-seconds 2 --rounds 1 --clients 32", headline="generate, int8, 32 clients"
     ),
     "bench_phrases": Plan("--sentences 100000 --sizes 1000", headline="rank and phrases"),
+    "bench_pretrained": Plan("--pairs 3 --layers 4"),
     "bench_recurrent": Plan(headline="training, bfloat16"),
     "bench_rerank": Plan("--lists 300 --neural-lists 8 --rounds 2"),
     "bench_scale": Plan("--sentences 50000", headline="of the seconds"),
