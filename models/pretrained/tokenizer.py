@@ -132,6 +132,8 @@ class PretrainedTokenizer(Tokenizer):
                 found.append(bytes.fromhex(byte[1]))
             elif number in self._added:
                 found.append(self._added[number].encode())
+            elif self._is_byte_level and not set(token) <= _BYTES.keys():
+                raise ManifestError(f"{self._folder / _FILE}: the token {token!r:.80} is not byte-level")
             elif self._is_byte_level:
                 found.append(bytes(_BYTES[character] for character in token))
             else:

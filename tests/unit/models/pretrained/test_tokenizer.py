@@ -98,6 +98,16 @@ def test_a_damaged_or_foreign_tokenizer_is_refused(tmp_path, content, said):
         PretrainedTokenizer(tmp_path)
 
 
+def test_a_byte_level_tokenizer_has_byte_level_tokens_only(tmp_path):
+    write_folder("gpt2", tmp_path)
+    path = tmp_path / "tokenizer.json"
+    content = json.loads(path.read_text())
+    content["model"]["vocab"]["日"] = 321
+    path.write_text(json.dumps(content))
+    with pytest.raises(ManifestError, match=r"tokenizer\.json: the token '日' is not byte-level"):
+        PretrainedTokenizer(tmp_path)
+
+
 def test_a_model_without_an_end_is_refused(tmp_path):
     write_folder("gpt2", tmp_path, eos_token_id=None)
     with pytest.raises(ManifestError, match="names a token for the end of a text"):
