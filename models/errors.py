@@ -14,7 +14,6 @@ EXTRAS = {
     "pyspark": "spark",
     "s3fs": "s3",
     "tensorboard": "tensorboard",
-    "tokenizers": "pretrained",
     "torch": "neural",
     "transformers": "pretrained",
 }

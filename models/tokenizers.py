@@ -631,7 +631,7 @@ def _load_without_lexicon(directory: Path) -> Tokenizer:
     try:
         kind = config.pop("kind")
         if kind == SUBWORDS:
-            require_package("tokenizers", "the tokenizer of a pretrained model")
+            require_package("transformers", "the tokenizer of a pretrained model")
             pretrained: Any = importlib.import_module(
                 "models.pretrained.tokenizer"
             )  # the package is optional
