@@ -77,8 +77,17 @@ class StandIn:
         self.report = Report()
         self._reports = [self.report]
         self.random_state = torch.Generator().manual_seed(0).get_state()
-        self.capturing = None
-        self.lock = threading.RLock()
+        self._lock = threading.RLock()
+        self._thread = threading.local()
+
+    @property
+    def capturing(self):
+        """Operations of the graph that this thread captures; None if it captures none."""
+        return getattr(self._thread, "capturing", None)
+
+    @capturing.setter
+    def capturing(self, operations):
+        self._thread.capturing = operations
 
     @contextlib.contextmanager
     def measured(self):
@@ -112,7 +121,7 @@ class StandIn:
     @contextlib.contextmanager
     def own_random_numbers(self):
         """Make torch's random numbers those of the device inside the block."""
-        with self.lock:
+        with self._lock:
             of_host = torch.get_rng_state()
             torch.set_rng_state(self.random_state)
             try:
@@ -198,7 +207,10 @@ class DeviceTensor(torch.Tensor):
         return _to_host(self.detach(), "pickle").__reduce_ex__(protocol)
 
     def __deepcopy__(self, memo):
-        return memo.setdefault(id(self), self.detach().clone().requires_grad_(self.requires_grad))
+        copied = self.detach().clone()
+        if isinstance(self, nn.Parameter):
+            copied = nn.Parameter(copied)
+        return memo.setdefault(id(self), copied.requires_grad_(self.requires_grad))
 
     def __repr__(self):
         return f"DeviceTensor({self.inner})"
@@ -271,7 +283,7 @@ def _run(func, args, kwargs):
         assert inner.shape == wrapper.shape, f"{name}: {_RESHAPED}"
     if name in _READING:
         device.transferred(TO_HOST, args[0].element_size(), name)
-    elif _has_unknown_shape(func, name, args):
+    elif _has_unknown_shape(func, name, args, kwargs):
         device.waited(name)
     mode = torch.inference_mode(mode=False) if is_plain_view else contextlib.nullcontext()
     with mode:
@@ -316,12 +328,12 @@ def _check_devices(device, name, args, kwargs):
             device.transferred(TO_DEVICE, _size(index), f"index of {name}")
 
 
-def _has_unknown_shape(func, name, args):
+def _has_unknown_shape(func, name, args, kwargs):
     if name in _INDEXING:
         indices = [index for index in args[1] if index is not None]
         return any(index.dtype in {torch.bool, torch.uint8} for index in indices)
     if name == "repeat_interleave":
-        return len(args) < 2  # with `output_size` the host does not wait
+        return kwargs.get("output_size") is None
     return torch.Tag.dynamic_output_shape in func.tags
 
 
