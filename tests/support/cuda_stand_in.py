@@ -13,6 +13,7 @@ composes of others see a CPU tensor, so they may choose another composition than
 import contextlib
 import functools
 import threading
+import weakref
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -232,21 +233,21 @@ def _on_device(tensor, operation):
 
 class _ToHost(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, tensor, operation):
+    def forward(_, tensor, operation):
         return _to_host(tensor, operation)
 
     @staticmethod
-    def backward(ctx, gradient):
+    def backward(_, gradient):
         return _on_device(gradient, "backward of a copy"), None
 
 
 class _ToDevice(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, tensor, operation):
+    def forward(_, tensor, operation):
         return _on_device(tensor, operation)
 
     @staticmethod
-    def backward(ctx, gradient):
+    def backward(_, gradient):
         return _to_host(gradient, "backward of a copy"), None
 
 
@@ -321,11 +322,19 @@ def _check_devices(device, name, args, kwargs):
             f"{DEVICE}! (when checking arguments for {name}; on the cpu: {[list(t.shape) for t in wrong]})"
         )
     for leaf in leaves:
-        if isinstance(leaf, torch.Generator) and leaf.device.type != "cuda":
-            raise RuntimeError(f"Expected a 'cuda' device type for generator but found 'cpu' ({name})")
+        if isinstance(leaf, _PLAIN_GENERATOR):
+            _check_generator(leaf, "cuda", name)
     for index in indices:
         if isinstance(index, torch.Tensor) and not isinstance(index, DeviceTensor):
             device.transferred(TO_DEVICE, _size(index), f"index of {name}")
+
+
+def _check_generator(generator, kind, name):
+    if generator is None:
+        return
+    found = "cuda" if generator._cdata in _generators else "cpu"
+    if found != kind:
+        raise RuntimeError(f"Expected a '{kind}' device type for generator but found '{found}' ({name})")
 
 
 def _has_unknown_shape(func, name, args, kwargs):
@@ -363,15 +372,15 @@ _CONVERSIONS = ("as_tensor", "tensor")
 def _factory(original, name):
     @functools.wraps(original)
     def make(*args, **kwargs):
-        given = kwargs.get("device")
+        given, generator = kwargs.get("device"), kwargs.get("generator")
         if not is_cuda(given):
             if given is not None and args and isinstance(args[0], DeviceTensor):
                 return original(args[0].inner, *args[1:], **kwargs)
+            if given is not None:
+                _check_generator(generator, "cpu", name)
             return original(*args, **kwargs)
         kwargs["device"] = "cpu"
-        generator = kwargs.get("generator")
-        if generator is not None and generator.device.type != "cuda":
-            raise RuntimeError(f"Expected a 'cuda' device type for generator but found 'cpu' ({name})")
+        _check_generator(generator, "cuda", name)
         requires_grad = kwargs.pop("requires_grad", False)
         device = _device_now()
         device.ran(name)
@@ -444,12 +453,18 @@ def _module_to(original):
     return to
 
 
+_PLAIN_GENERATOR = torch.Generator
+_generators = weakref.WeakValueDictionary()
+"""Generators of the device by the address of their state: torch wraps them in other objects."""
+
+
 class _Generator(torch.Generator):
     """Generator that names its device."""
 
     def __new__(cls, device="cpu"):
         generator = super().__new__(cls, device="cpu")
-        generator.place = torch.device(device)
+        if is_cuda(device):
+            _generators[generator._cdata] = generator
         return generator
 
     def __init__(self, device="cpu"):
@@ -457,7 +472,7 @@ class _Generator(torch.Generator):
 
     @property
     def device(self):
-        return self.place
+        return DEVICE if self._cdata in _generators else torch.device("cpu")
 
 
 class _Stream:
@@ -481,7 +496,9 @@ class _Graph:
         for func, args, kwargs, results in self.operations:
             given = {leaf.untyped_storage().data_ptr() for leaf in tree_leaves((args, kwargs)) if _is(leaf)}
             new = func(*args, **kwargs)
-            for old, changed in zip(filter(_is, tree_leaves(results)), filter(_is, tree_leaves(new)), strict=True):
+            for old, changed in zip(
+                filter(_is, tree_leaves(results)), filter(_is, tree_leaves(new)), strict=True
+            ):
                 if old.untyped_storage().data_ptr() not in given:
                     old.copy_(changed)
 
