@@ -21,7 +21,6 @@ from typing import NamedTuple
 import torch
 from torch import nn
 from torch.utils import _device
-from torch.utils._pytree import tree_leaves, tree_map_only
 
 DEVICE = torch.device("cuda", 0)
 TO_DEVICE, TO_HOST = "to device", "to host"
@@ -262,6 +261,30 @@ _INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_in
 _RESHAPED = "an operation changed the shape of its argument in place, which the stand-in does not support"
 
 
+def _leaves(given):
+    """Yield the values in nested lists, tuples and dictionaries."""
+    if isinstance(given, dict):
+        given = given.values()
+    elif not isinstance(given, (list, tuple)):
+        yield given
+        return
+    for item in given:
+        yield from _leaves(item)
+
+
+def _mapped(given, kind, change):
+    """Return nested lists, tuples and dictionaries with the values of a type changed."""
+    if isinstance(given, dict):
+        return {name: _mapped(item, kind, change) for name, item in given.items()}
+    if isinstance(given, (list, tuple)):
+        return type(given)([_mapped(item, kind, change) for item in given])
+    return change(given) if isinstance(given, kind) else given
+
+
+def _inner(tensor):
+    return tensor.inner
+
+
 def _run(func, args, kwargs):
     """Compute an operation with tensors of the device."""
     device, name = _device_now(), func.overloadpacket.__name__
@@ -269,12 +292,10 @@ def _run(func, args, kwargs):
     if name == "copy_" and isinstance(args[0], DeviceTensor) != isinstance(args[1], DeviceTensor):
         return _copy_between(device, *args[:2])
     _check_devices(device, name, args, kwargs)
-    wrappers = {
-        id(leaf.inner): leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, DeviceTensor)
-    }
+    wrappers = {id(leaf.inner): leaf for leaf in _leaves((args, kwargs)) if isinstance(leaf, DeviceTensor)}
     # a view of a tensor from outside inference mode is no tensor of inference mode either
     is_plain_view = func.is_view and not any(wrapper.is_inference() for wrapper in wrappers.values())
-    args, kwargs = tree_map_only(DeviceTensor, lambda tensor: tensor.inner, (args, kwargs))
+    args, kwargs = _mapped((args, kwargs), DeviceTensor, _inner)
     seeded = torch.Tag.nondeterministic_seeded in func.tags and kwargs.get("generator") is None
     with device.own_random_numbers() if seeded else contextlib.nullcontext():
         results = func(*args, **kwargs)
@@ -288,10 +309,10 @@ def _run(func, args, kwargs):
         device.waited(name)
     mode = torch.inference_mode(mode=False) if is_plain_view else contextlib.nullcontext()
     with mode:
-        return tree_map_only(
+        return _mapped(
+            results,
             torch.Tensor,
             lambda result: wrappers[id(result)] if id(result) in wrappers else DeviceTensor(result),
-            results,
         )
 
 
@@ -310,7 +331,7 @@ def _check_devices(device, name, args, kwargs):
     indices = ()
     if name in _INDEXING and isinstance(args[0], DeviceTensor):  # indices may be on the CPU
         indices, args = args[1], (args[0], *args[2:])
-    leaves = tree_leaves((args, kwargs))
+    leaves = [*_leaves((args, kwargs))]
     wrong = [
         leaf
         for leaf in leaves
@@ -384,7 +405,7 @@ def _factory(original, name):
         requires_grad = kwargs.pop("requires_grad", False)
         device = _device_now()
         device.ran(name)
-        args = tree_map_only(DeviceTensor, lambda tensor: tensor.inner, args)
+        args = _mapped(args, DeviceTensor, _inner)
         seeded = name.startswith("rand") and generator is None
         with device.own_random_numbers() if seeded else contextlib.nullcontext():
             made = original(*args, **kwargs)
@@ -494,11 +515,9 @@ class _Graph:
     def replay(self):
         """Repeat the operations; results that are no views are written where the capture had them."""
         for func, args, kwargs, results in self.operations:
-            given = {leaf.untyped_storage().data_ptr() for leaf in tree_leaves((args, kwargs)) if _is(leaf)}
+            given = {leaf.untyped_storage().data_ptr() for leaf in _leaves((args, kwargs)) if _is(leaf)}
             new = func(*args, **kwargs)
-            for old, changed in zip(
-                filter(_is, tree_leaves(results)), filter(_is, tree_leaves(new)), strict=True
-            ):
+            for old, changed in zip(filter(_is, _leaves(results)), filter(_is, _leaves(new)), strict=True):
                 if old.untyped_storage().data_ptr() not in given:
                     old.copy_(changed)
 

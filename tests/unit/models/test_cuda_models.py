@@ -114,10 +114,9 @@ def test_the_results_are_those_of_the_cpu(name, model):
     )
 
 
+@pytest.mark.parametrize("name", [name for name in FAMILIES if "ngram" not in name and "cache" not in name])
 def test_features_are_those_of_the_cpu(name, model):
     original = families.model(name)
-    if not getattr(model, "feature_size", 0):
-        pytest.skip("no features")
     there, here = after(model, ROWS), after(original, ROWS)
     np.testing.assert_allclose(to_numpy(model.features(there)), to_numpy(original.features(here)), atol=1e-5)
     tokens, lengths = pad_sequences([[3, 5], [0, 9, EOS, 7], [6], [], [11, 2, 30]])
@@ -264,11 +263,11 @@ def test_a_network_is_saved_from_the_device(tmp_path):
     moved("every option").save(tmp_path)
     loaded = NeuralModel.load(tmp_path, families.tokenizer().vocabulary)
     original = families.model("every option")
-    assert (after(loaded, ROWS).top.numpy() == after(original, ROWS).top.numpy()).all()
-    arrays = moved("every option").network.weights().arrays
-    assert all(
-        np.array_equal(arrays[name], array) for name, array in original.network.weights().arrays.items()
-    )
+    for network in (loaded.network, moved("every option").network):
+        arrays = network.weights().arrays
+        assert all(
+            np.array_equal(arrays[name], array) for name, array in original.network.weights().arrays.items()
+        )
 
 
 @functools.cache
