@@ -61,8 +61,8 @@ def dynamic_evaluation(
             span = torch.from_numpy(text[start : start + _SEGMENT_TOKENS + 1]).to(hidden[0].device)
             outputs, carried = network(span[:-1, None], hidden)
             hidden = tuple(part.detach() for part in carried)
-            predicted = span[1:] != BOS
-            if not predicted.any():
+            predicted = (span[1:] != BOS).nonzero()[:, 0]
+            if not len(predicted):
                 continue
             scores = network.output.target_log_probs(
                 network.features(outputs[predicted, 0]), span[1:][predicted]
