@@ -91,7 +91,9 @@ class _WeightUpdater:
             for square, gradient in zip(self._squares, gradients, strict=True):
                 square.addcmul_(gradient, gradient)
             roots = [(square / self._steps).sqrt_() for square in self._squares]
-            mean = sum(torch.stack([root.sum() for root in roots]).tolist()) / sum(root.numel() for root in roots)
+            mean = sum(torch.stack([root.sum() for root in roots]).tolist()) / sum(
+                root.numel() for root in roots
+            )
             mean = max(mean, 1e-30)
             for weight, start, root, gradient in zip(
                 self._weights, self._trained, roots, gradients, strict=True
