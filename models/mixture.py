@@ -102,8 +102,8 @@ class MixtureModel(
         self._matcher: Any = None if self._matching is None else parts[self._matching]
         if weights_by_context:
             _check_context_lengths(self._matching, self._matcher, len(weights_by_context))
-        # one row, or a row for each context: [C or 1, M]
-        self._log_weights = np.log(np.asarray(weights_by_context or [weights])).astype(np.float32)
+        # [M], or a row for each context [C, M]
+        self._log_weights = np.log(np.asarray(weights_by_context or weights)).astype(np.float32)
         sizes = [feature_size(part) for part in parts]
         # part 0 if none has features
         self._featured = next((number for number, size in enumerate(sizes) if size), 0)
@@ -220,7 +220,8 @@ class MixtureModel(
             import torch  # already imported: the parts returned tensors
 
             add = lambda total, more: torch.logaddexp(total, more, out=total)  # noqa: E731 - one of two
-            weights = torch.as_tensor(log_weights, device=parts[0].device)
+            # constant weights stay on the host: they are arguments of the operations, which copy nothing
+            weights = torch.as_tensor(log_weights, device=parts[0].device if log_weights.ndim > 1 else None)
         else:
             parts = [to_numpy(part) for part in log_probs]
         total: Array = parts[0] + weights[..., 0]

@@ -61,8 +61,8 @@ def dynamic_evaluation(
             span = torch.from_numpy(text[start : start + _SEGMENT_TOKENS + 1]).to(hidden[0].device)
             outputs, carried = network(span[:-1, None], hidden)
             hidden = tuple(part.detach() for part in carried)
-            predicted = span[1:] != BOS
-            if not predicted.any():
+            predicted = (span[1:] != BOS).nonzero()[:, 0]
+            if not len(predicted):
                 continue
             scores = network.output.target_log_probs(
                 network.features(outputs[predicted, 0]), span[1:][predicted]
@@ -91,7 +91,9 @@ class _WeightUpdater:
             for square, gradient in zip(self._squares, gradients, strict=True):
                 square.addcmul_(gradient, gradient)
             roots = [(square / self._steps).sqrt_() for square in self._squares]
-            mean = sum(float(root.sum()) for root in roots) / sum(root.numel() for root in roots)
+            mean = sum(torch.stack([root.sum() for root in roots]).tolist()) / sum(
+                root.numel() for root in roots
+            )
             mean = max(mean, 1e-30)
             for weight, start, root, gradient in zip(
                 self._weights, self._trained, roots, gradients, strict=True

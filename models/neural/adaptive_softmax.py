@@ -123,6 +123,9 @@ class AdaptiveSoftmax(OutputLayer):
         never_predicted[0] = -math.inf  # the rank of <s>
         self.register_buffer("never_predicted", never_predicted, persistent=False)  # added to the head's bias
         self.never_predicted: Tensor
+        starts = torch.tensor(vectors.bounds[1:-1], device="cpu")  # first ranks of the other clusters
+        self.register_buffer("starts", starts, persistent=False)
+        self.starts: Tensor
 
     def head(self) -> tuple[Tensor, Tensor]:
         """Return weights [V₀ + C − 1, E] and biases of the head: frequent tokens, then clusters."""
@@ -131,9 +134,8 @@ class AdaptiveSoftmax(OutputLayer):
 
     def head_index(self, ranks: Tensor) -> Tensor:
         """Return the index in the head of tokens of given ranks [N]: the token's own, or its cluster's."""
-        inner = torch.tensor(self.vectors.bounds[1:-1], device=ranks.device)
-        cluster = torch.bucketize(ranks, inner, right=True)
-        return torch.where(cluster == 0, ranks, inner[0] + cluster - 1)
+        cluster = torch.bucketize(ranks, self.starts, right=True)
+        return torch.where(cluster == 0, ranks, self.vectors.bounds[1] + cluster - 1)
 
     def log_probs(self, features: Tensor) -> Tensor:
         """Return natural-log probabilities [N, V] after vectors [N, E]."""

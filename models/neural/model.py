@@ -201,9 +201,8 @@ class NeuralModel(NetworkModel):
             cut = slice(*np.searchsorted(rows, [start, start + size]))
             if cut.start == cut.stop:
                 continue
-            here, chosen = (
-                torch.as_tensor(part, device=outputs.device) for part in (rows[cut] - start, tokens[cut])
-            )
+            given = np.stack([rows[cut] - start, tokens[cut]])
+            here, chosen = torch.as_tensor(given, device=outputs.device)
             features = network.features(outputs[start : start + size])
             scores[cut] = network.output.choice_log_probs(features, here, chosen).cpu().numpy()
         return scores
@@ -247,7 +246,11 @@ class TorchReader(BatchReader):
     def __init__(self, network: Network, device: torch.device) -> None:
         group_rows = GROUP_ROWS_ON_CUDA if device.type == "cuda" else GROUP_ROWS
         super().__init__(group_rows, SEGMENT_STEPS)
-        self._network = network
+        self._network, self._device = network, device
+
+    @override
+    def index(self, rows: TokenIds) -> Tensor:
+        return torch.as_tensor(rows, device=self._device)
 
     @override
     def read(self, tokens: TokenIds, is_read: Any, hidden: Hidden, *, exact: bool) -> tuple[Tensor, Hidden]:
@@ -279,9 +282,8 @@ class TorchReader(BatchReader):
 
     @override
     def take(self, before: Tensor, steps: TokenIds, rows: TokenIds) -> Tensor:
-        return before[
-            torch.as_tensor(steps, device=before.device), torch.as_tensor(rows, device=before.device)
-        ]
+        step, row = torch.as_tensor(np.stack([steps, rows]), device=before.device)
+        return before[step, row]
 
     @override
     def join(self, outputs: Sequence[Tensor], order: TokenIds) -> NeuralState:

@@ -120,8 +120,9 @@ class PretrainedModel(SequenceReader[TransformerState], LanguageModel[Transforme
         is_predicted = numbers >= 0
         is_predicted[BOS] = False
         self._never = np.flatnonzero(~is_predicted)
+        self._is_never = torch.as_tensor(~is_predicted, device=self._device)
         self._bias = torch.full((self._head.weight.shape[0],), -torch.inf, device=self._device)
-        self._bias[self._fed[torch.as_tensor(is_predicted, device=self._device)]] = 0
+        self._bias[self._fed[~self._is_never]] = 0
         with torch.inference_mode():
             unknown = torch.zeros(1, self.feature_size, dtype=dtype, device=self._device)
             start = TransformerState((self._empty,), unknown)
@@ -156,7 +157,7 @@ class PretrainedModel(SequenceReader[TransformerState], LanguageModel[Transforme
     @torch.inference_mode()
     def next_log_probs(self, state: TransformerState) -> Array:
         log_probs = self._log_probs(state.outputs).index_select(1, self._fed)
-        log_probs[:, self._never] = -torch.inf
+        log_probs.masked_fill_(self._is_never, -torch.inf)
         return log_probs if log_probs.is_cuda else log_probs.numpy()
 
     @override
@@ -260,10 +261,11 @@ class PretrainedModel(SequenceReader[TransformerState], LanguageModel[Transforme
         ]
         counts = [len(new) for new in ids]
         positions = [context.length + np.arange(count) for context, count in zip(before, counts, strict=True)]
-        given = torch.as_tensor(np.concatenate(ids), device=self._device)
+        given = np.stack([np.concatenate(ids), np.concatenate(positions)])
+        input_ids, position_ids = torch.as_tensor(given, device=self._device)[:, None]
         result = self._network.base_model(
-            input_ids=self._fed[given][None],
-            position_ids=torch.as_tensor(np.concatenate(positions), device=self._device)[None],
+            input_ids=self._fed[input_ids],
+            position_ids=position_ids,
             use_cache=False,
             groups=group_texts(counts, before, after, self._device),
         )

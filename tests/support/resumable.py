@@ -71,6 +71,7 @@ def fit(
     texts=(1, 2),
     soft_targets=None,
     base=None,
+    device="cpu",
     **changes,
 ):
     """Train, from the saved state if it exists."""
@@ -81,7 +82,7 @@ def fit(
         network=network,
         settings=TrainSettings(**(SETTINGS | changes)),
         seed=seed,
-        device="cpu",
+        device=device,
         progress=progress or Progress(),
         soft_targets=soft_targets,
         base=base,

@@ -152,6 +152,7 @@ def _most_rows(model: LanguageModel[Any]) -> int:
 
 def _record(probabilities: Tensor, record: np.dtype[Any], generator: torch.Generator) -> npt.NDArray[Any]:
     """Return the records [R] of distributions [R, V]; the distributions are overwritten."""
+    probabilities = probabilities.to(generator.device)  # a cache computes on the host, whatever the device
     records = np.empty(len(probabilities), record)
     kept = records["probabilities"].shape[1]
     if probabilities.is_cuda:

@@ -425,5 +425,5 @@ def prefill_unpadded(automaton: TensorAutomaton, ids: Tensor, texts: UnpaddedTok
         return ids
     tokens, starts, rows = (to_device(array, automaton.device) for array in texts)
     reading = score_contexts(automaton, tokens, starts, suffixes_by_length(automaton, ids[rows]))
-    ends = torch.cat([starts[1:], starts.new_tensor([len(tokens)])]) - 1
+    ends = torch.cat([starts[1:], starts.new_full((1,), len(tokens))]) - 1
     return ids.index_copy(0, rows, _longest_state(automaton, reading.states[:, ends]))

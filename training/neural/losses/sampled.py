@@ -242,9 +242,9 @@ class SampledSoftmax(_SampledLoss):
         self, own: Tensor, drawn: Tensor, targets: Tensor, noise: Tensor, *, count: int
     ) -> tuple[Tensor, Tensor, Tensor]:
         logits = torch.cat([drawn, own[:, None].to(drawn.dtype)], dim=1)
-        columns = torch.searchsorted(noise, targets).clamp_(max=len(noise) - 1)
-        rows = (noise[columns] == targets).nonzero().squeeze(1)
-        logits[rows, columns[rows]] = -math.inf
+        columns = torch.searchsorted(noise, targets[:, None]).clamp_(max=len(noise) - 1)
+        others = logits.gather(1, columns).masked_fill_(noise[columns] == targets[:, None], -math.inf)
+        logits.scatter_(1, columns, others)
         losses, _ = softmax_rows(logits, torch.full_like(targets, len(noise)), scale=1 / count)
         return losses, logits[:, -1].float(), logits[:, :-1]
 
