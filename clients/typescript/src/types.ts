@@ -1826,6 +1826,13 @@ export interface components {
              */
             models: components["schemas"]["ProfileModel"][];
             /**
+             * Form
+             * @description form in which pretrained models read the texts.
+             * @default asis
+             * @enum {string}
+             */
+            form?: "asis" | "sentence-case" | "sentence";
+            /**
              * Phrases
              * @description phrases of the features `phrases` and `phrases:CLASS`.
              * @default []
@@ -4099,6 +4106,13 @@ export interface components {
              */
             models?: components["schemas"]["ProfileModel"][];
             /**
+             * Form
+             * @description Form in which pretrained models read the texts of requests that name the profile but no form.
+             * @default asis
+             * @enum {string}
+             */
+            form?: "asis" | "sentence-case" | "sentence";
+            /**
              * Phrases
              * @description Phrases of requests that name the profile but have no phrases.
              */
@@ -4402,6 +4416,13 @@ export interface components {
              */
             score_mode?: "normalised" | "unnormalised";
             /**
+             * Form
+             * @description Form in which pretrained models read candidates and contexts, if these are lower-cased and without punctuation:
+             *     `asis` (default), `sentence-case` with a capital at the beginning, or `sentence` with a capital and a full stop.
+             * @default null
+             */
+            form?: ("asis" | "sentence-case" | "sentence") | null;
+            /**
              * Drop Duplicates
              * @description True to omit a candidate whose text equals an earlier candidate's.
              * @default false
@@ -4698,6 +4719,13 @@ export interface components {
              * @description Further models, each with its own features.
              */
             models?: components["schemas"]["TunedModel"][];
+            /**
+             * Form
+             * @description Form in which pretrained models read the texts, as in /v1/rerank.
+             * @default asis
+             * @enum {string}
+             */
+            form?: "asis" | "sentence-case" | "sentence";
             /**
              * Given Only
              * @description True to use no model: only given features, and features derived from them, get weights.
@@ -5085,6 +5113,11 @@ export interface operations {
                  *     the sum over the vocabulary, and close to log-probabilities.
                  */
                 score_mode?: "normalised" | "unnormalised";
+                /**
+                 * @description For JSON lines. Form in which pretrained models read candidates and contexts, if these are lower-cased and without punctuation:
+                 *     `asis` (default), `sentence-case` with a capital at the beginning, or `sentence` with a capital and a full stop.
+                 */
+                form?: ("asis" | "sentence-case" | "sentence") | null;
                 /** @description For JSON lines. True to omit a candidate whose text equals an earlier candidate's. */
                 drop_duplicates?: boolean;
                 /** @description For JSON lines. Number of candidates of each list to report, best first; all if omitted. */
