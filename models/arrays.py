@@ -5,6 +5,7 @@ host converts them here; this module does not import torch.
 """
 
 import mmap
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -39,6 +40,28 @@ class Array(Protocol):
         """Number of axes."""
 
     def __getitem__(self, key: Any, /) -> Any: ...
+
+
+class SharedSlots:
+    """Slots of a buffer that the states of one text share; each is claimed once, in order.
+
+    Args:
+        capacity: number of slots.
+    """
+
+    __slots__ = ("_capacity", "_filled", "_lock")
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity, self._filled = capacity, 0
+        self._lock = threading.Lock()  # states are values, so several threads may continue one
+
+    def claim(self, begin: int, end: int) -> bool:
+        """Claim the slots [begin, end) if they exist and are free; return True on success."""
+        with self._lock:
+            is_free = begin == self._filled and end <= self._capacity
+            if is_free:
+                self._filled = end
+            return is_free
 
 
 class ModelBytes(NamedTuple):

@@ -82,6 +82,8 @@ class Tokenizer(ABC):
     kind: ClassVar[str]
     leading_space: bool
     """True if the tokenizer adds the leading space of the first token."""
+    joins_spaces: ClassVar[bool] = True
+    """True if a space and the word after it share a token."""
     lexicon: tuple[str, ...] = ()
     """Words of the training text, if tokens are not words; completions are words of this list. Empty if unknown."""
     slots: Slots = MappingProxyType({})
@@ -378,6 +380,7 @@ class CharacterTokenizer(Tokenizer):
 
     kind = "char"
     leading_space = False
+    joins_spaces = False
 
     @override
     def _encode(self, text: str) -> list[int]:

@@ -6,35 +6,25 @@ range is copied only if the buffer is full or another continuation of the text h
 the next entries.
 """
 
-import threading
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from models.arrays import FloatArray
+from models.arrays import FloatArray, SharedSlots
 
 _MIN_CAPACITY = 16
 
 
-class _Buffer:
-    """Buffer of tokens and features; slots are claimed once, in order."""
+class _Buffer(SharedSlots):
+    """Buffer of tokens and features."""
 
-    __slots__ = ("_filled", "_lock", "features", "tokens")
+    __slots__ = ("features", "tokens")
 
     def __init__(self, capacity: int, width: int) -> None:
+        super().__init__(capacity)
         self.tokens = np.empty(capacity, dtype=np.int32)
         self.features = np.empty((capacity, width), dtype=np.float32)
-        self._filled = 0
-        self._lock = threading.Lock()  # states are values, so several threads may continue one
-
-    def claim(self, begin: int, end: int) -> bool:
-        """Claim the slots [begin, end) if they exist and are free; return True on success."""
-        with self._lock:
-            free = begin == self._filled and end <= len(self.tokens)
-            if free:
-                self._filled = end
-            return free
 
 
 @dataclass(frozen=True, slots=True, eq=False)

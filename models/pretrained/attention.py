@@ -6,7 +6,7 @@ text has already claimed the next slots, into a copy. Texts whose state nobody a
 list, keep nothing: those with a common beginning are computed together, and read its keys and values where they are.
 """
 
-import threading
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -16,29 +16,20 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from models.arrays import TokenIds
+from models.arrays import SharedSlots, TokenIds, runs_by_cost
 
 _MIN_CAPACITY = 16
 _MAX_GROUP_TOKENS = 256  # tokens of texts that are computed together; most of their products are masked
 
 
-class _Buffer:
-    """Ids, and keys and values [2, layers, heads, capacity, width], of one text; slots are claimed once, in order."""
+class _Buffer(SharedSlots):
+    """Ids, and keys and values [2, layers, heads, capacity, width], of one text."""
 
-    __slots__ = ("_filled", "_lock", "ids", "pairs")
+    __slots__ = ("ids", "pairs")
 
     def __init__(self, pairs: Tensor) -> None:
+        super().__init__(pairs.shape[3])
         self.ids, self.pairs = np.empty(pairs.shape[3], dtype=np.int64), pairs
-        self._filled = 0
-        self._lock = threading.Lock()  # states are values, so several threads may continue one
-
-    def claim(self, begin: int, end: int) -> bool:
-        """Claim the slots [begin, end) if they exist and are free; return True on success."""
-        with self._lock:
-            is_free = begin == self._filled and end <= len(self.ids)
-            if is_free:
-                self._filled = end
-            return is_free
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,24 +100,20 @@ def group_texts(
     counts: Sequence[int], before: Sequence[Context], after: Sequence[Context | None], device: torch.device
 ) -> list[Group]:
     """Group consecutive texts of a pass, given their numbers of new tokens and their contexts."""
-    texts = [*zip(counts, before, after, strict=True)]
-    runs: list[list[int]] = []  # numbers of texts
-    for text, (count, context, kept) in enumerate(texts):
-        if runs and kept is None:
-            first = runs[-1][0]
-            _, shared, first_kept = texts[first]
-            size = sum(counts[first:text]) + count
-            same = shared.buffer is context.buffer and shared.length == context.length
-            if same and first_kept is None and size <= _MAX_GROUP_TOKENS:
-                runs[-1].append(text)
-                continue
-        runs.append([text])
     groups, begin = list[Group](), 0
-    for run in runs:
-        sizes, (_, context, kept) = [counts[text] for text in run], texts[run[0]]
-        mask = None if sum(sizes) == 1 else _mask(sizes, context.length).to(device)
-        groups.append(Group(slice(begin, begin + sum(sizes)), context, kept, mask))
-        begin += sum(sizes)
+
+    def context_key(text: int) -> tuple[int, ...]:
+        context = before[text]
+        return (id(context.buffer), context.length) if after[text] is None else (text,)
+
+    for _, members in itertools.groupby(range(len(counts)), context_key):
+        run = [*members]
+        for cut in runs_by_cost(np.array([counts[text] for text in run]), _MAX_GROUP_TOKENS):
+            sizes, first = [counts[text] for text in run[cut]], run[cut][0]
+            end = begin + sum(sizes)
+            mask = None if end - begin == 1 else _mask(sizes, before[first].length).to(device)
+            groups.append(Group(slice(begin, end), before[first], after[first], mask))
+            begin = end
     return groups
 
 
@@ -162,17 +149,18 @@ def attend(
     """
     outputs = []
     for cut, before, after, mask in groups:
-        pairs = torch.stack([keys[0, :, cut], values[0, :, cut]])
+        pairs: Any = keys[0, :, cut], values[0, :, cut]
         if after is not None:
-            after.keys_and_values(module.layer_idx)[:, :, before.length :] = pairs
-            pairs = after.keys_and_values(module.layer_idx)
+            own, pairs = pairs, after.keys_and_values(module.layer_idx)
+            pairs[0, :, before.length :], pairs[1, :, before.length :] = own
         elif before.length:
-            pairs = torch.cat([before.keys_and_values(module.layer_idx), pairs], dim=2)
+            known = before.keys_and_values(module.layer_idx)
+            pairs = [torch.cat(both, dim=1) for both in zip(known, pairs, strict=True)]
         outputs.append(
             functional.scaled_dot_product_attention(
                 queries[:, :, cut],
-                pairs[None, 0],
-                pairs[None, 1],
+                pairs[0][None],
+                pairs[1][None],
                 attn_mask=mask,
                 scale=scaling,
                 enable_gqa=queries.shape[1] != keys.shape[1],

@@ -21,7 +21,7 @@ from models.language_model import STATE, LanguageModel, ReadResult, SequenceRead
 from models.neural.network import resolve_device
 from models.pretrained.attention import Context, attend, group_texts
 from models.pretrained.folder import files_of, read_network
-from models.pretrained.tokenizer import PRETRAINED_FOLDER, PretrainedTokenizer
+from models.pretrained.tokenizer import PRETRAINED_FOLDER, PretrainedVocabulary
 from models.vocabulary import BOS, Vocabulary
 
 _ATTENTION = "gramophone"
@@ -77,7 +77,7 @@ class PretrainedModel(SequenceReader[TransformerState], LanguageModel[Transforme
 
     Args:
         folder: folder with `config.json`, weights in safetensors and `tokenizer.json`.
-        vocabulary: tokens of the ids, see `models.pretrained.tokenizer`.
+        vocabulary: tokens of the ids, from the folder's tokenizer.
         device: `cpu`, `cuda`, `cuda:1`, … or `auto`.
         bfloat16: whether the network computes in bfloat16; log-probabilities are in single precision.
 
@@ -86,7 +86,7 @@ class PretrainedModel(SequenceReader[TransformerState], LanguageModel[Transforme
         window: number of tokens of a text that a prediction can depend on.
 
     Raises:
-        ManifestError: the folder is not such a model, or does not match the vocabulary.
+        ManifestError: the folder is not such a model, or predicts fewer tokens than the vocabulary has.
         InvalidInputError: the device does not exist.
     """
 
@@ -94,9 +94,10 @@ class PretrainedModel(SequenceReader[TransformerState], LanguageModel[Transforme
     normalised = True
 
     def __init__(
-        self, folder: Path, vocabulary: Vocabulary, *, device: str = "cpu", bfloat16: bool = False
+        self, folder: Path, vocabulary: PretrainedVocabulary, *, device: str = "cpu", bfloat16: bool = False
     ) -> None:
-        self.vocabulary, self._folder = vocabulary, folder
+        self.vocabulary: Vocabulary = vocabulary
+        self._folder = folder
         self._device = resolve_device(device)
         dtype = torch.bfloat16 if bfloat16 else torch.float32
         network = read_network(folder, attention=_ATTENTION, dtype=dtype)
@@ -114,14 +115,18 @@ class PretrainedModel(SequenceReader[TransformerState], LanguageModel[Transforme
         )
         self.feature_size = int(config.hidden_size)
         self.window = int(config.max_position_embeddings)
-        numbers = self._numbers(folder, int(self._head.weight.shape[0]))
+        numbers, num_outputs = vocabulary.numbers, int(self._head.weight.shape[0])
+        if (highest := int(numbers.max())) >= num_outputs:
+            raise ManifestError(
+                f"{folder / 'tokenizer.json'} does not match the model: it has the token {highest}, "
+                f"but the model predicts {num_outputs} tokens"
+            )
         fed = np.where(numbers < 0, numbers[BOS], numbers)
         self._fed = torch.as_tensor(fed, device=self._device)
         is_predicted = numbers >= 0
         is_predicted[BOS] = False
-        self._never = np.flatnonzero(~is_predicted)
         self._is_never = torch.as_tensor(~is_predicted, device=self._device)
-        self._bias = torch.full((self._head.weight.shape[0],), -torch.inf, device=self._device)
+        self._bias = torch.full((num_outputs,), -torch.inf, device=self._device)
         self._bias[self._fed[~self._is_never]] = 0
         with torch.inference_mode():
             unknown = torch.zeros(1, self.feature_size, dtype=dtype, device=self._device)
@@ -181,23 +186,10 @@ class PretrainedModel(SequenceReader[TransformerState], LanguageModel[Transforme
 
     @classmethod
     def load(
-        cls, directory: Path, vocabulary: Vocabulary, *, device: str = "cpu", bfloat16: bool = False
+        cls, directory: Path, vocabulary: PretrainedVocabulary, *, device: str = "cpu", bfloat16: bool = False
     ) -> "PretrainedModel":
         """Load a saved model; see the class."""
         return cls(directory / PRETRAINED_FOLDER, vocabulary, device=device, bfloat16=bfloat16)
-
-    def _numbers(self, folder: Path, num_outputs: int) -> TokenIds:
-        """Return the network's number of each id [V]; −1 without one."""
-        tokenizer = PretrainedTokenizer(folder)
-        if tokenizer.vocabulary.fingerprint != self.vocabulary.fingerprint:
-            raise ManifestError(f"{folder / 'tokenizer.json'} does not match the vocabulary")
-        highest = int(tokenizer.numbers.max())
-        if highest >= num_outputs:
-            raise ManifestError(
-                f"{folder / 'tokenizer.json'} does not match the model: it has the token {highest}, "
-                f"but the model predicts {num_outputs} tokens"
-            )
-        return tokenizer.numbers
 
     def _read(self, state: TransformerState, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
         """Read sequences in passes of a bounded number of tokens; see `SequenceReader.read`."""
@@ -281,11 +273,10 @@ class PretrainedModel(SequenceReader[TransformerState], LanguageModel[Transforme
 
     def _scores(self, outputs: Tensor, ids: TokenIds) -> FloatArray:
         """Return the log-probabilities [N] of ids [N] after outputs [N, W]."""
-        targets = self._fed[torch.as_tensor(ids, device=self._device)]
+        given = torch.as_tensor(ids, device=self._device)
+        targets = self._fed[given]
         size = max(1, _MAX_LOGITS // len(self._bias))
         parts = zip(torch.split(outputs, size), torch.split(targets, size), strict=True)
-        scores: FloatArray = torch.cat(
-            [self._log_probs(some).gather(1, of_some[:, None])[:, 0] for some, of_some in parts]
-        ).cpu().numpy()  # fmt: skip
-        scores[np.isin(ids, self._never)] = -np.inf
+        found = [self._log_probs(some).gather(1, of_some[:, None])[:, 0] for some, of_some in parts]
+        scores: FloatArray = torch.cat(found).masked_fill_(self._is_never[given], -torch.inf).cpu().numpy()
         return scores

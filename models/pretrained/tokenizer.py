@@ -7,7 +7,7 @@ The tokens for the start, the end and the unknown are those that the folder's co
 import hashlib
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,19 @@ def _characters_of_bytes() -> dict[str, int]:
 _BYTES = _characters_of_bytes()
 
 
+class PretrainedVocabulary(Vocabulary):
+    """Vocabulary of a pretrained model.
+
+    Args:
+        tokens: the ordinary tokens, as in `Vocabulary`.
+        numbers: the model's number of each id [V]; −1 without one.
+    """
+
+    def __init__(self, tokens: Iterable[str], numbers: TokenIds) -> None:
+        super().__init__(tokens)
+        self.numbers = numbers
+
+
 class PretrainedTokenizer(Tokenizer):
     """Tokenizer of a pretrained model.
 
@@ -63,6 +76,7 @@ class PretrainedTokenizer(Tokenizer):
 
     kind = SUBWORDS
     leading_space = False
+    vocabulary: PretrainedVocabulary
 
     def __init__(self, folder: Path) -> None:
         self._folder, path = folder, folder / _FILE
@@ -88,10 +102,9 @@ class PretrainedTokenizer(Tokenizer):
             number: str(added.content) for number, added in self._library.get_added_tokens_decoder().items()
         }
         ordinary = [number for number in sorted(tokens) if number not in self._controls.values()]
-        super().__init__(Vocabulary(tokens[number] for number in ordinary))
-        self.numbers: TokenIds = np.array(
-            [*(self._controls.get(i, -1) for i in range(len(CONTROL_TOKENS))), *ordinary], dtype=np.int64
-        )
+        controls = [self._controls.get(i, -1) for i in range(len(CONTROL_TOKENS))]
+        self.numbers: TokenIds = np.array([*controls, *ordinary], dtype=np.int64)
+        super().__init__(PretrainedVocabulary((tokens[number] for number in ordinary), self.numbers))
         self._ids = np.full(max(tokens) + 1, UNK, dtype=np.int64)
         self._ids[ordinary] = np.arange(len(CONTROL_TOKENS), len(self.vocabulary))
         self.leading_space = self.token_bytes[self._encode("a")[0]].startswith(b" ")

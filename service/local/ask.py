@@ -7,7 +7,7 @@ validation as HTTP requests.
 import dataclasses
 import itertools
 import json
-import secrets
+import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
@@ -129,11 +129,12 @@ def sample_lines(loaded: LoadedModel, request: Mapping[str, Any], count: int) ->
     Raises:
         InvalidInputError: the request is invalid, or all of some hundred lines in a row are empty.
     """
-    seed = secrets.randbits(62) if request.get("seed") is None else request["seed"]
+    seeds = random.Random(request.get("seed"))
     fields = {**request, "stop": [*request.get("stop", ()), "\n"], "n": MAX_CHOICES}
+    parse_json(GenerateRequest, _request_body(fields)).parameters(UNLIMITED)  # refuses the seed, too
     num_lines = 0
     for number in itertools.count():
-        result = run_to_completion(_generate(loaded, {**fields, "seed": (seed + number) % 2**63}))
+        result = run_to_completion(_generate(loaded, {**fields, "seed": seeds.getrandbits(62)}))
         lines = [line for choice in result.choices if (line := f"{request['prompt']}{choice.text}".strip())]
         if not lines and number:
             raise InvalidInputError(f"{loaded.address} generates empty lines only", parameter="lines")
@@ -248,13 +249,11 @@ def reorder_list(ranked: RankedList, top: int | None) -> CandidateList:
     """Return the re-ranked list with all features; `score` is the new total, `old_score` the first pass's score."""
     candidates = []
     for index in ranked.order[:top].tolist():
-        given = ranked.given.candidates[index]
-        computed = zip(ranked.feature_names, ranked.feature_values[index].tolist(), strict=True)
-        features = {**given.features, **dict(computed)}
+        features = ranked.features(index)
         if _SCORE in features:
             features[_OLD_SCORE] = features.pop(_SCORE)
         features[_SCORE] = float(ranked.totals[index])
-        candidates.append(Candidate(given.text, features))
+        candidates.append(Candidate(ranked.given.candidates[index].text, features))
     return dataclasses.replace(ranked.given, candidates=tuple(candidates))
 
 

@@ -15,7 +15,7 @@ from models.arrays import TokenIds
 from models.normaliser import Writing, written
 from models.reranking.candidates import CandidateList, map_in_steps
 from models.reranking.features import offsets_of
-from models.tokenizers import SUBWORDS, CharacterTokenizer, WordTokenizer
+from models.tokenizers import SUBWORDS, WordTokenizer
 from models.vocabulary import EOS
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
@@ -271,8 +271,7 @@ def split_at_space(loaded: LoadedModel, before: str, after: str) -> tuple[str, s
     space, which must be scored as well.
     """
     before = _with_space(before, after)
-    is_character = isinstance(loaded.tokenizer, CharacterTokenizer)
-    if not is_character and before.endswith(" ") and not after[:1].isspace():
+    if loaded.tokenizer.joins_spaces and before.endswith(" ") and not after[:1].isspace():
         return before.removesuffix(" "), " " + after
     return before, after
 

@@ -38,7 +38,6 @@ from models.reranking.mbr import (
     word_confidences,
 )
 from models.reranking.ranking import rank_by, scaled_posteriors
-from models.tokenizers import CharacterTokenizer
 from models.vocabulary import EOS
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
@@ -155,8 +154,7 @@ def _commit_ids(
         return np.zeros(0, dtype=np.int64)
     limits.check_characters(turn.commit, parameter=f"{name}commit")
     text = written(turn.commit, form) if reads_forms(before.loaded) else turn.commit
-    is_character = isinstance(before.loaded.tokenizer, CharacterTokenizer)
-    if is_character and text and not eos and not text[-1].isspace():
+    if text and not (eos or text[-1].isspace() or before.loaded.tokenizer.joins_spaces):
         text += " "  # a token of its own, before the next candidate; read but not scored, as after a context
     ids = ids_after(before, text)
     if eos:
@@ -207,6 +205,11 @@ class RankedList(NamedTuple):
     confidences: list[WordPosterior]
     tokens: Callable[[int], TokenScores] | None
     session: str | None
+
+    def features(self, index: int) -> dict[str, float]:
+        """Return the features, given and computed, of the candidate at an index."""
+        computed = zip(self.feature_names, self.feature_values[index].tolist(), strict=True)
+        return {**self.given.candidates[index].features, **dict(computed)}
 
 
 def rerank(

@@ -96,8 +96,7 @@ def test_every_total_is_the_weighted_sum_of_the_returned_features(some, given_we
     job = RerankJob(models, weighting, 1.0, None, RerankSettings())
     for ranked in run_to_completion(rerank(job, [RerankItem(one) for one in some], LIMITS)):
         for place, total in enumerate(ranked.totals):
-            computed = zip(ranked.feature_names, ranked.feature_values[place].tolist(), strict=True)
-            told = {**ranked.given.candidates[place].features, **dict(computed)}
+            told = ranked.features(place)
             assert abs(total - sum(w * told[name] for name, w in given_weights.items())) < 1e-6
 
 

@@ -265,13 +265,19 @@ def published_model(folder, address):
 def test_an_n_gram_model_is_mixed_with_its_base(published, compression):
     same = ["ngram.order=3", *compression]
     tuned = run_train(
-        "ngram", name="tuned", registry=published / "r", corpus=[published / "new.txt"],
+        "ngram",
+        name="tuned",
+        registry=published / "r",
+        corpus=[published / "new.txt"],
         assignments=["train.from=counts", *same],
-    )  # fmt: skip
+    )
     mixed = run_train(
-        "ngram-mixture", name="mix", registry=published / "r", corpus=[published / "new.txt"],
+        "ngram-mixture",
+        name="mix",
+        registry=published / "r",
+        corpus=[published / "new.txt"],
         assignments=['mixture.recipes=["ngram"]', 'mixture.models=["counts"]', *same],
-    )  # fmt: skip
+    )
     one, other = (published_model(published, result["model"]) for result in (tuned, mixed))
     assert (one.path / "ngram.bin").read_bytes() == (other.path / "ngram.bin").read_bytes()
     assert tuned["weights"] == mixed["weights"]
@@ -282,13 +288,19 @@ def test_an_n_gram_model_is_mixed_with_its_base(published, compression):
 @pytest.mark.parametrize("base", ["counts", "back-counts"])
 def test_an_n_gram_model_has_the_words_of_both_texts(published, base):
     result = run_train(
-        "ngram", name="tuned", registry=published / "r", corpus=[published / "new.txt"],
+        "ngram",
+        name="tuned",
+        registry=published / "r",
+        corpus=[published / "new.txt"],
         assignments=[f"train.from={base}", "tokenizer.min_count=2"],
-    )  # fmt: skip
+    )
     tuned, old = published_model(published, result["model"]), published_model(published, base)
     assert set(tuned.tokenizer.vocabulary.tokens) - set(old.tokenizer.vocabulary.tokens) == {
-        "emu", "an", "and", "ibex",
-    }  # fmt: skip
+        "emu",
+        "an",
+        "and",
+        "ibex",
+    }
     assert tuned.manifest.direction == old.manifest.direction
     text = tuned.tokenizer.encode("the emu sat on a mat")
     reading = text[::-1] if base == "back-counts" else text
@@ -318,9 +330,12 @@ def test_a_base_that_does_not_fit_an_n_gram_model_is_refused(published, recipe, 
     before = sorted((published / "r").rglob("*"))
     with pytest.raises(InvalidInputError, match=said):
         run_train(
-            recipe, name="tuned", registry=published / "r", corpus=[published / "new.txt"],
+            recipe,
+            name="tuned",
+            registry=published / "r",
+            corpus=[published / "new.txt"],
             assignments=assignments,
-        )  # fmt: skip
+        )
     assert sorted((published / "r").rglob("*")) == before
 
 

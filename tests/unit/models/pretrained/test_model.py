@@ -150,9 +150,12 @@ def test_greedy_generation_is_that_of_transformers(kind):
     ids = texts_of(tokenizer)[1][:4]
     numbers = tokenizer.numbers
     theirs = original.generate(
-        torch.as_tensor(numbers[[BOS, *ids]])[None], max_new_tokens=12, do_sample=False, pad_token_id=0,
+        torch.as_tensor(numbers[[BOS, *ids]])[None],
+        max_new_tokens=12,
+        do_sample=False,
+        pad_token_id=0,
         suppress_tokens=sorted(set(range(original.config.vocab_size)) - {*numbers[EOS:].tolist()}),
-    )[0, len(ids) + 1 :].tolist()  # fmt: skip
+    )[0, len(ids) + 1 :].tolist()
     state, found = prefill_sequences(model, model.initial_state(1), *pad_sequences([ids])), []
     while len(found) < len(theirs):
         token = int(to_numpy(model.next_log_probs(state))[0, EOS:].argmax()) + EOS

@@ -377,7 +377,9 @@ def test_lines_sampled_from_a_model_are_a_training_text_like_its_own(typed, chec
         assert code == 0, err
         with out.open("rb") as raw, decompressed(raw) as file:
             texts.append(file.read().decode())
-    assert texts[0] == texts[1] != texts[2]
+    assert texts[0] == texts[1]
+    runs = [set(zip(lines, lines[1:], lines[2:], strict=False)) for lines in map(str.splitlines, texts[::2])]
+    assert len(runs[0] & runs[1]) < 20  # no batch of one seed is a batch of another
     lines = texts[0].splitlines()
     assert len(lines) == 150
     assert all(line == line.strip() != "" for line in lines)
