@@ -15,8 +15,8 @@ from torch.nn import functional
 
 from models.errors import InvalidInputError
 from models.neural.config import cluster_shapes, cutoffs_problem
-from models.neural.softmax import INITIAL_RANGE, OutputLayer
-from models.vocabulary import BOS
+from models.neural.softmax import INITIAL_RANGE, OutputLayer, scale_by_counts
+from models.vocabulary import BOS, EOS
 
 
 class ClusteredEmbedding(nn.Module):
@@ -179,10 +179,13 @@ class AdaptiveSoftmax(OutputLayer):
 
     @torch.no_grad()
     def initialise_from_counts(self, counts: Tensor) -> None:
-        """Rank the tokens, and set the biases of the head and the clusters to log frequencies."""
+        """Rank the tokens, set the biases of the head and the clusters to log frequencies, and scale each table."""
         ordered = counts[self.vectors.rank_tokens(counts)]
         bounds = self.vectors.bounds
         tails = [ordered[begin:end] for begin, end in itertools.pairwise(bounds[1:])]
         head = torch.cat([ordered[: bounds[1]], torch.stack([tail.sum() for tail in tails])])
         for bias, part in zip(self.biases, [head, *tails], strict=True):
             bias.copy_(torch.log(part / part.sum()))
+        ordered[0] = counts[EOS]  # of <s>, which begins each sentence, and is only read
+        for table, begin, end in zip(self.vectors.tables, bounds[:-1], bounds[1:], strict=True):
+            scale_by_counts(table, ordered[begin:end])

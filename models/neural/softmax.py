@@ -18,7 +18,7 @@ from models.kernels.compilation import kernel
 from models.kernels.math import exp, fold_lanes, greater
 from models.kernels.threads import run_slices
 from models.neural.constants import LOGITS_PER_THREAD
-from models.vocabulary import BOS
+from models.vocabulary import BOS, EOS
 
 _LANES = 64
 _LOWEST = np.float32(-3e38)
@@ -86,7 +86,7 @@ class OutputLayer(nn.Module, ABC):
 
     @abstractmethod
     def initialise_from_counts(self, counts: Tensor) -> None:
-        """Initialise biases from the tokens' frequencies.
+        """Initialise biases and the lengths of the tokens' vectors from the tokens' frequencies.
 
         Args:
             counts: count of each token [V].
@@ -94,6 +94,17 @@ class OutputLayer(nn.Module, ABC):
 
 
 INITIAL_RANGE = 0.1
+
+
+@torch.no_grad()
+def scale_by_counts(vectors: Tensor, counts: Tensor) -> None:
+    """Scale vectors [N, E] of equal length in proportion to log(count + 1); their mean length stays.
+
+    Rare tokens begin with small logits and small input vectors, which their few examples can move. Source: Herold,
+    Gao and Ney 2018.
+    """
+    lengths = torch.log1p(counts)
+    vectors.mul_((lengths / lengths.mean()).to(vectors.device)[:, None])
 
 
 class Softmax(OutputLayer):
@@ -142,5 +153,8 @@ class Softmax(OutputLayer):
 
     @torch.no_grad()
     def initialise_from_counts(self, counts: Tensor) -> None:
-        """Set the bias to the tokens' log frequencies, so the first epoch does not have to learn them."""
+        """Set the bias to the tokens' log frequencies and scale the vectors, so the first epoch need not learn them."""
         self.bias.copy_(torch.log(counts / counts.sum()))
+        read = counts.clone()
+        read[BOS] = counts[EOS]  # it begins each sentence, and is only read
+        scale_by_counts(self.weight, read)

@@ -54,12 +54,6 @@ class Context:
         """Ids of the tokens [N]."""
         return self.buffer.ids[: self.length]
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the keys and values, which other contexts may share."""
-        pairs = self.buffer.pairs
-        return self.length * pairs.shape[:3].numel() * pairs.shape[4] * pairs.element_size()
-
     def keys_and_values(self, layer: int) -> Tensor:
         """Return the keys and values of a layer [2, heads, N, width]."""
         return self.buffer.pairs[:, layer, :, : self.length]

@@ -48,9 +48,9 @@ class TransformerState:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of keys, values and outputs, which other states may share."""
-        longest = {id(c.buffer): c for c in sorted(self.contexts, key=lambda context: context.length)}
-        return sum(context.nbytes for context in longest.values()) + self.outputs.nbytes
+        """Bytes of outputs and of buffers of keys and values, which other states may share."""
+        buffers = {id(context.buffer): context.buffer.pairs.nbytes for context in self.contexts}
+        return sum(buffers.values()) + self.outputs.nbytes
 
     def select(self, rows: TokenIds) -> "TransformerState":
         """Return a state of rows `rows[0], rows[1], …`; rows may repeat."""

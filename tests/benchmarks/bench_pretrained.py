@@ -28,8 +28,8 @@ from models.vocabulary import BOS
 NUM_CANDIDATES, CONTEXT_TOKENS = 100, 20
 
 
-def write_model(folder, layers):
-    """Write a GPT-2 of random weights, and a tokenizer."""
+def write_tokenizer(folder, lines):
+    """Write a tokenizer of 8,000 byte-level tokens; the token 0 begins and ends a text."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -40,10 +40,15 @@ def write_model(folder, layers):
         initial_alphabet=alphabet,
         show_progress=False,
     )
-    tokenizer.train_from_iterator(default_texts(), trainer)
+    tokenizer.train_from_iterator(lines, trainer)
+    tokenizer.save(str(folder / "tokenizer.json"))
+
+
+def write_model(folder, layers):
+    """Write a GPT-2 of random weights, and a tokenizer."""
     config = transformers.GPT2Config(n_layer=layers, bos_token_id=0, eos_token_id=0)
     transformers.GPT2LMHeadModel(config).save_pretrained(folder)
-    tokenizer.save(str(folder / "tokenizer.json"))
+    write_tokenizer(folder, default_texts())
 
 
 def timed_s(function):

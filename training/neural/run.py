@@ -228,13 +228,13 @@ class TrainingRun:
         self.rows = self.processes.rows(self.streams.batch_size)
         network = network.model_copy(update={"self_normalised": settings.self_normalises})
         self.network = Network(network, len(vocabulary)).to(device)
-        if embeddings is not None:
-            initialise_embeddings(self.network, embeddings)
         self.processes.divide_dropout(self.network)
         occurrences = np.bincount(train.tokens, minlength=len(vocabulary)) + 1.0
         occurrences[EOS] += train.num_sentences
         counts = torch.as_tensor(occurrences, dtype=torch.float32)  # of targets, plus one [V]
         self.network.output.initialise_from_counts(counts)
+        if embeddings is not None:
+            initialise_embeddings(self.network, embeddings)
         if base is not None:
             copy_weights(base, self.network)
         self.processes.broadcast_weights(self.network)

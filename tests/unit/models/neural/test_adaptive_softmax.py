@@ -11,7 +11,7 @@ from models.neural.adaptive_softmax import AdaptiveSoftmax, ClusteredEmbedding
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
-from models.vocabulary import BOS, Vocabulary
+from models.vocabulary import BOS, EOS, Vocabulary
 from training.recipe import parse_recipe
 
 V, E = 30, 16
@@ -101,6 +101,17 @@ def test_it_starts_from_the_tokens_frequencies():
     got = layer.log_probs(torch.zeros(1, E)).exp()[0]
     others = torch.arange(V) != BOS
     torch.testing.assert_close(got[others], COUNTS[others] / COUNTS[others].sum(), rtol=1e-4, atol=1e-6)
+
+
+def test_lengths_of_vectors_follow_log_counts_within_each_cluster():
+    layer = AdaptiveSoftmax(E, ClusteredEmbedding(V, E, cutoffs=CUTOFFS))
+    before = [table.norm(dim=1).detach() for table in layer.vectors.tables]
+    layer.initialise_from_counts(COUNTS)
+    counts = COUNTS[torch.argsort(layer.vectors.rank)]
+    counts[0] = COUNTS[EOS]  # <s> is read as often as </s>
+    for old, table, begin, end in zip(before, layer.vectors.tables, (0, *CUTOFFS), (*CUTOFFS, V), strict=True):
+        logs = np.log(counts[begin:end].numpy() + 1)
+        np.testing.assert_allclose((table.norm(dim=1) / old).detach(), logs / logs.mean(), rtol=1e-5)
 
 
 def test_ranks_fall_with_frequency_and_bos_comes_first(layer):

@@ -61,6 +61,18 @@ def test_a_learned_state_is_learned_by_rows_that_begin():
     assert all(part.grad.any() for part in network.body.initial)
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_lengths_of_initial_vectors_follow_log_counts(tied):
+    network = Network(NetworkConfig(embedding_size=6, hidden_size=6, tied=tied), 9)
+    before = network.output.weight.detach().clone()
+    counts = torch.tensor([1.0, 1, 30, 20, 10, 5, 4, 3, 2])
+    network.output.initialise_from_counts(counts)
+    counts[BOS] = 30  # read as often as </s>
+    logs = torch.log(counts + 1)
+    torch.testing.assert_close(network.output.weight.detach(), before * (logs / logs.mean())[:, None])
+    assert torch.equal(network.embedding.weight, network.output.weight) == tied
+
+
 def test_every_parameter_gets_a_gradient(network):
     """Reads several tokens, so memories and recurrent weights are in use."""
     tokens = torch.stack([torch.randperm(40), torch.randperm(40)], dim=1)
