@@ -10,9 +10,7 @@ GPT-2 wrote, and from both; bits per byte of the test text.
 """
 
 import argparse
-import json
 import math
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -22,7 +20,7 @@ import torch
 import transformers
 from bench_hours import PATTERN
 from bench_pretrained import write_tokenizer
-from preparation import GRAMOPHONE, gramophone, needed_data, novels_or_documentation, registry_at, train
+from preparation import gramophone, gramophone_json, needed_data, novels_or_documentation, registry_at, train
 from tokenizers import Tokenizer
 
 LISTS = ("librispeech-clean", "common-voice")
@@ -67,23 +65,17 @@ def write_gpt2(folder, lines, minutes):
     )
 
 
-def figures(*arguments):
-    """Return what a command prints with --json."""
-    command = [*GRAMOPHONE, *map(str, arguments), "--json"]
-    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-
-
 def compare_forms(registry, data):
     """Print the word error rate of each set of lists: first pass, both models in each form, the best candidates."""
     for name in LISTS:
         lists = data / "nbest" / f"{name}.json"
         options = ("--folds", 5, "--max-p-value", 1, "--registry", registry)
-        alone = figures("tune", "words", lists, *options)
+        alone = gramophone_json("tune", "words", lists, *options)
         print(
             f"{name}: first pass {alone['baseline']:.2f}, n-grams {alone['tried']:.2f}, oracle {alone['oracle']:.2f}"
         )
         for form in ("asis", "sentence-case", "sentence"):
-            both = figures("tune", "words", lists, "--models", "gpt2=gpt2", "--form", form, *options)
+            both = gramophone_json("tune", "words", lists, "--models", "gpt2=gpt2", "--form", form, *options)
             print(f"  and GPT-2, {form:14} {both['tried']:.2f}", flush=True)
 
 
@@ -112,7 +104,7 @@ def compare_students(registry, lines, held_out, minutes):
                 *keys,
             )
     for name in names:
-        found = figures("evaluate", name, "--corpus", held_out["test"], "--registry", registry)
+        found = gramophone_json("evaluate", name, "--corpus", held_out["test"], "--registry", registry)
         print(f"{name:20} {found['bits_per_byte']:.3f} bits per byte", flush=True)
 
 

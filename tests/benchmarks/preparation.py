@@ -6,6 +6,7 @@ It also reports missing requirements.
 import contextlib
 import importlib
 import itertools
+import json
 import lzma
 import os
 import random
@@ -97,10 +98,16 @@ def registry_at(given):
 
 
 def gramophone(*arguments):
-    """Run a command quietly; on failure exit with its error output."""
+    """Run a command quietly and return its output; on failure exit with its error output."""
     done = subprocess.run([*GRAMOPHONE, *map(str, arguments)], capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"gramophone {' '.join(map(str, arguments))}: {done.stderr[-2000:]}")
+    return done.stdout
+
+
+def gramophone_json(*arguments):
+    """Return what a command prints with --json."""
+    return json.loads(gramophone(*arguments, "--json"))
 
 
 def train(registry, recipe, name, *options):

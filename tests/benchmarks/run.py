@@ -69,6 +69,7 @@ PLANS = {
     "bench_phrases": Plan("--sentences 100000 --sizes 1000", headline="rank and phrases"),
     "bench_pretrained": Plan("--pairs 3 --layers 4"),
     "bench_pretrained_text": Plan(long_only="it trains a GPT-2 and ten other models, for an hour"),
+    "bench_purposes": Plan(long_only="it trains six mixtures, for an hour"),
     "bench_recurrent": Plan(headline="training, bfloat16"),
     "bench_rerank": Plan("--lists 300 --neural-lists 8 --rounds 2"),
     "bench_scale": Plan("--sentences 50000", headline="of the seconds"),
