@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from functools import cache, partial
 
 from fastapi import Request
 from starlette.responses import Response
@@ -9,7 +10,6 @@ from starlette.responses import Response
 from models.reranking.features import is_reserved
 from models.reranking.formats.reader import FORMATS, format_name_of_media_type
 from models.reranking.mbr import load_ngram_kernels
-from service.engine.loaded_model import LoadedModel
 from service.middleware.request_context import annotate
 from service.routes.endpoints import EndpointRouter, Lines
 from service.routes.request import (
@@ -134,20 +134,12 @@ async def _job(request: Request, services: Services, settings: RerankSettings) -
     if settings.profile is not None:
         # on another thread, because the registry may be remote
         profile = await asyncio.to_thread(services.profiles.read, settings.profile)
-    found: dict[str | None, LoadedModel] = {}
-
-    def resolve(address: str | None) -> LoadedModel:
-        if address not in found:
-            found[address] = resolve_model(request, address)
-        return found[address]
-
+    resolve = cache(partial(resolve_model, request))  # a model counts as used once
     job = settings.job(profile, resolve)
     if settings.slots:
-
-        def resolve_slots(address: str | None) -> LoadedModel:
-            return found[address].with_slots(settings.slots)
-
-        job = await asyncio.to_thread(settings.job, profile, resolve_slots)
+        job = await asyncio.to_thread(
+            settings.job, profile, lambda address: resolve(address).with_slots(settings.slots)
+        )
     if job.phrases:
         await asyncio.to_thread(lambda: job.phrases.automaton)
     if job.is_pairwise:
