@@ -29,7 +29,6 @@ from service.routes.streaming import lines_response
 from service.schemas.replies import DocumentsReply, RankedListResult, RerankReply
 from service.schemas.wire import parse_json
 from service.use_cases.rerank import (
-    line_size,
     list_chunks,
     rank_documents,
     rerank,
@@ -165,7 +164,7 @@ async def _rerank_stream(request: Request, services: Services, format_name: str)
         lambda ranked: list_chunks(ranked, job),
         model=job.models.main_address or "",
         wire=settings,
-        size=line_size,
+        size=lambda item: len(item.given.candidates),
     )
 
 

@@ -376,45 +376,33 @@ def _rank_lists(
 
 
 RerankOutcome: TypeAlias = RankedList | LanguageModelError
-"""Outcome of a line; an error for an invalid one."""
-
-RerankLine: TypeAlias = RerankItem | InvalidInputError
-"""A list, or the error of its line."""
-
-
-def line_size(line: RerankLine) -> int:
-    """Return the number of candidates of a list; 1 for the error of a line."""
-    return len(line.given.candidates) if isinstance(line, RerankItem) else 1
+"""Outcome of a list; an error for an invalid one."""
 
 
 def rerank_batch(
     job: RerankJob,
-    lines: Sequence[RerankLine],
+    items: Sequence[RerankItem],
     limits: Limits,
     *,
     states: OwnedStateStore | None = None,
 ) -> Work[Any, list[RerankOutcome]]:
-    """Re-rank lines together, or one by one if any is invalid, so only invalid lines fail; a use case.
+    """Re-rank lists together, or one by one if any is invalid, so only invalid lists fail; a use case.
 
     Args:
         job: models and settings.
-        lines: lists, or the errors of invalid lines.
+        items: lists to re-rank, at least one.
         limits: limits of one text with its context.
         states: store of sessions.
     """
-    items = [line for line in lines if isinstance(line, RerankItem)]
+    try:
+        return [*(yield from rerank(job, items, limits, states=states, name=lambda _: ""))]
+    except (InvalidInputError, StatesFullError) as error:
+        if len(items) == 1:
+            return [error]
     outcomes: list[RerankOutcome] = []
-    if items:
-        try:
-            outcomes += yield from rerank(job, items, limits, states=states, name=lambda _: "")
-        except (InvalidInputError, StatesFullError) as error:
-            if len(items) == 1:
-                outcomes = [error]
-    if len(outcomes) < len(items):
-        for item in items:
-            outcomes += yield from rerank_batch(job, [item], limits, states=states)
-    reranked = iter(outcomes)
-    return [next(reranked) if isinstance(line, RerankItem) else line for line in lines]
+    for item in items:
+        outcomes += yield from rerank_batch(job, [item], limits, states=states)
+    return outcomes
 
 
 def rank_documents(
