@@ -99,9 +99,11 @@ async def _answer_generation(
     metrics = services_of(request).metrics
 
     def write(result: GenerateResult) -> bytes:
-        usage, reasons = result.usage, result.finish_reasons
-        metrics.generation(loaded.address, usage.prompt_tokens, usage.completion_tokens, reasons)
-        return to_json(reply(result.choices, usage))
+        metrics.prompt_tokens.labels(loaded.address).inc(result.usage.prompt_tokens)
+        metrics.generation_tokens.labels(loaded.address).inc(result.usage.completion_tokens)
+        for reason in result.finish_reasons:
+            metrics.generated.labels(loaded.address, reason).inc()
+        return to_json(reply(result.choices, result.usage))
 
     if not stream:
         return await run_request(request, work, write, terms)
