@@ -7,7 +7,6 @@ new one. The memory of an unloaded model is freed when the last request that use
 import itertools
 import json
 import secrets
-import time
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -45,15 +44,6 @@ class ModelUse:
 
     in_flight: int = 0
     last_s: float | None = None
-
-    def begin(self) -> None:
-        """Record the start of a request."""
-        self.in_flight += 1
-        self.last_s = time.time()
-
-    def end(self) -> None:
-        """Record the end of a request."""
-        self.in_flight -= 1
 
 
 _MAX_SLOTTED = 16

@@ -186,8 +186,7 @@ class RankedList(NamedTuple):
         order: positions of its candidates in `given`, best first [C].
         posteriors: posteriors in the order of `given` [C].
         totals: totals in the order of `given` [C].
-        feature_names: names of the computed features.
-        feature_values: computed features in the order of `given` [C, F].
+        computed: computed features in the order of `given`.
         utilities: expected utilities in the order of `given` [C]; None unless requested.
         confidences: confidences of the best candidate's words; empty unless requested.
         tokens: returns the token scores of the candidate at a position in `given`; None without a main model.
@@ -199,8 +198,7 @@ class RankedList(NamedTuple):
     order: npt.NDArray[np.int64]
     posteriors: Floats
     totals: Floats
-    feature_names: tuple[str, ...]
-    feature_values: Floats
+    computed: ListFeatures
     utilities: Floats | None
     confidences: list[WordPosterior]
     tokens: Callable[[int], TokenScores] | None
@@ -208,7 +206,7 @@ class RankedList(NamedTuple):
 
     def features(self, index: int) -> dict[str, float]:
         """Return the features, given and computed, of the candidate at an index."""
-        computed = zip(self.feature_names, self.feature_values[index].tolist(), strict=True)
+        computed = zip(self.computed.names, self.computed.values[index].tolist(), strict=True)
         return {**self.given.candidates[index].features, **dict(computed)}
 
 
@@ -360,8 +358,7 @@ def _rank_lists(
                 order,
                 posteriors,
                 totals[first:end],
-                shown.names,
-                shown.values,
+                shown,
                 utilities,
                 confidences,
                 scores.tokens_from(first),
@@ -455,7 +452,7 @@ def rerank_reply_chunks(lists: Sequence[RankedList], job: RerankJob, limits: Lim
     detail = job.settings.detail
     if detail is not Detail.NONE and job.models.parts:
         limits.check_entries(
-            int(sum(r.feature_values[:, r.feature_names.index(NUM_TOKENS)].sum() for r in lists)),
+            int(sum(ranked.computed.column(NUM_TOKENS).sum() for ranked in lists)),
             parameter="detail",
             description=f"detail is {detail.value!r} for all candidates of {len(lists)} lists",
             instead="send lines, application/x-ndjson, for more",
@@ -493,7 +490,7 @@ def list_chunks(ranked: RankedList, job: RerankJob) -> Iterator[bytes]:
 def _candidates(ranked: RankedList, part: slice, job: RerankJob) -> list[dict[str, Any]]:
     order = ranked.order[part]
     positions = order.tolist()
-    candidates, names = ranked.given.candidates, ranked.feature_names
+    candidates, names = ranked.given.candidates, ranked.computed.names
     written: list[dict[str, Any]] = [
         {
             "index": index,
@@ -507,7 +504,7 @@ def _candidates(ranked: RankedList, part: slice, job: RerankJob) -> list[dict[st
             ranked.indices[order].tolist(),
             ranked.totals[order].tolist(),
             ranked.posteriors[order].tolist(),
-            ranked.feature_values[order].tolist(),
+            ranked.computed.values[order].tolist(),
             strict=True,
         )
     ]
