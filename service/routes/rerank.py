@@ -17,6 +17,7 @@ from service.routes.request import (
     COMPARISONS_PER_TOKEN,
     Services,
     owner_of,
+    read_request,
     refuse_query_options,
     request_options,
     resolve_model,
@@ -175,9 +176,7 @@ async def tune_weights(request: Request) -> Response:
     If the gain over the first pass is not significant, the reply recommends the first pass. The request yields to all
     other requests and takes seconds to minutes, so set `timeout_ms` and check the service's own limit.
     """
-    services = services_of(request)
-    body = await request.body()
-    wire = parse_json(TuneRequest, body)
+    services, body, wire = await read_request(request, TuneRequest)
     models = wire.resolve_models(lambda address: resolve_model(request, address))
 
     terms = request_options(request, wire, body, bulk=True)

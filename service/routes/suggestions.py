@@ -17,6 +17,7 @@ from service.routes.request import (
     count_scored,
     json_response,
     owner_of,
+    read_request,
     request_options,
     resolve_request,
     run_request,
@@ -72,9 +73,7 @@ async def complete(request: Request) -> Response:
     Probabilities are exact: they sum over all tokenisations of a word, as far as `max_steps` allows. A newer request
     of the same `session` cancels older ones.
     """
-    services = services_of(request)
-    body = await request.body()
-    wire = parse_json(AutocompleteRequest, body)
+    services, body, wire = await read_request(request, AutocompleteRequest)
     loaded = await resolve_request(request, wire)
     if wire.slots:
         await asyncio.to_thread(lambda: loaded.token_trie)
@@ -143,9 +142,7 @@ async def check_text(request: Request) -> Response:
     similar spelling, missing or extra spaces, and the request's `candidates`; models without word tokens only consider
     strings near the words with the highest surprisal.
     """
-    services = services_of(request)
-    body = await request.body()
-    wire = parse_json(CheckRequest, body)
+    services, body, wire = await read_request(request, CheckRequest)
     loaded = await resolve_request(request, wire)
     needed = wire.precision is not None
     # on a thread, because the registry may be remote
