@@ -221,10 +221,10 @@ def build_address_table(
             of_name = [model for model in models.values() if model.name == name]
             newest = max(of_name, key=lambda m: (m.loaded is not None, m.version.number if m.version else 0))
             targets[name] = targets.get(f"{name}@{CHAMPION}", newest.address)
+    selectors = [(address.partition("@")[2], target) for address, target in targets.items()]
+    named = sorted((alias, target) for alias, target in selectors if alias and not alias.isdecimal())
     hosted = {
-        target: replace(
-            model, aliases=tuple(sorted(_alias(a) for a, t in targets.items() if t == target and _alias(a)))
-        )
+        target: replace(model, aliases=tuple(alias for alias, aliased in named if aliased == target))
         for target, model in models.items()
     }
     by_address = {address: hosted[target] for address, target in targets.items()}
@@ -246,12 +246,6 @@ def _alias_targets(
                 target = old.address  # the old version serves until the new one is loaded
             targets[address] = target
     return targets
-
-
-def _alias(address: str) -> str:
-    """Return the alias in an address, or the empty string."""
-    selector = address.partition("@")[2]
-    return "" if selector.isdecimal() else selector
 
 
 class UnloadingModel(NamedTuple):

@@ -249,7 +249,7 @@ class Scheduler:
             ready = self._alive(answered) + self._pop(self._ready)
             for job in ready:
                 self._resume(job)
-            answered = self._run_slices(self._urgent, self._slice, num_slices=self._urgent.num_batches)
+            answered = self._run_slices(self._urgent, self._slice, num_slices=len(self._urgent.batches))
             if not (ready or answered or len(self._urgent)):
                 break
             worked, self._interactive_s = True, until_s
