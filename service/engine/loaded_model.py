@@ -22,7 +22,7 @@ from models.completion.token_trie import TokenTrie
 from models.language_model import LanguageModel
 from models.slot_model import with_slots
 from models.tokenizers import Tokenizer
-from service.engine.prefix_cache import LruCache, NextTokenCache, PrefixCache
+from service.engine.prefix_cache import LimitedCache, NextTokenCache, PrefixCache
 
 
 class LoadState(StrEnum):
@@ -81,8 +81,8 @@ class LoadedModel:
     )
     use: ModelUse = field(default_factory=ModelUse, compare=False, repr=False)
     tag: str = field(default_factory=lambda: f"{next(_TAGS) % _MAX_TAGS:06x}", compare=False, repr=False)
-    _slotted: "LruCache[str, LoadedModel]" = field(
-        default_factory=lambda: LruCache(_MAX_SLOTTED_BYTES), init=False, compare=False, repr=False
+    _slotted: "LimitedCache[str, LoadedModel]" = field(
+        default_factory=lambda: LimitedCache(_MAX_SLOTTED_BYTES), init=False, compare=False, repr=False
     )
 
     @property

@@ -27,7 +27,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class LruCache(Generic[K, V]):
+class LimitedCache(Generic[K, V]):
     """Thread-safe LRU cache with a limit on the total size.
 
     Args:
@@ -65,7 +65,7 @@ class LruCache(Generic[K, V]):
                 self.num_bytes -= self._entries.popitem(last=False)[1][1]
 
 
-class PrefixCache(LruCache[int, tuple[TokenIds, Any]]):
+class PrefixCache(LimitedCache[int, tuple[TokenIds, Any]]):
     """LRU cache of states after token prefixes, of one model version.
 
     Exact: a hit requires equal ids.
@@ -133,7 +133,7 @@ class NextTokenEntry(NamedTuple):
     log_probs: FloatArray = np.zeros((1, 0), np.float32)
 
 
-class NextTokenCache(LruCache[str, NextTokenEntry]):
+class NextTokenCache(LimitedCache[str, NextTokenEntry]):
     """LRU cache of next-token distributions by text."""
 
     def put(self, text: str, entry: NextTokenEntry) -> None:
