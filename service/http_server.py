@@ -213,22 +213,18 @@ class DrainingServer(uvicorn.Server):
         """
         self._is_renewed = True
 
-    def _reload(self) -> None:
-        """Read the certificate and its key; not for signal handlers: a log line may be half written."""
-        self._is_renewed = False
-        try:
-            self._tls = tls_context(self._settings)
-        except InvalidInputError as error:
-            _log.error("certificate not reloaded", reason=str(error))
-
     def _connect(self, kind: Any, accepted: socket.socket) -> None:
         self._spawn(self._open(self._protocol(kind), accepted))
 
     async def _open(self, protocol: GuardedProtocol, accepted: socket.socket) -> None:
         """Open a connection, after a TLS handshake if there is a certificate."""
         connect = partial(asyncio.get_running_loop().connect_accepted_socket, lambda: protocol, accepted)
-        if self._is_renewed:
-            self._reload()
+        if self._is_renewed:  # not read in the signal handler: a log line may be half written
+            self._is_renewed = False
+            try:
+                self._tls = tls_context(self._settings)
+            except InvalidInputError as error:
+                _log.error("certificate not reloaded", reason=str(error))
         if self._tls is None:
             await connect()
             return

@@ -126,21 +126,14 @@ def _add_exception(_logger: Any, _method: str, event: _Event, *, texts: bool, is
     Without `texts`, messages of exceptions that a request may have caused are omitted. If `is_ours`, the line is of
     this program, and has a `request_id` if a request caused it.
     """
-    error = _exception_of(event.pop("exc_info", None))
-    if error is not None:
+    error = event.pop("exc_info", None)
+    if error and not isinstance(error, BaseException):  # True, or a tuple like that of `sys.exc_info`
+        error = (error if isinstance(error, tuple) else sys.exc_info())[1]
+    if isinstance(error, BaseException):
         at_start = is_ours and "request_id" not in event
         lines = _format_exception(error, messages=texts or at_start)
         event["exception"] = "\n".join(escape(line) for line in lines)
     return event
-
-
-def _exception_of(exc_info: Any) -> BaseException | None:
-    if isinstance(exc_info, BaseException):
-        return exc_info
-    if isinstance(exc_info, tuple):
-        error: BaseException | None = exc_info[1]
-        return error
-    return sys.exc_info()[1] if exc_info else None
 
 
 def _format_exception(error: BaseException, *, messages: bool) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Command `gramophone evaluate`: perplexity, autocomplete and spelling tasks on held-out text."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
 
@@ -16,13 +16,74 @@ from service.cli.options import (
 )
 
 _TASK_OPTIONS = {
-    "perplexity": {"unit", "context", "window", "detail", "against", "overlap", "dynamic", "slots"},
-    "autocomplete": {"unit", "context", "against", "report", "slots"},
-    "check": {"kinds", "misspellings", "save-calibration"},
+    "perplexity": {"unit", "context", "window", "detail", "against", "sample", "overlap", "dynamic", "slots"},
+    "autocomplete": {"unit", "context", "against", "sample", "report", "slots"},
+    "check": {"sample", "kinds", "misspellings", "save_calibration"},
 }
 
 
-DEFAULT_WINDOW_TOKENS = 65_534
+class _EvaluateOptions(NamedTuple):
+    """Options of `gramophone evaluate`, named like the arguments of the tasks."""
+
+    context: Annotated[
+        Literal["sentence", "stream", "document"],
+        typer.Option(help="Fresh state per line; state carried across lines; or documents in windows."),
+    ] = "sentence"
+    unit: Annotated[
+        Literal["line", "paragraph"], typer.Option(help="Sentences: one per line, or split from paragraphs.")
+    ] = "line"
+    window: Annotated[int, typer.Option(min=1, help="Tokens per window of a document.")] = 65_534
+    detail: Annotated[
+        bool,
+        typer.Option(
+            "--detail", help="Add the entropy of predictions, and figures by frequency and position."
+        ),
+    ] = False
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="Compare with a second model: difference and KL divergence."),
+    ] = None
+    sample: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Predictions averaged by --detail and --against [4096]; autocomplete: words to type [2000]; "
+            "check: words per kind of error [5000].",
+        ),
+    ] = None
+    overlap: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="TRAINFILE", help="Training text to search for overlap; may be repeated."),
+    ] = None
+    dynamic: Annotated[
+        bool,
+        typer.Option(
+            "--dynamic",
+            help="Dynamic evaluation: a float32 copy of a neural model learns from the text after scoring it.",
+        ),
+    ] = False
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Autocomplete: HTML report to write.")
+    ] = None
+    kinds: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Check: error to insert: real_word, non_word, space; repeatable. Default: all, or --misspellings only."
+        ),
+    ] = None
+    misspellings: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Check: misspellings to insert, `wrong->right` on each line."),
+    ] = None
+    save_calibration: Annotated[
+        bool,
+        typer.Option(
+            "--save-calibration",
+            help="Check: save the precision at each threshold, which `precision` in /v1/check requires.",
+        ),
+    ] = False
+
+
 evaluate_app = typer.Typer()
 
 
@@ -39,65 +100,7 @@ def evaluate(
         list[Path] | None,
         typer.Option(help=f"{CORPUS_HELP} Default: the test part of Python's documentation."),
     ] = None,
-    context: Annotated[
-        Literal["sentence", "stream", "document"],
-        typer.Option(help="Fresh state per line; state carried across lines; or documents in windows."),
-    ] = "sentence",
-    unit: Annotated[
-        Literal["line", "paragraph"], typer.Option(help="Sentences: one per line, or split from paragraphs.")
-    ] = "line",
-    window: Annotated[
-        int, typer.Option(min=1, help="Tokens per window of a document.")
-    ] = DEFAULT_WINDOW_TOKENS,
-    detail: Annotated[
-        bool,
-        typer.Option(
-            "--detail", help="Add the entropy of predictions, and figures by frequency and position."
-        ),
-    ] = False,
-    against: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", help="Compare with a second model: difference and KL divergence."),
-    ] = None,
-    sample: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Predictions averaged by --detail and --against [4096]; autocomplete: words to type [2000]; "
-            "check: words per kind of error [5000].",
-        ),
-    ] = None,
-    overlap: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="TRAINFILE", help="Training text to search for overlap; may be repeated."),
-    ] = None,
-    dynamic: Annotated[
-        bool,
-        typer.Option(
-            "--dynamic",
-            help="Dynamic evaluation: a float32 copy of a neural model learns from the text after scoring it.",
-        ),
-    ] = False,
-    report: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="Autocomplete: HTML report to write.")
-    ] = None,
-    kinds: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Check: error to insert: real_word, non_word, space; repeatable. Default: all, or --misspellings only."
-        ),
-    ] = None,
-    misspellings: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Check: misspellings to insert, `wrong->right` on each line."),
-    ] = None,
-    save_calibration: Annotated[
-        bool,
-        typer.Option(
-            "--save-calibration",
-            help="Check: save the precision at each threshold, which `precision` in /v1/check requires.",
-        ),
-    ] = False,
+    options: _EvaluateOptions,
     published: PublishedModels,
     as_json: JsonOption = False,
 ) -> None:
@@ -107,67 +110,35 @@ def evaluate(
     """
     from training import commands
 
-    options = {
-        "unit": unit != "line",
-        "context": context != "sentence",
-        "window": window != DEFAULT_WINDOW_TOKENS,
-        "detail": detail,
-        "against": against is not None,
-        "overlap": bool(overlap),
-        "dynamic": dynamic,
-        "report": report is not None,
-        "kinds": bool(kinds),
-        "misspellings": misspellings is not None,
-        "save-calibration": save_calibration,
-        "slots": bool(published.slots),
-    }
-    for name in sorted(name for name, is_given in options.items() if is_given):
-        if name not in _TASK_OPTIONS[task]:
-            fitting = [owner for owner, own in _TASK_OPTIONS.items() if name in own]
-            raise InvalidInputError(
-                f"--{name} requires --task {' or '.join(fitting)}; the task is {task}",
-                parameter=name.replace("-", "_"),
-            )
-    if task == "perplexity" and sample is not None and not detail and against is None:
+    values: dict[str, Any] = {**options._asdict(), "slots": published.slots}
+    defaults = options._field_defaults
+    given = {name for name, value in values.items() if value not in (defaults.get(name), [])}
+    for name in sorted(given - _TASK_OPTIONS[task]):
+        fitting = [owner for owner, own in _TASK_OPTIONS.items() if name in own]
+        raise InvalidInputError(
+            f"--{name.replace('_', '-')} requires --task {' or '.join(fitting)}; the task is {task}",
+            parameter=name,
+        )
+    if task == "perplexity" and "sample" in given and not given & {"detail", "against"}:
         raise InvalidInputError("--sample requires --detail or --against", parameter="sample")
-    common: dict[str, Any] = {"corpus": corpus or (), **published._asdict()}
-    del common["slots"]
-    if sample is not None:
-        common["sample"] = sample
+    arguments = {**published._asdict(), "corpus": corpus or ()}
+    del arguments["slots"]
+    values["slots"] = published.members()
+    arguments |= {name: values[name] for name in _TASK_OPTIONS[task] if values[name] not in (None, [])}
     if task == "check":
         from training.evaluation.spelling import run_check_task
 
-        common |= {"kinds": kinds or None, "misspellings": misspellings}
-        result = run_check_task(model, **common, save_calibration=save_calibration)
+        result = run_check_task(model, **arguments)
     elif task == "autocomplete":
-        result = commands.run_evaluate_autocomplete(
-            model,
-            **common,
-            unit=unit,
-            context=context,
-            against=against,
-            report=report,
-            slots=published.members(),
-        )
+        result = commands.run_evaluate_autocomplete(model, **arguments)
     else:
-        if dynamic and (context == "document" or options["window"] or against):
+        if options.dynamic and (options.context == "document" or given & {"window", "against"}):
             raise InvalidInputError(
                 "--dynamic reads the text as one stream, so it cannot be combined with --context document, --window "
                 "or --against",
                 parameter="dynamic",
             )
-        result = commands.run_evaluate(
-            model,
-            **common,
-            context=context,
-            unit=unit,
-            window=window,
-            detail=detail,
-            against=against,
-            overlap=overlap or (),
-            dynamic=dynamic,
-            slots=published.members(),
-        )
+        result = commands.run_evaluate(model, **arguments)
     if as_json:
         print_json(result)
         return

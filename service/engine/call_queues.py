@@ -36,12 +36,13 @@ class CallQueue:
         clock: monotonic clock in seconds.
         costs_s: estimated seconds per token by kind of call, shared with the other queues.
         record: function that receives the kind of call and the number of rows of each slice.
+        batches: batches with pending calls by kind, the next to serve first.
     """
 
     clock: Callable[[], float]
     costs_s: dict[Hashable, float]
     record: Callable[[str, int], None]
-    _batches: OrderedDict[Hashable, CallBatch[Any, Any]] = field(default_factory=OrderedDict)
+    batches: OrderedDict[Hashable, CallBatch[Any, Any]] = field(default_factory=OrderedDict)
     _calls: dict[Job, ModelCall] = field(default_factory=dict)
     _jobs: dict[ModelCall, Job] = field(default_factory=dict)
 
@@ -54,24 +55,19 @@ class CallQueue:
         """The jobs with a pending call, unordered; a live view."""
         return self._calls.keys()
 
-    @property
-    def num_batches(self) -> int:
-        """Number of batches with pending calls."""
-        return len(self._batches)
-
     def add(self, job: Job, call: ModelCall) -> None:
         """Queue the call of a job."""
         self._calls[job] = call
         self._jobs[call] = job
         key = _batch_key(job, call)
-        if key not in self._batches:
-            self._batches[key] = BATCHES[type(call)]()
-        self._batches[key].add(call)
+        if key not in self.batches:
+            self.batches[key] = BATCHES[type(call)]()
+        self.batches[key].add(call)
 
     def remove(self, job: Job) -> None:
         """Drop the call of a job, if it has one."""
         if (call := self._calls.get(job)) is not None:
-            self._batches[_batch_key(job, call)].remove(call)
+            self.batches[_batch_key(job, call)].remove(call)
             self._forget(job)
 
     def run_slice(self, size: SliceSize) -> list[tuple[Job, Any]]:
@@ -80,11 +76,11 @@ class CallQueue:
         Raises:
             Exception: the model failed; call `isolate_failure` next.
         """
-        if not self._batches:
+        if not self.batches:
             return []
-        key = next(iter(self._batches))
-        self._batches.move_to_end(key)
-        batch = self._batches[key]
+        key = next(iter(self.batches))
+        self.batches.move_to_end(key)
+        batch = self.batches[key]
         first = batch.oldest
         cost_s = self.costs_s.get(first.kind, INITIAL_TOKEN_COST_S)
         began_s = self.clock()
@@ -99,7 +95,7 @@ class CallQueue:
 
     def isolate_failure(self) -> Job | None:
         """Return the job whose call made the last slice fail, or None if further slices must identify it."""
-        call = next(reversed(self._batches.values())).isolate_failure()  # run_slice has moved it to the end
+        call = next(reversed(self.batches.values())).isolate_failure()  # run_slice has moved it to the end
         if call is None:
             return None
         job = self._jobs[call]
@@ -119,8 +115,8 @@ class CallQueue:
         call = self._calls.pop(job)
         del self._jobs[call]
         key = _batch_key(job, call)
-        if key in self._batches and not len(self._batches[key]):
-            del self._batches[key]
+        if key in self.batches and not len(self.batches[key]):
+            del self.batches[key]
 
 
 def _batch_key(job: Job, call: ModelCall) -> Hashable:

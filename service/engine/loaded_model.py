@@ -7,10 +7,7 @@ new one. The memory of an unloaded model is freed when the last request that use
 import itertools
 import json
 import secrets
-import threading
-import time
 import weakref
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -25,7 +22,7 @@ from models.completion.token_trie import TokenTrie
 from models.language_model import LanguageModel
 from models.slot_model import with_slots
 from models.tokenizers import Tokenizer
-from service.engine.prefix_cache import NextTokenCache, PrefixCache
+from service.engine.prefix_cache import LimitedCache, NextTokenCache, PrefixCache
 
 
 class LoadState(StrEnum):
@@ -48,21 +45,15 @@ class ModelUse:
     in_flight: int = 0
     last_s: float | None = None
 
-    def begin(self) -> None:
-        """Record the start of a request."""
-        self.in_flight += 1
-        self.last_s = time.time()
-
-    def end(self) -> None:
-        """Record the end of a request."""
-        self.in_flight -= 1
-
 
 _MAX_SLOTTED = 16
 """Maximum number of models with members from requests that are kept for each loaded model."""
 
-_MAX_SLOTTED_TOKENS = 1 << 20
-"""Maximum number of tokens of these models together; a token takes up to 1 kB."""
+_MAX_SLOTTED_BYTES = 1 << 30
+"""Maximum memory of these models together."""
+
+_TOKEN_BYTES = 1 << 10
+"""Maximum memory of a token of these models."""
 
 _SLOTTED_CACHE_BYTES = 1 << 22
 _MAX_TAGS = 1 << 24
@@ -90,10 +81,9 @@ class LoadedModel:
     )
     use: ModelUse = field(default_factory=ModelUse, compare=False, repr=False)
     tag: str = field(default_factory=lambda: f"{next(_TAGS) % _MAX_TAGS:06x}", compare=False, repr=False)
-    _slotted: "OrderedDict[str, LoadedModel]" = field(
-        default_factory=OrderedDict, init=False, compare=False, repr=False
+    _slotted: "LimitedCache[str, LoadedModel]" = field(
+        default_factory=lambda: LimitedCache(_MAX_SLOTTED_BYTES), init=False, compare=False, repr=False
     )
-    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, compare=False, repr=False)
 
     @property
     def model(self) -> LanguageModel[Any]:
@@ -134,21 +124,17 @@ class LoadedModel:
         if not slots:
             return self
         key = json.dumps(slots)
-        with self._lock:
-            if key in self._slotted:
-                self._slotted.move_to_end(key)
-                return self._slotted[key]
-        model, tokenizer = with_slots(self.model, self.tokenizer, slots)
-        slotted = replace(
-            self,
-            checkpoint=self.checkpoint._replace(model=model, tokenizer=tokenizer),
-            prefix_cache=None,
-            next_token_cache=NextTokenCache(_SLOTTED_CACHE_BYTES),
-        )
-        with self._lock:
-            self._slotted[key] = slotted
-            while len(self._slotted) > max(1, min(_MAX_SLOTTED, _MAX_SLOTTED_TOKENS // slotted.vocab_size)):
-                self._slotted.popitem(last=False)
+        slotted = self._slotted.find(key)
+        if slotted is None:
+            model, tokenizer = with_slots(self.model, self.tokenizer, slots)
+            slotted = replace(
+                self,
+                checkpoint=self.checkpoint._replace(model=model, tokenizer=tokenizer),
+                prefix_cache=None,
+                next_token_cache=NextTokenCache(_SLOTTED_CACHE_BYTES),
+            )
+            size = max(_TOKEN_BYTES * slotted.vocab_size, _MAX_SLOTTED_BYTES // _MAX_SLOTTED)
+            self._slotted.insert(key, slotted, min(size, _MAX_SLOTTED_BYTES))  # the latest is always kept
         return slotted
 
     @property
@@ -235,10 +221,10 @@ def build_address_table(
             of_name = [model for model in models.values() if model.name == name]
             newest = max(of_name, key=lambda m: (m.loaded is not None, m.version.number if m.version else 0))
             targets[name] = targets.get(f"{name}@{CHAMPION}", newest.address)
+    selectors = [(address.partition("@")[2], target) for address, target in targets.items()]
+    named = sorted((alias, target) for alias, target in selectors if alias and not alias.isdecimal())
     hosted = {
-        target: replace(
-            model, aliases=tuple(sorted(_alias(a) for a, t in targets.items() if t == target and _alias(a)))
-        )
+        target: replace(model, aliases=tuple(alias for alias, aliased in named if aliased == target))
         for target, model in models.items()
     }
     by_address = {address: hosted[target] for address, target in targets.items()}
@@ -260,12 +246,6 @@ def _alias_targets(
                 target = old.address  # the old version serves until the new one is loaded
             targets[address] = target
     return targets
-
-
-def _alias(address: str) -> str:
-    """Return the alias in an address, or the empty string."""
-    selector = address.partition("@")[2]
-    return "" if selector.isdecimal() else selector
 
 
 class UnloadingModel(NamedTuple):

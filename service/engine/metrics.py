@@ -104,15 +104,6 @@ class Metrics:
         """Record the number of rows of one kind of call computed in one slice."""
         self.batch_rows.labels(kind).observe(rows)
 
-    def generation(
-        self, model: str, prompt_tokens: int, generated_tokens: int, finish_reasons: Iterable[str]
-    ) -> None:
-        """Record a successful generation request: tokens read and generated, finish reason of each choice."""
-        self.prompt_tokens.labels(model).inc(prompt_tokens)
-        self.generation_tokens.labels(model).inc(generated_tokens)
-        for reason in finish_reasons:
-            self.generated.labels(model, reason).inc()
-
     def model_load(self, outcome: str, seconds: float) -> None:
         """Record the end of a load."""
         self.model_loads.labels(outcome).inc()

@@ -27,7 +27,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class _LruCache(Generic[K, V]):
+class LimitedCache(Generic[K, V]):
     """Thread-safe LRU cache with a limit on the total size.
 
     Args:
@@ -54,8 +54,8 @@ class _LruCache(Generic[K, V]):
             self._entries.move_to_end(key)
             return self._entries[key][0]
 
-    def _insert(self, key: K, value: V, size: int) -> None:
-        size += _OVERHEAD_BYTES
+    def insert(self, key: K, value: V, size: int) -> None:
+        """Cache a value of `size` bytes."""
         if size > self._max_bytes:
             return
         with self._lock:
@@ -65,7 +65,7 @@ class _LruCache(Generic[K, V]):
                 self.num_bytes -= self._entries.popitem(last=False)[1][1]
 
 
-class PrefixCache(_LruCache[int, tuple[TokenIds, Any]]):
+class PrefixCache(LimitedCache[int, tuple[TokenIds, Any]]):
     """LRU cache of states after token prefixes, of one model version.
 
     Exact: a hit requires equal ids.
@@ -96,7 +96,8 @@ class PrefixCache(_LruCache[int, tuple[TokenIds, Any]]):
     def put(self, ids: TokenIds, state: Any) -> None:
         """Cache the state after ids [T], one row; T is at least 1."""
         state = materialize(state)
-        self._insert(int(_prefix_hashes(ids)[-1]), (ids.copy(), state), state_bytes(state) + ids.nbytes)
+        size = state_bytes(state) + ids.nbytes + _OVERHEAD_BYTES
+        self.insert(int(_prefix_hashes(ids)[-1]), (ids.copy(), state), size)
 
 
 def state_bytes(state: Any) -> int:
@@ -132,9 +133,10 @@ class NextTokenEntry(NamedTuple):
     log_probs: FloatArray = np.zeros((1, 0), np.float32)
 
 
-class NextTokenCache(_LruCache[str, NextTokenEntry]):
+class NextTokenCache(LimitedCache[str, NextTokenEntry]):
     """LRU cache of next-token distributions by text."""
 
     def put(self, text: str, entry: NextTokenEntry) -> None:
         """Cache an entry."""
-        self._insert(text, entry, 4 * len(text) + state_bytes(entry.state) + entry.log_probs.nbytes)
+        size = 4 * len(text) + state_bytes(entry.state) + entry.log_probs.nbytes + _OVERHEAD_BYTES
+        self.insert(text, entry, size)

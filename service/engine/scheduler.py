@@ -249,7 +249,7 @@ class Scheduler:
             ready = self._alive(answered) + self._pop(self._ready)
             for job in ready:
                 self._resume(job)
-            answered = self._run_slices(self._urgent, self._slice, num_slices=self._urgent.num_batches)
+            answered = self._run_slices(self._urgent, self._slice, num_slices=len(self._urgent.batches))
             if not (ready or answered or len(self._urgent)):
                 break
             worked, self._interactive_s = True, until_s
@@ -322,18 +322,14 @@ class Scheduler:
             self._fail(job, error)
         else:
             if isinstance(output, ModelCall):
-                self._queue_of(job, output).add(job, output)
+                queue = self._urgent if is_urgent(output) else self._long
+                (self._bulk if job.options.bulk else queue).add(job, output)
                 return
             if output is not None and job.streams and not job.cancelled:
                 job.deliver(WorkOutput(output, last=False))
                 with self._lock:
                     job.pending_events += 1
             self._requeue(job)
-
-    def _queue_of(self, job: Job, call: ModelCall) -> CallQueue:
-        if job.options.bulk:
-            return self._bulk
-        return self._urgent if is_urgent(call) else self._long
 
     def _run_slices(self, queue: CallQueue, size: SliceSize, *, num_slices: int = 1) -> list[Job]:
         """Run slices of a queue; return the jobs whose calls were answered."""

@@ -45,7 +45,7 @@ from service.use_cases.next_token import (
     rank_next_tokens,
     rank_next_words,
 )
-from service.use_cases.rerank import RankedList, line_size, list_chunks, rerank_batch
+from service.use_cases.rerank import RankedList, list_chunks, rerank_batch
 from service.use_cases.rerank_request import RerankItem, RerankJob, read_rerank_query
 from service.use_cases.score import ScoreRequest, SequenceScore, score_result, score_totals
 from service.use_cases.score import score as score_texts
@@ -260,7 +260,7 @@ def reorder_list(ranked: RankedList, top: int | None) -> CandidateList:
 def _rerank_items(job: RerankJob, lists: Iterable[CandidateList], file: str) -> Iterator[RankedList | str]:
     """Yield the re-ranked lists, or messages about lists with errors."""
     items, numbers = map(RerankItem, lists), itertools.count(1)
-    while batch := run_to_completion(read_batch(items, line_size)):
+    while batch := run_to_completion(read_batch(items, lambda item: len(item.given.candidates))):
         outcomes = run_to_completion(rerank_batch(job, batch, UNLIMITED))
         for item, outcome, number in zip(batch, outcomes, numbers, strict=False):
             if isinstance(outcome, LanguageModelError):

@@ -7,6 +7,7 @@ The models are released when the request has been answered or abandoned; an unlo
 after that.
 """
 
+import time
 from typing import Any
 
 from starlette.requests import Request
@@ -54,11 +55,12 @@ def track_use(scope: Scope, loaded: LoadedModel) -> None:
     models_in_use: list[LoadedModel] | None = scope.get("state", {}).get(_MODELS_IN_USE)
     if models_in_use is not None:
         models_in_use.append(loaded)
-        loaded.use.begin()
+        loaded.use.in_flight += 1
+        loaded.use.last_s = time.time()
 
 
 def end_uses(scope: Scope) -> None:
     """Release the models of an answered or abandoned request, including streams."""
     models_in_use: list[LoadedModel] = scope["state"][_MODELS_IN_USE]
     while models_in_use:
-        models_in_use.pop().use.end()
+        models_in_use.pop().use.in_flight -= 1

@@ -21,6 +21,7 @@ from service.routes.endpoints import EVENTS_TYPE, EndpointRouter
 from service.routes.request import (
     BYTES_PER_TOKEN,
     TOKENS_PER_PREDICTION,
+    read_request,
     request_options,
     resolve_model,
     resolve_request,
@@ -31,7 +32,6 @@ from service.routes.request import (
 )
 from service.routes.streaming import HEARTBEAT_S, EventStream
 from service.schemas.replies import GenerateReply
-from service.schemas.wire import parse_json
 from service.use_cases.choices import ChoiceChunk, GenerateResult
 from service.use_cases.completions import (
     OBJECT_TYPE,
@@ -70,9 +70,7 @@ async def generate_text(request: Request) -> Response:
     choice, `usage` in the last event, then `[DONE]`; comments keep an idle connection alive. Beam search sends all
     events at its end. An error after the first event is an event with `error`.
     """
-    services = services_of(request)
-    body = await request.body()
-    wire = parse_json(GenerateRequest, body)
+    services, body, wire = await read_request(request, GenerateRequest)
     parameters = wire.parameters(services.limits)
     loaded = await resolve_request(request, wire)
     work = generate(loaded, wire, parameters, services.limits)
@@ -99,9 +97,11 @@ async def _answer_generation(
     metrics = services_of(request).metrics
 
     def write(result: GenerateResult) -> bytes:
-        usage, reasons = result.usage, result.finish_reasons
-        metrics.generation(loaded.address, usage.prompt_tokens, usage.completion_tokens, reasons)
-        return to_json(reply(result.choices, usage))
+        metrics.prompt_tokens.labels(loaded.address).inc(result.usage.prompt_tokens)
+        metrics.generation_tokens.labels(loaded.address).inc(result.usage.completion_tokens)
+        for reason in result.finish_reasons:
+            metrics.generated.labels(loaded.address, reason).inc()
+        return to_json(reply(result.choices, result.usage))
 
     if not stream:
         return await run_request(request, work, write, terms)
@@ -148,9 +148,7 @@ async def create_completion(request: Request) -> Response:
     With `stream`, the reply has an event per token of each choice, then `[DONE]`; comments keep an idle connection
     alive. An error after the first event is an event with `error`.
     """
-    services = services_of(request)
-    body = await request.body()
-    wire = parse_json(CompletionRequest, body)
+    services, body, wire = await read_request(request, CompletionRequest)
     if wire.model_extra:
         ignored = [name[:_MAX_NAME_CHARACTERS] for name in sorted(wire.model_extra)[:_MAX_NAMES_LOGGED]]
         _log.debug("fields ignored", fields=ignored, request_id=request.state.request_id)
@@ -226,9 +224,8 @@ async def detokenize_ids(request: Request) -> Response:
 async def _answer(
     request: Request, kind: type[W], use_case: Callable[[LoadedModel, W, Limits], Work[Any, Any]]
 ) -> Response:
-    body = await request.body()
-    wire = parse_json(kind, body)
-    work = use_case(resolve_model(request, wire.model), wire, services_of(request).limits)
+    services, body, wire = await read_request(request, kind)
+    work = use_case(resolve_model(request, wire.model), wire, services.limits)
     return await run_request(request, work, to_json, request_options(request, None, body))
 
 

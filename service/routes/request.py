@@ -245,6 +245,16 @@ def refuse_query_options(request: Request, options: type[BaseModel]) -> None:
             )
 
 
+async def read_request(request: Request, body: type[B]) -> tuple[Services, bytes, B]:
+    """Return the services of a request's application, the body of the request, and the parsed JSON.
+
+    Raises:
+        InvalidInputError: the body is invalid.
+    """
+    content = await request.body()
+    return services_of(request), content, parse_json(body, content)
+
+
 async def read_settings(request: Request, body: type[B], options: type[S]) -> B | S:
     """Parse the JSON body of a request, or the query-string options of a JSON-lines request.
 

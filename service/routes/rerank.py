@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from functools import cache, partial
 
 from fastapi import Request
 from starlette.responses import Response
@@ -9,7 +10,6 @@ from starlette.responses import Response
 from models.reranking.features import is_reserved
 from models.reranking.formats.reader import FORMATS, format_name_of_media_type
 from models.reranking.mbr import load_ngram_kernels
-from service.engine.loaded_model import LoadedModel
 from service.middleware.request_context import annotate
 from service.routes.endpoints import EndpointRouter, Lines
 from service.routes.request import (
@@ -17,6 +17,7 @@ from service.routes.request import (
     COMPARISONS_PER_TOKEN,
     Services,
     owner_of,
+    read_request,
     refuse_query_options,
     request_options,
     resolve_model,
@@ -29,7 +30,6 @@ from service.routes.streaming import lines_response
 from service.schemas.replies import DocumentsReply, RankedListResult, RerankReply
 from service.schemas.wire import parse_json
 from service.use_cases.rerank import (
-    line_size,
     list_chunks,
     rank_documents,
     rerank,
@@ -134,20 +134,12 @@ async def _job(request: Request, services: Services, settings: RerankSettings) -
     if settings.profile is not None:
         # on another thread, because the registry may be remote
         profile = await asyncio.to_thread(services.profiles.read, settings.profile)
-    found: dict[str | None, LoadedModel] = {}
-
-    def resolve(address: str | None) -> LoadedModel:
-        if address not in found:
-            found[address] = resolve_model(request, address)
-        return found[address]
-
+    resolve = cache(partial(resolve_model, request))  # a model counts as used once
     job = settings.job(profile, resolve)
     if settings.slots:
-
-        def resolve_slots(address: str | None) -> LoadedModel:
-            return found[address].with_slots(settings.slots)
-
-        job = await asyncio.to_thread(settings.job, profile, resolve_slots)
+        job = await asyncio.to_thread(
+            settings.job, profile, lambda address: resolve(address).with_slots(settings.slots)
+        )
     if job.phrases:
         await asyncio.to_thread(lambda: job.phrases.automaton)
     if job.is_pairwise:
@@ -173,7 +165,7 @@ async def _rerank_stream(request: Request, services: Services, format_name: str)
         lambda ranked: list_chunks(ranked, job),
         model=job.models.main_address or "",
         wire=settings,
-        size=line_size,
+        size=lambda item: len(item.given.candidates),
     )
 
 
@@ -184,9 +176,7 @@ async def tune_weights(request: Request) -> Response:
     If the gain over the first pass is not significant, the reply recommends the first pass. The request yields to all
     other requests and takes seconds to minutes, so set `timeout_ms` and check the service's own limit.
     """
-    services = services_of(request)
-    body = await request.body()
-    wire = parse_json(TuneRequest, body)
+    services, body, wire = await read_request(request, TuneRequest)
     models = wire.resolve_models(lambda address: resolve_model(request, address))
 
     terms = request_options(request, wire, body, bulk=True)

@@ -15,6 +15,7 @@ from service.routes.request import (
     INLINE_CONTINUATIONS,
     count_scored,
     json_pieces,
+    read_request,
     read_settings,
     request_options,
     resolve_model,
@@ -186,10 +187,8 @@ async def next_token(request: Request) -> Response:
     [B, V], row by row, or [B, K] for K `token_ids`; the header `x-shape` is `B,V`, and `x-model` is the model's
     address.
     """
-    services = services_of(request)
+    services, body, wire = await read_request(request, NextTokenRequest)
     limits = services.limits
-    body = await request.body()
-    wire = parse_json(NextTokenRequest, body)
     count, top_k = len(wire.contexts), len(wire.token_ids or ()) or wire.top_k
     limits.check_count(count, parameter="context")
     loaded = await resolve_request(request, wire)

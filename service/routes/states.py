@@ -18,6 +18,7 @@ from service.routes.request import (
     count_scored,
     json_response,
     owner_of,
+    read_request,
     request_options,
     resolve_model,
     run_request,
@@ -35,7 +36,7 @@ from service.schemas.replies import (
     OpenedState,
     OpenStatesReply,
 )
-from service.schemas.wire import TimedRequest, parse_json
+from service.schemas.wire import TimedRequest
 from service.use_cases.states import (
     AdvanceRequest,
     FreeRequest,
@@ -60,9 +61,7 @@ async def open_(request: Request) -> Response:
     A handle is valid for requests with the same API key until it is freed, expires without use, or its model is
     unloaded. It stays bound to the version that read the context, even if the address later points to another version.
     """
-    services = services_of(request)
-    body = await request.body()
-    wire = parse_json(OpenStatesRequest, body)
+    services, body, wire = await read_request(request, OpenStatesRequest)
     services.limits.check_count(len(wire.contexts), parameter="context")
     loaded = resolve_model(request, wire.model)
 
@@ -84,9 +83,7 @@ async def advance(request: Request) -> Response:
     A state is immutable: continuing it does not affect other handles, and an empty continuation is a fork. `text`
     must be complete words, tokenised as after a space; parts of words require token ids.
     """
-    services = services_of(request)
-    body = await request.body()
-    wire = parse_json(AdvanceRequest, body)
+    services, body, wire = await read_request(request, AdvanceRequest)
     count = len(wire.continuations)
     services.limits.check_count(count, parameter="continuations")
     services.limits.check_count(len(wire.free), parameter="free")
@@ -115,9 +112,7 @@ async def next_(request: Request) -> Response:
     With `Accept: application/octet-stream`, the reply is little-endian float32 [B, K], row by row; the header
     `x-shape` is `B,K`, and `x-model` is the model's address.
     """
-    services = services_of(request)
-    body = await request.body()
-    wire = parse_json(NextRequest, body)
+    services, body, wire = await read_request(request, NextRequest)
     services.limits.check_count(len(wire.states), parameter="states")
     loaded, stored = _find(request, wire.states, parameter="states[]")
     ids = requested_token_ids(loaded, wire.token_ids)
@@ -144,8 +139,7 @@ async def next_(request: Request) -> Response:
 @router.endpoint("POST", "/v1/states/free", tag="States", body=FreeRequest, reply=FreeReply)
 async def free(request: Request) -> Response:
     """Free states; unknown handles are ignored."""
-    services = services_of(request)
-    wire = parse_json(FreeRequest, await request.body())
+    services, _, wire = await read_request(request, FreeRequest)
     services.limits.check_count(len(wire.states), parameter="states")
     services.states.check_process(wire.states, parameter="states[]")
     freed = services.states.free(owner_of(request), wire.states)

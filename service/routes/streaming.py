@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.types import Message, Send
 
 from models.arrays import FloatArray
-from models.errors import LanguageModelError
+from models.errors import InvalidInputError, LanguageModelError
 from service.api_errors import error_body, error_json
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
@@ -94,7 +94,7 @@ T = TypeVar("T")
 async def lines_response(
     request: Request,
     body: bytes,
-    lines: Iterator[L],
+    lines: Iterator[L | InvalidInputError],
     answer: Callable[[list[L]], Work[Any, Sequence[T | LanguageModelError]]],
     write: Callable[[T], Iterable[bytes]],
     *,
@@ -110,7 +110,7 @@ async def lines_response(
         request: request, watched for a disconnect.
         body: raw body.
         lines: parsed lines, or errors of unparsable lines.
-        answer: use case of a batch of lines; its outcomes may be errors.
+        answer: use case of a batch of valid lines; its outcomes may be errors.
         write: converts an outcome to JSON, in one or more pieces.
         model: address for the header `x-model`.
         wire: parsed options, if they may have a timeout.
@@ -123,15 +123,22 @@ async def lines_response(
 
 
 def write_lines(
-    lines: Iterator[L],
+    lines: Iterator[L | InvalidInputError],
     answer: Callable[[list[L]], Work[Any, Sequence[T | LanguageModelError]]],
     write: Callable[[T], Iterable[bytes]],
     size: Callable[[L], int],
 ) -> Work[bytes, None]:
     """Process lines batch by batch; each event consists of complete lines, so a later error gets its own line."""
-    while batch := (yield from read_batch(lines, size)):
+
+    def size_of(line: L | InvalidInputError) -> int:
+        return 1 if isinstance(line, InvalidInputError) else size(line)
+
+    while batch := (yield from read_batch(lines, size_of)):
+        valid = [line for line in batch if not isinstance(line, InvalidInputError)]
+        answers = iter((yield from answer(valid)) if valid else ())
         written = bytearray()
-        for outcome in (yield from answer(batch)):
+        for line in batch:
+            outcome = line if isinstance(line, InvalidInputError) else next(answers)
             if isinstance(outcome, LanguageModelError):
                 written += error_json(error_body(outcome))
             else:

@@ -10,13 +10,13 @@ from starlette.responses import Response
 from models.checking.calibration import Calibration
 from models.completion.user_model import split_word_sequences
 from models.errors import LanguageModelError
-from service.engine.job import Work
 from service.routes.endpoints import EndpointRouter
 from service.routes.request import (
     Services,
     count_scored,
     json_response,
     owner_of,
+    read_request,
     request_options,
     resolve_request,
     run_request,
@@ -72,9 +72,7 @@ async def complete(request: Request) -> Response:
     Probabilities are exact: they sum over all tokenisations of a word, as far as `max_steps` allows. A newer request
     of the same `session` cancels older ones.
     """
-    services = services_of(request)
-    body = await request.body()
-    wire = parse_json(AutocompleteRequest, body)
+    services, body, wire = await read_request(request, AutocompleteRequest)
     loaded = await resolve_request(request, wire)
     if wire.slots:
         await asyncio.to_thread(lambda: loaded.token_trie)
@@ -84,17 +82,14 @@ async def complete(request: Request) -> Response:
     cached = cached_next_tokens(loaded, wire) if len(body) <= _CACHED_BODY_BYTES else None
     # a keystroke in the middle of a word may need no model step
     inline = not steps and not wire.fuzzy and (cached is not None or runs_inline(loaded, body))
-
-    def work() -> Work[None, bytes]:
-        return to_json((yield from autocomplete(loaded, wire, services.limits, user=personal, cached=cached)))
-
+    work = autocomplete(loaded, wire, services.limits, user=personal, cached=cached)
     # never bulk, because a user is waiting
     terms = request_options(request, wire, body, count=1, predicted_each=steps, bulk=False)
     if wire.session is not None:
         services.sessions.supersede(owner, wire.session)  # before admission, to free a slot in the queue
     if inline or wire.session is None:
-        return await run_request(request, work(), bytes, terms, inline=inline)
-    answer = services.engine.run(work(), terms)
+        return await run_request(request, work, to_json, terms, inline=inline)
+    answer = services.engine.run(work, terms)
     with services.sessions.newest(owner, wire.session, answer):
         return json_response(await while_connected(request.receive, answer))
 
@@ -143,9 +138,7 @@ async def check_text(request: Request) -> Response:
     similar spelling, missing or extra spaces, and the request's `candidates`; models without word tokens only consider
     strings near the words with the highest surprisal.
     """
-    services = services_of(request)
-    body = await request.body()
-    wire = parse_json(CheckRequest, body)
+    services, body, wire = await read_request(request, CheckRequest)
     loaded = await resolve_request(request, wire)
     needed = wire.precision is not None
     # on a thread, because the registry may be remote

@@ -155,21 +155,17 @@ def encode_each(
     Raises:
         InvalidInputError, ContextLengthError: see `encode_within`.
     """
-    return (
-        yield from map_in_steps(
-            named,
-            lambda item: encode_within(loaded, item[1], limits, parameter=item[0]),
-            size=lambda item: len(item[1]),
-        )
+    return map_in_steps(
+        named,
+        lambda item: encode_within(loaded, item[1], limits, parameter=item[0]),
+        size=lambda item: len(item[1]),
     )
 
 
 def spell_each(loaded: LoadedModel, texts: Sequence[str]) -> Work[Any, list[list[tuple[int, ...]]]]:
     """Return the token sequences that spell each text."""
-    return (
-        yield from map_in_steps(
-            texts, lambda text: spellings(loaded.tokenizer, text), size=lambda text: 16 * len(text)
-        )
+    return map_in_steps(
+        texts, lambda text: spellings(loaded.tokenizer, text), size=lambda text: 16 * len(text)
     )
 
 

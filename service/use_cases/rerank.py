@@ -186,8 +186,7 @@ class RankedList(NamedTuple):
         order: positions of its candidates in `given`, best first [C].
         posteriors: posteriors in the order of `given` [C].
         totals: totals in the order of `given` [C].
-        feature_names: names of the computed features.
-        feature_values: computed features in the order of `given` [C, F].
+        computed: computed features in the order of `given`.
         utilities: expected utilities in the order of `given` [C]; None unless requested.
         confidences: confidences of the best candidate's words; empty unless requested.
         tokens: returns the token scores of the candidate at a position in `given`; None without a main model.
@@ -199,8 +198,7 @@ class RankedList(NamedTuple):
     order: npt.NDArray[np.int64]
     posteriors: Floats
     totals: Floats
-    feature_names: tuple[str, ...]
-    feature_values: Floats
+    computed: ListFeatures
     utilities: Floats | None
     confidences: list[WordPosterior]
     tokens: Callable[[int], TokenScores] | None
@@ -208,7 +206,7 @@ class RankedList(NamedTuple):
 
     def features(self, index: int) -> dict[str, float]:
         """Return the features, given and computed, of the candidate at an index."""
-        computed = zip(self.feature_names, self.feature_values[index].tolist(), strict=True)
+        computed = zip(self.computed.names, self.computed.values[index].tolist(), strict=True)
         return {**self.given.candidates[index].features, **dict(computed)}
 
 
@@ -360,8 +358,7 @@ def _rank_lists(
                 order,
                 posteriors,
                 totals[first:end],
-                shown.names,
-                shown.values,
+                shown,
                 utilities,
                 confidences,
                 scores.tokens_from(first),
@@ -376,45 +373,33 @@ def _rank_lists(
 
 
 RerankOutcome: TypeAlias = RankedList | LanguageModelError
-"""Outcome of a line; an error for an invalid one."""
-
-RerankLine: TypeAlias = RerankItem | InvalidInputError
-"""A list, or the error of its line."""
-
-
-def line_size(line: RerankLine) -> int:
-    """Return the number of candidates of a list; 1 for the error of a line."""
-    return len(line.given.candidates) if isinstance(line, RerankItem) else 1
+"""Outcome of a list; an error for an invalid one."""
 
 
 def rerank_batch(
     job: RerankJob,
-    lines: Sequence[RerankLine],
+    items: Sequence[RerankItem],
     limits: Limits,
     *,
     states: OwnedStateStore | None = None,
 ) -> Work[Any, list[RerankOutcome]]:
-    """Re-rank lines together, or one by one if any is invalid, so only invalid lines fail; a use case.
+    """Re-rank lists together, or one by one if any is invalid, so only invalid lists fail; a use case.
 
     Args:
         job: models and settings.
-        lines: lists, or the errors of invalid lines.
+        items: lists to re-rank, at least one.
         limits: limits of one text with its context.
         states: store of sessions.
     """
-    items = [line for line in lines if isinstance(line, RerankItem)]
+    try:
+        return [*(yield from rerank(job, items, limits, states=states, name=lambda _: ""))]
+    except (InvalidInputError, StatesFullError) as error:
+        if len(items) == 1:
+            return [error]
     outcomes: list[RerankOutcome] = []
-    if items:
-        try:
-            outcomes += yield from rerank(job, items, limits, states=states, name=lambda _: "")
-        except (InvalidInputError, StatesFullError) as error:
-            if len(items) == 1:
-                outcomes = [error]
-    if len(outcomes) < len(items):
-        for item in items:
-            outcomes += yield from rerank_batch(job, [item], limits, states=states)
-    reranked = iter(outcomes)
-    return [next(reranked) if isinstance(line, RerankItem) else line for line in lines]
+    for item in items:
+        outcomes += yield from rerank_batch(job, [item], limits, states=states)
+    return outcomes
 
 
 def rank_documents(
@@ -467,7 +452,7 @@ def rerank_reply_chunks(lists: Sequence[RankedList], job: RerankJob, limits: Lim
     detail = job.settings.detail
     if detail is not Detail.NONE and job.models.parts:
         limits.check_entries(
-            int(sum(r.feature_values[:, r.feature_names.index(NUM_TOKENS)].sum() for r in lists)),
+            int(sum(ranked.computed.column(NUM_TOKENS).sum() for ranked in lists)),
             parameter="detail",
             description=f"detail is {detail.value!r} for all candidates of {len(lists)} lists",
             instead="send lines, application/x-ndjson, for more",
@@ -505,7 +490,7 @@ def list_chunks(ranked: RankedList, job: RerankJob) -> Iterator[bytes]:
 def _candidates(ranked: RankedList, part: slice, job: RerankJob) -> list[dict[str, Any]]:
     order = ranked.order[part]
     positions = order.tolist()
-    candidates, names = ranked.given.candidates, ranked.feature_names
+    candidates, names = ranked.given.candidates, ranked.computed.names
     written: list[dict[str, Any]] = [
         {
             "index": index,
@@ -519,7 +504,7 @@ def _candidates(ranked: RankedList, part: slice, job: RerankJob) -> list[dict[st
             ranked.indices[order].tolist(),
             ranked.totals[order].tolist(),
             ranked.posteriors[order].tolist(),
-            ranked.feature_values[order].tolist(),
+            ranked.computed.values[order].tolist(),
             strict=True,
         )
     ]

@@ -209,7 +209,7 @@ _Prepared: TypeAlias = tuple[ScoreItem, EncodedText]
 
 def score(
     loaded: LoadedModel,
-    items: Sequence[ScoreItem | InvalidInputError],
+    items: Sequence[ScoreItem],
     settings: ScoreSettings,
     limits: Limits,
     *,
@@ -219,7 +219,7 @@ def score(
 
     Args:
         loaded: the model.
-        items: sequences, or errors of lines that could not be parsed.
+        items: the sequences.
         settings: settings of scoring.
         limits: limits of one request.
         each: true to return the error of an invalid sequence as its outcome, instead of raising it.
@@ -229,9 +229,7 @@ def score(
     """
     contexts: dict[bytes, TokenIds] = {}
 
-    def prepare(item: ScoreItem | InvalidInputError) -> _Prepared | InvalidInputError:
-        if isinstance(item, InvalidInputError):
-            return item
+    def prepare(item: ScoreItem) -> _Prepared | InvalidInputError:
         try:
             return item, share_context(_prepare(loaded, item, settings, limits), contexts)
         except InvalidInputError as error:
@@ -440,7 +438,7 @@ QualityOutcome: TypeAlias = tuple[TextQualityResult, int, int] | InvalidInputErr
 def quality(
     loaded: LoadedModel,
     against: LoadedModel | None,
-    items: Sequence[ScoreItem | InvalidInputError],
+    items: Sequence[ScoreItem],
     limits: Limits,
     *,
     each: bool = False,
@@ -450,7 +448,7 @@ def quality(
     Args:
         loaded: the model.
         against: the model to compare with, if any.
-        items: texts, or errors of lines that could not be parsed.
+        items: the texts.
         limits: limits of one request.
         each: true to return the error of an invalid text as its outcome, instead of raising it.
 

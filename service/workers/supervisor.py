@@ -20,7 +20,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,37 +77,10 @@ def _remove_leftovers(parent: Path, kind: str) -> None:
                 os.close(descriptor)
 
 
-class SignalQueue:
-    """Queue of signals, which replaces their handlers while it is open.
-
-    Args:
-        kinds: signals to queue.
-    """
-
-    def __init__(self, kinds: Iterable[signal.Signals]) -> None:
-        self._reading, self._writing = socket.socketpair()
-        self._writing.settimeout(0)
-        self._before = {kind: signal.signal(kind, lambda *_: None) for kind in kinds}
-        signal.set_wakeup_fd(self._writing.fileno(), warn_on_full_buffer=False)
-
-    def wait(self, timeout_s: float | None) -> list[int]:
-        """Return the received signals in order; an empty list after the timeout."""
-        self._reading.settimeout(timeout_s)
-        with contextlib.suppress(TimeoutError, BlockingIOError):
-            return list(self._reading.recv(4096))
-        return []
-
-    def close(self) -> None:
-        """Restore the former signal handlers."""
-        signal.set_wakeup_fd(-1)
-        for kind, handler in self._before.items():
-            signal.signal(kind, handler)
-        self._reading.close()
-        self._writing.close()
-
-
 _STOP = (signal.SIGTERM, signal.SIGINT)
-_QUEUED = (*_STOP, signal.SIGHUP, signal.SIGCHLD)
+_AWAITED = (*_STOP, signal.SIGHUP, signal.SIGCHLD)
+"""Signals that the supervisor blocks and waits for."""
+
 _FIRST_DELAY_S = 0.5
 _MAX_DELAY_S = 30.0
 _MAX_NAME_LENGTH = 59
@@ -116,6 +89,9 @@ _MAX_FOLDER_BYTES = 98
 
 _STABLE_S = 60.0
 """Lifetime after which a dead worker is restarted without delay."""
+
+_MAX_WAIT_S = 3600.0
+"""Maximum time until the next look for due tasks if no signal arrives."""
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of random name is made in it
 _MIN_SHARED_MEMORY_BYTES = 1 << 30
@@ -188,14 +164,15 @@ class Supervisor:
         self._folder = _socket_folder()
         self._weights = LockedFolder("weights", _shared_memory_folder())
         self._lifeline, self._own_end = os.pipe()
-        self._signals = SignalQueue(_QUEUED)
+        signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
         for number in range(self._size):
             if pool := self._start(number):
                 return pool
         _log.info("workers started", pids=[slot.pid for slot in self._slots])
         while any(slot.pid is not None for slot in self._slots) or self._stopping is None:
-            for number in self._signals.wait(self._next_s()):
-                self._on_signal(number)
+            received = signal.sigtimedwait(_AWAITED, self._next_s())
+            if received is not None:
+                self._on_signal(received.si_signo)
             self._kill_hung()
             self._reap()
             if pool := self._start_due():
@@ -204,23 +181,18 @@ class Supervisor:
 
     def _start(self, number: int) -> WorkerPool | None:
         """Fork a worker; return its pool in the worker, None in the supervisor."""
+        pid = os.fork()
+        if not pid:
+            return self._as_worker(number)
         slot = self._slots[number]
-        # blocked meanwhile, since the child would write its signals to the supervisor's queue
-        previous = signal.pthread_sigmask(signal.SIG_BLOCK, _QUEUED)
-        try:
-            pid = os.fork()
-            if not pid:
-                return self._as_worker(number)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, previous)
         slot.pid, slot.since_s, slot.due_s = pid, time.monotonic(), None
         return None
 
     def _as_worker(self, number: int) -> WorkerPool:
-        self._signals.close()
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the handler that reloads the keys is installed
         # Ctrl-C reaches all processes, and the supervisor then sends SIGTERM
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _AWAITED)
         os.close(self._own_end)
         return WorkerPool(
             number=number,
@@ -252,14 +224,13 @@ class Supervisor:
                 _log.info("worker restarted", of=number, pid=slot.pid)
         return None
 
-    def _next_s(self) -> float | None:
-        """Return the time until the next task; None if only a signal can trigger one."""
-        dues = [slot.due_s for slot in self._slots if slot.due_s is not None]
-        if (check_s := self._watchdog.due_s) is not None:
-            dues.append(check_s)
-        if self._stopping is not None:
-            dues = [] if self._kill_s is None else [self._kill_s]
-        return max(0.0, min(dues) - time.monotonic()) if dues else None
+    def _next_s(self) -> float:
+        """Return the time until the next task, at most `_MAX_WAIT_S`."""
+        dues = [self._kill_s]
+        if self._stopping is None:
+            dues = [self._watchdog.due_s, *(slot.due_s for slot in self._slots)]
+        left_s = [due_s - time.monotonic() for due_s in dues if due_s is not None]
+        return max(0.0, min([*left_s, _MAX_WAIT_S]))
 
     def _on_signal(self, number: int) -> None:
         if number == signal.SIGHUP:
@@ -332,9 +303,9 @@ class Supervisor:
         """Remove the folders, then end by the stop signal; return the exit code if there was no signal."""
         for folder in (self._folder, self._weights):
             folder.remove()
-        self._signals.close()
         if self._stopping:
             signal.signal(self._stopping, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, (self._stopping,))
             signal.raise_signal(self._stopping)
         return self._exit_code
 

@@ -37,7 +37,7 @@ def test_the_latest_lists_are_kept():
 
 @pytest.mark.parametrize(("limit", "kept"), [(7, 1), (16, 2)])  # a model has seven tokens
 def test_fewer_models_with_large_vocabularies_are_kept(monkeypatch, limit, kept):
-    monkeypatch.setattr(loaded_model, "_MAX_SLOTTED_TOKENS", limit)
+    monkeypatch.setattr(loaded_model, "_MAX_SLOTTED_BYTES", limit * loaded_model._TOKEN_BYTES)
     base = loaded()
     for n in range(5):
         base.with_slots({"city": [f"town {n}"]})

@@ -12,16 +12,13 @@ import pytest
 
 from service.workers import supervisor as workers_supervisor
 from service.workers.pool import HEARTBEAT_INTERVAL_S, SharedStatus, Watchdog
-from service.workers.supervisor import LockedFolder, SignalQueue, Supervisor
+from service.workers.supervisor import LockedFolder, Supervisor
 from tests.support.services import ROOT
 
 
 @pytest.fixture
 def supervisor():
-    one = Supervisor(2, name="host", patience_s=1)
-    one._signals = SignalQueue(())
-    yield one
-    one._signals.close()
+    return Supervisor(2, name="host", patience_s=1)
 
 
 def test_a_worker_that_cannot_be_forked_is_tried_again_later(supervisor, monkeypatch):
