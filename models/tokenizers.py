@@ -191,9 +191,19 @@ class Tokenizer(ABC):
         border = marked.offset(border)
         return ids, self._num_ending_in(marked.text, border, self._encode(marked.text)) if border else 0
 
-    @abstractmethod
     def _num_ending_in(self, text: str, border: int, ids: list[int]) -> int:
         """Count the ids of a normalised text that end within its first `border` characters, at least 1."""
+        lengths = [len(self.token_bytes[i]) for i in ids]
+        context = text[:border]
+        if self.decode(ids) == text:
+            own_space = sum(lengths) - len(text.encode())
+            num_bytes = len(context.encode()) + own_space
+        else:
+            # the tokenizer normalises its input further: encoding the context alone may
+            # drop its trailing space
+            alone = b"".join(self.token_bytes[i] for i in self._encode(context))
+            num_bytes = len(alone) + (context[-1].isspace() and not alone.endswith(b" "))
+        return sum(1 for end in accumulate(lengths) if end <= num_bytes)
 
     def normalise_word(self, word: str) -> str:
         """Return a word, or the beginning of one, as the tokens spell it."""
@@ -499,19 +509,6 @@ class SentencePieceTokenizer(Tokenizer):
             return super().encode_all(texts)
         rows = self._processor.Encode(list(self.normaliser.all(texts)), out_type=int)
         return list(map(self._join_spaces, rows))
-
-    def _num_ending_in(self, text: str, border: int, ids: list[int]) -> int:
-        lengths = [len(self.token_bytes[i]) for i in ids]
-        context = text[:border]
-        if self.decode(ids) == text:
-            own_space = sum(lengths) - len(text.encode())
-            num_bytes = len(context.encode()) + own_space
-        else:
-            # the model normalises its input: encoding the context alone may drop its
-            # trailing space
-            alone = b"".join(self.token_bytes[i] for i in self._encode(context))
-            num_bytes = len(alone) + (context[-1].isspace() and not alone.endswith(b" "))
-        return sum(1 for end in accumulate(lengths) if end <= num_bytes)
 
     def normalise_word(self, word: str) -> str:
         """Return a word, or the beginning of one, in the model's own form too."""

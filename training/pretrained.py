@@ -53,7 +53,7 @@ def run_import_hf(
         kind = check_folder(folder)["model_type"]
         tokenizer = PretrainedTokenizer(folder)
         model = PretrainedModel(folder, tokenizer.vocabulary)
-    except ManifestError as error:
+    except (ManifestError, RuntimeError) as error:
         raise InvalidInputError(str(error), parameter="folder") from None
     progress.finish()
     facts: dict[str, Any] = {

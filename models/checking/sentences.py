@@ -242,11 +242,14 @@ class SubwordSentenceSplitter(SentenceSplitter):
         ids: list[TokenIds] = []
         begins: list[Indices] = []
         for found in _NON_SPACE.finditer(line):
-            chunk_ids = _ids(self.tokenizer.encode(found.group()))
-            inside = self._begins(found.group(), chunk_ids)
+            space = " " if found.start() and not self.tokenizer.leading_space else ""
+            chunk_ids = _ids(self.tokenizer.encode(space + found.group()))
+            inside = self._begins(space + found.group(), chunk_ids)
             ids.append(chunk_ids)
             begins.append(
-                found.start() + (np.zeros(len(chunk_ids), dtype=np.int64) if inside is None else inside)
+                np.full(len(chunk_ids), found.start())
+                if inside is None
+                else found.start() - len(space) + inside
             )
         if not ids:
             return _ids([]), np.zeros(0, dtype=np.int64)

@@ -44,15 +44,12 @@ def read_network(folder: Path, *, attention: str, dtype: torch.dtype) -> Any:
             output_loading_info=True,
         )
         network, report = loaded
-    except (OSError, ValueError, TypeError, KeyError, RuntimeError, AttributeError, SafetensorError) as error:
+    except Exception as error:  # noqa: BLE001 - wrong values raise exceptions of any class
         raise ManifestError(
             f"{folder}: not a model of the type {config['model_type']}: {error!s:.300}"
         ) from None
-    for problem in ("missing_keys", "mismatched_keys"):
-        if names := sorted(map(str, report[problem])):
-            raise ManifestError(
-                f"{folder}: {len(names)} weights are {problem.split('_')[0]}, such as {names[0]:.200}"
-            )
+    if names := sorted(map(str, report["missing_keys"])):
+        raise ManifestError(f"{folder}: {len(names)} weights are missing, such as {names[0]:.200}")
     return network.requires_grad_(requires_grad=False)
 
 
@@ -60,8 +57,7 @@ def check_folder(folder: Path) -> dict[str, Any]:
     """Check that a folder has all files of a supported model; return the content of config.json.
 
     Raises:
-        ManifestError: a file is missing or cut short, the architecture is unknown, or attention is limited to a window;
-            the message names the file or value.
+        ManifestError: a file is missing or cut short, or the configuration is not supported; the message names it.
     """
     path = folder / CONFIG_FILE
     if not path.is_file():
@@ -70,11 +66,17 @@ def check_folder(folder: Path) -> dict[str, Any]:
     kind = config.get("model_type")
     if kind not in ARCHITECTURES:
         raise ManifestError(f"{path}: model_type is {kind!r:.80}; supported are {', '.join(ARCHITECTURES)}")
-    layers = config.get("layer_types") or ()
-    if "sliding_attention" in layers or (
-        config.get("sliding_window") and config.get("use_sliding_window", True)
-    ):
-        raise ManifestError(f"{path}: attention is limited to a sliding window, which is not supported")
+    slides = config.get("sliding_window") and config.get("use_sliding_window", True)
+    unsupported = {
+        "attention is limited to a sliding window": slides
+        or "sliding_attention" in str(config.get("layer_types")),
+        "positions depend on the length of the text": "longrope"
+        in str((config.get("rope_parameters"), config.get("rope_scaling"))),
+        "the weights are quantized": config.get("quantization_config"),
+    }
+    for problem, occurs in unsupported.items():
+        if occurs:
+            raise ManifestError(f"{path}: {problem}, which is not supported")
     for name in _weight_files(folder):
         try:
             with safe_open(folder / name, framework="pt"):
@@ -90,17 +92,17 @@ def check_folder(folder: Path) -> dict[str, Any]:
 
 def files_of(folder: Path) -> list[str]:
     """Return the names of the configuration and the weights in a checked folder."""
-    optional = [name for name in (_INDEX, "generation_config.json") if (folder / name).is_file()]
-    return [CONFIG_FILE, *optional, *_weight_files(folder)]
+    names = [CONFIG_FILE, *_weight_files(folder)]
+    return names if _WEIGHTS in names else [*names, _INDEX]
 
 
 def _weight_files(folder: Path) -> list[str]:
-    if not (folder / _INDEX).is_file():
-        if not (folder / _WEIGHTS).is_file():
-            raise ManifestError(f"{folder} has no weights: neither {_WEIGHTS} nor {_INDEX}")
+    if (folder / _WEIGHTS).is_file():  # transformers then ignores the index
         return [_WEIGHTS]
+    if not (folder / _INDEX).is_file():
+        raise ManifestError(f"{folder} has no weights: neither {_WEIGHTS} nor {_INDEX}")
     index = read_config(folder / _INDEX).get("weight_map")
-    names = set(index.values()) if isinstance(index, dict) else set()
+    names = [*index.values()] if isinstance(index, dict) else []
     if not names or not all(isinstance(name, str) and Path(name).name == name for name in names):
         raise ManifestError(f"{folder / _INDEX} does not list files of weights")
-    return sorted(names)
+    return sorted(set(names))

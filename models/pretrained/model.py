@@ -17,6 +17,7 @@ from typing_extensions import override
 
 from models.arrays import Array, FloatArray, ModelBytes, TokenIds
 from models.errors import ManifestError
+from models.files import CONFIG_FILE
 from models.language_model import STATE, LanguageModel, ReadResult, SequenceReader, Want
 from models.neural.network import resolve_device
 from models.pretrained.attention import Context, attend, group_texts
@@ -115,6 +116,8 @@ class PretrainedModel(SequenceReader[TransformerState], LanguageModel[Transforme
         )
         self.feature_size = int(config.hidden_size)
         self.window = int(config.max_position_embeddings)
+        if self.window < 2:
+            raise ManifestError(f"{folder / CONFIG_FILE}: a text has {self.window} positions, less than 2")
         numbers, num_outputs = vocabulary.numbers, int(self._head.weight.shape[0])
         if (highest := int(numbers.max())) >= num_outputs:
             raise ManifestError(
@@ -132,7 +135,9 @@ class PretrainedModel(SequenceReader[TransformerState], LanguageModel[Transforme
             unknown = torch.zeros(1, self.feature_size, dtype=dtype, device=self._device)
             start = TransformerState((self._empty,), unknown)
             begun: TransformerState = self._read(start, np.array([[BOS]]), np.array([1]), STATE).state
-            self._begun = begun
+        if not begun.outputs.isfinite().all():
+            raise ManifestError(f"{folder}: the model computes numbers that are not finite")
+        self._begun = begun
 
     @override
     def memory(self) -> ModelBytes:
@@ -255,16 +260,16 @@ class PretrainedModel(SequenceReader[TransformerState], LanguageModel[Transforme
         positions = [context.length + np.arange(count) for context, count in zip(before, counts, strict=True)]
         given = np.stack([np.concatenate(ids), np.concatenate(positions)])
         input_ids, position_ids = torch.as_tensor(given, device=self._device)[:, None]
-        result = self._network.base_model(
+        outputs = self._network.base_model(
             input_ids=self._fed[input_ids],
             position_ids=position_ids,
             use_cache=False,
             groups=group_texts(counts, before, after, self._device),
-        )
+        )[0]
         for row, context in zip(rows, after, strict=True):
             if context is not None:
                 contexts[row] = context
-        parts: tuple[Tensor, ...] = torch.split(result.last_hidden_state[0], counts)
+        parts: tuple[Tensor, ...] = torch.split(outputs[0], counts)
         return parts
 
     def _log_probs(self, outputs: Tensor) -> Tensor:

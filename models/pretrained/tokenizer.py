@@ -96,18 +96,22 @@ class PretrainedTokenizer(Tokenizer):
             and _SPACE_MARK not in str(content.get("normalizer"))
         ):
             raise ManifestError(f"{path}: tokens are neither byte-level nor SentencePiece's")
-        tokens = {number: token for token, number in self._library.get_vocab(with_added_tokens=True).items()}
-        self._controls = _control_numbers(folder, self._library, content.get("model"))
+        numbers: dict[str, int] = self._library.get_vocab(with_added_tokens=True)
+        tokens = {number: token for token, number in numbers.items()}
+        self._controls = _control_numbers(folder, numbers, content.get("model"))
+        self._library.add_special_tokens([tokens[number] for number in self._controls.values()])
         self._added = {
             number: str(added.content) for number, added in self._library.get_added_tokens_decoder().items()
         }
         ordinary = [number for number in sorted(tokens) if number not in self._controls.values()]
         controls = [self._controls.get(i, -1) for i in range(len(CONTROL_TOKENS))]
         self.numbers: TokenIds = np.array([*controls, *ordinary], dtype=np.int64)
-        super().__init__(PretrainedVocabulary((tokens[number] for number in ordinary), self.numbers))
-        self._ids = np.full(max(tokens) + 1, UNK, dtype=np.int64)
-        self._ids[ordinary] = np.arange(len(CONTROL_TOKENS), len(self.vocabulary))
-        self.leading_space = self.token_bytes[self._encode("a")[0]].startswith(b" ")
+        super().__init__(
+            PretrainedVocabulary((tokens[number] for number in ordinary), self.numbers),
+            normalise="nfc" if content.get("normalizer") == {"type": "NFC"} else "none",
+        )
+        self._ids = {number: i for i, number in enumerate(ordinary, len(CONTROL_TOKENS))}
+        self.leading_space = b"".join(self.token_bytes[i] for i in self._encode("a")).startswith(b" ")
 
     @override
     def _encode(self, text: str) -> list[int]:
@@ -116,11 +120,7 @@ class PretrainedTokenizer(Tokenizer):
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text, in one native call."""
         rows = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [self._ids[row.ids].tolist() for row in rows]
-
-    def _num_ending_in(self, text: str, border: int, ids: list[int]) -> int:  # noqa: ARG002 - offsets tell more
-        spans = self._library.encode(text, add_special_tokens=False).offsets
-        return sum(1 for _, end in spans if end <= border)
+        return [[self._ids.get(number, UNK) for number in row.ids] for row in rows]
 
     def normalise_word(self, word: str) -> str:
         """Return a word, or the beginning of one, in the tokenizer's own form."""
@@ -183,8 +183,8 @@ def _has_type(content: Any, kind: str) -> bool:
     return isinstance(content, list) and any(_has_type(step, kind) for step in content)
 
 
-def _control_numbers(folder: Path, library: Any, algorithm: Any) -> dict[int, int]:
-    """Return the library's numbers of the control tokens that the model has, by id."""
+def _control_numbers(folder: Path, numbers: dict[str, int], algorithm: Any) -> dict[int, int]:
+    """Return the numbers of the control tokens that the model has, by id, given the number of each token."""
     configured = read_config(folder / CONFIG_FILE)
     path = folder / _NAMES_FILE
     named = read_config(path) if path.exists() else {}
@@ -194,9 +194,9 @@ def _control_numbers(folder: Path, library: Any, algorithm: Any) -> dict[int, in
     for i, name in _CONTROL_NAMES.items():
         given = named.get(name)
         token = given.get("content") if isinstance(given, dict) else given
-        number = configured.get(f"{name}_id") if token is None else library.token_to_id(token)
+        number = numbers.get(token) if isinstance(token, str) else configured.get(f"{name}_id")
         number = number[0] if isinstance(number, list) and number else number
-        if isinstance(number, int) and library.id_to_token(number) is not None:
+        if isinstance(number, int) and number in numbers.values():
             found[i] = number
     if EOS not in found:
         raise ManifestError(

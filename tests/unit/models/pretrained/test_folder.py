@@ -50,6 +50,7 @@ def lost_weight(folder):
 
 def listed_shard(*names):
     def damage(folder):
+        (folder / "model.safetensors").unlink()
         (folder / "model.safetensors.index.json").write_text(
             json.dumps({"weight_map": dict(zip("ab", names, strict=False))})
         )
@@ -59,7 +60,7 @@ def listed_shard(*names):
 
 def another_tokenizer(folder):
     content = json.loads((folder / "tokenizer.json").read_text())
-    content["model"]["vocab"] |= {f"x{number}": 1000 + number for number in range(3)}
+    content["model"]["vocab"] |= {f"x{number}": 4_000_000_000 + number for number in range(3)}
     (folder / "tokenizer.json").write_text(json.dumps(content))
 
 
@@ -73,10 +74,19 @@ def another_tokenizer(folder):
         (config_with(model_type="mistral", sliding_window=8), "sliding window, which is not supported"),
         (cut_short, r"model\.safetensors is damaged or cut short"),
         (lost_weight, r"1 weights are missing, such as transformer\.h\.1\.mlp\.c_fc\.weight"),
-        (config_with(n_embd=32, n_head=4), "not a model of the type gpt2|weights are mismatched"),
+        (config_with(n_embd=32, n_head=4), "not a model of the type gpt2"),
+        (config_with(layer_types=5), "not a model of the type gpt2"),
+        (config_with(n_head=0), "not a model of the type gpt2: .*zero"),
+        (config_with(n_head=-4), "negative dimension -4"),
+        (config_with(layer_norm_epsilon="a"), "not a model of the type gpt2: Validation error"),
+        (config_with(layer_norm_epsilon=-1e9), "numbers that are not finite"),
+        (config_with(eos_token_id=-1), "names a token for the end of a text"),
+        (config_with(quantization_config={"quant_method": "gptq"}), "weights are quantized, which is not"),
+        (config_with(rope_scaling={"rope_type": "longrope"}), "positions depend on the length of the text"),
         (listed_shard("a.safetensors"), r"a\.safetensors is missing"),
         (listed_shard("../a"), r"index\.json does not list files of weights"),
-        (another_tokenizer, r"it has the token 1002, but the model predicts \d+ tokens"),
+        (listed_shard([]), r"index\.json does not list files of weights"),
+        (another_tokenizer, r"it has the token 4000000002, but the model predicts \d+ tokens"),
     ],
 )
 def test_an_incomplete_folder_is_refused_and_nothing_is_published(folder, tmp_path, damage, said):
@@ -96,7 +106,6 @@ def test_a_published_model_is_the_folders_and_keeps_what_it_needs_only(folder, t
     loaded = load_checkpoint(registry.fetch(registry.resolve("m")))
     assert sorted(path.name for path in (loaded.path / "pretrained").iterdir()) == [
         "config.json",
-        "generation_config.json",
         "model.safetensors",
         "tokenizer.json",
     ]
@@ -106,6 +115,27 @@ def test_a_published_model_is_the_folders_and_keeps_what_it_needs_only(folder, t
     assert loaded.model.num_parameters == model.num_parameters
     card = (loaded.path / "MODEL_CARD.md").read_text()
     assert "type gpt2, window 48, bos_token <|endoftext|>, eos_token <|endoftext|>" in card
+
+
+@pytest.mark.parametrize("positions", [-3, 0, 1])
+def test_a_text_has_at_least_two_positions(tmp_path, positions):
+    write_folder("llama", tmp_path / "model", max_position_embeddings=positions)
+    with pytest.raises(InvalidInputError, match=f"has {positions} positions, less than 2"):
+        run_import_hf(tmp_path / "model", name="m", registry=tmp_path / "registry")
+
+
+def test_a_configuration_may_ask_for_other_outputs(folder, tmp_path):
+    config_with(return_dict=False, output_hidden_states=True, use_cache=True)(folder)
+    run_import_hf(folder, name="m", registry=tmp_path / "registry")
+
+
+def test_an_index_beside_all_weights_in_one_file_is_left_out(folder, tmp_path):
+    weights = (folder / "model.safetensors").read_bytes()
+    listed_shard("old.safetensors")(folder)
+    (folder / "model.safetensors").write_bytes(weights)
+    run_import_hf(folder, name="m", registry=tmp_path / "registry")
+    published = tmp_path / "registry" / "m" / "versions" / "1" / "pretrained"
+    assert sorted(path.name for path in published.glob("model*")) == ["model.safetensors"]
 
 
 def test_shards_are_read(folder, tmp_path):

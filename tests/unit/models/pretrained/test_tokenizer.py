@@ -4,8 +4,9 @@ import itertools
 import json
 
 import pytest
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, normalizers
 
+from models.checking.sentences import sentence_splitter_for
 from models.errors import ManifestError
 from models.pretrained.tokenizer import PretrainedTokenizer
 from models.tokenizers import Detokenizer, load_tokenizer
@@ -61,6 +62,71 @@ def test_tokens_end_in_the_context_or_after_it(kind, context, text):
     own_space = tokenizer.leading_space
     ends = itertools.accumulate(len(tokenizer.token_bytes[i]) for i in ids)
     assert before == (sum(end - own_space <= len(context.encode()) for end in ends) if context else 0)
+
+
+def changed(folder, change):
+    """Write a GPT-2 and change its tokenizer; return the new one."""
+    write_folder("gpt2", folder)
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer = change(tokenizer) or tokenizer
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return PretrainedTokenizer(folder)
+
+
+def test_the_library_does_not_trim_the_spaces_that_end_a_token(tmp_path):
+    def join_spaces(tokenizer):
+        content = json.loads(tokenizer.to_str())
+        content["model"]["vocab"]["ĊĠ"] = len(content["model"]["vocab"])
+        content["model"]["merges"].append(["Ċ", "Ġ"])
+        content["post_processor"] = {
+            "type": "ByteLevel",
+            "add_prefix_space": False,
+            "trim_offsets": True,
+            "use_regex": True,
+        }
+        return Tokenizer.from_str(json.dumps(content))
+
+    tokenizer = changed(tmp_path, join_spaces)
+    ids, before = tokenizer.encode_after("a\n", "  b")
+    assert [tokenizer.surface(i) for i in ids[:2]] == ["a", "\n "]
+    assert before == 1
+
+
+def test_a_control_token_that_is_not_marked_as_one_is_not_read_in_a_text(tmp_path):
+    def unmark(tokenizer):
+        content = json.loads(tokenizer.to_str())
+        content["added_tokens"][0]["special"] = False
+        return Tokenizer.from_str(json.dumps(content))
+
+    tokenizer = changed(tmp_path, unmark)
+    ids = tokenizer.encode("a<|endoftext|>")
+    assert not {UNK, BOS, EOS} & {*ids}
+    assert tokenizer.decode(ids) == "a<|endoftext|>"
+
+
+@pytest.mark.parametrize("form", [normalizers.NFC(), normalizers.Lowercase()])
+def test_words_of_normalised_text_have_their_places_and_their_spaces(tmp_path, form):
+    tokenizer = changed(tmp_path, lambda tokenizer: setattr(tokenizer, "normalizer", form))
+    line = "the cafe\u0301 the The cat"
+    sentence = sentence_splitter_for(tokenizer).sentence(line)
+    assert [line[word.start : word.end] for word in sentence.words] == line.split()
+    assert sentence.ids.tolist() == tokenizer.encode(line)
+
+
+def test_a_composed_character_of_the_context_belongs_to_the_text(tmp_path):
+    tokenizer = changed(tmp_path, lambda tokenizer: setattr(tokenizer, "normalizer", normalizers.NFC()))
+    ids, before = tokenizer.encode_after("cafe", "\u0301 b")
+    assert tokenizer.decode(ids[:before]) == "caf"
+    assert tokenizer.decode(ids) == "café b"
+
+
+def test_a_tokenizer_may_lack_letters(tmp_path):
+    def forget(tokenizer):
+        content = json.loads(tokenizer.to_str())
+        content["model"] |= {"vocab": {"<|endoftext|>": 0, "b": 1}, "merges": []}
+        return Tokenizer.from_str(json.dumps(content))
+
+    assert changed(tmp_path, forget).encode("ab") == [3]
 
 
 def test_a_saved_tokenizer_is_the_same(tmp_path):
