@@ -18,13 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.language_model import LanguageModel
-from models.lattices.graph import (
-    LabelTokenizer,
-    LatticeGraph,
-    PathWeights,
-    build_graph,
-    number_words,
-)
+from models.lattices.graph import LabelTokenizer, LatticeGraph, PathWeights, build_graph
 from models.lattices.lattice import (
     NO_VARIANT,
     NO_WORD,
@@ -146,7 +140,8 @@ def rescore(
     """
     if not lattices:
         return []
-    words = number_words(lattices)
+    every_word = itertools.chain.from_iterable(lattice.words for lattice in lattices)  # "" first
+    words = {word: number for number, word in enumerate(dict.fromkeys(every_word))}
     spelling = speller.label_tokens(list(words))
     joined = build_graph(lattices, weights, words, spelling)
     paths = PhrasePaths(phrases, list(words), speller.tokenizer)
