@@ -19,8 +19,9 @@ import numpy.typing as npt
 from numba import types
 from typing_extensions import override
 
+from models.calls import run_calls
 from models.kernels.compilation import kernel
-from models.reranking.candidates import Steps, map_in_steps, run_steps
+from models.reranking.candidates import Steps, map_in_steps
 from models.reranking.metrics.metric import Metric, Statistics, check_references
 
 IntArray: TypeAlias = npt.NDArray[np.int64]
@@ -256,7 +257,7 @@ class Bleu(NgramMetric):
     @override
     def statistics(self, texts: Sequence[str], references: Sequence[str]) -> Statistics:
         check_references(references)
-        counts = run_steps(count_word_ngrams([*texts, *references]))
+        counts = run_calls(count_word_ngrams([*texts, *references]))
         all_texts = np.arange(len(texts) + len(references))
         one_group = np.array([0, len(references)])
         return bleu_statistics(counts, all_texts[: len(texts)], all_texts[len(texts) :], one_group)[:, 0]
@@ -344,7 +345,7 @@ class ChrF(NgramMetric):
     @override
     def statistics(self, texts: Sequence[str], references: Sequence[str]) -> Statistics:
         check_references(references)
-        counts = run_steps(count_character_ngrams([*texts, *references]))
+        counts = run_calls(count_character_ngrams([*texts, *references]))
         all_texts = np.arange(len(texts) + len(references))
         pairs = chrf_statistics(counts, all_texts[: len(texts)], all_texts[len(texts) :])
         best: Statistics = pairs[np.arange(len(texts)), self.score(pairs).argmax(axis=1)]
