@@ -172,7 +172,7 @@ class PackedWeightCache:
         key: identity of the source data: equal if and only if the source data are equal.
 
     Attributes:
-        arrays: all arrays that this cache has returned.
+        arrays: all arrays that this cache has returned, which it keeps.
     """
 
     def __init__(self, folder: Path | None = None, key: str = "") -> None:

@@ -223,7 +223,7 @@ def test_without_a_folder_everybody_has_its_own(shelf, tmp_path, caplog):
 
 def test_what_nobody_has_any_more_goes_when_the_next_is_laid(shelf, tmp_path):
     kept = shelf.get_or_make("kept", make)
-    shelf.get_or_make("left", make)
+    PackedWeightCache(tmp_path, "key").get_or_make("left", make)
     shelf.get_or_make("next", make)
     assert {path.name for path in tmp_path.glob("key.*")} == {"key.kept", "key.next"}
     assert same(kept, make())
