@@ -96,7 +96,6 @@ class RescoredLattice:
         lm += sum(features[name] * weight for name, weight in weights.phrases.items())
         words = lattice.words
         alignments = (*lattice.alignments, "") if lattice.alignments else ("",) * (lattice.num_arcs + 1)
-        variants = np.full(lattice.num_arcs, NO_VARIANT) if lattice.variants is None else lattice.variants
         return build_lattice(
             ArcColumns(
                 sources=tokens.edges.parents,
@@ -104,7 +103,7 @@ class RescoredLattice:
                 words=[words[label] for label in labels.tolist()],
                 am=features["am"],
                 old_lm=lm / scale if scale else lm,
-                variants=np.append(variants, NO_VARIANT)[arcs],
+                variants=np.append(lattice.variants, NO_VARIANT)[arcs],
                 alignments=[alignments[arc] for arc in arcs.tolist()],
             ),
             name=lattice.name,
