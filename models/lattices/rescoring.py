@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from models.arrays import Int32s
 from models.language_model import LanguageModel
 from models.lattices.graph import LabelTokenizer, LatticeGraph, PathWeights, build_graph
 from models.lattices.lattice import (
@@ -347,9 +348,6 @@ def _paths_by_score(rescored: RescoredLattice) -> Iterator[LatticePath]:
             reach(item())
 
 
-ErrorCounts = npt.NDArray[np.int32]
-
-
 def oracle_errors(lattice: Lattice, reference: Sequence[str]) -> int:
     """Count substitutions, insertions and deletions on the path with the fewest errors; words are compared as written.
 
@@ -375,10 +373,10 @@ def oracle_errors(lattice: Lattice, reference: Sequence[str]) -> int:
     return int(costs[-1, -1])
 
 
-def _extend_along_arcs(costs: ErrorCounts, labels: Indices, reference: Indices) -> ErrorCounts:
+def _extend_along_arcs(costs: Int32s, labels: Indices, reference: Indices) -> Int32s:
     """Extend error counts along arcs [A, R + 1], without deletions after the arc's word."""
     spoken = labels != NO_WORD
-    after: ErrorCounts = costs + spoken[:, None]
+    after: Int32s = costs + spoken[:, None]
     matched = costs[:, :-1] + (labels[:, None] != reference)
     after[spoken, 1:] = np.minimum(after[spoken, 1:], matched[spoken])
     return after
