@@ -13,14 +13,12 @@ from functools import cached_property
 from typing import Annotated, Generic, TypeAlias, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 
+from models.arrays import Float64s
 from models.errors import InvalidInputError
 from models.tokenizers import Tokenizer
 from models.vocabulary import UNK
-
-Floats: TypeAlias = npt.NDArray[np.float64]
 
 PHRASES = "phrases"
 """Feature of phrases without a class; `phrases:street` is that of the class `street`."""
@@ -258,7 +256,7 @@ class PhraseList:
         words = fold_words(text)
         return () if self._first_words.isdisjoint(words) else self.automaton.find(words)
 
-    def values(self, found: Sequence[int]) -> Floats:
+    def values(self, found: Sequence[int]) -> Float64s:
         """Return the value of each found phrase in each feature [P, F]."""
         values = np.zeros((len(found), len(self.features)))
         for row, phrase in enumerate(self.phrases[index] for index in found):

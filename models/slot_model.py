@@ -7,7 +7,7 @@ sums to 1, as in class-based models (Brown et al. 1992), even if a member is spe
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -25,20 +25,6 @@ from models.language_model import (
 )
 from models.slots import Slots, check_slots
 from models.tokenizers import Tokenizer
-
-
-class _Readings(NamedTuple):
-    """Readings of the tokens of an extended vocabulary, concatenated in order of token.
-
-    Attributes:
-        offsets: index of the first reading of each token, then their number [W + 1].
-        tokens: the model's token of each reading.
-        log_shares: natural logarithm of the probability of the token's text, given the model's token.
-    """
-
-    offsets: TokenIds
-    tokens: TokenIds
-    log_shares: FloatArray
 
 
 class SlotModel(ChoiceScorer[Any], SequenceReader[Any], LanguageModel[Any]):
@@ -63,14 +49,15 @@ class SlotModel(ChoiceScorer[Any], SequenceReader[Any], LanguageModel[Any]):
         of, tokens = np.concatenate([[plain, plain], [members, classes]], axis=1)
         order = np.lexsort((tokens, of))
         all_shares = np.concatenate([np.zeros(len(plain), np.float32), log_shares])
-        self._readings = _Readings(
-            np.searchsorted(of[order], np.arange(size + 1)), tokens[order], all_shares[order]
-        )
+        # readings of all tokens in order: index of the first reading of each token, then their number [W + 1]; the
+        # model's token of each reading, and the natural logarithm of the text's probability, given that token
+        self._reading_offsets = np.searchsorted(of[order], np.arange(size + 1))
+        self._reading_tokens, self._reading_log_shares = tokens[order], all_shares[order]
         # one reading of each token; of a class itself, which no text contains, none
-        counts = np.diff(self._readings.offsets)
-        firsts = np.minimum(self._readings.offsets[:-1], len(tokens) - 1)
-        self._token = np.where(counts > 0, self._readings.tokens[firsts], np.arange(size))
-        self._log_share = np.where(counts > 0, self._readings.log_shares[firsts], -np.inf).astype(np.float32)
+        counts = np.diff(self._reading_offsets)
+        firsts = np.minimum(self._reading_offsets[:-1], len(tokens) - 1)
+        self._token = np.where(counts > 0, self._reading_tokens[firsts], np.arange(size))
+        self._log_share = np.where(counts > 0, self._reading_log_shares[firsts], -np.inf).astype(np.float32)
         self._is_ambiguous = counts > 1
 
     def memory(self) -> ModelBytes:
@@ -119,7 +106,7 @@ class SlotModel(ChoiceScorer[Any], SequenceReader[Any], LanguageModel[Any]):
         scores, begins, _ = self._score_readings(state, rows, tokens)
         answer = np.full(len(tokens), -np.inf, dtype=np.float32)
         if scores.size:
-            has_reading = self._readings.offsets[tokens + 1] > self._readings.offsets[tokens]
+            has_reading = self._reading_offsets[tokens + 1] > self._reading_offsets[tokens]
             answer[has_reading] = np.logaddexp.reduceat(scores, begins[has_reading])
         return answer
 
@@ -127,13 +114,13 @@ class SlotModel(ChoiceScorer[Any], SequenceReader[Any], LanguageModel[Any]):
         self, state: Any, rows: TokenIds, tokens: TokenIds
     ) -> tuple[FloatArray, TokenIds, TokenIds]:
         """Return the log-probability and the model's token of each reading, and each candidate's first reading."""
-        offsets = self._readings.offsets
+        offsets = self._reading_offsets
         counts = offsets[tokens + 1] - offsets[tokens]
         begins = np.cumsum(counts) - counts
         indices = np.arange(counts.sum()) + np.repeat(offsets[tokens] - begins, counts)
-        read = self._readings.tokens[indices]
+        read = self._reading_tokens[indices]
         scores = score_choices(self.model, state, np.repeat(rows, counts), read)
-        return scores + self._readings.log_shares[indices], begins, read
+        return scores + self._reading_log_shares[indices], begins, read
 
     def _resolve(self, state: Any, tokens: TokenIds) -> tuple[TokenIds, FloatArray]:
         """Choose the more probable reading of one ambiguous token per row.
@@ -148,7 +135,7 @@ class SlotModel(ChoiceScorer[Any], SequenceReader[Any], LanguageModel[Any]):
         )
         best = np.flatnonzero(is_best)
         best = best[np.searchsorted(best, begins)]  # the first of equals
-        log_shares = self._readings.log_shares[self._readings.offsets[tokens] + best - begins]
+        log_shares = self._reading_log_shares[self._reading_offsets[tokens] + best - begins]
         with np.errstate(invalid="ignore"):
             more = np.nan_to_num(totals - scores[best], nan=0.0)
         return read[best], (log_shares + more).astype(np.float32)

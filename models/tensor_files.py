@@ -170,23 +170,15 @@ class PackedWeightCache:
         folder: on a file system with `flock`, preferably in memory; writable by this user only. None disables the
             cache: every call computes the arrays in this process's memory.
         key: identity of the source data: equal if and only if the source data are equal.
-        arrays: list to extend; None for a cache that is not a section of another cache.
 
     Attributes:
-        arrays: for a section, all arrays returned by the section and its subsections.
+        arrays: all arrays that this cache has returned, which it keeps.
     """
 
-    def __init__(
-        self, folder: Path | None = None, key: str = "", arrays: list[npt.NDArray[Any]] | None = None
-    ) -> None:
-        self.arrays: list[npt.NDArray[Any]] = [] if arrays is None else arrays
-        self._is_section = arrays is not None
+    def __init__(self, folder: Path | None = None, key: str = "") -> None:
+        self.arrays: list[npt.NDArray[Any]] = []
         self._folder = folder
         self._key = key
-
-    def section(self, name: str) -> "PackedWeightCache":
-        """Return a section of the cache with a separate namespace."""
-        return PackedWeightCache(self._folder, f"{self._key}.{name}", self.arrays if self._is_section else [])
 
     def get_or_make(self, name: str, make: Callable[[], Arrays]) -> Arrays:
         """Return the cached arrays of a name, or compute them with `make`, which must be deterministic.
@@ -194,8 +186,7 @@ class PackedWeightCache:
         Writes to the arrays change this process's copy only.
         """
         arrays = make() if self._folder is None else self._get_or_make(self._folder, name, make)
-        if self._is_section:
-            self.arrays += arrays.values()
+        self.arrays += arrays.values()
         return arrays
 
     def _get_or_make(self, folder: Path, name: str, make: Callable[[], Arrays]) -> Arrays:

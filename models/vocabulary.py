@@ -26,47 +26,41 @@ class Vocabulary:
     Args:
         tokens: the ordinary tokens, in id order from 3 on, without duplicates.
 
+    Attributes:
+        tokens: all tokens in id order, the three control tokens first.
+        ids: ids of the ordinary tokens, ascending; control tokens are excluded on purpose.
+
     Raises:
         InvalidInputError: a token occurs twice.
     """
 
     def __init__(self, tokens: Iterable[str]) -> None:
-        self._tokens = (*CONTROL_TOKENS, *tokens)
-        self._ids = {token: index for index, token in enumerate(self._tokens) if index >= len(CONTROL_TOKENS)}
-        if len(self._ids) + len(CONTROL_TOKENS) != len(self._tokens):
+        self.tokens = (*CONTROL_TOKENS, *tokens)
+        self.ids = {token: index for index, token in enumerate(self.tokens) if index >= len(CONTROL_TOKENS)}
+        if len(self.ids) + len(CONTROL_TOKENS) != len(self.tokens):
             seen: set[str] = set()
-            twice = next(t for t in self._tokens[3:] if t in seen or seen.add(t))  # type: ignore[func-returns-value]
+            twice = next(t for t in self.tokens[3:] if t in seen or seen.add(t))  # type: ignore[func-returns-value]
             raise InvalidInputError(
                 f"the vocabulary lists the token {twice!r:.80} twice", parameter="vocabulary"
             )
 
     def __len__(self) -> int:
-        return len(self._tokens)
+        return len(self.tokens)
 
     def __getitem__(self, token_id: int) -> str:
-        return self._tokens[token_id]
+        return self.tokens[token_id]
 
     def __contains__(self, token: str) -> bool:
-        return token in self._ids
-
-    @property
-    def tokens(self) -> tuple[str, ...]:
-        """All tokens in id order, the three control tokens first."""
-        return self._tokens
-
-    @property
-    def ids(self) -> dict[str, int]:
-        """Ids of the ordinary tokens, ascending; control tokens are excluded on purpose."""
-        return self._ids
+        return token in self.ids
 
     def id_of(self, token: str) -> int:
         """Return the id of an ordinary token; the id of `<unk>` for any other string."""
-        return self._ids.get(token, UNK)
+        return self.ids.get(token, UNK)
 
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 (hex) of the tokens in order: equal if and only if the vocabularies are equal."""
-        text = json.dumps(self._tokens, ensure_ascii=True, separators=(",", ":"))
+        text = json.dumps(self.tokens, ensure_ascii=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
     def check_ids(self, ids: Sequence[int] | npt.NDArray[np.integer], *, parameter: str) -> TokenIds:

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ValidationError
 from models.checking.calibration import Calibration
 from models.checkpoint.manifest import check_name
 from models.checkpoint.registry import Address, open_store
-from models.checkpoint.stores import FolderStore, ObjectStore, require_writable
+from models.checkpoint.stores import FolderStore, require_writable
 from models.errors import FormatError, InvalidInputError, RegistryError
 from models.reranking.ranking import Profile
 
@@ -55,7 +55,6 @@ class DocumentStore:
     Args:
         registry: its address.
         folder: folder name; it starts with a dot, as model names cannot.
-        store: the registry's store, if it is already open.
         clock: monotonic clock in seconds.
 
     Raises:
@@ -64,14 +63,9 @@ class DocumentStore:
     """
 
     def __init__(
-        self,
-        registry: Address,
-        folder: str,
-        *,
-        store: ObjectStore | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        self, registry: Address, folder: str, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._store = store or open_store(registry)
+        self._store = open_store(registry)
         self._is_remote = not isinstance(self._store, FolderStore)
         self._folder = folder
         self._clock = clock

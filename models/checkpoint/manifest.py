@@ -11,7 +11,7 @@ never changes the default, and a service writes nothing.
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -97,7 +97,7 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Write `manifest.json`, after all other files of a checkpoint."""
     fields = manifest.model_dump(mode="json")
     fields["checksum"] = _checksum(fields)
-    (directory / MANIFEST_FILE).write_bytes(_canonical(fields))
+    (directory / MANIFEST_FILE).write_bytes(format_json(fields))
 
 
 def read_manifest(directory: Path) -> Manifest:
@@ -167,7 +167,7 @@ def _is_intact(raw: bytes, fields: dict[str, Any]) -> bool:
     """True if the checksum, which is removed from `fields`, matches, and the bytes are in canonical form."""
     checksum = fields.pop("checksum", None)
     try:
-        return checksum == _checksum(fields) and raw == _canonical({**fields, "checksum": checksum})
+        return checksum == _checksum(fields) and raw == format_json({**fields, "checksum": checksum})
     except RecursionError:  # such deep nesting can be parsed, but was never written
         return False
 
@@ -198,10 +198,11 @@ def verify_files(directory: Path, manifest: Manifest) -> None:
 
 
 def _checksum(fields: dict[str, Any]) -> str:
-    return hashlib.sha256(_canonical(fields)).hexdigest()
+    return hashlib.sha256(format_json(fields)).hexdigest()
 
 
-def _canonical(fields: dict[str, Any]) -> bytes:
+def format_json(fields: Mapping[str, Any]) -> bytes:
+    """Format a JSON object in canonical form."""
     return (json.dumps(fields, indent=1, sort_keys=True) + "\n").encode()
 
 
@@ -267,11 +268,6 @@ def check_unaliased(version: Version, aliases: dict[str, int]) -> None:
             f"{version.address} is {' and '.join(pointing)}: move the alias to another version first",
             parameter="version",
         )
-
-
-def format_aliases(aliases: dict[str, int]) -> bytes:
-    """Format `aliases.json`."""
-    return (json.dumps(aliases, indent=1, sort_keys=True) + "\n").encode()
 
 
 def unknown_alias_error(name: str, alias: str, aliases: Iterable[str]) -> ModelNotFoundError:

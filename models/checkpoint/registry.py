@@ -31,7 +31,7 @@ from models.checkpoint.manifest import (
     Manifest,
     Version,
     check_unaliased,
-    format_aliases,
+    format_json,
     is_name,
     is_version_number,
     read_manifest,
@@ -158,7 +158,7 @@ class LocalRegistry(Registry):
         Raises:
             RegistryError: the registry cannot be written.
         """
-        require_writable(self._store).put(f"{name}/{ALIASES_FILE}", format_aliases(aliases))
+        require_writable(self._store).put(f"{name}/{ALIASES_FILE}", format_json(aliases))
 
     def retire_numbers(self, name: str, backup: "LocalRegistry") -> None:
         """Reserve the version numbers that were deleted in a backup, so that no new version gets them.

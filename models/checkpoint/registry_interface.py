@@ -22,7 +22,7 @@ from models.checkpoint.manifest import (
     Version,
     check_name,
     choose_default,
-    format_aliases,
+    format_json,
     is_name,
     is_version_number,
     read_manifest,
@@ -58,16 +58,15 @@ class Catalogue:
     Args:
         store: store to read.
         folder: local folder of the versions.
+
+    Attributes:
+        location: folder or URL, for messages.
+        work_folder: local folder of the versions, and for unpublished files, such as training runs that can be resumed.
     """
 
     def __init__(self, store: ObjectStore, folder: Path) -> None:
         self._reads = store
-        self._folder = folder
-
-    @property
-    def location(self) -> str:
-        """Folder or URL, for messages."""
-        return self._reads.location
+        self.location, self.work_folder = store.location, folder
 
     def entries(self, folder: str = "") -> dict[str, ModelEntries]:
         """Return models by name, including models without versions: all, or those in a folder.
@@ -123,7 +122,7 @@ class Catalogue:
 
     def version(self, name: str, number: int) -> Version:
         """Return the version with this number, which may not exist."""
-        return Version(name, number, self._folder / name / "versions" / str(number))
+        return Version(name, number, self.work_folder / name / "versions" / str(number))
 
     def resolve(self, address: str, seen: ModelSnapshot | None = None) -> Version:
         """Resolve `name`, `name@7` or `name@champion` to a version.
@@ -184,14 +183,10 @@ class Catalogue:
                 raise ValueError("it must map names to version numbers")  # noqa: TRY301 - same message as bad JSON
         except (ValueError, RecursionError) as error:
             raise ManifestError(
-                f"{self._path_of(name, ALIASES_FILE)} is damaged: {error}; set the alias again with "
+                f"{self.location}/{name}/{ALIASES_FILE} is damaged: {error}; set the alias again with "
                 "`gramophone models promote`"
             ) from None
         return aliases
-
-    def _path_of(self, *parts: str) -> str:
-        """Path or URL of a file, for messages."""
-        return "/".join((self.location, *parts))
 
 
 _QUOTED_URL = re.compile(r""""[a-z][a-z0-9+.-]*://[^"]*"|'[a-z][a-z0-9+.-]*://[^']*'""", re.IGNORECASE)
@@ -213,11 +208,6 @@ class Registry(Catalogue, ABC):
         super().__init__(reads or store, folder)
         self._store = store
         self._stored = Catalogue(store, folder)
-
-    @property
-    def work_folder(self) -> Path:
-        """Local folder for unpublished files, such as training runs that can be resumed."""
-        return self._folder
 
     @property
     def is_reachable(self) -> bool:
@@ -292,7 +282,7 @@ class Registry(Catalogue, ABC):
         """
         check_name(name)
         require_writable(self._store)
-        versions = self._folder / name / "versions"
+        versions = self.work_folder / name / "versions"
         with report_write_errors(versions), temporary_folder(versions) as folder:
             write(folder)
             manifest = read_manifest(folder)
@@ -444,12 +434,12 @@ class Registry(Catalogue, ABC):
             except ManifestError:
                 if not replace_damaged:
                     raise
-            content = format_aliases(change(aliases))
+            content = format_json(change(aliases))
             if store.put_if_match(key, content, current and current.tag):
                 return aliases
             time.sleep(_ALIAS_RETRY_PAUSE_S * random.random() * min(attempt + 1, 10))
         raise RegistryError(
-            f"{self._path_of(key)} was changed by other processes {_MAX_ALIAS_ATTEMPTS} times in a row; try again"
+            f"{self.location}/{key} was changed by other processes {_MAX_ALIAS_ATTEMPTS} times in a row; try again"
         )
 
     def redact_location(self, message: str) -> str:

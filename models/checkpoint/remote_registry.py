@@ -92,9 +92,8 @@ class RemoteRegistry(Registry):
 
     @override
     def manifest(self, version: Version) -> Manifest:
-        return parse_manifest(
-            self._manifest_bytes(version), self._path_of(manifest_key(version.name, version.number))
-        )
+        key = manifest_key(version.name, version.number)
+        return parse_manifest(self._manifest_bytes(version), f"{self.location}/{key}")
 
     @override
     def read_file(self, version: Version, name: str) -> bytes:
@@ -177,7 +176,7 @@ class RemoteRegistry(Registry):
         def read() -> bytes:
             found = self._store.read(key)
             if found is None or not found.content:
-                raise ManifestError(f"{self._path_of(key)} is missing: the version is unfinished or deleted")
+                raise ManifestError(f"{self.location}/{key} is missing: the version is unfinished or deleted")
             return found.content
 
         return self._cached.ask(read, lambda: self._cache.manifest(version))

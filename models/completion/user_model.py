@@ -73,7 +73,7 @@ class UserModel:
     """Words and word pairs with their counts.
 
     Args:
-        words: count of each word, in units.
+        words: count of each word, in units; also an attribute.
         followers: for each word, and for `SENTENCE_START`, the counts of words after it, in units.
         unit: current weight of one occurrence. It grows with every word learnt, so older counts decay.
     """
@@ -84,13 +84,13 @@ class UserModel:
         followers: Mapping[str, Mapping[str, float]] | None = None,
         unit: float = 1.0,
     ) -> None:
-        self._words = words or {}
+        self.words = words or {}
         self._followers = followers or {}
         self._unit = unit
 
     def __len__(self) -> int:
         """Number of distinct words."""
-        return len(self._words)
+        return len(self.words)
 
     @property
     def num_pairs(self) -> int:
@@ -100,35 +100,30 @@ class UserModel:
     @cached_property
     def total(self) -> float:
         """Sum of the counts of all words."""
-        return sum(self._words.values()) / self._unit
+        return sum(self.words.values()) / self._unit
 
     def count(self, word: str) -> float:
         """Return the count of a word; 0 if it was never written."""
-        return self._words.get(word, 0.0) / self._unit
+        return self.words.get(word, 0.0) / self._unit
 
     def followers(self, previous: str) -> dict[str, float]:
         """Return the counts of words after another word, or at the start of a sentence."""
         return {word: count / self._unit for word, count in self._followers.get(previous, {}).items()}
 
-    @property
-    def words(self) -> Iterable[str]:
-        """All words."""
-        return self._words
-
     def likeliest(self, limit: int) -> list[str]:
         """Return the words with the highest counts."""
-        return heapq.nlargest(limit, self._words, key=self._words.__getitem__)
+        return heapq.nlargest(limit, self.words, key=self.words.__getitem__)
 
     def words_with_prefix(self, prefix: str, *, ignore_case: bool = False) -> list[str]:
         """Return the words that start with a prefix, including the prefix itself."""
         if not ignore_case:
-            return [word for word in self._words if word.startswith(prefix)]
+            return [word for word in self.words if word.startswith(prefix)]
         folded = prefix.casefold()
-        return [word for word in self._words if word.casefold().startswith(folded)]
+        return [word for word in self.words if word.casefold().startswith(folded)]
 
     def updated(self, sentences: Iterable[WordSequence], bounds: UserModelLimits) -> "UserModel":
         """Return the model after learning sentences."""
-        words, followers, unit = dict(self._words), dict(self._followers), self._unit
+        words, followers, unit = dict(self.words), dict(self._followers), self._unit
         own: set[str] = set()  # words whose followers are already copied
         growth = 2.0 ** (1 / bounds.half_life_words)
         for sentence in sentences:
@@ -154,7 +149,7 @@ class UserModel:
         See `user_model_from_counts`; the first word of a pair is empty at the start of a sentence.
         """
         least = _MIN_COUNT * self._unit
-        words = {word: count / self._unit for word, count in self._words.items() if count >= least}
+        words = {word: count / self._unit for word, count in self.words.items() if count >= least}
         pairs = [
             (previous, word, count / self._unit)
             for previous, word, count in _flatten_pairs(self._followers)
@@ -164,7 +159,7 @@ class UserModel:
 
     def limited_to(self, bounds: UserModelLimits) -> "UserModel":
         """Return the model pruned to the limits, with its unit rescaled if it is very large."""
-        words, followers = self._words, self._followers
+        words, followers = self.words, self._followers
         if len(words) > bounds.max_words:
             words = dict(heapq.nlargest(_pruned_size(bounds.max_words), words.items(), key=itemgetter(1)))
             followers = _group_pairs(pair for pair in _flatten_pairs(followers) if pair[1] in words)

@@ -25,8 +25,6 @@ class StopStrings:
         """Return the text that is certain not to belong to a stop string; empty after a stop."""
         if self.stopped:
             return ""
-        if not self._stops:
-            return text
         text = self._held + text
         found = [offset for stop in self._stops if (offset := text.find(stop)) >= 0]
         if found:

@@ -172,8 +172,7 @@ def write_slf(lattice: Lattice, target: TextIO) -> None:
     times = ("" if math.isnan(time_s) else f" t={time_s!r}" for time_s in lattice.times.tolist())
     target.writelines(f"I={node}{time}\n" for node, time in enumerate(times))
     words = [escape_value(word) or _NULL for word in lattice.words]
-    variants = np.full(lattice.num_arcs, NO_VARIANT) if lattice.variants is None else lattice.variants
-    columns = (lattice.sources, lattice.targets, lattice.labels, variants, lattice.am, lattice.old_lm)
+    columns = (lattice.sources, lattice.targets, lattice.labels, lattice.variants, lattice.am, lattice.old_lm)
     rows = zip(*(column.tolist() for column in columns), strict=True)
     for number, (begin, end, label, variant, am, old_lm) in enumerate(rows):
         which = "" if variant == NO_VARIANT else f" v={variant}"

@@ -218,20 +218,6 @@ class LatticeGraph:
         """Number of nodes N."""
         return len(self.lattice_of)
 
-    @property
-    def num_levels(self) -> int:
-        """Number of levels of the graph."""
-        return self.by_target.num_levels
-
-
-def number_words(lattices: Sequence[Lattice]) -> dict[str, int]:
-    """Number the words of lattices; the first is empty."""
-    labels = {"": 0}
-    for lattice in lattices:
-        for word in lattice.words:
-            labels.setdefault(word, len(labels))
-    return labels
-
 
 def build_graph(
     lattices: Sequence[Lattice], weights: Sequence[PathWeights], words: dict[str, int], spelling: LabelTokens

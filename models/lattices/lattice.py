@@ -57,8 +57,8 @@ class Lattice:
         am: acoustic score of each arc [A].
         old_lm: score of each arc by the first pass's language model [A].
         times: time of each node, in seconds from the start [N]; NaN if unknown.
-        scales: scales of these scores in the file.
         variants: pronunciation number of each arc's word [A]; −1 if unknown.
+        scales: scales of these scores in the file.
         alignments: transition-ids of each arc as Kaldi writes them; empty if the format has none.
         references: correct texts, if known; several are alternatives.
     """
@@ -71,8 +71,8 @@ class Lattice:
     am: Scores
     old_lm: Scores
     times: Scores
+    variants: Indices
     scales: Scales = Scales()
-    variants: Indices | None = None
     alignments: tuple[str, ...] = ()
     references: tuple[str, ...] = ()
 
@@ -239,7 +239,6 @@ def build_lattice(
     arc_ids = arc_ids[np.argsort(ranks[sources[arc_ids]], kind="stable")]
     labels: dict[str, int] = {"": 0}
     rows = arc_ids.tolist()
-    variants = columns.variants[arc_ids]
     return Lattice(
         name=name,
         labels=np.array([labels.setdefault(columns.words[row], len(labels)) for row in rows]),
@@ -249,8 +248,8 @@ def build_lattice(
         am=_checked_scores(columns.am[arc_ids]),
         old_lm=_checked_scores(columns.old_lm[arc_ids]),
         times=times[nodes],
+        variants=columns.variants[arc_ids],
         scales=scales,
-        variants=variants if (variants != NO_VARIANT).any() else None,
         alignments=tuple(columns.alignments[row] for row in rows) if any(columns.alignments) else (),
     )
 

@@ -17,14 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from models.arrays import Int32s
 from models.language_model import LanguageModel
-from models.lattices.graph import (
-    LabelTokenizer,
-    LatticeGraph,
-    PathWeights,
-    build_graph,
-    number_words,
-)
+from models.lattices.graph import LabelTokenizer, LatticeGraph, PathWeights, build_graph
 from models.lattices.lattice import (
     NO_VARIANT,
     NO_WORD,
@@ -102,7 +97,6 @@ class RescoredLattice:
         lm += sum(features[name] * weight for name, weight in weights.phrases.items())
         words = lattice.words
         alignments = (*lattice.alignments, "") if lattice.alignments else ("",) * (lattice.num_arcs + 1)
-        variants = np.full(lattice.num_arcs, NO_VARIANT) if lattice.variants is None else lattice.variants
         return build_lattice(
             ArcColumns(
                 sources=tokens.edges.parents,
@@ -110,7 +104,7 @@ class RescoredLattice:
                 words=[words[label] for label in labels.tolist()],
                 am=features["am"],
                 old_lm=lm / scale if scale else lm,
-                variants=np.append(variants, NO_VARIANT)[arcs],
+                variants=np.append(lattice.variants, NO_VARIANT)[arcs],
                 alignments=[alignments[arc] for arc in arcs.tolist()],
             ),
             name=lattice.name,
@@ -146,7 +140,8 @@ def rescore(
     """
     if not lattices:
         return []
-    words = number_words(lattices)
+    every_word = itertools.chain.from_iterable(lattice.words for lattice in lattices)  # "" first
+    words = {word: number for number, word in enumerate(dict.fromkeys(every_word))}
     spelling = speller.label_tokens(list(words))
     joined = build_graph(lattices, weights, words, spelling)
     paths = PhrasePaths(phrases, list(words), speller.tokenizer)
@@ -353,9 +348,6 @@ def _paths_by_score(rescored: RescoredLattice) -> Iterator[LatticePath]:
             reach(item())
 
 
-ErrorCounts = npt.NDArray[np.int32]
-
-
 def oracle_errors(lattice: Lattice, reference: Sequence[str]) -> int:
     """Count substitutions, insertions and deletions on the path with the fewest errors; words are compared as written.
 
@@ -381,10 +373,10 @@ def oracle_errors(lattice: Lattice, reference: Sequence[str]) -> int:
     return int(costs[-1, -1])
 
 
-def _extend_along_arcs(costs: ErrorCounts, labels: Indices, reference: Indices) -> ErrorCounts:
+def _extend_along_arcs(costs: Int32s, labels: Indices, reference: Indices) -> Int32s:
     """Extend error counts along arcs [A, R + 1], without deletions after the arc's word."""
     spoken = labels != NO_WORD
-    after: ErrorCounts = costs + spoken[:, None]
+    after: Int32s = costs + spoken[:, None]
     matched = costs[:, :-1] + (labels[:, None] != reference)
     after[spoken, 1:] = np.minimum(after[spoken, 1:], matched[spoken])
     return after

@@ -434,7 +434,7 @@ def pass_tokens(
         The token graph, with nodes and arcs numbered as in `joined`.
     """
     walk = _TokenPassing(model, joined, spelling, phrases, search)
-    for level in range(1, joined.num_levels):
+    for level in range(1, joined.by_target.num_levels):
         walk.advance_level(level)
     return walk.tokens.graph()
 
@@ -454,7 +454,7 @@ class _TokenPassing:
         self._phrases = phrases
         self._states = ActiveStates(model, spelling)
         self._states_are_keys = state_keys(self._states.initial) is not None
-        num_words = 0 if self._states_are_keys else search.recombination_order or joined.num_levels
+        num_words = 0 if self._states_are_keys else search.recombination_order or joined.by_target.num_levels
         num_added = joined.phrase_weights.shape[1] + 1
         self.tokens = TokenTable(joined.num_nodes, num_words=num_words, num_added=num_added)
         self._live = np.zeros(0, dtype=np.int64)  # tokens with outgoing arcs still to score
@@ -462,7 +462,7 @@ class _TokenPassing:
         self._begins = np.zeros(len(joined.sources), dtype=np.int64)
         self._log_probs, self._scores = GrowableArray(np.float64), GrowableArray(np.float64)
         self._added, self._phrases_after = GrowableArray(np.float64, num_added), GrowableArray(np.int64)
-        self._best = np.full((joined.num_levels, len(joined.starts)), -np.inf)
+        self._best = np.full((joined.by_target.num_levels, len(joined.starts)), -np.inf)
         nothing = np.zeros(len(joined.starts), dtype=np.int64)
         words = np.full((len(joined.starts), num_words), NO_WORD)
         self.tokens.add(joined.starts, nothing.astype(np.float64), words, nothing, nothing)

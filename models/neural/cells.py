@@ -66,16 +66,6 @@ CellState: TypeAlias = tuple[Tensor, ...]
 """State of a layer between tokens, tensors [B, H]; the first is its output at the last token."""
 
 
-class Cell(SequenceLayer):
-    """Recurrent layer.
-
-    Attributes:
-        parts: number of tensors in the state.
-    """
-
-    parts: int
-
-
 class Dropout(nn.Module):
     """Dropout of values [T, B, W]; the remaining values are scaled up.
 
@@ -147,7 +137,7 @@ _TORCH_FUNCTIONS: dict[str, tuple[Any, Any]] = {
 """Torch functions for a layer and for a single step, by the `mode` of a module."""
 
 
-class TorchCell(Cell):
+class TorchCell(SequenceLayer):
     """Recurrent layer that wraps `nn.RNN`, `nn.GRU` or `nn.LSTM`, with G gates of H outputs and I inputs.
 
     elman  h ← f(W x + U h + b). State (h,).
@@ -172,7 +162,7 @@ class TorchCell(Cell):
             self.kernel = nn.GRU(input_size, size)
         else:
             self.kernel = nn.RNN(input_size, size, nonlinearity=config.activation)
-        self.parts = 2 if config.cell == "lstm" else 1
+        self.parts = config.cell_states
         self.weight_drop = config.weight_drop
         if config.orthogonal:
             with torch.no_grad():
@@ -261,7 +251,7 @@ def _scan(decays: Tensor, drives: Tensor) -> Tensor:
     return drives
 
 
-class MinGRU(Cell):
+class MinGRU(SequenceLayer):
     """z = σ(W x + b), n = g(V x + c); h ← (1 − z) h + z n, with g(v) = v + ½ above 0 and σ(v) below.
 
     Gates depend only on the input and h enters linearly, so all steps are computed at once. State (h,).
@@ -271,8 +261,6 @@ class MinGRU(Cell):
         input_size: I.
         hidden_size: H.
     """
-
-    parts = 1
 
     def __init__(self, input_size: int, hidden_size: int) -> None:
         super().__init__()
@@ -295,6 +283,10 @@ class MinGRU(Cell):
         z, n = self.gates(inputs).to(self.gates.weight.dtype).chunk(2, dim=-1)
         candidate = torch.where(n > 0, n + 0.5, torch.sigmoid(n))
         return torch.sigmoid(-z), torch.sigmoid(z) * candidate
+
+
+Cell: TypeAlias = TorchCell | MinGRU
+"""Recurrent layer."""
 
 
 def make_cell(config: NetworkConfig, input_size: int) -> Cell:

@@ -63,7 +63,7 @@ class Recurrent(LayeredBody):
         cells = [make_cell(config, size) for size in config.layer_inputs]
         self.cells = nn.ModuleList(cells)
         self._connect_layers(config)
-        self.parts = cells[0].parts
+        self.parts = config.cell_states
         learned = range(self.parts if config.learned_state else 0)
         self.initial = nn.ParameterList(torch.zeros(config.layers, 1, self.width) for _ in learned)
 

@@ -13,7 +13,7 @@ replayed with a single launch; batches are padded to the next size.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -59,19 +59,9 @@ class TensorState(NeuralState):
 
 _WARM_UPS = 3  # as torch's documentation recommends: libraries select kernels and allocate memory in their first calls
 
-CaptureGraph: TypeAlias = Callable[[Callable[[], Hidden]], "CapturedGraph"]
-
-
-class CapturedGraph(NamedTuple):
-    """Captured computation.
-
-    Attributes:
-        replay: repeats the computation with the current content of its input tensors.
-        outputs: result tensors, valid until the next replay.
-    """
-
-    replay: Callable[[], None]
-    outputs: Hidden
+CapturedGraph: TypeAlias = tuple[Callable[[], None], Hidden]
+"""Function that repeats a captured computation with the current content of its input tensors, and the result tensors,
+valid until the next call."""
 
 
 class CudaGraphSteps:
@@ -82,7 +72,7 @@ class CudaGraphSteps:
         capture: function that captures a computation.
     """
 
-    def __init__(self, network: Network, capture: CaptureGraph) -> None:
+    def __init__(self, network: Network, capture: Callable[[Callable[[], Hidden]], CapturedGraph]) -> None:
         self._network = network
         self._record = capture
         self._bound: dict[int, tuple[Tensor, Hidden, CapturedGraph]] = {}
@@ -101,12 +91,12 @@ class CudaGraphSteps:
         size = 1 << max(rows - 1, 0).bit_length()
         if size not in self._bound:
             self._bound[size] = self._bind(size, tokens)
-        input_tokens, input_hidden, graph = self._bound[size]
+        input_tokens, input_hidden, (replay, outputs) = self._bound[size]
         input_tokens[:rows] = tokens
         for buffer, part in zip(input_hidden, hidden, strict=True):
             buffer[:, :rows] = part
-        graph.replay()
-        return tuple(part[:, :rows].clone() for part in graph.outputs)
+        replay()
+        return tuple(part[:, :rows].clone() for part in outputs)
 
     def _bind(self, rows: int, like: Tensor) -> tuple[Tensor, Hidden, CapturedGraph]:
         """Capture a step; return its input tensors, for tokens and state, and the graph."""
@@ -126,7 +116,7 @@ def capture_on_cuda(compute: Callable[[], Hidden]) -> CapturedGraph:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         outputs = compute()
-    return CapturedGraph(graph.replay, outputs)
+    return graph.replay, outputs
 
 
 class NeuralModel(NetworkModel):
@@ -140,6 +130,9 @@ class NeuralModel(NetworkModel):
         vocabulary: tokens of the ids.
         device: `cpu`, `cuda`, `cuda:1`, … or `auto`.
 
+    Attributes:
+        network: the network, in evaluation mode; only a trainer may change its parameters.
+
     Raises:
         InvalidInputError: network and vocabulary differ in size, or the device does not exist.
     """
@@ -147,29 +140,24 @@ class NeuralModel(NetworkModel):
     def __init__(self, network: Network, vocabulary: Vocabulary, *, device: str = "cpu") -> None:
         super().__init__(network.config, network.vocab_size, vocabulary)
         self._device = resolve_device(device)
-        self._network = network.to(self._device).eval()
+        self.network = network.to(self._device).eval()
         recordable = self._device.type == "cuda" and self.config.attention == "none"
-        self._recorded = CudaGraphSteps(self._network, capture_on_cuda) if recordable else None
+        self._recorded = CudaGraphSteps(self.network, capture_on_cuda) if recordable else None
         self._is_mapped = False
 
     @override
     def memory(self) -> ModelBytes:
-        tensors = (*self._network.parameters(), *self._network.buffers())
+        tensors = (*self.network.parameters(), *self.network.buffers())
         storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage() for tensor in tensors}
         size = sum(storage.nbytes() for storage in storages.values())
         if self._device.type != "cpu":
             return ModelBytes(device=size)
         return ModelBytes(mapped=size) if self._is_mapped else ModelBytes(own=size)
 
-    @property
-    def network(self) -> Network:
-        """The network, in evaluation mode; only a trainer may change its parameters."""
-        return self._network
-
     @override
     @torch.inference_mode()
     def empty_state(self, batch: int) -> NeuralState:
-        return TensorState(self._network.initial_hidden(batch))
+        return TensorState(self.network.initial_hidden(batch))
 
     @override
     @torch.inference_mode()
@@ -178,23 +166,23 @@ class NeuralModel(NetworkModel):
         if self._recorded is not None and 0 < len(ids) <= MAX_GRAPH_ROWS:
             with torch.cuda.device(self._device):
                 return TensorState(self._recorded.step(ids, state.hidden))
-        return TensorState(advance_one(self._network, ids, state.hidden))
+        return TensorState(advance_one(self.network, ids, state.hidden))
 
     @override
     @torch.inference_mode()
     def next_log_probs(self, state: NeuralState) -> Array:
-        log_probs = self._network.output.log_probs(self._network.features(state.top))
+        log_probs = self.network.output.log_probs(self.network.features(state.top))
         return log_probs if log_probs.is_cuda else log_probs.numpy()
 
     @override
     @torch.inference_mode()
     def read(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
-        return read_batch(TorchReader(self._network, self._device), state, tokens, lengths, want)
+        return read_batch(TorchReader(self.network, self._device), state, tokens, lengths, want)
 
     @override
     @torch.inference_mode()
     def score_choices(self, state: NeuralState, rows: TokenIds, tokens: TokenIds) -> FloatArray:
-        outputs, network = state.top, self._network
+        outputs, network = state.top, self.network
         size = max(1, (MAX_LOGITS_ON_CUDA if outputs.is_cuda else MAX_CHOICE_LOGITS) // network.vocab_size)
         scores = np.empty(len(tokens), dtype=np.float32)
         for start in range(0, len(outputs), size):
@@ -210,12 +198,12 @@ class NeuralModel(NetworkModel):
     @override
     @torch.inference_mode()
     def features(self, state: NeuralState) -> Array:
-        features = self._network.features(state.top)
+        features = self.network.features(state.top)
         return features if features.is_cuda else features.numpy()
 
     def save(self, directory: Path) -> None:
         """Write `config.json` and `model.safetensors` into an existing directory."""
-        write_network(self._network, directory)
+        write_network(self.network, directory)
 
     @classmethod
     def load(cls, directory: Path, vocabulary: Vocabulary, *, device: str = "cpu") -> "NeuralModel":

@@ -107,12 +107,17 @@ def check_k(k: int, vocab_size: int) -> None:
         )
 
 
-def unknown_id_error(tokens: TokenIds, index: int, vocab_size: int) -> InvalidInputError:
-    """Return the error for the token at an index of the batch."""
-    return InvalidInputError(
-        f"token {index} of the batch is {tokens.flat[index]}, but token ids are 0 to {vocab_size - 1}",
-        parameter="tokens",
-    )
+def check_known(tokens: TokenIds, bad: int, vocab_size: int) -> None:
+    """Refuse the token at the index `bad` of a batch, which is outside the vocabulary, unless the index is negative.
+
+    Raises:
+        InvalidInputError: there is such a token.
+    """
+    if bad >= 0:
+        raise InvalidInputError(
+            f"token {bad} of the batch is {tokens.flat[bad]}, but token ids are 0 to {vocab_size - 1}",
+            parameter="tokens",
+        )
 
 
 _NO_ORDERS, _NO_BACKOFFS = np.zeros(0, np.uint8), np.zeros(0, np.float32)
@@ -211,8 +216,7 @@ class NGramModel(
         check_one_per_row(tokens.shape, len(state))
         out = np.empty(len(state), dtype=np.int32)
         bad = scoring.advance_rows(self.automaton, state.ids, tokens, out)
-        if bad >= 0:
-            raise unknown_id_error(tokens, bad, len(self.vocabulary))
+        check_known(tokens, bad, len(self.vocabulary))
         return NGramState(out)
 
     @override
@@ -274,8 +278,7 @@ class NGramModel(
             )
 
         bad = max(run_balanced(run, offsets, threads))
-        if bad >= 0:
-            raise unknown_id_error(tokens, bad, len(self.vocabulary))
+        check_known(tokens, bad, len(self.vocabulary))
         return out
 
     def _score(
@@ -295,8 +298,7 @@ class NGramModel(
             scores.orders.reshape(-1),
             scores.log_backoffs.reshape(-1),
         )
-        if bad >= 0:
-            raise unknown_id_error(tokens, bad, len(self.vocabulary))
+        check_known(tokens, bad, len(self.vocabulary))
         return scores
 
     def _before(self, state: NGramState, tokens: TokenIds, lengths: TokenIds) -> NGramState:
@@ -304,8 +306,7 @@ class NGramModel(
         out = np.zeros(tokens.shape, dtype=np.int32)
         spans = token_spans(tokens, lengths, len(state))
         bad = scoring.states_before(self.automaton, state.ids, *spans, out.reshape(-1))
-        if bad >= 0:
-            raise unknown_id_error(tokens, bad, len(self.vocabulary))
+        check_known(tokens, bad, len(self.vocabulary))
         return NGramState(out[np.arange(tokens.shape[1]) < np.asarray(lengths)[:, None]])
 
     def _prefill(self, state: NGramState, tokens: TokenIds, lengths: TokenIds) -> NGramState:

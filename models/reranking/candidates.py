@@ -52,17 +52,7 @@ _CHARACTERS_PER_ITEM = 64
 """Fixed cost of an item, even an empty one."""
 
 Steps: TypeAlias = Generator[None, None, T]
-"""Computation in steps, which yields often and returns its result."""
-
-
-def run_steps(steps: Steps[T]) -> T:
-    """Run a computation to its end."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            result: T = done.value
-            return result
+"""Computation in steps, which yields often and returns its result; `models.calls.run_calls` runs it to its end."""
 
 
 def map_in_steps(

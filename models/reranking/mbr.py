@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from rapidfuzz.distance import Levenshtein
 
-from models.arrays import runs_by_cost
+from models.arrays import Float64s, Int64s, runs_by_cost
 from models.errors import InvalidInputError
 from models.reranking.candidates import Steps, map_in_steps
 from models.reranking.metrics.metric import pairwise_distances, words_as_characters
@@ -28,7 +28,7 @@ from models.reranking.metrics.metric import pairwise_distances, words_as_charact
 
 def merge_equal_candidates(
     candidates: Sequence[Hashable], posteriors: npt.ArrayLike
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+) -> tuple[Int64s, Int64s, Float64s]:
     """Merge C candidates into U distinct ones, in the order of first occurrence.
 
     Args:
@@ -51,8 +51,6 @@ def merge_equal_candidates(
 Utility: TypeAlias = Literal["wer", "chrf", "bleu"]
 UTILITIES: tuple[Utility, ...] = get_args(Utility)
 
-_IntArray: TypeAlias = npt.NDArray[np.int64]
-_Scores: TypeAlias = npt.NDArray[np.float64]
 MAX_COMPARED_WORDS = 8192
 """Maximum words of a text; a pair of texts is compared in one step, which takes some 15 ms at this size."""
 
@@ -72,12 +70,12 @@ class _PairwiseUtilities(NamedTuple):
         most: maximum cost per step, about a millisecond.
     """
 
-    utilities: Callable[[_IntArray, _IntArray], _Scores]
+    utilities: Callable[[Int64s, Int64s], Float64s]
     sizes: npt.NDArray[np.floating[Any]]
     squared: bool
     most: int
 
-    def blocks(self) -> Iterator[tuple[_IntArray, _IntArray]]:
+    def blocks(self) -> Iterator[tuple[Int64s, Int64s]]:
         """Yield all pairs of texts and references, in blocks of one step or one pair."""
         everyone = np.arange(len(self.sizes))
         costs = self.sizes if self.squared else np.ones(len(self.sizes))
@@ -86,7 +84,7 @@ class _PairwiseUtilities(NamedTuple):
                 yield everyone[texts], everyone[references]
 
 
-def expected_utilities(texts: Sequence[str], posteriors: npt.ArrayLike, utility: Utility) -> Steps[_Scores]:
+def expected_utilities(texts: Sequence[str], posteriors: npt.ArrayLike, utility: Utility) -> Steps[Float64s]:
     """Compute the expected utility of each candidate against the list, in bounded steps; the work grows with C².
 
     The largest wins, the first of equal ones.
@@ -131,7 +129,7 @@ def _wer_utilities(texts: Sequence[str]) -> Steps[_PairwiseUtilities]:
             parameter="candidates",
         )
 
-    def utilities(candidates: _IntArray, references: _IntArray) -> _Scores:
+    def utilities(candidates: Int64s, references: Int64s) -> Float64s:
         return -pairwise_distances([spelled[i] for i in candidates], [spelled[i] for i in references]).astype(
             np.float64
         )
@@ -147,7 +145,7 @@ def _ngram_utilities(texts: Sequence[str], utility: Literal["chrf", "bleu"]) -> 
     count = ngram_overlap.count_character_ngrams if utility == "chrf" else ngram_overlap.count_word_ngrams
     counts, chrf = (yield from count(texts)), ngram_overlap.ChrF()
 
-    def utilities(candidates: _IntArray, references: _IntArray) -> _Scores:
+    def utilities(candidates: Int64s, references: Int64s) -> Float64s:
         if utility == "chrf":
             return chrf.score(ngram_overlap.chrf_statistics(counts, candidates, references))
         each_alone = np.arange(len(references) + 1)
@@ -205,7 +203,7 @@ def word_confidences(
     ]
 
 
-def _agreement_masses(pivot: str, compared_texts: Sequence[str], posteriors: _Scores) -> Steps[list[float]]:
+def _agreement_masses(pivot: str, compared_texts: Sequence[str], posteriors: Float64s) -> Steps[list[float]]:
     """Compute, for each unit of the pivot, the mass of the texts whose alignment has the same unit there."""
     lost: list[int] = []
     masses: list[float] = []

@@ -10,8 +10,8 @@ import numpy as np
 from markupsafe import Markup
 from rapidfuzz.distance import Levenshtein
 
+from models.calls import run_calls
 from models.report import ACCENT, INK, SECOND, THIRD, Picture, Section, Table, draw_svg, render_page
-from models.reranking.candidates import run_steps
 from models.reranking.corrections import corrections_of
 from models.reranking.features import LM
 from models.reranking.metrics.metric import format_score
@@ -91,7 +91,7 @@ def _along_weight(tuned: TuningOutcome) -> Picture | None:
     reach = abs(weight) * _WEIGHT_RANGE or 2 * spread_of_values / (spread_of_slopes or np.inf)
     if not reach:
         return None
-    curve = run_steps(line_loss(problem, values, slopes))
+    curve = run_calls(line_loss(problem, values, slopes))
     grid = np.linspace(min(0.0, np.sign(weight) * reach), max(0.0, np.sign(weight) * reach) or reach, 801)
     losses = curve.at(np.arctan(grid))
     scores = -losses if problem.metric.higher_is_better else losses

@@ -17,8 +17,9 @@ from pathlib import Path
 import numpy as np
 from preparation import needed_data, read_lines
 
+from models.calls import run_calls
 from models.language_model import pad_sequences, score_sequences
-from models.reranking.candidates import Candidate, CandidateList, run_steps
+from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.features import ListFeatures, offsets_of
 from models.reranking.metrics import make_metric
 from models.reranking.metrics.metric import Metric, paired_bootstrap
@@ -87,7 +88,7 @@ def show(label: str, choice: Choice, best: Choice, statistics: dict[str, np.ndar
     told = []
     for name, counts in statistics.items():
         metric = make_metric(name)
-        test = run_steps(paired_bootstrap(metric, counts[best], counts[choice], samples=1000, seed=12345))
+        test = run_calls(paired_bootstrap(metric, counts[best], counts[choice], samples=1000, seed=12345))
         score = float(make_metric(name).score(counts[choice].sum(axis=0)))
         told.append(
             f"{name} {score:6.2f} {test.difference:+.2f} [{test.low:+.2f}, {test.high:+.2f}] p = {test.p_value:.3f}"
@@ -124,12 +125,12 @@ def main() -> None:
     for name in statistics:
         for label, features in TUNED.items():
             began = time.process_time()
-            data = run_steps(
+            data = run_calls(
                 tuning_data(
                     lists, computed, make_metric(name), features=features, length_exponents=(0.0, 1.0)
                 )
             )
-            outcome = run_steps(cross_fit(data, folds, TuningSettings()))
+            outcome = run_calls(cross_fit(data, folds, TuningSettings()))
             chosen = begins + data.candidate_indices[outcome.held_out]
             show(f"{label}; for {name}, {time.process_time() - began:.0f} s", chosen, best, statistics)
 

@@ -27,6 +27,7 @@ import torch
 from peers.network import Network as TorchNetwork
 from preparation import GRAMOPHONE, QUIET, data_folder, free_port, lists_of_variants, train, wait_until_ready
 
+from models.calls import run_calls
 from models.checkpoint.documents import ProfileStore
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import LocalRegistry
@@ -34,7 +35,6 @@ from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
-from models.reranking.candidates import run_steps
 from models.reranking.formats.reader import read_lists
 from models.reranking.ranking import Profile
 from models.reranking.tuning.correction_estimation import count_corrections, learn_corrections
@@ -100,8 +100,8 @@ def publish_lstm(root, words):
 def store_profiles(registry, data):
     """Store the weights as profile `plain`, and as `corrected` with corrections learnt from the recogniser's lists."""
     lists = [one for name in RECOGNISED for one in read_lists(data / "nbest" / name)]
-    counts = run_steps(count_corrections(lists, np.zeros(len(lists), dtype=np.int64)))
-    learnt = run_steps(learn_corrections(counts))
+    counts = run_calls(count_corrections(lists, np.zeros(len(lists), dtype=np.int64)))
+    learnt = run_calls(learn_corrections(counts))
     about = {
         "metric": "wer",
         "signature": "",

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from models.calls import run_calls
 from models.language_model import pad_sequences, score_sequences
-from models.reranking.candidates import Candidate, CandidateList, run_steps
+from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.mbr import UTILITIES, expected_utilities, word_confidences
 from models.reranking.metrics import METRIC_NAMES, make_metric
 from models.reranking.metrics.metric import pairwise_distances
@@ -140,11 +141,11 @@ utilities = st.sampled_from(UTILITIES)
 
 def of(candidates, utility):
     texts, mass = zip(*candidates, strict=True)
-    return run_steps(expected_utilities(texts, mass, utility))
+    return run_calls(expected_utilities(texts, mass, utility))
 
 
 def confidences(texts, mass):
-    return [run_steps(word_confidences(texts, mass, chosen)) for chosen in range(len(texts))]
+    return [run_calls(word_confidences(texts, mass, chosen)) for chosen in range(len(texts))]
 
 
 @given(weighted, utilities, st.randoms())
@@ -164,7 +165,7 @@ def test_a_candidate_given_twice_is_one_with_the_mass_of_both(candidates, utilit
 @given(st.lists(short_texts, min_size=1, max_size=7, unique=True), utilities, st.data())
 def test_where_one_candidate_has_all_mass_none_is_better(candidates, utility, data):
     certain = data.draw(st.integers(0, len(candidates) - 1))
-    expected = run_steps(expected_utilities(candidates, np.eye(len(candidates))[certain], utility))
+    expected = run_calls(expected_utilities(candidates, np.eye(len(candidates))[certain], utility))
     assert expected[certain] == expected.max()
 
 
@@ -256,7 +257,7 @@ def problems(draw):
 @given(problems())
 def test_the_loss_along_a_line_is_what_choosing_at_each_place_gives(one):
     values, slopes = np.ascontiguousarray(one.features.T)
-    curve = run_steps(line_loss(one, values, slopes))
+    curve = run_calls(line_loss(one, values, slopes))
     grid = np.linspace(-20, 20, 401) + 0.013  # between the points where lines of small integers cross
     brute = [one.score(argmax_by_list(values + place * slopes, one.offsets)) for place in grid]
     np.testing.assert_allclose(curve.at(np.arctan(grid)), brute)
@@ -265,7 +266,7 @@ def test_the_loss_along_a_line_is_what_choosing_at_each_place_gives(one):
 @given(problems(), st.floats(0.01, 0.5))
 def test_the_best_place_is_as_good_as_any_on_a_grid(one, window):
     values, slopes = np.ascontiguousarray(one.features.T)
-    curve = run_steps(line_loss(one, values, slopes))
+    curve = run_calls(line_loss(one, values, slopes))
     angle, loss = curve.best(window)
     grid = np.linspace(-np.pi / 2, np.pi / 2, 301)
     assert loss <= curve.smoothed(grid, window).min() + 1e-9

@@ -6,7 +6,7 @@ deviation of logits from log-probabilities is also measured. TensorBoard is an o
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch.nn.functional import linear
 from models.arrays import TokenIds
 from models.errors import InvalidInputError, require_package
 from models.language_model import SCORES, pad_sequences, read_sequences, score_sequences
-from models.neural.cells import Cell, CellState, MinGRU, TorchCell
+from models.neural.cells import Cell, CellState, MinGRU
 from models.neural.model import NeuralModel
 from models.neural.network import Network
 from models.vocabulary import BOS, EOS, Vocabulary
@@ -142,12 +142,12 @@ def _gates(cell: Cell, inputs: Tensor, before: CellState, outputs: Tensor) -> di
     """Return the values of each gate of a layer at one token, in [0, 1], each [B, H]."""
     if isinstance(cell, MinGRU):
         return {"update": cell.gates(inputs).chunk(2, dim=-1)[0].sigmoid()}
-    kernel = cast("TorchCell", cell).kernel
+    kernel = cell.kernel
     if kernel.mode == "RNN_TANH":
         return {"|h|": outputs.abs()}
     if kernel.mode == "RNN_RELU":
         return {}
-    of_inputs, of_hidden, *biases = cast("TorchCell", cell).weights()
+    of_inputs, of_hidden, *biases = cell.weights()
     summed = linear(inputs, of_inputs, biases[0]) + linear(before[0], of_hidden, biases[1])
     gates = summed.chunk(summed.shape[-1] // kernel.hidden_size, -1)  # before their sigmoids
     if kernel.mode == "GRU":

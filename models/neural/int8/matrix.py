@@ -321,7 +321,7 @@ class Parameters:
             packed = quantise_matrix(self[name] if make is None else make())
             return {"weights": packed.weights, "scales": packed.scales}
 
-        return Int8Matrix(**self._weight_cache.get_or_make(self._prefix + name, pack))
+        return Int8Matrix(**self._weight_cache.get_or_make(f"{INT8_LAYOUT}.{self._prefix}{name}", pack))
 
     def linear(self, weight: str, bias: FloatArray | None = None) -> Int8Linear:
         """Return a layer with the weights [O, I] of a name and a bias [O], or 0."""

@@ -18,7 +18,6 @@ from models.neural.constants import (
 )
 from models.neural.int8.layers import Int8Attention, Int8Body, Int8FeedForward, Int8Recurrent, last_vectors
 from models.neural.int8.matrix import (
-    INT8_LAYOUT,
     Int8Rows,
     Parameters,
     gather_rows,
@@ -144,7 +143,6 @@ class Int8Network:
         config, self.vocab_size, arrays = weights
         if config.int8_problem is not None:
             raise InvalidInputError(config.int8_problem, parameter="precision")
-        weight_cache = weight_cache.section(INT8_LAYOUT)
         self.weights = weight_cache.arrays
         self.feature_size, self.embedding_size = config.feature_size, config.embedding_size
         parameters = Parameters(arrays, weight_cache)

@@ -14,7 +14,7 @@ a group of rows form one flat list; the host waits for the device once per call,
 
 import itertools
 from collections.abc import Callable
-from typing import Any, NamedTuple, NoReturn, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ from torch import Tensor
 
 from models.arrays import FloatArray, TokenIds, runs_by_cost
 from models.ngram.automaton import LN_10, Automaton
-from models.ngram.model import check_one_per_row, unknown_id_error
+from models.ngram.model import check_known, check_one_per_row
 
 # bench_ngram_device
 MAX_MATRIX_ENTRIES = 1 << 24
@@ -358,7 +358,7 @@ def check_token_per_row(tokens: Ids, rows: int, vocab_size: int, device: torch.d
     check_one_per_row(tuple(tokens.shape), rows)
     outside = (tokens < 0) | (tokens >= vocab_size)
     if outside.any():
-        _refuse(_to_host(tokens), _to_host(outside), vocab_size)
+        check_known(_to_host(tokens), int(_to_host(outside).argmax()), vocab_size)
     return to_device(tokens, device)
 
 
@@ -370,7 +370,7 @@ def unpad(tokens: TokenIds, counts: npt.NDArray[np.bool_], vocab_size: int) -> U
     """
     outside = counts & ((tokens < 0) | (tokens >= vocab_size))
     if outside.any():
-        _refuse(tokens, outside, vocab_size)
+        check_known(tokens, int(outside.argmax()), vocab_size)
     lengths = counts.sum(axis=1)
     rows = np.flatnonzero(lengths)
     return UnpaddedTokens(tokens[counts], np.cumsum(lengths[rows]) - lengths[rows], rows)
@@ -378,11 +378,6 @@ def unpad(tokens: TokenIds, counts: npt.NDArray[np.bool_], vocab_size: int) -> U
 
 def _to_host(array: npt.NDArray[Any] | Tensor) -> npt.NDArray[Any]:
     return array.cpu().numpy() if isinstance(array, Tensor) else array
-
-
-def _refuse(tokens: TokenIds, outside: npt.NDArray[np.bool_], vocab_size: int) -> NoReturn:
-    """Raise the error of the first token outside the vocabulary."""
-    raise unknown_id_error(tokens, int(outside.argmax()), vocab_size)
 
 
 def score_unpadded(

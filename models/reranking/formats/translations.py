@@ -86,11 +86,6 @@ _UNNAMED = "feature"
 _SCORE, _TOTAL = "score", "total"
 
 
-def _read_moses(lines: SourceLines) -> Iterator[ListOrBadLine]:
-    """Read lists of consecutive lines with the same id."""
-    return group_candidates(parse_lines(lines, _moses_row), lines)
-
-
 def _moses_row(line: str) -> CandidateRow:
     fields = [field.strip(ASCII_WHITESPACE) for field in line.split(_BAR)]
     if len(fields) < 2:
@@ -200,7 +195,7 @@ def _run(features: Mapping[str, float], base: str) -> list[float]:
 
 MOSES = Format(
     name="moses",
-    read=_read_moses,
+    read=lambda lines: group_candidates(parse_lines(lines, _moses_row), lines),
     write=_write_moses,
     numbered=True,
     media_types=("text/x-moses-nbest",),

@@ -19,8 +19,9 @@ from rapidfuzz.process import cdist
 from typing_extensions import override
 
 from models.arrays import Float64s
+from models.calls import run_calls
 from models.errors import InvalidInputError
-from models.reranking.candidates import Steps, map_in_steps, run_steps
+from models.reranking.candidates import Steps, map_in_steps
 
 Statistics: TypeAlias = npt.NDArray[np.int64]
 """Counts whose sum over segments gives the counts of a corpus [..., S]."""
@@ -246,7 +247,7 @@ class ErrorRate(Metric):
         check_references(references)
         normalised = map(NORMALISERS[self.normaliser], (*texts, *references))
         if self.name == "wer":
-            strings = run_steps(words_as_characters(text.split() for text in normalised))
+            strings = run_calls(words_as_characters(text.split() for text in normalised))
         else:
             strings = [text.strip() for text in normalised]
         right = strings[len(texts) :]

@@ -12,19 +12,17 @@ all counts. The kernels release the interpreter lock. The module is imported on 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from numba import types
 from typing_extensions import override
 
+from models.arrays import Float64s, Int32s, Int64s
+from models.calls import run_calls
 from models.kernels.compilation import kernel
-from models.reranking.candidates import Steps, map_in_steps, run_steps
+from models.reranking.candidates import Steps, map_in_steps
 from models.reranking.metrics.metric import Metric, Statistics, check_references
-
-IntArray: TypeAlias = npt.NDArray[np.int64]
-UnitArray: TypeAlias = npt.NDArray[np.int32]
 
 _NGRAMS_PER_STEP = 1 << 14
 """N-grams counted per step, about a millisecond; a longer text is counted in one step."""
@@ -48,18 +46,18 @@ class NgramCounts(NamedTuple):
         lengths: number of units of each text [T].
     """
 
-    grams: UnitArray
-    counts: UnitArray
-    starts: IntArray
+    grams: Int32s
+    counts: Int32s
+    starts: Int64s
     num_grams: int
-    lengths: IntArray
+    lengths: Int64s
 
-    def totals(self, texts: IntArray) -> IntArray:
+    def totals(self, texts: Int64s) -> Int64s:
         """Return the number of n-grams of texts, given by their indices, by order [..., N]."""
-        totals: IntArray = np.maximum(self.lengths[texts][..., None] - np.arange(len(self.starts)), 0)
+        totals: Int64s = np.maximum(self.lengths[texts][..., None] - np.arange(len(self.starts)), 0)
         return totals
 
-    def matches(self, texts: IntArray, references: IntArray, groups: IntArray) -> IntArray:
+    def matches(self, texts: Int64s, references: Int64s, groups: Int64s) -> Int64s:
         """Count the n-grams that texts share with groups of references, clipped to the largest count in the group.
 
         Args:
@@ -75,7 +73,7 @@ class NgramCounts(NamedTuple):
         return shared
 
 
-def count_ngrams_in_steps(units: UnitArray, lengths: IntArray, order: int) -> Steps[NgramCounts]:
+def count_ngrams_in_steps(units: Int32s, lengths: Int64s, order: int) -> Steps[NgramCounts]:
     """Count the n-grams of texts, of orders 1 to `order`, in bounded steps.
 
     Args:
@@ -105,17 +103,17 @@ def count_ngrams_in_steps(units: UnitArray, lengths: IntArray, order: int) -> St
     )
 )
 def _count_ngrams(
-    units: UnitArray,
+    units: Int32s,
     num_units: int,
-    ends: IntArray,
-    keys: IntArray,
-    number_of: UnitArray,
-    beginning_at: UnitArray,
-    held: UnitArray,
-    at: IntArray,
-    grams: UnitArray,
-    counts: UnitArray,
-    starts: IntArray,
+    ends: Int64s,
+    keys: Int64s,
+    number_of: Int32s,
+    beginning_at: Int32s,
+    held: Int32s,
+    at: Int64s,
+    grams: Int32s,
+    counts: Int32s,
+    starts: Int64s,
 ) -> bool:
     """Fill the arrays of `NgramCounts` for texts that end at `ends`, one step; return True until all are filled.
 
@@ -164,14 +162,14 @@ def _count_ngrams(
     )
 )
 def _match_ngrams(
-    grams: UnitArray,
-    counts: UnitArray,
-    starts: IntArray,
+    grams: Int32s,
+    counts: Int32s,
+    starts: Int64s,
     num_grams: int,
-    texts: IntArray,
-    references: IntArray,
-    groups: IntArray,
-    shared: IntArray,
+    texts: Int64s,
+    references: Int64s,
+    groups: Int64s,
+    shared: Int64s,
 ) -> None:
     """Compute the result of `NgramCounts.matches`."""
     held = np.zeros(num_grams, np.int32)  # the group's counts of the current order, by number
@@ -256,18 +254,18 @@ class Bleu(NgramMetric):
     @override
     def statistics(self, texts: Sequence[str], references: Sequence[str]) -> Statistics:
         check_references(references)
-        counts = run_steps(count_word_ngrams([*texts, *references]))
+        counts = run_calls(count_word_ngrams([*texts, *references]))
         all_texts = np.arange(len(texts) + len(references))
         one_group = np.array([0, len(references)])
         return bleu_statistics(counts, all_texts[: len(texts)], all_texts[len(texts) :], one_group)[:, 0]
 
     @override
-    def score(self, totals: Statistics) -> npt.NDArray[np.float64]:
+    def score(self, totals: Statistics) -> Float64s:
         scores, orders = effective_bleu(totals)
         return np.where(orders == BLEU_ORDER, scores, 0.0)
 
 
-def effective_bleu(totals: Statistics) -> tuple[npt.NDArray[np.float64], IntArray]:
+def effective_bleu(totals: Statistics) -> tuple[Float64s, Int64s]:
     """Compute BLEU over the orders that the texts have, as sacrebleu's `sentence_bleu`, and the number of orders.
 
     An order without a shared n-gram counts as 1/2, 1/4, … n-gram (smoothing of mteval-v13a.pl; Chen & Cherry 2014,
@@ -299,9 +297,7 @@ def count_word_ngrams(texts: Sequence[str]) -> Steps[NgramCounts]:
     return (yield from count_ngrams_in_steps(np.array(numbers, np.int32), lengths, BLEU_ORDER))
 
 
-def bleu_statistics(
-    counts: NgramCounts, texts: IntArray, references: IntArray, groups: IntArray
-) -> Statistics:
+def bleu_statistics(counts: NgramCounts, texts: Int64s, references: Int64s, groups: Int64s) -> Statistics:
     """Count the statistics of each text against each group of references.
 
     Args:
@@ -344,14 +340,14 @@ class ChrF(NgramMetric):
     @override
     def statistics(self, texts: Sequence[str], references: Sequence[str]) -> Statistics:
         check_references(references)
-        counts = run_steps(count_character_ngrams([*texts, *references]))
+        counts = run_calls(count_character_ngrams([*texts, *references]))
         all_texts = np.arange(len(texts) + len(references))
         pairs = chrf_statistics(counts, all_texts[: len(texts)], all_texts[len(texts) :])
         best: Statistics = pairs[np.arange(len(texts)), self.score(pairs).argmax(axis=1)]
         return best
 
     @override
-    def score(self, totals: Statistics) -> npt.NDArray[np.float64]:
+    def score(self, totals: Statistics) -> Float64s:
         shape = totals.shape[:-1]
         precision, recall, orders = np.zeros(shape), np.zeros(shape), np.zeros(shape)
         # in sacrebleu's order of operations, so results and ties are identical to the last bit
@@ -374,7 +370,7 @@ def count_character_ngrams(texts: Sequence[str]) -> Steps[NgramCounts]:
     return (yield from count_ngrams_in_steps(points, lengths, CHRF_ORDER))
 
 
-def chrf_statistics(counts: NgramCounts, texts: IntArray, references: IntArray) -> Statistics:
+def chrf_statistics(counts: NgramCounts, texts: Int64s, references: Int64s) -> Statistics:
     """Count the statistics of each text against each reference.
 
     Args:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -39,8 +39,6 @@ from models.reranking.tuning.fitting import (
     is_improvement,
 )
 from models.reranking.tuning.problem import Floats, Ints, TuningProblem
-
-RowMask: TypeAlias = npt.NDArray[np.bool_]
 
 MAX_FEATURES = 64
 _MIN_LENGTH_CORRELATION = 0.5
@@ -257,7 +255,7 @@ def _check_names(names: Sequence[str]) -> None:
         raise InvalidInputError(f"features names {twice!r} more than once", parameter="features")
 
 
-def _first_occurrences(texts: Sequence[str]) -> RowMask:
+def _first_occurrences(texts: Sequence[str]) -> npt.NDArray[np.bool_]:
     """Mask of a list's candidates whose text occurs for the first time [C]."""
     return np.diff(np.maximum.accumulate(text_ranks(texts)), prepend=-1) > 0
 

@@ -152,15 +152,14 @@ def test_what_was_made_once_is_not_made_again(shelf, tmp_path):
     assert same(again, make())
 
 
-def test_names_sections_and_keys_keep_arrays_apart(shelf, tmp_path):
+def test_names_and_keys_keep_arrays_apart(shelf, tmp_path):
+    places = [(shelf, "a"), (shelf, "b"), (PackedWeightCache(tmp_path, "other"), "a")]
     held = [
-        part.get_or_make("a", lambda number=number: {"n": np.full(1, number, np.int32)})
-        for number, part in enumerate(
-            [shelf, shelf.section("b"), shelf.section("c"), PackedWeightCache(tmp_path, "other")]
-        )
+        part.get_or_make(name, lambda number=number: {"n": np.full(1, number, np.int32)})
+        for number, (part, name) in enumerate(places)
     ]
-    assert [int(arrays["n"][0]) for arrays in held] == [0, 1, 2, 3]
-    assert same(shelf.section("b").get_or_make("a", refuse), held[1])
+    assert [int(arrays["n"][0]) for arrays in held] == [0, 1, 2]
+    assert same(shelf.get_or_make("b", refuse), held[1])
 
 
 def test_arrays_begin_at_cache_lines(shelf):
@@ -224,7 +223,7 @@ def test_without_a_folder_everybody_has_its_own(shelf, tmp_path, caplog):
 
 def test_what_nobody_has_any_more_goes_when_the_next_is_laid(shelf, tmp_path):
     kept = shelf.get_or_make("kept", make)
-    shelf.get_or_make("left", make)
+    PackedWeightCache(tmp_path, "key").get_or_make("left", make)
     shelf.get_or_make("next", make)
     assert {path.name for path in tmp_path.glob("key.*")} == {"key.kept", "key.next"}
     assert same(kept, make())
@@ -245,5 +244,5 @@ def test_a_file_that_goes_while_it_is_opened_is_made_anew(shelf, monkeypatch):
 
 
 def test_own_memory_keeps_nothing():
-    shelf = PackedWeightCache().section("a")
+    shelf = PackedWeightCache()
     assert shelf.get_or_make("b", make)["values"] is not shelf.get_or_make("b", make)["values"]

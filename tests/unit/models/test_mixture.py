@@ -47,7 +47,7 @@ class AnsweringInTensors:
 def mixture_on_device(request):
     """Mixture of the n-gram model and LSTM of `families.model("mixture")` on one device."""
     ngram, lstm = families.model("mixture").parts
-    moved = NeuralModel(copy.deepcopy(lstm._network), lstm.vocabulary, device=request.param)
+    moved = NeuralModel(copy.deepcopy(lstm.network), lstm.vocabulary, device=request.param)
     return MixtureModel(
         [TensorNGramModel(ngram, device=request.param), AnsweringInTensors(moved)], [0.7, 0.3]
     )

@@ -234,8 +234,9 @@ def remote_store(store_address):
 
 
 @pytest.fixture
-def documents(remote_store, clock):
-    return DocumentStore(remote_store.location, ".profiles", store=remote_store, clock=clock)
+def documents(remote_store, clock, monkeypatch):
+    monkeypatch.setattr("models.checkpoint.documents.open_store", lambda _: remote_store)
+    return DocumentStore(remote_store.location, ".profiles", clock=clock)
 
 
 def test_profiles_of_a_remote_registry_are_written_listed_read_and_deleted(store_address):

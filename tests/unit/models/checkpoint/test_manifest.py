@@ -100,12 +100,12 @@ def test_a_manifest_cannot_list_files_outside_its_directory(tmp_path, name):
 
 def test_a_field_of_the_wrong_kind_is_named_even_if_the_checksum_is_right(tmp_path):
     write_minimal(tmp_path, vocab_size=10)
-    from models.checkpoint.manifest import _canonical, _checksum
+    from models.checkpoint.manifest import _checksum, format_json
 
     fields = json.loads((tmp_path / MANIFEST_FILE).read_bytes())
     fields.pop("checksum")
     fields["vocab_size"] = "many"
-    (tmp_path / MANIFEST_FILE).write_bytes(_canonical({**fields, "checksum": _checksum(fields)}))
+    (tmp_path / MANIFEST_FILE).write_bytes(format_json({**fields, "checksum": _checksum(fields)}))
     with pytest.raises(ManifestError, match="'vocab_size'"):
         read_manifest(tmp_path)
 

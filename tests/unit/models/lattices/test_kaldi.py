@@ -114,7 +114,7 @@ def test_a_word_at_the_end_makes_the_end_a_state():
     [lattice] = read(COMPACT)
     whole = Lattice(
         "u", lattice.words, lattice.sources[:3], lattice.targets[:3], lattice.labels[:3], lattice.am[:3],
-        lattice.old_lm[:3], lattice.times[:3],
+        lattice.old_lm[:3], lattice.times[:3], lattice.variants[:3],
     )  # fmt: skip
     text = io.StringIO()
     write_kaldi(whole, text)

@@ -109,7 +109,9 @@ def test_lengths_of_vectors_follow_log_counts_within_each_cluster():
     layer.initialise_from_counts(COUNTS)
     counts = COUNTS[torch.argsort(layer.vectors.rank)]
     counts[0] = COUNTS[EOS]  # <s> is read as often as </s>
-    for old, table, begin, end in zip(before, layer.vectors.tables, (0, *CUTOFFS), (*CUTOFFS, V), strict=True):
+    for old, table, begin, end in zip(
+        before, layer.vectors.tables, (0, *CUTOFFS), (*CUTOFFS, V), strict=True
+    ):
         logs = np.log(counts[begin:end].numpy() + 1)
         np.testing.assert_allclose((table.norm(dim=1) / old).detach(), logs / logs.mean(), rtol=1e-5)
 

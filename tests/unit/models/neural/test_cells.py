@@ -21,7 +21,7 @@ def cell(name, **options):
 
 
 def carried(layer, batch=2):
-    return tuple(torch.randn(batch, 4, dtype=torch.float64) for _ in range(layer.parts))
+    return tuple(torch.randn(batch, 4, dtype=torch.float64) for _ in range(getattr(layer, "parts", 1)))
 
 
 @pytest.mark.parametrize("name", [*CELLS, "relu"])

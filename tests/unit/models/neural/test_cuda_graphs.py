@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from models.neural.config import NetworkConfig
-from models.neural.model import CapturedGraph, CudaGraphSteps, advance_one, capture_on_cuda
+from models.neural.model import CudaGraphSteps, advance_one, capture_on_cuda
 from models.neural.network import Network, resolve_device
 
 
@@ -16,7 +16,7 @@ def record_here(compute):
         for place, part in zip(outputs, compute(), strict=True):
             place.copy_(part)
 
-    return CapturedGraph(replay, outputs)
+    return replay, outputs
 
 
 @pytest.fixture(scope="module", params=["lstm", "gru", "feed-forward"])

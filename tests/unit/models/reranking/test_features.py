@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from models.calls import run_calls
 from models.errors import InvalidInputError
-from models.reranking.candidates import Candidate, CandidateList, run_steps
+from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.features import (
     ListFeatures,
     base_feature,
@@ -31,7 +32,7 @@ COMPUTED = ListFeatures(
 
 
 def matrix_of(lists, computed, names):
-    return run_steps(feature_matrix(lists, computed, names))
+    return run_calls(feature_matrix(lists, computed, names))
 
 
 def test_columns_are_found_by_name_wherever_they_come_from():
@@ -102,7 +103,7 @@ def test_names_that_features_cannot_have_are_refused(names):
 
 
 def derived(name, texts, *arguments):
-    return run_steps(derive(name, [Candidate(text) for text in texts], *arguments))
+    return run_calls(derive(name, [Candidate(text) for text in texts], *arguments))
 
 
 def none_given(name):

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from models.calls import run_calls
 from models.errors import InvalidInputError
-from models.reranking.candidates import run_steps
 from models.reranking.metrics import METRIC_NAMES, make_metric
 from models.reranking.metrics.metric import SignificanceResult, format_score, paired_bootstrap
 
@@ -93,7 +93,7 @@ def errors(rate, seed, segments=400):
 
 
 def compared(before, after, samples=1000, seed=12345):
-    return run_steps(paired_bootstrap(WER, before, after, samples=samples, seed=seed))
+    return run_calls(paired_bootstrap(WER, before, after, samples=samples, seed=seed))
 
 
 def test_a_system_does_not_differ_from_itself():

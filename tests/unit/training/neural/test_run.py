@@ -69,6 +69,6 @@ def test_many_rows_score_each_token_in_its_row(model, counting):
 
 def test_weights_that_are_not_numbers_are_infinitely_bad(model, counting):
     with torch.no_grad():
-        model._network.embedding.weight.fill_(math.nan)
+        model.network.embedding.weight.fill_(math.nan)
     for context in ("sentence", "stream"):
         assert Validation(counting, TrainSettings(validate_context=context)).perplexity(model) == math.inf

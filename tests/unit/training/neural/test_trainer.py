@@ -51,7 +51,7 @@ def fit(vocabulary, counting):
 
 
 def weights(result):
-    return dict(result.model._network.state_dict())
+    return dict(result.model.network.state_dict())
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
