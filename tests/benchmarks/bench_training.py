@@ -55,7 +55,8 @@ def train_plainly(texts, vocabulary, settings, size):
     """Run the loop; return its weights in our model, for an equal evaluation, and tokens per second."""
     network = Plain(len(vocabulary), size)
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3, weight_decay=settings.weight_decay)
-    streams = Streams(texts[0], batch_size=settings.batch_size, bptt_length=settings.bptt_length, seed=1)
+    known = settings.model_copy(update={"unknown_share": 0.0})
+    streams = Streams(texts[0], known, seed=1)
     schedule = Schedule(settings, steps_per_epoch=streams.steps_per_epoch, clock=lambda: 0.0)
     zeros = torch.zeros(1, streams.batch_size, size)
     hidden = (zeros, zeros)

@@ -215,15 +215,7 @@ class TrainingRun:
         self.device = device
         self.vocabulary = vocabulary
         self.validation = Validation(valid, settings)
-        self.streams = Streams(
-            train,
-            batch_size=settings.batch_size,
-            bptt_length=settings.bptt_length,
-            variable=settings.variable_bptt,
-            shuffle_block=settings.shuffle_block,
-            unknown_share=settings.unknown_share,
-            seed=seed,
-        )
+        self.streams = Streams(train, settings, seed=seed)
         self.processes = Processes.current()
         self.rows = self.processes.rows(self.streams.batch_size)
         network = network.model_copy(update={"self_normalised": settings.self_normalises})
