@@ -29,6 +29,7 @@ from training.neural.settings import TrainSettings
 from training.neural.streams import Streams
 from training.neural.trainer import train_network
 from training.progress import Progress
+from training.recipe import Recipe
 from training.tokenizer import TokenizerSettings, encode_corpus, learn_tokenizer
 
 DROPOUT = 0.35
@@ -90,9 +91,7 @@ def train_ours(texts, vocabulary, settings, size):
         texts[0],
         texts[1],
         vocabulary,
-        network=config,
-        settings=settings,
-        seed=1,
+        Recipe(family="neural", neural=config, train=settings),
         device="cpu",
         progress=Progress(),
     )

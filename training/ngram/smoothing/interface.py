@@ -75,15 +75,11 @@ class Smoothed(NamedTuple):
 
     Attributes:
         orders: n-grams and weights of the orders 1, 2, …, for `build_automaton`.
-        facts: fitted values for the model card: numbers, strings, and lists of numbers and strings.
-        discounts: discounts by order from 1; empty for a smoothing without absolute discounts.
-        fallback_orders: orders with constant parameters, because their counts allow no estimate.
+        facts: fitted values for metrics.json: numbers, strings, and lists of them; see `NGramEstimate`.
     """
 
     orders: Sequence[tuple[NGrams, NGramWeights]]
     facts: Mapping[str, Any]
-    discounts: tuple[Discounts, ...] = ()
-    fallback_orders: tuple[int, ...] = ()
 
 
 Smoothing: TypeAlias = Callable[[Observations, EncodedCorpus | None], Smoothed]
