@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from models.checkpoint.load import NGRAM_FAMILY, Checkpoint, load_checkpoint
-from models.checkpoint.manifest import check_name
+from models.checkpoint.manifest import check_name, version_address
 from models.checkpoint.precision import FLOAT32, check_precision
 from models.checkpoint.precompile import DECODING, WORDS, compile_groups, groups_of
 from models.checkpoint.registry import Address, open_registry
@@ -472,16 +472,14 @@ def run_evaluate(
         )
     precision = FLOAT32 if dynamic else precision
     store, progress = open_registry(registry), console_progress()
-    checkpoints, addresses = _load_models(
-        store, (address, against), slots, device=device, precision=precision
-    )
-    checkpoint = checkpoints[0]
+    checkpoints = _load_models(store, (address, against), slots, device=device, precision=precision)
+    checkpoint, name = checkpoints[0], version_address(checkpoints[0].path)
     if against is not None:
-        check_comparable(checkpoint, checkpoints[1], (addresses[0], addresses[1]))
+        check_comparable(checkpoint, checkpoints[1])
     backward = checkpoint.manifest.direction == "backward"
     if backward and not dynamic and context != "sentence":
         raise InvalidInputError(
-            f"--context is {context!r}; {addresses[0]} reads right to left and supports only 'sentence'",
+            f"--context is {context!r}; {name} reads right to left and supports only 'sentence'",
             parameter="context",
         )
     texts = _held_out_texts(corpus, options.context, unit, progress)
@@ -498,7 +496,7 @@ def run_evaluate(
     if not len(targets.tokens):
         raise InvalidInputError("the text has no token to predict", parameter="corpus")
     result = {
-        "model": addresses[0],
+        "model": name,
         "precision": checkpoint.precision,
         **summarise_scores(checkpoint.model, encoded, targets, context=options.context).facts(),
         "oov_policy": OOV_POLICY,
@@ -512,8 +510,9 @@ def run_evaluate(
             checkpoint, encoded, targets, options, with_entropy=not dynamic, progress=progress
         )
     if against is not None:
-        compared = compare_models(checkpoint, checkpoints[1], encoded, targets, options, progress=progress)
-        result["against"] = {"model": addresses[1], **compared}
+        result["against"] = compare_models(
+            checkpoint, checkpoints[1], encoded, targets, options, progress=progress
+        )
     if overlap:
         sentences = [line for text in texts for line in text.split("\n")]
         facts = overlap_with_files(sentences, overlap, unit=unit, progress=progress)
@@ -542,11 +541,8 @@ def _load_models(
     *,
     device: str,
     precision: str,
-) -> tuple[list[Checkpoint], list[str]]:
-    """Load the named models, with members of their classes; return the checkpoints and their addresses.
-
-    A second model may have no classes.
-    """
+) -> list[Checkpoint]:
+    """Load the named models, with members of their classes; a second model may have no classes."""
     versions = [store.resolve(name) for name in names if name is not None]
     checkpoints = [
         load_checkpoint(store.fetch(version), device=device, precision=precision) for version in versions
@@ -555,7 +551,7 @@ def _load_models(
         if index == 0 or checkpoint.tokenizer.classes:
             model, tokenizer = with_slots(checkpoint.model, checkpoint.tokenizer, slots)
             checkpoints[index] = checkpoint._replace(model=model, tokenizer=tokenizer)
-    return checkpoints, [version.address for version in versions]
+    return checkpoints
 
 
 def run_evaluate_autocomplete(
@@ -597,17 +593,12 @@ def run_evaluate_autocomplete(
             f"--report is {report}; the folder {report.parent} does not exist", parameter="report"
         )
     store, progress = open_registry(registry), console_progress()
-    models, addresses = _load_models(
-        store, (address, against or None), slots, device=device, precision=precision
-    )
+    models = _load_models(store, (address, against or None), slots, device=device, precision=precision)
     texts = _held_out_texts(corpus, "sentence", unit, progress)
     second = models[1] if against else None
-    figures = autocomplete_figures(
+    result = autocomplete_figures(
         models[0], texts, words=sample, context=context, against=second, progress=progress
     )
-    result = {"model": addresses[0], "task": "autocomplete", **figures}
-    if against:
-        result["against"] = {"model": addresses[1], **figures["against"]}
     if report is not None:
         from training.report import autocomplete_page
 

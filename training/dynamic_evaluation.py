@@ -47,9 +47,17 @@ def dynamic_evaluation(
         progress: counts tokens.
 
     Raises:
-        InvalidInputError: the model has no gradient.
+        InvalidInputError: the model has no gradient, or reads members of classes.
     """
-    network = _copy_network(model)
+    if isinstance(model, SlotModel):
+        raise InvalidInputError("dynamic evaluation cannot read members of classes", parameter="dynamic")
+    if not isinstance(model, NeuralModel):
+        raise InvalidInputError(
+            "dynamic evaluation requires a neural model, because it computes gradients; "
+            f"the family of this model is {model.family}",
+            parameter="dynamic",
+        )
+    network = copy.deepcopy(model.network).eval().requires_grad_()
     updater = _WeightUpdater(network)
     text = corpus.with_boundaries().astype(np.int64)
     hidden = network.initial_hidden(1)
@@ -100,16 +108,3 @@ class _WeightUpdater:
             ):
                 decay_step = (root * (_DECAY / mean)).clamp_(max=1.0).mul_(start - weight)
                 weight.addcdiv_(gradient, root + mean, value=-_LEARNING_RATE).add_(decay_step)
-
-
-def _copy_network(model: LanguageModel[Any]) -> Network:
-    """Return a trainable copy of the model's network, in evaluation mode."""
-    if isinstance(model, SlotModel):
-        raise InvalidInputError("dynamic evaluation cannot read members of classes", parameter="dynamic")
-    if not isinstance(model, NeuralModel):
-        raise InvalidInputError(
-            "dynamic evaluation requires a neural model, because it computes gradients; "
-            f"the family of this model is {model.family}",
-            parameter="dynamic",
-        )
-    return copy.deepcopy(model.network).eval().requires_grad_()

@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -130,12 +130,6 @@ class ResumableRuns:
             finally:
                 if not self._states():
                     shutil.rmtree(self.folder, ignore_errors=True)
-
-    def record_end(self, stopped: str, *, notes: Sequence[str], seconds_before: float) -> None:
-        """Record the end of a network's training."""
-        self.interrupted |= stopped == "interrupted"
-        self.notes += notes
-        self.seconds_before += seconds_before
 
     def add(self, title: str, runs: "ResumableRuns") -> None:
         """Add the end of a network's training in another process, which trained at the same time as others."""
@@ -258,9 +252,7 @@ def fit_network(
         inputs.texts.train,
         inputs.texts.valid,
         inputs.tokenizer.vocabulary,
-        network=recipe.neural,
-        settings=recipe.train,
-        seed=recipe.seed,
+        recipe,
         device=inputs.device,
         progress=inputs.progress,
         embeddings=embeddings,
@@ -270,7 +262,9 @@ def fit_network(
         resume=runs is not None and runs.resume,
     )
     if runs is not None:
-        runs.record_end(result.stopped, notes=result.notes, seconds_before=result.seconds_before)
+        runs.interrupted |= result.stopped == "interrupted"
+        runs.notes += result.notes
+        runs.seconds_before += result.seconds_before
     return result
 
 

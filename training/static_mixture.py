@@ -29,7 +29,6 @@ from training.ngram.smoothing.interpolation import DoubleArray, attach_backoffs
 from training.ngram.trie import (
     MIN_LOWER_MASS,
     BackoffRows,
-    ContextMasses,
     Orders,
     from_log10,
     link,
@@ -140,17 +139,13 @@ def _score_part(
     Returns:
         Probabilities of the n-grams [n], and masses of their contexts; see `ContextMasses`.
     """
-    nothing = np.zeros(0)
-    context = ContextMasses(nothing, nothing, nothing)
-    probs, backoffs = np.zeros(len(ngrams.words)), np.ones(len(ngrams.words))
-    if length > 1:
-        context = rows.contexts(ngrams, length)
-        probs = rows.backoffs[rows.trie.nodes(length - 1)][ngrams.prefixes] * context.lower
+    context, backoffs = rows.contexts(ngrams, length), np.ones(len(ngrams.words))
+    probs = rows.backoffs[rows.trie.nodes(length - 1)][ngrams.prefixes] * context.lower
     if length <= len(part):
         probs[indices[length - 1]] = from_log10(part[length - 1][1].log10_probs)
     if length < len(part):
         backoffs[indices[length - 1]] = from_log10(part[length - 1][1].log10_backoffs)
-    rows.add_order(ngrams, length, probs, left=context.unlisted if length > 1 else 0.0)
+    rows.add_order(ngrams, length, probs, left=context.unlisted)
     rows.set_backoffs(length, backoffs)
     return probs, *context
 

@@ -24,6 +24,7 @@ from training.corpus import EncodedCorpus
 from training.neural.settings import TrainSettings
 from training.neural.trainer import train_network
 from training.progress import Progress
+from training.recipe import Recipe
 
 EMBEDDING_SIZE = 256
 BATCH_SIZE, BPTT_LENGTH, UPDATES = 32, 32, 30
@@ -91,9 +92,7 @@ def our_training(config, vocabulary, precision):
             text,
             text,
             vocabulary,
-            network=config,
-            settings=settings,
-            seed=1,
+            Recipe(family="neural", neural=config, train=settings),
             device="cpu",
             progress=Progress(),
         )

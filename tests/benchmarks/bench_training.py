@@ -29,6 +29,7 @@ from training.neural.settings import TrainSettings
 from training.neural.streams import Streams
 from training.neural.trainer import train_network
 from training.progress import Progress
+from training.recipe import Recipe
 from training.tokenizer import TokenizerSettings, encode_corpus, learn_tokenizer
 
 DROPOUT = 0.35
@@ -55,7 +56,8 @@ def train_plainly(texts, vocabulary, settings, size):
     """Run the loop; return its weights in our model, for an equal evaluation, and tokens per second."""
     network = Plain(len(vocabulary), size)
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3, weight_decay=settings.weight_decay)
-    streams = Streams(texts[0], batch_size=settings.batch_size, bptt_length=settings.bptt_length, seed=1)
+    known = settings.model_copy(update={"unknown_share": 0.0})
+    streams = Streams(texts[0], known, seed=1)
     schedule = Schedule(settings, steps_per_epoch=streams.steps_per_epoch, clock=lambda: 0.0)
     zeros = torch.zeros(1, streams.batch_size, size)
     hidden = (zeros, zeros)
@@ -89,9 +91,7 @@ def train_ours(texts, vocabulary, settings, size):
         texts[0],
         texts[1],
         vocabulary,
-        network=config,
-        settings=settings,
-        seed=1,
+        Recipe(family="neural", neural=config, train=settings),
         device="cpu",
         progress=Progress(),
     )

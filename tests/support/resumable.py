@@ -20,6 +20,7 @@ from training.neural.resume import parse_state
 from training.neural.settings import TrainSettings
 from training.neural.trainer import train_network
 from training.progress import Progress
+from training.recipe import Recipe
 
 VOCABULARY = Vocabulary([f"w{i}" for i in range(40)])
 NETWORK = NetworkConfig(
@@ -79,9 +80,7 @@ def fit(
         corpus(texts[0]),
         corpus(texts[1]),
         VOCABULARY,
-        network=network,
-        settings=TrainSettings(**(SETTINGS | changes)),
-        seed=seed,
+        Recipe(family="neural", seed=seed, neural=network, train=TrainSettings(**(SETTINGS | changes))),
         device=device,
         progress=progress or Progress(),
         soft_targets=soft_targets,

@@ -18,6 +18,7 @@ from models.arrays import FloatArray, to_numpy
 from models.calls import run_calls
 from models.checking.sentences import word_pattern
 from models.checkpoint.load import Checkpoint
+from models.checkpoint.manifest import version_address
 from models.completion.prefix import PrefixSplit, split_prefix
 from models.completion.search import CompletionSearch, CompletionSettings, SearchResult, run_searches
 from models.completion.text import is_word_character
@@ -300,7 +301,13 @@ def autocomplete_figures(
     sampled_lines = sample_lines(texts, words, consecutive=carries_state)
     facts, own = _model_figures(checkpoint, sampled_lines, progress, carries_state=carries_state)
     draws = bootstrap_counts(len(sampled_lines))
-    figures = {"context": context, **facts, "figures": _with_intervals(own, draws)}
+    figures = {
+        "model": facts["model"],
+        "task": "autocomplete",
+        "context": context,
+        **facts,
+        "figures": _with_intervals(own, draws),
+    }
     if against is not None:
         facts, other = _model_figures(against, sampled_lines, progress, carries_state=carries_state)
         figures["against"] = {
@@ -331,6 +338,7 @@ def _model_figures(
     keys, *pressed = map(int, ranks.keys.sum(axis=0))
     unknown = sum(UNK in ids for ids in checkpoint.tokenizer.encode_all(spelled))
     facts = {
+        "model": version_address(checkpoint.path),
         "precision": checkpoint.precision,
         "lines": len(lines),
         "words": len(spelled),

@@ -73,10 +73,8 @@ def positions_in_sentence(corpus: EncodedCorpus) -> TokenIds:
 def positions_since_start(corpus: EncodedCorpus, *, context: Context, window: int) -> TokenIds:
     """Return the position of each predicted token since the last state reset, from 1 [N].
 
-    The state is reset at each sentence; for `stream`, at the start of the text; for `document`, at each window.
+    For `stream`, the state is reset at the start of the text; for `document`, at each window.
     """
-    if context == "sentence":
-        return positions_in_sentence(corpus)
     if context == "stream":
         return np.arange(1, corpus.num_tokens + 1)
     return (_counting_ranges(np.diff(corpus.offsets)) - 1) % window + 1

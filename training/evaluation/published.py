@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.checkpoint.load import Checkpoint
+from models.checkpoint.manifest import version_address
 from models.checkpoint.precision import MAX_INT8_COST, int8_problems, to_int8
 from models.errors import InvalidInputError
 from models.language_model import LanguageModel
@@ -94,19 +95,20 @@ def compare_models(
     title = f"divergence of the {a.model.family} from the {b.model.family}"
     divergence = mean_over_positions(title, divergences_of, [a.model, b.model], corpus, options, progress)
     return {
+        "model": version_address(b.path),
         **summarise_scores(b.model, corpus, of_b, context=options.context).facts(),
         "difference": difference,
         "divergence": divergence,
     }
 
 
-def check_comparable(a: Checkpoint, b: Checkpoint, names: tuple[str, str]) -> None:
+def check_comparable(a: Checkpoint, b: Checkpoint) -> None:
     """Check that two models' predictions can be compared token by token.
 
     Raises:
         InvalidInputError: their vocabularies, tokenizers or reading directions differ.
     """
-    vocabularies = [c.model.vocabulary for c in (a, b)]
+    names, vocabularies = [version_address(c.path) for c in (a, b)], [c.model.vocabulary for c in (a, b)]
     if vocabularies[0].fingerprint != vocabularies[1].fingerprint:
         sizes = " and ".join(
             f"{len(v):,} tokens ({name})" for v, name in zip(vocabularies, names, strict=True)

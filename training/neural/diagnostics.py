@@ -170,26 +170,6 @@ _WORD_START = "▁"  # of SentencePiece
 _CPU_ALLOCATOR = "DefaultCPUAllocator"
 
 
-def divergence_error(
-    step: int, *, loss: float, norm: float, text: str, settings: TrainSettings
-) -> InvalidInputError:
-    """Build the error for an update with a loss or gradient that is not finite.
-
-    Args:
-        step: index of the update, from 1.
-        loss: mean loss of the batch.
-        norm: norm of its gradient.
-        text: the batch's worst row.
-        settings: settings of the run.
-    """
-    return InvalidInputError(
-        f"the training diverged at step {step}: the loss is {loss:g} and the gradient norm {norm:g}; "
-        f"train.learning_rate is {settings.learning_rate:g}: try a third of it, or train.precision=float32; "
-        f"the row of text with the highest loss is {text!r}",
-        parameter="train.learning_rate",
-    )
-
-
 @torch.no_grad()
 def worst_row(network: Network, outputs: Tensor, targets: Tensor, vocabulary: Vocabulary) -> str:
     """Return the text of the row with the highest loss, shortened.

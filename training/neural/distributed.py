@@ -356,20 +356,9 @@ def join_processes(device: torch.device) -> Iterator[torch.device]:
     dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=patience)
     monitor = PeerMonitor(store.clone(), rank, count, patience_s=PATIENCE_S) if count > 1 else None
     Processes._joined = Processes(rank, count, monitor)  # noqa: SLF001 - torch's group is as global
+    reason = ""  # why this process ends, for the other processes
     try:
-        with _report_exit(monitor):
-            yield device
-    finally:
-        Processes._joined = None  # noqa: SLF001
-        dist.destroy_process_group()
-
-
-@contextmanager
-def _report_exit(monitor: PeerMonitor | None) -> Iterator[None]:
-    """Report to the other processes why this process ends."""
-    reason = ""
-    try:
-        yield
+        yield device
     except BaseException as error:
         if isinstance(error, LanguageModelError):
             # all processes detect a lost process themselves
@@ -380,3 +369,5 @@ def _report_exit(monitor: PeerMonitor | None) -> Iterator[None]:
     finally:
         if monitor is not None:
             monitor.leave(reason)
+        Processes._joined = None  # noqa: SLF001
+        dist.destroy_process_group()

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from models.errors import InvalidInputError
 from models.language_model import perplexity, score_sequences
-from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
 from models.neural.weights import is_rank
@@ -33,6 +32,7 @@ from training.neural.settings import TrainSettings
 from training.neural.soft_targets import SoftTargets
 from training.neural.streams import Streams
 from training.progress import SILENT, HistoryRecord
+from training.recipe import Recipe
 
 
 @dataclass
@@ -192,22 +192,21 @@ class TrainingRun:
         train: EncodedCorpus,
         valid: EncodedCorpus,
         vocabulary: Vocabulary,
+        recipe: Recipe,
         *,
-        network: NetworkConfig,
-        settings: TrainSettings,
-        seed: int,
         device: torch.device,
         clock: Callable[[], float],
         embeddings: Embeddings | None,
         base: Network | None = None,
         soft_targets: SoftTargets | None = None,
     ) -> None:
+        settings, seed = recipe.train, recipe.seed
         self.identity = {
             "the tokenizer": vocabulary.fingerprint,
             "the training text": text_hash(train),
             "the validation text": text_hash(valid),
             "seed": seed,
-            **{f"neural.{key}": value for key, value in network.model_dump(mode="json").items()},
+            **{f"neural.{key}": value for key, value in recipe.neural.model_dump(mode="json").items()},
             **{f"train.{key}": value for key, value in settings.model_dump(mode="json").items()},
             **({} if soft_targets is None else {"the teacher": soft_targets.path.stem}),
         }
@@ -215,18 +214,10 @@ class TrainingRun:
         self.device = device
         self.vocabulary = vocabulary
         self.validation = Validation(valid, settings)
-        self.streams = Streams(
-            train,
-            batch_size=settings.batch_size,
-            bptt_length=settings.bptt_length,
-            variable=settings.variable_bptt,
-            shuffle_block=settings.shuffle_block,
-            unknown_share=settings.unknown_share,
-            seed=seed,
-        )
+        self.streams = Streams(train, settings, seed=seed)
         self.processes = Processes.current()
         self.rows = self.processes.rows(self.streams.batch_size)
-        network = network.model_copy(update={"self_normalised": settings.self_normalises})
+        network = recipe.neural.model_copy(update={"self_normalised": settings.self_normalises})
         self.network = Network(network, len(vocabulary)).to(device)
         self.processes.divide_dropout(self.network)
         occurrences = np.bincount(train.tokens, minlength=len(vocabulary)) + 1.0

@@ -10,6 +10,7 @@ from models.arrays import TokenIds
 from models.errors import InvalidInputError
 from models.vocabulary import BOS, UNK
 from training.corpus import EncodedCorpus
+from training.neural.settings import TrainSettings
 
 _LENGTH_DEVIATION = 5.0  # standard deviation of lengths, in tokens
 _HALF_LENGTH_SHARE = 0.05
@@ -44,40 +45,25 @@ class Streams:
 
     Args:
         corpus: the text.
-        batch_size: number of streams, B; fewer if the text is too short to fill them.
-        bptt_length: number of tokens per segment, T.
-        variable: vary T around `bptt_length` (Merity et al. 2018).
-        shuffle_block: tokens of the blocks of sentences whose order changes with each epoch; 0 keeps the order.
-        unknown_share: share of the words of one occurrence that are read as `<unk>`, others in each epoch, unless the
-            text has unknown words.
+        settings: number of streams, B, fewer if the text is too short to fill them; number of tokens per segment, T;
+            order of the text and share of unknown words.
         seed: random seed of the offsets, the lengths and the order.
 
     Raises:
         InvalidInputError: the text has no tokens.
     """
 
-    def __init__(
-        self,
-        corpus: EncodedCorpus,
-        *,
-        batch_size: int,
-        bptt_length: int,
-        variable: bool = False,
-        shuffle_block: int = 0,
-        unknown_share: float = 0.0,
-        seed: int,
-    ) -> None:
+    def __init__(self, corpus: EncodedCorpus, settings: TrainSettings, *, seed: int) -> None:
         self._text = corpus.with_boundaries().astype(np.int64)
         if len(self._text) < 2:
             raise InvalidInputError("the training text has no sentences", parameter="corpus")
-        self.batch_size = max(1, min(batch_size, len(self._text) // (bptt_length + 1)))
+        self.batch_size = max(1, min(settings.batch_size, len(self._text) // (settings.bptt_length + 1)))
         self._length = (len(self._text) - 1) // self.batch_size  # of each stream
-        self.bptt_length = min(bptt_length, self._length)
-        self._variable = variable and self.bptt_length >= _SHORTEST_VARIABLE
-        self._shuffle_block = shuffle_block
-        learns_unknown = unknown_share > 0 and UNK not in self._text
+        self.bptt_length = min(settings.bptt_length, self._length)
+        self._variable = settings.variable_bptt and self.bptt_length >= _SHORTEST_VARIABLE
+        learns_unknown = settings.unknown_share > 0 and UNK not in self._text
         self._once = np.flatnonzero(np.bincount(self._text)[self._text] == 1) if learns_unknown else None
-        self._unknown_share = unknown_share
+        self._settings = settings
         self._seed = seed
 
     @property
@@ -105,10 +91,11 @@ class Streams:
     def _order(self, generator: np.random.Generator) -> npt.NDArray[np.int64]:
         """Return the positions of the text in the order of one epoch; blocks begin with a sentence (Press 2019)."""
         order = np.arange(len(self._text))
-        if not self._shuffle_block:
+        block = self._settings.shuffle_block
+        if not block:
             return order
         sentences = np.flatnonzero(self._text == BOS)
-        cuts = sentences[np.searchsorted(sentences, order[:: self._shuffle_block]) % len(sentences)]
+        cuts = sentences[np.searchsorted(sentences, order[::block]) % len(sentences)]
         blocks = np.split(order, np.unique(cuts))
         return np.concatenate([blocks[number] for number in generator.permutation(len(blocks))])
 
@@ -117,7 +104,7 @@ class Streams:
         if self._once is None:
             return self._text
         text = self._text.copy()
-        text[self._once[generator.random(len(self._once)) < self._unknown_share]] = UNK
+        text[self._once[generator.random(len(self._once)) < self._settings.unknown_share]] = UNK
         return text
 
     def _lengths(self, generator: np.random.Generator) -> npt.NDArray[np.int64]:

@@ -17,12 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from models.errors import InvalidInputError, RegistryError
-from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network, resolve_device
 from models.vocabulary import BOS, Vocabulary
 from training.corpus import EncodedCorpus
-from training.neural.diagnostics import TensorBoardWriter, divergence_error, memory_advice, worst_row
+from training.neural.diagnostics import TensorBoardWriter, memory_advice, worst_row
 from training.neural.distributed import ExchangeStatus, Processes
 from training.neural.embeddings import Embeddings
 from training.neural.losses.softmax import Loss
@@ -35,10 +34,10 @@ from training.neural.resume import (
     write_state,
 )
 from training.neural.run import TrainingRun, autocast
-from training.neural.settings import TrainSettings
 from training.neural.soft_targets import SoftTargets
 from training.neural.streams import StreamSegment
 from training.progress import HistoryRecord, Progress
+from training.recipe import Recipe
 from training.signals import Interruption, Terminated, catch_interruption
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h
@@ -200,10 +199,8 @@ def train_network(
     train: EncodedCorpus,
     valid: EncodedCorpus,
     vocabulary: Vocabulary,
+    recipe: Recipe,
     *,
-    network: NetworkConfig,
-    settings: TrainSettings,
-    seed: int,
     device: str,
     progress: Progress,
     clock: Callable[[], float] = time.monotonic,
@@ -223,9 +220,7 @@ def train_network(
         train: training text.
         valid: validation text, which selects the best weights.
         vocabulary: vocabulary of both texts.
-        network: shape of the network.
-        settings: training settings.
-        seed: random seed of weights, dropout and the order of the text.
+        recipe: shape of the network, training settings, and random seed of weights, dropout and the order of the text.
         device: `cpu`, `cuda`, `cuda:1`, … or `auto`.
         progress: display of the percentage.
         clock: monotonic clock in seconds.
@@ -249,15 +244,13 @@ def train_network(
     keep_freed_memory()
     Processes.current().barrier()  # rank 0 may have estimated n-grams for a long time
     forked = torch.random.fork_rng(devices=[torch_device] if torch_device.type == "cuda" else [])
-    with forked, memory_advice(settings), catch_interruption() as interrupted:
-        torch.manual_seed(seed)
+    with forked, memory_advice(recipe.train), catch_interruption() as interrupted:
+        torch.manual_seed(recipe.seed)
         run = TrainingRun(
             train,
             valid,
             vocabulary,
-            network=network,
-            settings=settings,
-            seed=seed,
+            recipe,
             device=torch_device,
             clock=clock,
             embeddings=embeddings,
@@ -266,12 +259,12 @@ def train_network(
         )
         saver = Saver(run, state_file)
         before = saver.resume() if resume else 0.0
-        progress.start(f"training the {network.cell} network", 100.0)
+        progress.start(f"training the {recipe.neural.cell} network", 100.0)
         if run.done:
             progress.advance(100 * run.done)
         if base is not None and not run.step:
             _validate(run)
-        folder = settings.tensorboard if run.processes.is_leader else ""
+        folder = recipe.train.tensorboard if run.processes.is_leader else ""
         with closing(TensorBoardWriter(folder, step=run.step)) as board:
             _train_until_stop(run, saver, interrupted, board, progress)
         validated = [record.valid_perplexity for record in run.history if record.valid_perplexity]
@@ -354,7 +347,12 @@ def _update(
     norm = float(nn.utils.clip_grad_norm_(network.parameters(), settings.clip_norm))
     if not (math.isfinite(totals.loss) and math.isfinite(norm)):
         text = worst_row(network, outputs, targets, run.vocabulary)
-        raise divergence_error(run.step + 1, loss=totals.loss, norm=norm, text=text, settings=settings)
+        raise InvalidInputError(
+            f"the training diverged at step {run.step + 1}: the loss is {totals.loss:g} and the gradient norm "
+            f"{norm:g}; train.learning_rate is {settings.learning_rate:g}: try a third of it, or "
+            f"train.precision=float32; the row of text with the highest loss is {text!r}",
+            parameter="train.learning_rate",
+        )
     rate = run.schedule.learning_rate(run.done) * len(inputs) / run.streams.bptt_length
     for group in run.optimizer.param_groups:
         group["lr"] = rate

@@ -125,19 +125,13 @@ def estimate(
     counted = count_ngrams(corpus, len(vocabulary), order=order, progress=progress)
     progress.start("smoothing n-grams", None)
     observations = Observations(counted, prune=prune)
-    smoothed = smoothing(observations, held_out)
+    orders, smoothing_facts = smoothing(observations, held_out)
     histories = None
     if prune_entropy > 0:
         histories = history_frequencies([one_order.counts for one_order in observations.occurrences()])
     del counted, observations  # an automaton is about as large
     release_memory()
     progress.finish()
-    orders, own_facts = smoothed.orders, smoothed.facts
-    estimated = {
-        "discounts": [list(discounts) for discounts in smoothed.discounts],
-        "fallback_orders": list(smoothed.fallback_orders),
-    }
-    del smoothed
     model, _, facts = compress(
         orders,
         vocabulary,
@@ -146,4 +140,4 @@ def estimate(
         history_probs=histories,
         progress=progress,
     )
-    return NGramEstimate(model, {**estimated, **own_facts, **facts})
+    return NGramEstimate(model, {"discounts": [], "fallback_orders": [], **smoothing_facts, **facts})

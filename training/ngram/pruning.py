@@ -118,15 +118,12 @@ def _context_masses(trie: Trie, orders: Orders) -> list[ContextMasses]:
     """Compute the masses of the n-grams of the orders 2, 3, …."""
     rows = BackoffRows(trie)
     answer = []
-    left: DoubleArray | float = 0.0
     for length, (ngrams, weights) in enumerate(orders, start=1):
-        if length > 1:
-            answer.append(rows.contexts(ngrams, length))
-            left = answer[-1].unlisted
-        rows.add_order(ngrams, length, from_log10(weights.log10_probs), left=left)
+        answer.append(rows.contexts(ngrams, length))
+        rows.add_order(ngrams, length, from_log10(weights.log10_probs), left=answer[-1].unlisted)
         if length < len(orders):  # the highest order may have no back-off weights
             rows.set_backoffs(length, from_log10(weights.log10_backoffs))
-    return answer
+    return answer[1:]
 
 
 def _kept_masks(

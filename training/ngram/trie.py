@@ -130,7 +130,9 @@ class BackoffRows:
         return self.probs[suffixes]
 
     def contexts(self, ngrams: NGrams, length: int) -> ContextMasses:
-        """Compute the masses at the contexts of n-grams of `length` words, at least 2, from shorter n-grams."""
+        """Compute the masses at the contexts of n-grams of `length` words from shorter n-grams."""
+        if length == 1:  # the unigrams list every word
+            return ContextMasses(np.zeros(len(ngrams.words)), np.zeros(1), np.zeros(1))
         nodes = self.trie.nodes(length - 1)
         lower = self.lower_probs(length)
         lower_unlisted = self.sums[self.trie.suffixes[nodes]]
@@ -138,16 +140,14 @@ class BackoffRows:
         np.maximum(lower_unlisted, MIN_LOWER_MASS, out=lower_unlisted)
         return ContextMasses(lower, lower_unlisted, lower_unlisted * self.backoffs[nodes])
 
-    def add_order(
-        self, ngrams: NGrams, length: int, probs: DoubleArray, *, left: DoubleArray | float
-    ) -> None:
+    def add_order(self, ngrams: NGrams, length: int, probs: DoubleArray, *, left: DoubleArray) -> None:
         """Add the n-grams of `length` words [n].
 
         Args:
             ngrams: all n-grams of this length in the trie.
             length: their length; shorter n-grams must have been added.
             probs: probabilities of their last words [n].
-            left: mass of the unlisted words in the rows of their contexts.
+            left: mass of the unlisted words in the rows of their contexts [m].
         """
         contexts = self.trie.nodes(length - 1)
         listed = np.bincount(ngrams.prefixes, probs, minlength=contexts.stop - contexts.start)

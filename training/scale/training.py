@@ -3,16 +3,15 @@
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from models.errors import InvalidInputError
 from models.ngram.model import NGramModel
-from models.tokenizers import Tokenizer, load_tokenizer
-from training.corpus import Corpus, EncodedCorpus, Sentences
+from models.tokenizers import load_tokenizer
+from training.corpus import EncodedCorpus
 from training.evaluation.published import COUNTS_FILE
 from training.ngram.counts import thresholds_by_order
 from training.ngram.estimate import release_memory
@@ -151,8 +150,6 @@ def train_out_of_core(
         RegistryError: a file operation failed, or the disk is full.
     """
     texts = read_texts(*files, unit=recipe.corpus.unit, read=stream_corpus, progress=progress)
-    if not len(texts.train.sentences):
-        raise InvalidInputError("the corpus has no sentence; at least 1 is needed", parameter="corpus")
     source = stage_key(
         PLAN_VERSION, texts.train.sha256, len(texts.train.sentences), recipe.corpus.model_dump()
     )
@@ -168,7 +165,23 @@ def train_out_of_core(
     _, valid_files, test_files = files
     given = {"valid": texts.valid if valid_files else None, "test": texts.test if test_files else None}
     held_out = {name: text for name, text in given.items() if text is not None}
-    overlap = _write_tables(recipe, texts.train.sentences, tokenizer, held_out, source, work, progress)
+    order, backward = recipe.ngram.order, recipe.reading_direction == "backward"
+    vocab_size = len(tokenizer.vocabulary)
+    work.stage("vocabulary", stage_key(vocab_size), lambda folder: write_vocabulary(folder, vocab_size))
+    hashes = {name: text.sha256 for name, text in held_out.items()}
+    written = work.stage(
+        "windows",
+        stage_key(source, tokenizer.fingerprint, order, backward, hashes),
+        lambda folder: write_windows(
+            folder,
+            tokenizer,
+            texts.train.sentences,
+            order=order,
+            backward=backward,
+            held_out={name: text.sentences for name, text in held_out.items()},
+            progress=progress,
+        ),
+    )
     release_memory()
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
@@ -178,7 +191,7 @@ def train_out_of_core(
             return stack.enter_context(contextlib.closing(start_engine(options, work.spill)))
 
         plan = PlanRunner(work, start, engine_name=options.engine, progress=progress)
-        tables, discounts, fallback_orders = plan.estimate(recipe.ngram, len(tokenizer.vocabulary))
+        tables, discounts, fallback_orders = plan.estimate(recipe.ngram, vocab_size)
     release_memory()
     key = stage_key(PLAN_VERSION, stage_key(*(work.keys[f"sorted_{k}"] for k in range(1, len(tables) + 1))))
     work.stage("automaton", key, lambda folder: assemble(tables, folder, progress))
@@ -200,36 +213,5 @@ def train_out_of_core(
     }
     trained = Trained(title, recipe, model, (), facts, figures, seconds)
     counts = np.load(work.path("windows") / COUNTS_FILE, allow_pickle=False)
-    run = RunContext(tokenizer, facts_by_split(texts), encoded, overlap, counts)
+    run = RunContext(tokenizer, facts_by_split(texts), encoded, written["overlap"], counts)
     return trained, run, work.notes()
-
-
-def _write_tables(
-    recipe: Recipe,
-    sentences: Sentences,
-    tokenizer: Tokenizer,
-    held_out: Mapping[str, Corpus],
-    source: str,
-    work: Workspace,
-    progress: Progress,
-) -> Mapping[str, Any]:
-    """Write text and vocabulary as tables; return the overlap with held-out texts."""
-    order, backward = recipe.ngram.order, recipe.reading_direction == "backward"
-    vocab_size = len(tokenizer.vocabulary)
-    work.stage("vocabulary", stage_key(vocab_size), lambda folder: write_vocabulary(folder, vocab_size))
-    hashes = {name: text.sha256 for name, text in held_out.items()}
-    found = work.stage(
-        "windows",
-        stage_key(source, tokenizer.fingerprint, order, backward, hashes),
-        lambda folder: write_windows(
-            folder,
-            tokenizer,
-            sentences,
-            order=order,
-            backward=backward,
-            held_out={name: text.sentences for name, text in held_out.items()},
-            progress=progress,
-        ),
-    )
-    overlap: Mapping[str, Any] = found["overlap"]
-    return overlap

@@ -19,7 +19,7 @@ from training.commands import run_train
 from training.mixture import part_recipe
 from training.neural.run import TrainingRun
 from training.neural.settings import TrainSettings
-from training.recipe import PartSettings, load_recipe
+from training.recipe import PartSettings, Recipe, load_recipe
 from training.tokenizer import TokenizerSettings, learn_tokenizer
 
 
@@ -30,9 +30,7 @@ def started_from(base, words):
         families.corpus(30),
         families.corpus(5, seed=2),
         vocabulary,
-        network=base.config,
-        settings=TrainSettings(batch_size=2, bptt_length=4),
-        seed=1,
+        Recipe(family="neural", neural=base.config, train=TrainSettings(batch_size=2, bptt_length=4)),
         device=torch.device("cpu"),
         clock=time.monotonic,
         embeddings=None,

@@ -48,26 +48,23 @@ def modified_discounts(counts_of_counts: Sequence[int] | npt.NDArray[np.int64]) 
     return Discounts(*discounts)
 
 
-def single_discount(counts_of_counts: Sequence[int] | npt.NDArray[np.int64]) -> Discounts | None:
-    """Estimate one discount for all counts, D = n₁ / (n₁ + 2 n₂); None if n₁ or n₂ is 0.
-
-    Source: Ney, Essen and Kneser (1994), "On structuring probabilistic dependences in
-    stochastic language modelling".
-
-    Args:
-        counts_of_counts: number of n-grams with the count 0, 1, 2, ….
-    """
-    once, twice = int(counts_of_counts[1]), int(counts_of_counts[2])
-    return Discounts(*[once / (once + 2 * twice)] * 3) if once and twice else None
-
-
 def discounts_from_counts(
     counts_of_counts: Sequence[int] | npt.NDArray[np.int64], *, num_discounts: Literal[1, 3]
 ) -> tuple[Discounts, bool]:
-    """Return one or three discounts, estimated or else constant, and True if they are estimated."""
-    three = num_discounts == 3
-    found = modified_discounts(counts_of_counts) if three else single_discount(counts_of_counts)
-    return found or (FALLBACK_DISCOUNTS if three else SINGLE_FALLBACK_DISCOUNT), found is not None
+    """Return one or three discounts, estimated or else constant, and True if they are estimated.
+
+    One discount for all counts is D = n₁ / (n₁ + 2 n₂); no estimate exists if n₁ or n₂ is 0.
+
+    Source: Ney, Essen and Kneser (1994), "On structuring probabilistic dependences in
+    stochastic language modelling"; for three discounts, see `modified_discounts`.
+    """
+    if num_discounts == 3:
+        found = modified_discounts(counts_of_counts)
+        return found or FALLBACK_DISCOUNTS, found is not None
+    once, twice = int(counts_of_counts[1]), int(counts_of_counts[2])
+    if not (once and twice):
+        return SINGLE_FALLBACK_DISCOUNT, False
+    return Discounts(*[once / (once + 2 * twice)] * 3), True
 
 
 class Smoothed(NamedTuple):
@@ -75,15 +72,11 @@ class Smoothed(NamedTuple):
 
     Attributes:
         orders: n-grams and weights of the orders 1, 2, …, for `build_automaton`.
-        facts: fitted values for the model card: numbers, strings, and lists of numbers and strings.
-        discounts: discounts by order from 1; empty for a smoothing without absolute discounts.
-        fallback_orders: orders with constant parameters, because their counts allow no estimate.
+        facts: fitted values for metrics.json: numbers, strings, and lists of them; see `NGramEstimate`.
     """
 
     orders: Sequence[tuple[NGrams, NGramWeights]]
     facts: Mapping[str, Any]
-    discounts: tuple[Discounts, ...] = ()
-    fallback_orders: tuple[int, ...] = ()
 
 
 Smoothing: TypeAlias = Callable[[Observations, EncodedCorpus | None], Smoothed]

@@ -181,7 +181,7 @@ class Discounting:
             text = require_held_out(held_out, key="ngram.discounts", what="discounts")
             matches = match_counts(self._orders(observations), text, vocab_size=vocab_size)
             fitted = fit_discounts(matches, num_discounts=self.num_discounts, vocab_size=vocab_size)
-        used: list[Discounts] = []
+        used: list[list[float]] = []
         fallback_orders: list[int] = []
 
         def level(order: OrderCounts) -> Level:
@@ -193,12 +193,12 @@ class Discounting:
             )
             if not is_estimated:
                 fallback_orders.append(k + 1)
-            used.append(discounts)
+            used.append(list(discounts))
             return np.array([0.0, *discounts]), np.zeros(len(order.totals))
 
         orders = interpolate(self._orders(observations), level)
-        facts = {"discounts_from": self.discounts}
-        return Smoothed(orders, facts, tuple(used), tuple(fallback_orders))
+        facts = {"discounts": used, "fallback_orders": fallback_orders, "discounts_from": self.discounts}
+        return Smoothed(orders, facts)
 
     def _orders(self, observations: Observations) -> Iterator[OrderCounts]:
         return observations.continuations() if self.continuations else observations.occurrences()

@@ -84,10 +84,9 @@ def test_positions_since_the_start_go_on_where_the_state_does():
     corpus = EncodedCorpus.from_sentences([[3, 4, 5], [6], []])
     by_context = {
         context: positions_since_start(corpus, context=context, window=2).tolist()
-        for context in ("sentence", "stream", "document")
+        for context in ("stream", "document")
     }
     assert by_context == {
-        "sentence": [1, 2, 3, 4, 1, 2, 1],
         "stream": [1, 2, 3, 4, 5, 6, 7],
         "document": [1, 2, 1, 1],
     }

@@ -28,6 +28,7 @@ from training.neural.settings import TrainSettings
 from training.neural.soft_targets import DRAWN_TOKENS, TARGET_TOKENS, SoftTargets, write_soft_targets
 from training.neural.trainer import train_network
 from training.progress import SILENT
+from training.recipe import Recipe
 
 ROWS, STEPS = 4, 8
 SETTINGS = {
@@ -79,9 +80,11 @@ def fit(device, *, network=None, vocabulary=None, soft_targets=None, base=None, 
         TRAIN,
         VALID,
         vocabulary or families.tokenizer().vocabulary,
-        network=NetworkConfig(**(NETWORK | (network or {}))),
-        settings=TrainSettings(**(SETTINGS | changes)),
-        seed=1,
+        Recipe(
+            family="neural",
+            neural=NetworkConfig(**(NETWORK | (network or {}))),
+            train=TrainSettings(**(SETTINGS | changes)),
+        ),
         device=device,
         progress=SILENT,
         soft_targets=soft_targets,

@@ -24,6 +24,7 @@ from training.neural.diagnostics import (
 from training.neural.settings import TrainSettings
 from training.neural.trainer import train_network
 from training.progress import Progress
+from training.recipe import Recipe
 
 V, H = 15, 10
 
@@ -235,17 +236,11 @@ _fitted = {}
 @pytest.fixture
 def fit(vocabulary, counting):
     def run(network=TINY, **changes):
-        settings = TrainSettings(**(QUICK | changes))
-        key = (network.model_dump_json(), settings.model_dump_json())
+        recipe = Recipe(family="neural", neural=network, train=TrainSettings(**(QUICK | changes)))
+        key = recipe.model_dump_json()
         if key not in _fitted:  # tests share trained models, which they only read
-            given = {
-                "network": network,
-                "settings": settings,
-                "seed": 1,
-                "device": "cpu",
-                "progress": Progress(),
-            }
-            _fitted[key] = train_network(counting, counting, vocabulary, **given).model
+            given = {"device": "cpu", "progress": Progress()}
+            _fitted[key] = train_network(counting, counting, vocabulary, recipe, **given).model
         return _fitted[key]
 
     return run

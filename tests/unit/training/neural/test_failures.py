@@ -18,7 +18,6 @@ from tests.support.resumable import fit, saved_state
 from training.neural.diagnostics import (
     TensorBoardWriter,
     display_text,
-    divergence_error,
     memory_advice,
     worst_row,
 )
@@ -44,15 +43,6 @@ def test_pieces_are_joined_and_long_texts_cut():
     pieces = Vocabulary(["▁the", "▁c", "at"])
     assert display_text([3, 4, 5, 2], pieces) == "the cat</s>"
     assert display_text([3] * 1000, pieces) == ("the " * 40)[:159] + "…"
-
-
-def test_divergence_tells_step_text_and_advice():
-    told = divergence_error(
-        7, loss=math.nan, norm=2.5, text="the cat", settings=TrainSettings(learning_rate=0.5)
-    )
-    assert "at step 7: the loss is nan and the gradient norm 2.5" in str(told)
-    assert "train.learning_rate is 0.5: try a third" in str(told)
-    assert str(told).endswith("'the cat'")
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from models.vocabulary import BOS
 from tests.support import families
 from training.neural import soft_targets
 from training.neural.losses.softmax import linear_softmax
+from training.neural.settings import TrainSettings
 from training.neural.soft_targets import (
     SoftTargets,
     write_soft_targets,
@@ -122,7 +123,9 @@ def test_changes_are_looked_up_by_position(tmp_path):
     corpus = families.corpus(200)
     records = read(tmp_path / "targets.npy", [families.model("lstm")], corpus)
     assert records.shape[1] > 1
-    for segment in Streams(corpus, batch_size=3, bptt_length=60, seed=1).segments(1):
+    for segment in Streams(
+        corpus, TrainSettings(batch_size=3, bptt_length=60, unknown_share=0.0), seed=1
+    ).segments(1):
         predicted = segment.targets != BOS
         got = SoftTargets(tmp_path / "targets.npy", ()).changes(segment, weight=0.25, device=CPU)
         rows = [dense(records, p) + drawn(records, p) for p in segment.positions[predicted]]
@@ -136,7 +139,8 @@ def test_positions_of_segments_are_those_of_the_text():
     """Over several epochs, each with another offset, and across the end of the cyclic text."""
     corpus = families.corpus(30)
     text = corpus.with_boundaries()
-    streams = Streams(corpus, batch_size=3, bptt_length=11, variable=True, seed=4)
+    settings = TrainSettings(batch_size=3, bptt_length=11, variable_bptt=True, unknown_share=0.0)
+    streams = Streams(corpus, settings, seed=4)
     met = set()
     for segment in streams.segments(5):
         np.testing.assert_array_equal(text[segment.positions], segment.targets)

@@ -17,6 +17,7 @@ from training.neural import trainer
 from training.neural.settings import TrainSettings
 from training.neural.trainer import train_network
 from training.progress import Progress
+from training.recipe import Recipe
 
 TINY = NetworkConfig(embedding_size=16, hidden_size=24, dropout=0.0)
 QUICK = {
@@ -39,9 +40,7 @@ def fit(vocabulary, counting):
             train,
             valid,
             vocabulary,
-            network=network,
-            settings=TrainSettings(**(QUICK | changes)),
-            seed=seed,
+            Recipe(family="neural", seed=seed, neural=network, train=TrainSettings(**(QUICK | changes))),
             device="cpu",
             progress=progress or Progress(),
             **more,
@@ -236,7 +235,7 @@ def test_divergence_names_the_learning_rate(fit):
     with pytest.raises(InvalidInputError, match=r"train\.learning_rate is 1e\+30: try a third") as caught:
         fit(optimizer="sgd", learning_rate=1e30, clip_norm=1e30, epochs=50)
     assert caught.value.parameter == "train.learning_rate"
-    assert "at step 2:" in str(caught.value)
+    assert "at step 2: the loss is nan and the gradient norm nan;" in str(caught.value)
     assert re.search(r"highest loss is '.*w\d w\d", str(caught.value))
 
 

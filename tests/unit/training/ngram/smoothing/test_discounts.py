@@ -12,9 +12,10 @@ from training.ngram.estimate import estimate
 from training.ngram.smoothing.good_turing import _back_off, _remaining_mass, discount_ratios, good_turing
 from training.ngram.smoothing.interface import (
     FALLBACK_DISCOUNTS,
+    SINGLE_FALLBACK_DISCOUNT,
     Discounts,
+    discounts_from_counts,
     modified_discounts,
-    single_discount,
 )
 from training.progress import Progress
 
@@ -40,9 +41,9 @@ def test_a_negative_discount_is_no_estimate():
 
 
 def test_one_discount_follows_the_formula():
-    assert single_discount([0, 6, 2]) == Discounts(0.6, 0.6, 0.6)
-    assert single_discount([0, 0, 2]) is None
-    assert single_discount([0, 6, 0]) is None
+    assert discounts_from_counts([0, 6, 2], num_discounts=1) == (Discounts(0.6, 0.6, 0.6), True)
+    assert discounts_from_counts([0, 0, 2], num_discounts=1) == (SINGLE_FALLBACK_DISCOUNT, False)
+    assert discounts_from_counts([0, 6, 0], num_discounts=1) == (SINGLE_FALLBACK_DISCOUNT, False)
 
 
 def test_good_turing_ratios_follow_the_formula():
