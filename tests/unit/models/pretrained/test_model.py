@@ -193,7 +193,9 @@ def test_states_count_the_memory_that_they_hold():
     state = prefill_sequences(model, model.initial_state(1), *pad_sequences([ids]))
     per_token = 2 * 2 * 2 * 16 * 4  # keys and values, layers, heads, width, bytes
     outputs = 64 * 4
-    slots = len(state.contexts[0].buffer.ids)  # of the whole buffer, which lives as long as any state that uses it
+    slots = len(
+        state.contexts[0].buffer.ids
+    )  # of the whole buffer, which lives as long as any state that uses it
     assert len(ids) + 1 <= slots <= max(16, 1.25 * (len(ids) + 1))
     assert state.nbytes == slots * per_token + outputs
     assert state.select(np.zeros(100, np.int64)).nbytes == slots * per_token + 100 * outputs
