@@ -9,8 +9,10 @@ from pathlib import Path
 
 EXTRAS = {
     "duckdb": "scale",
+    "httpx": "lsp",
     "matplotlib": "train",
     "pyarrow": "scale",
+    "pygls": "lsp",
     "pyspark": "spark",
     "s3fs": "s3",
     "tensorboard": "tensorboard",

@@ -304,6 +304,7 @@ def _compose(settings: Settings, pool: WorkerPool | None, copies: Copies | None)
         AutocompleteSessions(),
         metrics,
         limits,
+        dict(language.split("=", 1) for language in settings.languages) or {"en-US": None},
     )
     _add_gauges(services, follows=settings.watch_interval_s > 0)
     return services

@@ -14,6 +14,7 @@ from models.errors import InvalidInputError
 from service.engine.loading import read_precisions
 
 PREFIX = "GRAMOPHONE_"
+_LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]{2,8})*=[A-Za-z0-9][A-Za-z0-9._@-]*")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s,]+")
 _NON_SETTINGS = frozenset({"GRAMOPHONE_API_KEY", "GRAMOPHONE_DATA"})
 """Variables with the prefix that are not settings: a client's API key, and the folder of public test data."""
@@ -51,6 +52,9 @@ class Settings(BaseSettings):
     default_model: str | None = None
     """Model of requests that name none; unset uses the registry's default (`gramophone models default`) if it is
     served, else the only model, else `mixture`, else the first by name"""
+    languages: Names = ()
+    """Languages of LanguageTool's API (`/v2/check`) and the model of each, separated by commas, such as
+    `en-US=novels,de-DE=zeitung@champion`; unset uses the default model for `en-US`"""
     device: str = Field(default="cpu", pattern=r"^(cpu|auto|cuda(:\d{1,3})?)$")
     """Device that models compute on: `cpu`, `cuda` or `cuda:1`; `auto` uses `cuda` if available"""
     precision: str = "auto"
@@ -182,7 +186,7 @@ class Settings(BaseSettings):
             raise ValueError("it is logged; set credentials in OTEL_EXPORTER_OTLP_HEADERS")
         return value
 
-    @field_validator("models", "cors_origins", "allowed_hosts", mode="before")
+    @field_validator("models", "languages", "cors_origins", "allowed_hosts", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
         if isinstance(value, str):
@@ -193,6 +197,16 @@ class Settings(BaseSettings):
     @classmethod
     def _split_at_spaces(cls, value: Any) -> Any:
         return tuple(value.removeprefix("\ufeff").split()) if isinstance(value, str) else value
+
+    @field_validator("languages")
+    @classmethod
+    def _check_languages(cls, languages: tuple[str, ...]) -> tuple[str, ...]:
+        for language in languages:
+            if _LANGUAGE.fullmatch(language) is None:
+                raise ValueError(
+                    f"{language!r} is not a language and a model; use CODE=MODEL, such as en-US=novels"
+                )
+        return languages
 
     @field_validator("cors_origins")
     @classmethod

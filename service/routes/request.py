@@ -6,7 +6,7 @@ requests. A newer autocomplete request of a session cancels older ones.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, aclosing, contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -131,6 +131,7 @@ class Services:
     sessions: AutocompleteSessions
     metrics: Metrics
     limits: Limits
+    languages: Mapping[str, str | None]
 
 
 def services_of(request: Request) -> Services:

@@ -1,6 +1,7 @@
 """POST /v1/autocomplete, the endpoints of users' accepted words, and POST /v1/check."""
 
 import asyncio
+from functools import partial
 from typing import Annotated
 
 import structlog
@@ -11,13 +12,16 @@ from models.checking.calibration import Calibration
 from models.completion.user_model import split_word_sequences
 from models.errors import LanguageModelError
 from service.engine.job import Work
-from service.routes.endpoints import EndpointRouter
+from service.engine.loaded_model import LoadedModel
+from service.routes.endpoints import FORM_TYPE, EndpointRouter
 from service.routes.request import (
+    BYTES_PER_TOKEN,
     Services,
     count_scored,
     json_response,
     owner_of,
     request_options,
+    resolve_model,
     resolve_request,
     run_request,
     runs_inline,
@@ -25,6 +29,7 @@ from service.routes.request import (
     to_json,
     while_connected,
 )
+from service.schemas.languagetool import LanguageToolLanguage, LanguageToolReply
 from service.schemas.suggestions import (
     AutocompleteReply,
     CheckReply,
@@ -34,7 +39,7 @@ from service.schemas.suggestions import (
     UserWord,
     UserWords,
 )
-from service.schemas.wire import parse_json
+from service.schemas.wire import parse_form, parse_json
 from service.use_cases.accepted_words import (
     NAME_PATTERN,
     AcceptedRequest,
@@ -48,6 +53,12 @@ from service.use_cases.autocomplete import (
     max_search_steps,
 )
 from service.use_cases.check import CheckRequest, check
+from service.use_cases.languagetool import (
+    LanguageToolRequest,
+    check_languages,
+    choose_languages,
+    supported_languages,
+)
 
 router = EndpointRouter()
 _log = structlog.get_logger(__name__)
@@ -150,9 +161,7 @@ async def check_text(request: Request) -> Response:
     needed = wire.precision is not None
     # on a thread, because the registry may be remote
     calibration = await asyncio.to_thread(_calibration, services, loaded.address, needed=needed)
-    # first built on another thread, to keep the model thread free
-    if "checker" not in vars(loaded):
-        await asyncio.to_thread(lambda: loaded.checker)
+    await _build_checker(loaded)
 
     def write(checked: tuple[CheckReply, int]) -> bytes:
         reply, num_tokens = checked
@@ -172,3 +181,40 @@ def _calibration(services: Services, address: str, *, needed: bool) -> Calibrati
             raise
         _log.warning("calibration not read", model=address, reason=str(error))
         return None
+
+
+async def _build_checker(loaded: LoadedModel) -> None:
+    """Build a model's checker, if it is the first to be used, on another thread, to keep the model thread free."""
+    if "checker" not in vars(loaded):
+        await asyncio.to_thread(lambda: loaded.checker)
+
+
+@router.endpoint(
+    "POST",
+    "/v2/check",
+    tag="Check",
+    body=LanguageToolRequest,
+    body_type=FORM_TYPE,
+    reply=LanguageToolReply,
+)
+async def languagetool_check(request: Request) -> Response:
+    """Find probable errors, with LanguageTool's API, for its existing clients: editors, browsers, LibreOffice.
+
+    Positions count UTF-16 code units. The models of the languages are those of `GRAMOPHONE_LANGUAGES`.
+    """
+    services = services_of(request)
+    body = await request.body()
+    wire = parse_form(LanguageToolRequest, body)
+    codes = choose_languages(services.languages, wire.language)
+    loaded = {code: resolve_model(request, services.languages[code]) for code in codes}
+    for model in loaded.values():
+        await _build_checker(model)
+    work = check_languages(wire, loaded, services.limits, partial(count_scored, request))
+    terms = request_options(request, None, body, count=len(codes) - 1, work_each=len(body) // BYTES_PER_TOKEN)
+    return await run_request(request, work, to_json, terms)
+
+
+@router.endpoint("GET", "/v2/languages", tag="Check", reply=list[LanguageToolLanguage])
+async def languagetool_languages(request: Request) -> Response:
+    """List the languages of `/v2/check`, as LanguageTool does."""
+    return json_response(supported_languages(services_of(request).languages))
