@@ -97,6 +97,12 @@ class UnknownUserError(InvalidInputError):
     code = "unknown_user"
 
 
+class UsersUnavailableError(LanguageModelError):
+    """The file of users' words is locked, damaged or full."""
+
+    code = "users_unavailable"
+
+
 class StateElsewhereError(InvalidInputError):
     """Handle of a state in another process; the message names the process."""
 

@@ -141,8 +141,13 @@ class Settings(BaseSettings):
     """Maximum memory of stored states, in bytes or with a unit such as `2GiB`; further states get 429"""
     state_ttl_s: Duration = 300.0
     """Seconds after its last use at which a stored state expires"""
+    users: str | None = None
+    """SQLite file of the words that users of autocomplete accept, shared by workers; `:memory:` forgets them when
+    the service stops; unset uses `gramophone/users.sqlite` in `$XDG_DATA_HOME` or `~/.local/share`"""
+    user_ttl_s: Duration = 180 * 24 * 3600.0
+    """Seconds without use (half a year by default) after which a user's accepted words are deleted"""
     max_users: int = Field(default=1000, ge=1)
-    """Maximum users whose accepted words autocomplete stores; above it, the least recently used user is evicted"""
+    """Maximum users whose accepted words are stored; above it, those of users unused for longest are deleted"""
     max_user_words: int = Field(default=1000, ge=1)
     """Maximum words stored per user, with four times as many pairs (1 to 4 MB by default); the rarest are dropped"""
     process_name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_-]{1,63}$")
@@ -157,7 +162,14 @@ class Settings(BaseSettings):
     """Seconds that running requests have to finish when the service stops"""
 
     @field_validator(
-        "registry", "registry_cache", "host", "tls_certificate", "tls_key", "api_keys_file", mode="before"
+        "registry",
+        "registry_cache",
+        "users",
+        "host",
+        "tls_certificate",
+        "tls_key",
+        "api_keys_file",
+        mode="before",
     )
     @classmethod
     def _is_not_empty(cls, value: Any) -> Any:

@@ -80,12 +80,15 @@ def common(
         ),
     ] = None,
     cache_home: Annotated[Path | None, typer.Option(envvar="XDG_CACHE_HOME", hidden=True)] = None,
+    data_home: Annotated[Path | None, typer.Option(envvar="XDG_DATA_HOME", hidden=True)] = None,
 ) -> None:
     """Train small language models and serve them over HTTP."""
     if registry_cache is None and cache_home is not None:
         registry_cache = cache_home / "gramophone"
     if registry_cache is not None:
         folders.set_cache_folder(registry_cache)
+    if data_home is not None:
+        folders.set_data_home(data_home)
 
 
 def main() -> None:

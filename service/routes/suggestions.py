@@ -9,8 +9,8 @@ from fastapi import Path, Request
 from starlette.responses import Response
 
 from models.checking.calibration import Calibration
-from models.completion.user_model import split_word_sequences
-from models.errors import LanguageModelError
+from models.completion.user_model import UserModel, split_word_sequences
+from models.errors import LanguageModelError, UsersUnavailableError
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.routes.endpoints import FORM_TYPE, EndpointRouter
@@ -90,7 +90,7 @@ async def complete(request: Request) -> Response:
     if wire.slots:
         await asyncio.to_thread(lambda: loaded.token_trie)
     owner = owner_of(request)
-    personal = services.users.get(owner, wire.user) if wire.user is not None else None
+    personal = _personal_model(services, owner, wire.user)
     steps = max_search_steps(loaded, wire)
     cached = cached_next_tokens(loaded, wire) if len(body) <= _CACHED_BODY_BYTES else None
     # a keystroke in the middle of a word may need no model step
@@ -110,6 +110,17 @@ async def complete(request: Request) -> Response:
         return json_response(await while_connected(request.receive, answer))
 
 
+def _personal_model(services: Services, owner: str, user: str | None) -> UserModel | None:
+    """Return the personal model of a user; none, which is logged, if it cannot be read: typing goes on."""
+    if user is None:
+        return None
+    try:
+        return services.users.get(owner, user)
+    except UsersUnavailableError as error:
+        _log.warning("completed without the user's words", reason=str(error))
+        return None
+
+
 @router.endpoint(
     "POST", "/v1/autocomplete/users/{user}/accepted", tag="Complete", body=AcceptedRequest, reply=UserReply
 )
@@ -117,7 +128,8 @@ async def accept(request: Request, user: _User) -> Response:
     """Learn a user's accepted words and word pairs; the weight of older ones decays."""
     wire = parse_json(AcceptedRequest, await request.body())
     learnt = split_word_sequences(wire.text, wire.context)
-    model = services_of(request).users.learn(owner_of(request), check_user_name(user), learnt)
+    users, owner = services_of(request).users, owner_of(request)
+    model = await asyncio.to_thread(users.learn, owner, check_user_name(user), learnt)
     return json_response(UserReply(user, len(model), model.num_pairs))
 
 
@@ -135,14 +147,15 @@ async def restore(request: Request, user: _User) -> Response:
     """Replace a user's stored words and word pairs, for example by an export."""
     users = services_of(request).users
     model = parse_json(ImportRequest, await request.body()).personal(users.bounds)
-    model = users.put(owner_of(request), check_user_name(user), model)
+    model = await asyncio.to_thread(users.put, owner_of(request), check_user_name(user), model)
     return json_response(UserReply(user, len(model), model.num_pairs))
 
 
 @router.endpoint("DELETE", "/v1/autocomplete/users/{user}", tag="Complete", reply=ForgottenReply)
 async def forget(request: Request, user: _User) -> Response:
     """Delete a user's words."""
-    forgotten = services_of(request).users.forget(owner_of(request), check_user_name(user))
+    users, owner = services_of(request).users, owner_of(request)
+    forgotten = await asyncio.to_thread(users.forget, owner, check_user_name(user))
     return json_response(ForgottenReply(user, forgotten))
 
 
