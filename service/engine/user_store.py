@@ -245,6 +245,7 @@ class UserStore:
             version = connection.execute("PRAGMA user_version").fetchone()[0]
             if version > _VERSION:
                 raise sqlite3.DatabaseError(f"it is of a later release: format {version}, not {_VERSION}")
-            connection.executescript(f"{_SCHEMA}PRAGMA user_version = {_VERSION};")
+            if not version:
+                connection.executescript(f"{_SCHEMA}PRAGMA user_version = {_VERSION};")
             undo.pop_all()
         return connection
