@@ -15,7 +15,9 @@ from tests.support.services import running
 @pytest.fixture(scope="module")
 def service(registry):
     languages = ("en-US=mixture", "de-DE=chars")
-    settings = Settings(registry=registry.root, languages=languages, watch_interval_s=0)
+    settings = Settings(
+        registry=registry.root, languages=languages, watch_interval_s=0, max_tokens_per_sequence=1000
+    )
     with running(settings) as started, httpx.Client(base_url=started.url, timeout=10) as client:
         yield started, client
 
@@ -33,7 +35,7 @@ def refused(service, **fields):
 
 
 def test_its_own_client_finds_and_corrects_a_misspelling(service):
-    with language_tool_python.LanguageTool("en-US", remote_server=f"{service[0].url}/v2/") as tool:
+    with language_tool_python.LanguageTool("en-US", remote_server=service[0].url) as tool:
         (match,) = tool.check("\U0001f600 a hosue")
         assert (match.offset, match.error_length) == (4, 5)  # in code points, as Python counts
         assert match.replacements[0] == "house"
