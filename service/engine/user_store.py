@@ -184,7 +184,7 @@ class UserStore:
         with self._caching:
             self._cache[key] = (version, model)
             self._cache.move_to_end(key)
-            while len(self._cache) > _MAX_CACHED:
+            while len(self._cache) > min(_MAX_CACHED, self._max_users):
                 self._cache.popitem(last=False)
 
     @contextmanager
