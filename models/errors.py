@@ -9,8 +9,10 @@ from pathlib import Path
 
 EXTRAS = {
     "duckdb": "scale",
+    "httpx": "lsp",
     "matplotlib": "train",
     "pyarrow": "scale",
+    "pygls": "lsp",
     "pyspark": "spark",
     "s3fs": "s3",
     "tensorboard": "tensorboard",
@@ -93,6 +95,12 @@ class UnknownUserError(InvalidInputError):
     """No stored text for a user: none was accepted, it was deleted, or the user belongs to another client."""
 
     code = "unknown_user"
+
+
+class UsersUnavailableError(LanguageModelError):
+    """The file of users' words is locked, damaged or full."""
+
+    code = "users_unavailable"
 
 
 class StateElsewhereError(InvalidInputError):

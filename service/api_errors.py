@@ -37,6 +37,7 @@ from models.errors import (
     SupersededError,
     UnknownStateError,
     UnknownUserError,
+    UsersUnavailableError,
 )
 from service.schemas.replies import ErrorBody
 
@@ -55,6 +56,7 @@ ERROR_STATUSES: dict[type[LanguageModelError], ErrorStatus] = {
     InvalidInputError: ErrorStatus(400, "invalid_request_error"),
     UnknownStateError: ErrorStatus(404, "invalid_request_error"),
     UnknownUserError: ErrorStatus(404, "invalid_request_error"),
+    UsersUnavailableError: ErrorStatus(503, "service_unavailable_error"),
     StateElsewhereError: ErrorStatus(409, "invalid_request_error"),
     ModelNotFoundError: ErrorStatus(404, "invalid_request_error"),
     RegistryError: ErrorStatus(503, "service_unavailable_error"),

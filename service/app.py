@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -31,7 +32,8 @@ from service.engine.memory import reports_memory, system_memory
 from service.engine.metrics import Metrics
 from service.engine.model_host import READY, ModelHost, ModelReloader, readiness
 from service.engine.scheduler import Scheduler, SchedulerLimits
-from service.engine.state_store import StateStore, UserStore
+from service.engine.state_store import StateStore
+from service.engine.user_store import IN_MEMORY, UserStore
 from service.http_server import DrainingServer, listen, tls_context, url_of
 from service.logs import configure_logs
 from service.middleware.authentication import AccessTable, Authentication
@@ -120,6 +122,7 @@ def create_app(settings: Settings, pool: WorkerPool | None = None) -> FastAPI:
         sweeping.cancel()
         await services.engine.close(drain_timeout_s=settings.drain_timeout_s)
         await services.reloader.close(timeout_s=settings.drain_timeout_s)
+        services.users.close()
         if copies is not None:  # a signal may end the process without exit handlers
             copies.release()
         if app.state.tracing is not None:
@@ -248,6 +251,15 @@ def _model_copies(settings: Settings) -> Copies | None:
         return None
 
 
+def _users_file(settings: Settings, pool: WorkerPool | None) -> Path | None:
+    """Return the file of users' words; None to keep them in memory."""
+    if settings.users != IN_MEMORY:
+        return folders.data_folder() / "users.sqlite" if settings.users is None else Path(settings.users)
+    return (
+        None if pool is None else pool.folder / "users.sqlite"
+    )  # a folder that the workers share and then remove
+
+
 def _compose(settings: Settings, pool: WorkerPool | None, copies: Copies | None) -> Services:
     metrics = Metrics(None if pool is None else pool.number)
     loader = Loader(
@@ -300,10 +312,16 @@ def _compose(settings: Settings, pool: WorkerPool | None, copies: Copies | None)
         states,
         ProfileStore(settings.registry),
         CalibrationStore(settings.registry),
-        UserStore(max_users=settings.max_users, bounds=UserModelLimits(max_words=settings.max_user_words)),
+        UserStore(
+            _users_file(settings, pool),
+            max_users=settings.max_users,
+            ttl_s=settings.user_ttl_s,
+            bounds=UserModelLimits(max_words=settings.max_user_words),
+        ),
         AutocompleteSessions(),
         metrics,
         limits,
+        dict(language.split("=", 1) for language in settings.languages) or {"en-US": None},
     )
     _add_gauges(services, follows=settings.watch_interval_s > 0)
     return services
@@ -325,7 +343,7 @@ def _add_gauges(services: Services, *, follows: bool) -> None:
         ),
         "ready": ("1 if the service is ready for requests, else 0", lambda: ready() == READY),
         "draining": ("1 during shutdown, else 0", lambda: scheduler.admission.draining),
-        "autocomplete_users": ("Autocomplete users with a personal model", lambda: len(services.users)),
+        "autocomplete_users": ("Autocomplete users with a personal model", services.users.count),
         "states": ("Model states stored for decoders", lambda: len(services.states)),
         "states_bytes": ("Bytes of model states stored for decoders", lambda: services.states.num_bytes),
     }

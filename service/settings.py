@@ -14,6 +14,7 @@ from models.errors import InvalidInputError
 from service.engine.loading import read_precisions
 
 PREFIX = "GRAMOPHONE_"
+_LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]{2,8})*=[A-Za-z0-9][A-Za-z0-9._@-]*")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s,]+")
 _NON_SETTINGS = frozenset({"GRAMOPHONE_API_KEY", "GRAMOPHONE_DATA"})
 """Variables with the prefix that are not settings: a client's API key, and the folder of public test data."""
@@ -51,6 +52,9 @@ class Settings(BaseSettings):
     default_model: str | None = None
     """Model of requests that name none; unset uses the registry's default (`gramophone models default`) if it is
     served, else the only model, else `mixture`, else the first by name"""
+    languages: Names = ()
+    """Languages of LanguageTool's API (`/v2/check`) and the model of each, separated by commas, such as
+    `en-US=novels,de-DE=zeitung@champion`; unset uses the default model for `en-US`"""
     device: str = Field(default="cpu", pattern=r"^(cpu|auto|cuda(:\d{1,3})?)$")
     """Device that models compute on: `cpu`, `cuda` or `cuda:1`; `auto` uses `cuda` if available"""
     precision: str = "auto"
@@ -137,8 +141,13 @@ class Settings(BaseSettings):
     """Maximum memory of stored states, in bytes or with a unit such as `2GiB`; further states get 429"""
     state_ttl_s: Duration = 300.0
     """Seconds after its last use at which a stored state expires"""
+    users: str | None = None
+    """SQLite file of the words that users of autocomplete accept, shared by workers; `:memory:` forgets them when
+    the service stops; unset uses `gramophone/users.sqlite` in `$XDG_DATA_HOME` or `~/.local/share`"""
+    user_ttl_s: Duration = 180 * 24 * 3600.0
+    """Seconds without use (half a year by default) after which a user's accepted words are deleted"""
     max_users: int = Field(default=1000, ge=1)
-    """Maximum users whose accepted words autocomplete stores; above it, the least recently used user is evicted"""
+    """Maximum users whose accepted words are stored; above it, those of users unused for longest are deleted"""
     max_user_words: int = Field(default=1000, ge=1)
     """Maximum words stored per user, with four times as many pairs (1 to 4 MB by default); the rarest are dropped"""
     process_name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_-]{1,63}$")
@@ -153,7 +162,14 @@ class Settings(BaseSettings):
     """Seconds that running requests have to finish when the service stops"""
 
     @field_validator(
-        "registry", "registry_cache", "host", "tls_certificate", "tls_key", "api_keys_file", mode="before"
+        "registry",
+        "registry_cache",
+        "users",
+        "host",
+        "tls_certificate",
+        "tls_key",
+        "api_keys_file",
+        mode="before",
     )
     @classmethod
     def _is_not_empty(cls, value: Any) -> Any:
@@ -182,7 +198,7 @@ class Settings(BaseSettings):
             raise ValueError("it is logged; set credentials in OTEL_EXPORTER_OTLP_HEADERS")
         return value
 
-    @field_validator("models", "cors_origins", "allowed_hosts", mode="before")
+    @field_validator("models", "languages", "cors_origins", "allowed_hosts", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
         if isinstance(value, str):
@@ -193,6 +209,16 @@ class Settings(BaseSettings):
     @classmethod
     def _split_at_spaces(cls, value: Any) -> Any:
         return tuple(value.removeprefix("\ufeff").split()) if isinstance(value, str) else value
+
+    @field_validator("languages")
+    @classmethod
+    def _check_languages(cls, languages: tuple[str, ...]) -> tuple[str, ...]:
+        for language in languages:
+            if _LANGUAGE.fullmatch(language) is None:
+                raise ValueError(
+                    f"{language!r} is not a language and a model; use CODE=MODEL, such as en-US=novels"
+                )
+        return languages
 
     @field_validator("cors_origins")
     @classmethod

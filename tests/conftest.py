@@ -23,6 +23,8 @@ structlog.configure(
 # Test processes share the cores; threads in each would compete. Torch reads this variable on
 # import, also in the programs that tests start.
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # noqa: TID251 - tests are no part of the service
+# Services of the tests keep users' words to themselves.
+os.environ.setdefault("GRAMOPHONE_USERS", ":memory:")  # noqa: TID251 - tests are no part of the service
 
 
 # A busy machine must not fail an example; pytest's own limit finds tests that hang. Every run draws the same

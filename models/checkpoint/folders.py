@@ -1,6 +1,6 @@
 """Folders shared by processes: locks, temporary folders, flushing, atomic renames.
 
-Also the folder of the download cache, which is a process-wide setting.
+Also the folders of the download cache and of users' data, which are process-wide settings.
 """
 
 import contextlib
@@ -36,6 +36,19 @@ def cache_folder(given: Path | None = None) -> Path:
             f"the cache of remote registries is in a home folder that does not exist: {folder}; set "
             "GRAMOPHONE_REGISTRY_CACHE to a folder"
         ) from None
+
+
+_data_home = [Path("~/.local/share")]
+
+
+def set_data_home(folder: Path) -> None:
+    """Set the folder of users' data; the command line does this once, from the environment."""
+    _data_home[:] = [folder]
+
+
+def data_folder() -> Path:
+    """Return the folder of this program's data of users, not expanded; `~/.local/share/gramophone` by default."""
+    return _data_home[0] / "gramophone"
 
 
 TEMPORARY_PREFIX = ".tmp-"

@@ -27,6 +27,7 @@ from service.cli.ask import ask_app, check_app, complete_app
 from service.cli.bench import bench_app
 from service.cli.evaluate import evaluate_app
 from service.cli.lattice import lattice_app
+from service.cli.lsp import lsp_app
 from service.cli.models import arpa_app, models_app
 from service.cli.options import EXIT_BAD_INPUT, EXIT_FAILED, lists_app
 from service.cli.serve import keys_app, serve_app
@@ -49,6 +50,7 @@ app.add_typer(bench_app)
 app.add_typer(check_app)
 app.add_typer(complete_app)
 app.add_typer(lattice_app)
+app.add_typer(lsp_app)
 app.add_typer(tune_app)
 app.add_typer(corrections_app, name="corrections")
 app.add_typer(lists_app, name="lists")
@@ -78,12 +80,15 @@ def common(
         ),
     ] = None,
     cache_home: Annotated[Path | None, typer.Option(envvar="XDG_CACHE_HOME", hidden=True)] = None,
+    data_home: Annotated[Path | None, typer.Option(envvar="XDG_DATA_HOME", hidden=True)] = None,
 ) -> None:
     """Train small language models and serve them over HTTP."""
     if registry_cache is None and cache_home is not None:
         registry_cache = cache_home / "gramophone"
     if registry_cache is not None:
         folders.set_cache_folder(registry_cache)
+    if data_home is not None:
+        folders.set_data_home(data_home)
 
 
 def main() -> None:

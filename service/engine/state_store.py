@@ -1,11 +1,8 @@
-"""Stores of data that outlives requests: model states by handle, and personal models by user.
+"""Store of model states by handle, which outlive requests.
 
 States are immutable, so forks need no copy. A handle is `process.version.secret`: the process that
 stores the state, the loaded version that read the text, and 96 random bits. States expire after a
 time without use; `StateStore` is thread-safe.
-
-`UserStore` is an in-memory LRU store of the personal models of autocomplete users, for the event
-loop only.
 """
 
 import asyncio
@@ -20,13 +17,11 @@ from functools import cached_property
 from typing import Any
 
 from models.arrays import TokenIds
-from models.completion.user_model import UserModel, UserModelLimits, WordSequence
 from models.errors import (
     ModelNotFoundError,
     StateElsewhereError,
     StatesFullError,
     UnknownStateError,
-    UnknownUserError,
 )
 from models.phrases import NO_TOKEN_PHRASES, PhraseAutomaton
 from service.engine.loaded_model import LoadedModel
@@ -265,63 +260,3 @@ class StateStore:
 
 def _indexed_name(parameter: str, index: int) -> str:
     return parameter.replace("[]", f"[{index}]", 1)
-
-
-_EMPTY_MODEL = UserModel()
-
-
-class UserStore:
-    """LRU store of personal models by owner and user.
-
-    Args:
-        max_users: maximum number of users of all owners together.
-        bounds: limits of one personal model.
-    """
-
-    def __init__(self, *, max_users: int, bounds: UserModelLimits) -> None:
-        self._max_users = max_users
-        self.bounds = bounds
-        self._models: OrderedDict[tuple[str, str], UserModel] = OrderedDict()  # least recently used first
-
-    def __len__(self) -> int:
-        """Return the number of stored users."""
-        return len(self._models)
-
-    def get(self, owner: str, user: str) -> UserModel:
-        """Return the personal model of a user; an empty one if the user is unknown."""
-        model = self._models.get((owner, user))
-        if model is None:
-            return _EMPTY_MODEL
-        self._models.move_to_end((owner, user))
-        return model
-
-    def find(self, owner: str, user: str) -> UserModel:
-        """Return the personal model of a known user.
-
-        Raises:
-            UnknownUserError: the user is unknown.
-        """
-        if (owner, user) not in self._models:
-            raise UnknownUserError(
-                f"the user {user!r} has no personal model: no words were accepted, or the user was evicted; "
-                f"the maximum is {self._max_users} users",
-                parameter="user",
-            )
-        return self.get(owner, user)
-
-    def learn(self, owner: str, user: str, sentences: Sequence[WordSequence]) -> UserModel:
-        """Add sentences of a user to the personal model; return the new model."""
-        return self.put(owner, user, self.get(owner, user).updated(sentences, self.bounds))
-
-    def put(self, owner: str, user: str, model: UserModel) -> UserModel:
-        """Replace the personal model of a user; return the stored model, which is limited to the bounds."""
-        model = model.limited_to(self.bounds)
-        self._models[owner, user] = model
-        self._models.move_to_end((owner, user))
-        while len(self._models) > self._max_users:
-            self._models.popitem(last=False)
-        return model
-
-    def forget(self, owner: str, user: str) -> bool:
-        """Delete the personal model of a user; return whether it existed."""
-        return self._models.pop((owner, user), None) is not None

@@ -41,6 +41,7 @@ from service.schemas.wire import parse_json
 
 Json = dict[str, Any]
 JSON_TYPE, LINES_TYPE = "application/json", "application/x-ndjson"
+FORM_TYPE = "application/x-www-form-urlencoded"
 EVENTS_TYPE, BINARY_TYPE = "text/event-stream", "application/octet-stream"
 
 TAGS: Mapping[str, str] = {
@@ -134,6 +135,7 @@ class EndpointRouter(APIRouter):
         tag: str | None,
         scope: KeyScope | None = KeyScope.INFER,
         body: type[BaseModel] | UnionType | None = None,
+        body_type: str = JSON_TYPE,
         lines: Lines | None = None,
         reply: type | UnionType | None = None,
         media_types: tuple[str, ...] = (),
@@ -146,7 +148,8 @@ class EndpointRouter(APIRouter):
             path: template of the path, in the router's syntax.
             tag: group of the operation, one of `TAGS`; None to omit it from the OpenAPI document.
             scope: required key scope; None if no key is required.
-            body: model of the JSON body, or a union of models, which the handler parses.
+            body: model of the body, or a union of models, which the handler parses.
+            body_type: media type of the body.
             lines: JSON-lines variant.
             reply: type of the JSON reply; None if the reply is a file.
             media_types: media types of the reply other than JSON and JSON lines.
@@ -168,7 +171,7 @@ class EndpointRouter(APIRouter):
                 summary=first_clause.replace("\n", " "),
                 response_class=Response,
                 responses=replies,
-                openapi_extra=_request(scope, body, lines),
+                openapi_extra=_request(scope, body, body_type, lines),
             )
             return handler
 
@@ -200,7 +203,9 @@ def _alternatives(kind: Any) -> tuple[Any, ...]:
     return get_args(kind) or (() if kind is None else (kind,))
 
 
-def _request(scope: KeyScope | None, body: type[BaseModel] | UnionType | None, lines: Lines | None) -> Json:
+def _request(
+    scope: KeyScope | None, body: type[BaseModel] | UnionType | None, body_type: str, lines: Lines | None
+) -> Json:
     """Return the OpenAPI description of an endpoint's requests: security, and bodies with examples."""
     keys = [] if scope is None else [{"key": [str(scope)]}]
     request: Json = {"security": keys if scope is KeyScope.ADMIN or not keys else [{}, *keys]}
@@ -208,7 +213,7 @@ def _request(scope: KeyScope | None, body: type[BaseModel] | UnionType | None, l
     if bodies := _alternatives(body):
         examples = enumerate((example for kind in bodies for example in _examples_of(kind)), 1)
         schemas = [{"$ref": _SCHEMAS + kind.__name__} for kind in bodies]
-        content[JSON_TYPE] = {
+        content[body_type] = {
             "schema": {"anyOf": schemas} if len(schemas) > 1 else schemas[0],
             "examples": {
                 f"example-{number}" if number > 1 else "example": {"value": value}

@@ -6,7 +6,7 @@ requests. A newer autocomplete request of a session cancels older ones.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, aclosing, contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -26,7 +26,8 @@ from service.engine.job import RequestOptions, Work, run_to_completion
 from service.engine.loaded_model import LoadedModel
 from service.engine.metrics import Metrics
 from service.engine.model_host import ModelHost, ModelReloader
-from service.engine.state_store import StateStore, UserStore
+from service.engine.state_store import StateStore
+from service.engine.user_store import UserStore
 from service.middleware.request_context import add_counts, annotate, context_of, track_use
 from service.routes.endpoints import LINES_TYPE
 from service.schemas.wire import ModelRequest, TimedRequest, parse_json, parse_query
@@ -131,6 +132,7 @@ class Services:
     sessions: AutocompleteSessions
     metrics: Metrics
     limits: Limits
+    languages: Mapping[str, str | None]
 
 
 def services_of(request: Request) -> Services:

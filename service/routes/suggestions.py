@@ -1,6 +1,7 @@
 """POST /v1/autocomplete, the endpoints of users' accepted words, and POST /v1/check."""
 
 import asyncio
+from functools import partial
 from typing import Annotated
 
 import structlog
@@ -8,16 +9,19 @@ from fastapi import Path, Request
 from starlette.responses import Response
 
 from models.checking.calibration import Calibration
-from models.completion.user_model import split_word_sequences
-from models.errors import LanguageModelError
-from service.routes.endpoints import EndpointRouter
+from models.completion.user_model import UserModel, split_word_sequences
+from models.errors import LanguageModelError, UsersUnavailableError
+from service.engine.loaded_model import LoadedModel
+from service.routes.endpoints import FORM_TYPE, EndpointRouter
 from service.routes.request import (
+    BYTES_PER_TOKEN,
     Services,
     count_scored,
     json_response,
     owner_of,
     read_request,
     request_options,
+    resolve_model,
     resolve_request,
     run_request,
     runs_inline,
@@ -25,6 +29,7 @@ from service.routes.request import (
     to_json,
     while_connected,
 )
+from service.schemas.languagetool import LanguageToolLanguage, LanguageToolReply
 from service.schemas.suggestions import (
     AutocompleteReply,
     CheckReply,
@@ -34,7 +39,7 @@ from service.schemas.suggestions import (
     UserWord,
     UserWords,
 )
-from service.schemas.wire import parse_json
+from service.schemas.wire import parse_form, parse_json
 from service.use_cases.accepted_words import (
     NAME_PATTERN,
     AcceptedRequest,
@@ -48,6 +53,12 @@ from service.use_cases.autocomplete import (
     max_search_steps,
 )
 from service.use_cases.check import CheckRequest, check
+from service.use_cases.languagetool import (
+    LanguageToolRequest,
+    check_languages,
+    choose_languages,
+    supported_languages,
+)
 
 router = EndpointRouter()
 _log = structlog.get_logger(__name__)
@@ -77,7 +88,7 @@ async def complete(request: Request) -> Response:
     if wire.slots:
         await asyncio.to_thread(lambda: loaded.token_trie)
     owner = owner_of(request)
-    personal = services.users.get(owner, wire.user) if wire.user is not None else None
+    personal = _personal_model(services, owner, wire.user)
     steps = max_search_steps(loaded, wire)
     cached = cached_next_tokens(loaded, wire) if len(body) <= _CACHED_BODY_BYTES else None
     # a keystroke in the middle of a word may need no model step
@@ -94,6 +105,17 @@ async def complete(request: Request) -> Response:
         return json_response(await while_connected(request.receive, answer))
 
 
+def _personal_model(services: Services, owner: str, user: str | None) -> UserModel | None:
+    """Return the personal model of a user; none, which is logged, if it cannot be read: typing goes on."""
+    if user is None:
+        return None
+    try:
+        return services.users.get(owner, user)
+    except UsersUnavailableError as error:
+        _log.warning("completed without the user's words", reason=str(error))
+        return None
+
+
 @router.endpoint(
     "POST", "/v1/autocomplete/users/{user}/accepted", tag="Complete", body=AcceptedRequest, reply=UserReply
 )
@@ -101,7 +123,8 @@ async def accept(request: Request, user: _User) -> Response:
     """Learn a user's accepted words and word pairs; the weight of older ones decays."""
     wire = parse_json(AcceptedRequest, await request.body())
     learnt = split_word_sequences(wire.text, wire.context)
-    model = services_of(request).users.learn(owner_of(request), check_user_name(user), learnt)
+    users, owner = services_of(request).users, owner_of(request)
+    model = await asyncio.to_thread(users.learn, owner, check_user_name(user), learnt)
     return json_response(UserReply(user, len(model), model.num_pairs))
 
 
@@ -119,14 +142,15 @@ async def restore(request: Request, user: _User) -> Response:
     """Replace a user's stored words and word pairs, for example by an export."""
     users = services_of(request).users
     model = parse_json(ImportRequest, await request.body()).personal(users.bounds)
-    model = users.put(owner_of(request), check_user_name(user), model)
+    model = await asyncio.to_thread(users.put, owner_of(request), check_user_name(user), model)
     return json_response(UserReply(user, len(model), model.num_pairs))
 
 
 @router.endpoint("DELETE", "/v1/autocomplete/users/{user}", tag="Complete", reply=ForgottenReply)
 async def forget(request: Request, user: _User) -> Response:
     """Delete a user's words."""
-    forgotten = services_of(request).users.forget(owner_of(request), check_user_name(user))
+    users, owner = services_of(request).users, owner_of(request)
+    forgotten = await asyncio.to_thread(users.forget, owner, check_user_name(user))
     return json_response(ForgottenReply(user, forgotten))
 
 
@@ -143,9 +167,7 @@ async def check_text(request: Request) -> Response:
     needed = wire.precision is not None
     # on a thread, because the registry may be remote
     calibration = await asyncio.to_thread(_calibration, services, loaded.address, needed=needed)
-    # first built on another thread, to keep the model thread free
-    if "checker" not in vars(loaded):
-        await asyncio.to_thread(lambda: loaded.checker)
+    await _build_checker(loaded)
 
     def write(checked: tuple[CheckReply, int]) -> bytes:
         reply, num_tokens = checked
@@ -165,3 +187,40 @@ def _calibration(services: Services, address: str, *, needed: bool) -> Calibrati
             raise
         _log.warning("calibration not read", model=address, reason=str(error))
         return None
+
+
+async def _build_checker(loaded: LoadedModel) -> None:
+    """Build a model's checker, if it is the first to be used, on another thread, to keep the model thread free."""
+    if "checker" not in vars(loaded):
+        await asyncio.to_thread(lambda: loaded.checker)
+
+
+@router.endpoint(
+    "POST",
+    "/v2/check",
+    tag="Check",
+    body=LanguageToolRequest,
+    body_type=FORM_TYPE,
+    reply=LanguageToolReply,
+)
+async def languagetool_check(request: Request) -> Response:
+    """Find probable errors, with LanguageTool's API, for its existing clients: editors, browsers, LibreOffice.
+
+    Positions count UTF-16 code units. The models of the languages are those of `GRAMOPHONE_LANGUAGES`.
+    """
+    services = services_of(request)
+    body = await request.body()
+    wire = parse_form(LanguageToolRequest, body)
+    codes = choose_languages(services.languages, wire.language)
+    loaded = {code: resolve_model(request, services.languages[code]) for code in codes}
+    for model in loaded.values():
+        await _build_checker(model)
+    work = check_languages(wire, loaded, services.limits, partial(count_scored, request))
+    terms = request_options(request, None, body, count=len(codes) - 1, work_each=len(body) // BYTES_PER_TOKEN)
+    return await run_request(request, work, to_json, terms)
+
+
+@router.endpoint("GET", "/v2/languages", tag="Check", reply=list[LanguageToolLanguage])
+async def languagetool_languages(request: Request) -> Response:
+    """List the languages of `/v2/check`, as LanguageTool does."""
+    return json_response(supported_languages(services_of(request).languages))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from itertools import islice
 from typing import Annotated, Any, TypeAlias, TypeVar
+from urllib.parse import parse_qsl
 
 from pydantic import (
     BaseModel,
@@ -68,6 +69,7 @@ ModelName = Annotated[str, schema_only(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 
 
 _MAX_SHOWN_CHARACTERS = 80
+_MAX_FORM_FIELDS = 100
 _MANY_ERRORS = 1000
 """Limit above which errors are only counted: their details take far more memory and time than the body."""
 
@@ -156,6 +158,21 @@ def parse_query(kind: type[W], query: Mapping[str, Any]) -> W:
         return kind.model_validate(dict(query), strict=False)
     except ValidationError as error:
         raise invalid_input(error) from None
+
+
+def parse_form(kind: type[W], body: bytes) -> W:
+    """Parse a body of form fields.
+
+    Raises:
+        InvalidInputError: the body is not form fields in UTF-8, or a field is invalid.
+    """
+    try:
+        given = parse_qsl(
+            body.decode(), keep_blank_values=True, errors="strict", max_num_fields=_MAX_FORM_FIELDS
+        )
+    except ValueError as error:
+        raise InvalidInputError(f"not form fields in UTF-8: {error}") from None
+    return parse_query(kind, dict(given))
 
 
 def parse_json(kind: type[W], body: bytes) -> W:

@@ -242,7 +242,6 @@ def _replay(messages: list[Message], receive: Receive) -> Receive:
     return receive_again
 
 
-_USERS = "/v1/autocomplete/users/"
 _AUTOCOMPLETE = "/v1/autocomplete"
 _OPEN_STATES = "/v1/states"
 _RERANK = "/v1/rerank"
@@ -255,7 +254,7 @@ _HANDLE = re.compile(rb'"([\w-]{1,63})\.[0-9a-f]{6}\.[\w-]{16}[",]')
 
 def has_affinity(path: str) -> bool:
     """Return whether requests to a path may need data of one particular worker."""
-    return path in _PATHS or path.startswith(_USERS)
+    return path in _PATHS
 
 
 class Affinity:
@@ -272,10 +271,8 @@ class Affinity:
     def of(self, scope: Scope, body: bytes) -> int | None:
         """Return the number of the worker for a request to a path with affinity; None for any worker."""
         path = scope["path"]
-        if path.startswith(_USERS):
-            return self._hash(path[len(_USERS) :].partition("/")[0].encode())
         if path == _AUTOCOMPLETE:
-            name = _autocomplete_name(body)
+            name = _session_name(body)
             return None if name is None else self._hash(name.encode(errors="replace"))
         if path == _OPEN_STATES:
             return self._worker_of_client(scope)
@@ -298,16 +295,16 @@ class Affinity:
         return zlib.crc32(name) % self._size
 
 
-def _autocomplete_name(body: bytes) -> str | None:
-    """Return the user of an autocomplete request, else its session, else None."""
-    if not any(sign in body for sign in (b'"user"', b'"session"', b"\\u")):  # a key may be escaped
+def _session_name(body: bytes) -> str | None:
+    """Return the session of an autocomplete request; None without one."""
+    if b'"session"' not in body and b"\\u" not in body:  # the key may be escaped
         return None
     try:
         fields = json.loads(body)
     except (ValueError, RecursionError):
         return None  # the worker that handles the request rejects it
-    names = (fields.get(key) for key in ("user", "session")) if isinstance(fields, dict) else ()
-    return next((name for name in names if isinstance(name, str)), None)
+    name = fields.get("session") if isinstance(fields, dict) else None
+    return name if isinstance(name, str) else None
 
 
 _log = structlog.get_logger(__name__)
@@ -383,7 +380,7 @@ class AffinityRelay:
             _log.warning("worker did not reply", other=owner, reason=str(error))
             if not error.reply_begun:  # else the server closes the connection after the incomplete reply
                 lost = NotReadyError(
-                    f"worker {owner}, which stores the state, session or user of this request, does not reply; if it "
+                    f"worker {owner}, which stores the state or session of this request, does not reply; if it "
                     "has died, it restarts without them"
                 )
                 reply = error_response(error_status(lost).status, error_body(lost), {"retry-after": "1"})

@@ -10,7 +10,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import httpx
 
@@ -148,6 +148,7 @@ KEYWORDS = {
 
 
 JSON, LINES, EVENTS = "application/json", "application/x-ndjson", "text/event-stream"
+FORM = "application/x-www-form-urlencoded"
 WRITTEN = frozenset({JSON, LINES, EVENTS, "text/markdown"})
 """Media types of recorded replies; images, pages and raw numbers are omitted."""
 
@@ -230,7 +231,10 @@ class Asker:
                 )
             elif "examples" in parameter["schema"]:
                 query[parameter["name"]] = parameter["schema"]["examples"][0]
-        body = example.body if isinstance(example.body, str) else json.dumps(example.body)
+        if example.media_type == FORM:
+            body = urlencode(example.body)
+        else:
+            body = example.body if isinstance(example.body, str) else json.dumps(example.body)
         if self.state is not None:
             body = body.replace(example_state(self.document), self.state)
         answer = self.client.request(

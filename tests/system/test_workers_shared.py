@@ -141,7 +141,7 @@ def test_a_relayed_request_is_counted_and_logged_once_by_who_answers(workers, cl
     ids = [f"once-{number}" for number in (0, 1)]
     for client, own in zip(clients, ids, strict=True):
         answer = client.post(
-            "/v1/autocomplete", json={"text": "the", "user": "ann"}, headers={"x-request-id": own}
+            "/v1/autocomplete", json={"text": "the", "session": "ann"}, headers={"x-request-id": own}
         )
         assert answer.headers.get_list("x-request-id") == [own]
     time.sleep(0.2)
@@ -154,7 +154,7 @@ def test_a_client_that_hangs_up_ends_its_work_at_the_other_worker(workers):
     async def main():
         async with httpx.AsyncClient(base_url=workers.url) as client:
             for user in USERS:
-                body = {"model": "slow", "text": "the c", "max_words": 8, "max_steps": 4000, "user": user}
+                body = {"model": "slow", "text": "the c", "max_words": 8, "max_steps": 4000, "session": user}
                 task = asyncio.create_task(client.post("/v1/autocomplete", json=body))
                 await asyncio.sleep(0.2)
                 task.cancel()
@@ -169,10 +169,10 @@ def test_what_will_be_refused_is_refused_where_it_comes(registry, tmp_path, key)
     with running_workers(registry, tmp_path, GRAMOPHONE_MODELS="mixture", **settings) as two:
         for user in USERS:
             for client in (two.client(0), two.client(1)):
-                body = {"text": "the", "user": user}
+                body = {"text": "the", "session": user}
                 assert client.post("/v1/autocomplete", json=body).status_code == 401
                 assert client.post("/v1/autocomplete", json=body, headers=good).status_code == 200
-                body = {"text": "the " * 1000, "user": user}
+                body = {"text": "the " * 1000, "session": user}
                 assert client.post("/v1/autocomplete", json=body, headers=good).status_code == 413
 
 

@@ -5,10 +5,8 @@ import asyncio
 import numpy as np
 import pytest
 
-from models.completion.user_model import UserModelLimits, WordSequence, user_model_from_counts
-from models.errors import SupersededError, UnknownUserError
+from models.errors import SupersededError
 from service.engine.prefix_cache import NextTokenCache, NextTokenEntry
-from service.engine.state_store import UserStore
 from service.routes.request import AutocompleteSessions
 from service.use_cases.autocomplete import match_case
 
@@ -74,32 +72,6 @@ def test_a_look_that_is_kept_again_counts_once():
     for _ in range(9):
         looks.put("a", look())
     assert (len(looks), looks.num_bytes < 1000) == (1, True)
-
-
-@pytest.fixture
-def users():
-    return UserStore(max_users=2, bounds=UserModelLimits(max_words=3))
-
-
-def test_users_belong_to_their_owner(users):
-    users.learn("key", "ann", [WordSequence("", ["hello"])])
-    assert len(users.get("other", "ann")) == 0
-    assert not users.forget("other", "ann")
-    assert users.find("key", "ann").count("hello") == pytest.approx(1)
-
-
-def test_asking_for_a_user_keeps_them_from_being_forgotten(users):
-    users.learn("", "ann", [WordSequence("", ["a"])])
-    users.learn("", "bob", [WordSequence("", ["b"])])
-    users.get("", "ann")
-    users.learn("", "cid", [WordSequence("", ["c"])])
-    assert [bool(len(users.get("", user))) for user in ("ann", "bob", "cid")] == [True, False, True]
-    with pytest.raises(UnknownUserError, match="the maximum is 2 users"):
-        users.find("", "bob")
-
-
-def test_what_is_put_is_kept_within_the_bounds(users):
-    assert len(users.put("", "ann", user_model_from_counts([(f"w{n}", n + 1) for n in range(9)]))) == 3
 
 
 def in_a_loop(*bodies):

@@ -238,37 +238,40 @@ def test_a_client_may_name_itself(homes):
     assert len(named) == 1
 
 
-def test_a_user_falls_to_one_worker_however_the_request_names_them(homes):
-    for user in ("ann", "b.o-b", "c@d:e+f="):
-        by_path = homes.of(scope(f"/v1/autocomplete/users/{user}/accepted"), b"{}")
-        assert homes.of(scope(f"/v1/autocomplete/users/{user}"), b"") == by_path
-        asked = json.dumps({"session": "s", "user": user, "text": ""}, indent=2).encode()
-        assert homes.of(scope("/v1/autocomplete"), asked) == by_path
+def session_home(homes, name):
+    return homes.of(scope("/v1/autocomplete"), body(text="", session=name))
 
 
-def test_a_name_may_be_written_as_some_clients_escape_it(homes):
-    by_path = homes.of(scope("/v1/autocomplete/users/ann+x@example.org"), b"")
-    escaped = rb'{"text": "", "user": "ann\u002Bx\u0040example.org"}'
-    assert homes.of(scope("/v1/autocomplete"), escaped) == by_path
-    escaped_key = rb'{"text": "", "\u0075ser": "ann+x@example.org"}'
-    assert homes.of(scope("/v1/autocomplete"), escaped_key) == by_path
-    assert homes.of(scope("/v1/autocomplete"), rb'{"text": "", "user": "ann\uD800"}') is not None
+def test_a_session_may_be_written_as_some_clients_escape_it(homes):
+    escaped = rb'{"text": "", "session": "ann\u002Bx\u0040example.org"}'
+    assert homes.of(scope("/v1/autocomplete"), escaped) == session_home(homes, "ann+x@example.org")
+    escaped_key = rb'{"text": "", "\u0073ession": "ann"}'
+    assert homes.of(scope("/v1/autocomplete"), escaped_key) == session_home(homes, "ann")
+    assert homes.of(scope("/v1/autocomplete"), rb'{"text": "", "session": "ann\uD800"}') is not None
 
 
-def test_a_user_is_the_one_that_the_request_is_answered_for(homes):
+def test_a_session_is_the_one_that_the_request_is_answered_for(homes):
     """The last duplicate key counts, as in body validation; keys of inner objects do not."""
-    by_path = homes.of(scope("/v1/autocomplete/users/ann"), b"")
-    others = [f"u{i}" for i in range(20)]
-    for other in others:
-        twice = f'{{"text": "", "user": "{other}", "user": "ann"}}'.encode()
-        assert homes.of(scope("/v1/autocomplete"), twice) == by_path
-        within = body(dictionary=[{"text": "a", "user": other}], user="ann")
-        assert homes.of(scope("/v1/autocomplete"), within) == by_path
-    for wrong in (rb'{"user": "ann\uD8zz"}', b'["user"]', b'{"user": 1}', b'{"user"' + b"[" * 100_000):
+    for other in (f"s{i}" for i in range(20)):
+        twice = f'{{"text": "", "session": "{other}", "session": "ann"}}'.encode()
+        assert homes.of(scope("/v1/autocomplete"), twice) == session_home(homes, "ann")
+        within = body(dictionary=[{"text": "a", "session": other}], session="ann")
+        assert homes.of(scope("/v1/autocomplete"), within) == session_home(homes, "ann")
+    for wrong in (
+        rb'{"session": "ann\uD8zz"}',
+        b'["session"]',
+        b'{"session": 1}',
+        b'{"session"' + b"[" * 100_000,
+    ):
         assert homes.of(scope("/v1/autocomplete"), wrong) is None
 
 
-def test_a_session_of_somebody_unnamed_falls_to_one_worker(homes):
+def test_users_are_known_to_every_worker(homes):
+    assert homes.of(scope("/v1/autocomplete"), body(text="", user="ann")) is None
+    assert not has_affinity("/v1/autocomplete/users/ann/accepted")
+
+
+def test_sessions_are_spread_over_the_workers(homes):
     fallen = {homes.of(scope("/v1/autocomplete"), body(text="", session=f"s{i}")) for i in range(50)}
     assert fallen == set(range(SIZE))
 

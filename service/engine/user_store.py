@@ -1,0 +1,251 @@
+"""Personal models of autocomplete users in an SQLite file, which several processes may share.
+
+A change is written before it is answered, so a process that is killed loses nothing. The file is in write-ahead mode:
+readers never wait. Deleted words are overwritten, and the log that may still have them is cut.
+"""
+
+import contextlib
+import json
+import math
+import os
+import secrets
+import sqlite3
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from models.completion.user_model import UserModel, UserModelLimits, WordSequence, user_model_from_counts
+from models.errors import MALFORMED_DATA_ERRORS, UnknownUserError, UsersUnavailableError
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS users (
+    owner TEXT NOT NULL, user TEXT NOT NULL, version INTEGER NOT NULL, used REAL NOT NULL, content TEXT NOT NULL,
+    PRIMARY KEY (owner, user)
+);
+CREATE INDEX IF NOT EXISTS users_by_use ON users (used);
+"""
+IN_MEMORY = ":memory:"
+"""Setting that keeps the words in memory."""
+
+_VERSION = 1
+"""Version of the file's format, `PRAGMA user_version`."""
+
+_READ = """
+SELECT version, used, CASE version WHEN ? THEN NULL ELSE content END FROM users WHERE owner = ? AND user = ?
+"""
+_DELETE_UNUSED = """
+DELETE FROM users WHERE rowid IN (SELECT rowid FROM users ORDER BY used DESC LIMIT -1 OFFSET ?)
+"""
+_READ_WAIT_S = 0.1
+_WAIT_S = 2.0
+"""Time to wait for the changes of other processes."""
+
+_TOUCH_S = 3600.0
+"""Time after which the use of a user's words is noted again."""
+
+_MAX_CACHED = 1000
+_EMPTY_MODEL = UserModel()
+
+
+class UserStore:
+    """Personal models by owner and user.
+
+    `get` takes microseconds if the model has not changed. Methods that change the file may wait for other processes and
+    for the disk, so threads call them.
+
+    Args:
+        path: the file, created if missing, for this account only; None keeps the words in memory.
+        max_users: maximum number of users of all owners together; beyond it, those unused for longest are deleted.
+        ttl_s: time without use after which a user is deleted.
+        bounds: limits of one personal model.
+        clock: returns the time in seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        path: Path | None,
+        *,
+        max_users: int,
+        ttl_s: float,
+        bounds: UserModelLimits,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._path, self._max_users, self._ttl_s, self._clock = path, max_users, ttl_s, clock
+        self.bounds = bounds
+        self._connections: dict[float, sqlite3.Connection] = {}  # by the time that each waits for others
+        self._writing, self._caching = threading.Lock(), threading.Lock()
+        self._cache: OrderedDict[tuple[str, str], tuple[int, UserModel]] = OrderedDict()
+
+    def count(self) -> float:
+        """Return the number of users; NaN if the file cannot be read."""
+        try:
+            with self._reading() as reader:
+                return float(reader.execute("SELECT count(*) FROM users").fetchone()[0])
+        except UsersUnavailableError:
+            return math.nan
+
+    def get(self, owner: str, user: str) -> UserModel:
+        """Return the personal model of a user; an empty one if the user is unknown.
+
+        Raises:
+            UsersUnavailableError: the file cannot be read.
+        """
+        with self._reading() as reader:
+            return self._model(reader, owner, user) or _EMPTY_MODEL
+
+    def find(self, owner: str, user: str) -> UserModel:
+        """Return the personal model of a known user.
+
+        Raises:
+            UnknownUserError: the user is unknown.
+            UsersUnavailableError: the file cannot be read.
+        """
+        with self._reading() as reader:
+            model = self._model(reader, owner, user)
+        if model is None:
+            raise UnknownUserError(
+                f"the user {user!r} has no personal model: no words were accepted, or the user was evicted; "
+                f"the maximum is {self._max_users} users",
+                parameter="user",
+            )
+        return model
+
+    def learn(self, owner: str, user: str, sentences: Sequence[WordSequence]) -> UserModel:
+        """Add sentences of a user to the personal model; return the new model.
+
+        Raises:
+            UsersUnavailableError: the file cannot be written.
+        """
+        with self._transaction() as writer:
+            model = self._model(writer, owner, user) or _EMPTY_MODEL
+            return self._put(writer, owner, user, model.updated(sentences, self.bounds))
+
+    def put(self, owner: str, user: str, model: UserModel) -> UserModel:
+        """Replace the personal model of a user; return the stored model, which is limited to the bounds.
+
+        Raises:
+            UsersUnavailableError: the file cannot be written.
+        """
+        with self._transaction() as writer:
+            return self._put(writer, owner, user, model.limited_to(self.bounds))
+
+    def forget(self, owner: str, user: str) -> bool:
+        """Delete the personal model of a user; return whether it existed.
+
+        Raises:
+            UsersUnavailableError: the file cannot be written.
+        """
+        key = (owner, user)
+        with self._transaction(deletes=True) as writer:
+            deleted = writer.execute("DELETE FROM users WHERE owner = ? AND user = ?", key).rowcount > 0
+        with self._caching:
+            self._cache.pop(key, None)
+        return deleted
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._writing:
+            for wait_s in list(self._connections):
+                self._connections.pop(wait_s).close()
+
+    def _model(self, connection: sqlite3.Connection, owner: str, user: str) -> UserModel | None:
+        key, now = (owner, user), self._clock()
+        cached = self._cache.get(key)
+        row = connection.execute(_READ, (cached and cached[0], *key)).fetchone()
+        if row is None or row[1] < now - self._ttl_s:
+            return None
+        version, used, content = row
+        if content is not None:
+            try:
+                stored = json.loads(content)
+                cached = (version, user_model_from_counts(stored["words"], stored["pairs"]))
+            except MALFORMED_DATA_ERRORS as error:
+                raise sqlite3.DatabaseError(f"the words of {user!r} are damaged: {error}") from None
+            self._remember(key, *cached)
+        if used < now - _TOUCH_S:
+            with contextlib.suppress(sqlite3.OperationalError):  # busy or full; the next use notes it
+                connection.execute("UPDATE users SET used = ? WHERE owner = ? AND user = ?", (now, *key))
+        assert cached is not None  # noqa: S101 - its version was found
+        return cached[1]
+
+    def _put(self, writer: sqlite3.Connection, owner: str, user: str, model: UserModel) -> UserModel:
+        words, pairs = model.export()
+        content = json.dumps({"words": words, "pairs": pairs}, ensure_ascii=False, separators=(",", ":"))
+        version = secrets.randbits(62)
+        row = (owner, user, version, self._clock(), content)
+        writer.execute("INSERT OR REPLACE INTO users VALUES (?, ?, ?, ?, ?)", row)
+        self._remember((owner, user), version, model)
+        return model
+
+    def _remember(self, key: tuple[str, str], version: int, model: UserModel) -> None:
+        with self._caching:
+            self._cache[key] = (version, model)
+            self._cache.move_to_end(key)
+            while len(self._cache) > min(_MAX_CACHED, self._max_users):
+                self._cache.popitem(last=False)
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        if self._path is None:  # one connection, and changes take no time
+            with self._writing, self._connection(_WAIT_S) as both:
+                yield both
+        else:
+            with self._connection(_READ_WAIT_S) as reader:
+                yield reader
+
+    @contextmanager
+    def _transaction(self, *, deletes: bool = False) -> Iterator[sqlite3.Connection]:
+        """Begin a change; at its end delete old users and those beyond the maximum, and cut the log after deletions."""
+        with self._writing, self._connection(_WAIT_S) as writer:
+            writer.execute("BEGIN IMMEDIATE")
+            try:
+                yield writer
+                old = writer.execute("DELETE FROM users WHERE used < ?", (self._clock() - self._ttl_s,))
+                unused = writer.execute(_DELETE_UNUSED, (self._max_users,))
+                writer.execute("COMMIT")
+            except BaseException:
+                with contextlib.suppress(sqlite3.Error):  # a full disk has ended the transaction
+                    writer.execute("ROLLBACK")
+                raise
+            if deletes or old.rowcount or unused.rowcount:
+                writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    @contextmanager
+    def _connection(self, wait_s: float) -> Iterator[sqlite3.Connection]:
+        """Open the file, if it is not open.
+
+        Raises:
+            UsersUnavailableError: the file cannot be read or written; it is opened anew next time.
+        """
+        try:
+            if wait_s not in self._connections:
+                self._connections[wait_s] = self._open(wait_s)
+            yield self._connections[wait_s]
+        except (sqlite3.Error, OSError, RuntimeError) as error:  # RuntimeError: there is no home folder
+            if (connection := self._connections.pop(wait_s, None)) is not None:
+                connection.close()
+            raise UsersUnavailableError(
+                f"the words of users in {self._path} cannot be read or written now: {error}"
+            ) from None
+
+    def _open(self, wait_s: float) -> sqlite3.Connection:
+        path: str | Path = IN_MEMORY
+        if self._path is not None:
+            path = self._path.expanduser()
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        connection = sqlite3.connect(path, timeout=wait_s, isolation_level=None, check_same_thread=False)
+        with contextlib.ExitStack() as undo:
+            undo.callback(connection.close)
+            for pragma in ("secure_delete = ON", "synchronous = NORMAL", "journal_mode = WAL"):
+                connection.execute(f"PRAGMA {pragma}")
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            if version > _VERSION:
+                raise sqlite3.DatabaseError(f"it is of a later release: format {version}, not {_VERSION}")
+            if not version:
+                connection.executescript(f"{_SCHEMA}PRAGMA user_version = {_VERSION};")
+            undo.pop_all()
+        return connection

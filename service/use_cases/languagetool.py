@@ -1,0 +1,249 @@
+"""LanguageTool's HTTP API over the check of texts: form fields, texts with markup, rules.
+
+Source: the API's description, https://languagetool.org/http-api/.
+"""
+
+import importlib.metadata
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, Self
+
+from pydantic import ConfigDict, model_validator
+from pydantic_core import PydanticCustomError
+
+from models.errors import InvalidInputError
+from service.engine.job import Work
+from service.engine.loaded_model import LoadedModel
+from service.schemas.languagetool import LanguageToolLanguage, LanguageToolMatch, LanguageToolReply
+from service.schemas.suggestions import CheckReply, TextIssue
+from service.schemas.wire import WireModel, parse_json
+from service.use_cases.check import DEFAULT_THRESHOLD, CheckRequest, check
+from service.use_cases.inputs import Limits
+
+# ruff: noqa: N815 - LanguageTool's names
+
+AUTO = "auto"
+_PICKY_THRESHOLD = 0.3
+_CONTEXT_CHARACTERS = 40
+_MAX_REPLACEMENTS = 10
+
+
+class Annotation(WireModel):
+    """A part of a text with markup: either text or markup."""
+
+    text: str | None = None
+    markup: str | None = None
+    interpretAs: str = ""
+
+    @model_validator(mode="after")
+    def _one_of(self) -> Self:
+        if (self.text is None) == (self.markup is None):
+            raise PydanticCustomError("one_of", "give either text or markup")
+        return self
+
+
+class _AnnotatedText(WireModel):
+    annotation: list[Annotation]
+
+
+class LanguageToolRequest(WireModel):
+    """Find probable errors, with LanguageTool's form fields; its other fields are ignored."""
+
+    model_config = ConfigDict(
+        extra="ignore",
+        json_schema_extra={"examples": [{"text": "Return the lenght of the string.", "language": "auto"}]},
+    )
+
+    text: str | None = None
+    """Text to check; each line is a sentence."""
+    data: str | None = None
+    """Text with markup instead, in JSON, such as
+    `{"annotation": [{"text": "one"}, {"markup": "<p>", "interpretAs": "\\n"}]}`."""
+    language: str
+    """Code of a language, such as `en-US`, or `auto` for the one whose model knows most words of the text."""
+    disabledRules: str = ""
+    """Ids of rules to leave out, separated by commas."""
+    disabledCategories: str = ""
+    """Ids of categories to leave out, separated by commas."""
+    enabledRules: str = ""
+    """With `enabledOnly`: ids of the rules to use, separated by commas."""
+    enabledCategories: str = ""
+    """With `enabledOnly`: ids of the categories to use, separated by commas."""
+    enabledOnly: Literal["true", "false"] = "false"
+    """`true` uses only the enabled rules and categories."""
+    level: Literal["default", "picky"] = "default"
+    """`picky` also reports errors that are less probable: from 0.3 on instead of 0.5."""
+
+    @model_validator(mode="after")
+    def _one_of(self) -> Self:
+        if (self.text is None) == (self.data is None):
+            raise PydanticCustomError("one_of", "give either text or data")
+        return self
+
+    def document(self) -> "MarkedText":
+        """Return the text to check.
+
+        Raises:
+            InvalidInputError: the text with markup is not of LanguageTool's form.
+        """
+        if self.data is None:
+            return MarkedText([Annotation(text=self.text)])
+        try:
+            return MarkedText(parse_json(_AnnotatedText, self.data.encode()).annotation)
+        except InvalidInputError as error:
+            raise InvalidInputError(f"data: {error}", parameter="data") from None
+
+    def allows(self, rule: str, category: str) -> bool:
+        """Return true if a rule of a category is not left out."""
+
+        def has(rules: str, categories: str) -> bool:
+            return rule in rules.split(",") or category in categories.split(",")
+
+        if has(self.disabledRules, self.disabledCategories):
+            return False
+        return self.enabledOnly == "false" or has(self.enabledRules, self.enabledCategories)
+
+
+class MarkedText:
+    """Text without its markup, and the positions of its characters in the text with markup.
+
+    Attributes:
+        plain: text to check.
+    """
+
+    def __init__(self, parts: Sequence[Annotation]) -> None:
+        self._parts = [part for part in parts if part.markup is None or part.interpretAs]
+        texts = [part.interpretAs if part.text is None else part.text for part in self._parts]
+        self.plain = "".join(texts)
+        self._starts, self._offsets, start, offset = list[int](), list[int](), 0, 0
+        for part in parts:
+            if part.markup is None or part.interpretAs:
+                self._starts.append(start)
+                self._offsets.append(offset)
+                start += len(part.interpretAs if part.text is None else part.text)
+            offset += utf16_length(part.markup if part.text is None else part.text)
+
+    def offset(self, position: int, *, end: bool = False) -> int:
+        """Return the offset with markup, in UTF-16 code units, of a position in `plain`, such as the end of a word."""
+        number = bisect_right(self._starts, position - end) - 1
+        part = self._parts[number]
+        if part.text is not None:
+            return self._offsets[number] + utf16_length(self.plain[self._starts[number] : position])
+        return self._offsets[number] + (utf16_length(part.markup) if end else 0)
+
+
+def utf16_length(text: str | None) -> int:
+    """Return the number of UTF-16 code units of a text."""
+    return len((text or "").encode("utf-16-le", "surrogatepass")) // 2
+
+
+def supported_languages(languages: Mapping[str, str | None]) -> list[LanguageToolLanguage]:
+    """Return the languages of a service, given the address of the model of each."""
+    return [LanguageToolLanguage(code, code.partition("-")[0], code) for code in languages]
+
+
+def choose_languages(languages: Mapping[str, str | None], code: str) -> list[str]:
+    """Return the languages to check a text in: all for `auto`, else the named one, or one that differs in the country.
+
+    Raises:
+        InvalidInputError: the service has no such language.
+    """
+    if code == AUTO:
+        return list(languages)
+    for same in (str.lower, lambda name: name.lower().partition("-")[0]):
+        if found := [known for known in languages if same(known) == same(code.replace("_", "-"))]:
+            return found[:1]
+    raise InvalidInputError(
+        f"language is {code[:80]!r}; this service checks {', '.join(languages)}", parameter="language"
+    )
+
+
+class _Checked(NamedTuple):
+    code: str
+    reply: CheckReply
+    num_tokens: int
+
+    def known_share(self) -> float:
+        """Return the share of known words."""
+        known = [word.known for word in self.reply.words]
+        return sum(known) / max(1, len(known))
+
+
+def check_languages(
+    request: LanguageToolRequest,
+    loaded: Mapping[str, LoadedModel],
+    limits: Limits,
+    count: Callable[[LoadedModel, int], None],
+) -> Work[Any, LanguageToolReply]:
+    """Check a text with the models of some languages, and report the errors in the best one; a use case.
+
+    Args:
+        request: the request.
+        loaded: models by language.
+        limits: limits of one request.
+        count: counts the tokens that a model has scored.
+
+    Raises:
+        InvalidInputError: the markup is invalid, or a line is too long.
+        UnsupportedParameterError: a model reads backward.
+    """
+    document = request.document()
+    threshold = _PICKY_THRESHOLD if request.level == "picky" else DEFAULT_THRESHOLD
+    wire = CheckRequest(text=document.plain, threshold=threshold, max_suggestions=_MAX_REPLACEMENTS)
+    found = list[_Checked]()
+    for code, model in loaded.items():
+        found.append(_Checked(code, *(yield from check(model, wire, None, limits))))
+        count(model, found[-1].num_tokens)
+    best = max(found, key=_Checked.known_share)
+    matches = [_match(document, issue, best.code) for issue in best.reply.issues]
+    asked = best.code if request.language == AUTO else request.language
+    return LanguageToolReply(
+        software={
+            "name": "Gramophone",
+            "version": importlib.metadata.version("gramophone-lm"),
+            "buildDate": "",
+            "apiVersion": 1,
+            "premium": False,
+            "status": "",
+        },
+        warnings={"incompleteResults": False},
+        language={
+            "name": asked,
+            "code": asked,
+            "detectedLanguage": {"name": best.code, "code": best.code, "confidence": best.known_share()},
+        },
+        matches=[
+            match for match in matches if request.allows(match.rule["id"], match.rule["category"]["id"])
+        ],
+    )
+
+
+def _match(document: MarkedText, issue: TextIssue, code: str) -> LanguageToolMatch:
+    """Convert an issue."""
+    text = document.plain
+    offset = document.offset(issue.start)
+    begin, end = max(0, issue.start - _CONTEXT_CHARACTERS), issue.end + _CONTEXT_CHARACTERS
+    before, after = ("..." if begin else ""), ("..." if end < len(text) else "")
+    if issue.type == "unknown_word":
+        rule = f"MORFOLOGIK_RULE_{code.upper().replace('-', '_')}"
+        message, short = "Possible spelling mistake found.", "Spelling mistake"
+        category = {"id": "TYPOS", "name": "Possible Typo"}
+    else:
+        rule, short = "CONFUSION_RULE", "Wrong word"
+        message = f"“{issue.text}” is improbable here."
+        category = {"id": "CONFUSED_WORDS", "name": "Commonly Confused Words"}
+    return LanguageToolMatch(
+        message=message,
+        shortMessage=short,
+        replacements=[{"value": suggestion.text} for suggestion in issue.suggestions],
+        offset=offset,
+        length=document.offset(issue.end, end=True) - offset,
+        context={
+            "text": before + text[begin:end].replace("\n", " ") + after,
+            "offset": len(before) + utf16_length(text[begin : issue.start]),
+            "length": utf16_length(issue.text),
+        },
+        sentence=text[text.rfind("\n", 0, issue.start) + 1 :].partition("\n")[0],
+        type={"typeName": "UnknownWord" if issue.type == "unknown_word" else "Other"},
+        rule={"id": rule, "description": short, "issueType": "misspelling", "category": category},
+    )

@@ -1,0 +1,195 @@
+"""LanguageTool's API: its own Python client, markup, positions, languages, rules, refusals."""
+
+import json
+import re
+
+import httpx
+import language_tool_python
+import pytest
+
+from service.settings import Settings
+from service.use_cases.languagetool import Annotation, LanguageToolRequest, MarkedText
+from tests.support.services import running
+
+
+@pytest.fixture(scope="module")
+def service(registry):
+    languages = ("en-US=mixture", "de-DE=chars")
+    settings = Settings(
+        registry=registry.root, languages=languages, watch_interval_s=0, max_tokens_per_sequence=1000
+    )
+    with running(settings) as started, httpx.Client(base_url=started.url, timeout=10) as client:
+        yield started, client
+
+
+def check(service, **fields):
+    response = service[1].post("/v2/check", data={"language": "en-US"} | fields)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def refused(service, **fields):
+    response = service[1].post("/v2/check", data={"language": "en-US"} | fields)
+    assert response.status_code == 400, response.text
+    return response.json()["error"]
+
+
+def test_its_own_client_finds_and_corrects_a_misspelling(service):
+    with language_tool_python.LanguageTool("en-US", remote_server=service[0].url) as tool:
+        (match,) = tool.check("\U0001f600 a hosue")
+        assert (match.offset, match.error_length) == (4, 5)  # in code points, as Python counts
+        assert match.replacements[0] == "house"
+        assert (match.rule_id, match.category) == ("MORFOLOGIK_RULE_EN_US", "TYPOS")
+        assert match.context == "\U0001f600 a hosue"
+        assert tool.correct("a hosue") == "a house"
+        tool.disabled_rules = {"MORFOLOGIK_RULE_EN_US"}
+        assert tool.check("a hosue") == []
+
+
+def test_a_reply_is_that_of_v1_check(service):
+    text = "the cat sat\na hosue\nteh dog"
+    expected = (
+        service[1].post("/v1/check", json={"text": text, "model": "mixture", "max_suggestions": 10}).json()
+    )
+    matches = check(service, text=text)["matches"]
+    assert [(m["offset"], m["offset"] + m["length"]) for m in matches] == [
+        (issue["start"], issue["end"]) for issue in expected["issues"]
+    ]
+    assert [[r["value"] for r in m["replacements"]] for m in matches] == [
+        [suggestion["text"] for suggestion in issue["suggestions"]] for issue in expected["issues"]
+    ]
+    assert [m["sentence"] for m in matches if m["rule"]["id"].startswith("MORFOLOGIK")] == [
+        "a hosue",
+        "teh dog",
+    ]
+
+
+def test_positions_count_markup_and_utf16(service):
+    annotation = [
+        {"markup": "<p>"},
+        {"text": "\U0001f600 a "},
+        {"markup": "<b>"},
+        {"text": "hos"},
+        {"markup": "</b>"},
+        {"text": "ue"},
+        {"markup": "</p>", "interpretAs": "\n"},
+        {"text": "teh"},
+    ]
+    first, second = check(service, data=json.dumps({"annotation": annotation}))["matches"]
+    whole = "".join(part.get("text", part.get("markup")) for part in annotation).encode("utf-16-le")
+    marked = [
+        whole[2 * m["offset"] : 2 * (m["offset"] + m["length"])].decode("utf-16-le") for m in (first, second)
+    ]
+    assert marked == ["hos</b>ue", "teh"]
+    context = first["context"]
+    inside = context["text"].encode("utf-16-le")[
+        2 * context["offset"] : 2 * (context["offset"] + context["length"])
+    ]
+    assert inside.decode("utf-16-le") == "hosue"
+
+
+def test_what_markup_is_read_as_has_the_position_of_the_markup():
+    marked = MarkedText(
+        [Annotation(text="a"), Annotation(markup="&eacute;", interpretAs="é"), Annotation(text="b")]
+    )
+    assert marked.plain == "aéb"
+    assert [marked.offset(position) for position in range(3)] == [0, 1, 9]
+    assert [marked.offset(position, end=True) for position in (1, 2, 3)] == [1, 9, 10]
+
+
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [("en-US", "en-US"), ("en", "en-US"), ("en_GB", "en-US"), ("de", "de-DE"), ("auto", "en-US")],
+)
+def test_languages(service, asked, code):
+    language = check(service, text="the cat sat", language=asked)["language"]
+    assert language["detectedLanguage"]["code"] == code
+    assert language["code"] == (code if asked == "auto" else asked)
+
+
+def test_auto_takes_the_language_whose_model_knows_the_words(service):
+    found = check(service, text="zebra quagga", language="auto")["language"]["detectedLanguage"]
+    assert found == {"name": "de-DE", "code": "de-DE", "confidence": 1.0}  # it knows all letters
+
+
+def test_languages_are_listed_for_clients(service):
+    listed = service[1].get("/v2/languages").json()
+    assert listed == [
+        {"name": "en-US", "code": "en", "longCode": "en-US"},
+        {"name": "de-DE", "code": "de", "longCode": "de-DE"},
+    ]
+
+
+def test_without_the_setting_the_default_model_is_english(http):
+    assert [language["longCode"] for language in http.get("/v2/languages").json()] == ["en-US"]
+    assert http.post("/v2/check", data={"language": "en-US", "text": "a hosue"}).json()["matches"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "allowed"),
+    [
+        ({}, [True, True]),
+        ({"disabledRules": "CONFUSION_RULE,OTHER"}, [True, False]),
+        ({"disabledCategories": "TYPOS"}, [False, True]),
+        ({"enabledOnly": "true", "enabledCategories": "CONFUSED_WORDS"}, [False, True]),
+        ({"enabledOnly": "true", "enabledRules": "MORFOLOGIK_RULE_EN_US"}, [True, False]),
+        ({"enabledOnly": "true"}, [False, False]),
+    ],
+)
+def test_rules_and_categories_can_be_left_out(fields, allowed):
+    request = LanguageToolRequest(language="en-US", text="", **fields)
+    rules = [("MORFOLOGIK_RULE_EN_US", "TYPOS"), ("CONFUSION_RULE", "CONFUSED_WORDS")]
+    assert [request.allows(*rule) for rule in rules] == allowed
+
+
+def test_picky_reports_less_probable_errors(service):
+    text = "the dog sat on a house\n" * 5
+    assert len(check(service, text=text, level="picky")["matches"]) >= len(
+        check(service, text=text)["matches"]
+    )
+
+
+def test_other_fields_of_languagetool_are_ignored(service):
+    fields = {
+        "motherTongue": "fr",
+        "preferredVariants": "en-GB",
+        "allowIncompleteResults": "true",
+        "useragent": "x",
+    }
+    assert len(check(service, text="a hosue", **fields)["matches"]) == 1
+
+
+def test_an_empty_text_has_no_errors(service):
+    assert check(service, text="")["matches"] == []
+    assert check(service, data='{"annotation": []}')["matches"] == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "said", "parameter"),
+    [
+        ({}, "give either text or data", None),
+        ({"text": "a", "data": "{}"}, "give either text or data", None),
+        ({"text": "a", "language": "fr"}, "language is 'fr'; this service checks en-US, de-DE", "language"),
+        ({"data": "no"}, "data: not JSON", "data"),
+        ({"data": '{"annotation": [{"text": "a", "markup": "b"}]}'}, "give either text or markup", "data"),
+        ({"data": '{"annotation": [{"offset": 3}]}'}, r"annotation\[0\].offset", "data"),
+        ({"text": "a", "level": "hard"}, "level is 'hard'", "level"),
+        ({"text": "word " * 2000}, "text", "text"),
+    ],
+)
+def test_bad_input_is_refused_by_name(service, fields, said, parameter):
+    error = refused(service, **fields)
+    assert re.search(said, error["message"]), error
+    assert error["param"] == parameter
+
+
+def test_a_body_that_is_not_utf8_is_refused(service):
+    response = service[1].post("/v2/check", content=b"language=en-US&text=%ff")
+    assert response.status_code == 400
+    assert "not form fields in UTF-8" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("value", ["en-US", "novels", "en-US=", "EN=novels", "en-US=a b"])
+def test_a_setting_that_names_no_language_and_model_is_refused(value):
+    with pytest.raises(ValueError, match="use CODE=MODEL"):
+        Settings(languages=value)

@@ -1,0 +1,240 @@
+"""The file of users' words: what is kept, bounds and age, several processes, damage, a full disk, deletion."""
+
+import json
+import math
+import sqlite3
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from models.completion.user_model import UserModelLimits, WordSequence, user_model_from_counts
+from models.errors import UnknownUserError, UsersUnavailableError
+from service.engine.user_store import UserStore
+
+HOUR = 3600.0
+
+
+class Clock:
+    """Clock that tests set.
+
+    Attributes:
+        now: seconds since 1970.
+    """
+
+    def __init__(self):
+        self.now = 1e9
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "data" / "users.sqlite"
+
+
+def opened(path, clock, **bounds):
+    options = {"max_users": 2, "ttl_s": 100 * HOUR, "bounds": UserModelLimits(max_words=3)} | bounds
+    return UserStore(path, **options, clock=clock)
+
+
+@pytest.fixture(params=["file", "memory"])
+def users(request, path, clock):
+    store = opened(path if request.param == "file" else None, clock)
+    yield store
+    store.close()
+
+
+def words(*texts):
+    return [WordSequence("", texts)]
+
+
+def test_users_belong_to_their_owner(users):
+    users.learn("key", "ann", words("hello"))
+    assert len(users.get("other", "ann")) == 0
+    assert not users.forget("other", "ann")
+    assert users.find("key", "ann").count("hello") == pytest.approx(1)
+
+
+def test_users_that_were_unused_for_longest_make_room(users, clock):
+    users.learn("", "ann", words("a"))
+    users.learn("", "bob", words("b"))
+    clock.now += 2 * HOUR
+    users.get("", "ann")
+    users.learn("", "cid", words("c"))
+    assert [bool(len(users.get("", user))) for user in ("ann", "bob", "cid")] == [True, False, True]
+    with pytest.raises(UnknownUserError, match="the maximum is 2 users"):
+        users.find("", "bob")
+    assert users.count() == 2
+
+
+def test_users_who_stay_away_are_deleted(users, clock):
+    users.learn("", "ann", words("a"))
+    clock.now += 99 * HOUR
+    assert len(users.get("", "ann")) == 1  # a use
+    clock.now += 99 * HOUR
+    assert len(users.get("", "ann")) == 1
+    clock.now += 101 * HOUR
+    assert len(users.get("", "ann")) == 0
+    users.learn("", "bob", words("b"))
+    assert users.count() == 1
+
+
+def test_what_is_put_is_kept_within_the_bounds(users):
+    assert len(users.put("", "ann", user_model_from_counts([(f"w{n}", n + 1) for n in range(9)]))) == 3
+
+
+def test_a_model_is_read_once_until_it_changes(users):
+    learnt = users.learn("", "ann", words("a", "b"))
+    assert users.get("", "ann") is learnt
+    assert users.learn("", "ann", words("a")).count("a") == pytest.approx(2, rel=0.01)
+
+
+def test_another_process_sees_every_change(path, clock):
+    first, second = opened(path, clock), opened(path, clock)
+    first.learn("", "ann", words("a"))
+    assert second.find("", "ann").count("a") == pytest.approx(1)
+    second.learn("", "ann", words("b"))
+    assert first.find("", "ann").export() == second.find("", "ann").export()
+    second.forget("", "ann")
+    with pytest.raises(UnknownUserError):
+        first.find("", "ann")
+
+
+def test_nothing_is_lost_when_processes_and_threads_learn_at_once(path, clock):
+    stores = [opened(path, clock) for _ in range(2)]
+
+    def learn(store):
+        for _ in range(20):
+            store.learn("", "ann", words("a"))
+
+    threads = [threading.Thread(target=learn, args=(store,)) for store in stores * 2]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert stores[0].find("", "ann").count("a") == pytest.approx(80, rel=0.05)  # old counts decay
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from models.completion.user_model import UserModelLimits, WordSequence
+from service.engine.user_store import UserStore
+users = UserStore(Path(sys.argv[1]), max_users=9, ttl_s=1e9, bounds=UserModelLimits())
+users.learn("", "ann", [WordSequence("", ["zebra"])])
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_process_loses_nothing(path, clock):
+    assert subprocess.run([sys.executable, "-c", KILLED, path], check=False).returncode == -9
+    assert opened(path, clock, ttl_s=math.inf).find("", "ann").count("zebra") == pytest.approx(1)
+
+
+def test_forgotten_words_are_nowhere_in_the_files(path, clock):
+    users = opened(path, clock)
+    reader = opened(path, clock)
+    for word in ("platypus", "wombat"):
+        users.learn("", "ann", words(word))
+    assert len(reader.get("", "ann")) == 2
+    files = list(path.parent.iterdir())
+    assert any(b"platypus" in file.read_bytes() for file in files)
+    assert users.forget("", "ann")
+    assert not any(word in file.read_bytes() for file in files for word in (b"platypus", b"wombat"))
+
+
+def test_evicted_words_are_nowhere_in_the_files(path, clock):
+    users = opened(path, clock, max_users=1)
+    users.learn("", "ann", words("platypus"))
+    clock.now += 1
+    users.learn("", "bob", words("wombat"))
+    assert not any(b"platypus" in file.read_bytes() for file in path.parent.iterdir())
+
+
+def test_the_files_are_for_this_account_only(path, clock):
+    opened(path, clock).learn("", "ann", words("a"))
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    assert {file.stat().st_mode & 0o777 for file in path.parent.iterdir()} == {0o600}
+
+
+def test_a_damaged_file_is_named_and_left_alone(path, clock):
+    path.parent.mkdir()
+    path.write_bytes(b"no database" * 1000)
+    users = opened(path, clock)
+    for call in (
+        lambda: users.get("", "ann"),
+        lambda: users.learn("", "ann", words("a")),
+        lambda: users.forget("", "a"),
+    ):
+        with pytest.raises(
+            UsersUnavailableError, match=r"users\.sqlite cannot be read or written now: .*not a database"
+        ):
+            call()
+    assert math.isnan(users.count())
+    assert path.read_bytes() == b"no database" * 1000
+    path.unlink()
+    assert users.learn("", "ann", words("a")).count("a") == pytest.approx(1)  # as soon as it is mended
+
+
+def test_a_damaged_entry_is_named_and_others_are_read(path, clock):
+    users = opened(path, clock)
+    for user in ("ann", "bob"):
+        users.learn("", user, words("a"))
+    with sqlite3.connect(path) as other:
+        other.execute(
+            "UPDATE users SET content = ?, version = 1 WHERE user = 'ann'", (json.dumps({"words": 3}),)
+        )
+    other.close()
+    with pytest.raises(UsersUnavailableError, match="the words of 'ann' are damaged"):
+        users.get("", "ann")
+    assert len(users.get("", "bob")) == 1
+
+
+def test_a_file_of_a_later_release_is_refused(path, clock):
+    path.parent.mkdir()
+    with sqlite3.connect(path) as other:
+        other.execute("PRAGMA user_version = 9")
+    other.close()
+    with pytest.raises(UsersUnavailableError, match="of a later release: format 9, not 1"):
+        opened(path, clock).get("", "ann")
+
+
+def test_a_locked_file_is_read_but_not_written(path, clock, monkeypatch):
+    monkeypatch.setattr("service.engine.user_store._WAIT_S", 0.05)
+    users = opened(path, clock)
+    users.learn("", "ann", words("a"))
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(UsersUnavailableError, match="database is locked"):
+        users.learn("", "ann", words("b"))
+    clock.now += 2 * HOUR  # its use cannot be noted
+    assert len(users.get("", "ann")) == 1
+    other.close()
+    assert len(users.learn("", "ann", words("b"))) == 2
+
+
+def test_a_full_disk_loses_nothing(path, clock):
+    users = opened(path, clock, bounds=UserModelLimits(max_words=1000))
+    users.learn("", "ann", words("a"))
+    writer = users._connections[max(users._connections)]
+    writer.execute(f"PRAGMA max_page_count = {writer.execute('PRAGMA page_count').fetchone()[0]}")
+    many = words(*(f"word{n}" for n in range(900)))
+    with pytest.raises(UsersUnavailableError, match="full"):
+        users.learn("", "bob", many)
+    assert len(users.find("", "ann")) == 1
+    assert len(users.get("", "bob")) == 0
+    assert len(users.learn("", "bob", many)) == 900  # opened anew, without the limit
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path, clock):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsersUnavailableError, match="cannot be read or written now"):
+        opened(tmp_path / "file" / "users.sqlite", clock).get("", "ann")
