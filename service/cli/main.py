@@ -27,7 +27,6 @@ from service.cli.ask import ask_app, check_app, complete_app
 from service.cli.bench import bench_app
 from service.cli.evaluate import evaluate_app
 from service.cli.lattice import lattice_app
-from service.cli.lsp import lsp_app
 from service.cli.models import arpa_app, models_app
 from service.cli.options import EXIT_BAD_INPUT, EXIT_FAILED, lists_app
 from service.cli.serve import keys_app, serve_app
@@ -50,7 +49,6 @@ app.add_typer(bench_app)
 app.add_typer(check_app)
 app.add_typer(complete_app)
 app.add_typer(lattice_app)
-app.add_typer(lsp_app)
 app.add_typer(tune_app)
 app.add_typer(corrections_app, name="corrections")
 app.add_typer(lists_app, name="lists")

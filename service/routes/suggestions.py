@@ -29,11 +29,12 @@ from service.routes.request import (
     to_json,
     while_connected,
 )
-from service.schemas.languagetool import LanguageToolLanguage, LanguageToolReply
 from service.schemas.suggestions import (
     AutocompleteReply,
     CheckReply,
     ForgottenReply,
+    LanguageToolLanguage,
+    LanguageToolReply,
     UserPair,
     UserReply,
     UserWord,

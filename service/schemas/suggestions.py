@@ -1,12 +1,15 @@
 """Replies that suggest words: completions, the words that a user has accepted, and corrections.
 
-See `replies` for the conventions of all replies.
+See `replies` for the conventions of all replies. Those of LanguageTool's API have its names; their positions count UTF-16
+code units of the text with its markup, as in Java.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from service.schemas.replies import ModelReply
+
+# ruff: noqa: N815 - LanguageTool's names
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,3 +172,58 @@ class CheckReply(ModelReply):
     """surprisal of the text in bits, line ends included."""
     bits_per_word: float | None
     """surprisal divided by the number of words and line ends; null for an empty text."""
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageToolLanguage:
+    """A language of the service."""
+
+    name: str
+    """name of the language: its code."""
+    code: str
+    """code without the country, such as `en`."""
+    longCode: str
+    """complete code, such as `en-US`."""
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageToolMatch:
+    """A probable error."""
+
+    message: str
+    """message for users."""
+    shortMessage: str
+    """shorter message."""
+    replacements: list[dict[str, str]]
+    """corrections, most probable first; `value` is the text."""
+    offset: int
+    """start of the error."""
+    length: int
+    """length of the error."""
+    context: dict[str, str | int]
+    """`text` around the error, and the error's `offset` and `length` in it."""
+    sentence: str
+    """line of the error, without markup."""
+    type: dict[str, str]
+    """`typeName`: `UnknownWord` or `Other`."""
+    rule: dict[str, Any]
+    """`id`, `description`, `issueType` and `category` of the kind of error."""
+    ignoreForIncompleteSentence: bool = False
+    """always false."""
+    contextForSureMatch: int = 0
+    """always 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageToolReply:
+    """The probable errors of a text, as LanguageTool reports them."""
+
+    software: dict[str, str | int | bool]
+    """`name`, `version` and `apiVersion`."""
+    warnings: dict[str, bool]
+    """`incompleteResults`: always false."""
+    language: dict[str, Any]
+    """`name` and `code` of the requested language, and `detectedLanguage`, that of the check; its `confidence` is the
+    share of known words."""
+    matches: list[LanguageToolMatch]
+    """probable errors, in order."""

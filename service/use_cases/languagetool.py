@@ -14,8 +14,13 @@ from pydantic_core import PydanticCustomError
 from models.errors import InvalidInputError
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
-from service.schemas.languagetool import LanguageToolLanguage, LanguageToolMatch, LanguageToolReply
-from service.schemas.suggestions import CheckReply, TextIssue
+from service.schemas.suggestions import (
+    CheckReply,
+    LanguageToolLanguage,
+    LanguageToolMatch,
+    LanguageToolReply,
+    TextIssue,
+)
 from service.schemas.wire import WireModel, parse_json
 from service.use_cases.check import DEFAULT_THRESHOLD, CheckRequest, check
 from service.use_cases.inputs import Limits
@@ -42,7 +47,7 @@ class Annotation(WireModel):
         return self
 
 
-class _AnnotatedText(WireModel):
+class _AnnotatedBody(WireModel):
     annotation: list[Annotation]
 
 
@@ -80,16 +85,16 @@ class LanguageToolRequest(WireModel):
             raise PydanticCustomError("one_of", "give either text or data")
         return self
 
-    def document(self) -> "MarkedText":
+    def document(self) -> "AnnotatedText":
         """Return the text to check.
 
         Raises:
             InvalidInputError: the text with markup is not of LanguageTool's form.
         """
         if self.data is None:
-            return MarkedText([Annotation(text=self.text)])
+            return AnnotatedText([Annotation(text=self.text)])
         try:
-            return MarkedText(parse_json(_AnnotatedText, self.data.encode()).annotation)
+            return AnnotatedText(parse_json(_AnnotatedBody, self.data.encode()).annotation)
         except InvalidInputError as error:
             raise InvalidInputError(f"data: {error}", parameter="data") from None
 
@@ -104,7 +109,7 @@ class LanguageToolRequest(WireModel):
         return self.enabledOnly == "false" or has(self.enabledRules, self.enabledCategories)
 
 
-class MarkedText:
+class AnnotatedText:
     """Text without its markup, and the positions of its characters in the text with markup.
 
     Attributes:
@@ -218,7 +223,7 @@ def check_languages(
     )
 
 
-def _match(document: MarkedText, issue: TextIssue, code: str) -> LanguageToolMatch:
+def _match(document: AnnotatedText, issue: TextIssue, code: str) -> LanguageToolMatch:
     """Convert an issue."""
     text = document.plain
     offset = document.offset(issue.start)

@@ -8,7 +8,7 @@ import language_tool_python
 import pytest
 
 from service.settings import Settings
-from service.use_cases.languagetool import Annotation, LanguageToolRequest, MarkedText
+from service.use_cases.languagetool import AnnotatedText, Annotation, LanguageToolRequest
 from tests.support.services import running
 
 
@@ -89,7 +89,7 @@ def test_positions_count_markup_and_utf16(service):
 
 
 def test_what_markup_is_read_as_has_the_position_of_the_markup():
-    marked = MarkedText(
+    marked = AnnotatedText(
         [Annotation(text="a"), Annotation(markup="&eacute;", interpretAs="é"), Annotation(text="b")]
     )
     assert marked.plain == "aéb"
