@@ -1,7 +1,7 @@
 """Replies that suggest words: completions, the words that a user has accepted, and corrections.
 
-See `replies` for the conventions of all replies. Those of LanguageTool's API have its names; their positions count UTF-16
-code units of the text with its markup, as in Java.
+See `replies` for the conventions of all replies. Those of LanguageTool's API have its names, and their
+positions count UTF-16 code units of the text with its markup, as in Java.
 """
 
 from dataclasses import dataclass
