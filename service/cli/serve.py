@@ -99,11 +99,9 @@ def lsp(
             help="File of correct words, one per line; editors add words to it. Created if missing."
         ),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=100, help="Maximum completions.")] = 10,
-    max_words: Annotated[int, typer.Option(min=1, max=8, help="Maximum words of an inline completion.")] = 3,
-    threshold: Annotated[
-        float, typer.Option(min=0, max=1, help="Minimum error probability of reported words.")
-    ] = 0.5,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum completions.")] = 10,
+    max_words: Annotated[int, typer.Option(min=1, help="Maximum words of an inline completion.")] = 3,
+    threshold: Annotated[float, typer.Option(help="Minimum error probability of reported words.")] = 0.5,
     delay: Annotated[float, typer.Option(min=0, help="Seconds without typing before a check.")] = 0.4,
     published: PublishedModels,
 ) -> None:

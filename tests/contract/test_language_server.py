@@ -112,7 +112,7 @@ def test_a_misspelling_is_marked_and_corrected(source):
         actions = await editor.actions([issue])
         (change,) = actions[0].edit.changes[URI]
         assert (change.new_text, change.range, actions[0].is_preferred) == (word, issue.range, True)
-        assert actions[-1].command.arguments == [wrong]
+        assert actions[-1].title == f"Add “{wrong}” to the dictionary"
 
     edit(script, *arguments)
 
@@ -175,8 +175,8 @@ def test_words_are_added_to_the_dictionary_and_its_file(trained, tmp_path):
     async def script(editor):
         editor.open("the cta sat")
         (issue,) = await editor.diagnostics()
-        command = (await editor.actions([issue]))[-1].command
-        params = types.ExecuteCommandParams(command.command, command.arguments)
+        assert (issue.range.start, issue.range.end) == (types.Position(0, 4), types.Position(0, 7))
+        params = types.ExecuteCommandParams("gramophone.addToDictionary", ["cta"])
         await editor.client.workspace_execute_command_async(params)
         assert await editor.diagnostics() == []
         assert "cta" in [item.label for item in await editor.complete(0, 6)]
