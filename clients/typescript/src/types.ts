@@ -338,6 +338,48 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v2/check": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Find probable errors, with LanguageTool's API, for its existing clients
+         * @description Find probable errors, with LanguageTool's API, for its existing clients: editors, browsers, LibreOffice.
+         *
+         *     Positions count UTF-16 code units. The models of the languages are those of `GRAMOPHONE_LANGUAGES`.
+         */
+        post: operations["languagetool_check_v2_check_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v2/languages": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List the languages of `/v2/check`, as LanguageTool does
+         * @description List the languages of `/v2/check`, as LanguageTool does.
+         */
+        get: operations["languagetool_languages_v2_languages_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/states": {
         parameters: {
             query?: never;
@@ -1382,6 +1424,130 @@ export interface components {
             models?: {
                 [key: string]: string;
             };
+        };
+        /**
+         * LanguageToolLanguage
+         * @description A language of the service.
+         */
+        LanguageToolLanguage: {
+            /**
+             * Name
+             * @description name of the language: its code.
+             */
+            name: string;
+            /**
+             * Code
+             * @description code without the country, such as `en`.
+             */
+            code: string;
+            /**
+             * Longcode
+             * @description complete code, such as `en-US`.
+             */
+            longCode: string;
+        };
+        /**
+         * LanguageToolMatch
+         * @description A probable error.
+         */
+        LanguageToolMatch: {
+            /**
+             * Message
+             * @description message for users.
+             */
+            message: string;
+            /**
+             * Shortmessage
+             * @description shorter message.
+             */
+            shortMessage: string;
+            /**
+             * Replacements
+             * @description corrections, most probable first; `value` is the text.
+             */
+            replacements: {
+                [key: string]: string;
+            }[];
+            /**
+             * Offset
+             * @description start of the error.
+             */
+            offset: number;
+            /**
+             * Length
+             * @description length of the error.
+             */
+            length: number;
+            /**
+             * Context
+             * @description `text` around the error, and the error's `offset` and `length` in it.
+             */
+            context: {
+                [key: string]: string | number;
+            };
+            /**
+             * Sentence
+             * @description line of the error, without markup.
+             */
+            sentence: string;
+            /**
+             * Type
+             * @description `typeName`: `UnknownWord` or `Other`.
+             */
+            type: {
+                [key: string]: string;
+            };
+            /**
+             * Rule
+             * @description `id`, `description`, `issueType` and `category` of the kind of error.
+             */
+            rule: {
+                [key: string]: unknown;
+            };
+            /**
+             * Ignoreforincompletesentence
+             * @description always false.
+             * @default false
+             */
+            ignoreForIncompleteSentence?: boolean;
+            /**
+             * Contextforsurematch
+             * @description always 0.
+             * @default 0
+             */
+            contextForSureMatch?: number;
+        };
+        /**
+         * LanguageToolReply
+         * @description The probable errors of a text, as LanguageTool reports them.
+         */
+        LanguageToolReply: {
+            /**
+             * Software
+             * @description `name`, `version` and `apiVersion`.
+             */
+            software: {
+                [key: string]: string | number | boolean;
+            };
+            /**
+             * Warnings
+             * @description `incompleteResults`: always false.
+             */
+            warnings: {
+                [key: string]: boolean;
+            };
+            /**
+             * Language
+             * @description `name` and `code` of the requested language, and `detectedLanguage`, that of the check; its `confidence` is the share of known words.
+             */
+            language: {
+                [key: string]: unknown;
+            };
+            /**
+             * Matches
+             * @description probable errors, in order.
+             */
+            matches: components["schemas"]["LanguageToolMatch"][];
         };
         /**
          * MemoryUse
@@ -3812,6 +3978,72 @@ export interface components {
             pairs?: components["schemas"]["PairIn"][];
         };
         /**
+         * LanguageToolRequest
+         * @description Find probable errors, with LanguageTool's form fields; its other fields are ignored.
+         * @example {
+         *       "language": "auto",
+         *       "text": "Return the lenght of the string."
+         *     }
+         */
+        LanguageToolRequest: {
+            /**
+             * Text
+             * @description Text to check; each line is a sentence.
+             * @default null
+             */
+            text?: string | null;
+            /**
+             * Data
+             * @description Text with markup instead, in JSON, such as
+             *     `{"annotation": [{"text": "one"}, {"markup": "<p>", "interpretAs": "\n"}]}`.
+             * @default null
+             */
+            data?: string | null;
+            /**
+             * Language
+             * @description Code of a language, such as `en-US`, or `auto` for the one whose model knows most words of the text.
+             */
+            language: string;
+            /**
+             * Disabledrules
+             * @description Ids of rules to leave out, separated by commas.
+             * @default
+             */
+            disabledRules?: string;
+            /**
+             * Disabledcategories
+             * @description Ids of categories to leave out, separated by commas.
+             * @default
+             */
+            disabledCategories?: string;
+            /**
+             * Enabledrules
+             * @description With `enabledOnly`: ids of the rules to use, separated by commas.
+             * @default
+             */
+            enabledRules?: string;
+            /**
+             * Enabledcategories
+             * @description With `enabledOnly`: ids of the categories to use, separated by commas.
+             * @default
+             */
+            enabledCategories?: string;
+            /**
+             * Enabledonly
+             * @description `true` uses only the enabled rules and categories.
+             * @default false
+             * @enum {string}
+             */
+            enabledOnly?: "true" | "false";
+            /**
+             * Level
+             * @description `picky` also reports errors that are less probable: from 0.3 on instead of 0.5.
+             * @default default
+             * @enum {string}
+             */
+            level?: "default" | "picky";
+        };
+        /**
          * LoadRequest
          * @description Body of POST /admin/models/load.
          * @example {
@@ -5665,6 +5897,86 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["CheckReply"];
+                };
+            };
+            /** @description invalid or rejected request */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorReply"];
+                };
+            };
+            /** @description the service cannot process the request now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorReply"];
+                };
+            };
+        };
+    };
+    languagetool_check_v2_check_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/x-www-form-urlencoded": components["schemas"]["LanguageToolRequest"];
+            };
+        };
+        responses: {
+            /** @description The probable errors of a text, as LanguageTool reports them. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LanguageToolReply"];
+                };
+            };
+            /** @description invalid or rejected request */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorReply"];
+                };
+            };
+            /** @description the service cannot process the request now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorReply"];
+                };
+            };
+        };
+    };
+    languagetool_languages_v2_languages_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description A language of the service. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LanguageToolLanguage"][];
                 };
             };
             /** @description invalid or rejected request */
