@@ -43,6 +43,8 @@ WAYS_IN = {
             "DELETE /v1/autocomplete/users/{user}",
             "POST /v1/autocomplete/users/{user}/accepted",
             "POST /v1/check",
+            "POST /v2/check",
+            "GET /v2/languages",
             "POST /v1/quality",
             "POST /v1/states",
             "POST /v1/states/advance",
