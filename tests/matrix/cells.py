@@ -198,6 +198,8 @@ WITHOUT_A_MODEL = {
     "GET /v1/autocomplete/users/{user}": "words of a user; what models make of them is asked with /v1/autocomplete",
     "PUT /v1/autocomplete/users/{user}": "the same",
     "DELETE /v1/autocomplete/users/{user}": "the same",
+    "GET /v2/languages": "settings",
+    "POST /v2/check": "LanguageTool's form of /v1/check, with the models that settings name",
 }
 """Endpoints without a row, and their subject instead of a model."""
 
