@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from models.errors import InvalidInputError, require_package
+from service.cli.ask import read_words
 from service.cli.options import JsonOption, PublishedModels, print_json, with_option_groups
 
 serve_app = typer.Typer()
@@ -116,7 +117,8 @@ def lsp(
         query = local_model(published.load(model), published.registry)
     else:
         raise InvalidInputError("give a model, or the --url of a service", parameter="model")
-    make_server(query, ServerOptions(limit, max_words, threshold, delay, dictionary)).start_io()
+    words = read_words(dictionary) if dictionary is not None and dictionary.exists() else ()
+    make_server(query, ServerOptions(limit, max_words, threshold, delay, words, dictionary)).start_io()
 
 
 keys_app = typer.Typer(help="Create API keys.", no_args_is_help=True)

@@ -1,7 +1,7 @@
 """Personal models of autocomplete users in an SQLite file, which several processes may share.
 
 A change is written before it is answered, so a process that is killed loses nothing. The file is in write-ahead mode:
-readers never wait. Deleted words are overwritten, and the log that may still have them is cut.
+readers do not wait for writers. Deleted words are overwritten, and the log that may still have them is cut.
 """
 
 import contextlib
@@ -136,14 +136,16 @@ class UserStore:
         """Delete the personal model of a user; return whether it existed.
 
         Raises:
-            UsersUnavailableError: the file cannot be written.
+            UsersUnavailableError: the file cannot be written, or another program reads its log, so the words are
+                still in it; call again.
         """
         key = (owner, user)
-        with self._transaction(deletes=True) as writer:
-            deleted = writer.execute("DELETE FROM users WHERE owner = ? AND user = ?", key).rowcount > 0
-        with self._caching:
-            self._cache.pop(key, None)
-        return deleted
+        try:
+            with self._transaction(deletes=True) as writer:
+                return writer.execute("DELETE FROM users WHERE owner = ? AND user = ?", key).rowcount > 0
+        finally:
+            with self._caching:
+                self._cache.pop(key, None)
 
     def close(self) -> None:
         """Close the file."""
@@ -153,28 +155,27 @@ class UserStore:
 
     def _model(self, connection: sqlite3.Connection, owner: str, user: str) -> UserModel | None:
         key, now = (owner, user), self._clock()
-        cached = self._cache.get(key)
-        row = connection.execute(_READ, (cached and cached[0], *key)).fetchone()
+        known, model = self._cache.get(key, (0, _EMPTY_MODEL))
+        row = connection.execute(_READ, (known, *key)).fetchone()
         if row is None or row[1] < now - self._ttl_s:
             return None
         version, used, content = row
         if content is not None:
             try:
                 stored = json.loads(content)
-                cached = (version, user_model_from_counts(stored["words"], stored["pairs"]))
+                model = user_model_from_counts(stored["words"], stored["pairs"])
             except MALFORMED_DATA_ERRORS as error:
                 raise sqlite3.DatabaseError(f"the words of {user!r} are damaged: {error}") from None
-            self._remember(key, *cached)
+            self._remember(key, version, model)
         if used < now - _TOUCH_S:
             with contextlib.suppress(sqlite3.OperationalError):  # busy or full; the next use notes it
                 connection.execute("UPDATE users SET used = ? WHERE owner = ? AND user = ?", (now, *key))
-        assert cached is not None  # noqa: S101 - its version was found
-        return cached[1]
+        return model
 
     def _put(self, writer: sqlite3.Connection, owner: str, user: str, model: UserModel) -> UserModel:
         words, pairs = model.export()
         content = json.dumps({"words": words, "pairs": pairs}, ensure_ascii=False, separators=(",", ":"))
-        version = secrets.randbits(62)
+        version = 1 + secrets.randbits(62)
         row = (owner, user, version, self._clock(), content)
         writer.execute("INSERT OR REPLACE INTO users VALUES (?, ?, ?, ?, ?)", row)
         self._remember((owner, user), version, model)
@@ -200,18 +201,17 @@ class UserStore:
     def _transaction(self, *, deletes: bool = False) -> Iterator[sqlite3.Connection]:
         """Begin a change; at its end delete old users and those beyond the maximum, and cut the log after deletions."""
         with self._writing, self._connection(_WAIT_S) as writer:
-            writer.execute("BEGIN IMMEDIATE")
-            try:
+            with writer:  # commits or rolls back
+                writer.execute("BEGIN IMMEDIATE")
                 yield writer
                 old = writer.execute("DELETE FROM users WHERE used < ?", (self._clock() - self._ttl_s,))
                 unused = writer.execute(_DELETE_UNUSED, (self._max_users,))
-                writer.execute("COMMIT")
-            except BaseException:
-                with contextlib.suppress(sqlite3.Error):  # a full disk has ended the transaction
-                    writer.execute("ROLLBACK")
-                raise
             if deletes or old.rowcount or unused.rowcount:
-                writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                is_busy = writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+                if deletes and is_busy:
+                    raise sqlite3.OperationalError(
+                        "deleted, but its log is read by another program and still has it"
+                    )
 
     @contextmanager
     def _connection(self, wait_s: float) -> Iterator[sqlite3.Connection]:

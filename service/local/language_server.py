@@ -4,10 +4,10 @@ Source: the Language Server Protocol, version 3.18. A document is prose; of Mark
 """
 
 import asyncio
-import contextlib
 import importlib.metadata
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,6 +47,7 @@ class ServerOptions(NamedTuple):
         max_words: maximum words of an inline completion.
         threshold: minimum probability of an error.
         delay_s: time without changes after which a document is checked, in seconds.
+        words: correct words.
         dictionary: file of correct words, one per line, to which editors add words; None for none.
     """
 
@@ -54,6 +55,7 @@ class ServerOptions(NamedTuple):
     max_words: int = 3
     threshold: float = 0.5
     delay_s: float = 0.4
+    words: Sequence[str] = ()
     dictionary: Path | None = None
 
 
@@ -63,11 +65,10 @@ def local_model(loaded: LoadedModel, registry: Address) -> Query:
         "/v1/autocomplete": partial(ask.autocomplete, loaded),
         "/v1/check": partial(ask.check, loaded, registry),
     }
-    lock = asyncio.Lock()
+    thread = ThreadPoolExecutor(max_workers=1)  # a request whose client has cancelled it may still run
 
     async def query(path: str, body: Json) -> Json:
-        async with lock:
-            return await asyncio.to_thread(endpoints[path], body)
+        return await asyncio.get_running_loop().run_in_executor(thread, endpoints[path], body)
 
     return query
 
@@ -104,7 +105,7 @@ class ProseServer(LanguageServer):
     def __init__(self, query: Query, options: ServerOptions) -> None:
         super().__init__(NAME, importlib.metadata.version("gramophone-lm"))
         self.options = options
-        self.words = _read_words(options.dictionary)
+        self.words = list(options.words)
         self._query = query
         self._checks: dict[str, asyncio.Task[None]] = {}
         self._problem = ""
@@ -294,16 +295,6 @@ def _range(document: TextDocument, start: int, end: int) -> types.Range:
 
 
 def _position(document: TextDocument, offset: int) -> types.Position:
-    lines = (
-        f"{document.source[:offset]}$".splitlines()
-    )  # the mark makes a line of what follows the last line break
+    # the mark makes a line of what follows the last line break
+    lines = f"{document.source[:offset]}$".splitlines()
     return document.position_to_client_units(ServerTextPosition(len(lines) - 1, len(lines[-1]) - 1))
-
-
-def _read_words(path: Path | None) -> list[str]:
-    """Return the words of a dictionary file; a missing file has none."""
-    if path is None:
-        return []
-    with contextlib.suppress(FileNotFoundError):
-        return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    return []

@@ -4,7 +4,8 @@ Source: the API's description, https://languagetool.org/http-api/.
 """
 
 import importlib.metadata
-from bisect import bisect_right
+import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Self
 
@@ -12,6 +13,7 @@ from pydantic import ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
 
 from models.errors import InvalidInputError
+from models.reranking.candidates import map_in_steps
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.schemas.suggestions import (
@@ -31,6 +33,17 @@ AUTO = "auto"
 _PICKY_THRESHOLD = 0.3
 _CONTEXT_CHARACTERS = 40
 _MAX_REPLACEMENTS = 10
+_SURROGATE_PAIRS = re.compile("[\U00010000-\U0010ffff]")
+"""Characters of two UTF-16 code units."""
+
+_SOFTWARE: dict[str, str | int | bool] = {
+    "name": "Gramophone",
+    "version": importlib.metadata.version("gramophone-lm"),
+    "buildDate": "",
+    "apiVersion": 1,
+    "premium": False,
+    "status": "",
+}
 
 
 class Annotation(WireModel):
@@ -120,6 +133,7 @@ class AnnotatedText:
         self._parts = [part for part in parts if part.markup is None or part.interpretAs]
         texts = [part.interpretAs if part.text is None else part.text for part in self._parts]
         self.plain = "".join(texts)
+        self._pairs = [match.start() for match in _SURROGATE_PAIRS.finditer(self.plain)]
         self._starts, self._offsets, start, offset = list[int](), list[int](), 0, 0
         for part in parts:
             if part.markup is None or part.interpretAs:
@@ -133,7 +147,9 @@ class AnnotatedText:
         number = bisect_right(self._starts, position - end) - 1
         part = self._parts[number]
         if part.text is not None:
-            return self._offsets[number] + utf16_length(self.plain[self._starts[number] : position])
+            start = self._starts[number]
+            num_pairs = bisect_left(self._pairs, position) - bisect_left(self._pairs, start)
+            return self._offsets[number] + position - start + num_pairs
         return self._offsets[number] + (utf16_length(part.markup) if end else 0)
 
 
@@ -200,17 +216,14 @@ def check_languages(
         found.append(_Checked(code, *(yield from check(model, wire, None, limits))))
         count(model, found[-1].num_tokens)
     best = max(found, key=_Checked.known_share)
-    matches = [_match(document, issue, best.code) for issue in best.reply.issues]
+    matches = yield from map_in_steps(
+        best.reply.issues,
+        lambda issue: _match(document, issue, best.code),
+        size=lambda issue: len(issue.text),
+    )
     asked = best.code if request.language == AUTO else request.language
     return LanguageToolReply(
-        software={
-            "name": "Gramophone",
-            "version": importlib.metadata.version("gramophone-lm"),
-            "buildDate": "",
-            "apiVersion": 1,
-            "premium": False,
-            "status": "",
-        },
+        software=_SOFTWARE,
         warnings={"incompleteResults": False},
         language={
             "name": asked,
@@ -226,7 +239,7 @@ def check_languages(
 def _match(document: AnnotatedText, issue: TextIssue, code: str) -> LanguageToolMatch:
     """Convert an issue."""
     text = document.plain
-    offset = document.offset(issue.start)
+    offset, line_end = document.offset(issue.start), text.find("\n", issue.end)
     begin, end = max(0, issue.start - _CONTEXT_CHARACTERS), issue.end + _CONTEXT_CHARACTERS
     before, after = ("..." if begin else ""), ("..." if end < len(text) else "")
     if issue.type == "unknown_word":
@@ -248,7 +261,7 @@ def _match(document: AnnotatedText, issue: TextIssue, code: str) -> LanguageTool
             "offset": len(before) + utf16_length(text[begin : issue.start]),
             "length": utf16_length(issue.text),
         },
-        sentence=text[text.rfind("\n", 0, issue.start) + 1 :].partition("\n")[0],
+        sentence=text[text.rfind("\n", 0, issue.start) + 1 : line_end if line_end >= 0 else None],
         type={"typeName": "UnknownWord" if issue.type == "unknown_word" else "Other"},
         rule={"id": rule, "description": short, "issueType": "misspelling", "category": category},
     )

@@ -1,5 +1,6 @@
 """LanguageTool's API: its own Python client, markup, positions, languages, rules, refusals."""
 
+import itertools
 import json
 import re
 
@@ -8,7 +9,7 @@ import language_tool_python
 import pytest
 
 from service.settings import Settings
-from service.use_cases.languagetool import AnnotatedText, Annotation, LanguageToolRequest
+from service.use_cases.languagetool import AnnotatedText, Annotation, LanguageToolRequest, utf16_length
 from tests.support.services import running
 
 
@@ -95,6 +96,30 @@ def test_what_markup_is_read_as_has_the_position_of_the_markup():
     assert marked.plain == "aéb"
     assert [marked.offset(position) for position in range(3)] == [0, 1, 9]
     assert [marked.offset(position, end=True) for position in (1, 2, 3)] == [1, 9, 10]
+
+
+def test_positions_are_those_of_the_text_with_markup():
+    """Every position, in texts with markup and characters of two code units, against encoded beginnings."""
+    parts = ["a", "\U0001f600", "bc\U0001f600d", "", "e"]
+    for size in range(1, 4):
+        for texts in itertools.product(parts, repeat=size):
+            document = [
+                one for text in texts for one in (Annotation(text=text), Annotation(markup="<\U0001f600>"))
+            ]
+            marked = AnnotatedText(document)
+            assert marked.plain == "".join(texts)
+            place = 0
+            for text in texts:
+                for index in range(len(text)):
+                    position = (
+                        len("".join(texts[: texts.index(text)])) + index if texts.count(text) == 1 else None
+                    )
+                    if position is not None:
+                        assert marked.offset(position) == place + utf16_length(text[:index])
+                        assert marked.offset(position + 1, end=True) == place + utf16_length(
+                            text[: index + 1]
+                        )
+                place += utf16_length(text) + 4
 
 
 @pytest.mark.parametrize(

@@ -151,6 +151,21 @@ def test_forgotten_words_are_nowhere_in_the_files(path, clock):
     assert not any(word in file.read_bytes() for file in files for word in (b"platypus", b"wombat"))
 
 
+def test_words_that_another_program_still_reads_are_not_called_forgotten(path, clock, monkeypatch):
+    monkeypatch.setattr("service.engine.user_store._WAIT_S", 0.05)
+    users = opened(path, clock)
+    users.learn("", "ann", words("platypus"))
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN")
+    other.execute("SELECT * FROM users").fetchall()
+    with pytest.raises(UsersUnavailableError, match="its log is read by another program and still has it"):
+        users.forget("", "ann")
+    assert len(users.get("", "ann")) == 0
+    other.close()
+    assert not users.forget("", "ann")
+    assert not any(b"platypus" in file.read_bytes() for file in path.parent.iterdir())
+
+
 def test_evicted_words_are_nowhere_in_the_files(path, clock):
     users = opened(path, clock, max_users=1)
     users.learn("", "ann", words("platypus"))
