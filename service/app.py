@@ -23,7 +23,7 @@ from models.checkpoint.load import load_checkpoint
 from models.checkpoint.precision import FLOAT32
 from models.checkpoint.registry import local_registry_folder, open_registry
 from models.completion.user_model import UserModelLimits
-from models.errors import RegistryError
+from models.errors import RegistryError, UsersUnavailableError
 from service.api_errors import install_error_handlers
 from service.api_keys import KeyStore
 from service.engine.engine import Engine
@@ -118,6 +118,10 @@ def create_app(settings: Settings, pool: WorkerPool | None = None) -> FastAPI:
         services.engine.start()
         services.reloader.start()  # not awaited: the application answers /health while models are loaded
         sweeping = asyncio.create_task(services.states.sweep())
+        try:
+            await asyncio.to_thread(services.users.open)
+        except UsersUnavailableError as error:
+            _log.warning("users' words are unavailable", reason=str(error))
         yield
         sweeping.cancel()
         await services.engine.close(drain_timeout_s=settings.drain_timeout_s)

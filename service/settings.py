@@ -145,7 +145,7 @@ class Settings(BaseSettings):
     """SQLite file of the words that users of autocomplete accept, shared by workers; `:memory:` forgets them when
     the service stops; unset uses `gramophone/users.sqlite` in `$XDG_DATA_HOME` or `~/.local/share`"""
     user_ttl_s: Duration = 180 * 24 * 3600.0
-    """Seconds without use (half a year by default) after which a user's accepted words are deleted"""
+    """Seconds without use (half a year by default), while the service runs, after which a user's words are deleted"""
     max_users: int = Field(default=1000, ge=1)
     """Maximum users whose accepted words are stored; above it, those of users unused for longest are deleted"""
     max_user_words: int = Field(default=1000, ge=1)

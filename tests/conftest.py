@@ -4,6 +4,7 @@ import functools
 import gc
 import logging
 import os
+import tempfile
 from pathlib import Path
 
 import httpx
@@ -23,8 +24,9 @@ structlog.configure(
 # Test processes share the cores; threads in each would compete. Torch reads this variable on
 # import, also in the programs that tests start.
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # noqa: TID251 - tests are no part of the service
-# Services of the tests keep users' words to themselves.
+# Services of the tests keep users' words to themselves; some are started without our variables.
 os.environ.setdefault("GRAMOPHONE_USERS", ":memory:")  # noqa: TID251 - tests are no part of the service
+os.environ["XDG_DATA_HOME"] = str(Path(tempfile.gettempdir()) / "gramophone-tests")  # noqa: TID251 - likewise
 
 
 # A busy machine must not fail an example; pytest's own limit finds tests that hang. Every run draws the same

@@ -1,7 +1,8 @@
 """Personal models of autocomplete users in an SQLite file, which several processes may share.
 
 A change is written before it is answered, so a process that is killed loses nothing. The file is in write-ahead mode:
-readers do not wait for writers. Deleted words are overwritten, and the log that may still have them is cut.
+readers do not wait for writers. Deleted words are overwritten, and the log that may still have them is cut. Times are
+seconds that services have run with the file: neither a wrong clock nor a long stop makes users old.
 """
 
 import contextlib
@@ -59,9 +60,9 @@ class UserStore:
     Args:
         path: the file, created if missing, for this account only; None keeps the words in memory.
         max_users: maximum number of users of all owners together; beyond it, those unused for longest are deleted.
-        ttl_s: time without use after which a user is deleted.
+        ttl_s: running time without use after which a user is deleted.
         bounds: limits of one personal model.
-        clock: returns the time in seconds since 1970.
+        clock: monotonic clock in seconds.
     """
 
     def __init__(
@@ -71,13 +72,23 @@ class UserStore:
         max_users: int,
         ttl_s: float,
         bounds: UserModelLimits,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._path, self._max_users, self._ttl_s, self._clock = path, max_users, ttl_s, clock
         self.bounds = bounds
         self._connections: dict[float, sqlite3.Connection] = {}  # by the time that each waits for others
         self._writing, self._caching = threading.Lock(), threading.Lock()
         self._cache: OrderedDict[tuple[str, str], tuple[int, UserModel]] = OrderedDict()
+        self._offset_s: float | None = None  # of the file's time to the clock
+
+    def open(self) -> None:
+        """Open the file, if it is not open; its time goes on from here.
+
+        Raises:
+            UsersUnavailableError: the file cannot be read.
+        """
+        with self._reading() as reader:
+            self._now(reader)
 
     def count(self) -> float:
         """Return the number of users; NaN if the file cannot be read."""
@@ -154,7 +165,7 @@ class UserStore:
                 self._connections.pop(wait_s).close()
 
     def _model(self, connection: sqlite3.Connection, owner: str, user: str) -> UserModel | None:
-        key, now = (owner, user), self._clock()
+        key, now = (owner, user), self._now(connection)
         known, model = self._cache.get(key, (0, _EMPTY_MODEL))
         row = connection.execute(_READ, (known, *key)).fetchone()
         if row is None or row[1] < now - self._ttl_s:
@@ -176,10 +187,17 @@ class UserStore:
         words, pairs = model.export()
         content = json.dumps({"words": words, "pairs": pairs}, ensure_ascii=False, separators=(",", ":"))
         version = 1 + secrets.randbits(62)
-        row = (owner, user, version, self._clock(), content)
+        row = (owner, user, version, self._now(writer), content)
         writer.execute("INSERT OR REPLACE INTO users VALUES (?, ?, ?, ?, ?)", row)
         self._remember((owner, user), version, model)
         return model
+
+    def _now(self, connection: sqlite3.Connection) -> float:
+        """Return the file's time, at least that of the latest use, which may be another process's."""
+        latest = connection.execute("SELECT max(used) FROM users").fetchone()[0] or 0.0
+        offset = latest - self._clock()
+        self._offset_s = offset if self._offset_s is None else max(self._offset_s, offset)
+        return self._offset_s + self._clock()
 
     def _remember(self, key: tuple[str, str], version: int, model: UserModel) -> None:
         with self._caching:
@@ -204,7 +222,7 @@ class UserStore:
             with writer:  # commits or rolls back
                 writer.execute("BEGIN IMMEDIATE")
                 yield writer
-                old = writer.execute("DELETE FROM users WHERE used < ?", (self._clock() - self._ttl_s,))
+                old = writer.execute("DELETE FROM users WHERE used < ?", (self._now(writer) - self._ttl_s,))
                 unused = writer.execute(_DELETE_UNUSED, (self._max_users,))
             if deletes or old.rowcount or unused.rowcount:
                 is_busy = writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]

@@ -20,7 +20,7 @@ class Clock:
     """Clock that tests set.
 
     Attributes:
-        now: seconds since 1970.
+        now: its time in seconds.
     """
 
     def __init__(self):
@@ -85,6 +85,25 @@ def test_users_who_stay_away_are_deleted(users, clock):
     assert len(users.get("", "ann")) == 0
     users.learn("", "bob", words("b"))
     assert users.count() == 1
+
+
+@pytest.mark.parametrize("uptime", [0, 1e4, 1e12])
+def test_neither_a_restart_nor_a_clock_makes_users_old(path, clock, uptime):
+    """A monotonic clock begins anywhere after a restart of the machine."""
+    users = opened(path, clock)
+    for user in ("ann", "bob"):
+        clock.now += 60 * HOUR
+        users.learn("", user, words("a"))
+    users.close()
+    clock.now = uptime
+    again = opened(path, clock)
+    again.open()
+    clock.now += 30 * HOUR
+    again.learn("", "bob", words("b"))
+    assert again.count() == 2
+    clock.now += 20 * HOUR
+    assert len(again.get("", "bob")) == 2
+    assert len(again.get("", "ann")) == 0
 
 
 def test_what_is_put_is_kept_within_the_bounds(users):
