@@ -6,7 +6,7 @@ wrong, and suggestions.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import log
 from typing import Any, NamedTuple
 
@@ -50,6 +50,10 @@ class Checker:
             if isinstance(self.splitter, WordSentenceSplitter)
             else SubwordCandidateGenerator(self.splitter)
         )
+
+    def log_spelling(self, word: str) -> float:
+        """Return ln P(spelling | unknown word) if one token stands for all unknown words, else 0."""
+        return self._proposer.log_spelling(word)
 
     def sentences(self, text: str, offset: int = 0) -> Iterator[Sentence]:
         """Yield the sentences of a text that have tokens; `offset` is the start of `text` in the complete text."""
@@ -196,8 +200,13 @@ def find_issues(
         if probability >= threshold and not slot.exempt:
             suggestions = _suggestions(rescored, tokens, number, max_suggestions)
             found.append(Issue(slot.start, slot.end, slot.known, probability, suggestions))
+    return without_overlaps(found)
+
+
+def without_overlaps(issues: Iterable[Issue]) -> list[Issue]:
+    """Return issues in the order of the text; of overlapping ones, the most probable."""
     chosen: list[Issue] = []
-    for issue in sorted(found, key=lambda issue: -issue.probability):
+    for issue in sorted(issues, key=lambda issue: -issue.probability):
         index = bisect_left(chosen, issue)
         before, behind = chosen[max(index - 1, 0) : index], chosen[index : index + 1]
         if all(one.end <= issue.start for one in before) and all(issue.end <= one.start for one in behind):

@@ -22,7 +22,7 @@ from models.checking.candidates import (
     choice_log_probs,
     concatenate_corrections,
 )
-from models.checking.sentences import Word
+from models.checking.sentences import Sentence, Word
 from models.language_model import LOG_ZERO, SCORES, STATE
 from models.vocabulary import EOS, UNK
 
@@ -36,7 +36,8 @@ class RescoredBatch(NamedTuple):
     Attributes:
         words: words of all sentences, in order.
         word_log_probs: ln P(word | preceding text) of each word [N].
-        log_prob: sum over all predicted tokens, including the ends of lines.
+        log_probs: log-probabilities of all predicted tokens, including the ends of lines [T].
+        positions: position of each in the complete text [T].
         num_ends: number of ends of lines.
         slots: spans that may be wrong; first one for each word.
         alternatives: candidates that were scored with both contexts [M].
@@ -47,7 +48,8 @@ class RescoredBatch(NamedTuple):
 
     words: Sequence[Word]
     word_log_probs: Floats
-    log_prob: float
+    log_probs: Floats
+    positions: Indices
     num_ends: int
     slots: Sequence[Slot]
     alternatives: Corrections
@@ -101,7 +103,8 @@ def rescore_batch(
     return RescoredBatch(
         context.words,
         sums[context.positions + num_tokens] - sums[context.positions],
-        float(log_probs[predicted].sum()),
+        log_probs[predicted],
+        np.concatenate([_positions(sentence) for sentence in context.sentences]),
         int(np.count_nonzero(context.tokens[predicted] == EOS)),
         context.slots,
         alternatives,
@@ -109,6 +112,12 @@ def rescore_batch(
         gains,
         None if last.ends else states.select(rows[[context.bases[-1] + len(last.ids)]]),
     )
+
+
+def _positions(sentence: Sentence) -> Indices:
+    """Return the positions of a sentence's tokens, and of the end of its line, in the complete text."""
+    ends = [len(sentence.text)] if sentence.ends else []
+    return sentence.offset + np.append(sentence.begins, ends).astype(np.int64)
 
 
 def _prefix_states(context: CheckContext, state: Any) -> CallGenerator[tuple[Any, Indices]]:

@@ -333,7 +333,7 @@ def check(
         "error_rate": error_rate,
         "max_edits": max_edits,
     }
-    reply = ask.check(published.load(model), published.registry, request)
+    reply = ask.check([published.load(model)], published.registry, request)
     print_json(reply) if as_json else show_check(text, reply)
 
 
@@ -413,5 +413,5 @@ def complete(
     }
     loaded = published.load(model)
     for text in texts:
-        reply = ask.autocomplete(loaded, {"text": text, **request})
+        reply = ask.autocomplete([loaded], {"text": text, **request})
         print_json(reply) if as_json else show_completions(text, reply)

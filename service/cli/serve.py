@@ -84,9 +84,13 @@ def precompile(
 @with_option_groups
 def lsp(
     *,
-    model: Annotated[
-        str | None,
-        typer.Argument(metavar="{model}", help="Model: NAME, NAME@7 or NAME@champion. With --url optional."),
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="{model}...",
+            help="Model: NAME, NAME@7 or NAME@champion; several, such as one for each language, are mixed by words. "
+            "With --url optional.",
+        ),
     ] = None,
     url: Annotated[
         str | None, typer.Option(help="Ask this service instead of loading a model: http://127.0.0.1:8000.")
@@ -109,12 +113,12 @@ def lsp(
     """Complete and check prose in editors, by the Language Server Protocol on standard input and output."""
     for package in ("pygls", "httpx"):
         require_package(package, "the language server")
-    from service.local.language_server import ServerOptions, local_model, make_server, remote_model
+    from service.local.language_server import ServerOptions, local_models, make_server, remote_models
 
     if url is not None:
-        query = remote_model(url, model, key)
-    elif model is not None:
-        query = local_model(published.load(model), published.registry)
+        query = remote_models(url, models or (), key)
+    elif models:
+        query = local_models([published.load(model) for model in models], published.registry)
     else:
         raise InvalidInputError("give a model, or the --url of a service", parameter="model")
     words = read_words(dictionary) if dictionary is not None and dictionary.exists() else ()

@@ -119,6 +119,18 @@ def _prefix_hashes(ids: TokenIds) -> npt.NDArray[np.uint64]:
     return hashes
 
 
+class Evidence(NamedTuple):
+    """Log-probabilities of the last words of a text, for the weights of several models.
+
+    Attributes:
+        start: start of the word being typed, before which they are.
+        log_probs: ln P(word | preceding text) of each, and of what follows them [N + 1].
+    """
+
+    start: int
+    log_probs: npt.NDArray[np.float64]
+
+
 class NextTokenEntry(NamedTuple):
     """Next-token distribution after a text before the caret.
 
@@ -126,11 +138,13 @@ class NextTokenEntry(NamedTuple):
         num_tokens: number of tokens of the text.
         state: state after the text, one row that shares no memory; None if the text was too long to be read.
         log_probs: natural-log probabilities of the next token [1, V], unshared and read-only; [1, 0] if too long.
+        evidence: log-probabilities of its last words, once a request has needed them.
     """
 
     num_tokens: int
     state: Any = None
     log_probs: FloatArray = np.zeros((1, 0), np.float32)
+    evidence: Evidence | None = None
 
 
 class NextTokenCache(LimitedCache[str, NextTokenEntry]):

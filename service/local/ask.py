@@ -9,7 +9,7 @@ import itertools
 import json
 import random
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ from service.use_cases.choices import ChoiceChunk, GenerateResult
 from service.use_cases.generate import GenerateRequest
 from service.use_cases.generate import generate as generate_text
 from service.use_cases.inputs import Limits, read_batch
+from service.use_cases.model_weights import WeightedModel
 from service.use_cases.next_token import (
     NextTokenRequest,
     next_token_result,
@@ -84,17 +85,19 @@ def next_token(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
     return dataclasses.asdict(reply)
 
 
-def autocomplete(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
-    """Return the reply of POST /v1/autocomplete for a request without a user."""
+def autocomplete(models: Sequence[LoadedModel], request: Mapping[str, Any]) -> Json:
+    """Return the reply of POST /v1/autocomplete for a request without a user, by one model or several."""
     parsed = parse_json(AutocompleteRequest, _request_body(request))
-    return dataclasses.asdict(run_to_completion(complete_text(loaded, parsed, UNLIMITED)))
+    weighted = [WeightedModel(loaded) for loaded in models]
+    return dataclasses.asdict(run_to_completion(complete_text(weighted, parsed, UNLIMITED)))
 
 
-def check(loaded: LoadedModel, registry: Address, request: Mapping[str, Any]) -> Json:
-    """Return the reply of POST /v1/check."""
-    calibration = CalibrationStore(registry).read(loaded.address)
+def check(models: Sequence[LoadedModel], registry: Address, request: Mapping[str, Any]) -> Json:
+    """Return the reply of POST /v1/check, by one model or several."""
+    calibration = CalibrationStore(registry).read(models[0].address) if len(models) == 1 else None
     parsed = parse_json(checking.CheckRequest, _request_body(request))
-    reply, _ = run_to_completion(checking.check(loaded, parsed, calibration, UNLIMITED))
+    weighted = [WeightedModel(loaded) for loaded in models]
+    reply, _ = run_to_completion(checking.check(weighted, parsed, calibration, UNLIMITED))
     return dataclasses.asdict(reply)
 
 

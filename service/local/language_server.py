@@ -59,11 +59,11 @@ class ServerOptions(NamedTuple):
     dictionary: Path | None = None
 
 
-def local_model(loaded: LoadedModel, registry: Address) -> Query:
-    """Return a function that asks a loaded model of a registry, one request at a time."""
+def local_models(models: Sequence[LoadedModel], registry: Address) -> Query:
+    """Return a function that asks loaded models of a registry, one request at a time."""
     endpoints: Mapping[str, Callable[[Json], Json]] = {
-        "/v1/autocomplete": partial(ask.autocomplete, loaded),
-        "/v1/check": partial(ask.check, loaded, registry),
+        "/v1/autocomplete": partial(ask.autocomplete, models),
+        "/v1/check": partial(ask.check, models, registry),
     }
     thread = ThreadPoolExecutor(max_workers=1)  # a request whose client has cancelled it may still run
 
@@ -73,19 +73,20 @@ def local_model(loaded: LoadedModel, registry: Address) -> Query:
     return query
 
 
-def remote_model(url: str, model: str | None, key: str | None) -> Query:
+def remote_models(url: str, models: Sequence[str], key: str | None) -> Query:
     """Return a function that asks a service.
 
     Args:
         url: address of the service, without a path.
-        model: model of the requests; None for the service's default.
+        models: models of the requests; empty for the service's default.
         key: API key; None without one.
     """
+    asked = {"models": [{"model": model} for model in models]} if models else {}
     headers = {} if key is None else {"authorization": f"Bearer {key}"}
     client = httpx.AsyncClient(base_url=url, headers=headers, timeout=_TIMEOUT_S)
 
     async def query(path: str, body: Json) -> Json:
-        response = await client.post(path, json=body if model is None else body | {"model": model})
+        response = await client.post(path, json=body | asked)
         reply: Json = response.json()
         if "error" in reply:
             raise LanguageModelError(str(reply["error"]["message"]))
@@ -95,10 +96,10 @@ def remote_model(url: str, model: str | None, key: str | None) -> Query:
 
 
 class ProseServer(LanguageServer):
-    """Language server of one model.
+    """Language server of one model or several.
 
     Args:
-        query: function that asks the model.
+        query: function that asks the models.
         options: options.
     """
 

@@ -32,6 +32,7 @@ from service.middleware.request_context import add_counts, annotate, context_of,
 from service.routes.endpoints import LINES_TYPE
 from service.schemas.wire import ModelRequest, TimedRequest, parse_json, parse_query
 from service.use_cases.inputs import Limits
+from service.use_cases.model_weights import ModelsRequest, WeightedModel
 
 
 class AutocompleteSessions:
@@ -160,7 +161,18 @@ async def resolve_request(request: Request, wire: ModelRequest) -> LoadedModel:
         InvalidInputError: a class is unknown, or a member is invalid.
         ModelNotFoundError, NotReadyError: see `resolve_model`.
     """
-    loaded = resolve_model(request, wire.model)
+    return await _resolve(request, wire.model, wire)
+
+
+async def resolve_models(request: Request, wire: ModelsRequest) -> list[WeightedModel]:
+    """Return the loaded models of a request and their weights, see `resolve_request`."""
+    if not wire.models:
+        return [WeightedModel(await resolve_request(request, wire))]
+    return [WeightedModel(await _resolve(request, one.model, wire), one.weight) for one in wire.models]
+
+
+async def _resolve(request: Request, address: str | None, wire: ModelRequest) -> LoadedModel:
+    loaded = resolve_model(request, address)
     # on a thread, because thousands of members take tens of milliseconds
     return await asyncio.to_thread(loaded.with_slots, wire.slots) if wire.slots else loaded
 

@@ -22,7 +22,7 @@ from service.routes.request import (
     read_request,
     request_options,
     resolve_model,
-    resolve_request,
+    resolve_models,
     run_request,
     runs_inline,
     services_of,
@@ -85,16 +85,20 @@ async def complete(request: Request) -> Response:
     of the same `session` cancels older ones.
     """
     services, body, wire = await read_request(request, AutocompleteRequest)
-    loaded = await resolve_request(request, wire)
-    if wire.slots:
-        await asyncio.to_thread(lambda: loaded.token_trie)
+    models = await resolve_models(request, wire)
+    loaded, alone = models[0].loaded, len(models) == 1
+    for model, _ in models:
+        if wire.slots:
+            await asyncio.to_thread(getattr, model, "token_trie")
+        if not alone:
+            await _build_checker(model)
     owner = owner_of(request)
     personal = _personal_model(services, owner, wire.user)
-    steps = max_search_steps(loaded, wire)
-    cached = cached_next_tokens(loaded, wire) if len(body) <= _CACHED_BODY_BYTES else None
+    steps = sum(max_search_steps(model, wire) for model, _ in models)
+    cached = cached_next_tokens(loaded, wire) if alone and len(body) <= _CACHED_BODY_BYTES else None
     # a keystroke in the middle of a word may need no model step
-    inline = not steps and not wire.fuzzy and (cached is not None or runs_inline(loaded, body))
-    work = autocomplete(loaded, wire, services.limits, user=personal, cached=cached)
+    inline = alone and not steps and not wire.fuzzy and (cached is not None or runs_inline(loaded, body))
+    work = autocomplete(models, wire, services.limits, user=personal, cached=cached)
     # never bulk, because a user is waiting
     terms = request_options(request, wire, body, count=1, predicted_each=steps, bulk=False)
     if wire.session is not None:
@@ -164,19 +168,27 @@ async def check_text(request: Request) -> Response:
     strings near the words with the highest surprisal.
     """
     services, body, wire = await read_request(request, CheckRequest)
-    loaded = await resolve_request(request, wire)
+    models = await resolve_models(request, wire)
     needed = wire.precision is not None
     # on a thread, because the registry may be remote
-    calibration = await asyncio.to_thread(_calibration, services, loaded.address, needed=needed)
-    await _build_checker(loaded)
+    calibration = None
+    if len(models) == 1:
+        address = models[0].loaded.address
+        calibration = await asyncio.to_thread(_calibration, services, address, needed=needed)
+    for model, _ in models:
+        await _build_checker(model)
 
-    def write(checked: tuple[CheckReply, int]) -> bytes:
+    def write(checked: tuple[CheckReply, list[int]]) -> bytes:
         reply, num_tokens = checked
-        count_scored(request, loaded, num_tokens)
+        for (model, _), number in zip(models, num_tokens, strict=True):
+            count_scored(request, model, number)
         return to_json(reply)
 
-    work = check(loaded, wire, calibration, services.limits)
-    return await run_request(request, work, write, request_options(request, wire, body))
+    work = check(models, wire, calibration, services.limits)
+    terms = request_options(
+        request, wire, body, count=len(models) - 1, work_each=len(body) // BYTES_PER_TOKEN
+    )
+    return await run_request(request, work, write, terms)
 
 
 def _calibration(services: Services, address: str, *, needed: bool) -> Calibration | None:

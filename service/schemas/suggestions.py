@@ -7,7 +7,7 @@ positions count UTF-16 code units of the text with its markup, as in Java.
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from service.schemas.replies import ModelReply
+from service.schemas.replies import IfGiven, ModelReply
 
 # ruff: noqa: N815 - LanguageTool's names
 
@@ -48,6 +48,8 @@ class AutocompleteReply(ModelReply):
     unexplored_mass: float
     """probability that the search did not reach, and of words that are not offered; no completion's probability is too
     low by more than this."""
+    weights: IfGiven[dict[str, float] | None] = None
+    """with several models: the weight of each after the typed text, by its address; omitted for one model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +174,8 @@ class CheckReply(ModelReply):
     """surprisal of the text in bits, line ends included."""
     bits_per_word: float | None
     """surprisal divided by the number of words and line ends; null for an empty text."""
+    weights: IfGiven[dict[str, float] | None] = None
+    """with several models: the share of the text that each has written, by its address; omitted for one model."""
 
 
 @dataclass(frozen=True, slots=True)

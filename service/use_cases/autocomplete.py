@@ -11,11 +11,11 @@ typed prefix unless they have capitals of their own.
 import heapq
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from operator import mul
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 from unicodedata import normalize
 
 import numpy as np
@@ -53,10 +53,11 @@ from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.engine.prefix_cache import NextTokenEntry
 from service.schemas.suggestions import AutocompleteReply, CompletionCandidate
-from service.schemas.wire import ModelRequest, WireModel, text_or_object
+from service.schemas.wire import WireModel, text_or_object
 from service.use_cases.accepted_words import UserName
 from service.use_cases.constants import DICTIONARY_ENTRIES_PER_STEP
 from service.use_cases.inputs import Limits, check_reads_forward
+from service.use_cases.model_weights import ModelsRequest, WeightedModel, shares, weights_after
 from service.use_cases.next_token import predict_next
 
 MAX_LIST = 10_000
@@ -83,7 +84,7 @@ DictionaryEntry = Annotated[
 ]
 
 
-class AutocompleteRequest(ModelRequest):
+class AutocompleteRequest(ModelsRequest):
     """Complete the word being typed, or predict the next one."""
 
     model_config = ConfigDict(
@@ -211,7 +212,7 @@ def _model_completions(
 
 def _add_user_completions(
     completions: dict[str, RankedCompletion],
-    searches: Sequence[_PrefixSearch],
+    mass_of: Callable[[str], float],
     request: AutocompleteRequest,
     typed: PrefixSplit,
     models: Sequence[UserModel],
@@ -241,11 +242,8 @@ def _add_user_completions(
         )
     for text, _ in (*likeliest, *extend_phrases(words, likeliest, request.max_words, limit)):
         if text not in completions:
-            # also if its search did not find it; 0 for a phrase
-            masses = (p.penalty * s.mass_of(text) for p, s in searches if _starts_with(text, p.text, request))
-            of_model = next(masses, 0.0)
             num_edits = edits.get(text.partition(" ")[0], 0)
-            completions[text] = RankedCompletion(text, text.count(" ") + 1, num_edits, of_model=of_model)
+            completions[text] = RankedCompletion(text, text.count(" ") + 1, num_edits, of_model=mass_of(text))
     for text, completion in completions.items():
         text_words = text.split()
         if completion.is_complete and text_words and (not request.fuzzy or text_words[0] in edits):
@@ -377,8 +375,44 @@ def cached_next_tokens(loaded: LoadedModel, request: AutocompleteRequest) -> Nex
     return loaded.next_token_cache.find(split_prefix(loaded.tokenizer, request.text).context)
 
 
+class _OfModel(NamedTuple):
+    """What one model completes.
+
+    Attributes:
+        weight: weight of the model after the text before the typed prefix.
+        typed: the text as split for its tokenizer.
+        searches: finished searches.
+        completions: completions by text.
+        members: members of classes that the text has begun with earlier words.
+        mass: mass of the typed prefix.
+        unexplored: the part of it that the completions do not cover.
+        request: the request with the model's case and corrections.
+    """
+
+    weight: float
+    typed: PrefixSplit
+    searches: Sequence[_PrefixSearch]
+    completions: dict[str, RankedCompletion]
+    members: Sequence[RankedCompletion]
+    mass: float
+    unexplored: float
+    request: AutocompleteRequest
+
+    def weighted_mass(self, text: str, start: int) -> float:
+        """Return the weighted mass of a text from `start` on; of a phrase, 0 if it is not among the completions."""
+        own = text[self.typed.start - start :]
+        if own in self.completions:
+            return self.weight * self.completions[own].of_model
+        masses = (
+            prefix.penalty * search.mass_of(own)
+            for prefix, search in self.searches
+            if _starts_with(own, prefix.text, self.request)
+        )
+        return self.weight * next(masses, 0.0)
+
+
 def autocomplete(
-    loaded: LoadedModel,
+    models: Sequence[WeightedModel],
     request: AutocompleteRequest,
     limits: Limits,
     *,
@@ -388,44 +422,54 @@ def autocomplete(
     """Complete a text; a use case.
 
     Args:
-        loaded: the model.
+        models: the model, or several.
         request: the request.
         limits: limits of one request.
         user: model of the user's accepted words, if a user is named.
-        cached: the state and distribution after the context, if cached.
+        cached: the state and distribution after the context, if cached; only for one model.
 
     Raises:
         ContextLengthError: the text is too long.
         InvalidInputError: the dictionary has too many words.
-        UnsupportedParameterError: the model reads from right to left.
+        UnsupportedParameterError: a model reads from right to left.
     """
-    check_reads_forward(loaded)
     limits.check_characters(request.text, parameter="text")
-    normaliser, typed = loaded.tokenizer.normaliser, split_prefix(loaded.tokenizer, request.text)
-    if cached is None:
-        cached = yield from predict_next(loaded, typed.context, limits, parameter="text")
-    limits.check_length(cached.num_tokens, parameter="text")
-    models = yield from _personal_models(request, user, normaliser.compose)
+    splits, entries = [], []
+    for loaded, _ in models:
+        check_reads_forward(loaded)
+        split = split_prefix(loaded.tokenizer, request.text)
+        entry = cached
+        if entry is None:
+            entry = yield from predict_next(loaded, split.context, limits, parameter="text")
+        limits.check_length(entry.num_tokens, parameter="text")
+        splits.append(split)
+        entries.append(entry)
+    weights = yield from weights_after(models, splits, entries, request.text)
+    typed = min(splits, key=lambda split: split.start)
+    compose = models[0].loaded.tokenizer.normaliser.compose
+    personal = yield from _personal_models(request, user, compose)
     limit = _search_limit(request, typed)
-    any_case = request.ignore_case or normaliser.changes_case
-    request = request.model_copy(
-        update={
-            "casing": "ignore" if any_case else "exact",
-            "fuzzy": min(request.fuzzy, len(typed.prefix) // LETTERS_PER_EDIT),
-        }
-    )
-    searches = _searches(loaded, request, typed, cached, limit)
-    yield from run_searches(loaded.model, [search for _, search in searches])
-    found, of_model, unexplored = _model_completions(searches, request)
-    members = yield from _begun_members(loaded, request, typed, limits)
-    of_model += math.fsum(member.of_model for member in members)
-    previous = previous_word(normaliser.compose(request.text[: typed.start]))
-    of_user = _add_user_completions(found, searches, request, typed, models, limit, previous)
+    parts = []
+    for (loaded, _), split, entry, weight in zip(models, splits, entries, weights.tolist(), strict=True):
+        parts.append((yield from _complete(loaded, request, split, entry, limits, weight)))
+    found = _merged(parts, request.text, typed)
+    request = _adapted(request, typed, any_case=any(part.request.ignore_case for part in parts))
+
+    def mass_of(text: str) -> float:
+        return math.fsum(part.weighted_mass(text, typed.start) for part in parts)
+
+    members = [member for part in parts for member in part.members]
+    of_model = math.fsum(part.weight * part.mass for part in parts)
+    previous = previous_word(compose(request.text[: typed.start]))
+    of_user = _add_user_completions(found, mass_of, request, typed, personal, limit, previous)
     weight = request.user_weight if of_user else 0.0
     given_prefix = request.text[typed.start :]
     live = (1 - weight) * of_model + weight * of_user
+    if of_model:
+        weights = np.array([part.weight * part.mass for part in parts]) / of_model
+    address = models[int(weights.argmax())].loaded.address
     if not live:
-        return AutocompleteReply(loaded.address, given_prefix, typed.start, [], 0.0)
+        return AutocompleteReply(address, given_prefix, typed.start, [], 0.0, shares(weights, models))
     completions = _in_typed_case([*found.values(), *members], request, typed)
     for completion in completions:
         completion.of_model = (1 - weight) * completion.of_model / live
@@ -444,8 +488,54 @@ def autocomplete(
         for completion in _best_completions(completions, request, typed)
         for given in [completion.begun or given_prefix]
     ]
-    unexplored = (1 - weight) * unexplored / live
-    return AutocompleteReply(loaded.address, given_prefix, typed.start, candidates, unexplored)
+    unexplored = (1 - weight) * math.fsum(part.weight * part.unexplored for part in parts) / live
+    return AutocompleteReply(
+        address, given_prefix, typed.start, candidates, unexplored, shares(weights, models)
+    )
+
+
+def _adapted(request: AutocompleteRequest, typed: PrefixSplit, *, any_case: bool) -> AutocompleteRequest:
+    """Return a request with the case of a model, and no more corrections than the prefix allows."""
+    fuzzy = min(request.fuzzy, len(typed.prefix) // LETTERS_PER_EDIT)
+    return request.model_copy(update={"casing": "ignore" if any_case else "exact", "fuzzy": fuzzy})
+
+
+def _complete(
+    loaded: LoadedModel,
+    request: AutocompleteRequest,
+    typed: PrefixSplit,
+    entry: NextTokenEntry,
+    limits: Limits,
+    weight: float,
+) -> Work[Any, _OfModel]:
+    """Find the completions of one model."""
+    limit = _search_limit(request, typed)
+    any_case = request.ignore_case or loaded.tokenizer.normaliser.changes_case
+    request = _adapted(request, typed, any_case=any_case)
+    searches = _searches(loaded, request, typed, entry, limit)
+    yield from run_searches(loaded.model, [search for _, search in searches])
+    found, mass, unexplored = _model_completions(searches, request)
+    members = yield from _begun_members(loaded, request, typed, limits)
+    mass += math.fsum(member.of_model for member in members)
+    return _OfModel(weight, typed, searches, found, members, mass, unexplored, request)
+
+
+def _merged(parts: Sequence[_OfModel], text: str, typed: PrefixSplit) -> dict[str, RankedCompletion]:
+    """Sum the masses of the completions of all models, from the first beginning of the current word on."""
+    if len(parts) == 1:
+        return parts[0].completions
+    merged: dict[str, RankedCompletion] = {}
+    for part in parts:
+        for member in part.members:
+            member.of_model *= part.weight
+        for completion in part.completions.values():
+            completion.text = text[typed.start : part.typed.start] + completion.text
+            earlier = merged.get(completion.text)
+            if earlier is None or completion.is_complete > earlier.is_complete:
+                merged[completion.text] = replace(completion)
+    for word, completion in merged.items():
+        completion.of_model = math.fsum(part.weighted_mass(word, typed.start) for part in parts)
+    return merged
 
 
 def _begun_members(

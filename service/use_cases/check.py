@@ -1,19 +1,28 @@
 """Spelling and word check: probable errors of a text, and suggestions."""
 
+from collections.abc import Sequence
 from itertools import accumulate, count, pairwise
 from math import log
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, NamedTuple, Self
 
+import numpy as np
 from pydantic import ConfigDict, Field, StringConstraints, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from models.calls import CallGenerator, Read, run_call
 from models.checking.calibration import Calibration
-from models.checking.checker import find_issues
+from models.checking.candidates import Floats, Indices
+from models.checking.checker import (
+    MIN_SUGGESTION_PROBABILITY,
+    Issue,
+    Suggestion,
+    find_issues,
+    without_overlaps,
+)
 from models.checking.error_model import CheckSettings, GivenSpan
 from models.checking.lexicon import dictionary_key
 from models.checking.rescoring import RescoredBatch
-from models.checking.sentences import Sentence
+from models.checking.sentences import Sentence, Word
 from models.errors import ContextLengthError, InvalidInputError, UnsupportedParameterError
 from models.language_model import LOG_ZERO, count_words, is_lookup
 from models.reranking.candidates import map_in_steps
@@ -21,14 +30,27 @@ from service.engine.batching import view
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.schemas.suggestions import CheckReply, SuggestedText, TextIssue, WordSurprisal
-from service.schemas.wire import ModelRequest, WireModel, text_or_object
+from service.schemas.wire import WireModel, text_or_object
 from service.use_cases.inputs import Limits, check_reads_forward
+from service.use_cases.model_weights import (
+    ModelsRequest,
+    WeightedModel,
+    normalised_weights,
+    shares,
+    sum_by_word,
+    sum_spellings,
+    weights_before,
+    weights_given_text,
+    word_starts,
+)
 
 DEFAULT_THRESHOLD = 0.5
 MAX_DICTIONARY = 10_000
 _MAX_SUGGESTIONS = 20
 _MAX_SPANS = 1_000
 _MAX_CHARACTERS = 200
+_MIN_SHARE_OF_THRESHOLD = 0.1
+"""Share of the threshold below which the probability of an error by one of several models counts as 0."""
 
 OneLine = Annotated[str, StringConstraints(max_length=_MAX_CHARACTERS, pattern=r"^[^\n]*$")]
 """A text without line breaks, because each line is a sentence."""
@@ -68,7 +90,7 @@ class CandidateSpan(WireModel):
         return self
 
 
-class CheckRequest(ModelRequest):
+class CheckRequest(ModelsRequest):
     """Find probable errors: unknown words, and known words that do not fit the context."""
 
     model_config = ConfigDict(
@@ -108,23 +130,28 @@ class CheckRequest(ModelRequest):
             raise PydanticCustomError("one_of", "give either threshold or precision")
         return self
 
-    def threshold_for(self, loaded: LoadedModel, calibration: Calibration | None) -> float:
+    def threshold_for(self, models: Sequence[WeightedModel], calibration: Calibration | None) -> float:
         """Return the minimum probability of an error for a word to be reported.
 
         Args:
-            loaded: model that checks the text.
+            models: models that check the text.
             calibration: precision by threshold, if measured for the model.
 
         Raises:
             InvalidInputError: no threshold reaches the precision.
-            UnsupportedParameterError: a precision is given, but the model was not calibrated.
+            UnsupportedParameterError: a precision is given, but the model was not calibrated, or there are several.
         """
         if self.precision is None:
             return DEFAULT_THRESHOLD if self.threshold is None else self.threshold
+        if len(models) > 1:
+            raise UnsupportedParameterError(
+                f"precision is {self.precision:g}; with several models, give a threshold",
+                parameter="precision",
+            )
         if calibration is None:
             raise UnsupportedParameterError(
-                f"precision is {self.precision:g}, but model {loaded.address} was not calibrated; give a threshold, or "
-                "run `gramophone evaluate MODEL --task check --save-calibration`",
+                f"precision is {self.precision:g}, but model {models[0].loaded.address} was not calibrated; give a "
+                "threshold, or run `gramophone evaluate MODEL --task check --save-calibration`",
                 parameter="precision",
             )
         return calibration.threshold_for(self.precision)
@@ -174,28 +201,92 @@ def _check_spans(spans: list[CandidateSpan], size: int) -> None:
             )
 
 
+class _Checked(NamedTuple):
+    """Results of one model.
+
+    Attributes:
+        words: words of the text.
+        surprisals: surprisal of each word in bits [N].
+        issues: spans of the text that are probably wrong.
+        positions: position of each predicted token and line end in the text [T].
+        log_probs: log-probability of each [T].
+        num_ends: number of line ends.
+    """
+
+    words: Sequence[Word]
+    surprisals: Floats
+    issues: Sequence[Issue]
+    positions: Indices
+    log_probs: Floats
+    num_ends: int
+
+
 def check(
-    loaded: LoadedModel, request: CheckRequest, calibration: Calibration | None, limits: Limits
-) -> Work[Any, tuple[CheckReply, int]]:
+    models: Sequence[WeightedModel], request: CheckRequest, calibration: Calibration | None, limits: Limits
+) -> Work[Any, tuple[CheckReply, list[int]]]:
     """Check a text; a use case.
 
     Args:
-        loaded: the model.
+        models: the model, or several.
         request: the request.
         calibration: precision by threshold, if measured for the model.
         limits: limits of one request.
 
     Returns:
-        The reply, and the number of scored tokens.
+        The reply, and the number of tokens that each model has scored.
 
     Raises:
         InvalidInputError: a line is too long, spans overlap or lie outside the text, or no threshold reaches
             the precision.
-        UnsupportedParameterError: the model reads backward, or a precision is given and it is not calibrated.
+        UnsupportedParameterError: a model reads backward, or a precision is given and the model is not calibrated, or
+            not the only one.
     """
-    settings, threshold = request.settings(limits), request.threshold_for(loaded, calibration)
+    settings, threshold = request.settings(limits), request.threshold_for(models, calibration)
+    least = threshold if len(models) == 1 else threshold * _MIN_SHARE_OF_THRESHOLD
+    results = []
+    for loaded, _ in models:
+        results.append((yield from _check(loaded, request, settings, least, limits)))
+    weights = np.ones((1, 1))
+    checked = results[0]
+    if len(models) > 1:
+        checked, weights = _combine(models, results, request.text)
+    issues = [
+        TextIssue(
+            issue.start,
+            issue.end,
+            request.text[issue.start : issue.end],
+            "real_word" if issue.known else "unknown_word",
+            issue.probability,
+            [SuggestedText(*suggestion) for suggestion in issue.suggestions[: request.max_suggestions]],
+        )
+        for issue in checked.issues
+        if issue.probability >= threshold
+    ]
+    words = [
+        WordSurprisal(
+            word.start,
+            word.end,
+            word.text,
+            bits,
+            known=word.known or dictionary_key(word.text) in settings.dictionary,
+        )
+        for word, bits in zip(checked.words, checked.surprisals.tolist(), strict=True)
+    ]
+    bits = -float(checked.log_probs.sum()) / log(2)
+    num_words = count_words(request.text) + checked.num_ends
+    precision = None if calibration is None else calibration.precision_at(threshold)
+    per_word = bits / num_words if checked.num_ends else None
+    mean = weights.mean(axis=0)
+    address = models[int(mean.argmax())].loaded.address
+    reply = CheckReply(address, threshold, precision, words, issues, bits, per_word, shares(mean, models))
+    return reply, [len(result.log_probs) for result in results]
+
+
+def _check(
+    loaded: LoadedModel, request: CheckRequest, settings: CheckSettings, threshold: float, limits: Limits
+) -> Work[Any, _Checked]:
+    """Check a text with one model."""
     check_reads_forward(loaded)
-    checker = loaded.checker
     sentences = yield from _sentences(loaded, request.text, limits)
     limits.check_entries(
         sum(len(sentence.words) for sentence in sentences),
@@ -204,37 +295,94 @@ def check(
         instead="send it in parts",
     )
     tokens = loaded.tokenizer.vocabulary.tokens
-    words: list[WordSurprisal] = []
-    issues: list[TextIssue] = []
-    log_prob, num_ends = 0.0, 0
+    batches: list[RescoredBatch] = []
+    issues: list[Issue] = []
     direct = is_lookup(loaded.model)
     begin = None if direct else lambda rows: view(loaded.model.initial_state(rows))
-    for work in checker.rescore_all(loaded.model, sentences, settings, begin=begin):
+    for work in loaded.checker.rescore_all(loaded.model, sentences, settings, begin=begin):
         rescored = yield from _answer_directly(work) if direct else work
-        for word, bits in zip(rescored.words, (-rescored.word_log_probs / log(2)).tolist(), strict=True):
-            known = word.known or dictionary_key(word.text) in settings.dictionary
-            words.append(WordSurprisal(word.start, word.end, word.text, bits, known=known))
-        issues += [
-            TextIssue(
-                issue.start,
-                issue.end,
-                request.text[issue.start : issue.end],
-                "real_word" if issue.known else "unknown_word",
-                issue.probability,
-                [SuggestedText(*suggestion) for suggestion in issue.suggestions],
-            )
-            for issue in find_issues(
-                rescored, tokens, threshold=threshold, max_suggestions=request.max_suggestions
-            )
-        ]
-        log_prob, num_ends = log_prob + rescored.log_prob, num_ends + rescored.num_ends
+        issues += find_issues(rescored, tokens, threshold=threshold, max_suggestions=request.max_suggestions)
+        batches.append(rescored._replace(state=None))
         yield None
-    bits = -log_prob / log(2)
-    num_words = count_words(request.text) + num_ends
-    num_tokens = sum(len(sentence.ids) for sentence in sentences) + num_ends
-    precision = None if calibration is None else calibration.precision_at(threshold)
-    per_word = bits / num_words if num_ends else None
-    return CheckReply(loaded.address, threshold, precision, words, issues, bits, per_word), num_tokens
+    return _Checked(
+        [word for batch in batches for word in batch.words],
+        np.concatenate([np.zeros(0), *(-batch.word_log_probs / log(2) for batch in batches)]),
+        issues,
+        np.concatenate([np.zeros(0, np.int64), *(batch.positions for batch in batches)]),
+        np.concatenate([np.zeros(0), *(batch.log_probs for batch in batches)]),
+        sum(batch.num_ends for batch in batches),
+    )
+
+
+def _combine(
+    models: Sequence[WeightedModel], results: Sequence[_Checked], text: str
+) -> tuple[_Checked, Floats]:
+    """Combine the results of several models by their weights at each word, which are also returned [N, M].
+
+    The probability of an error, or of a correction, is the mean of the models' probabilities. The surprisal of a word
+    is that of the mixture, given the weights before it; the model with the largest weight divides it into its words.
+    """
+    starts = word_starts(text)
+    if not len(starts):
+        return results[0], normalised_weights(models)[None, :]
+    log_probs = np.array(
+        [
+            sum_by_word(starts, result.positions, result.log_probs)
+            + sum_spellings(model.loaded.checker, result.words, starts)
+            for model, result in zip(models, results, strict=True)
+        ]
+    )
+    prior = normalised_weights(models)
+    before = weights_before(prior, log_probs)[:-1]
+    weights = weights_given_text(prior, log_probs)
+    mixed = np.logaddexp.reduce(np.log(before.T) + log_probs)
+    best = weights.argmax(axis=1)
+    known = {(word.start, word.end) for result in results for word in result.words if word.known}
+    factors = mixed / np.minimum(log_probs, -np.finfo(float).tiny)  # [M, N]
+    words: list[Word] = []
+    surprisals: list[float] = []
+    found: dict[tuple[int, int], list[tuple[float, Issue]]] = {}
+    for number, result in enumerate(results):
+        of_words = _word_of(starts, [word.start for word in result.words])
+        for word, index, bits in zip(result.words, of_words, result.surprisals.tolist(), strict=True):
+            if best[index] == number:
+                words.append(word._replace(known=(word.start, word.end) in known))
+                surprisals.append(bits * float(factors[number, index]))
+        of_issues = _word_of(starts, [issue.start for issue in result.issues])
+        for issue, index in zip(result.issues, of_issues, strict=True):
+            weighted = float(weights[index, number]), issue
+            found.setdefault((issue.start, issue.end), []).append(weighted)
+    order = sorted(range(len(words)), key=lambda index: words[index].start)
+    combined = _Checked(
+        [words[index] for index in order],
+        np.array([surprisals[index] for index in order]),
+        without_overlaps(map(_mean_issue, found.values())),
+        starts,
+        mixed,
+        max(result.num_ends for result in results),
+    )
+    return combined, weights
+
+
+def _word_of(starts: Indices, positions: Sequence[int]) -> list[int]:
+    """Return the index of the word in which each position lies."""
+    found: list[int] = np.maximum(np.searchsorted(starts, positions, side="right") - 1, 0).tolist()
+    return found
+
+
+def _mean_issue(issues: Sequence[tuple[float, Issue]]) -> Issue:
+    """Return the mean of the issues of several models with one span, given the weight of each model."""
+    ascending = sorted(issues, key=lambda weighted: weighted[0])
+    suggestions: dict[str, Suggestion] = {}
+    for weight, issue in ascending:
+        for suggestion in issue.suggestions:
+            earlier = suggestions.get(suggestion.text)
+            probability = weight * suggestion.probability + (earlier.probability if earlier else 0.0)
+            suggestions[suggestion.text] = suggestion._replace(probability=probability)
+    ranked = sorted(suggestions.values(), key=lambda suggestion: -suggestion.probability)
+    worth = [one for one in ranked if one is ranked[0] or one.probability >= MIN_SUGGESTION_PROBABILITY]
+    probability = sum(weight * issue.probability for weight, issue in issues)
+    return ascending[-1][1]._replace(probability=probability, suggestions=tuple(worth))
 
 
 def _sentences(loaded: LoadedModel, text: str, limits: Limits) -> Work[Any, list[Sentence]]:

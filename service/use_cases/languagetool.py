@@ -7,7 +7,7 @@ import importlib.metadata
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, Self
 
 from pydantic import ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
@@ -17,7 +17,6 @@ from models.reranking.candidates import map_in_steps
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.schemas.suggestions import (
-    CheckReply,
     LanguageToolLanguage,
     LanguageToolMatch,
     LanguageToolReply,
@@ -26,6 +25,7 @@ from service.schemas.suggestions import (
 from service.schemas.wire import WireModel, parse_json
 from service.use_cases.check import DEFAULT_THRESHOLD, CheckRequest, check
 from service.use_cases.inputs import Limits
+from service.use_cases.model_weights import WeightedModel
 
 # ruff: noqa: N815 - LanguageTool's names
 
@@ -78,7 +78,7 @@ class LanguageToolRequest(WireModel):
     """Text with markup instead, in JSON, such as
     `{"annotation": [{"text": "one"}, {"markup": "<p>", "interpretAs": "\\n"}]}`."""
     language: str
-    """Code of a language, such as `en-US`, or `auto` for the one whose model knows most words of the text."""
+    """Code of a language, such as `en-US`, or `auto` for all: the models are weighted word by word."""
     disabledRules: str = ""
     """Ids of rules to leave out, separated by commas."""
     disabledCategories: str = ""
@@ -179,24 +179,13 @@ def choose_languages(languages: Mapping[str, str | None], code: str) -> list[str
     )
 
 
-class _Checked(NamedTuple):
-    code: str
-    reply: CheckReply
-    num_tokens: int
-
-    def known_share(self) -> float:
-        """Return the share of known words."""
-        known = [word.known for word in self.reply.words]
-        return sum(known) / max(1, len(known))
-
-
 def check_languages(
     request: LanguageToolRequest,
     loaded: Mapping[str, LoadedModel],
     limits: Limits,
     count: Callable[[LoadedModel, int], None],
 ) -> Work[Any, LanguageToolReply]:
-    """Check a text with the models of some languages, and report the errors in the best one; a use case.
+    """Check a text with the models of some languages, weighted by how well they predict it; a use case.
 
     Args:
         request: the request.
@@ -211,24 +200,28 @@ def check_languages(
     document = request.document()
     threshold = _PICKY_THRESHOLD if request.level == "picky" else DEFAULT_THRESHOLD
     wire = CheckRequest(text=document.plain, threshold=threshold, max_suggestions=_MAX_REPLACEMENTS)
-    found = list[_Checked]()
+    codes: dict[str, str] = {}  # by address: languages may share a model
     for code, model in loaded.items():
-        found.append(_Checked(code, *(yield from check(model, wire, None, limits))))
-        count(model, found[-1].num_tokens)
-    best = max(found, key=_Checked.known_share)
+        codes.setdefault(model.address, code)
+    models = [WeightedModel(loaded[code]) for code in codes.values()]
+    reply, num_tokens = yield from check(models, wire, None, limits)
+    for weighted, number in zip(models, num_tokens, strict=True):
+        count(weighted.loaded, number)
+    best = codes[reply.model]
     matches = yield from map_in_steps(
-        best.reply.issues,
-        lambda issue: _match(document, issue, best.code),
+        reply.issues,
+        lambda issue: _match(document, issue, best),
         size=lambda issue: len(issue.text),
     )
-    asked = best.code if request.language == AUTO else request.language
+    asked = best if request.language == AUTO else request.language
+    confidence = 1.0 if reply.weights is None else reply.weights[reply.model]
     return LanguageToolReply(
         software=_SOFTWARE,
         warnings={"incompleteResults": False},
         language={
             "name": asked,
             "code": asked,
-            "detectedLanguage": {"name": best.code, "code": best.code, "confidence": best.known_share()},
+            "detectedLanguage": {"name": best, "code": best, "confidence": confidence},
         },
         matches=[
             match for match in matches if request.allows(match.rule["id"], match.rule["category"]["id"])

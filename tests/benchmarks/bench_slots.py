@@ -26,6 +26,7 @@ from service.engine.job import run_to_completion
 from service.engine.loaded_model import LoadedModel
 from service.local.ask import UNLIMITED, load_published
 from service.use_cases.autocomplete import AutocompleteRequest, autocomplete
+from service.use_cases.model_weights import WeightedModel
 from service.use_cases.score import ScoreRequest, score
 from training.commands import run_evaluate, run_evaluate_autocomplete
 
@@ -64,7 +65,7 @@ def recall(loaded: LoadedModel, sentences, unseen, letters, *, whole):
                 target = found.group() if whole else found.group().split()[0]
                 typed = sentence[: found.start() + letters]
                 request = AutocompleteRequest(text=typed, limit=3)
-                reply = run_to_completion(autocomplete(loaded, request, UNLIMITED))
+                reply = run_to_completion(autocomplete([WeightedModel(loaded)], request, UNLIMITED))
                 hits.append(any(c.text == target for c in reply.completions))
     return float(np.mean(hits))
 

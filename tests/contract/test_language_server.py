@@ -91,12 +91,14 @@ def edit(script, *arguments):
     asyncio.run(asyncio.wait_for(session(), 60))
 
 
-@pytest.fixture(params=["service", "local"])
+@pytest.fixture(params=["service", "service with two models", "local", "two local models"])
 def source(request):
-    """Arguments for each source of a model, a misspelling and the word."""
-    if request.param == "service":
-        return ("--url", request.getfixturevalue("server").url), "a hosue", "house"
-    return ("small", "--registry", request.getfixturevalue("trained")), "the sat on a cta", "cat"
+    """Arguments for each source of models, a misspelling and the word."""
+    models = {"service with two models": ["mixture", "chars"], "local": ["small"]}.get(request.param, [])
+    if request.param.startswith("service"):
+        return (*models, "--url", request.getfixturevalue("server").url), "a hosue", "house"
+    models = models or ["small", "small@1"]
+    return (*models, "--registry", request.getfixturevalue("trained")), "the sat on a cta", "cat"
 
 
 def test_a_misspelling_is_marked_and_corrected(source):

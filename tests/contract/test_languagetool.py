@@ -132,9 +132,20 @@ def test_languages(service, asked, code):
     assert language["code"] == (code if asked == "auto" else asked)
 
 
-def test_auto_takes_the_language_whose_model_knows_the_words(service):
-    found = check(service, text="zebra quagga", language="auto")["language"]["detectedLanguage"]
-    assert found == {"name": "de-DE", "code": "de-DE", "confidence": 1.0}  # it knows all letters
+def test_auto_takes_the_language_whose_model_predicts_the_text(service):
+    found = check(service, text="zebra quagga okapi zebra quagga", language="auto")["language"][
+        "detectedLanguage"
+    ]
+    assert (found["name"], found["code"]) == ("de-DE", "de-DE")  # its model knows all letters
+    assert 0.5 < found["confidence"] <= 1
+
+
+def test_auto_finds_errors_in_the_languages_of_both_models(service):
+    text = "the cat sat on teh mat\nzebra quagga okapi zebra"
+    matches = check(service, text=text, language="auto")["matches"]
+    found = [text[m["offset"] : m["offset"] + m["length"]] for m in matches]
+    assert "teh" in found
+    assert "zebra" not in found
 
 
 def test_languages_are_listed_for_clients(service):

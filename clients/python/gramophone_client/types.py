@@ -70,6 +70,9 @@ class AutocompleteReply(Reply):
     unexplored_mass: float
     """probability that the search did not reach, and of words that are not offered; no completion's probability is too low by more than this."""
 
+    weights: dict[str, float] | None = None
+    """with several models: the weight of each after the typed text, by its address; omitted for one model."""
+
 
 class CandidateCorrection(Reply):
     """Correction of a systematic error of the first pass, by the profile's corrections."""
@@ -107,6 +110,9 @@ class CheckReply(Reply):
 
     bits_per_word: float | None
     """surprisal divided by the number of words and line ends; null for an empty text."""
+
+    weights: dict[str, float] | None = None
+    """with several models: the share of the text that each has written, by its address; omitted for one model."""
 
 
 class Choice(Reply):

@@ -7,6 +7,7 @@ from models.errors import ContextLengthError
 from service.engine.job import run_to_completion
 from service.use_cases.check import CheckRequest, check
 from service.use_cases.inputs import Limits
+from service.use_cases.model_weights import WeightedModel
 from tests.support.families import NAMES, model, tokenizer
 from tests.support.text_models import check as check_directly
 from tests.unit.service.conftest import loaded
@@ -19,7 +20,7 @@ def test_a_line_that_is_too_long_is_told_by_its_number_and_the_text_is_the_field
     limits = Limits(max_texts=1, max_tokens_per_sequence=65, max_new_tokens=1)
     request = CheckRequest(text=f"the cat\n{long}", max_suggestions=1)
     with pytest.raises(ContextLengthError, match=f"line 2 of text has {told}") as caught:
-        finish(check(words, request, None, limits))
+        finish(check([WeightedModel(words)], request, None, limits))
     assert caught.value.parameter == "text"
 
 
@@ -46,7 +47,7 @@ def test_the_engine_is_told_what_is_told_without_it(name):
         for span in spans
     ]
     request = CheckRequest(text=TEXT, threshold=0.0, max_suggestions=9, candidates=candidates)
-    checked, _ = run_to_completion(check(one, request, None, LIMITS))
+    checked, _ = run_to_completion(check([WeightedModel(one)], request, None, LIMITS))
     issues = check_directly(model(name), tokenizer(), TEXT, threshold=0.0, max_suggestions=9, given=spans)
     told = [(issue.start, issue.end, issue.type == "real_word") for issue in checked.issues]
     assert told == [(issue.start, issue.end, issue.known) for issue in issues]

@@ -1,0 +1,188 @@
+"""Weights of several models of one request, by how well each predicts the text so far.
+
+A text is assumed to be written word by word with one model at a time: before each word, with the
+probability `_SWITCH`, the model is drawn anew by the weights of the request (fixed share: Herbster
+and Warmuth 1998, Tracking the best expert). Words are split at white space, because the models may
+have different tokens, and an unknown word counts with the probability of its spelling.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from models.checking.checker import Checker
+from models.checking.sentences import Word
+from models.completion.prefix import PrefixSplit
+from models.language_model import LOG_ZERO
+from service.engine.job import Work
+from service.engine.loaded_model import LoadedModel
+from service.engine.prefix_cache import Evidence, NextTokenEntry
+from service.schemas.wire import ModelRequest, WireModel
+from service.use_cases.inputs import EncodedText
+from service.use_cases.sequence_scoring import score_sequence_list
+
+Floats = npt.NDArray[np.float64]
+_SWITCH = 0.05
+"""Probability of another model before each word."""
+
+_MAX_MODELS = 8
+_WINDOW_WORDS, _WINDOW_CHARACTERS = 16, 512
+"""End of the typed text that is scored for the weights: earlier words have hardly any effect."""
+
+_WORD = re.compile(r"\S+")
+_NO_TOKENS = np.zeros(0, np.int64)
+
+
+class ModelWeight(WireModel):
+    """One of several models of a request."""
+
+    model: str
+    """Model: `name`, `name@7` or `name@champion`."""
+    weight: float = Field(default=1.0, gt=0, le=1e9)
+    """Weight before the text is seen, relative to those of the other models."""
+
+
+class ModelsRequest(ModelRequest):
+    """The model of a request, or several models."""
+
+    models: list[ModelWeight] = Field(default_factory=list, max_length=_MAX_MODELS)
+    """Several models instead of `model`, such as one for each language of the user; their tokens may differ. Their
+    weights follow the text, word by word."""
+
+    @model_validator(mode="after")
+    def _model_or_models(self) -> Self:
+        if self.models and self.model is not None:
+            raise PydanticCustomError("one_of", "give either model or models")
+        return self
+
+
+class WeightedModel(NamedTuple):
+    """A loaded model and its weight before the text is seen, relative to those of the other models."""
+
+    loaded: LoadedModel
+    weight: float = 1.0
+
+
+def shares(weights: Floats, models: Sequence[WeightedModel]) -> dict[str, float] | None:
+    """Return the weights [M] by the models' addresses; None for a single model."""
+    if len(models) == 1:
+        return None
+    found: dict[str, float] = {}
+    for model, weight in zip(models, weights.tolist(), strict=True):
+        found[model.loaded.address] = found.get(model.loaded.address, 0.0) + weight
+    return found
+
+
+def word_starts(text: str) -> npt.NDArray[np.int64]:
+    """Return the starts of the words of a text, split at white space [N]."""
+    return np.array([found.start() for found in _WORD.finditer(text)], dtype=np.int64)
+
+
+def sum_by_word(starts: npt.NDArray[np.int64], positions: npt.ArrayLike, values: npt.ArrayLike) -> Floats:
+    """Sum values at positions of a text by the words that begin at `starts` [N]."""
+    words = np.maximum(np.searchsorted(starts, positions, side="right") - 1, 0)
+    return np.bincount(words, np.maximum(values, LOG_ZERO), minlength=len(starts)).astype(np.float64)
+
+
+def sum_spellings(checker: Checker, words: Sequence[Word], starts: npt.NDArray[np.int64]) -> Floats:
+    """Sum the log-probabilities of the spellings of unknown words by the words that begin at `starts` [N]."""
+    unknown = [word for word in words if not word.known]
+    spellings = [checker.log_spelling(word.text) for word in unknown]
+    return sum_by_word(starts, [word.start for word in unknown], spellings)
+
+
+def weights_before(prior: Floats, log_probs: Floats) -> Floats:
+    """Return the weights before each word, given the words before it, and after the last word [N + 1, M].
+
+    Args:
+        prior: weights before the text, with the sum 1 [M].
+        log_probs: ln P(word | preceding text) by each model [M, N].
+    """
+    weights = [prior]
+    for likelihoods in _scaled(log_probs):
+        posterior = weights[-1] * likelihoods
+        weights.append((1 - _SWITCH) * posterior / posterior.sum() + _SWITCH * prior)
+    return np.array(weights)
+
+
+def weights_given_text(prior: Floats, log_probs: Floats) -> Floats:
+    """Return the weights at each word, given the complete text [N, M]; see `weights_before`."""
+    likelihoods = _scaled(log_probs)
+    weights = weights_before(prior, log_probs)[:-1] * likelihoods
+    after = np.ones(len(prior))
+    for word in reversed(range(len(weights))):
+        weights[word] *= after
+        ahead = likelihoods[word] * after
+        after = (1 - _SWITCH) * ahead + _SWITCH * (prior @ ahead)
+        after /= after.max()
+    smoothed: Floats = weights / weights.sum(axis=1, keepdims=True)
+    return smoothed
+
+
+def _scaled(log_probs: Floats) -> Floats:
+    """Return the probability of each word by each model, relative to the best model's [N, M]."""
+    scaled: Floats = np.exp(log_probs - log_probs.max(axis=0, initial=LOG_ZERO)).T
+    return scaled
+
+
+def normalised_weights(models: Sequence[WeightedModel]) -> Floats:
+    """Return the weights before the text, with the sum 1 [M]."""
+    weights: Floats = np.array([model.weight for model in models])
+    weights /= weights.sum()
+    return weights
+
+
+def weights_after(
+    models: Sequence[WeightedModel],
+    splits: Sequence[PrefixSplit],
+    entries: Sequence[NextTokenEntry],
+    text: str,
+) -> Work[Any, Floats]:
+    """Return the weights after a typed text without the beginning of its last word [M].
+
+    What comes before the beginning may differ, because the models' tokens do: the weights are of the text up to the
+    first beginning, multiplied by the probability of the rest up to each model's own.
+
+    Args:
+        models: the models.
+        splits: the text as split for each.
+        entries: cached results of each for its part of the text, to which the evidence is added.
+        text: the text.
+    """
+    prior = normalised_weights(models)
+    if len(models) == 1:
+        return prior
+    start = min(split.start for split in splits)
+    first = max(start - _WINDOW_CHARACTERS, 0)
+    starts = word_starts(text[first:start])[-_WINDOW_WORDS:]
+    if not len(starts):
+        starts = np.array([start - first])
+    bounds = np.append(starts, start - first) - starts[0]  # the last part is between the beginnings
+    log_probs = []
+    for model, split, entry in zip(models, splits, entries, strict=True):
+        evidence = entry.evidence
+        if evidence is None or evidence.start != start:
+            window = text[first + starts[0] : len(split.context)]
+            evidence = Evidence(start, (yield from _log_probs(model.loaded, window, bounds)))
+            model.loaded.next_token_cache.put(split.context, entry._replace(evidence=evidence))
+        log_probs.append(evidence.log_probs)
+    scores = np.array(log_probs)
+    weights: Floats = weights_before(prior, scores[:, :-1])[-1]
+    weights *= np.exp(scores[:, -1] - scores[:, -1].max())
+    weights /= weights.sum()
+    return weights
+
+
+def _log_probs(loaded: LoadedModel, text: str, starts: npt.NDArray[np.int64]) -> Work[Any, Floats]:
+    """Return the log-probability of each part of a text that begins at `starts` [N]."""
+    sentence = loaded.checker.splitter.sentence(text)
+    if not len(sentence.ids):
+        return np.zeros(len(starts))
+    scores = yield from score_sequence_list(loaded, [EncodedText(_NO_TOKENS, sentence.ids)], bos=True)
+    log_probs = sum_by_word(starts, sentence.begins, scores[0])
+    return log_probs + sum_spellings(loaded.checker, sentence.words, starts)
