@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from models.completion.text import UNSPACED
+from models.files import COMPRESSED_SUFFIXES
 from training.corpus import read_sentences
 from training.progress import SILENT
 from training.texts import read_default_corpus
@@ -139,7 +140,10 @@ def _style_of(corpus: Sequence[Path]) -> _TextStyle:
     num_words = len(words) + num_unspaced / _UNSPACED_PER_WORD
     if len(sentences) == _SAMPLE_SENTENCES:
         sampled = sum(len(sentence.encode()) + 1 for sentence in sentences)
-        sizes = (path.stat().st_size * (1 if _is_plain(path) else _COMPRESSION) for path in corpus)
+        sizes = (
+            path.stat().st_size * (_COMPRESSION if path.suffix in COMPRESSED_SUFFIXES else 1)
+            for path in corpus
+        )
         num_words *= max(1.0, sum(sizes) / sampled)
     minimum = _MIN_SHARE * len(words)
     ending = [word for word in words if word[-1] != "'" and unicodedata.category(word[-1]) in _PUNCTUATION]
@@ -152,7 +156,3 @@ def _style_of(corpus: Sequence[Path]) -> _TextStyle:
         is_attached=num_attached > max(minimum, len(ending) / 2),  # any text has abbreviations
         is_composed=all(unicodedata.is_normalized("NFC", sentence) for sentence in sentences),
     )
-
-
-def _is_plain(path: Path) -> bool:
-    return path.suffix not in {".gz", ".xz", ".zst"}

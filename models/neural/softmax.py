@@ -15,12 +15,12 @@ from torch.nn import functional
 
 from models.arrays import FloatArray
 from models.kernels.compilation import kernel
+from models.kernels.log_sum_exp import ROW_LANES, add_exp_in_lanes, max_in_lanes
 from models.kernels.math import exp, fold_lanes, greater
 from models.kernels.threads import run_slices
 from models.neural.constants import LOGITS_PER_THREAD
 from models.vocabulary import BOS, EOS
 
-_LANES = 64
 _LOWEST = np.float32(-3e38)
 
 
@@ -43,20 +43,16 @@ def log_sum_exp(logits: Tensor) -> Tensor:
 def _log_sum_exp_rows(logits: FloatArray, sums: FloatArray) -> None:
     """Write the log-sum-exp of each row, summed in 64 lanes and then by halves."""
     width = logits.shape[1]
-    lane_end = width // _LANES * _LANES
-    lanes = np.empty(_LANES, np.float32)  # independent maxima and sums: a fixed order that vectorises
+    lane_end = width // ROW_LANES * ROW_LANES
+    lanes = np.empty(ROW_LANES, np.float32)  # independent maxima and sums: a fixed order that vectorises
     for row in range(len(logits)):
         lanes[:] = _LOWEST
-        for start in range(0, lane_end, _LANES):
-            for lane in range(_LANES):
-                lanes[lane] = greater(lanes[lane], logits[row, start + lane])
+        max_in_lanes(logits[row], lane_end, lanes)
         for column in range(lane_end, width):
             lanes[column - lane_end] = greater(lanes[column - lane_end], logits[row, column])
         highest = lanes.max()
         lanes[:] = 0
-        for start in range(0, lane_end, _LANES):
-            for lane in range(_LANES):
-                lanes[lane] += exp(logits[row, start + lane] - highest)
+        add_exp_in_lanes(logits[row], lane_end, highest, lanes)
         for column in range(lane_end, width):
             lanes[column - lane_end] += exp(logits[row, column] - highest)
         sums[row] = np.log(fold_lanes(lanes)) + highest

@@ -20,7 +20,7 @@ import numpy as np
 from models.arrays import Float32s, Int32s, Int64s
 from models.kernels.compilation import kernel
 from models.ngram.access import U, find_arc
-from models.ngram.build import NGrams
+from models.ngram.build import NGrams, count_smaller_keys, sort_by_key
 from models.word_kernels import (
     HASH_PRIME,
     HASH_SEED,
@@ -476,8 +476,10 @@ def _hash_field(text: ByteArray, offset: int) -> tuple[int, np.uint64]:
 
 def sort_rows(prefixes: Int32s, words: Int32s, *, num_prefixes: int, vocab_size: int) -> Int32s:
     """Return the row numbers [n] in lexicographic order of n-grams of one order, given as prefix and last word [n]."""
-    by_word = _counting_sort(words, np.arange(len(words), dtype=np.int32), vocab_size)
-    return _counting_sort(prefixes, by_word, num_prefixes)
+    rows, by_word = np.arange(len(words), dtype=np.int32), np.empty_like(words)
+    sort_by_key(words, rows, count_smaller_keys(words, rows, vocab_size), by_word)
+    sort_by_key(prefixes, by_word, count_smaller_keys(prefixes, rows, num_prefixes), rows)
+    return rows
 
 
 def extend_trie(trie: PrefixTrie, ngrams: NGrams, *, num_prefixes: int) -> PrefixTrie:
@@ -502,19 +504,3 @@ def first_out_of_order(prefixes: Int32s, words: Int32s) -> int:
         ):
             return row
     return len(words)
-
-
-@kernel()
-def _counting_sort(keys: Int32s, rows: Int32s, num_keys: int) -> Int32s:
-    """Sort rows by key, stably: one pass of a radix sort."""
-    slots = np.zeros(num_keys + 1, np.int64)  # [num_keys + 1], counts, then the next slot of each key
-    for key in keys:
-        slots[key + 1] += 1
-    for key in range(num_keys):
-        slots[key + 1] += slots[key]
-    out = np.empty_like(rows)  # [n]
-    for row in rows:  # in their current order, for a stable sort
-        key = keys[row]
-        out[slots[key]] = row
-        slots[key] += 1
-    return out

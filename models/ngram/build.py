@@ -23,6 +23,7 @@ from numba import types
 
 from models.arrays import Float32s, Int32s, Int64s, UInt8s, UInt32s
 from models.errors import InvalidInputError
+from models.kernels.compilation import kernel
 from models.ngram.access import (
     U,
     automaton_kernel,
@@ -215,6 +216,29 @@ class NGramWeights(NamedTuple):
 
     log10_probs: Float32s
     log10_backoffs: Float32s
+
+
+@kernel()
+def count_smaller_keys(keys: Int32s, rows: Int32s, num_keys: int) -> Int64s:
+    """Count, for each key, the rows with a smaller key [num_keys + 1]."""
+    smaller = np.zeros(num_keys + 1, np.int64)  # counts, then their running sums
+    for row in rows:
+        smaller[keys[row] + 1] += 1
+    for key in range(num_keys):
+        smaller[key + 1] += smaller[key]
+    return smaller
+
+
+@kernel()
+def sort_by_key(keys: Int32s, rows: Int32s, smaller: Int64s, out: Int32s) -> None:
+    """Write rows [n] to `out`, sorted by key, stably: one pass of a radix sort.
+
+    `smaller` is the result of `count_smaller_keys` for the rows in any order; it is overwritten.
+    """
+    for row in rows:
+        key = keys[row]
+        out[smaller[key]] = row
+        smaller[key] += 1
 
 
 def build_automaton(orders: Sequence[tuple[NGrams, NGramWeights]]) -> Automaton:

@@ -11,7 +11,6 @@ along one candidate: since that candidate is the pivot, no network is built, and
 other candidates does not matter.
 """
 
-import importlib
 import re
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
@@ -112,11 +111,6 @@ def expected_utilities(texts: Sequence[str], posteriors: npt.ArrayLike, utility:
         yield
         expected[candidates] += compared.utilities(candidates, references) @ mass[references]
     return expected[of_candidate]
-
-
-def load_ngram_kernels() -> None:
-    """Load the compiled kernels for `chrf` and `bleu`, which takes a second the first time."""
-    importlib.import_module("models.reranking.metrics.ngram_overlap")
 
 
 def _wer_utilities(texts: Sequence[str]) -> Steps[_PairwiseUtilities]:

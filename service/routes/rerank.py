@@ -1,6 +1,7 @@
 """POST /v1/rerank with JSON, JSON lines or other programs' list formats, and POST /v1/rerank/tune."""
 
 import asyncio
+import importlib
 import re
 from functools import cache, partial
 
@@ -9,7 +10,6 @@ from starlette.responses import Response
 
 from models.reranking.features import is_reserved
 from models.reranking.formats.reader import FORMATS, format_name_of_media_type
-from models.reranking.mbr import load_ngram_kernels
 from service.middleware.request_context import annotate
 from service.routes.endpoints import EndpointRouter, Lines
 from service.routes.request import (
@@ -143,7 +143,8 @@ async def _job(request: Request, services: Services, settings: RerankSettings) -
     if job.phrases:
         await asyncio.to_thread(lambda: job.phrases.automaton)
     if job.is_pairwise:
-        await asyncio.to_thread(load_ngram_kernels)
+        # its kernels take a second to compile the first time
+        await asyncio.to_thread(importlib.import_module, "models.reranking.metrics.ngram_overlap")
     if job.models.parts:
         annotate(request, model=job.models.parts[0].address)
     return job

@@ -166,11 +166,11 @@ class WeightAverage:
             yield
             return
         own = [parameter.clone() for parameter in self._parameters]
-        self._set(self._averages)
+        torch._foreach_copy_(self._parameters, self._averages)
         try:
             yield
         finally:
-            self._set(own)
+            torch._foreach_copy_(self._parameters, own)
 
     def state(self) -> dict[str, Any]:
         """Return the state for resuming: tensors and numbers."""
@@ -190,10 +190,6 @@ class WeightAverage:
         ]
         self._validations = list(state["validations"])
         self._triggered = state["triggered"]
-
-    @torch.no_grad()
-    def _set(self, values: list[Tensor]) -> None:
-        torch._foreach_copy_(self._parameters, values)
 
 
 class OutputPenalties:

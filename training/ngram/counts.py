@@ -22,7 +22,7 @@ import numpy.typing as npt
 from models.errors import InvalidInputError, check_range
 from models.kernels.compilation import kernel
 from models.kernels.threads import run_parts, run_slices
-from models.ngram.build import NGrams
+from models.ngram.build import NGrams, count_smaller_keys, sort_by_key
 from models.vocabulary import BOS, EOS
 from training.corpus import EncodedCorpus
 from training.progress import Progress
@@ -72,40 +72,14 @@ def sort_text(text: IntArray, vocab_size: int, *, order: int, progress: Progress
         source = members = np.flatnonzero((text[:length] >= low) & (text[:length] < high)).astype(np.int32)
         for offset in reversed(range(order)):  # offset 0 is written to `positions`
             target = (positions, spare)[offset % 2][shares[share.start] : shares[share.stop]]
-            _sort_by_word(text, source, offset, _smaller_words(text, members, offset, vocab_size), target)
+            words = text[offset:]
+            sort_by_key(words, source, count_smaller_keys(words, members, vocab_size), target)
             source = target
             if share.start == 0:
                 progress.advance()
         return SortedText(text, source, *_share_prefixes(text, source, order))
 
     return run_slices(sort, list(range(len(bounds))))
-
-
-@kernel()
-def _smaller_words(
-    text: IntArray, positions: IntArray, offset: int, vocab_size: int
-) -> npt.NDArray[np.int64]:
-    """Count, for each word, the positions with a smaller word at distance `offset` [V + 1]."""
-    smaller = np.zeros(vocab_size + 1, np.int64)  # counts, then their running sums
-    for position in positions:
-        smaller[text[position + offset] + 1] += 1
-    for word in range(vocab_size):
-        smaller[word + 1] += smaller[word]
-    return smaller
-
-
-@kernel()
-def _sort_by_word(
-    text: IntArray, positions: IntArray, offset: int, first: npt.NDArray[np.int64], out: IntArray
-) -> None:
-    """Write positions [n] to `out`, sorted by the word at distance `offset`, stably: one pass of a radix sort.
-
-    `first` [V + 1] has the number of positions with smaller words for each word; it is overwritten.
-    """
-    for position in positions:
-        word = text[position + offset]
-        out[first[word]] = position
-        first[word] += 1
 
 
 @kernel()

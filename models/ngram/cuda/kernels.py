@@ -353,12 +353,11 @@ def check_token_per_row(tokens: Ids, rows: int, vocab_size: int, device: torch.d
     Raises:
         InvalidInputError: the number of tokens is not the number of rows, or an id is outside the vocabulary.
     """
-    if not isinstance(tokens, Tensor):
-        tokens = np.asarray(tokens, dtype=np.int64)
-    check_one_per_row(tuple(tokens.shape), rows)
-    outside = (tokens < 0) | (tokens >= vocab_size)
+    host = tokens.cpu().numpy() if isinstance(tokens, Tensor) else np.asarray(tokens, dtype=np.int64)
+    check_one_per_row(host.shape, rows)
+    outside = (host < 0) | (host >= vocab_size)
     if outside.any():
-        check_known(_to_host(tokens), int(_to_host(outside).argmax()), vocab_size)
+        check_known(host, int(outside.argmax()), vocab_size)
     return to_device(tokens, device)
 
 
@@ -374,10 +373,6 @@ def unpad(tokens: TokenIds, counts: npt.NDArray[np.bool_], vocab_size: int) -> U
     lengths = counts.sum(axis=1)
     rows = np.flatnonzero(lengths)
     return UnpaddedTokens(tokens[counts], np.cumsum(lengths[rows]) - lengths[rows], rows)
-
-
-def _to_host(array: npt.NDArray[Any] | Tensor) -> npt.NDArray[Any]:
-    return array.cpu().numpy() if isinstance(array, Tensor) else array
 
 
 def score_unpadded(

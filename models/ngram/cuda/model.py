@@ -7,6 +7,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -142,16 +143,11 @@ class TensorNGramModel(
         check_shapes(tokens, lengths, len(state))
         counts = np.arange(tokens.shape[1]) < lengths[:, None]
         texts = unpad(tokens, counts, len(self.vocabulary))
-        log_probs, orders, log_backoffs = kernels.score_unpadded(self._automaton, state.ids, texts)
-        scores = NGramScores(
-            np.zeros(tokens.shape, dtype=np.float32),
-            np.zeros(tokens.shape, dtype=np.uint8),
-            np.zeros(tokens.shape, dtype=np.float32),
-        )
-        scores.log_probs[counts] = log_probs
-        scores.orders[counts] = orders
-        scores.log_backoffs[counts] = log_backoffs
-        return scores
+        found = kernels.score_unpadded(self._automaton, state.ids, texts)
+        padded: list[npt.NDArray[Any]] = [np.zeros(tokens.shape, values.dtype) for values in found]
+        for array, values in zip(padded, found, strict=True):
+            array[counts] = values
+        return NGramScores(*padded)
 
     @torch.inference_mode()
     def _prefill(self, state: TensorNGramState, tokens: TokenIds, lengths: TokenIds) -> TensorNGramState:

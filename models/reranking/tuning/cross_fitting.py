@@ -6,7 +6,6 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from models.arrays import runs_by_cost
 from models.errors import InvalidInputError
@@ -149,7 +148,8 @@ def tuning_data(
     for chunk in runs_by_cost(np.diff(computed.offsets), CANDIDATES_PER_STEP):
         chunk_lists, values = annotated[chunk], computed.of_lists(chunk.start, chunk.stop)
         texts = [[candidate.text for candidate in one.candidates] for one in chunk_lists]
-        distinct = np.concatenate([_first_occurrences(of_list) for of_list in texts])
+        highest_ranks = [np.maximum.accumulate(text_ranks(of_list)) for of_list in texts]
+        distinct = np.concatenate([np.diff(ranks, prepend=-1) > 0 for ranks in highest_ranks])
         matrix = yield from feature_matrix(
             chunk_lists,
             values.normalised(exponents[0]),
@@ -253,11 +253,6 @@ def _check_names(names: Sequence[str]) -> None:
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise InvalidInputError(f"features names {twice!r} more than once", parameter="features")
-
-
-def _first_occurrences(texts: Sequence[str]) -> npt.NDArray[np.bool_]:
-    """Mask of a list's candidates whose text occurs for the first time [C]."""
-    return np.diff(np.maximum.accumulate(text_ranks(texts)), prepend=-1) > 0
 
 
 @dataclass(frozen=True, slots=True)

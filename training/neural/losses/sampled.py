@@ -197,8 +197,14 @@ class _SampledLoss(Loss):
         self._sampler.restore(state)
 
 
-class _Contrastive(_SampledLoss):
-    """Loss −log σ(target's score) − Σ log(1 − σ(noise token's score)), with noise shared by all positions."""
+class NoiseContrastive(_SampledLoss):
+    """Noise-contrastive estimation (Gutmann and Hyvärinen 2010; Mnih and Teh 2012) with shared noise.
+
+    The loss is −log σ(target's score) − Σ log(1 − σ(noise token's score)). Logits are treated as
+    log-probabilities with a log-normaliser of 0, which the biases can shift. So the trained model has
+    usable unnormalised scores. A score is the logit minus the logarithm of the token's expected count in
+    the noise; targets are not removed from the noise.
+    """
 
     @override
     def _gradients(
@@ -209,17 +215,8 @@ class _Contrastive(_SampledLoss):
         return losses, torch.sigmoid(-scores) / -count, drawn
 
 
-class NoiseContrastive(_Contrastive):
-    """Noise-contrastive estimation (Gutmann and Hyvärinen 2010; Mnih and Teh 2012) with shared noise.
-
-    Logits are treated as log-probabilities with a log-normaliser of 0, which the biases can shift. So
-    the trained model has usable unnormalised scores. A score is the logit minus the logarithm of the
-    token's expected count in the noise; targets are not removed from the noise.
-    """
-
-
-class NegativeSampling(_Contrastive):
-    """Negative sampling (Mikolov et al. 2013): scores are the logits themselves.
+class NegativeSampling(NoiseContrastive):
+    """Negative sampling (Mikolov et al. 2013), the same loss: scores are the logits themselves.
 
     The logits are not log-probabilities: at the optimum they are log p(w | context) − log(inclusion
     probability of w). The exact softmax of the evaluation does not remove the noise distribution from
