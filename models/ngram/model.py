@@ -233,18 +233,6 @@ class NGramModel(
         top_k.top_k_words(self.automaton, state.ids, ids, log_probs)
         return TopTokens(ids, log_probs)
 
-    def sample(self, state: NGramState, random: np.random.Generator) -> TokenIds:
-        """Draw the next token of each row [B] from its distribution, without computing the full distribution.
-
-        Args:
-            state: B rows.
-            random: source of one seed per row.
-        """
-        seeds = random.integers(2**64, size=len(state), dtype=np.uint64)
-        tokens = np.empty(len(state), dtype=np.int64)
-        top_k.sample_words(self.automaton, state.ids, seeds, tokens)
-        return tokens
-
     @override
     def read(self, state: NGramState, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
         log_probs = _NO_BACKOFFS

@@ -1,11 +1,10 @@
-"""Compiled top-k and sampling of next words without computing full distributions.
+"""Compiled top-k of next words without computing full distributions.
 
 Top-k merges lists of arcs ranked by probability, one list per context length. The ranking of states
 with many arcs is stored in the file (`Automaton.ranked_states`); the arcs of other states are put
 into a heap on demand.
 """
 
-import math
 from typing import Any
 
 import numba
@@ -18,16 +17,14 @@ from models.ngram.access import (
     arc_at,
     arc_of,
     automaton_kernel,
-    log10_prob_of,
     prefetch,
     readonly,
     value_at,
     word_at,
-    word_of,
 )
 from models.ngram.automaton import LN_10, Automaton
 from models.ngram.build import MAX_UNRANKED_ARCS
-from models.ngram.scoring import ranked_index, write_distributions, write_suffix_chain
+from models.ngram.scoring import ranked_index, write_suffix_chain
 
 _PREFETCH_DISTANCE = 8
 """Number of ranked arcs to prefetch."""
@@ -220,109 +217,3 @@ def top_k_words(  # noqa: C901, PLR0912, PLR0915 - one merge
             arcs[best] = _best_arc(ranked_arcs, best, heaps, nexts, stops, missing)
             if arcs[best] != missing:
                 values[best] = _natural_log_prob(probs, decoded, arcs[best], backoffs[best])
-
-
-_MAX_DRAWS = 64
-"""Words drawn for one row before its full distribution is computed."""
-
-
-@numba.njit(nogil=True)
-def _next_uniform(seed: np.uint64) -> tuple[np.uint64, float]:
-    """Return the next seed and a uniform number in [0, 1).
-
-    Source: Steele, Lea and Flood (2014), "Fast splittable pseudorandom number generators" (SplitMix64).
-    """
-    seed += U(0x9E3779B97F4A7C15)
-    mixed = (seed ^ (seed >> U(30))) * U(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> U(27))) * U(0x94D049BB133111EB)
-    mixed ^= mixed >> U(31)
-    return seed, np.float64(mixed >> U(11)) * 2.0**-53
-
-
-@numba.njit(nogil=True)
-def _arc_at_point(automaton: Automaton, state: np.uint64, point: float) -> Any:
-    """Return the arc at a point of the cumulative probabilities of a state's own arcs; A past the last arc."""
-    rank = ranked_index(automaton, state)
-    if rank < 0:
-        for arc in range(U(automaton.first_arcs[state]), U(automaton.first_arcs[state + U(1)])):
-            point -= 10.0 ** np.float64(log10_prob_of(automaton, U(arc)))
-            if point < 0:
-                return U(arc)
-    elif point < automaton.ranked_masses[rank]:
-        for position in range(automaton.ranked_starts[rank], automaton.ranked_starts[rank + 1]):
-            arc = U(automaton.ranked_arcs[position])
-            point -= 10.0 ** np.float64(log10_prob_of(automaton, arc))
-            if point < 0:
-                return arc
-    return U(len(automaton.words))
-
-
-@numba.njit(nogil=True)
-def _draw_from_distribution(automaton: Automaton, chain: UInt64s, start: int, point: float) -> np.int64:
-    """Return the word at a point of a context's cumulative probabilities, skipping the longer context's; or −1."""
-    state = np.empty(1, np.int32)
-    state[0] = chain[start]
-    log_probs = np.empty((1, np.int64(automaton.first_arcs[1])), np.float32)
-    write_distributions(automaton, state, log_probs)
-    if start > 0:
-        longer = chain[start - 1]
-        for arc in range(U(automaton.first_arcs[longer]), U(automaton.first_arcs[longer + U(1)])):
-            log_probs[0, word_of(automaton, U(arc))] = -np.inf
-    peak = np.float64(log_probs.max())  # the mass of a row may be close to 0
-    if peak == -np.inf:
-        return np.int64(-1)
-    total = 0.0
-    for word in range(log_probs.shape[1]):
-        total += math.exp(log_probs[0, word] - peak)
-    point, last = point * total, np.int64(0)
-    for word in range(log_probs.shape[1]):
-        prob = math.exp(log_probs[0, word] - peak)
-        if prob > 0:
-            point, last = point - prob, np.int64(word)
-            if point < 0:
-                break
-    return last
-
-
-@automaton_kernel(types.void, readonly("int32"), readonly("uint64"), types.int64[::1])
-def sample_words(automaton: Automaton, states: Int32s, seeds: UInt64s, words: Int64s) -> None:
-    """Draw a word for each row, into `words` [B], by its state [B] and its seed [B].
-
-    A random point selects one of the state's own arcs or lies past them. Past them, words are
-    drawn from the suffix's distribution until one has no arc in the state. After too many draws,
-    the suffix's full distribution is computed. If a row does not sum to 1, its own arcs keep their
-    probabilities and the other words share the rest; a word of probability 0 is drawn only if all
-    words have probability 0.
-    """
-    order, missing = len(automaton.order_starts) - 1, U(len(automaton.words))
-    first_arcs, arc_words = automaton.first_arcs, automaton.words
-    chain, backoffs = np.empty(order, np.uint64), np.empty(order, np.float64)
-    for row in range(len(states)):
-        depth = write_suffix_chain(automaton, states[row], chain, backoffs)
-        seed, start, words[row] = seeds[row], 0, -1
-        for _ in range(_MAX_DRAWS):
-            level, arc = start, missing
-            while level < depth:  # a row that sums to less than 1 may have no arc at the point
-                seed, point = _next_uniform(seed)
-                arc = _arc_at_point(automaton, chain[level], point)
-                if arc != missing or level + 1 == depth or backoffs[level + 1] == -np.inf:
-                    break
-                level += 1
-            if arc == missing:
-                continue
-            word = np.int64(word_of(automaton, arc))
-            refused = _shadowing_level(first_arcs, arc_words, chain, level, word)
-            if refused < 0:
-                words[row] = word
-                break
-            start = refused + 1
-        while words[row] < 0:  # at most once per context
-            seed, point = _next_uniform(seed)
-            word = _draw_from_distribution(automaton, chain, start, point)
-            if word < 0 and start > 0:  # only its own arcs are possible, but they sum to less than 1
-                start = 0
-                continue
-            refused = _shadowing_level(first_arcs, arc_words, chain, start - 1, word)
-            if refused < 0:
-                words[row] = max(0, word)  # type: ignore[call-overload]  # NumPy integers in numba
-            start = refused + 1

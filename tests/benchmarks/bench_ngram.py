@@ -172,14 +172,13 @@ def bench_distributions(model: NGramModel, oracle: kenlm.Model, lines: Sequence[
         states.append(state)
         theirs.append(before)
     batch = NGramState(np.concatenate([state.ids for state in states]))
-    random, out = np.random.default_rng(1), kenlm.State()
+    out = kenlm.State()
     seconds = median_seconds(
         {
             "distribution": lambda: [model.next_log_probs(state) for state in states],
             "distribution, one batch": lambda: model.next_log_probs(batch),
             "top 10": lambda: [model.top_k(state, 10) for state in states],
             "top 10, one batch": lambda: model.top_k(batch, 10),
-            "draw": lambda: [model.sample(state, random) for state in states],
         }
     )
     asked = theirs[:: CONTEXTS // DRAWS]

@@ -238,7 +238,6 @@ def answers(model, tokenizer, seed):
         *model.score_detailed(state, tokens, lengths),
         model.next_log_probs(state),
         *model.top_k(state, 50),
-        model.sample(state, random),
         score_lines(model, tokenizer, lines, threads=2).log_probs,
     ]
 
