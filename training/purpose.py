@@ -24,7 +24,6 @@ _NETWORK_MINUTES = 30
 _MIN_SHARE = 0.01
 """Minimum share of the words that have a property, such as punctuation, if the text is written that way."""
 
-_WORD_PATTERN = "\\w+(?:['\u2019-]\\w+)*|[^\\w\\s]"
 _PUNCTUATION = frozenset({"Po", "Pe", "Pf"})
 """Unicode categories of punctuation that follows a word."""
 
@@ -97,15 +96,8 @@ def choose_recipe(purpose: Purpose, corpus: Sequence[Path], *, engine: str = "me
         reasons.append(f"recipe mixture: {size}; an LSTM beside the n-gram model clearly improves it")
         choose("train.max_minutes", str(_NETWORK_MINUTES), "more minutes make the network better")
     choose("tokenizer.kind", *_choose_kind(purpose, style))
-    if settings["tokenizer.kind"] == "word":
-        if style.is_attached:
-            choose(
-                "tokenizer.pattern",
-                _WORD_PATTERN,
-                "punctuation is attached to words, and is not part of them",
-            )
-        if style.num_words >= _MIN_WORDS_FOR_MIN_COUNT:
-            choose("tokenizer.min_count", "2", "many words that occur once are misspelt")
+    if settings["tokenizer.kind"] == "word" and style.num_words >= _MIN_WORDS_FOR_MIN_COUNT:
+        choose("tokenizer.min_count", "2", "many words that occur once are misspelt")
     if not style.is_composed:
         choose("tokenizer.normalise", "nfc", "letters with accents are written in more than one way")
     return ChosenRecipe(recipe, settings, reasons)
@@ -117,13 +109,12 @@ def _choose_kind(purpose: Purpose, style: _TextStyle) -> tuple[str, str]:
         return "unigram", "no spaces separate the words of the text"
     if style.has_punctuation and not style.is_attached:
         return "word", "the text is tokenised: spaces separate punctuation from words"
-    if purpose == "check":
-        return "word", "misspellings are compared with words"
     if purpose == "rerank" and not (style.is_cased or style.has_punctuation):
         return "word", "the text has neither capitals nor punctuation, as recognisers write"
     uses = {
         "autocomplete": "completions are words without punctuation",
         "rerank": "candidates are written text",
+        "check": "a word that the text lacks is not yet an error",
     }
     reason = uses.get(purpose, "texts can have any words")
     return "unigram", f"{reason}; with pieces of words, none is unknown"
