@@ -18,6 +18,7 @@ from rapidfuzz.distance import OSA, Postfix, Prefix
 from models.arrays import FloatArray, TokenIds
 from models.calls import CallGenerator, ScoreChoices
 from models.checking.error_model import CandidateSettings, ErrorModel, GivenSpan
+from models.checking.hunspell_dictionary import HunspellDictionary, is_listed
 from models.checking.lexicon import UserDictionary
 from models.checking.sentences import Sentence, SentenceSplitter, Word, match_case, split_affixes
 from models.language_model import LanguageModel
@@ -189,6 +190,7 @@ class CheckContext:
         error_model: the error model.
         search: limits of the candidate search.
         dictionary: the user dictionary.
+        word_lists: dictionaries of words that are right if the model does not know them.
         given: the caller's suggestions, by sentence index.
 
     Attributes:
@@ -209,11 +211,12 @@ class CheckContext:
         error_model: ErrorModel,
         search: CandidateSettings,
         dictionary: UserDictionary,
+        word_lists: Sequence[HunspellDictionary] = (),
         given: Mapping[int, Sequence[GivenSpan]],
     ) -> None:
         self.model, self.sentences = model, sentences
         self.error_model, self.search = error_model, search
-        self.dictionary, self.given = dictionary, given
+        self.dictionary, self.word_lists, self.given = dictionary, word_lists, given
         self._given_texts = {
             (span.start, span.end): frozenset(text for text, _ in span.suggestions)
             for spans in given.values()
@@ -230,12 +233,24 @@ class CheckContext:
         self.positions: Indices = firsts + np.repeat(self.bases, counts)
         self.slots: list[Slot] = []
 
-    def is_correct(self, word: str) -> bool:
-        """True if a word, without its punctuation, is in the user dictionary."""
-        if word in self.dictionary:
+    def is_correct(self, word: str, *, known: bool) -> bool:
+        """True if a word, without its punctuation, is in the user dictionary, or unknown but in another one."""
+        if word in self.dictionary or (not known and is_listed(word, self.word_lists)):
             return True
         found = split_affixes(word) if len(self.dictionary) else None
         return found is not None and found.core in self.dictionary
+
+    def dictionary_words(self, word: str) -> Iterator[tuple[str, int, float]]:
+        """Yield the words of the dictionaries near an unknown word, their edits, and the share of each in its dictionary."""
+        max_edits = self.error_model.max_edits(word, known=False)
+        for text, edits in self.dictionary.fuzzy_matches(word, max_edits):
+            yield text, edits, 1 / len(self.dictionary)
+        parts = split_affixes(word) if self.word_lists else None
+        if parts is not None:
+            (before, after), core = parts
+            for words in self.word_lists:
+                for text, edits in words.nearby(core, max_edits):
+                    yield before + text + after, edits, 1 / len(words)
 
     def is_given(self, number: int, text: str) -> bool:
         """True if the caller suggests a text for exactly this slot; the caller's probability then takes precedence."""
@@ -309,7 +324,7 @@ class CandidateGenerator(ABC):
             position,
             position + word.last - word.first,
             word.known,
-            exempt=split_affixes(self.key(word.text)) is None or context.is_correct(word.text),
+            exempt=split_affixes(self.key(word.text)) is None or context.is_correct(word.text, known=word.known),
             log_weight=context.error_model.log_correct + self._log_unknown([word]),
         )
 
@@ -325,7 +340,9 @@ class CandidateGenerator(ABC):
                     context.slots.append(self._span_slot(context, number, span))
                 typed = sentence.text[span.start - sentence.offset : span.end - sentence.offset]
                 # a number, for which no candidates are generated, can be an error if the caller suggests a correction
-                context.slots[index] = context.slots[index]._replace(exempt=context.is_correct(typed))
+                known = context.slots[index].known
+                exempt = context.is_correct(typed, known=known)
+                context.slots[index] = context.slots[index]._replace(exempt=exempt)
                 found += self._span_corrections(context, span, index, typed)
                 yield None
 

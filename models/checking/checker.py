@@ -89,6 +89,7 @@ class Checker:
                 error_model=channel,
                 search=options.search,
                 dictionary=dictionary,
+                word_lists=options.word_lists,
                 given={index: given[first + index] for index in range(len(batch)) if first + index in given},
             )
             state = carried.pop() if batch[0].continues_line else (begin or model.initial_state)(len(batch))
