@@ -26,6 +26,7 @@ from models.completion.user_model import UserModelLimits
 from models.errors import RegistryError, UsersUnavailableError
 from service.api_errors import install_error_handlers
 from service.api_keys import KeyStore
+from service.engine.dictionary_store import DictionaryStore
 from service.engine.engine import Engine
 from service.engine.loading import Loader
 from service.engine.memory import reports_memory, system_memory
@@ -118,12 +119,14 @@ def create_app(settings: Settings, pool: WorkerPool | None = None) -> FastAPI:
         services.engine.start()
         services.reloader.start()  # not awaited: the application answers /health while models are loaded
         sweeping = asyncio.create_task(services.states.sweep())
+        reading = asyncio.create_task(asyncio.to_thread(services.dictionaries.read_all))
         try:
             await asyncio.to_thread(services.users.open)
         except UsersUnavailableError as error:
             _log.warning("users' words are unavailable", reason=str(error))
         yield
         sweeping.cancel()
+        reading.cancel()
         await services.engine.close(drain_timeout_s=settings.drain_timeout_s)
         await services.reloader.close(timeout_s=settings.drain_timeout_s)
         services.users.close()
@@ -326,6 +329,9 @@ def _compose(settings: Settings, pool: WorkerPool | None, copies: Copies | None)
         metrics,
         limits,
         dict(language.split("=", 1) for language in settings.languages) or {"en-US": None},
+        DictionaryStore(
+            {name: Path(file) for name, _, file in (d.partition("=") for d in settings.dictionaries)}
+        ),
     )
     _add_gauges(services, follows=settings.watch_interval_s > 0)
     return services

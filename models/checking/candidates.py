@@ -241,7 +241,7 @@ class CheckContext:
         return found is not None and found.core in self.dictionary
 
     def dictionary_words(self, word: str) -> Iterator[tuple[str, int, float]]:
-        """Yield the words of the dictionaries near an unknown word, their edits, and the share of each in its dictionary."""
+        """Yield the words of the dictionaries near an unknown word, their edits, and their share of a dictionary."""
         max_edits = self.error_model.max_edits(word, known=False)
         for text, edits in self.dictionary.fuzzy_matches(word, max_edits):
             yield text, edits, 1 / len(self.dictionary)
@@ -324,7 +324,8 @@ class CandidateGenerator(ABC):
             position,
             position + word.last - word.first,
             word.known,
-            exempt=split_affixes(self.key(word.text)) is None or context.is_correct(word.text, known=word.known),
+            exempt=split_affixes(self.key(word.text)) is None
+            or context.is_correct(word.text, known=word.known),
             log_weight=context.error_model.log_correct + self._log_unknown([word]),
         )
 

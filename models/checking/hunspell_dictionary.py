@@ -100,7 +100,11 @@ def _read_entries(path: Path) -> list[str]:
     raw, rules = _read_bytes(path), _read_bytes(affixes)
     named = _SET.search(rules)
     encoding = "ISO8859-1" if named is None else named[1].decode("ascii", "replace")
-    given_by = f"the encoding of a dictionary without SET in {affixes.name}" if named is None else f"SET of {affixes.name}"
+    given_by = (
+        f"the encoding of a dictionary without SET in {affixes.name}"
+        if named is None
+        else f"SET of {affixes.name}"
+    )
     try:
         is_utf8, text = codecs.lookup(encoding).name == "utf-8", raw.decode(encoding)
     except LookupError:

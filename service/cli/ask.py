@@ -309,8 +309,11 @@ def check(
     ] = None,
     max_suggestions: Annotated[int, typer.Option(help="Maximum suggestions per word.")] = 5,
     dictionary: Annotated[
-        Path | None,
-        typer.Option(help="File of correct words, one per line; weights after a tab are ignored."),
+        list[Path] | None,
+        typer.Option(
+            help="File of correct words, one per line; weights after a tab are ignored. Or a Hunspell dictionary "
+            "FILE.dic with its FILE.aff. Repeatable."
+        ),
     ] = None,
     error_rate: Annotated[float, typer.Option(help="Prior probability that a word is wrong.")] = 0.01,
     max_edits: Annotated[int, typer.Option(help="Maximum edits per word: 1 or 2.")] = 2,
@@ -324,16 +327,19 @@ def check(
     if threshold is not None and min_precision is not None:
         raise InvalidInputError("give either --threshold or --min-precision, not both", parameter="threshold")
     text = _read_source(source)
+    files = dictionary or []
+    word_lists = [file for file in files if file.suffix == ".dic"]
+    words = [entry["text"] for file in files if file not in word_lists for entry in read_dictionary(file)]
     request: dict[str, Any] = {
         "text": text,
         "threshold": threshold,
         "precision": min_precision,
         "max_suggestions": max_suggestions,
-        "dictionary": [] if dictionary is None else [entry["text"] for entry in read_dictionary(dictionary)],
+        "dictionary": words,
         "error_rate": error_rate,
         "max_edits": max_edits,
     }
-    reply = ask.check(published.load(model), published.registry, request)
+    reply = ask.check(published.load(model), published.registry, request, word_lists)
     print_json(reply) if as_json else show_check(text, reply)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import typer
 
+from models.checking.hunspell_dictionary import HunspellDictionary
 from models.checkpoint.documents import CalibrationStore, ProfileStore
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import Address, open_registry
@@ -90,11 +91,14 @@ def autocomplete(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
     return dataclasses.asdict(run_to_completion(complete_text(loaded, parsed, UNLIMITED)))
 
 
-def check(loaded: LoadedModel, registry: Address, request: Mapping[str, Any]) -> Json:
-    """Return the reply of POST /v1/check."""
+def check(
+    loaded: LoadedModel, registry: Address, request: Mapping[str, Any], word_lists: Iterable[Path] = ()
+) -> Json:
+    """Return the reply of POST /v1/check with Hunspell dictionaries, the `.dic` files of which are given."""
+    read = tuple(map(HunspellDictionary, word_lists))
     calibration = CalibrationStore(registry).read(loaded.address)
     parsed = parse_json(checking.CheckRequest, _request_body(request))
-    reply, _ = run_to_completion(checking.check(loaded, parsed, calibration, UNLIMITED))
+    reply, _ = run_to_completion(checking.check(loaded, parsed, calibration, UNLIMITED, read))
     return dataclasses.asdict(reply)
 
 

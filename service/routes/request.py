@@ -21,6 +21,7 @@ from starlette.types import Receive, Send
 from models.checkpoint.documents import CalibrationStore, ProfileStore
 from models.errors import InvalidInputError, SupersededError
 from models.language_model import is_lookup
+from service.engine.dictionary_store import DictionaryStore
 from service.engine.engine import Engine
 from service.engine.job import RequestOptions, Work, run_to_completion
 from service.engine.loaded_model import LoadedModel
@@ -133,6 +134,7 @@ class Services:
     metrics: Metrics
     limits: Limits
     languages: Mapping[str, str | None]
+    dictionaries: DictionaryStore
 
 
 def services_of(request: Request) -> Services:

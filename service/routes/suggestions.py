@@ -55,6 +55,7 @@ from service.use_cases.autocomplete import (
 )
 from service.use_cases.check import CheckRequest, check
 from service.use_cases.languagetool import (
+    AUTO,
     LanguageToolRequest,
     check_languages,
     choose_languages,
@@ -175,7 +176,8 @@ async def check_text(request: Request) -> Response:
         count_scored(request, loaded, num_tokens)
         return to_json(reply)
 
-    work = check(loaded, wire, calibration, services.limits)
+    word_lists = await asyncio.to_thread(services.dictionaries.get, wire.dictionaries)
+    work = check(loaded, wire, calibration, services.limits, word_lists)
     return await run_request(request, work, write, request_options(request, wire, body))
 
 
@@ -207,7 +209,8 @@ async def _build_checker(loaded: LoadedModel) -> None:
 async def languagetool_check(request: Request) -> Response:
     """Find probable errors, with LanguageTool's API, for its existing clients: editors, browsers, LibreOffice.
 
-    Positions count UTF-16 code units. The models of the languages are those of `GRAMOPHONE_LANGUAGES`.
+    Positions count UTF-16 code units. The models of the languages are those of `GRAMOPHONE_LANGUAGES`, the dictionaries
+    those of `GRAMOPHONE_DICTIONARIES`.
     """
     services = services_of(request)
     body = await request.body()
@@ -216,7 +219,9 @@ async def languagetool_check(request: Request) -> Response:
     loaded = {code: resolve_model(request, services.languages[code]) for code in codes}
     for model in loaded.values():
         await _build_checker(model)
-    work = check_languages(wire, loaded, services.limits, partial(count_scored, request))
+    asked = codes if wire.language == AUTO else (*codes, wire.language)
+    word_lists = await asyncio.to_thread(services.dictionaries.of_languages, asked)
+    work = check_languages(wire, loaded, services.limits, partial(count_scored, request), word_lists)
     terms = request_options(request, None, body, count=len(codes) - 1, work_each=len(body) // BYTES_PER_TOKEN)
     return await run_request(request, work, to_json, terms)
 

@@ -11,6 +11,7 @@ from models.calls import CallGenerator, Read, run_call
 from models.checking.calibration import Calibration
 from models.checking.checker import find_issues
 from models.checking.error_model import CheckSettings, GivenSpan
+from models.checking.hunspell_dictionary import HunspellDictionary, is_listed
 from models.checking.lexicon import dictionary_key
 from models.checking.rescoring import RescoredBatch
 from models.checking.sentences import Sentence
@@ -34,6 +35,8 @@ OneLine = Annotated[str, StringConstraints(max_length=_MAX_CHARACTERS, pattern=r
 """A text without line breaks, because each line is a sentence."""
 
 DictionaryWord = Annotated[str, StringConstraints(min_length=1, max_length=_MAX_CHARACTERS)]
+
+DictionaryName = Annotated[str, StringConstraints(max_length=_MAX_CHARACTERS)]
 
 
 class WeightedSuggestion(WireModel):
@@ -97,6 +100,9 @@ class CheckRequest(ModelRequest):
     """The client's own suggestions for spans of the text; spans must not overlap."""
     dictionary: list[DictionaryWord] = Field(default_factory=list, max_length=MAX_DICTIONARY)
     """Additional correct words, in any case and Unicode form; also used as suggestions."""
+    dictionaries: list[DictionaryName] = Field(default_factory=list, max_length=10)
+    """Names of Hunspell dictionaries of the service (`GRAMOPHONE_DICTIONARIES`), such as `en_US`: their words, with
+    affixes and in compounds, are correct if the model does not know them; also used as suggestions."""
     error_rate: float = Field(default=0.01, gt=0, lt=1)
     """Prior probability that a word is wrong."""
     max_edits: int = Field(default=2, ge=1, le=2)
@@ -129,8 +135,8 @@ class CheckRequest(ModelRequest):
             )
         return calibration.threshold_for(self.precision)
 
-    def settings(self, limits: Limits) -> CheckSettings:
-        """Return the settings of the search for errors.
+    def settings(self, limits: Limits, word_lists: tuple[HunspellDictionary, ...]) -> CheckSettings:
+        """Return the settings of the search for errors, with the dictionaries that are named.
 
         Raises:
             InvalidInputError: there are too many suggestions, or spans overlap or end after the text.
@@ -144,6 +150,7 @@ class CheckRequest(ModelRequest):
             max_edits=self.max_edits,
             dictionary={dictionary_key(word): word for word in self.dictionary},
             given=tuple(_given_span(index, span) for index, span in enumerate(self.candidates)),
+            word_lists=word_lists,
         )
 
 
@@ -175,7 +182,11 @@ def _check_spans(spans: list[CandidateSpan], size: int) -> None:
 
 
 def check(
-    loaded: LoadedModel, request: CheckRequest, calibration: Calibration | None, limits: Limits
+    loaded: LoadedModel,
+    request: CheckRequest,
+    calibration: Calibration | None,
+    limits: Limits,
+    word_lists: tuple[HunspellDictionary, ...] = (),
 ) -> Work[Any, tuple[CheckReply, int]]:
     """Check a text; a use case.
 
@@ -184,6 +195,7 @@ def check(
         request: the request.
         calibration: precision by threshold, if measured for the model.
         limits: limits of one request.
+        word_lists: the dictionaries that the request names.
 
     Returns:
         The reply, and the number of scored tokens.
@@ -193,7 +205,7 @@ def check(
             the precision.
         UnsupportedParameterError: the model reads backward, or a precision is given and it is not calibrated.
     """
-    settings, threshold = request.settings(limits), request.threshold_for(loaded, calibration)
+    settings, threshold = request.settings(limits, word_lists), request.threshold_for(loaded, calibration)
     check_reads_forward(loaded)
     checker = loaded.checker
     sentences = yield from _sentences(loaded, request.text, limits)
@@ -213,6 +225,7 @@ def check(
         rescored = yield from _answer_directly(work) if direct else work
         for word, bits in zip(rescored.words, (-rescored.word_log_probs / log(2)).tolist(), strict=True):
             known = word.known or dictionary_key(word.text) in settings.dictionary
+            known = known or is_listed(word.text, word_lists)
             words.append(WordSurprisal(word.start, word.end, word.text, bits, known=known))
         issues += [
             TextIssue(

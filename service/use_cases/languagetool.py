@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, Self
 from pydantic import ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
 
+from models.checking.hunspell_dictionary import HunspellDictionary
 from models.errors import InvalidInputError
 from models.reranking.candidates import map_in_steps
 from service.engine.job import Work
@@ -195,6 +196,7 @@ def check_languages(
     loaded: Mapping[str, LoadedModel],
     limits: Limits,
     count: Callable[[LoadedModel, int], None],
+    word_lists: tuple[HunspellDictionary, ...] = (),
 ) -> Work[Any, LanguageToolReply]:
     """Check a text with the models of some languages, and report the errors in the best one; a use case.
 
@@ -203,6 +205,7 @@ def check_languages(
         loaded: models by language.
         limits: limits of one request.
         count: counts the tokens that a model has scored.
+        word_lists: dictionaries of the languages.
 
     Raises:
         InvalidInputError: the markup is invalid, or a line is too long.
@@ -213,7 +216,7 @@ def check_languages(
     wire = CheckRequest(text=document.plain, threshold=threshold, max_suggestions=_MAX_REPLACEMENTS)
     found = list[_Checked]()
     for code, model in loaded.items():
-        found.append(_Checked(code, *(yield from check(model, wire, None, limits))))
+        found.append(_Checked(code, *(yield from check(model, wire, None, limits, word_lists))))
         count(model, found[-1].num_tokens)
     best = max(found, key=_Checked.known_share)
     matches = yield from map_in_steps(
