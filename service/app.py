@@ -26,7 +26,6 @@ from models.completion.user_model import UserModelLimits
 from models.errors import RegistryError, UsersUnavailableError
 from service.api_errors import install_error_handlers
 from service.api_keys import KeyStore
-from service.engine.dictionary_store import DictionaryStore
 from service.engine.engine import Engine
 from service.engine.loading import Loader
 from service.engine.memory import reports_memory, system_memory
@@ -53,6 +52,7 @@ from service.routes import (
 )
 from service.routes.request import AutocompleteSessions, Services
 from service.settings import Settings, otel_variables
+from service.use_cases.dictionaries import read_dictionaries
 from service.use_cases.inputs import Limits
 from service.workers.broadcast import Broadcast
 from service.workers.peers import AffinityRelay, Peer, peer_endpoints
@@ -119,14 +119,12 @@ def create_app(settings: Settings, pool: WorkerPool | None = None) -> FastAPI:
         services.engine.start()
         services.reloader.start()  # not awaited: the application answers /health while models are loaded
         sweeping = asyncio.create_task(services.states.sweep())
-        reading = asyncio.create_task(asyncio.to_thread(services.dictionaries.read_all))
         try:
             await asyncio.to_thread(services.users.open)
         except UsersUnavailableError as error:
             _log.warning("users' words are unavailable", reason=str(error))
         yield
         sweeping.cancel()
-        reading.cancel()
         await services.engine.close(drain_timeout_s=settings.drain_timeout_s)
         await services.reloader.close(timeout_s=settings.drain_timeout_s)
         services.users.close()
@@ -329,9 +327,7 @@ def _compose(settings: Settings, pool: WorkerPool | None, copies: Copies | None)
         metrics,
         limits,
         dict(language.split("=", 1) for language in settings.languages) or {"en-US": None},
-        DictionaryStore(
-            {name: Path(file) for name, _, file in (d.partition("=") for d in settings.dictionaries)}
-        ),
+        read_dictionaries(settings.dictionaries),
     )
     _add_gauges(services, follows=settings.watch_interval_s > 0)
     return services

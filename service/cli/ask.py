@@ -311,8 +311,7 @@ def check(
     dictionary: Annotated[
         list[Path] | None,
         typer.Option(
-            help="File of correct words, one per line; weights after a tab are ignored. Or a Hunspell dictionary "
-            "FILE.dic with its FILE.aff. Repeatable."
+            help="File of correct words, one per line, or Hunspell dictionary FILE.dic beside its FILE.aff; repeatable."
         ),
     ] = None,
     error_rate: Annotated[float, typer.Option(help="Prior probability that a word is wrong.")] = 0.01,
@@ -327,15 +326,14 @@ def check(
     if threshold is not None and min_precision is not None:
         raise InvalidInputError("give either --threshold or --min-precision, not both", parameter="threshold")
     text = _read_source(source)
-    files = dictionary or []
-    word_lists = [file for file in files if file.suffix == ".dic"]
-    words = [entry["text"] for file in files if file not in word_lists for entry in read_dictionary(file)]
+    word_lists = [file for file in dictionary or () if file.suffix == ".dic"]
+    files = [file for file in dictionary or () if file.suffix != ".dic"]
     request: dict[str, Any] = {
         "text": text,
         "threshold": threshold,
         "precision": min_precision,
         "max_suggestions": max_suggestions,
-        "dictionary": words,
+        "dictionary": [entry["text"] for file in files for entry in read_dictionary(file)],
         "error_rate": error_rate,
         "max_edits": max_edits,
     }

@@ -21,7 +21,6 @@ from starlette.types import Receive, Send
 from models.checkpoint.documents import CalibrationStore, ProfileStore
 from models.errors import InvalidInputError, SupersededError
 from models.language_model import is_lookup
-from service.engine.dictionary_store import DictionaryStore
 from service.engine.engine import Engine
 from service.engine.job import RequestOptions, Work, run_to_completion
 from service.engine.loaded_model import LoadedModel
@@ -32,6 +31,7 @@ from service.engine.user_store import UserStore
 from service.middleware.request_context import add_counts, annotate, context_of, track_use
 from service.routes.endpoints import LINES_TYPE
 from service.schemas.wire import ModelRequest, TimedRequest, parse_json, parse_query
+from service.use_cases.dictionaries import Dictionaries
 from service.use_cases.inputs import Limits
 
 
@@ -134,7 +134,7 @@ class Services:
     metrics: Metrics
     limits: Limits
     languages: Mapping[str, str | None]
-    dictionaries: DictionaryStore
+    dictionaries: Dictionaries
 
 
 def services_of(request: Request) -> Services:

@@ -54,8 +54,8 @@ from service.use_cases.autocomplete import (
     max_search_steps,
 )
 from service.use_cases.check import CheckRequest, check
+from service.use_cases.dictionaries import dictionaries_of_languages, find_dictionaries
 from service.use_cases.languagetool import (
-    AUTO,
     LanguageToolRequest,
     check_languages,
     choose_languages,
@@ -176,7 +176,7 @@ async def check_text(request: Request) -> Response:
         count_scored(request, loaded, num_tokens)
         return to_json(reply)
 
-    word_lists = await asyncio.to_thread(services.dictionaries.get, wire.dictionaries)
+    word_lists = find_dictionaries(services.dictionaries, wire.dictionaries)
     work = check(loaded, wire, calibration, services.limits, word_lists)
     return await run_request(request, work, write, request_options(request, wire, body))
 
@@ -219,8 +219,7 @@ async def languagetool_check(request: Request) -> Response:
     loaded = {code: resolve_model(request, services.languages[code]) for code in codes}
     for model in loaded.values():
         await _build_checker(model)
-    asked = codes if wire.language == AUTO else (*codes, wire.language)
-    word_lists = await asyncio.to_thread(services.dictionaries.of_languages, asked)
+    word_lists = dictionaries_of_languages(services.dictionaries, [*codes, wire.language])
     work = check_languages(wire, loaded, services.limits, partial(count_scored, request), word_lists)
     terms = request_options(request, None, body, count=len(codes) - 1, work_each=len(body) // BYTES_PER_TOKEN)
     return await run_request(request, work, to_json, terms)

@@ -11,7 +11,7 @@ from models.calls import CallGenerator, Read, run_call
 from models.checking.calibration import Calibration
 from models.checking.checker import find_issues
 from models.checking.error_model import CheckSettings, GivenSpan
-from models.checking.hunspell_dictionary import HunspellDictionary, is_listed
+from models.checking.hunspell_dictionary import is_listed
 from models.checking.lexicon import dictionary_key
 from models.checking.rescoring import RescoredBatch
 from models.checking.sentences import Sentence
@@ -23,6 +23,7 @@ from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.schemas.suggestions import CheckReply, SuggestedText, TextIssue, WordSurprisal
 from service.schemas.wire import ModelRequest, WireModel, text_or_object
+from service.use_cases.dictionaries import WordLists
 from service.use_cases.inputs import Limits, check_reads_forward
 
 DEFAULT_THRESHOLD = 0.5
@@ -35,8 +36,6 @@ OneLine = Annotated[str, StringConstraints(max_length=_MAX_CHARACTERS, pattern=r
 """A text without line breaks, because each line is a sentence."""
 
 DictionaryWord = Annotated[str, StringConstraints(min_length=1, max_length=_MAX_CHARACTERS)]
-
-DictionaryName = Annotated[str, StringConstraints(max_length=_MAX_CHARACTERS)]
 
 
 class WeightedSuggestion(WireModel):
@@ -100,7 +99,7 @@ class CheckRequest(ModelRequest):
     """The client's own suggestions for spans of the text; spans must not overlap."""
     dictionary: list[DictionaryWord] = Field(default_factory=list, max_length=MAX_DICTIONARY)
     """Additional correct words, in any case and Unicode form; also used as suggestions."""
-    dictionaries: list[DictionaryName] = Field(default_factory=list, max_length=10)
+    dictionaries: list[DictionaryWord] = Field(default_factory=list, max_length=10)
     """Names of Hunspell dictionaries of the service (`GRAMOPHONE_DICTIONARIES`), such as `en_US`: their words, with
     affixes and in compounds, are correct if the model does not know them; also used as suggestions."""
     error_rate: float = Field(default=0.01, gt=0, lt=1)
@@ -135,7 +134,7 @@ class CheckRequest(ModelRequest):
             )
         return calibration.threshold_for(self.precision)
 
-    def settings(self, limits: Limits, word_lists: tuple[HunspellDictionary, ...]) -> CheckSettings:
+    def settings(self, limits: Limits, word_lists: WordLists) -> CheckSettings:
         """Return the settings of the search for errors, with the dictionaries that are named.
 
         Raises:
@@ -186,7 +185,7 @@ def check(
     request: CheckRequest,
     calibration: Calibration | None,
     limits: Limits,
-    word_lists: tuple[HunspellDictionary, ...] = (),
+    word_lists: WordLists = (),
 ) -> Work[Any, tuple[CheckReply, int]]:
     """Check a text; a use case.
 

@@ -12,7 +12,6 @@ from typing import Any, Literal, NamedTuple, Self
 from pydantic import ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
 
-from models.checking.hunspell_dictionary import HunspellDictionary
 from models.errors import InvalidInputError
 from models.reranking.candidates import map_in_steps
 from service.engine.job import Work
@@ -26,6 +25,7 @@ from service.schemas.suggestions import (
 )
 from service.schemas.wire import WireModel, parse_json
 from service.use_cases.check import DEFAULT_THRESHOLD, CheckRequest, check
+from service.use_cases.dictionaries import WordLists
 from service.use_cases.inputs import Limits
 
 # ruff: noqa: N815 - LanguageTool's names
@@ -196,7 +196,7 @@ def check_languages(
     loaded: Mapping[str, LoadedModel],
     limits: Limits,
     count: Callable[[LoadedModel, int], None],
-    word_lists: tuple[HunspellDictionary, ...] = (),
+    word_lists: WordLists = (),
 ) -> Work[Any, LanguageToolReply]:
     """Check a text with the models of some languages, and report the errors in the best one; a use case.
 

@@ -4,8 +4,8 @@ import httpx
 import pytest
 
 from models.errors import InvalidInputError
-from service.engine.dictionary_store import DictionaryStore
 from service.settings import Settings
+from service.use_cases.dictionaries import read_dictionaries
 from tests.support.services import running
 
 
@@ -66,7 +66,7 @@ def test_models_without_words_use_a_dictionary_too(service):
     ("names", "status", "said"),
     [
         (["en_US", "xx"], 400, "dictionaries[1] is 'xx'; this service has en_US, de_DE, fr"),
-        (["de_DE"], 500, "de.dic: line 3: byte 0xe4 is not UTF-8, SET of de.aff"),
+        (["de_DE"], 500, "de.dic: line 3: byte 0xe4 is not UTF-8, the encoding of de.aff"),
         (["fr"], 500, "fr.dic: cannot be read: No such file or directory"),
     ],
 )
@@ -101,10 +101,10 @@ def test_a_setting_that_names_no_file_is_refused(value):
         Settings(dictionaries=value)
 
 
-def test_without_the_extra_a_service_with_dictionaries_does_not_start(monkeypatch, tmp_path):
+def test_without_the_extra_a_service_with_dictionaries_does_not_start(monkeypatch):
     monkeypatch.setattr("models.errors.find_spec", lambda _: None)
-    DictionaryStore({})
+    assert read_dictionaries(()) == {}
     with pytest.raises(
         InvalidInputError, match=r"GRAMOPHONE_DICTIONARIES needs .*gramophone-lm\[dictionary\]"
     ):
-        DictionaryStore({"en": tmp_path / "en.dic"})
+        read_dictionaries(["en=en.dic"])

@@ -106,16 +106,16 @@ def test_a_byte_order_mark_is_not_of_the_count(tmp_path):
         ({"count": "99999999999"}, "xx.dic: line 1: '99999999999' is not"),
         ({"count": "", "entries": ()}, "xx.dic: is empty"),
         ({"rules": ""}, "xx.aff: is empty"),
-        ({"rules": "# a\nSET KLINGON\n"}, "xx.aff: line 2: SET KLINGON is an unknown encoding"),
-        ({"rules": "SET rot13\n"}, "xx.aff: line 1: SET rot13 is an unknown encoding"),
+        ({"rules": "# a\nSET KLINGON\n"}, "xx.aff: SET KLINGON is an unknown encoding"),
+        ({"rules": "SET rot13\n"}, "xx.aff: SET rot13 is an unknown encoding"),
         (
             {"rules": "SET UTF-8\n", "encoding": "ISO8859-1"},
-            r"xx.dic: line 8: byte 0xe9 is not UTF-8, SET of xx.aff \(convert it, for example with iconv\)",
+            r"xx.dic: line 8: byte 0xe9 is not UTF-8, the encoding of xx.aff \(convert it, for example with iconv\)",
         ),
-        ({"rules": "SET ISO8859-1\n"}, "xx.dic: is UTF-8, not ISO8859-1, SET of xx.aff"),
+        ({"rules": "SET ISO8859-1\n"}, "xx.dic: is UTF-8, not ISO8859-1, the encoding of xx.aff"),
         (
             {"rules": "TRY abc\n"},
-            "xx.dic: is UTF-8, not ISO8859-1, the encoding of a dictionary without SET in xx.aff",
+            "xx.dic: is UTF-8, not ISO8859-1, the encoding of xx.aff",
         ),
     ],
 )
@@ -125,12 +125,10 @@ def test_a_damaged_file_is_named_with_line_and_reason(tmp_path, given, said):
     assert "\n" not in str(refused.value)
 
 
-def test_missing_and_huge_files_and_other_names_are_refused(tmp_path, monkeypatch):
+def test_missing_and_huge_files_are_refused(tmp_path, monkeypatch):
     path = write(tmp_path)
-    with pytest.raises(FormatError, match=r"ends in \.dic"):
-        HunspellDictionary(path.with_suffix(".txt"))
     monkeypatch.setattr(hunspell_dictionary, "_MAX_BYTES", 100)
-    with pytest.raises(FormatError, match=r"xx\.aff: has 1\d\d bytes; a file of a dictionary may have 100"):
+    with pytest.raises(FormatError, match=r"xx\.\w+: has more than 100 bytes"):
         HunspellDictionary(path)
     path.with_suffix(".aff").unlink()
     with pytest.raises(FormatError, match=r"xx\.aff: cannot be read"):
