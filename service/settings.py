@@ -228,9 +228,8 @@ class Settings(BaseSettings):
     @field_validator("dictionaries")
     @classmethod
     def _check_dictionaries(cls, dictionaries: tuple[str, ...]) -> tuple[str, ...]:
-        for dictionary in dictionaries:
-            if _DICTIONARY.fullmatch(dictionary) is None:
-                raise ValueError(f"{dictionary!r} is not a dictionary; use NAME=FILE.dic")
+        if wrong := [one for one in dictionaries if _DICTIONARY.fullmatch(one) is None]:
+            raise ValueError(f"{wrong[0]!r} is not a dictionary; use NAME=FILE.dic")
         return dictionaries
 
     @field_validator("cors_origins")

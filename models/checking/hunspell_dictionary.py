@@ -61,7 +61,7 @@ class HunspellDictionary:
         if len(key) > _MAX_SEARCHED_LENGTH:
             return ()
         strings = (key, *one_edit_strings(key, self._letters))
-        cased = (one for string in strings for one in (string, string[:1].upper() + string[1:]))
+        cased = (one if one in self else one[:1].upper() + one[1:] for one in strings)
         found = {match_case(word, one): 1 for one in cased if one in self}
         if max_edits > 1 and not found:
             entries = (self._entries[i] for i in self._lexicon.fuzzy_matches(key, max_edits).indices.tolist())

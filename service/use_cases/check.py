@@ -11,7 +11,6 @@ from models.calls import CallGenerator, Read, run_call
 from models.checking.calibration import Calibration
 from models.checking.checker import find_issues
 from models.checking.error_model import CheckSettings, GivenSpan
-from models.checking.hunspell_dictionary import is_listed
 from models.checking.lexicon import dictionary_key
 from models.checking.rescoring import RescoredBatch
 from models.checking.sentences import Sentence
@@ -223,8 +222,7 @@ def check(
     for work in checker.rescore_all(loaded.model, sentences, settings, begin=begin):
         rescored = yield from _answer_directly(work) if direct else work
         for word, bits in zip(rescored.words, (-rescored.word_log_probs / log(2)).tolist(), strict=True):
-            known = word.known or dictionary_key(word.text) in settings.dictionary
-            known = known or is_listed(word.text, word_lists)
+            known = word.known or settings.lists(word.text)
             words.append(WordSurprisal(word.start, word.end, word.text, bits, known=known))
         issues += [
             TextIssue(

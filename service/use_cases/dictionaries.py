@@ -34,24 +34,20 @@ def find_dictionaries(dictionaries: Dictionaries, names: Sequence[str]) -> WordL
         InvalidInputError: the service has none of that name.
         FormatError: the dictionary is damaged.
     """
+    found = []
     for index, name in enumerate(names):
         if name not in dictionaries:
             known = ", ".join(dictionaries) or "none: GRAMOPHONE_DICTIONARIES names them"
             parameter = f"dictionaries[{index}]"
             raise InvalidInputError(f"{parameter} is {name!r}; this service has {known}", parameter=parameter)
-        if isinstance(error := dictionaries[name], FormatError):
-            raise error.with_traceback(None)  # it would grow
-    return _readable(dictionaries, names)
+        if isinstance(one := dictionaries[name], FormatError):
+            raise one.with_traceback(None)  # it would grow
+        found.append(one)
+    return tuple(found)
 
 
 def dictionaries_of_languages(dictionaries: Dictionaries, codes: Sequence[str]) -> WordLists:
     """Return the readable dictionaries of languages, such as `en_US` for `en-US`."""
     wanted = [code.lower().replace("_", "-") for code in codes]
-    return _readable(
-        dictionaries, [name for name in dictionaries if name.lower().replace("_", "-") in wanted]
-    )
-
-
-def _readable(dictionaries: Dictionaries, names: Sequence[str]) -> WordLists:
-    found = (dictionaries[name] for name in dict.fromkeys(names))
-    return tuple(one for one in found if isinstance(one, HunspellDictionary))
+    named = [one for name, one in dictionaries.items() if name.lower().replace("_", "-") in wanted]
+    return tuple(one for one in named if isinstance(one, HunspellDictionary))

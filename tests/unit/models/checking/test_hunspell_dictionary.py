@@ -127,8 +127,8 @@ def test_a_damaged_file_is_named_with_line_and_reason(tmp_path, given, said):
 
 def test_missing_and_huge_files_are_refused(tmp_path, monkeypatch):
     path = write(tmp_path)
-    monkeypatch.setattr(hunspell_dictionary, "_MAX_BYTES", 100)
-    with pytest.raises(FormatError, match=r"xx\.\w+: has more than 100 bytes"):
+    monkeypatch.setattr(hunspell_dictionary, "_MAX_BYTES", 50)
+    with pytest.raises(FormatError, match=r"xx\.\w+: has more than 50 bytes"):
         HunspellDictionary(path)
     path.with_suffix(".aff").unlink()
     with pytest.raises(FormatError, match=r"xx\.aff: cannot be read"):
