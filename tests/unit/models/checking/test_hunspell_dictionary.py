@@ -130,6 +130,7 @@ def test_missing_and_huge_files_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(hunspell_dictionary, "_MAX_BYTES", 50)
     with pytest.raises(FormatError, match=r"xx\.\w+: has more than 50 bytes"):
         HunspellDictionary(path)
+    monkeypatch.undo()
     path.with_suffix(".aff").unlink()
     with pytest.raises(FormatError, match=r"xx\.aff: cannot be read"):
         HunspellDictionary(path)
