@@ -18,7 +18,6 @@ from rapidfuzz.distance import OSA, Postfix, Prefix
 from models.arrays import FloatArray, TokenIds
 from models.calls import CallGenerator, ScoreChoices
 from models.checking.error_model import CandidateSettings, ErrorModel, GivenSpan
-from models.checking.hunspell_dictionary import HunspellDictionary, is_listed
 from models.checking.lexicon import UserDictionary
 from models.checking.sentences import Sentence, SentenceSplitter, Word, match_case, split_affixes
 from models.language_model import LanguageModel
@@ -189,8 +188,7 @@ class CheckContext:
         sentences: at least one; a sentence that continues the previous one is alone in its batch.
         error_model: the error model.
         search: limits of the candidate search.
-        dictionary: the user dictionary.
-        word_lists: dictionaries of words that are right if the model does not know them.
+        dictionary: the user dictionary, and others.
         given: the caller's suggestions, by sentence index.
 
     Attributes:
@@ -211,12 +209,11 @@ class CheckContext:
         error_model: ErrorModel,
         search: CandidateSettings,
         dictionary: UserDictionary,
-        word_lists: Sequence[HunspellDictionary] = (),
         given: Mapping[int, Sequence[GivenSpan]],
     ) -> None:
         self.model, self.sentences = model, sentences
         self.error_model, self.search = error_model, search
-        self.dictionary, self.word_lists, self.given = dictionary, word_lists, given
+        self.dictionary, self.given = dictionary, given
         self._given_texts = {
             (span.start, span.end): frozenset(text for text, _ in span.suggestions)
             for spans in given.values()
@@ -232,25 +229,6 @@ class CheckContext:
         firsts = np.fromiter((word.first for word in self.words), np.int64, len(self.words))
         self.positions: Indices = firsts + np.repeat(self.bases, counts)
         self.slots: list[Slot] = []
-
-    def is_correct(self, word: str, *, known: bool) -> bool:
-        """True if a word, without its punctuation, is in the user dictionary, or unknown but in another one."""
-        if word in self.dictionary or (not known and is_listed(word, self.word_lists)):
-            return True
-        found = split_affixes(word) if len(self.dictionary) else None
-        return found is not None and found.core in self.dictionary
-
-    def dictionary_words(self, word: str) -> Iterator[tuple[str, int, float]]:
-        """Yield the words of the dictionaries near an unknown word, their edits, and their share of a dictionary."""
-        max_edits = self.error_model.max_edits(word, known=False)
-        for text, edits in self.dictionary.fuzzy_matches(word, max_edits):
-            yield text, edits, 1 / len(self.dictionary)
-        parts = split_affixes(word) if self.word_lists else None
-        if parts is not None:
-            (before, after), core = parts
-            for words in self.word_lists:
-                for text, edits in words.nearby(core, max_edits):
-                    yield before + text + after, edits, 1 / len(words)
 
     def is_given(self, number: int, text: str) -> bool:
         """True if the caller suggests a text for exactly this slot; the caller's probability then takes precedence."""
@@ -325,7 +303,7 @@ class CandidateGenerator(ABC):
             position + word.last - word.first,
             word.known,
             exempt=split_affixes(self.key(word.text)) is None
-            or context.is_correct(word.text, known=word.known),
+            or context.dictionary.has(word.text, known=word.known),
             log_weight=context.error_model.log_correct + self._log_unknown([word]),
         )
 
@@ -341,9 +319,8 @@ class CandidateGenerator(ABC):
                     context.slots.append(self._span_slot(context, number, span))
                 typed = sentence.text[span.start - sentence.offset : span.end - sentence.offset]
                 # a number, for which no candidates are generated, can be an error if the caller suggests a correction
-                known = context.slots[index].known
-                exempt = context.is_correct(typed, known=known)
-                context.slots[index] = context.slots[index]._replace(exempt=exempt)
+                slot = context.slots[index]
+                context.slots[index] = slot._replace(exempt=context.dictionary.has(typed, known=slot.known))
                 found += self._span_corrections(context, span, index, typed)
                 yield None
 

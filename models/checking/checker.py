@@ -75,7 +75,8 @@ class Checker:
             InvalidInputError: a suggestion's span is not within one sentence.
         """
         given = _spans_by_sentence(sentences, options.given)
-        dictionary, channel = UserDictionary(options.dictionary), ErrorModel(options)
+        dictionary = UserDictionary(options.dictionary, options.word_lists)
+        channel = ErrorModel(options)
         right_tokens = options.search.right_tokens
         if right_tokens is None:  # n-gram models use order - 1 tokens of context
             order = getattr(without_members(model), "order", 1)
@@ -89,7 +90,6 @@ class Checker:
                 error_model=channel,
                 search=options.search,
                 dictionary=dictionary,
-                word_lists=options.word_lists,
                 given={index: given[first + index] for index in range(len(batch)) if first + index in given},
             )
             state = carried.pop() if batch[0].continues_line else (begin or model.initial_state)(len(batch))

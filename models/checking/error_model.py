@@ -13,8 +13,7 @@ from math import log
 import numpy as np
 import numpy.typing as npt
 
-from models.checking.hunspell_dictionary import HunspellDictionary, is_listed
-from models.checking.lexicon import dictionary_key
+from models.checking.lexicon import HunspellDictionary
 from models.errors import InvalidInputError
 
 _TWO_EDITS_LETTERS = 5
@@ -105,10 +104,6 @@ class CheckSettings:
     dictionary: dict[str, str] = field(default_factory=dict)
     given: tuple[GivenSpan, ...] = ()
     word_lists: tuple[HunspellDictionary, ...] = ()
-
-    def lists(self, word: str) -> bool:
-        """Return true if a word is in the user's dictionary or another one."""
-        return dictionary_key(word) in self.dictionary or is_listed(word, self.word_lists)
 
     def __post_init__(self) -> None:
         if not 0 < self.error_rate < 1:

@@ -106,9 +106,8 @@ class WordCandidateGenerator(CandidateGenerator):
                 owners.append(number)
             found += self._respaced(context, number)
             if not word.known:
-                found += self._from_dictionaries(context, number)
-                if context.word_lists:  # their search takes milliseconds
-                    yield None
+                found += self._from_dictionary(context, number)
+                yield None  # searching a dictionary with compounds may take some hundredths of a second
         yield from self.add_given(context, found)
         additions = corrections_from(found)
         if not nearby:
@@ -196,10 +195,11 @@ class WordCandidateGenerator(CandidateGenerator):
         text = word.text + following.text
         yield from context.correct_slot(last, (joined,), log_weight=log_weight, edits=1, text=text)
 
-    def _from_dictionaries(self, context: CheckContext, number: int) -> Iterator[Correction]:
+    def _from_dictionary(self, context: CheckContext, number: int) -> Iterator[Correction]:
         """Propose words of the dictionaries near an unknown word that the model does not know either."""
         word, error_model = context.words[number].text, context.error_model
-        for text, edits, share in context.dictionary_words(word):
+        max_edits = error_model.max_edits(word, known=False)
+        for text, edits, share in context.dictionary.fuzzy_matches(word, max_edits):
             if self.key(text) not in self._id_of:
                 channel = float(
                     error_model.unknown_word_log_probs(np.array([edits]), np.array([len(text)]))[0]
@@ -354,5 +354,6 @@ class SubwordCandidateGenerator(CandidateGenerator):
         matches = elsewhere.fuzzy_matches(word, max_edits)
         for index, edits in zip(matches.indices.tolist(), matches.edits.tolist(), strict=True):
             spellings[texts[index]] = edits
-        spellings |= {text: edits for text, edits, _ in context.dictionary_words(word)}
+        near = context.dictionary.fuzzy_matches(word, max_edits)
+        spellings |= {text: edits for text, edits, _ in near}
         return spellings

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import typer
 
-from models.checking.hunspell_dictionary import HunspellDictionary
+from models.checking.lexicon import HunspellDictionary
 from models.checkpoint.documents import CalibrationStore, ProfileStore
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import Address, open_registry

@@ -31,8 +31,7 @@ from service.engine.user_store import UserStore
 from service.middleware.request_context import add_counts, annotate, context_of, track_use
 from service.routes.endpoints import LINES_TYPE
 from service.schemas.wire import ModelRequest, TimedRequest, parse_json, parse_query
-from service.use_cases.dictionaries import Dictionaries
-from service.use_cases.inputs import Limits
+from service.use_cases.inputs import Dictionaries, Limits
 
 
 class AutocompleteSessions:

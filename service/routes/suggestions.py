@@ -54,7 +54,7 @@ from service.use_cases.autocomplete import (
     max_search_steps,
 )
 from service.use_cases.check import CheckRequest, check
-from service.use_cases.dictionaries import dictionaries_of_languages, find_dictionaries
+from service.use_cases.inputs import dictionaries_of_languages, find_dictionaries
 from service.use_cases.languagetool import (
     LanguageToolRequest,
     check_languages,

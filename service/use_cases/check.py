@@ -11,7 +11,7 @@ from models.calls import CallGenerator, Read, run_call
 from models.checking.calibration import Calibration
 from models.checking.checker import find_issues
 from models.checking.error_model import CheckSettings, GivenSpan
-from models.checking.lexicon import dictionary_key
+from models.checking.lexicon import UserDictionary, dictionary_key
 from models.checking.rescoring import RescoredBatch
 from models.checking.sentences import Sentence
 from models.errors import ContextLengthError, InvalidInputError, UnsupportedParameterError
@@ -22,8 +22,7 @@ from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.schemas.suggestions import CheckReply, SuggestedText, TextIssue, WordSurprisal
 from service.schemas.wire import ModelRequest, WireModel, text_or_object
-from service.use_cases.dictionaries import WordLists
-from service.use_cases.inputs import Limits, check_reads_forward
+from service.use_cases.inputs import Limits, WordLists, check_reads_forward
 
 DEFAULT_THRESHOLD = 0.5
 MAX_DICTIONARY = 10_000
@@ -205,7 +204,7 @@ def check(
     """
     settings, threshold = request.settings(limits, word_lists), request.threshold_for(loaded, calibration)
     check_reads_forward(loaded)
-    checker = loaded.checker
+    checker, dictionary = loaded.checker, UserDictionary(settings.dictionary, word_lists)
     sentences = yield from _sentences(loaded, request.text, limits)
     limits.check_entries(
         sum(len(sentence.words) for sentence in sentences),
@@ -222,7 +221,7 @@ def check(
     for work in checker.rescore_all(loaded.model, sentences, settings, begin=begin):
         rescored = yield from _answer_directly(work) if direct else work
         for word, bits in zip(rescored.words, (-rescored.word_log_probs / log(2)).tolist(), strict=True):
-            known = word.known or settings.lists(word.text)
+            known = word.known or dictionary.has(word.text, known=False)
             words.append(WordSurprisal(word.start, word.end, word.text, bits, known=known))
         issues += [
             TextIssue(

@@ -25,8 +25,7 @@ from service.schemas.suggestions import (
 )
 from service.schemas.wire import WireModel, parse_json
 from service.use_cases.check import DEFAULT_THRESHOLD, CheckRequest, check
-from service.use_cases.dictionaries import WordLists
-from service.use_cases.inputs import Limits
+from service.use_cases.inputs import Limits, WordLists
 
 # ruff: noqa: N815 - LanguageTool's names
 

@@ -4,8 +4,8 @@ import httpx
 import pytest
 
 from models.errors import InvalidInputError
+from service.app import create_app
 from service.settings import Settings
-from service.use_cases.dictionaries import read_dictionaries
 from tests.support.services import running
 
 
@@ -101,10 +101,9 @@ def test_a_setting_that_names_no_file_is_refused(value):
         Settings(dictionaries=value)
 
 
-def test_without_the_extra_a_service_with_dictionaries_does_not_start(monkeypatch):
+def test_without_the_extra_a_service_with_dictionaries_does_not_start(monkeypatch, registry):
     monkeypatch.setattr("models.errors.find_spec", lambda _: None)
-    assert read_dictionaries(()) == {}
     with pytest.raises(
-        InvalidInputError, match=r"GRAMOPHONE_DICTIONARIES needs .*gramophone-lm\[dictionary\]"
+        InvalidInputError, match=r"the dictionary en\.dic needs .*gramophone-lm\[dictionary\]"
     ):
-        read_dictionaries(["en=en.dic"])
+        create_app(Settings(registry=registry.root, dictionaries=("en=en.dic",)))

@@ -2,8 +2,8 @@
 
 import pytest
 
-from models.checking import hunspell_dictionary
-from models.checking.hunspell_dictionary import HunspellDictionary, is_listed
+from models.checking import lexicon
+from models.checking.lexicon import HunspellDictionary, UserDictionary
 from models.errors import FormatError
 
 RULES = """SET {encoding}
@@ -65,9 +65,15 @@ def test_affixes_and_compounds_are_those_of_hunspell(dictionary, word, right):
 
 
 def test_punctuation_around_a_word_is_not_looked_up(dictionary):
-    assert is_listed("(zebras),", [dictionary])
-    assert not is_listed("(zebrs),", [dictionary])
-    assert not is_listed("zebras", [])
+    words = UserDictionary({"qwerty": "Qwerty"}, [dictionary])
+    assert words.has("(zebras),", known=False)
+    assert not words.has("(zebras),", known=True)
+    assert not words.has("(zebrs),", known=False)
+    assert words.has("(QWERTY)", known=True)
+    assert not UserDictionary({}).has("zebras", known=False)
+    near = [("(zebra)", 1, 1 / len(dictionary)), ("(zebras)", 1, 1 / len(dictionary))]
+    assert sorted(words.fuzzy_matches("(zebrs)", 1)) == near
+    assert list(words.fuzzy_matches("qwertz", 1)) == [("Qwerty", 1, 1.0)]
 
 
 @pytest.mark.parametrize(
@@ -127,7 +133,7 @@ def test_a_damaged_file_is_named_with_line_and_reason(tmp_path, given, said):
 
 def test_missing_and_huge_files_are_refused(tmp_path, monkeypatch):
     path = write(tmp_path)
-    monkeypatch.setattr(hunspell_dictionary, "_MAX_BYTES", 50)
+    monkeypatch.setattr(lexicon, "_MAX_BYTES", 50)
     with pytest.raises(FormatError, match=r"xx\.\w+: has more than 50 bytes"):
         HunspellDictionary(path)
     monkeypatch.undo()
