@@ -159,7 +159,7 @@ class HunspellDictionary:
             return False
 
     def _nearby(self, word: str, max_edits: int) -> Sequence[tuple[str, int]]:
-        """Return right words one edit from a word, in its case, and their edits; without any, entries two edits away."""
+        """Return right words one edit from a word, in its case, and their edits; if there are none, entries at two."""
         key = dictionary_key(word)
         if len(key) > _MAX_SEARCHED_LENGTH:
             return ()
@@ -242,7 +242,7 @@ class UserDictionary:
             found = lexicon.fuzzy_matches(dictionary_key(word), max_edits)
             for index, edits in zip(found.indices.tolist(), found.edits.tolist(), strict=True):
                 yield spellings[index], edits, 1 / len(spellings)
-        parts = split_affixes(word)
-        for one in () if parts is None else self._word_lists:
-            for text, edits in one.nearby(parts.core, max_edits):
-                yield text.join(parts.affixes), edits, 1 / len(one)
+        if (parts := split_affixes(word)) is not None:
+            for one in self._word_lists:
+                for text, edits in one.nearby(parts.core, max_edits):
+                    yield text.join(parts.affixes), edits, 1 / max(len(one), 1)
