@@ -10,6 +10,7 @@ from pathlib import Path
 EXTRAS = {
     "duckdb": "scale",
     "httpx": "lsp",
+    "hunspell": "dictionary",
     "matplotlib": "train",
     "pyarrow": "scale",
     "pygls": "lsp",

@@ -16,6 +16,7 @@ from typing import Any
 import structlog
 from fastapi import FastAPI
 
+from models.checking.lexicon import HunspellDictionary
 from models.checkpoint import folders
 from models.checkpoint.copies import Copies
 from models.checkpoint.documents import CalibrationStore, ProfileStore
@@ -23,7 +24,7 @@ from models.checkpoint.load import load_checkpoint
 from models.checkpoint.precision import FLOAT32
 from models.checkpoint.registry import local_registry_folder, open_registry
 from models.completion.user_model import UserModelLimits
-from models.errors import RegistryError, UsersUnavailableError
+from models.errors import FormatError, RegistryError, UsersUnavailableError
 from service.api_errors import install_error_handlers
 from service.api_keys import KeyStore
 from service.engine.engine import Engine
@@ -52,7 +53,7 @@ from service.routes import (
 )
 from service.routes.request import AutocompleteSessions, Services
 from service.settings import Settings, otel_variables
-from service.use_cases.inputs import Limits
+from service.use_cases.inputs import Dictionaries, Limits
 from service.workers.broadcast import Broadcast
 from service.workers.peers import AffinityRelay, Peer, peer_endpoints
 from service.workers.pool import WorkerPool
@@ -264,6 +265,18 @@ def _users_file(settings: Settings, pool: WorkerPool | None) -> Path | None:
     )  # a folder that the workers share and then remove
 
 
+def _read_dictionaries(settings: Settings) -> Dictionaries:
+    """Read the Hunspell dictionaries; damaged ones are logged."""
+    read: dict[str, HunspellDictionary | FormatError] = {}
+    for name, _, file in (setting.partition("=") for setting in settings.dictionaries):
+        try:
+            read[name] = HunspellDictionary(Path(file))
+        except FormatError as error:
+            _log.warning("dictionary not read", name=name, reason=str(error))
+            read[name] = error
+    return read
+
+
 def _compose(settings: Settings, pool: WorkerPool | None, copies: Copies | None) -> Services:
     metrics = Metrics(None if pool is None else pool.number)
     loader = Loader(
@@ -326,6 +339,7 @@ def _compose(settings: Settings, pool: WorkerPool | None, copies: Copies | None)
         metrics,
         limits,
         dict(language.split("=", 1) for language in settings.languages) or {"en-US": None},
+        _read_dictionaries(settings),
     )
     _add_gauges(services, follows=settings.watch_interval_s > 0)
     return services

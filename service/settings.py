@@ -15,6 +15,7 @@ from service.engine.loading import read_precisions
 
 PREFIX = "GRAMOPHONE_"
 _LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]{2,8})*=[A-Za-z0-9][A-Za-z0-9._@-]*")
+_DICTIONARY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*=.+\.dic")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s,]+")
 _NON_SETTINGS = frozenset({"GRAMOPHONE_API_KEY", "GRAMOPHONE_DATA"})
 """Variables with the prefix that are not settings: a client's API key, and the folder of public test data."""
@@ -55,6 +56,10 @@ class Settings(BaseSettings):
     languages: Names = ()
     """Languages of LanguageTool's API (`/v2/check`) and the model of each, separated by commas, such as
     `en-US=novels,de-DE=zeitung@champion`; unset uses the default model for `en-US`"""
+    dictionaries: Names = ()
+    """Hunspell dictionaries of words that are right, for `/v1/check` by name and for LanguageTool's API by language,
+    separated by commas, such as `en_US=/usr/share/hunspell/en_US.dic`; the `.aff` file is beside it. Requires the extra
+    `dictionary`"""
     device: str = Field(default="cpu", pattern=r"^(cpu|auto|cuda(:\d{1,3})?)$")
     """Device that models compute on: `cpu`, `cuda` or `cuda:1`; `auto` uses `cuda` if available"""
     precision: str = "auto"
@@ -198,7 +203,7 @@ class Settings(BaseSettings):
             raise ValueError("it is logged; set credentials in OTEL_EXPORTER_OTLP_HEADERS")
         return value
 
-    @field_validator("models", "languages", "cors_origins", "allowed_hosts", mode="before")
+    @field_validator("models", "languages", "dictionaries", "cors_origins", "allowed_hosts", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
         if isinstance(value, str):
@@ -219,6 +224,13 @@ class Settings(BaseSettings):
                     f"{language!r} is not a language and a model; use CODE=MODEL, such as en-US=novels"
                 )
         return languages
+
+    @field_validator("dictionaries")
+    @classmethod
+    def _check_dictionaries(cls, dictionaries: tuple[str, ...]) -> tuple[str, ...]:
+        if wrong := [one for one in dictionaries if _DICTIONARY.fullmatch(one) is None]:
+            raise ValueError(f"{wrong[0]!r} is not a dictionary; use NAME=FILE.dic")
+        return dictionaries
 
     @field_validator("cors_origins")
     @classmethod

@@ -188,7 +188,7 @@ class CheckContext:
         sentences: at least one; a sentence that continues the previous one is alone in its batch.
         error_model: the error model.
         search: limits of the candidate search.
-        dictionary: the user dictionary.
+        dictionary: the user dictionary, and others.
         given: the caller's suggestions, by sentence index.
 
     Attributes:
@@ -229,13 +229,6 @@ class CheckContext:
         firsts = np.fromiter((word.first for word in self.words), np.int64, len(self.words))
         self.positions: Indices = firsts + np.repeat(self.bases, counts)
         self.slots: list[Slot] = []
-
-    def is_correct(self, word: str) -> bool:
-        """True if a word, without its punctuation, is in the user dictionary."""
-        if word in self.dictionary:
-            return True
-        found = split_affixes(word) if len(self.dictionary) else None
-        return found is not None and found.core in self.dictionary
 
     def is_given(self, number: int, text: str) -> bool:
         """True if the caller suggests a text for exactly this slot; the caller's probability then takes precedence."""
@@ -309,7 +302,8 @@ class CandidateGenerator(ABC):
             position,
             position + word.last - word.first,
             word.known,
-            exempt=split_affixes(self.key(word.text)) is None or context.is_correct(word.text),
+            exempt=split_affixes(self.key(word.text)) is None
+            or context.dictionary.has(word.text, known=word.known),
             log_weight=context.error_model.log_correct + self._log_unknown([word]),
         )
 
@@ -325,7 +319,8 @@ class CandidateGenerator(ABC):
                     context.slots.append(self._span_slot(context, number, span))
                 typed = sentence.text[span.start - sentence.offset : span.end - sentence.offset]
                 # a number, for which no candidates are generated, can be an error if the caller suggests a correction
-                context.slots[index] = context.slots[index]._replace(exempt=context.is_correct(typed))
+                slot = context.slots[index]
+                context.slots[index] = slot._replace(exempt=context.dictionary.has(typed, known=slot.known))
                 found += self._span_corrections(context, span, index, typed)
                 yield None
 

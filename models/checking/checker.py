@@ -79,7 +79,8 @@ class Checker:
             InvalidInputError: a suggestion's span is not within one sentence.
         """
         given = _spans_by_sentence(sentences, options.given)
-        dictionary, channel = UserDictionary(options.dictionary), ErrorModel(options)
+        dictionary = UserDictionary(options.dictionary, options.word_lists)
+        channel = ErrorModel(options)
         right_tokens = options.search.right_tokens
         if right_tokens is None:  # n-gram models use order - 1 tokens of context
             order = getattr(without_members(model), "order", 1)

@@ -13,6 +13,7 @@ from math import log
 import numpy as np
 import numpy.typing as npt
 
+from models.checking.lexicon import HunspellDictionary
 from models.errors import InvalidInputError
 
 _TWO_EDITS_LETTERS = 5
@@ -91,6 +92,7 @@ class CheckSettings:
         search: limits of the candidate search.
         dictionary: suggested spelling of correct words, by their `dictionary_key`.
         given: the caller's suggestions, with their positions.
+        word_lists: dictionaries of words that are right if the model does not know them.
 
     Raises:
         InvalidInputError: the error rate or the number of edits is out of range.
@@ -101,6 +103,7 @@ class CheckSettings:
     search: CandidateSettings = field(default_factory=CandidateSettings)
     dictionary: dict[str, str] = field(default_factory=dict)
     given: tuple[GivenSpan, ...] = ()
+    word_lists: tuple[HunspellDictionary, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 < self.error_rate < 1:

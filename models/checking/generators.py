@@ -49,7 +49,7 @@ _WORDS_PER_STEP = 16
 _MAX_ROWS = 64
 _RIGHT_TOKENS = 5
 _DICTIONARY_SHARE = 0.5
-"""Prior share of the user dictionary among unknown words."""
+"""Prior share of each dictionary among unknown words."""
 
 
 class WordCandidateGenerator(CandidateGenerator):
@@ -107,6 +107,7 @@ class WordCandidateGenerator(CandidateGenerator):
             found += self._respaced(context, number)
             if not word.known:
                 found += self._from_dictionary(context, number)
+                yield None  # searching a dictionary with compounds may take some hundredths of a second
         yield from self.add_given(context, found)
         additions = corrections_from(found)
         if not nearby:
@@ -195,15 +196,15 @@ class WordCandidateGenerator(CandidateGenerator):
         yield from context.correct_slot(last, (joined,), log_weight=log_weight, edits=1, text=text)
 
     def _from_dictionary(self, context: CheckContext, number: int) -> Iterator[Correction]:
-        """Propose words of the user dictionary near an unknown word that the model does not know either."""
+        """Propose words of the dictionaries near an unknown word that the model does not know either."""
         word, error_model = context.words[number].text, context.error_model
         max_edits = error_model.max_edits(word, known=False)
-        for text, edits in context.dictionary.fuzzy_matches(word, max_edits):
+        for text, edits, share in context.dictionary.fuzzy_matches(word, max_edits):
             if self.key(text) not in self._id_of:
                 channel = float(
                     error_model.unknown_word_log_probs(np.array([edits]), np.array([len(text)]))[0]
                 )
-                log_weight = channel + log(_DICTIONARY_SHARE / len(context.dictionary))
+                log_weight = channel + log(_DICTIONARY_SHARE * share)
                 yield from context.correct_slot(number, (UNK,), log_weight=log_weight, edits=edits, text=text)
 
     def _expected(self, context: CheckContext, number: int, ids: list[int]) -> Iterator[Correction]:
@@ -353,5 +354,6 @@ class SubwordCandidateGenerator(CandidateGenerator):
         matches = elsewhere.fuzzy_matches(word, max_edits)
         for index, edits in zip(matches.indices.tolist(), matches.edits.tolist(), strict=True):
             spellings[texts[index]] = edits
-        spellings.update(context.dictionary.fuzzy_matches(word, max_edits))
+        near = context.dictionary.fuzzy_matches(word, max_edits)
+        spellings |= {text: edits for text, edits, _ in near}
         return spellings

@@ -1,8 +1,16 @@
-"""Word lists with search by edit distance, and the user dictionary."""
+"""Word lists with search by edit distance, Hunspell dictionaries, and the user dictionary.
 
-from collections import OrderedDict
+The library Hunspell reads dictionaries and decides which words are right, with affixes and in compounds. Files that it
+would read in part or wrongly are refused before.
+"""
+
+import codecs
+import re
+import unicodedata
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -10,12 +18,34 @@ import numpy.typing as npt
 from rapidfuzz.distance import OSA
 from rapidfuzz.process import cdist
 
+from models.checking.sentences import (
+    SpellingModel,
+    common_typo_corrections,
+    is_alphabetic,
+    match_case,
+    one_edit_strings,
+    split_affixes,
+)
+from models.errors import FormatError, require_package
 from models.normaliser import Normaliser
 
 Indices = npt.NDArray[np.int64]
 _MAX_CACHED_QUERIES = 1 << 14
 _MAX_CACHED_MATCHES = 1 << 20
 """Maximum matches in the cache, of nine bytes each; a short word can have thousands."""
+
+_MAX_BYTES = 64 * 2**20
+"""Maximum size of a file; the largest of LibreOffice's dictionaries has 10 MB."""
+_MAX_LETTERS = 40
+_MAX_SEARCHED_LENGTH = 32
+"""Maximum characters of a word that is searched; longer ones have thousands of neighbours."""
+_MAX_STRINGS = 128
+"""Maximum strings near a word that are looked up, the most probable ones: with compounds, each may take 0.1 ms."""
+_MAX_NEARBY = 32
+_MAX_CACHED_WORDS = 1 << 14
+_SET = re.compile(rb"^[ \t]*SET[ \t]+(\S+)", re.MULTILINE)
+_END_OF_WORD = re.compile(r"(?<!\\)/|\t|\s\w\w:|\s*$")
+"""What follows the word of an entry: the flags of its affixes, or its morphology."""
 
 
 class FuzzyMatches(NamedTuple):
@@ -99,29 +129,120 @@ dictionary_key = Normaliser("nfkc", lowercase=True)
 """Converter of words to keys of the user dictionary, without differences of case and Unicode form."""
 
 
+class HunspellDictionary:
+    """A dictionary of a `.dic` file and the `.aff` file beside it; immutable, and safe for threads.
+
+    Raises:
+        FormatError: a file is missing, too large, empty, in another encoding, or begins without a number of words.
+        InvalidInputError: the extra `dictionary` is not installed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        require_package("hunspell", f"the dictionary {path.name}")
+        from hunspell import Hunspell
+
+        spellings = {dictionary_key(word): word for word in _read_entries(path) if is_alphabetic(word)}
+        self._hunspell = Hunspell(path.stem, hunspell_data_dir=str(path.parent), system_encoding="UTF-8")
+        self._lexicon, self._entries = FuzzyLexicon(list(spellings)), list(spellings.values())
+        counts = Counter("".join(spellings)).most_common(_MAX_LETTERS)
+        self._letters = "".join(letter for letter, _ in counts if letter.isalpha())
+        self._spelling = SpellingModel(list(spellings))
+        self.nearby = lru_cache(_MAX_CACHED_WORDS)(self._nearby)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, word: str) -> bool:
+        try:
+            return bool(self._hunspell.spell(unicodedata.normalize("NFC", word)))
+        except UnicodeEncodeError:  # a character that the dictionary's encoding lacks
+            return False
+
+    def _nearby(self, word: str, max_edits: int) -> Sequence[tuple[str, int]]:
+        """Return right words one edit from a word, in its case, and their edits; if there are none, entries at two."""
+        key = dictionary_key(word)
+        if len(key) > _MAX_SEARCHED_LENGTH:
+            return ()
+        likely = sorted(one_edit_strings(key, self._letters), key=self._spelling.log_prob)[-_MAX_STRINGS:]
+        strings = dict.fromkeys([key, *common_typo_corrections(key), *likely])
+        cased = (one if one in self else one[:1].upper() + one[1:] for one in strings)
+        found = {match_case(word, one): 1 for one in cased if one in self}
+        if max_edits > 1 and not found:
+            entries = (self._entries[i] for i in self._lexicon.fuzzy_matches(key, max_edits).indices.tolist())
+            found = {match_case(word, entry): max_edits for entry in entries if entry in self}
+        return [one for one in found.items() if one[0] != word][:_MAX_NEARBY]
+
+
+def _read_entries(path: Path) -> list[str]:
+    """Return the words of a `.dic` file without their affixes."""
+    affixes = path.with_suffix(".aff")
+    raw, rules = _read_bytes(path), _read_bytes(affixes)
+    named = _SET.search(rules)
+    encoding = named[1].decode("ascii", "replace") if named else "ISO8859-1"  # Hunspell's default
+    try:
+        is_utf8, text = codecs.lookup(encoding).name == "utf-8", raw.decode(encoding)
+    except LookupError:
+        raise FormatError(affixes, f"SET {encoding} is an unknown encoding") from None
+    except UnicodeDecodeError as error:
+        line, byte = 1 + raw.count(b"\n", 0, error.start), raw[error.start]
+        problem = f"line {line}: byte 0x{byte:02x} is not {encoding}, the encoding of {affixes.name}"
+        raise FormatError(path, problem, hint="convert it, for example with iconv") from None
+    if not is_utf8 and not raw.isascii() and raw.decode(errors="ignore").encode() == raw:
+        raise FormatError(
+            path, f"is UTF-8, not {encoding}, the encoding of {affixes.name}", hint="correct SET"
+        )
+    first, *lines = text.removeprefix("\ufeff").split("\n")
+    count = re.match(r"\s*(\d{1,18})\b", first)
+    if count is None or not 0 < int(count[1]) <= len(raw):  # Hunspell reserves memory for so many
+        raise FormatError(path, f"line 1: {first.strip()[:40]!r} is not the number of words")
+    return [_END_OF_WORD.split(line, maxsplit=1)[0] for line in lines]
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_MAX_BYTES + 1)
+    except OSError as error:
+        raise FormatError(path, f"cannot be read: {error.strerror or error}") from None
+    if len(raw) > _MAX_BYTES:
+        raise FormatError(path, f"has more than {_MAX_BYTES:,} bytes")
+    if not raw.strip():
+        raise FormatError(path, "is empty")
+    return raw
+
+
 class UserDictionary:
-    """User dictionary, insensitive to case and Unicode form.
+    """User dictionary, insensitive to case and Unicode form, and Hunspell dictionaries.
 
     Args:
         words: spelling of each word, by its `dictionary_key`.
+        word_lists: dictionaries of words that are right if the model does not know them.
     """
 
-    def __init__(self, words: Mapping[str, str]) -> None:
-        self._words = words
-
-    def __len__(self) -> int:
-        return len(self._words)
+    def __init__(self, words: Mapping[str, str], word_lists: Sequence[HunspellDictionary] = ()) -> None:
+        self._words, self._word_lists = words, word_lists
 
     @cached_property
     def _lexicon(self) -> tuple[FuzzyLexicon, list[str]]:
         return FuzzyLexicon(list(self._words)), list(self._words.values())
 
-    def __contains__(self, word: str) -> bool:
-        return bool(self._words) and dictionary_key(word) in self._words
+    def has(self, word: str, *, known: bool) -> bool:
+        """True if a word, with or without its punctuation, is correct whether or not the model knows it."""
+        if not self._words and (known or not self._word_lists):
+            return False
+        found = split_affixes(word)
+        forms = [word] if found is None else [word, found.core]
+        lists = () if known else self._word_lists
+        return any(dictionary_key(form) in self._words or any(form in one for one in lists) for form in forms)
 
-    def fuzzy_matches(self, word: str, max_edits: int) -> Iterator[tuple[str, int]]:
-        """Yield the words at 1 to `max_edits` edits between keys, as they are spelled, and their edit distances."""
-        lexicon, spellings = self._lexicon
-        found = lexicon.fuzzy_matches(dictionary_key(word), max_edits)
-        for index, edits in zip(found.indices.tolist(), found.edits.tolist(), strict=True):
-            yield spellings[index], edits
+    def fuzzy_matches(self, word: str, max_edits: int) -> Iterator[tuple[str, int, float]]:
+        """Yield the words near an unknown word, as they are spelled, their edits, and their share of a dictionary."""
+        if self._words:
+            lexicon, spellings = self._lexicon
+            found = lexicon.fuzzy_matches(dictionary_key(word), max_edits)
+            for index, edits in zip(found.indices.tolist(), found.edits.tolist(), strict=True):
+                yield spellings[index], edits, 1 / len(spellings)
+        if (parts := split_affixes(word)) is not None:
+            for one in self._word_lists:
+                for text, edits in one.nearby(parts.core, max_edits):
+                    yield text.join(parts.affixes), edits, 1 / max(len(one), 1)

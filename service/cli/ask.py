@@ -309,8 +309,10 @@ def check(
     ] = None,
     max_suggestions: Annotated[int, typer.Option(help="Maximum suggestions per word.")] = 5,
     dictionary: Annotated[
-        Path | None,
-        typer.Option(help="File of correct words, one per line; weights after a tab are ignored."),
+        list[Path] | None,
+        typer.Option(
+            help="File of correct words, one per line, or Hunspell dictionary FILE.dic beside its FILE.aff; repeatable."
+        ),
     ] = None,
     error_rate: Annotated[float, typer.Option(help="Prior probability that a word is wrong.")] = 0.01,
     max_edits: Annotated[int, typer.Option(help="Maximum edits per word: 1 or 2.")] = 2,
@@ -324,16 +326,18 @@ def check(
     if threshold is not None and min_precision is not None:
         raise InvalidInputError("give either --threshold or --min-precision, not both", parameter="threshold")
     text = _read_source(source)
+    word_lists = [file for file in dictionary or () if file.suffix == ".dic"]
+    files = [file for file in dictionary or () if file.suffix != ".dic"]
     request: dict[str, Any] = {
         "text": text,
         "threshold": threshold,
         "precision": min_precision,
         "max_suggestions": max_suggestions,
-        "dictionary": [] if dictionary is None else [entry["text"] for entry in read_dictionary(dictionary)],
+        "dictionary": [entry["text"] for file in files for entry in read_dictionary(file)],
         "error_rate": error_rate,
         "max_edits": max_edits,
     }
-    reply = ask.check([published.load(model)], published.registry, request)
+    reply = ask.check([published.load(model)], published.registry, request, word_lists)
     print_json(reply) if as_json else show_check(text, reply)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import typer
 
+from models.checking.lexicon import HunspellDictionary
 from models.checkpoint.documents import CalibrationStore, ProfileStore
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import Address, open_registry
@@ -92,12 +93,18 @@ def autocomplete(models: Sequence[LoadedModel], request: Mapping[str, Any]) -> J
     return dataclasses.asdict(run_to_completion(complete_text(weighted, parsed, UNLIMITED)))
 
 
-def check(models: Sequence[LoadedModel], registry: Address, request: Mapping[str, Any]) -> Json:
-    """Return the reply of POST /v1/check, by one model or several."""
+def check(
+    models: Sequence[LoadedModel],
+    registry: Address,
+    request: Mapping[str, Any],
+    word_lists: Iterable[Path] = (),
+) -> Json:
+    """Return the reply of POST /v1/check, by one model or several, with Hunspell dictionaries (`.dic` files)."""
+    read = tuple(map(HunspellDictionary, word_lists))
     calibration = CalibrationStore(registry).read(models[0].address) if len(models) == 1 else None
     parsed = parse_json(checking.CheckRequest, _request_body(request))
     weighted = [WeightedModel(loaded) for loaded in models]
-    reply, _ = run_to_completion(checking.check(weighted, parsed, calibration, UNLIMITED))
+    reply, _ = run_to_completion(checking.check(weighted, parsed, calibration, UNLIMITED, read))
     return dataclasses.asdict(reply)
 
 

@@ -31,7 +31,7 @@ from service.engine.user_store import UserStore
 from service.middleware.request_context import add_counts, annotate, context_of, track_use
 from service.routes.endpoints import LINES_TYPE
 from service.schemas.wire import ModelRequest, TimedRequest, parse_json, parse_query
-from service.use_cases.inputs import Limits
+from service.use_cases.inputs import Dictionaries, Limits
 from service.use_cases.model_weights import ModelsRequest, WeightedModel
 
 
@@ -134,6 +134,7 @@ class Services:
     metrics: Metrics
     limits: Limits
     languages: Mapping[str, str | None]
+    dictionaries: Dictionaries
 
 
 def services_of(request: Request) -> Services:

@@ -54,6 +54,7 @@ from service.use_cases.autocomplete import (
     max_search_steps,
 )
 from service.use_cases.check import CheckRequest, check
+from service.use_cases.inputs import dictionaries_of_languages, find_dictionaries
 from service.use_cases.languagetool import (
     LanguageToolRequest,
     check_languages,
@@ -184,7 +185,8 @@ async def check_text(request: Request) -> Response:
             count_scored(request, model, number)
         return to_json(reply)
 
-    work = check(models, wire, calibration, services.limits)
+    word_lists = find_dictionaries(services.dictionaries, wire.dictionaries)
+    work = check(models, wire, calibration, services.limits, word_lists)
     terms = request_options(
         request, wire, body, count=len(models) - 1, work_each=len(body) // BYTES_PER_TOKEN
     )
@@ -219,7 +221,8 @@ async def _build_checker(loaded: LoadedModel) -> None:
 async def languagetool_check(request: Request) -> Response:
     """Find probable errors, with LanguageTool's API, for its existing clients: editors, browsers, LibreOffice.
 
-    Positions count UTF-16 code units. The models of the languages are those of `GRAMOPHONE_LANGUAGES`.
+    Positions count UTF-16 code units. The models of the languages are those of `GRAMOPHONE_LANGUAGES`, the dictionaries
+    those of `GRAMOPHONE_DICTIONARIES`.
     """
     services = services_of(request)
     body = await request.body()
@@ -228,7 +231,8 @@ async def languagetool_check(request: Request) -> Response:
     loaded = {code: resolve_model(request, services.languages[code]) for code in codes}
     for model in loaded.values():
         await _build_checker(model)
-    work = check_languages(wire, loaded, services.limits, partial(count_scored, request))
+    word_lists = dictionaries_of_languages(services.dictionaries, [*codes, wire.language])
+    work = check_languages(wire, loaded, services.limits, partial(count_scored, request), word_lists)
     terms = request_options(request, None, body, count=len(codes) - 1, work_each=len(body) // BYTES_PER_TOKEN)
     return await run_request(request, work, to_json, terms)
 

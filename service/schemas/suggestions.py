@@ -122,8 +122,8 @@ class WordSurprisal:
     """−log2 of the word's probability given the preceding text, summed over its tokens; a word includes the space
     before it, not the one after it, as in the `words` of /v1/score."""  # noqa: RUF001 - a minus sign
     known: bool
-    """true if the word is a token of the model (for a character model: if all its characters are) or in the request's
-    dictionary."""
+    """true if the word is a token of the model (for a character model: if all its characters are) or in a
+    dictionary of the request."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import { Popover } from "./tokens.js";
 
 const GROUPS = [
   ["", ["max_suggestions", "max_edits", "error_rate", "precision"]],
-  ["Words", ["dictionary", "slots", "timeout_ms"]],
+  ["Words", ["dictionary", "dictionaries", "slots", "timeout_ms"]],
 ];
 const KINDS = { unknown_word: "unknown word", real_word: "unlikely word in this context" };
 

@@ -20,7 +20,7 @@ from models.checking.checker import (
     without_overlaps,
 )
 from models.checking.error_model import CheckSettings, GivenSpan
-from models.checking.lexicon import dictionary_key
+from models.checking.lexicon import UserDictionary, dictionary_key
 from models.checking.rescoring import RescoredBatch
 from models.checking.sentences import Sentence, Word
 from models.errors import ContextLengthError, InvalidInputError, UnsupportedParameterError
@@ -31,7 +31,7 @@ from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.schemas.suggestions import CheckReply, SuggestedText, TextIssue, WordSurprisal
 from service.schemas.wire import WireModel, text_or_object
-from service.use_cases.inputs import Limits, check_reads_forward
+from service.use_cases.inputs import Limits, WordLists, check_reads_forward
 from service.use_cases.model_weights import (
     ModelsRequest,
     WeightedModel,
@@ -119,6 +119,9 @@ class CheckRequest(ModelsRequest):
     """The client's own suggestions for spans of the text; spans must not overlap."""
     dictionary: list[DictionaryWord] = Field(default_factory=list, max_length=MAX_DICTIONARY)
     """Additional correct words, in any case and Unicode form; also used as suggestions."""
+    dictionaries: list[DictionaryWord] = Field(default_factory=list, max_length=10)
+    """Names of Hunspell dictionaries of the service (`GRAMOPHONE_DICTIONARIES`), such as `en_US`: their words, with
+    affixes and in compounds, are correct if the model does not know them; also used as suggestions."""
     error_rate: float = Field(default=0.01, gt=0, lt=1)
     """Prior probability that a word is wrong."""
     max_edits: int = Field(default=2, ge=1, le=2)
@@ -156,8 +159,8 @@ class CheckRequest(ModelsRequest):
             )
         return calibration.threshold_for(self.precision)
 
-    def settings(self, limits: Limits) -> CheckSettings:
-        """Return the settings of the search for errors.
+    def settings(self, limits: Limits, word_lists: WordLists) -> CheckSettings:
+        """Return the settings of the search for errors, with the dictionaries that are named.
 
         Raises:
             InvalidInputError: there are too many suggestions, or spans overlap or end after the text.
@@ -171,6 +174,7 @@ class CheckRequest(ModelsRequest):
             max_edits=self.max_edits,
             dictionary={dictionary_key(word): word for word in self.dictionary},
             given=tuple(_given_span(index, span) for index, span in enumerate(self.candidates)),
+            word_lists=word_lists,
         )
 
 
@@ -222,7 +226,11 @@ class _Checked(NamedTuple):
 
 
 def check(
-    models: Sequence[WeightedModel], request: CheckRequest, calibration: Calibration | None, limits: Limits
+    models: Sequence[WeightedModel],
+    request: CheckRequest,
+    calibration: Calibration | None,
+    limits: Limits,
+    word_lists: WordLists = (),
 ) -> Work[Any, tuple[CheckReply, list[int]]]:
     """Check a text; a use case.
 
@@ -231,6 +239,7 @@ def check(
         request: the request.
         calibration: precision by threshold, if measured for the model.
         limits: limits of one request.
+        word_lists: the dictionaries that the request names.
 
     Returns:
         The reply, and the number of tokens that each model has scored.
@@ -241,8 +250,9 @@ def check(
         UnsupportedParameterError: a model reads backward, or a precision is given and the model is not calibrated, or
             not the only one.
     """
-    settings, threshold = request.settings(limits), request.threshold_for(models, calibration)
+    settings, threshold = request.settings(limits, word_lists), request.threshold_for(models, calibration)
     least = threshold if len(models) == 1 else threshold * _MIN_SHARE_OF_THRESHOLD
+    dictionary = UserDictionary(settings.dictionary, word_lists)
     results = []
     for loaded, _ in models:
         results.append((yield from _check(loaded, request, settings, least, limits)))
@@ -268,7 +278,7 @@ def check(
             word.end,
             word.text,
             bits,
-            known=word.known or dictionary_key(word.text) in settings.dictionary,
+            known=word.known or dictionary.has(word.text, known=False),
         )
         for word, bits in zip(checked.words, checked.surprisals.tolist(), strict=True)
     ]

@@ -1,10 +1,10 @@
-"""Request inputs: limits, conversion to token ids, batches of lines, and the reading order of backward models.
+"""Request inputs: limits, token ids, batches of lines, dictionaries, and the reading order of backward models.
 
 A backward model scores the reversed text after `<s>`; its `</s>` is the start of the text. Replies
 are in text order, `</s>` last.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from models.arrays import TokenIds
+from models.checking.lexicon import HunspellDictionary
 from models.decoding.stopping import spellings
-from models.errors import ContextLengthError, InvalidInputError, UnsupportedParameterError
+from models.errors import ContextLengthError, FormatError, InvalidInputError, UnsupportedParameterError
 from models.phrases import NO_TOKEN_PHRASES, Phrase, PhraseAutomaton
 from models.reranking.candidates import map_in_steps
 from service.engine.job import Work
@@ -26,6 +27,10 @@ MAX_CHARACTERS_PER_TOKEN = 16
 
 MAX_CHARACTERS_AT_LEAST = 65_536
 """Characters always accepted, however low the token limit: one word may be long."""
+
+WordLists = tuple[HunspellDictionary, ...]
+Dictionaries = Mapping[str, HunspellDictionary | FormatError]
+"""Dictionaries by name; of a damaged one the error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,3 +268,29 @@ def to_text_order(loaded: LoadedModel, values: npt.NDArray[V], *, ends: bool) ->
     if not ends:
         return np.ascontiguousarray(values[::-1])
     return np.concatenate([values[-2::-1], values[-1:]])
+
+
+def find_dictionaries(dictionaries: Dictionaries, names: Sequence[str]) -> WordLists:
+    """Return the dictionaries that a request names.
+
+    Raises:
+        InvalidInputError: the service has none of that name.
+        FormatError: the dictionary is damaged.
+    """
+    found = []
+    for index, name in enumerate(names):
+        if name not in dictionaries:
+            known = ", ".join(dictionaries) or "none: GRAMOPHONE_DICTIONARIES names them"
+            parameter = f"dictionaries[{index}]"
+            raise InvalidInputError(f"{parameter} is {name!r}; this service has {known}", parameter=parameter)
+        if isinstance(one := dictionaries[name], FormatError):
+            raise one.with_traceback(None)  # it would grow
+        found.append(one)
+    return tuple(found)
+
+
+def dictionaries_of_languages(dictionaries: Dictionaries, codes: Sequence[str]) -> WordLists:
+    """Return the readable dictionaries of languages, such as `en_US` for `en-US`."""
+    wanted = [code.lower().replace("_", "-") for code in codes]
+    named = [one for name, one in dictionaries.items() if name.lower().replace("_", "-") in wanted]
+    return tuple(one for one in named if isinstance(one, HunspellDictionary))

@@ -24,7 +24,7 @@ from service.schemas.suggestions import (
 )
 from service.schemas.wire import WireModel, parse_json
 from service.use_cases.check import DEFAULT_THRESHOLD, CheckRequest, check
-from service.use_cases.inputs import Limits
+from service.use_cases.inputs import Limits, WordLists
 from service.use_cases.model_weights import WeightedModel
 
 # ruff: noqa: N815 - LanguageTool's names
@@ -184,6 +184,7 @@ def check_languages(
     loaded: Mapping[str, LoadedModel],
     limits: Limits,
     count: Callable[[LoadedModel, int], None],
+    word_lists: WordLists = (),
 ) -> Work[Any, LanguageToolReply]:
     """Check a text with the models of some languages, weighted by how well they predict it; a use case.
 
@@ -192,6 +193,7 @@ def check_languages(
         loaded: models by language.
         limits: limits of one request.
         count: counts the tokens that a model has scored.
+        word_lists: dictionaries of the languages.
 
     Raises:
         InvalidInputError: the markup is invalid, or a line is too long.
@@ -204,7 +206,7 @@ def check_languages(
     for code, model in loaded.items():
         codes.setdefault(model.address, code)
     models = [WeightedModel(loaded[code]) for code in codes.values()]
-    reply, num_tokens = yield from check(models, wire, None, limits)
+    reply, num_tokens = yield from check(models, wire, None, limits, word_lists)
     for weighted, number in zip(models, num_tokens, strict=True):
         count(weighted.loaded, number)
     best = codes[reply.model]

@@ -314,6 +314,7 @@ MORE_BODIES = {
     "/v1/check": {
         "candidates": [{"start": 0, "end": 3, "suggestions": [{"text": "the", "logprob": -1.0}, "a"]}],
         "dictionary": ["word"],
+        "dictionaries": ["en_US"],
     },
 }
 """Fields missing in the examples, merged into the first of each."""

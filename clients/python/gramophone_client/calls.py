@@ -405,6 +405,7 @@ class CheckOptions(_ModelOptions, total=False):
     max_suggestions: int
     candidates: Sequence[_Span]
     dictionary: Sequence[str]
+    dictionaries: Sequence[str]
     error_rate: float
     max_edits: int
     timeout_ms: int

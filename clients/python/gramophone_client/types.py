@@ -775,4 +775,4 @@ class WordSurprisal(Reply):
     """−log2 of the word's probability given the preceding text, summed over its tokens; a word includes the space before it, not the one after it, as in the `words` of /v1/score."""
 
     known: bool
-    """true if the word is a token of the model (for a character model: if all its characters are) or in the request's dictionary."""
+    """true if the word is a token of the model (for a character model: if all its characters are) or in a dictionary of the request."""

@@ -351,7 +351,8 @@ export interface paths {
          * Find probable errors, with LanguageTool's API, for its existing clients
          * @description Find probable errors, with LanguageTool's API, for its existing clients: editors, browsers, LibreOffice.
          *
-         *     Positions count UTF-16 code units. The models of the languages are those of `GRAMOPHONE_LANGUAGES`.
+         *     Positions count UTF-16 code units. The models of the languages are those of `GRAMOPHONE_LANGUAGES`, the dictionaries
+         *     those of `GRAMOPHONE_DICTIONARIES`.
          */
         post: operations["languagetool_check_v2_check_post"];
         delete?: never;
@@ -2918,7 +2919,7 @@ export interface components {
             surprisal_bits: number;
             /**
              * Known
-             * @description true if the word is a token of the model (for a character model: if all its characters are) or in the request's dictionary.
+             * @description true if the word is a token of the model (for a character model: if all its characters are) or in a dictionary of the request.
              */
             known: boolean;
         };
@@ -3336,6 +3337,12 @@ export interface components {
              * @description Additional correct words, in any case and Unicode form; also used as suggestions.
              */
             dictionary?: string[];
+            /**
+             * Dictionaries
+             * @description Names of Hunspell dictionaries of the service (`GRAMOPHONE_DICTIONARIES`), such as `en_US`: their words, with
+             *     affixes and in compounds, are correct if the model does not know them; also used as suggestions.
+             */
+            dictionaries?: string[];
             /**
              * Error Rate
              * @description Prior probability that a word is wrong.

@@ -19,7 +19,15 @@ def test_what_is_given_goes_before_the_environment(monkeypatch):
     assert read_settings(port=9000, host=None).port == 9000
 
 
-EMPTY_IS_NONE = {"models", "languages", "default_model", "api_keys", "cors_origins", "allowed_hosts"}
+EMPTY_IS_NONE = {
+    "models",
+    "languages",
+    "dictionaries",
+    "default_model",
+    "api_keys",
+    "cors_origins",
+    "allowed_hosts",
+}
 """Settings that are empty by default, so compose may pass an unset variable."""
 
 

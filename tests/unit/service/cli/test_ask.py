@@ -81,6 +81,21 @@ def test_words_of_a_dictionary_are_right(check, tmp_path):
     assert "hosue" not in check(CHECK_TEXT, "--dictionary", file)[1]
 
 
+def test_a_hunspell_dictionary_may_be_beside_a_list_of_words(check, tmp_path):
+    words, (dictionary, affixes) = tmp_path / "words.txt", (tmp_path / "en.dic", tmp_path / "en.aff")
+    words.write_text("xylofone", encoding="utf-8")
+    affixes.write_text("SET UTF-8\nSFX S Y 1\nSFX S 0 s .\n", encoding="utf-8")
+    dictionary.write_text("1\nhosue/S\n", encoding="utf-8")
+    text, given = "the hosue xylofone hosues", ("--dictionary", dictionary, "--dictionary", words)
+    known = [word["known"] for word in json.loads(check(text, "--json", *given)[1])["words"]]
+    assert known == [True] * 4
+    affixes.unlink()
+    code, out, err = check(text, *given)
+    assert (code, out) == (2, "")
+    assert "en.aff: cannot be read" in err
+    assert err.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -1,0 +1,142 @@
+"""Hunspell dictionaries: affixes, compounds, encodings, words near others, damaged files."""
+
+import pytest
+
+from models.checking import lexicon
+from models.checking.lexicon import HunspellDictionary, UserDictionary
+from models.errors import FormatError
+
+RULES = """SET {encoding}
+COMPOUNDFLAG C
+PFX U Y 1
+PFX U 0 un .
+SFX S Y 2
+SFX S y ies y
+SFX S 0 s [^y]
+"""
+ENTRIES = (
+    "zebra/S",
+    "lock/US",
+    "pony/S\tpo:noun",
+    "Paris",
+    "sonnen/C",
+    "schein/C",
+    "café/S",
+    "9th",
+    "a priori",
+)
+
+
+def write(folder, *, rules=RULES, entries=ENTRIES, encoding="UTF-8", count=None):
+    (folder / "xx.aff").write_text(rules.format(encoding=encoding), encoding="ascii")
+    lines = [str(len(entries)) if count is None else count, *entries]
+    (folder / "xx.dic").write_text("\n".join(lines) + "\n", encoding=encoding)
+    return folder / "xx.dic"
+
+
+@pytest.fixture(params=["UTF-8", "ISO8859-1"])
+def dictionary(request, tmp_path):
+    return HunspellDictionary(write(tmp_path, encoding=request.param))
+
+
+@pytest.mark.parametrize(
+    ("word", "right"),
+    [
+        ("zebra", True),
+        ("zebras", True),
+        ("Zebras", True),
+        ("ponies", True),
+        ("ponys", False),
+        ("unlocks", True),
+        ("unzebra", False),
+        ("paris", False),
+        ("sonnenschein", True),
+        ("sonnenzebra", False),
+        ("cafés", True),
+        ("cafe\u0301s", True),
+        ("\u4e2d", False),
+        ("\U0001f600", False),
+        ("", True),  # as Hunspell
+        ("zebra" * 1000, False),
+    ],
+)
+def test_affixes_and_compounds_are_those_of_hunspell(dictionary, word, right):
+    assert (word in dictionary) == right
+
+
+def test_punctuation_around_a_word_is_not_looked_up(dictionary):
+    words = UserDictionary({"qwerty": "Qwerty"}, [dictionary])
+    assert words.has("(zebras),", known=False)
+    assert not words.has("(zebras),", known=True)
+    assert not words.has("(zebrs),", known=False)
+    assert words.has("(QWERTY)", known=True)
+    assert not UserDictionary({}).has("zebras", known=False)
+    near = [("(zebra)", 1, 1 / len(dictionary)), ("(zebras)", 1, 1 / len(dictionary))]
+    assert sorted(words.fuzzy_matches("(zebrs)", 1)) == near
+    assert list(words.fuzzy_matches("qwertz", 1)) == [("Qwerty", 1, 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("word", "max_edits", "near"),
+    [
+        ("zebrs", 2, {"zebra": 1, "zebras": 1}),
+        ("Zebrs", 1, {"Zebra": 1, "Zebras": 1}),
+        ("ZEBRS", 1, {"ZEBRA": 1, "ZEBRAS": 1}),
+        ("unlcoks", 1, {"unlocks": 1}),
+        ("paris", 1, {"Paris": 1}),
+        ("sonenschein", 1, {"sonnenschein": 1}),
+        ("caffé", 1, {"café": 1}),
+        ("zeebbra", 1, {}),
+        ("zeebbra", 2, {"zebra": 2}),
+        ("z" * 33, 2, {}),
+    ],
+)
+def test_near_words_have_affixes_and_the_case_of_the_typed_one(dictionary, word, max_edits, near):
+    assert dict(dictionary.nearby(word, max_edits)) == near
+
+
+def test_a_dictionary_without_an_encoding_is_latin_1(tmp_path):
+    path = write(tmp_path, rules=RULES.removeprefix("SET {encoding}\n"), encoding="ISO8859-1")
+    assert "cafés" in HunspellDictionary(path)
+
+
+def test_a_byte_order_mark_is_not_of_the_count(tmp_path):
+    assert "zebras" in HunspellDictionary(write(tmp_path, count="\ufeff9"))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"count": "zebra"}, "xx.dic: line 1: 'zebra' is not the number of words"),
+        ({"count": "0"}, "xx.dic: line 1: '0' is not"),
+        ({"count": "99999999999"}, "xx.dic: line 1: '99999999999' is not"),
+        ({"count": "", "entries": ()}, "xx.dic: is empty"),
+        ({"rules": ""}, "xx.aff: is empty"),
+        ({"rules": "# a\nSET KLINGON\n"}, "xx.aff: SET KLINGON is an unknown encoding"),
+        ({"rules": "SET rot13\n"}, "xx.aff: SET rot13 is an unknown encoding"),
+        (
+            {"rules": "SET UTF-8\n", "encoding": "ISO8859-1"},
+            r"xx.dic: line 8: byte 0xe9 is not UTF-8, the encoding of xx.aff \(convert it, for example with iconv\)",
+        ),
+        ({"rules": "SET ISO8859-1\n"}, "xx.dic: is UTF-8, not ISO8859-1, the encoding of xx.aff"),
+        (
+            {"rules": "TRY abc\n"},
+            "xx.dic: is UTF-8, not ISO8859-1, the encoding of xx.aff",
+        ),
+    ],
+)
+def test_a_damaged_file_is_named_with_line_and_reason(tmp_path, given, said):
+    with pytest.raises(FormatError, match=f"^{tmp_path}/{said}") as refused:
+        HunspellDictionary(write(tmp_path, **given))
+    assert "\n" not in str(refused.value)
+
+
+def test_missing_and_huge_files_are_refused(tmp_path, monkeypatch):
+    path = write(tmp_path)
+    monkeypatch.setattr(lexicon, "_MAX_BYTES", 50)
+    with pytest.raises(FormatError, match=r"xx\.\w+: has more than 50 bytes"):
+        HunspellDictionary(path)
+    monkeypatch.undo()
+    path.with_suffix(".aff").unlink()
+    with pytest.raises(FormatError, match=r"xx\.aff: cannot be read"):
+        HunspellDictionary(path)
