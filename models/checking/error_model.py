@@ -5,14 +5,18 @@ it, by edit distance (Mays, Damerau and Mercer 1991; Wilcox-O'Hearn, Hirst and B
 only errors that produce a word are possible. The number of near words is assumed to be the same for
 all words. If the model does not know the typed word, the error rate is divided among the strings that
 an error can make from the intended word.
+
+A fitted table of edits (`models.checking.error_table`) replaces the uniform distribution over these strings.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import log
 
 import numpy as np
 import numpy.typing as npt
 
+from models.checking.error_table import ErrorTable
 from models.errors import InvalidInputError
 
 _TWO_EDITS_LETTERS = 5
@@ -32,6 +36,7 @@ _FAR_SHARE = 1e-9
 suggestions; it does not flag names."""
 _UNKNOWN_RATE = 1e-3
 """Minimum prior probability of unknown words, whatever the model predicts."""
+_SLIPS = 0.2
 _ALPHABET = 26
 """Number of letters that a typing error can produce."""
 
@@ -91,6 +96,7 @@ class CheckSettings:
         search: limits of the candidate search.
         dictionary: suggested spelling of correct words, by their `dictionary_key`.
         given: the caller's suggestions, with their positions.
+        errors: edits counted in misspellings; None: all edits are equally probable.
 
     Raises:
         InvalidInputError: the error rate or the number of edits is out of range.
@@ -101,6 +107,7 @@ class CheckSettings:
     search: CandidateSettings = field(default_factory=CandidateSettings)
     dictionary: dict[str, str] = field(default_factory=dict)
     given: tuple[GivenSpan, ...] = ()
+    errors: ErrorTable | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.error_rate < 1:
@@ -119,6 +126,7 @@ class ErrorModel:
     """
 
     def __init__(self, settings: CheckSettings) -> None:
+        self._errors = settings.errors
         self._max_edits = settings.max_edits
         self.log_correct = log(1 - settings.error_rate)
         self.log_error = log(settings.error_rate)
@@ -146,6 +154,18 @@ class ErrorModel:
         log_num_strings = np.log(2 * lengths * _ALPHABET + _ALPHABET + lengths)
         spread: npt.NDArray[np.float64] = self.log_error + self._log_shares[edits] - edits * log_num_strings
         return spread
+
+    def log_ratios(
+        self, typed: Sequence[str], intended: Sequence[str], edits: npt.NDArray[np.uint8]
+    ) -> npt.NDArray[np.float64]:
+        """Return ln P(typed | intended) by the table, relative to that of a uniform distribution over strings [N]."""
+        if self._errors is None or not typed:
+            return np.zeros(len(typed))
+        lengths = np.fromiter(map(len, intended), np.int64, len(intended))
+        fitted = self._errors.rates.log_probs(typed, intended, edits)
+        uniform = self.unknown_word_log_probs(edits, lengths) - self.log_error
+        ratios: npt.NDArray[np.float64] = np.where(np.isnan(fitted), 0.0, fitted - uniform)
+        return np.logaddexp(ratios + log(1 - _SLIPS), log(_SLIPS)) if _SLIPS else ratios
 
     def given_log_prob(self, count: int) -> float:
         """Return ln P(typed | intended) for each of `count` suggestions without an error model."""

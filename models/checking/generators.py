@@ -72,16 +72,22 @@ class WordCandidateGenerator(CandidateGenerator):
         for i, word in words:
             self._members.setdefault(word.affixes, []).append((i, word.core))
         self._groups: dict[tuple[str, str], tuple[TokenIds, FuzzyLexicon]] = {}  # by punctuation
-        self._lengths = np.zeros(len(tokens), dtype=np.int64)  # without punctuation
-        self._lengths[self._ids] = [len(word.core) for _, word in words]
+        self._cores = [""] * len(tokens)  # without punctuation
+        for i, word in words:
+            self._cores[i] = word.core
+        self._lengths = np.fromiter(map(len, self._cores), np.int64, len(tokens))
         self._spelling = SpellingModel(list({word.core for _, word in words}))
         if NO_AFFIXES in self._members:  # built now because most requests need it
             self._group(NO_AFFIXES)
 
     @override
     def log_spelling(self, word: str) -> float:
+        return self._spelling.log_prob(self.core(word))
+
+    def core(self, word: str) -> str:
+        """Return a word as the vocabulary spells it, without punctuation if it is alphabetic."""
         found = split_affixes(self.key(word))
-        return self._spelling.log_prob(found.core if found else self.key(word[:MAX_WORD_LENGTH]))
+        return found.core if found else self.key(word[:MAX_WORD_LENGTH])
 
     @override
     def propose(self, context: CheckContext) -> CallGenerator[Corrections]:
@@ -112,14 +118,20 @@ class WordCandidateGenerator(CandidateGenerator):
         if not nearby:
             return additions
         slots = np.repeat(owners, [len(chunk.indices) for chunk in nearby])
+        tokens, edits = map(np.concatenate, zip(*nearby, strict=True))
+        log_ratios = context.error_model.log_ratios(
+            [self.core(context.words[slot].text) for slot in slots.tolist()],
+            [self._cores[token] for token in tokens.tolist()],
+            edits,
+        )
         words = Corrections(
             slots,
             context.positions[slots],
             context.positions[slots] + 1,
-            np.concatenate([chunk.indices for chunk in nearby]),
+            tokens,
             np.arange(len(slots) + 1),
-            np.concatenate(log_weights),
-            np.concatenate([chunk.edits for chunk in nearby]).astype(np.int64),
+            np.concatenate(log_weights) + log_ratios,
+            edits.astype(np.int64),
             np.full(len(slots), None, dtype=object),
         )
         if self.splitter.tokenizer.normaliser.changes_case:
