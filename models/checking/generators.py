@@ -119,18 +119,22 @@ class WordCandidateGenerator(CandidateGenerator):
             return additions
         slots = np.repeat(owners, [len(chunk.indices) for chunk in nearby])
         tokens, edits = map(np.concatenate, zip(*nearby, strict=True))
-        log_ratios = context.error_model.log_ratios(
-            [self.core(context.words[slot].text) for slot in slots.tolist()],
-            [self._cores[token] for token in tokens.tolist()],
-            edits,
-        )
+        weights = np.concatenate(log_weights)
+        if context.error_model.errors is not None:
+            typed = [context.words[slot] for slot in slots.tolist()]
+            weights += context.error_model.log_ratios(
+                [self.core(word.text) for word in typed],
+                [self._cores[token] for token in tokens.tolist()],
+                edits,
+                np.array([word.known for word in typed]),
+            )
         words = Corrections(
             slots,
             context.positions[slots],
             context.positions[slots] + 1,
             tokens,
             np.arange(len(slots) + 1),
-            np.concatenate(log_weights) + log_ratios,
+            weights,
             edits.astype(np.int64),
             np.full(len(slots), None, dtype=object),
         )
@@ -214,6 +218,7 @@ class WordCandidateGenerator(CandidateGenerator):
             if self.key(text) not in self._id_of:
                 channel = float(
                     error_model.unknown_word_log_probs(np.array([edits]), np.array([len(text)]))[0]
+                    + error_model.log_ratios([word], [text], np.array([edits]), np.zeros(1, dtype=bool))[0]
                 )
                 log_weight = channel + log(_DICTIONARY_SHARE / len(context.dictionary))
                 yield from context.correct_slot(number, (UNK,), log_weight=log_weight, edits=edits, text=text)
@@ -321,8 +326,10 @@ class SubwordCandidateGenerator(CandidateGenerator):
         spellings = self._spellings(context, word, elsewhere, texts)
         lengths = np.fromiter(map(len, spellings), np.int64, len(spellings))
         edits = np.fromiter(spellings.values(), np.uint8, len(spellings))
-        log_probs = context.error_model.unknown_word_log_probs(edits, lengths).tolist()
-        meant = list(zip(spellings, log_probs, spellings.values(), strict=True))
+        log_probs = context.error_model.unknown_word_log_probs(edits, lengths)
+        unknown = np.zeros(len(spellings), dtype=bool)
+        log_probs += context.error_model.log_ratios([word] * len(spellings), list(spellings), edits, unknown)
+        meant = list(zip(spellings, log_probs.tolist(), spellings.values(), strict=True))
         for left, right in word_splits(word):
             meant.append((f"{left} {right}", context.error_model.log_space_error, 1))
         restored = [(self.restored_case(typed, text), log_prob, edits) for text, log_prob, edits in meant]

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import typer
 
-from models.checkpoint.documents import CalibrationStore, ProfileStore
+from models.checkpoint.documents import CalibrationStore, ErrorTableStore, ProfileStore
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import Address, open_registry
 from models.decoding.parameters import MAX_CHOICES
@@ -94,7 +94,8 @@ def check(loaded: LoadedModel, registry: Address, request: Mapping[str, Any]) ->
     """Return the reply of POST /v1/check."""
     calibration = CalibrationStore(registry).read(loaded.address)
     parsed = parse_json(checking.CheckRequest, _request_body(request))
-    reply, _ = run_to_completion(checking.check(loaded, parsed, calibration, UNLIMITED))
+    errors = {loaded.address: ErrorTableStore(registry).read(loaded.address)}
+    reply, _ = run_to_completion(checking.check(loaded, parsed, calibration, UNLIMITED, errors))
     return dataclasses.asdict(reply)
 
 

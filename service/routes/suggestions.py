@@ -1,6 +1,7 @@
 """POST /v1/autocomplete, the endpoints of users' accepted words, and POST /v1/check."""
 
 import asyncio
+from collections.abc import Iterable
 from functools import partial
 from typing import Annotated
 
@@ -9,6 +10,7 @@ from fastapi import Path, Request
 from starlette.responses import Response
 
 from models.checking.calibration import Calibration
+from models.checking.error_table import ErrorTable
 from models.completion.user_model import UserModel, split_word_sequences
 from models.errors import LanguageModelError, UsersUnavailableError
 from service.engine.loaded_model import LoadedModel
@@ -168,6 +170,7 @@ async def check_text(request: Request) -> Response:
     needed = wire.precision is not None
     # on a thread, because the registry may be remote
     calibration = await asyncio.to_thread(_calibration, services, loaded.address, needed=needed)
+    errors = await asyncio.to_thread(_error_tables, services, [loaded])
     await _build_checker(loaded)
 
     def write(checked: tuple[CheckReply, int]) -> bytes:
@@ -175,7 +178,7 @@ async def check_text(request: Request) -> Response:
         count_scored(request, loaded, num_tokens)
         return to_json(reply)
 
-    work = check(loaded, wire, calibration, services.limits)
+    work = check(loaded, wire, calibration, services.limits, errors)
     return await run_request(request, work, write, request_options(request, wire, body))
 
 
@@ -188,6 +191,17 @@ def _calibration(services: Services, address: str, *, needed: bool) -> Calibrati
             raise
         _log.warning("calibration not read", model=address, reason=str(error))
         return None
+
+
+def _error_tables(services: Services, models: Iterable[LoadedModel]) -> dict[str, ErrorTable | None]:
+    """Load the tables of errors of models, by address; a damaged one is logged and not used."""
+    tables: dict[str, ErrorTable | None] = {}
+    for address in {loaded.address for loaded in models}:
+        try:
+            tables[address] = services.errors.read(address)
+        except LanguageModelError as error:
+            _log.warning("table of errors not read", model=address, reason=str(error))
+    return tables
 
 
 async def _build_checker(loaded: LoadedModel) -> None:
@@ -216,7 +230,8 @@ async def languagetool_check(request: Request) -> Response:
     loaded = {code: resolve_model(request, services.languages[code]) for code in codes}
     for model in loaded.values():
         await _build_checker(model)
-    work = check_languages(wire, loaded, services.limits, partial(count_scored, request))
+    errors = await asyncio.to_thread(_error_tables, services, loaded.values())
+    work = check_languages(wire, loaded, services.limits, errors, partial(count_scored, request))
     terms = request_options(request, None, body, count=len(codes) - 1, work_each=len(body) // BYTES_PER_TOKEN)
     return await run_request(request, work, to_json, terms)
 

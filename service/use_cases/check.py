@@ -1,5 +1,7 @@
 """Spelling and word check: probable errors of a text, and suggestions."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from itertools import accumulate, count, pairwise
 from math import log
 from typing import Annotated, Any, Self
@@ -11,6 +13,7 @@ from models.calls import CallGenerator, Read, run_call
 from models.checking.calibration import Calibration
 from models.checking.checker import find_issues
 from models.checking.error_model import CheckSettings, GivenSpan
+from models.checking.error_table import ErrorTable
 from models.checking.lexicon import dictionary_key
 from models.checking.rescoring import RescoredBatch
 from models.checking.sentences import Sentence
@@ -175,7 +178,11 @@ def _check_spans(spans: list[CandidateSpan], size: int) -> None:
 
 
 def check(
-    loaded: LoadedModel, request: CheckRequest, calibration: Calibration | None, limits: Limits
+    loaded: LoadedModel,
+    request: CheckRequest,
+    calibration: Calibration | None,
+    limits: Limits,
+    errors: Mapping[str, ErrorTable | None],
 ) -> Work[Any, tuple[CheckReply, int]]:
     """Check a text; a use case.
 
@@ -184,6 +191,7 @@ def check(
         request: the request.
         calibration: precision by threshold, if measured for the model.
         limits: limits of one request.
+        errors: edits in misspellings, by the model's address.
 
     Returns:
         The reply, and the number of scored tokens.
@@ -194,6 +202,7 @@ def check(
         UnsupportedParameterError: the model reads backward, or a precision is given and it is not calibrated.
     """
     settings, threshold = request.settings(limits), request.threshold_for(loaded, calibration)
+    settings = replace(settings, errors=errors.get(loaded.address))
     check_reads_forward(loaded)
     checker = loaded.checker
     sentences = yield from _sentences(loaded, request.text, limits)

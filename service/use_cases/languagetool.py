@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, Self
 from pydantic import ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
 
+from models.checking.error_table import ErrorTable
 from models.errors import InvalidInputError
 from models.reranking.candidates import map_in_steps
 from service.engine.job import Work
@@ -194,6 +195,7 @@ def check_languages(
     request: LanguageToolRequest,
     loaded: Mapping[str, LoadedModel],
     limits: Limits,
+    errors: Mapping[str, ErrorTable | None],
     count: Callable[[LoadedModel, int], None],
 ) -> Work[Any, LanguageToolReply]:
     """Check a text with the models of some languages, and report the errors in the best one; a use case.
@@ -202,6 +204,7 @@ def check_languages(
         request: the request.
         loaded: models by language.
         limits: limits of one request.
+        errors: edits in misspellings, by the models' addresses.
         count: counts the tokens that a model has scored.
 
     Raises:
@@ -213,7 +216,7 @@ def check_languages(
     wire = CheckRequest(text=document.plain, threshold=threshold, max_suggestions=_MAX_REPLACEMENTS)
     found = list[_Checked]()
     for code, model in loaded.items():
-        found.append(_Checked(code, *(yield from check(model, wire, None, limits))))
+        found.append(_Checked(code, *(yield from check(model, wire, None, limits, errors))))
         count(model, found[-1].num_tokens)
     best = max(found, key=_Checked.known_share)
     matches = yield from map_in_steps(
