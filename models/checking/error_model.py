@@ -42,7 +42,7 @@ _SLIPS_SHARE = 0.05
 """Share of errors whose edits are equally probable, whatever the table of edits says."""
 _WORDS_GAIN = 2.6
 """Mean of the table's probability relative to equal ones for vocabulary words one edit apart: 2.5 to 2.8 by the
-frequencies of 10,000 to 300,000 words, with codespell's misspellings. Real-word errors stay as frequent on the whole."""
+frequencies of 10,000 to 300,000 words, with codespell's misspellings. Real-word errors stay as frequent."""
 _MAX_FITTED_LETTERS = 40
 """Maximum letters of words for which the table is used."""
 
@@ -162,20 +162,15 @@ class ErrorModel:
         return spread
 
     def log_ratios(
-        self,
-        typed: Sequence[str],
-        intended: Sequence[str],
-        edits: npt.NDArray[np.uint8],
-        known: npt.NDArray[np.bool_],
+        self, pairs: Sequence[tuple[str, str]], edits: npt.NDArray[np.uint8], known: npt.NDArray[np.bool_]
     ) -> npt.NDArray[np.float64]:
-        """Return what the table of edits adds to ln P(typed | intended), for known and unknown typed words [N]."""
-        ratios = np.zeros(len(typed))
-        if self.errors is None:
+        """Return what the table of edits adds to ln P(typed | intended) of pairs of typed and intended words [N]."""
+        ratios = np.zeros(len(pairs))
+        if self.errors is None or not pairs:
             return ratios
-        lengths = np.array([[len(a), len(b)] for a, b in zip(typed, intended, strict=True)]).reshape(-1, 2)
+        lengths = np.array([[len(typed), len(intended)] for typed, intended in pairs])
         rows = np.flatnonzero((lengths <= _MAX_FITTED_LETTERS).all(axis=1) & ~(known & (edits > 1)))
-        pairs = [(typed[row], intended[row]) for row in rows.tolist()]
-        fitted = self.errors.rates.log_probs(pairs, edits[rows])
+        fitted = self.errors.rates.log_probs([pairs[row] for row in rows.tolist()], edits[rows])
         gains = fitted + self.log_error - self.unknown_word_log_probs(edits[rows], lengths[rows, 1])
         mixed = np.logaddexp(gains + log(1 - _SLIPS_SHARE), log(_SLIPS_SHARE)) - known[rows] * log(
             _WORDS_GAIN

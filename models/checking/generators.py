@@ -119,22 +119,13 @@ class WordCandidateGenerator(CandidateGenerator):
             return additions
         slots = np.repeat(owners, [len(chunk.indices) for chunk in nearby])
         tokens, edits = map(np.concatenate, zip(*nearby, strict=True))
-        weights = np.concatenate(log_weights)
-        if context.error_model.errors is not None:
-            typed = [context.words[slot] for slot in slots.tolist()]
-            weights += context.error_model.log_ratios(
-                [self.core(word.text) for word in typed],
-                [self._cores[token] for token in tokens.tolist()],
-                edits,
-                np.array([word.known for word in typed]),
-            )
         words = Corrections(
             slots,
             context.positions[slots],
             context.positions[slots] + 1,
             tokens,
             np.arange(len(slots) + 1),
-            weights,
+            np.concatenate(log_weights),
             edits.astype(np.int64),
             np.full(len(slots), None, dtype=object),
         )
@@ -147,6 +138,22 @@ class WordCandidateGenerator(CandidateGenerator):
         return concatenate_corrections(
             [_exclude_given(words, additions, len(self.splitter.tokenizer.vocabulary)), additions]
         )
+
+    @override
+    def weigh_shortlisted(self, context: CheckContext, found: Corrections) -> Corrections:
+        if context.error_model.errors is None:
+            return found
+        rows, pairs, known = [], [], []
+        for row in np.flatnonzero((found.lengths == 1) & (found.slots < len(context.words))).tolist():
+            slot, text, token = int(found.slots[row]), found.texts[row], int(found.tokens[found.offsets[row]])
+            if token != UNK and (text is None or not context.is_given(slot, text)):
+                rows.append(row)
+                pairs.append((self.core(context.words[slot].text), self._cores[token]))
+                known.append(context.words[slot].known)
+        log_weights = found.log_weights.copy()
+        edits = found.edits[rows].astype(np.uint8)
+        log_weights[rows] += context.error_model.log_ratios(pairs, edits, np.array(known, dtype=bool))
+        return found._replace(log_weights=log_weights)
 
     @override
     def propose_after_reading(
@@ -218,7 +225,7 @@ class WordCandidateGenerator(CandidateGenerator):
             if self.key(text) not in self._id_of:
                 channel = float(
                     error_model.unknown_word_log_probs(np.array([edits]), np.array([len(text)]))[0]
-                    + error_model.log_ratios([word], [text], np.array([edits]), np.zeros(1, dtype=bool))[0]
+                    + error_model.log_ratios([(word, text)], np.array([edits]), np.zeros(1, dtype=bool))[0]
                 )
                 log_weight = channel + log(_DICTIONARY_SHARE / len(context.dictionary))
                 yield from context.correct_slot(number, (UNK,), log_weight=log_weight, edits=edits, text=text)
@@ -328,7 +335,7 @@ class SubwordCandidateGenerator(CandidateGenerator):
         edits = np.fromiter(spellings.values(), np.uint8, len(spellings))
         log_probs = context.error_model.unknown_word_log_probs(edits, lengths)
         unknown = np.zeros(len(spellings), dtype=bool)
-        log_probs += context.error_model.log_ratios([word] * len(spellings), list(spellings), edits, unknown)
+        log_probs += context.error_model.log_ratios([(word, text) for text in spellings], edits, unknown)
         meant = list(zip(spellings, log_probs.tolist(), spellings.values(), strict=True))
         for left, right in word_splits(word):
             meant.append((f"{left} {right}", context.error_model.log_space_error, 1))

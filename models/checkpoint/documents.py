@@ -1,4 +1,4 @@
-"""Profiles, calibrations and tables of errors in a registry, next to its models: small files that are replaced atomically.
+"""Profiles, calibrations and tables of errors in a registry, next to its models: small files, replaced atomically.
 
     <root>/<folder>/<name>              visible once its file has this name
     <root>/<folder>/.tmp-…              file being written; ignored by readers
