@@ -175,7 +175,7 @@ def test_a_table_of_errors_may_be_written_to_a_file(folder):
     (folder / "table.json").rename(folder / ".errors" / "other.json")
     assert ErrorTableStore(folder).read("other").one_edit == 1
     (folder / ".errors" / "other.json").write_text('{"edits": {"a": 1}}')
-    with pytest.raises(FormatError, match="not a table of errors: .*hint|fit again"):
+    with pytest.raises(FormatError, match="not a table of errors: one_edit"):
         ErrorTableStore(folder).read("other")
 
 
