@@ -57,9 +57,9 @@ class ErrorTable(BaseModel):
     created: str
 
     @cached_property
-    def rates(self) -> "EditRates":
+    def rates(self) -> "ErrorRates":
         """Rates of the edits; computed on first use."""
-        return EditRates(self)
+        return ErrorRates(self)
 
 
 def fit_error_table(misspellings: Mapping[str, Sequence[str]], source_sha256: str) -> ErrorTable:
@@ -100,7 +100,7 @@ def _edit(typed: str, meant: str) -> str:
     return f"{before}{meant[same : same + a]}>{before}{typed[same : same + b]}"
 
 
-class EditRates:
+class ErrorRates:
     """Probabilities of misspellings by the counts of a table."""
 
     def __init__(self, table: ErrorTable) -> None:

@@ -182,7 +182,7 @@ def check(
     request: CheckRequest,
     calibration: Calibration | None,
     limits: Limits,
-    errors: Mapping[str, ErrorTable | None],
+    errors: Mapping[str, ErrorTable | None] | None = None,
 ) -> Work[Any, tuple[CheckReply, int]]:
     """Check a text; a use case.
 
@@ -191,7 +191,7 @@ def check(
         request: the request.
         calibration: precision by threshold, if measured for the model.
         limits: limits of one request.
-        errors: edits in misspellings, by the model's address.
+        errors: edits in misspellings, by the model's address; None: all edits are equally probable.
 
     Returns:
         The reply, and the number of scored tokens.
@@ -202,7 +202,7 @@ def check(
         UnsupportedParameterError: the model reads backward, or a precision is given and it is not calibrated.
     """
     settings, threshold = request.settings(limits), request.threshold_for(loaded, calibration)
-    settings = replace(settings, errors=errors.get(loaded.address))
+    settings = replace(settings, errors=(errors or {}).get(loaded.address))
     check_reads_forward(loaded)
     checker = loaded.checker
     sentences = yield from _sentences(loaded, request.text, limits)
