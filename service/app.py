@@ -19,7 +19,7 @@ from fastapi import FastAPI
 from models.checking.lexicon import HunspellDictionary
 from models.checkpoint import folders
 from models.checkpoint.copies import Copies
-from models.checkpoint.documents import CalibrationStore, ProfileStore
+from models.checkpoint.documents import CalibrationStore, ErrorTableStore, ProfileStore
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.precision import FLOAT32
 from models.checkpoint.registry import local_registry_folder, open_registry
@@ -329,6 +329,7 @@ def _compose(settings: Settings, pool: WorkerPool | None, copies: Copies | None)
         states,
         ProfileStore(settings.registry),
         CalibrationStore(settings.registry),
+        ErrorTableStore(settings.registry),
         UserStore(
             _users_file(settings, pool),
             max_users=settings.max_users,

@@ -281,6 +281,10 @@ class CandidateGenerator(ABC):
             log_probs: log-probability of each token [P].
         """
 
+    def weigh_shortlisted(self, context: CheckContext, found: Corrections) -> Corrections:  # noqa: ARG002 - overriding methods use it
+        """Add the table of edits to the weights of the candidates from `propose` that the left context leaves."""
+        return found
+
     def log_spelling(self, word: str) -> float:  # noqa: ARG002 - overriding methods use the word
         """Return ln P(spelling | unknown word) if one token stands for all unknown words, else 0."""
         return 0.0

@@ -72,16 +72,22 @@ class WordCandidateGenerator(CandidateGenerator):
         for i, word in words:
             self._members.setdefault(word.affixes, []).append((i, word.core))
         self._groups: dict[tuple[str, str], tuple[TokenIds, FuzzyLexicon]] = {}  # by punctuation
-        self._lengths = np.zeros(len(tokens), dtype=np.int64)  # without punctuation
-        self._lengths[self._ids] = [len(word.core) for _, word in words]
+        self._cores = [""] * len(tokens)  # without punctuation
+        for i, word in words:
+            self._cores[i] = word.core
+        self._lengths = np.fromiter(map(len, self._cores), np.int64, len(tokens))
         self._spelling = SpellingModel(list({word.core for _, word in words}))
         if NO_AFFIXES in self._members:  # built now because most requests need it
             self._group(NO_AFFIXES)
 
     @override
     def log_spelling(self, word: str) -> float:
+        return self._spelling.log_prob(self.core(word))
+
+    def core(self, word: str) -> str:
+        """Return a word as the vocabulary spells it, without punctuation if it is alphabetic."""
         found = split_affixes(self.key(word))
-        return self._spelling.log_prob(found.core if found else self.key(word[:MAX_WORD_LENGTH]))
+        return found.core if found else self.key(word[:MAX_WORD_LENGTH])
 
     @override
     def propose(self, context: CheckContext) -> CallGenerator[Corrections]:
@@ -113,14 +119,15 @@ class WordCandidateGenerator(CandidateGenerator):
         if not nearby:
             return additions
         slots = np.repeat(owners, [len(chunk.indices) for chunk in nearby])
+        tokens, edits = map(np.concatenate, zip(*nearby, strict=True))
         words = Corrections(
             slots,
             context.positions[slots],
             context.positions[slots] + 1,
-            np.concatenate([chunk.indices for chunk in nearby]),
+            tokens,
             np.arange(len(slots) + 1),
             np.concatenate(log_weights),
-            np.concatenate([chunk.edits for chunk in nearby]).astype(np.int64),
+            edits.astype(np.int64),
             np.full(len(slots), None, dtype=object),
         )
         if self.splitter.tokenizer.normaliser.changes_case:
@@ -132,6 +139,22 @@ class WordCandidateGenerator(CandidateGenerator):
         return concatenate_corrections(
             [_exclude_given(words, additions, len(self.splitter.tokenizer.vocabulary)), additions]
         )
+
+    @override
+    def weigh_shortlisted(self, context: CheckContext, found: Corrections) -> Corrections:
+        if context.error_model.errors is None:
+            return found
+        rows, pairs, known = [], [], []
+        for row in np.flatnonzero((found.lengths == 1) & (found.slots < len(context.words))).tolist():
+            slot, text, token = int(found.slots[row]), found.texts[row], int(found.tokens[found.offsets[row]])
+            if token != UNK and (text is None or not context.is_given(slot, text)):
+                rows.append(row)
+                pairs.append((self.core(context.words[slot].text), self._cores[token]))
+                known.append(context.words[slot].known)
+        log_weights = found.log_weights.copy()
+        edits = found.edits[rows].astype(np.uint8)
+        log_weights[rows] += context.error_model.log_ratios(pairs, edits, np.array(known, dtype=bool))
+        return found._replace(log_weights=log_weights)
 
     @override
     def propose_after_reading(
@@ -203,6 +226,7 @@ class WordCandidateGenerator(CandidateGenerator):
             if self.key(text) not in self._id_of:
                 channel = float(
                     error_model.unknown_word_log_probs(np.array([edits]), np.array([len(text)]))[0]
+                    + error_model.log_ratios([(word, text)], np.array([edits]), np.zeros(1, dtype=bool))[0]
                 )
                 log_weight = channel + log(_DICTIONARY_SHARE * share)
                 yield from context.correct_slot(number, (UNK,), log_weight=log_weight, edits=edits, text=text)
@@ -310,8 +334,10 @@ class SubwordCandidateGenerator(CandidateGenerator):
         spellings = self._spellings(context, word, elsewhere, texts)
         lengths = np.fromiter(map(len, spellings), np.int64, len(spellings))
         edits = np.fromiter(spellings.values(), np.uint8, len(spellings))
-        log_probs = context.error_model.unknown_word_log_probs(edits, lengths).tolist()
-        meant = list(zip(spellings, log_probs, spellings.values(), strict=True))
+        log_probs = context.error_model.unknown_word_log_probs(edits, lengths)
+        unknown = np.zeros(len(spellings), dtype=bool)
+        log_probs += context.error_model.log_ratios([(word, text) for text in spellings], edits, unknown)
+        meant = list(zip(spellings, log_probs.tolist(), spellings.values(), strict=True))
         for left, right in word_splits(word):
             meant.append((f"{left} {right}", context.error_model.log_space_error, 1))
         restored = [(self.restored_case(typed, text), log_prob, edits) for text, log_prob, edits in meant]

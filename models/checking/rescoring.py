@@ -88,7 +88,7 @@ def rescore_batch(
     # gain of each candidate's first token over the token that it replaces
     before = np.zeros(len(first.slots))
     before[starts] = choices[count:] - log_probs[first.firsts[starts]]
-    shortlisted = first.select(_shortlist(context, first, before))
+    shortlisted = proposer.weigh_shortlisted(context, first.select(_shortlist(context, first, before)))
     more = yield from proposer.propose_after_reading(context, states, rows, log_probs)
     alternatives = concatenate_corrections([shortlisted, more])
     totals, stops = yield from _sequence_log_probs(context, (states, rows), alternatives, right_tokens)

@@ -1,9 +1,10 @@
-"""Profiles and calibrations in a registry, next to its models: small files that are replaced atomically.
+"""Profiles, calibrations and tables of errors in a registry, next to its models: small files, replaced atomically.
 
     <root>/<folder>/<name>              visible once its file has this name
     <root>/<folder>/.tmp-…              file being written; ignored by readers
     <root>/.profiles/<name>.json        re-ranking weights
     <root>/.calibrations/name@7.json    precision and recall of error checking for one version
+    <root>/.errors/<model>.json         edits in misspellings, for all versions of a model
 
 Versions are immutable, and a calibration depends on the text it was measured on, so calibrations are
 separate files and can be replaced. Documents of a remote registry are cached for a few seconds, and
@@ -20,6 +21,7 @@ from typing import NamedTuple, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from models.checking.calibration import Calibration
+from models.checking.error_table import ErrorTable
 from models.checkpoint.manifest import check_name
 from models.checkpoint.registry import Address, open_store
 from models.checkpoint.stores import FolderStore, require_writable
@@ -303,6 +305,53 @@ class CalibrationStore:
         name = _file_name(calibration.model)
         self._documents.write(name, calibration.model_dump_json(indent=1).encode() + b"\n")
         return self._documents.display_path(name)
+
+
+ERRORS_FOLDER = ".errors"
+
+
+@lru_cache(maxsize=16)  # each check reads it
+def _parse_error_table(content: bytes) -> ErrorTable:
+    return _parse_document(ErrorTable, content, "the table")
+
+
+class ErrorTableStore:
+    """Tables of edits in misspellings, by the name of a model, of a registry at an address.
+
+    Raises:
+        RegistryError: it is remote and needs a package that is not installed.
+    """
+
+    def __init__(self, registry: Address) -> None:
+        self._documents = DocumentStore(registry, ERRORS_FOLDER)
+
+    def read(self, address: str) -> ErrorTable | None:
+        """Return the table of a model, given its name or a version's address; None if it has none.
+
+        Raises:
+            FormatError: its file is damaged.
+            RegistryError: it cannot be read.
+        """
+        name = address.partition("@")[0] + _SUFFIX
+        content = self._documents.read(name)
+        if content is None:
+            return None
+        try:
+            return _parse_error_table(content)
+        except InvalidInputError as error:
+            path, hint = self._documents.display_path(name), "fit again: gramophone fit-errors"
+            raise FormatError(path, f"not a table of errors: {error}", hint=hint) from None
+
+    def write(self, model: str, table: ErrorTable) -> str | Path:
+        """Store the table of a model, replacing an earlier one; return its path or URL.
+
+        Raises:
+            InvalidInputError: the name cannot be a file name.
+            RegistryError: the registry cannot be written.
+        """
+        check_name(model, parameter="model")
+        self._documents.write(model + _SUFFIX, table.model_dump_json(indent=1).encode() + b"\n")
+        return self._documents.display_path(model + _SUFFIX)
 
 
 def _file_name(address: str) -> str:

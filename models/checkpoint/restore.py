@@ -77,7 +77,7 @@ class _RestoreItem(NamedTuple):
 def restore_backup(
     backup: Registry, target: Registry, *, differing: ConflictPolicy, progress: RestoreProgress
 ) -> RestoreResult:
-    """Restore versions, aliases, the default, profiles and calibrations from a backup.
+    """Restore versions, aliases, the default, profiles, calibrations and tables of errors from a backup.
 
     All versions are copied next to the existing ones and verified before renames put them in place. Damaged items are
     replaced.
@@ -223,7 +223,7 @@ def _default_items(backup: Registry, target: LocalRegistry) -> Iterator[_Restore
 
 
 def _document_items(backup: Registry, target: LocalRegistry) -> Iterator[_RestoreItem]:
-    for folder in (documents.PROFILES_FOLDER, documents.CALIBRATIONS_FOLDER):
+    for folder in (documents.PROFILES_FOLDER, documents.CALIBRATIONS_FOLDER, documents.ERRORS_FOLDER):
         from_ = DocumentStore(backup.location, folder)
         to = DocumentStore(target.location, folder)
         for name in sorted(from_.names()):

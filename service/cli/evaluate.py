@@ -1,4 +1,4 @@
-"""Command `gramophone evaluate`: perplexity, autocomplete and spelling tasks on held-out text."""
+"""Commands `gramophone evaluate` and `fit-errors`: tasks on held-out text; errors counted in misspellings."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -8,9 +8,11 @@ import typer
 from models.errors import InvalidInputError
 from service.cli.options import (
     CORPUS_HELP,
+    DEFAULT_REGISTRY,
     JsonOption,
     ModelArgument,
     PublishedModels,
+    RegistryOption,
     print_json,
     with_option_groups,
 )
@@ -150,3 +152,42 @@ def evaluate(
         "check": evaluation.show_check_evaluation,
     }
     show[task](result)
+
+
+@evaluate_app.command("fit-errors")
+def fit_errors(
+    pairs: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PAIRS.tsv", help="Wrong word, tab and right word on each line, or wrong->right."
+        ),
+    ],
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Model whose checks use the table, in all versions.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="File to write instead, to be stored as REGISTRY/.errors/NAME.json.")
+    ] = None,
+    registry: RegistryOption = DEFAULT_REGISTRY,
+) -> None:
+    """Count which letters people omit, insert, replace and swap, for the probabilities of corrections."""
+    import hashlib
+
+    from models.checking.error_table import fit_error_table
+    from models.checkpoint.documents import ErrorTableStore
+    from models.checkpoint.registry import open_registry
+    from training.evaluation.spelling import read_misspellings
+
+    if (model is None) == (out is None):
+        raise InvalidInputError("give either --model or --out", parameter="model")
+    digest = hashlib.sha256()
+    misspellings = read_misspellings(pairs, digest)
+    table = fit_error_table(misspellings, digest.hexdigest())
+    path: object = out
+    if out is not None:
+        out.write_text(table.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    elif model is not None:
+        open_registry(registry).resolve(model)
+        path = ErrorTableStore(registry).write(model, table)
+    total = sum(map(len, misspellings.values()))
+    typer.echo(f"{table.one_edit:,} of {total:,} misspellings have one edit, {table.two_edits:,} two: {path}")

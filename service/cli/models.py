@@ -123,7 +123,7 @@ def models_restore(
     ] = "refuse",
     registry: RegistryOption = DEFAULT_REGISTRY,
 ) -> None:
-    """Restore versions, aliases, the default, profiles and calibrations from a backup; services can keep running.
+    """Restore versions, aliases, the default, profiles, calibrations and error tables; services can keep running.
 
     Existing entries stay; missing or damaged ones are copied from the backup, verified, and renamed into place. A
     service that has loaded a replaced version continues with the old one until it is restarted.

@@ -18,7 +18,7 @@ import numpy as np
 import typer
 
 from models.checking.lexicon import HunspellDictionary
-from models.checkpoint.documents import CalibrationStore, ProfileStore
+from models.checkpoint.documents import CalibrationStore, ErrorTableStore, ProfileStore
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import Address, open_registry
 from models.decoding.parameters import MAX_CHOICES
@@ -104,7 +104,8 @@ def check(
     calibration = CalibrationStore(registry).read(models[0].address) if len(models) == 1 else None
     parsed = parse_json(checking.CheckRequest, _request_body(request))
     weighted = [WeightedModel(loaded) for loaded in models]
-    reply, _ = run_to_completion(checking.check(weighted, parsed, calibration, UNLIMITED, read))
+    errors = {loaded.address: ErrorTableStore(registry).read(loaded.address) for loaded in models}
+    reply, _ = run_to_completion(checking.check(weighted, parsed, calibration, UNLIMITED, read, errors))
     return dataclasses.asdict(reply)
 
 

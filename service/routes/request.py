@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Send
 
-from models.checkpoint.documents import CalibrationStore, ProfileStore
+from models.checkpoint.documents import CalibrationStore, ErrorTableStore, ProfileStore
 from models.errors import InvalidInputError, SupersededError
 from models.language_model import is_lookup
 from service.engine.engine import Engine
@@ -129,6 +129,7 @@ class Services:
     states: StateStore
     profiles: ProfileStore
     calibrations: CalibrationStore
+    errors: ErrorTableStore
     users: UserStore
     sessions: AutocompleteSessions
     metrics: Metrics

@@ -1,6 +1,7 @@
 """POST /v1/autocomplete, the endpoints of users' accepted words, and POST /v1/check."""
 
 import asyncio
+from collections.abc import Iterable
 from functools import partial
 from typing import Annotated
 
@@ -9,6 +10,7 @@ from fastapi import Path, Request
 from starlette.responses import Response
 
 from models.checking.calibration import Calibration
+from models.checking.error_table import ErrorTable
 from models.completion.user_model import UserModel, split_word_sequences
 from models.errors import LanguageModelError, UsersUnavailableError
 from service.engine.loaded_model import LoadedModel
@@ -176,6 +178,7 @@ async def check_text(request: Request) -> Response:
     if len(models) == 1:
         address = models[0].loaded.address
         calibration = await asyncio.to_thread(_calibration, services, address, needed=needed)
+    errors = await asyncio.to_thread(_error_tables, services, [model.loaded for model in models])
     for model, _ in models:
         await _build_checker(model)
 
@@ -186,7 +189,7 @@ async def check_text(request: Request) -> Response:
         return to_json(reply)
 
     word_lists = find_dictionaries(services.dictionaries, wire.dictionaries)
-    work = check(models, wire, calibration, services.limits, word_lists)
+    work = check(models, wire, calibration, services.limits, word_lists, errors)
     terms = request_options(
         request, wire, body, count=len(models) - 1, work_each=len(body) // BYTES_PER_TOKEN
     )
@@ -202,6 +205,17 @@ def _calibration(services: Services, address: str, *, needed: bool) -> Calibrati
             raise
         _log.warning("calibration not read", model=address, reason=str(error))
         return None
+
+
+def _error_tables(services: Services, models: Iterable[LoadedModel]) -> dict[str, ErrorTable | None]:
+    """Load the tables of errors of models, by address; a damaged one is logged and not used."""
+    tables: dict[str, ErrorTable | None] = {}
+    for address in {loaded.address for loaded in models}:
+        try:
+            tables[address] = services.errors.read(address)
+        except LanguageModelError as error:
+            _log.warning("table of errors not read", model=address, reason=str(error))
+    return tables
 
 
 async def _build_checker(loaded: LoadedModel) -> None:
@@ -232,7 +246,9 @@ async def languagetool_check(request: Request) -> Response:
     for model in loaded.values():
         await _build_checker(model)
     word_lists = dictionaries_of_languages(services.dictionaries, [*codes, wire.language])
-    work = check_languages(wire, loaded, services.limits, partial(count_scored, request), word_lists)
+    errors = await asyncio.to_thread(_error_tables, services, loaded.values())
+    count = partial(count_scored, request)
+    work = check_languages(wire, loaded, services.limits, count, word_lists, errors)
     terms = request_options(request, None, body, count=len(codes) - 1, work_each=len(body) // BYTES_PER_TOKEN)
     return await run_request(request, work, to_json, terms)
 

@@ -1,6 +1,7 @@
 """Spelling and word check: probable errors of a text, and suggestions."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate, count, pairwise
 from math import log
 from typing import Annotated, Any, NamedTuple, Self
@@ -20,6 +21,7 @@ from models.checking.checker import (
     without_overlaps,
 )
 from models.checking.error_model import CheckSettings, GivenSpan
+from models.checking.error_table import ErrorTable
 from models.checking.lexicon import UserDictionary, dictionary_key
 from models.checking.rescoring import RescoredBatch
 from models.checking.sentences import Sentence, Word
@@ -231,6 +233,7 @@ def check(
     calibration: Calibration | None,
     limits: Limits,
     word_lists: WordLists = (),
+    errors: Mapping[str, ErrorTable | None] | None = None,
 ) -> Work[Any, tuple[CheckReply, list[int]]]:
     """Check a text; a use case.
 
@@ -240,6 +243,7 @@ def check(
         calibration: precision by threshold, if measured for the model.
         limits: limits of one request.
         word_lists: the dictionaries that the request names.
+        errors: edits in misspellings, by the model's address; None: all edits are equally probable.
 
     Returns:
         The reply, and the number of tokens that each model has scored.
@@ -255,7 +259,8 @@ def check(
     dictionary = UserDictionary(settings.dictionary, word_lists)
     results = []
     for loaded, _ in models:
-        results.append((yield from _check(loaded, request, settings, least, limits)))
+        own = replace(settings, errors=(errors or {}).get(loaded.address))
+        results.append((yield from _check(loaded, request, own, least, limits)))
     weights = np.ones((1, 1))
     checked = results[0]
     if len(models) > 1:

@@ -12,6 +12,7 @@ from typing import Any, Literal, Self
 from pydantic import ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
 
+from models.checking.error_table import ErrorTable
 from models.errors import InvalidInputError
 from models.reranking.candidates import map_in_steps
 from service.engine.job import Work
@@ -184,7 +185,8 @@ def check_languages(
     loaded: Mapping[str, LoadedModel],
     limits: Limits,
     count: Callable[[LoadedModel, int], None],
-    word_lists: WordLists = (),
+    word_lists: WordLists,
+    errors: Mapping[str, ErrorTable | None],
 ) -> Work[Any, LanguageToolReply]:
     """Check a text with the models of some languages, weighted by how well they predict it; a use case.
 
@@ -194,6 +196,7 @@ def check_languages(
         limits: limits of one request.
         count: counts the tokens that a model has scored.
         word_lists: dictionaries of the languages.
+        errors: edits in misspellings, by the models' addresses.
 
     Raises:
         InvalidInputError: the markup is invalid, or a line is too long.
@@ -206,7 +209,7 @@ def check_languages(
     for code, model in loaded.items():
         codes.setdefault(model.address, code)
     models = [WeightedModel(loaded[code]) for code in codes.values()]
-    reply, num_tokens = yield from check(models, wire, None, limits, word_lists)
+    reply, num_tokens = yield from check(models, wire, None, limits, word_lists, errors)
     for weighted, number in zip(models, num_tokens, strict=True):
         count(weighted.loaded, number)
     best = codes[reply.model]

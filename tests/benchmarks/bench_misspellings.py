@@ -7,16 +7,23 @@ word in twenty of held-out text becomes an error: of each generated kind, or fro
 `dictionary` has misspellings that people made, `dictionary_rare` has words in place of others (fro for from), and
 `rare_known` has those of them that occur in the training text. A correct word is chosen as often as it occurs in the
 text. A correction is right if it is the first suggestion.
+
+Then the misspellings are halved by the hash of the correct word. A table of edits is fitted on half of `dictionary`,
+and the other halves are found with and without it. `…_single` has the misspellings of one correct word only.
 """
 
 import argparse
+import hashlib
 import re
 import sys
+from collections import Counter
 from pathlib import Path
 
 from preparation import data_folder, novels_or_documentation, peer, registry_at, train
 
-from training.evaluation.spelling import KINDS, run_check_task
+from models.checking.error_table import fit_error_table
+from models.checkpoint.documents import ErrorTableStore
+from training.evaluation.spelling import KINDS, read_misspellings, run_check_task
 
 PATTERN = r"\w+(?:-\w+)*|[^\w\s]"
 
@@ -40,6 +47,44 @@ def known_rare(registry, folder, splits):
     path = registry / "rare_known.txt"
     path.write_text("".join(line for line in lines if line.split("->")[0] in known), encoding="utf-8")
     return path
+
+
+def halves(path):
+    """Return the misspellings of a list by correct word, in two halves."""
+    parts = ({}, {})
+    for right, wrong in read_misspellings(path).items():
+        parts[hashlib.sha256(right.encode()).digest()[0] % 2][right] = wrong
+    return parts
+
+
+def write_list(path, misspellings, *, single=False):
+    """Write misspellings to a file, optionally only those of one correct word; return its path."""
+    count = Counter(word for wrong in misspellings.values() for word in set(wrong))
+    lines = (f"{word}->{right}\n" for right, wrong in misspellings.items() for word in wrong)
+    path.write_text(
+        "".join(line for line in lines if not single or count[line.split("->")[0]] == 1), encoding="utf-8"
+    )
+    return path
+
+
+def compare(registry, lists, fixed):
+    """Print the figures of the second halves of lists, without a table of edits and with one."""
+    store = ErrorTableStore(registry)
+    table = fit_error_table(halves(lists[0])[0], "")
+    print(f"fitted on {table.one_edit:,} misspellings with one edit, {table.two_edits:,} with two")
+    for path in lists:
+        for single in (False, True):
+            name = path.stem + "_single" * single
+            other = write_list(registry / f"half_{name}.txt", halves(path)[1], single=single)
+            for title in ("uniform", "fitted"):
+                if title == "fitted":
+                    stored = store.write("checked", table)
+                result = run_check_task("checked", **fixed, misspellings=other)
+                at = next(figures for figures in result["thresholds"] if figures["threshold"] == 0.5)
+                cells = [at[key] for key in ("precision", "recall", "f0_5", "correction_accuracy")]
+                print(f"{name} {title}, at 0.5:", *(f"{cell:.3f}" for cell in cells))
+                show(f"{name} {title}", result["kinds"]["misspelling"])
+            Path(stored).unlink()
 
 
 def main():
@@ -67,6 +112,8 @@ def main():
         ):
             result = run_check_task("checked", **fixed, misspellings=path)
             show(path.stem, result["kinds"]["misspelling"])
+        lists = [folder / "dictionary.txt", folder / "dictionary_rare.txt", registry / "rare_known.txt"]
+        compare(registry, lists, fixed)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ import pytest
 
 from gramophone_client import AsyncClient, BadRequestError, Client
 from models.checking.calibration import Calibration, CalibrationPoint
-from models.checkpoint.documents import CalibrationStore
+from models.checking.error_table import fit_error_table
+from models.checkpoint.documents import CalibrationStore, ErrorTableStore
 from models.vocabulary import BOS, EOS
 from service.settings import Settings
 from tests.support.fake_models import FakeModel, fake_vocabulary
@@ -219,6 +220,22 @@ def test_a_damaged_calibration_is_told_without_its_folder(http, registry):
     assert (without.status_code, without.json()["precision"]) == (200, None)
     assert response.status_code == 500
     assert str(registry.root) not in response.text
+
+
+def test_a_table_of_errors_is_used_unless_it_is_damaged(http, registry):
+    """Both of the service's APIs and, by `ask.check`, the command line and editors read it for each check."""
+    path = registry.root / ".errors" / "mixture.json"
+    before = ask(http, "a hosue", threshold=0.0)
+    ErrorTableStore(registry.root).write("mixture", fit_error_table({"house": ["hosue"] * 500}, ""))
+    try:
+        fitted = ask(http, "a hosue", threshold=0.0)
+        path.write_text("{")
+        assert ask(http, "a hosue", threshold=0.0) == before
+        assert http.post("/v2/check", data={"text": "a hosue", "language": "en-US"}).status_code == 200
+    finally:
+        path.unlink()
+    assert fitted["words"] == before["words"]
+    assert fitted["issues"] != before["issues"]
 
 
 def test_both_clients_give_the_same_typed_reply(server):

@@ -14,11 +14,12 @@ of a word given the text before it, and the checker without the text after a wor
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from math import inf, log
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -27,19 +28,23 @@ from models.calls import run_calls
 from models.checking.calibration import Calibration, CalibrationPoint
 from models.checking.checker import Checker, find_issues
 from models.checking.error_model import CandidateSettings, CheckSettings
+from models.checking.error_table import ErrorTable
 from models.checking.lexicon import FuzzyLexicon
 from models.checking.rescoring import RescoredBatch
 from models.checking.sentences import Sentence, Word, is_alphabetic, one_edit_strings
-from models.checkpoint.documents import CalibrationStore
+from models.checkpoint.documents import CalibrationStore, ErrorTableStore
 from models.checkpoint.load import Checkpoint, load_checkpoint
 from models.checkpoint.registry import Address, open_registry
 from models.errors import FormatError, InvalidInputError, UnsupportedParameterError
 from models.tokenizers import WordTokenizer
 from training.console import console_progress
-from training.corpus import read_corpus, read_sentences
+from training.corpus import read_corpus, read_lines
 from training.evaluation.published import training_counts
 from training.progress import Progress
 from training.texts import read_default_corpus
+
+if TYPE_CHECKING:
+    import hashlib
 
 Kind = Literal["real_word", "non_word", "space"]
 KINDS: tuple[Kind, ...] = ("real_word", "non_word", "space")
@@ -51,18 +56,28 @@ Misspellings: TypeAlias = Mapping[str, Sequence[str]]
 """Misspellings by correct word."""
 
 
-def read_misspellings(path: Path) -> Misspellings:
-    """Read misspellings, `wrong->right` or, in codespell's format, `wrong->right, right, comment` on each line.
+def read_misspellings(path: Path, digest: "hashlib._Hash | None" = None) -> Misspellings:
+    """Read misspellings: wrong and right word with a tab or `->` between them on each line.
+
+    After `->` there may be several right words and a comment, each after a comma, as in codespell's format.
+
+    Args:
+        path: the file.
+        digest: updated with the file's bytes.
 
     Raises:
         FormatError: the file cannot be read, or a line has another format.
     """
     misspellings = defaultdict[str, list[str]](list)
-    for line in read_sentences(path, unit="line"):
-        wrong, _, right = map(str.strip, line.partition("->"))
-        words = {word.strip() for word in right.split(",")[:-1] or [right]} - {"", wrong}
-        if not wrong or not words:
-            raise FormatError(path, f"has the line {line!r:.80}; it must be 'wrong->right'")
+    for number, line in enumerate(map(str.strip, read_lines(path, digest=digest)), start=1):
+        if not line:
+            continue
+        wrong, arrow, right = map(str.strip, line.partition("\t" if "\t" in line else "->"))
+        rights = right.split(",")[:-1] if arrow else ()
+        words = {word.strip() for word in rights or [right]} - {"", wrong}
+        if not wrong or not words or "\t" in right:
+            problem = f"line {number} is {line!r:.80}; it must be 'wrong->right', or have a tab instead of the arrow"
+            raise FormatError(path, problem)
         for word in words:
             misspellings[word].append(wrong)
     return misspellings
@@ -276,7 +291,10 @@ class LineDetections(NamedTuple):
 
 
 def detect_errors(
-    checkpoint: Checkpoint, checker: Checker, lines: Sequence[CorruptedLine]
+    checkpoint: Checkpoint,
+    checker: Checker,
+    lines: Sequence[CorruptedLine],
+    table: ErrorTable | None = None,
 ) -> Iterator[LineDetections]:
     """Detect errors in corrupted lines; yield the detections of each line, matched with its errors.
 
@@ -284,9 +302,10 @@ def detect_errors(
         checkpoint: the model.
         checker: checker for its tokenizer.
         lines: lines to check in one batch.
+        table: edits in misspellings, if counted.
     """
     text = "\n".join(line.text for line in lines)
-    rescored = _check_line(checkpoint, checker, text, CandidateSettings())
+    rescored = _check_line(checkpoint, checker, text, CheckSettings(errors=table))
     tokens = checkpoint.tokenizer.vocabulary.tokens
     surprisals = [detection for batch in rescored for detection in _surprisal_detections(batch)]
     issues, left_only = (
@@ -297,7 +316,10 @@ def detect_errors(
                 batch, tokens, threshold=_MIN_PROBABILITY, max_suggestions=_MAX_SUGGESTIONS
             )
         ]
-        for batches in (rescored, _check_line(checkpoint, checker, text, _LEFT_ONLY))
+        for batches in (
+            rescored,
+            _check_line(checkpoint, checker, text, CheckSettings(search=_LEFT_ONLY, errors=table)),
+        )
     )
     offset = 0
     for line in lines:
@@ -308,11 +330,9 @@ def detect_errors(
 
 
 def _check_line(
-    checkpoint: Checkpoint, checker: Checker, text: str, search: CandidateSettings
+    checkpoint: Checkpoint, checker: Checker, text: str, settings: CheckSettings
 ) -> list[RescoredBatch]:
-    pending = checker.rescore_all(
-        checkpoint.model, list(checker.sentences(text)), CheckSettings(search=search)
-    )
+    pending = checker.rescore_all(checkpoint.model, list(checker.sentences(text)), settings)
     return [run_calls(calls) for calls in pending]
 
 
@@ -402,14 +422,15 @@ def run_check_task(
     sentences = list(text.sentences)
     lines = _sample_lines(sentences, sample, random)
     counts = _word_counts(checkpoint, sentences)
-    checker = Checker(checkpoint.tokenizer)
+    checker, table = Checker(checkpoint.tokenizer), ErrorTableStore(registry).read(version.name)
     by_kind: dict[str, Any] = {}
     all_detections: list[Detections] = []
     words = 0
     for kind, source in errors.items():
         rate = ERROR_RATE if isinstance(source, str) else _misspelling_rate(source, checker, lines)
         injector = ErrorInjector(counts, kind=source, rate=rate, random=random)
-        halves, words = _detect_in_halves(checkpoint, checker, injector, lines, progress=progress, title=kind)
+        detect = partial(detect_errors, checkpoint, checker, table=table)
+        halves, words = _detect_in_halves(detect, checker, injector, lines, progress=progress, title=kind)
         by_kind[kind] = _figures(*halves)
         all_detections += [half.method for half in halves]
     pooled = concatenate_detections(all_detections)
@@ -477,7 +498,7 @@ def _word_counts(checkpoint: Checkpoint, sentences: Sequence[str]) -> Mapping[st
 
 
 def _detect_in_halves(
-    checkpoint: Checkpoint,
+    detect: Callable[[Sequence[CorruptedLine]], Iterable[LineDetections]],
     checker: Checker,
     injector: ErrorInjector,
     lines: Sequence[str],
@@ -494,7 +515,7 @@ def _detect_in_halves(
             injector.inject_errors(checker.splitter.sentence(line))
             for line in lines[first : first + _BATCH_LINES]
         ]
-        for number, outcome in enumerate(detect_errors(checkpoint, checker, batch), start=first):
+        for number, outcome in enumerate(detect(batch), start=first):
             parts[number % 2].append(outcome)
         count = sum(len(line.text.split()) for line in batch)
         words += count

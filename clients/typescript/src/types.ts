@@ -976,6 +976,13 @@ export interface components {
              * @description probability that the search did not reach, and of words that are not offered; no completion's probability is too low by more than this.
              */
             unexplored_mass: number;
+            /**
+             * Weights
+             * @description with several models: the weight of each after the typed text, by its address; omitted for one model.
+             */
+            weights?: {
+                [key: string]: number;
+            } | null;
         };
         /**
          * CandidateCorrection
@@ -1038,6 +1045,13 @@ export interface components {
              * @description surprisal divided by the number of words and line ends; null for an empty text.
              */
             bits_per_word: number | null;
+            /**
+             * Weights
+             * @description with several models: the share of the text that each has written, by its address; omitted for one model.
+             */
+            weights?: {
+                [key: string]: number;
+            } | null;
         };
         /**
          * Choice
@@ -3058,6 +3072,12 @@ export interface components {
                 };
             } | null;
             /**
+             * Models
+             * @description Several models instead of `model`, such as one for each language of the user; their tokens may differ. Their
+             *     weights follow the text, word by word.
+             */
+            models?: components["schemas"]["ModelWeight"][];
+            /**
              * Text
              * @description Text before the cursor; empty for the start of a sentence.
              */
@@ -3304,6 +3324,12 @@ export interface components {
                     [key: string]: number;
                 };
             } | null;
+            /**
+             * Models
+             * @description Several models instead of `model`, such as one for each language of the user; their tokens may differ. Their
+             *     weights follow the text, word by word.
+             */
+            models?: components["schemas"]["ModelWeight"][];
             /**
              * Text
              * @description Text to check; each line is a sentence.
@@ -4008,7 +4034,7 @@ export interface components {
             data?: string | null;
             /**
              * Language
-             * @description Code of a language, such as `en-US`, or `auto` for the one whose model knows most words of the text.
+             * @description Code of a language, such as `en-US`, or `auto` for all: the models are weighted word by word.
              */
             language: string;
             /**
@@ -4086,6 +4112,23 @@ export interface components {
              * @description Weight of the part, positive; the weights of all parts sum to 1.
              */
             weight: number;
+        };
+        /**
+         * ModelWeight
+         * @description One of several models of a request.
+         */
+        ModelWeight: {
+            /**
+             * Model
+             * @description Model: `name`, `name@7` or `name@champion`.
+             */
+            model: string;
+            /**
+             * Weight
+             * @description Weight before the text is seen, relative to those of the other models.
+             * @default 1
+             */
+            weight?: number;
         };
         /**
          * NextRequest

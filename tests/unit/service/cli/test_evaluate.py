@@ -5,8 +5,8 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from models.checkpoint.documents import CalibrationStore
-from models.errors import InvalidInputError
+from models.checkpoint.documents import CalibrationStore, ErrorTableStore
+from models.errors import FormatError, InvalidInputError, ModelNotFoundError
 from service.cli.main import app
 from training.commands import run_train
 
@@ -140,3 +140,56 @@ def test_what_a_model_that_learns_cannot_do_is_refused(folder, options, said):
 def test_options_of_another_task_are_refused(folder, options, said):
     with pytest.raises(InvalidInputError, match=said):
         evaluate(folder, *options)
+
+
+def fit_errors(folder, text, *options):
+    """Run `gramophone fit-errors` on a text and return its output."""
+    (folder / "pairs.tsv").write_text(text)
+    done = CliRunner().invoke(
+        app, ["fit-errors", str(folder / "pairs.tsv"), "--registry", str(folder), *map(str, options)]
+    )
+    if done.exception:
+        raise done.exception
+    return done.stdout
+
+
+def test_a_table_of_errors_is_kept_for_all_versions_of_a_model(folder):
+    plain = json.loads(evaluate(folder, "--task", "check", "--sample", 300, "--kinds", "non_word", "--json"))
+    told = fit_errors(folder, "teh\tthe\n\nhte\tthe\nsaat->sat, set,\n", "--model", "order3")
+    assert told.startswith("3 of 4 misspellings have one edit, 1 two:")
+    table = ErrorTableStore(folder).read("order3@7")
+    try:
+        assert table.edits == {"a>aa": 1, "^th>^ht": 1, "the>teh": 0} | table.edits
+        fitted = json.loads(
+            evaluate(folder, "--task", "check", "--sample", 300, "--kinds", "non_word", "--json")
+        )
+    finally:
+        (folder / ".errors" / "order3.json").unlink()
+    assert fitted["kinds"] != plain["kinds"]
+
+
+def test_a_table_of_errors_may_be_written_to_a_file(folder):
+    for _ in range(2):
+        fit_errors(folder, "teh\tthe\n", "--out", folder / "table.json")
+    (folder / ".errors").mkdir(exist_ok=True)
+    (folder / "table.json").rename(folder / ".errors" / "other.json")
+    assert ErrorTableStore(folder).read("other").one_edit == 1
+    (folder / ".errors" / "other.json").write_text('{"edits": {"a": 1}}')
+    with pytest.raises(FormatError, match="not a table of errors: one_edit"):
+        ErrorTableStore(folder).read("other")
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "error", "problem"),
+    [
+        ("teh\tthe\nthe the\n", ("--model", "order3"), FormatError, "line 2 is 'the the'; it must be"),
+        ("teh\tthe\ta\n", ("--model", "order3"), FormatError, "line 1 is"),
+        ("teh\tthe\n", ("--model", "none"), ModelNotFoundError, "none"),
+        ("teh\tthe\n", ("--model", "order3@1"), InvalidInputError, "order3@1"),
+        ("teh\tthe\n", (), InvalidInputError, "either --model or --out"),
+        ("far\tnear\n", ("--out", "x"), InvalidInputError, "no misspelling is one edit"),
+    ],
+)
+def test_bad_pairs_of_words_are_told(folder, text, options, error, problem):
+    with pytest.raises(error, match=problem):
+        fit_errors(folder, text, *options)
