@@ -99,6 +99,7 @@ class AutocompleteRequest(ModelsRequest):
                     "fuzzy": 1,
                     "dictionary": ["objcopy", {"text": "objdump", "weight": 2}],
                 },
+                {"text": "Return the len", "models": [{"model": "ngram"}, {"model": "mixture", "weight": 2}]},
             ]
         }
     )
@@ -376,7 +377,7 @@ def cached_next_tokens(loaded: LoadedModel, request: AutocompleteRequest) -> Nex
 
 
 class _OfModel(NamedTuple):
-    """What one model completes.
+    """Completions of one model.
 
     Attributes:
         weight: weight of the model after the text before the typed prefix.

@@ -105,6 +105,10 @@ class CheckRequest(ModelsRequest):
                     "dictionary": ["KeyError"],
                     "candidates": [{"start": 18, "end": 22, "suggestions": ["found", "fond"]}],
                 },
+                {
+                    "text": "Return the lenght of the string.",
+                    "models": [{"model": "ngram"}, {"model": "mixture", "weight": 2}],
+                },
             ]
         }
     )

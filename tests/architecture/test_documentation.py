@@ -61,8 +61,11 @@ LEFT_OUT = {
         "phrases": "a profile has them",
     },
     "/v1/generate": {"phrases": "programs know names"},
-    "/v1/autocomplete": {"dictionary[].weight": "a word a line is enough"},
-    "/v1/check": {"candidates": "a caller's own error model is for programs"},
+    "/v1/autocomplete": {
+        "dictionary[].weight": "a word a line is enough",
+        "models": "the page has one model",
+    },
+    "/v1/check": {"candidates": "a caller's own error model is for programs", "models": "likewise"},
 }
 """What the playground does not offer, with all inside it, and why; /v1/quality filters corpora and has no page."""
 

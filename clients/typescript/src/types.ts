@@ -3045,6 +3045,18 @@ export interface components {
          *       "rank": "savings",
          *       "text": "If the obj"
          *     }
+         * @example {
+         *       "models": [
+         *         {
+         *           "model": "ngram"
+         *         },
+         *         {
+         *           "model": "mixture",
+         *           "weight": 2
+         *         }
+         *       ],
+         *       "text": "Return the len"
+         *     }
          */
         AutocompleteRequest: {
             /**
@@ -3297,6 +3309,18 @@ export interface components {
          *       ],
          *       "text": "If the key is not fund, raise a KeyEror.",
          *       "threshold": 0.3
+         *     }
+         * @example {
+         *       "models": [
+         *         {
+         *           "model": "ngram"
+         *         },
+         *         {
+         *           "model": "mixture",
+         *           "weight": 2
+         *         }
+         *       ],
+         *       "text": "Return the lenght of the string."
          *     }
          */
         CheckRequest: {
