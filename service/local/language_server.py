@@ -32,6 +32,8 @@ ADD_TO_DICTIONARY = "gramophone.addToDictionary"
 _MAX_CONTEXT_CHARACTERS = 2000
 _MAX_WORDS = 1000
 _TIMEOUT_S = 10.0
+_MIN_PROBABILITY = 0.01
+"""Minimum probability of corrections after the first."""
 _MARKDOWN = re.compile(
     r"^```.*?^```|`[^`\n]+`|https?://\S+|<[^>\n]+>|(?<=\])\([^)\n]*\)", re.DOTALL | re.MULTILINE
 )
@@ -161,7 +163,7 @@ class ProseServer(LanguageServer):
                 severity=types.DiagnosticSeverity.Information,
                 source=NAME,
                 code=issue["type"],
-                data=[suggestion["text"] for suggestion in issue["suggestions"]],
+                data=_corrections(issue),
             )
             for issue in reply["issues"]
         ]
@@ -284,10 +286,17 @@ def _prose(document: TextDocument) -> str:
     return _WRAP.sub(" ", text)
 
 
+def _corrections(issue: Json) -> list[str]:
+    """Return the corrections of an issue that are worth showing, the most probable first."""
+    suggestions: list[Json] = issue["suggestions"]
+    worth = [one for one in suggestions if one is suggestions[0] or one["probability"] >= _MIN_PROBABILITY]
+    return [one["text"] for one in worth]
+
+
 def _message(issue: Json) -> str:
     """Return the message of an issue for users."""
     said = "Unknown word" if issue["type"] == "unknown_word" else "Improbable here"
-    texts = ", ".join(f"“{suggestion['text']}”" for suggestion in issue["suggestions"][:3])
+    texts = ", ".join(f"“{text}”" for text in _corrections(issue)[:3])
     return f"{said}: “{issue['text']}”" + (f". Meant: {texts}?" if texts else "")
 
 

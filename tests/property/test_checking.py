@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from models.checking.checker import Checker
 from service.use_cases.check import CheckRequest, check
 from service.use_cases.inputs import Limits
+from service.use_cases.model_weights import WeightedModel
 from tests.support.text_models import check as check_directly
 from tests.support.text_models import trigram, weigh
 
@@ -58,7 +59,7 @@ def test_words_cover_no_more_than_the_text_is_charged_for(kind, text):
     words = [word for batch in batches for word in batch.words]
     assert [text[w.start : w.end] for w in words] == [w.text for w in words]
     for batch in batches:
-        assert batch.word_log_probs.sum() >= batch.log_prob - 1e-3
+        assert batch.word_log_probs.sum() >= batch.log_probs.sum() - 1e-3
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -97,7 +98,9 @@ def test_the_engine_is_told_what_is_told_without_it(kind, text):
     model, tokenizer = trigram(kind)
     one = loaded(tokenizer)
     one.checkpoint.model = model
-    checked, _ = run_to_completion(check(one, CheckRequest(text=text, threshold=0.1), None, LIMITS))
+    checked, _ = run_to_completion(
+        check([WeightedModel(one)], CheckRequest(text=text, threshold=0.1), None, LIMITS)
+    )
     told = [
         (i.start, i.end, i.type == "real_word", i.probability, [astuple(s) for s in i.suggestions])
         for i in checked.issues

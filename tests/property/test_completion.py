@@ -20,6 +20,7 @@ from service.engine.loaded_model import LoadedModel
 from service.engine.prefix_cache import NextTokenCache
 from service.use_cases.autocomplete import AutocompleteRequest, autocomplete
 from service.use_cases.inputs import Limits
+from service.use_cases.model_weights import WeightedModel
 from tests.reference.decoding import WORD, Branching, Pieces, masses
 from tests.support.fake_models import FakeModel, fake_vocabulary
 from tests.support.text_models import drive, learnt_pieces, piece_model, searched, state_after
@@ -242,7 +243,7 @@ OF_CHARACTERS = loaded(CharacterTokenizer(Vocabulary("abden .")))
 
 def complete(model, text, user=None, limits=LIMITS, **options):
     request = AutocompleteRequest(text=text, limit=100, **options)
-    return run_to_completion(autocomplete(model, request, limits, user=user))
+    return run_to_completion(autocomplete([WeightedModel(model)], request, limits, user=user))
 
 
 def user_of(sentences):
