@@ -1,8 +1,9 @@
 """Error model by letters: which letters people omit, insert, replace and swap, and after which letters.
 
 A table counts the edits between intended words and misspellings, in the manner of Kernighan, Church and Gale 1990, A
-spelling correction program based on a noisy channel model. The rate of an edit is its count divided by the number of
-places for it; the prior of a rate is that without the letter before, whose prior is the average of the kind of edit.
+spelling correction program based on a noisy channel model. The rate of an edit after a letter is its count divided
+by the number of places for it. Its prior is the rate after any letter, whose prior is the average rate of the kind
+of edit.
 The probability of an edit is its rate divided by the sum over all edits of the word: long words are not wrong
 more often.
 """

@@ -311,7 +311,8 @@ def check(
     dictionary: Annotated[
         list[Path] | None,
         typer.Option(
-            help="File of correct words, one per line, or Hunspell dictionary FILE.dic beside its FILE.aff; repeatable."
+            help="File of correct words, one per line, or a Hunspell dictionary FILE.dic with FILE.aff beside it; "
+            "may be repeated."
         ),
     ] = None,
     error_rate: Annotated[float, typer.Option(help="Prior probability that a word is wrong.")] = 0.01,

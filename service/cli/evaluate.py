@@ -166,11 +166,14 @@ def fit_errors(
         str | None, typer.Option(metavar="NAME", help="Model whose checks use the table, in all versions.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="File to write instead, to be stored as REGISTRY/.errors/NAME.json.")
+        Path | None,
+        typer.Option(
+            help="File to write instead. Checks use it if it is copied to REGISTRY/.errors/NAME.json."
+        ),
     ] = None,
     registry: RegistryOption = DEFAULT_REGISTRY,
 ) -> None:
-    """Count which letters people omit, insert, replace and swap, for the probabilities of corrections."""
+    """Fit the error model of checks: count which letters people omit, insert, replace and swap."""
     import hashlib
 
     from models.checking.error_table import fit_error_table

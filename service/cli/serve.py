@@ -88,12 +88,13 @@ def lsp(
         list[str] | None,
         typer.Argument(
             metavar="{model}...",
-            help="Model: NAME, NAME@7 or NAME@champion; several, such as one for each language, are mixed by words. "
-            "With --url optional.",
+            help="Model: NAME, NAME@7 or NAME@champion; several, such as one for each language, are weighted at each "
+            "word. Optional with --url.",
         ),
     ] = None,
     url: Annotated[
-        str | None, typer.Option(help="Ask this service instead of loading a model: http://127.0.0.1:8000.")
+        str | None,
+        typer.Option(help="Service to ask instead of loading a model, such as http://127.0.0.1:8000."),
     ] = None,
     key: Annotated[
         str | None, typer.Option(envvar="GRAMOPHONE_API_KEY", help="API key of the service.")

@@ -175,7 +175,7 @@ class CheckReply(ModelReply):
     bits_per_word: float | None
     """surprisal divided by the number of words and line ends; null for an empty text."""
     weights: IfGiven[dict[str, float] | None] = None
-    """with several models: the share of the text that each has written, by its address; omitted for one model."""
+    """with several models: the mean weight of each over the words, by its address; omitted for one model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +228,6 @@ class LanguageToolReply:
     """`incompleteResults`: always false."""
     language: dict[str, Any]
     """`name` and `code` of the requested language, and `detectedLanguage`, that of the check; its `confidence` is the
-    share of known words."""
+    mean weight of its model, 1 if only one model checks."""
     matches: list[LanguageToolMatch]
     """probable errors, in order."""

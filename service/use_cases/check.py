@@ -118,7 +118,7 @@ class CheckRequest(ModelsRequest):
     threshold: float | None = Field(default=None, ge=0, le=1)
     """Minimum probability of an error for a word to be reported; 0.5 unless `precision` is given."""
     precision: float | None = Field(default=None, ge=0, le=1)
-    """Target share of reported words that are errors, instead of `threshold`; the model must be calibrated."""
+    """Target share of reported words that are errors, instead of `threshold`; requires one model, calibrated."""
     max_suggestions: int = Field(default=5, ge=0, le=_MAX_SUGGESTIONS)
     """Maximum number of suggestions per issue."""
     candidates: list[CandidateSpan] = Field(default_factory=list, max_length=_MAX_SPANS)

@@ -1,4 +1,4 @@
-"""Weights of several models of one request, by how well each predicts the text so far.
+"""Weights of several models of one request, by how well each predicts the text.
 
 A text is assumed to be written word by word with one model at a time: before each word, with the
 probability `_SWITCH`, the model is drawn anew by the weights of the request (fixed share: Herbster
@@ -28,7 +28,7 @@ from service.use_cases.sequence_scoring import score_sequence_list
 
 Floats = npt.NDArray[np.float64]
 _SWITCH = 0.05
-"""Probability of another model before each word."""
+"""Probability that the model is drawn anew before a word; the same one may be drawn again."""
 
 _MAX_MODELS = 8
 _WINDOW_WORDS, _WINDOW_CHARACTERS = 16, 512
@@ -51,8 +51,8 @@ class ModelsRequest(ModelRequest):
     """The model of a request, or several models."""
 
     models: list[ModelWeight] = Field(default_factory=list, max_length=_MAX_MODELS)
-    """Several models instead of `model`, such as one for each language of the user; their tokens may differ. Their
-    weights follow the text, word by word."""
+    """Several models instead of `model`, such as one for each language of the user; their tokens may differ. The
+    weights change at each word: a model that predicts the text better has a larger one."""
 
     @model_validator(mode="after")
     def _model_or_models(self) -> Self:

@@ -112,7 +112,7 @@ class CheckReply(Reply):
     """surprisal divided by the number of words and line ends; null for an empty text."""
 
     weights: dict[str, float] | None = None
-    """with several models: the share of the text that each has written, by its address; omitted for one model."""
+    """with several models: the mean weight of each over the words, by its address; omitted for one model."""
 
 
 class Choice(Reply):

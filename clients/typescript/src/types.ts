@@ -1047,7 +1047,7 @@ export interface components {
             bits_per_word: number | null;
             /**
              * Weights
-             * @description with several models: the share of the text that each has written, by its address; omitted for one model.
+             * @description with several models: the mean weight of each over the words, by its address; omitted for one model.
              */
             weights?: {
                 [key: string]: number;
@@ -1553,7 +1553,7 @@ export interface components {
             };
             /**
              * Language
-             * @description `name` and `code` of the requested language, and `detectedLanguage`, that of the check; its `confidence` is the share of known words.
+             * @description `name` and `code` of the requested language, and `detectedLanguage`, that of the check; its `confidence` is the mean weight of its model, 1 if only one model checks.
              */
             language: {
                 [key: string]: unknown;
@@ -3085,8 +3085,8 @@ export interface components {
             } | null;
             /**
              * Models
-             * @description Several models instead of `model`, such as one for each language of the user; their tokens may differ. Their
-             *     weights follow the text, word by word.
+             * @description Several models instead of `model`, such as one for each language of the user; their tokens may differ. The
+             *     weights change at each word: a model that predicts the text better has a larger one.
              */
             models?: components["schemas"]["ModelWeight"][];
             /**
@@ -3350,8 +3350,8 @@ export interface components {
             } | null;
             /**
              * Models
-             * @description Several models instead of `model`, such as one for each language of the user; their tokens may differ. Their
-             *     weights follow the text, word by word.
+             * @description Several models instead of `model`, such as one for each language of the user; their tokens may differ. The
+             *     weights change at each word: a model that predicts the text better has a larger one.
              */
             models?: components["schemas"]["ModelWeight"][];
             /**
@@ -3367,7 +3367,7 @@ export interface components {
             threshold?: number | null;
             /**
              * Precision
-             * @description Target share of reported words that are errors, instead of `threshold`; the model must be calibrated.
+             * @description Target share of reported words that are errors, instead of `threshold`; requires one model, calibrated.
              * @default null
              */
             precision?: number | null;
