@@ -108,7 +108,9 @@ class LogProgress(Progress):
             rate = (self._done - before) / (now - since) if now > since else 0.0
             share = f"{self._done / self._total:4.0%}" if self._total else with_metric_prefix(self._done)
             speed = f" at {with_metric_prefix(rate)}/s" if rate >= _MIN_RATE else ""
-            left = f", {_duration((self._total - self._done) / rate)} left" if self._total and rate else ""
+            left = (
+                f", {_duration(max(self._total - self._done, 0) / rate)} left" if self._total and rate else ""
+            )
             self._print(f"{share}{speed}{left}{' · ' + self._note if self._note else ''}")
 
     @override

@@ -6,19 +6,33 @@ only errors that produce a word are possible. The number of near words is assume
 all words. If the model does not know the typed word, the error rate is divided among the strings that
 an error can make from the intended word.
 
-A fitted table of edits (`models.checking.error_table`) replaces the uniform distribution over these strings.
+A fitted table of edits replaces the uniform distribution over these strings. It counts the edits between
+intended words and misspellings, in the manner of Kernighan, Church and Gale 1990, A spelling correction
+program based on a noisy channel model: which letters people omit, insert, replace and swap, and after which
+letters. The rate of an edit after a letter is its count divided by the number of places for it. Its prior is
+the rate after any letter, whose prior is the average rate of the kind of edit. The probability of an edit is
+its rate divided by the sum over all edits of the word: long words are not wrong more often.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from itertools import pairwise
 from math import log
+from typing import Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from rapidfuzz.distance import OSA, Prefix
 
-from models.checking.error_table import ErrorTable
 from models.checking.lexicon import HunspellDictionary
+from models.checking.sentences import is_alphabetic
 from models.errors import InvalidInputError
+
+Floats = npt.NDArray[np.float64]
 
 _TWO_EDITS_LETTERS = 5
 """Minimum letters of a word for two edits; with fewer letters, two edits lead to too many words."""
@@ -46,6 +60,177 @@ _WORDS_GAIN = 2.6
 frequencies of 10,000 to 300,000 words, with codespell's misspellings. Real-word errors stay as frequent."""
 _MAX_FITTED_LETTERS = 40
 """Maximum letters of words for which the table is used."""
+
+
+_START, _END, _OTHER = "^", "$", 1
+_MAX_LETTERS = 62
+"""The most frequent letters have rates; all others share those of one letter without counts."""
+_PRIOR_PLACES = 100.0
+"""Places that a prior counts for. Of 20, 100 and 400, half of codespell's dictionary predicts the other half best with
+100; for a few hundred misspellings 100 and 400 are about equal."""
+_PRIOR_TWO_EDITS, _PRIOR_PAIRS = 2, 10
+_SHAPES = ((1, 0), (0, 1), (1, 1), (2, 2))
+"""Letters of the intended and the typed word in an omission, an insertion, a substitution and a swap."""
+
+_Count = Annotated[int, Field(ge=1, le=1 << 40)]
+_Edit = Annotated[str, StringConstraints(pattern=r"^(\S{2}>\S{1,2}|\S>\S{2}|\S{3}>\S{3})$")]
+
+
+class ErrorTable(BaseModel):
+    """Counts of edits in misspellings, without differences of case.
+
+    `edits` are named by the intended and the typed letters, both after the letter before, or `^` at the start: `mm>m`
+    omits an m after an m. `contexts` are pairs of neighbouring letters of the intended words, with `^` and `$`.
+    `one_edit` and `two_edits` are numbers of misspellings. `source_sha256` is the hash of their file, `created` the
+    time (ISO 8601, UTC).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    schema_version: Literal[1] = 1
+    one_edit: _Count
+    two_edits: Annotated[int, Field(ge=0, le=1 << 40)]
+    edits: Annotated[dict[_Edit, _Count], Field(min_length=1)]
+    contexts: dict[Annotated[str, StringConstraints(pattern=r"^\S{2}$")], _Count]
+    source_sha256: str
+    created: str
+
+    @cached_property
+    def rates(self) -> "ErrorRates":
+        """Rates of the edits; computed on first use."""
+        return ErrorRates(self)
+
+
+def fit_error_table(misspellings: Mapping[str, Sequence[str]], source_sha256: str) -> ErrorTable:
+    """Count the edits of misspellings, given by intended word.
+
+    Only words of letters at one edit are counted; those at two give the share of two edits.
+
+    Raises:
+        InvalidInputError: no misspelling has one edit.
+    """
+    edits, contexts, distances = Counter[str](), Counter[str](), Counter[int]()
+    pairs = ((typed.lower(), right.lower()) for right, wrong in misspellings.items() for typed in wrong)
+    for typed, meant in pairs:
+        if is_alphabetic(typed) and is_alphabetic(meant):
+            distance = OSA.distance(typed, meant)
+            distances[distance] += 1
+            if distance == 1:
+                edits[_edit(typed, meant)] += 1
+                contexts.update(map("".join, pairwise(_START + meant + _END)))
+    if not edits:
+        raise InvalidInputError("no misspelling is one edit away from its intended word", parameter="pairs")
+    return ErrorTable(
+        one_edit=distances[1],
+        two_edits=distances[2],
+        edits=dict(sorted(edits.items())),
+        contexts=dict(sorted(contexts.items())),
+        source_sha256=source_sha256,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _edit(typed: str, meant: str) -> str:
+    """Name the edit between words one edit apart; the last of equal letters is omitted or inserted."""
+    same = Prefix.similarity(typed, meant)
+    shift = len(meant) - len(typed)
+    a, b = next((a, b) for a, b in _SHAPES if a - b == shift and typed[same + b :] == meant[same + a :])
+    before = (_START + meant)[same]
+    return f"{before}{meant[same : same + a]}>{before}{typed[same : same + b]}"
+
+
+class ErrorRates:
+    """Probabilities of misspellings by the counts of a table."""
+
+    def __init__(self, table: ErrorTable) -> None:
+        frequency = Counter[str]()
+        for pair, count in table.contexts.items():
+            frequency[pair[1]] += count
+        del frequency[_END]
+        letters = [letter for letter, _ in frequency.most_common(_MAX_LETTERS)]
+        codes = {_START: 0, _END: 0} | {letter: code for code, letter in enumerate(letters, start=_OTHER + 1)}
+        self._codes = np.full(max(map(ord, letters)) + 2, _OTHER)  # by character; the last one for all others
+        self._codes[[0, *map(ord, letters)]] = [0, *map(codes.__getitem__, letters)]
+        size = len(letters) + 2
+        places, swaps, counts = np.zeros((size, size)), np.zeros((size, size)), np.zeros((size, size, size))
+        for pair, count in table.contexts.items():
+            places[codes.get(pair[0], _OTHER), codes.get(pair[1], _OTHER)] += count
+        for edit, count in table.edits.items():
+            meant, typed = ([codes.get(letter, _OTHER) for letter in part] for part in edit.split(">", 1))
+            if len(meant) == len(_START) + 2:
+                swaps[meant[1], meant[2]] += count
+            else:
+                counts[meant[0], (*meant, 0)[1], (*typed, 0)[1]] += count
+        chances = np.concatenate([places.sum(axis=1, keepdims=True), places[:, 1:]], axis=1)  # 0: insertions
+        base = np.zeros((size, size))
+        some, none = slice(1, None), slice(0, 1)
+        for x, y, spread in ((some, none, 1), (none, some, size - 2), (some, some, max(size - 3, 1))):
+            base[x, y] = (counts[:, x, y].sum() + 1) / (chances[:, x].sum() + 1) / spread
+        prior = (counts.sum(axis=0) + _PRIOR_PLACES * base) / (chances.sum(axis=0)[:, None] + _PRIOR_PLACES)
+        self._rates = (counts + _PRIOR_PLACES * prior) / (chances[:, :, None] + _PRIOR_PLACES)
+        average = (swaps.sum() + 1) / (places[1:, 1:].sum() + 1)
+        self._swaps = (swaps + _PRIOR_PLACES * average) / (places + _PRIOR_PLACES)
+        self._swaps[0], self._swaps[:, 0] = 0, 0
+        for same in range(size):
+            self._rates[:, same, same] = self._swaps[same, same] = 0
+        inserted = self._rates[:, 0].sum(axis=1)
+        self._sums = self._rates.sum(axis=2) + inserted[:, None] + self._swaps
+        self._sums[:, 0], self._sums[0, 0] = inserted, 0  # at the end, and behind it
+        two = (table.two_edits + _PRIOR_TWO_EDITS) / (table.one_edit + table.two_edits + _PRIOR_PAIRS)
+        self._log_shares = np.log([1.0, 1 - two, two])
+
+    def log_probs(self, words: Sequence[tuple[str, str]], edits: npt.NDArray[np.uint8]) -> Floats:
+        """Return ln P(typed | intended is misspelt) of pairs with one or two edits [N], for the most probable edits.
+
+        It is minus infinity if the number of edits differs without differences of case.
+        """
+        typed, intended = ([pair[side].lower() for pair in words] for side in (0, 1))
+        width = max(map(len, (*typed, *intended)), default=0) + 3
+        found, meant = _padded(typed, width, 1), _padded(intended, width, 0)
+        new, own = (np.take(self._codes, characters, mode="clip") for characters in (found, meant))
+        log_sums = np.log(self._sums[own[:, :-1], own[:, 1:]].sum(axis=1))
+        best = np.full(len(typed), -np.inf)
+        ends = np.array([[len(a) + 1, len(b) + 1] for a, b in zip(intended, typed, strict=True)]).reshape(
+            -1, 2
+        )
+        # partial alignments: pair, positions, number of further edits, ln P so far
+        pairs, left, sums = np.arange(len(typed)), edits.astype(np.int64), np.zeros(len(typed))
+        i, j = np.ones_like(pairs), np.ones_like(pairs)
+        steps = np.arange(width)
+        while len(pairs):
+            # skip equal letters; a window ends at the latest in the next word, as the words' ends differ
+            windows = (
+                np.take(words, (pairs * width + k)[:, None] + steps, mode="clip")
+                for words, k in ((meant, i), (found, j))
+            )
+            run = np.argmax(next(windows) != next(windows), axis=1)
+            i, j = i + run, j + run
+            rest = ends[pairs] - np.stack([i, j], axis=1)
+            done = (left == 0) & ~rest.any(axis=1)
+            np.maximum.at(best, pairs[done], sums[done])
+            parts = []
+            for a, b in _SHAPES:
+                after = rest - [a, b]
+                fits = (after >= 0).all(axis=1) & (np.abs(after[:, 0] - after[:, 1]) < left)
+                p, x, y = pairs[fits], i[fits], j[fits]
+                if a > 1:
+                    swapped = (meant[p, x] == found[p, y + 1]) & (meant[p, x + 1] == found[p, y])
+                    rates = np.where(swapped, self._swaps[own[p, x], own[p, x + 1]], 0.0)
+                else:
+                    rates = self._rates[own[p, x - 1], own[p, x] if a else 0, new[p, y] if b else 0]
+                with np.errstate(divide="ignore"):
+                    parts.append((p, x + a, y + b, left[fits] - 1, sums[fits] + np.log(rates) - log_sums[p]))
+            pairs, i, j, left, sums = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return best + self._log_shares[edits]
+
+
+def _padded(words: Sequence[str], width: int, padding: int) -> npt.NDArray[np.uint32]:
+    """Return the characters of words, each after a zero and before `padding` [N, width]."""
+    out = np.full((len(words), width), padding, dtype=np.uint32)
+    out[:, 0] = 0
+    inside = np.arange(width - 1) < np.fromiter(map(len, words), np.int64, len(words))[:, None]
+    out[:, 1:][inside] = np.frombuffer("".join(words).encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+    return out
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,12 @@ import time
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from models.checking.calibration import Calibration
-from models.checking.error_table import ErrorTable
+from models.checking.error_model import ErrorTable
 from models.checkpoint.manifest import check_name
 from models.checkpoint.registry import Address, open_store
 from models.checkpoint.stores import FolderStore, require_writable
@@ -248,10 +248,18 @@ class ProfileStore:
 
 
 CALIBRATIONS_FOLDER = ".calibrations"
+ERRORS_FOLDER = ".errors"
 
 
-class CalibrationStore:
-    """Calibrations of a registry.
+@lru_cache(maxsize=32)  # each check reads them
+def _parse_cached(kind: type[_Document], content: bytes, what: str) -> _Document:
+    if len(content) > MAX_DOCUMENT_BYTES:
+        raise InvalidInputError(f"more than {MAX_DOCUMENT_BYTES} bytes")
+    return _parse_document(kind, content, what)
+
+
+class _CheckDocuments(Generic[_Document]):
+    """Documents for checks of a registry, of one kind.
 
     Args:
         registry: its address.
@@ -260,98 +268,90 @@ class CalibrationStore:
         RegistryError: it is remote and needs a package that is not installed.
     """
 
+    _folder: ClassVar[str]
+    _kind: ClassVar[type[BaseModel]]
+    _what: ClassVar[str]
+    _hint: ClassVar[str]
+
     def __init__(self, registry: Address) -> None:
-        self._documents = DocumentStore(registry, CALIBRATIONS_FOLDER)
+        self._documents = DocumentStore(registry, self._folder)
 
-    def read(self, address: str) -> Calibration | None:
-        """Return the calibration of a version; None if it has none.
-
-        Args:
-            address: `name@number`.
+    def _read(self, name: str) -> _Document | None:
+        """Return a document; None if there is none.
 
         Raises:
             FormatError: its file is damaged.
             RegistryError: it cannot be read.
         """
-        name = _file_name(address)
         content = self._documents.read(name)
         if content is None:
             return None
-        path = self._documents.display_path(name)
-        hint = "measure again: gramophone evaluate --task check --save-calibration"
-        if len(content) > MAX_DOCUMENT_BYTES:
-            raise FormatError(path, f"not a calibration: more than {MAX_DOCUMENT_BYTES} bytes", hint=hint)
         try:
-            calibration = _parse_document(Calibration, content, "the calibration")
+            document: _Document = _parse_cached(self._kind, content, f"the {self._what}")
+        except InvalidInputError as error:
+            raise self._damaged(name, f"not a {self._what}: {error}") from None
+        return document
+
+    def _damaged(self, name: str, problem: str) -> FormatError:
+        return FormatError(self._documents.display_path(name), problem, hint=self._hint)
+
+    def _write(self, name: str, document: _Document) -> str | Path:
+        """Store a document, replacing an earlier one; return its path or URL.
+
+        Raises:
+            InvalidInputError: the document is too large to be read.
+            RegistryError: the registry cannot be written.
+        """
+        content = document.model_dump_json(indent=1).encode() + b"\n"
+        if len(content) > MAX_DOCUMENT_BYTES:
+            raise InvalidInputError(
+                f"the {self._what} has {len(content)} bytes; the maximum is {MAX_DOCUMENT_BYTES}"
+            )
+        self._documents.write(name, content)
+        return self._documents.display_path(name)
+
+
+class CalibrationStore(_CheckDocuments[Calibration]):
+    """Calibrations of a registry; see `_CheckDocuments` for errors."""
+
+    _folder, _kind, _what = CALIBRATIONS_FOLDER, Calibration, "calibration"
+    _hint = "measure again: gramophone evaluate --task check --save-calibration"
+
+    def read(self, address: str) -> Calibration | None:
+        """Return the calibration of a version at `name@number`; None if it has none."""
+        name = _file_name(address)
+        calibration = self._read(name)
+        if calibration is None:
+            return None
+        try:
             calibration.check_order()
         except InvalidInputError as error:
-            raise FormatError(path, f"not a calibration: {error}", hint=hint) from None
+            raise self._damaged(name, f"not a calibration: {error}") from None
         if calibration.model != address:
-            raise FormatError(
-                path, f"the file has the calibration of {calibration.model!r}, not of {address!r}", hint=hint
+            raise self._damaged(
+                name, f"the file has the calibration of {calibration.model!r}, not of {address!r}"
             )
         return calibration
 
     def write(self, calibration: Calibration) -> str | Path:
-        """Store a calibration, replacing that of the same version.
-
-        Returns:
-            Its path or URL.
-
-        Raises:
-            InvalidInputError: the model's address cannot be a file name.
-            RegistryError: the registry cannot be written.
-        """
-        name = _file_name(calibration.model)
-        self._documents.write(name, calibration.model_dump_json(indent=1).encode() + b"\n")
-        return self._documents.display_path(name)
+        """Store a calibration, replacing that of the same version; return its path or URL."""
+        return self._write(_file_name(calibration.model), calibration)
 
 
-ERRORS_FOLDER = ".errors"
+class ErrorTableStore(_CheckDocuments[ErrorTable]):
+    """Tables of edits in misspellings of a registry, by model; see `_CheckDocuments` for errors."""
 
-
-@lru_cache(maxsize=16)  # each check reads it
-def _parse_error_table(content: bytes) -> ErrorTable:
-    return _parse_document(ErrorTable, content, "the table")
-
-
-class ErrorTableStore:
-    """Tables of edits in misspellings, by the name of a model, of a registry at an address.
-
-    Raises:
-        RegistryError: it is remote and needs a package that is not installed.
-    """
-
-    def __init__(self, registry: Address) -> None:
-        self._documents = DocumentStore(registry, ERRORS_FOLDER)
+    _folder, _kind, _what = ERRORS_FOLDER, ErrorTable, "table of errors"
+    _hint = "fit again: gramophone fit-errors"
 
     def read(self, address: str) -> ErrorTable | None:
-        """Return the table of a model, given its name or a version's address; None if it has none.
-
-        Raises:
-            FormatError: its file is damaged.
-            RegistryError: it cannot be read.
-        """
-        name = address.partition("@")[0] + _SUFFIX
-        content = self._documents.read(name)
-        if content is None:
-            return None
-        try:
-            return _parse_error_table(content)
-        except InvalidInputError as error:
-            path, hint = self._documents.display_path(name), "fit again: gramophone fit-errors"
-            raise FormatError(path, f"not a table of errors: {error}", hint=hint) from None
+        """Return the table of a model, given its name or a version's address; None if it has none."""
+        return self._read(address.partition("@")[0] + _SUFFIX)
 
     def write(self, model: str, table: ErrorTable) -> str | Path:
-        """Store the table of a model, replacing an earlier one; return its path or URL.
-
-        Raises:
-            InvalidInputError: the name cannot be a file name.
-            RegistryError: the registry cannot be written.
-        """
+        """Store the table of a model, replacing an earlier one; return its path or URL."""
         check_name(model, parameter="model")
-        self._documents.write(model + _SUFFIX, table.model_dump_json(indent=1).encode() + b"\n")
-        return self._documents.display_path(model + _SUFFIX)
+        return self._write(model + _SUFFIX, table)
 
 
 def _file_name(address: str) -> str:

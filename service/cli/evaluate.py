@@ -176,9 +176,10 @@ def fit_errors(
     """Fit the error model of checks: count which letters people omit, insert, replace and swap."""
     import hashlib
 
-    from models.checking.error_table import fit_error_table
+    from models.checking.error_model import fit_error_table
     from models.checkpoint.documents import ErrorTableStore
     from models.checkpoint.registry import open_registry
+    from models.files import atomic_writer
     from training.evaluation.spelling import read_misspellings
 
     if (model is None) == (out is None):
@@ -188,7 +189,8 @@ def fit_errors(
     table = fit_error_table(misspellings, digest.hexdigest())
     path: object = out
     if out is not None:
-        out.write_text(table.model_dump_json(indent=1) + "\n", encoding="utf-8")
+        with atomic_writer(out) as write:
+            write(table.model_dump_json(indent=1).encode() + b"\n")
     elif model is not None:
         open_registry(registry).resolve(model)
         path = ErrorTableStore(registry).write(model, table)

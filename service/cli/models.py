@@ -212,7 +212,7 @@ def import_arpa(
 ) -> None:
     """Publish the n-gram model of an ARPA file of words, or of SentencePiece pieces."""
     from service.console.evaluation import show_import
-    from training.arpa import run_import_arpa
+    from training.model_formats import run_import_arpa
 
     result = run_import_arpa(
         file,
@@ -242,7 +242,7 @@ def import_hf(
 ) -> None:
     """Publish a pretrained causal language model in Hugging Face's format, such as GPT-2 or Llama."""
     from service.console.evaluation import show_import
-    from training.pretrained import run_import_hf
+    from training.model_formats import run_import_hf
 
     result = run_import_hf(folder, name=name, registry=registry, corpus=corpus or ())
     print_json(result) if as_json else show_import(result)
@@ -257,7 +257,7 @@ def export_arpa(
 ) -> None:
     """Write an n-gram model as an ARPA file for KenLM, SRILM and other tools."""
     from service.console.evaluation import show_export
-    from training.arpa import run_export_arpa
+    from training.model_formats import run_export_arpa
 
     result = run_export_arpa(model, file, registry=registry)
     print_json(result) if as_json else show_export(result)

@@ -87,7 +87,7 @@ def lsp(
     models: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="{model}...",
+            metavar="{model}",
             help="Model: NAME, NAME@7 or NAME@champion; several, such as one for each language, are weighted at each "
             "word. Optional with --url.",
         ),

@@ -1,16 +1,16 @@
 """POST /v1/autocomplete, the endpoints of users' accepted words, and POST /v1/check."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import structlog
 from fastapi import Path, Request
 from starlette.responses import Response
 
 from models.checking.calibration import Calibration
-from models.checking.error_table import ErrorTable
+from models.checking.error_model import ErrorTable
 from models.completion.user_model import UserModel, split_word_sequences
 from models.errors import LanguageModelError, UsersUnavailableError
 from service.engine.loaded_model import LoadedModel
@@ -64,6 +64,7 @@ from service.use_cases.languagetool import (
     supported_languages,
 )
 
+T = TypeVar("T")
 router = EndpointRouter()
 _log = structlog.get_logger(__name__)
 _User = Annotated[
@@ -173,12 +174,9 @@ async def check_text(request: Request) -> Response:
     services, body, wire = await read_request(request, CheckRequest)
     models = await resolve_models(request, wire)
     needed = wire.precision is not None
-    # on a thread, because the registry may be remote
-    calibration = None
-    if len(models) == 1:
-        address = models[0].loaded.address
-        calibration = await asyncio.to_thread(_calibration, services, address, needed=needed)
-    errors = await asyncio.to_thread(_error_tables, services, [model.loaded for model in models])
+    calibration, errors = await asyncio.to_thread(
+        _documents, services, [model.loaded for model in models], needed=needed
+    )
     for model, _ in models:
         await _build_checker(model)
 
@@ -196,26 +194,28 @@ async def check_text(request: Request) -> Response:
     return await run_request(request, work, write, terms)
 
 
-def _calibration(services: Services, address: str, *, needed: bool) -> Calibration | None:
-    """Load a model's calibration; a damaged file is only logged if no precision is requested."""
-    try:
-        return services.calibrations.read(address)
-    except LanguageModelError as error:
-        if needed:
-            raise
-        _log.warning("calibration not read", model=address, reason=str(error))
-        return None
+def _documents(
+    services: Services, models: Sequence[LoadedModel], *, needed: bool = False
+) -> tuple[Calibration | None, dict[str, ErrorTable | None]]:
+    """Return the calibration, of a single model, and the tables of errors by address.
 
+    For a thread, because the registry may be remote. A damaged one is logged and not used, unless it is a calibration
+    that the request needs.
+    """
 
-def _error_tables(services: Services, models: Iterable[LoadedModel]) -> dict[str, ErrorTable | None]:
-    """Load the tables of errors of models, by address; a damaged one is logged and not used."""
-    tables: dict[str, ErrorTable | None] = {}
-    for address in {loaded.address for loaded in models}:
+    def read(kind: str, store: Callable[[str], T | None], address: str, *, needed: bool = False) -> T | None:
         try:
-            tables[address] = services.errors.read(address)
+            return store(address)
         except LanguageModelError as error:
-            _log.warning("table of errors not read", model=address, reason=str(error))
-    return tables
+            if needed:
+                raise
+            _log.warning(f"{kind} not read", model=address, reason=str(error))
+            return None
+
+    tables = {one: read("table of errors", services.errors.read, one) for one in {m.address for m in models}}
+    if len(models) > 1:
+        return None, tables
+    return read("calibration", services.calibrations.read, models[0].address, needed=needed), tables
 
 
 async def _build_checker(loaded: LoadedModel) -> None:
@@ -246,7 +246,7 @@ async def languagetool_check(request: Request) -> Response:
     for model in loaded.values():
         await _build_checker(model)
     word_lists = dictionaries_of_languages(services.dictionaries, [*codes, wire.language])
-    errors = await asyncio.to_thread(_error_tables, services, loaded.values())
+    _, errors = await asyncio.to_thread(_documents, services, list(loaded.values()))
     count = partial(count_scored, request)
     work = check_languages(wire, loaded, services.limits, count, word_lists, errors)
     terms = request_options(request, None, body, count=len(codes) - 1, work_each=len(body) // BYTES_PER_TOKEN)

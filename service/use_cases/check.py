@@ -20,8 +20,7 @@ from models.checking.checker import (
     find_issues,
     without_overlaps,
 )
-from models.checking.error_model import CheckSettings, GivenSpan
-from models.checking.error_table import ErrorTable
+from models.checking.error_model import CheckSettings, ErrorTable, GivenSpan
 from models.checking.lexicon import UserDictionary, dictionary_key
 from models.checking.rescoring import RescoredBatch
 from models.checking.sentences import Sentence, Word
@@ -44,6 +43,7 @@ from service.use_cases.model_weights import (
     weights_before,
     weights_given_text,
     word_starts,
+    words_at,
 )
 
 DEFAULT_THRESHOLD = 0.5
@@ -297,7 +297,9 @@ def check(
     per_word = bits / num_words if checked.num_ends else None
     mean = weights.mean(axis=0)
     address = models[int(mean.argmax())].loaded.address
-    reply = CheckReply(address, threshold, precision, words, issues, bits, per_word, shares(mean, models))
+    reply = CheckReply(
+        address, threshold, precision, words, issues, bits, per_word, shares(mean.tolist(), models)
+    )
     return reply, [len(result.log_probs) for result in results]
 
 
@@ -362,12 +364,12 @@ def _combine(
     surprisals: list[float] = []
     found: dict[tuple[int, int], list[tuple[float, Issue]]] = {}
     for number, result in enumerate(results):
-        of_words = _word_of(starts, [word.start for word in result.words])
+        of_words = words_at(starts, [word.start for word in result.words]).tolist()
         for word, index, bits in zip(result.words, of_words, result.surprisals.tolist(), strict=True):
             if best[index] == number:
                 words.append(word._replace(known=(word.start, word.end) in known))
                 surprisals.append(bits * float(factors[number, index]))
-        of_issues = _word_of(starts, [issue.start for issue in result.issues])
+        of_issues = words_at(starts, [issue.start for issue in result.issues]).tolist()
         for issue, index in zip(result.issues, of_issues, strict=True):
             weighted = float(weights[index, number]), issue
             found.setdefault((issue.start, issue.end), []).append(weighted)
@@ -381,12 +383,6 @@ def _combine(
         max(result.num_ends for result in results),
     )
     return combined, weights
-
-
-def _word_of(starts: Indices, positions: Sequence[int]) -> list[int]:
-    """Return the index of the word in which each position lies."""
-    found: list[int] = np.maximum(np.searchsorted(starts, positions, side="right") - 1, 0).tolist()
-    return found
 
 
 def _mean_issue(issues: Sequence[tuple[float, Issue]]) -> Issue:

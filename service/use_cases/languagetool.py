@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 from pydantic import ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
 
-from models.checking.error_table import ErrorTable
+from models.checking.error_model import ErrorTable
 from models.errors import InvalidInputError
 from models.reranking.candidates import map_in_steps
 from service.engine.job import Work

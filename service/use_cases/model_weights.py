@@ -68,12 +68,12 @@ class WeightedModel(NamedTuple):
     weight: float = 1.0
 
 
-def shares(weights: Floats, models: Sequence[WeightedModel]) -> dict[str, float] | None:
+def shares(weights: Sequence[float], models: Sequence[WeightedModel]) -> dict[str, float] | None:
     """Return the weights [M] by the models' addresses; None for a single model."""
     if len(models) == 1:
         return None
     found: dict[str, float] = {}
-    for model, weight in zip(models, weights.tolist(), strict=True):
+    for model, weight in zip(models, weights, strict=True):
         found[model.loaded.address] = found.get(model.loaded.address, 0.0) + weight
     return found
 
@@ -83,9 +83,15 @@ def word_starts(text: str) -> npt.NDArray[np.int64]:
     return np.array([found.start() for found in _WORD.finditer(text)], dtype=np.int64)
 
 
+def words_at(starts: npt.NDArray[np.int64], positions: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    """Return the index of the word, of those that begin at `starts` [N], in which each position lies [K]."""
+    words: npt.NDArray[np.int64] = np.maximum(np.searchsorted(starts, positions, side="right") - 1, 0)
+    return words
+
+
 def sum_by_word(starts: npt.NDArray[np.int64], positions: npt.ArrayLike, values: npt.ArrayLike) -> Floats:
     """Sum values at positions of a text by the words that begin at `starts` [N]."""
-    words = np.maximum(np.searchsorted(starts, positions, side="right") - 1, 0)
+    words = words_at(starts, positions)
     return np.bincount(words, np.maximum(values, LOG_ZERO), minlength=len(starts)).astype(np.float64)
 
 
@@ -149,14 +155,12 @@ def weights_after(
     first beginning, multiplied by the probability of the rest up to each model's own.
 
     Args:
-        models: the models.
+        models: two or more models.
         splits: the text as split for each.
         entries: cached results of each for its part of the text, to which the evidence is added.
         text: the text.
     """
     prior = normalised_weights(models)
-    if len(models) == 1:
-        return prior
     start = min(split.start for split in splits)
     first = max(start - _WINDOW_CHARACTERS, 0)
     starts = word_starts(text[first:start])[-_WINDOW_WORDS:]

@@ -8,7 +8,7 @@ import pytest
 
 from gramophone_client import AsyncClient, BadRequestError, Client
 from models.checking.calibration import Calibration, CalibrationPoint
-from models.checking.error_table import fit_error_table
+from models.checking.error_model import fit_error_table
 from models.checkpoint.documents import CalibrationStore, ErrorTableStore
 from models.vocabulary import BOS, EOS
 from service.settings import Settings

@@ -14,7 +14,7 @@ from models.checkpoint.registry import LocalRegistry
 from service.settings import Settings
 from tests.reference.backoff import random_arpa
 from tests.support.services import running
-from training.arpa import run_import_arpa
+from training.model_formats import run_import_arpa
 
 SEEDS = range(6)
 

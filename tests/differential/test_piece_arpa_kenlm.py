@@ -14,7 +14,7 @@ from models.errors import InvalidInputError
 from models.language_model import score_sequences
 from models.vocabulary import EOS, UNK
 from tests.reference.backoff import random_arpa
-from training.arpa import run_import_arpa
+from training.model_formats import run_import_arpa
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 

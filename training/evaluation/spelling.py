@@ -27,8 +27,7 @@ import numpy.typing as npt
 from models.calls import run_calls
 from models.checking.calibration import Calibration, CalibrationPoint
 from models.checking.checker import Checker, find_issues
-from models.checking.error_model import CandidateSettings, CheckSettings
-from models.checking.error_table import ErrorTable
+from models.checking.error_model import CandidateSettings, CheckSettings, ErrorTable
 from models.checking.lexicon import FuzzyLexicon
 from models.checking.rescoring import RescoredBatch
 from models.checking.sentences import Sentence, Word, is_alphabetic, one_edit_strings

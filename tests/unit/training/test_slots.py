@@ -9,8 +9,8 @@ from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import LocalRegistry
 from models.errors import FormatError, InvalidInputError
 from models.slot_model import SlotModel
-from training.arpa import run_export_arpa
 from training.commands import run_evaluate, run_evaluate_autocomplete, run_train
+from training.model_formats import run_export_arpa
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 

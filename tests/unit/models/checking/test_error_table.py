@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from rapidfuzz.distance import OSA
 
-from models.checking.error_model import CandidateSettings
-from models.checking.error_table import ErrorTable, fit_error_table
+from models.checking.error_model import CandidateSettings, ErrorTable, fit_error_table
 from models.checking.sentences import one_edit_strings
 from models.errors import InvalidInputError
 from tests.support.text_models import check, trigram

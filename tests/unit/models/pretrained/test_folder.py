@@ -12,7 +12,7 @@ from models.errors import InvalidInputError
 from models.language_model import pad_sequences, score_sequences
 from tests.support.pretrained import TEXTS, pretrained, write_folder
 from training.commands import run_train
-from training.pretrained import run_import_hf
+from training.model_formats import run_import_hf
 
 
 @pytest.fixture
