@@ -24,7 +24,7 @@ from training.progress import Progress
 _SEGMENT_TOKENS = 20
 """Tokens per segment: scored, then used for one update."""
 
-_LEARNING_RATE = 3e-3
+_LEARNING_RATE = 1e-3
 """η; step size of a weight with an average gradient."""
 
 _DECAY = 2e-3

@@ -399,8 +399,9 @@ def _int8_paragraph(metrics: Mapping[str, Any]) -> str:
     lines = [f"On a CPU, one network computes in float32 only: {why}." for why in facts.get("problems", ())]
     if facts.get("cost") is not None:
         used = "is" if facts["default"] else "is not"
+        measured_on = "held-out" if "pretrained" in metrics else "validation"
         lines.append(
-            f"On {facts['tokens']:,} tokens of the validation text, the perplexity per token in int8 is "
+            f"On {facts['tokens']:,} tokens of the {measured_on} text, the perplexity per token in int8 is "
             f"{format_number(facts['perplexity'], 2)} instead of {format_number(facts['perplexity_float32'], 2)} "
             f"({facts['cost']:+.2%}): "
             f"int8 {used} the default on a CPU."

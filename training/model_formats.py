@@ -26,6 +26,7 @@ from models.vocabulary import CONTROL_TOKENS, Vocabulary
 from training.console import console_progress
 from training.corpus import read_corpus
 from training.evaluation.evaluate import evaluate
+from training.evaluation.published import int8_facts
 from training.ngram.pruning import compress
 from training.publish import (
     GOLDEN_SENTENCES,
@@ -291,6 +292,7 @@ def run_import_hf(
         golden = golden_sentences(encoded)
         result = evaluate(model, encoded, progress=progress)
         facts |= {"test": result.facts(), "data": {"test": corpus_facts(text)}}
+        facts |= int8_facts(model, encoded, context="sentence", progress=progress)
     provenance = {
         "source": {"format": "Hugging Face", "folder": folder.name},
         "seconds": round(time.monotonic() - began, 3),

@@ -24,6 +24,8 @@ from models.checkpoint.precision import (
     FLOAT32,
     INT8,
     NEURAL_FAMILIES,
+    PRETRAINED_FAMILY,
+    QUANTISABLE_FAMILIES,
     Precision,
     check_precision,
     is_int8_recommended,
@@ -45,7 +47,7 @@ from models.vocabulary import Vocabulary
 
 _log = logging.getLogger(__name__)
 
-NGRAM_FAMILY, PRETRAINED_FAMILY = "ngram", "pretrained"
+NGRAM_FAMILY = "ngram"
 
 FAMILIES = {
     NGRAM_FAMILY: ("models.ngram.model", "NGramModel"),
@@ -152,7 +154,7 @@ def _load_verified(
         metrics = _read_metrics(directory / "metrics.json")
         families = _families(directory, manifest)
         used: Precision = FLOAT32
-        if families & {*NEURAL_FAMILIES} and _uses_int8(directory, location, metrics, device, wanted):
+        if families & QUANTISABLE_FAMILIES and _uses_int8(directory, location, metrics, device, wanted):
             used = INT8
         elif PRETRAINED_FAMILY in families and (wanted == BFLOAT16 or (wanted == "auto" and device != "cpu")):
             used = BFLOAT16
@@ -257,12 +259,16 @@ def _build(
                 weights, vocabulary, weight_cache=int8_cache(directory)
             )
             return network
+    options: dict[str, Any] = {"device": device}
     if manifest.family in NEURAL_FAMILIES:
         require_package("torch", f"float32 for {manifest.family} models", parameter="precision")
     if manifest.family == PRETRAINED_FAMILY:
         require_package("transformers", "a pretrained model")
-    options = {"bfloat16": precision == BFLOAT16} if manifest.family == PRETRAINED_FAMILY else {}
-    loaded = _import_class(*FAMILIES[manifest.family]).load(directory, vocabulary, device=device, **options)
+        options |= {
+            "bfloat16": precision == BFLOAT16,
+            "int8_weights": int8_cache and int8_cache(directory),
+        }
+    loaded = _import_class(*FAMILIES[manifest.family]).load(directory, vocabulary, **options)
     if manifest.family == NGRAM_FAMILY and device != "cpu":
         from models.ngram.cuda.model import move_if_it_fits  # imports torch
 

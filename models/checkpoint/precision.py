@@ -15,7 +15,13 @@ BFLOAT16: Literal["bfloat16"] = "bfloat16"
 PRECISIONS: tuple[Precision, ...] = ("auto", FLOAT32, INT8, BFLOAT16)
 
 NEURAL_FAMILIES: tuple[str, ...] = get_args(CellName)
-"""Families with weights that can be quantized."""
+"""Families of networks trained here; their results in int8 are exact."""
+
+PRETRAINED_FAMILY = "pretrained"
+"""Family of pretrained transformers; in int8 their results depend on rounding."""
+
+QUANTISABLE_FAMILIES = frozenset({*NEURAL_FAMILIES, PRETRAINED_FAMILY})
+"""Families that can compute in int8."""
 
 MAX_INT8_COST = 0.005
 """Maximum relative increase of the perplexity with which int8 is the default."""
@@ -51,9 +57,17 @@ def to_int8(model: LanguageModel[Any]) -> LanguageModel[Any]:
 
         network = cast("Any", model).network
         return model if int8_problems(model) else Int8Model(network.weights(), model.vocabulary)
+    if model.family == PRETRAINED_FAMILY:
+        quantised: LanguageModel[Any] = cast("Any", model).in_int8()
+        return quantised
     parts, composite = _parts(model), cast("Any", model)
     rounded = [to_int8(part) for part in parts]
     return model if all(map(is_, rounded, parts)) else composite.with_parts(rounded)
+
+
+def has_pretrained(model: LanguageModel[Any]) -> bool:
+    """True if a model or a part of it is a pretrained transformer."""
+    return model.family == PRETRAINED_FAMILY or any(map(has_pretrained, _parts(model)))
 
 
 def int8_problems(model: LanguageModel[Any]) -> list[str]:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from models.checkpoint.load import NGRAM_FAMILY
 from models.checkpoint.manifest import MANIFEST_FILE, read_manifest
-from models.checkpoint.precision import NEURAL_FAMILIES
+from models.checkpoint.precision import NEURAL_FAMILIES, PRETRAINED_FAMILY, QUANTISABLE_FAMILIES
 from models.errors import InvalidInputError, LanguageModelError
 from models.files import read_config
 from models.kernels.compilation import COMPILED_ELSEWHERE, DECLARED, Kernel, can_store_kernels
@@ -74,6 +74,7 @@ ALL_GROUPS = (
 _GROUPS_OF_FAMILIES = {
     **dict.fromkeys(NEURAL_FAMILIES, _RECURRENT),
     "feed-forward": _FEED_FORWARD,
+    PRETRAINED_FAMILY: KernelGroup(_OUTPUT),
     "cache": _CACHE,
 }
 
@@ -105,7 +106,7 @@ def needed_groups(directory: Path, *, int8: bool) -> list[KernelGroup]:
         family = read_manifest(path.parent).family
         if family == NGRAM_FAMILY:
             groups += groups_of(family, quantised=Automaton.load(path.with_name(AUTOMATON_FILE)).quantised)
-        elif int8 or family not in NEURAL_FAMILIES:
+        elif int8 or family not in QUANTISABLE_FAMILIES:
             groups += groups_of(family)
     if read_config(directory / TOKENIZER_FILE).get("kind") == WordTokenizer.kind:
         groups.append(WORDS)

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -15,14 +16,16 @@ from torch import Tensor
 from transformers import AttentionInterface
 from typing_extensions import override
 
-from models.arrays import Array, FloatArray, ModelBytes, TokenIds
+from models.arrays import Array, FloatArray, ModelBytes, TokenIds, add_bytes, array_bytes
 from models.errors import ManifestError
 from models.files import CONFIG_FILE
 from models.language_model import STATE, LanguageModel, ReadResult, SequenceReader, Want
 from models.neural.network import resolve_device
 from models.pretrained.attention import Context, attend, group_texts
 from models.pretrained.folder import files_of, read_network
+from models.pretrained.int8 import quantise_layers
 from models.pretrained.tokenizer import PRETRAINED_FOLDER, PretrainedVocabulary
+from models.tensor_files import PackedWeightCache
 from models.vocabulary import BOS, Vocabulary
 
 _ATTENTION = "gramophone"
@@ -81,6 +84,7 @@ class PretrainedModel(SequenceReader[TransformerState], LanguageModel[Transforme
         vocabulary: tokens of the ids, from the folder's tokenizer.
         device: `cpu`, `cuda`, `cuda:1`, … or `auto`.
         bfloat16: whether the network computes in bfloat16; log-probabilities are in single precision.
+        int8_weights: cache of weights in int8, in which the linear layers compute on a CPU; None for none.
 
     Attributes:
         num_parameters: number of weights.
@@ -95,7 +99,13 @@ class PretrainedModel(SequenceReader[TransformerState], LanguageModel[Transforme
     normalised = True
 
     def __init__(
-        self, folder: Path, vocabulary: PretrainedVocabulary, *, device: str = "cpu", bfloat16: bool = False
+        self,
+        folder: Path,
+        vocabulary: PretrainedVocabulary,
+        *,
+        device: str = "cpu",
+        bfloat16: bool = False,
+        int8_weights: PackedWeightCache | None = None,
     ) -> None:
         self.vocabulary: Vocabulary = vocabulary
         self._folder = folder
@@ -103,8 +113,10 @@ class PretrainedModel(SequenceReader[TransformerState], LanguageModel[Transforme
         dtype = torch.bfloat16 if bfloat16 else torch.float32
         network = read_network(folder, attention=_ATTENTION, dtype=dtype)
         self._network = network.to(self._device).eval()
-        self._head = network.get_output_embeddings()
+        num_outputs = int(network.get_output_embeddings().weight.shape[0])
         self.num_parameters = network.num_parameters()
+        self._int8_layers = [] if int8_weights is None else quantise_layers(network, int8_weights)
+        self._head = network.get_output_embeddings()
         config = network.config
         heads = int(config.num_attention_heads)
         self._empty = Context.empty(
@@ -118,7 +130,7 @@ class PretrainedModel(SequenceReader[TransformerState], LanguageModel[Transforme
         self.window = int(config.max_position_embeddings)
         if self.window < 2:
             raise ManifestError(f"{folder / CONFIG_FILE}: a text has {self.window} positions, less than 2")
-        numbers, num_outputs = vocabulary.numbers, int(self._head.weight.shape[0])
+        numbers = vocabulary.numbers
         if (highest := int(numbers.max())) >= num_outputs:
             raise ManifestError(
                 f"{folder / 'tokenizer.json'} does not match the model: it has the token {highest}, "
@@ -142,7 +154,11 @@ class PretrainedModel(SequenceReader[TransformerState], LanguageModel[Transforme
     @override
     def memory(self) -> ModelBytes:
         size = sum(tensor.nbytes for tensor in (*self._network.parameters(), *self._network.buffers()))
-        return ModelBytes(own=size) if self._device.type == "cpu" else ModelBytes(device=size)
+        if self._device.type != "cpu":
+            return ModelBytes(device=size)
+        layers = (part.layer for part in self._int8_layers)
+        arrays = [array for layer in layers for array in (*layer.matrix, layer.bias)]
+        return add_bytes([ModelBytes(own=size), array_bytes(arrays)])
 
     @override
     def initial_state(self, batch: int) -> TransformerState:
@@ -190,11 +206,14 @@ class PretrainedModel(SequenceReader[TransformerState], LanguageModel[Transforme
             shutil.copyfile(self._folder / name, directory / PRETRAINED_FOLDER / name)
 
     @classmethod
-    def load(
-        cls, directory: Path, vocabulary: PretrainedVocabulary, *, device: str = "cpu", bfloat16: bool = False
-    ) -> "PretrainedModel":
-        """Load a saved model; see the class."""
-        return cls(directory / PRETRAINED_FOLDER, vocabulary, device=device, bfloat16=bfloat16)
+    def load(cls, directory: Path, vocabulary: PretrainedVocabulary, **options: Any) -> "PretrainedModel":
+        """Load a saved model; the options are those of the class."""
+        return cls(directory / PRETRAINED_FOLDER, vocabulary, **options)
+
+    def in_int8(self) -> "PretrainedModel":
+        """Return the model of the same folder in int8, on a CPU."""
+        vocabulary = cast("PretrainedVocabulary", self.vocabulary)
+        return PretrainedModel(self._folder, vocabulary, int8_weights=PackedWeightCache())
 
     def _read(self, state: TransformerState, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
         """Read sequences in passes of a bounded number of tokens; see `SequenceReader.read`."""

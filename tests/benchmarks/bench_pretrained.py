@@ -125,20 +125,37 @@ def main():
         print(f"context of {CONTEXT_TOKENS} tokens: {context.nbytes / 2**20:.1f} MiB of keys and values")
         print(f"largest difference of a log-probability: {worst:.1e}")
         compare("100 candidates", our_scores, their_scores, given.pairs)
-        half = PretrainedModel(folder, tokenizer.vocabulary, bfloat16=True)
-        half_start = half.initial_state(1).select(rows)
-        compare(
-            "100 candidates, ours bfloat16",
-            lambda: score_sequences(half, half_start, tokens, lengths),
-            their_scores,
-            given.pairs,
-        )
         compare(
             "next token",
             lambda: model.next_log_probs(model.advance(context, token)),
             their_next,
             5 * given.pairs,
         )
+        for precision, other in (
+            ("bfloat16", PretrainedModel(folder, tokenizer.vocabulary, bfloat16=True)),
+            ("int8", model.in_int8()),
+        ):
+            starts = other.initial_state(1).select(rows)
+            scores = score_sequences(other, starts, tokens, lengths)
+            print(
+                f"ours in {precision}: {other.memory().own / 2**20:,.0f} MiB; root mean square of the difference of a "
+                f"log-probability {np.sqrt(np.square(scores - our_scores())[first].mean()):.1e}"
+            )
+            compare(
+                f"100 candidates, ours in {precision}",
+                lambda other=other, starts=starts: score_sequences(other, starts, tokens, lengths),
+                their_scores,
+                given.pairs,
+            )
+            after = prefill_sequences(
+                other, other.initial_state(1), tokens[:1, :CONTEXT_TOKENS], np.array([CONTEXT_TOKENS])
+            )
+            compare(
+                f"next token, ours in {precision}",
+                lambda other=other, after=after: other.next_log_probs(other.advance(after, token)),
+                their_next,
+                5 * given.pairs,
+            )
 
 
 if __name__ == "__main__":

@@ -1,15 +1,21 @@
 """Folders that are not, or not completely, pretrained models: refused with the name of what is wrong."""
 
+import copy
 import json
 
 import numpy as np
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import open_registry
 from models.errors import InvalidInputError
 from models.language_model import pad_sequences, score_sequences
+from models.pretrained.int8 import quantise_layers
+from models.tensor_files import PackedWeightCache
 from tests.support.pretrained import TEXTS, pretrained, write_folder
 from training.commands import run_train
 from training.model_formats import run_import_hf
@@ -185,3 +191,46 @@ def test_bfloat16_is_close_and_half_the_size(folder, tmp_path):
     assert 1e-4 < np.abs(one - other).max() < 0.5
     state = half.model.initial_state(1)
     assert np.exp(half.model.next_log_probs(state), dtype=np.float64).sum() == pytest.approx(1, abs=1e-5)
+
+
+def test_int8_is_close_small_and_the_default_only_where_its_cost_was_measured(folder, tmp_path, monkeypatch):
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(TEXTS) + "\n")
+    run_import_hf(folder, name="m", registry=tmp_path / "registry")
+    run_import_hf(folder, name="measured", registry=tmp_path / "registry", corpus=[text])
+    registry = open_registry(tmp_path / "registry")
+    path, measured = (registry.fetch(registry.resolve(name)) for name in ("m", "measured"))
+    full, rounded, default = (load_checkpoint(path, precision=p) for p in ("float32", "int8", "auto"))
+    assert [one.precision for one in (full, rounded, default)] == ["float32", "int8", "float32"]
+    facts = load_checkpoint(measured).metrics["int8"]
+    assert facts["cost"] == facts["perplexity"] / facts["perplexity_float32"] - 1
+    assert load_checkpoint(measured).precision == ("int8" if facts["default"] else "float32")
+    tokens, lengths = pad_sequences(full.tokenizer.encode_all(TEXTS[:8]))
+    one, other = (
+        score_sequences(m.model, m.model.initial_state(8), tokens, lengths) for m in (full, rounded)
+    )
+    assert 1e-5 < np.abs(one - other).max() < 0.05
+    state = rounded.model.initial_state(1)
+    assert np.exp(rounded.model.next_log_probs(state), dtype=np.float64).sum() == pytest.approx(1, abs=1e-5)
+    assert rounded.model.num_parameters == full.model.num_parameters
+    monkeypatch.setattr("models.checkpoint.load._resolve_device_name", lambda *_: "cuda")
+    with pytest.raises(InvalidInputError, match="int8, which requires the CPU"):
+        load_checkpoint(path, precision="int8", device="cuda")
+
+
+def test_linear_layers_in_int8_are_near_those_in_float32():
+    torch.manual_seed(1)
+    wide = torch.randn(80, 96)
+    for module in (nn.Linear(96, 70), nn.Linear(96, 70, bias=False), Conv1D(70, 96)):
+        exact = module(wide).detach()
+        network = nn.Sequential(copy.deepcopy(module).requires_grad_(requires_grad=False))
+        [layer] = quantise_layers(network, PackedWeightCache())
+        assert network[0] is layer
+        with torch.inference_mode():
+            whole, shaped, none = network(wide), network(wide.view(2, 40, 96)), network(wide[:0])
+        assert torch.equal(shaped.view(80, 70), whole)
+        assert all(
+            torch.equal(network(row[None])[0], expected) for row, expected in zip(wide, whole, strict=True)
+        )
+        assert none.shape == (0, 70)
+        assert 0 < (whole - exact).abs().max() < 0.02 * exact.abs().max()
