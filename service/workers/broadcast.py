@@ -128,7 +128,11 @@ class Broadcast:
 
     async def _apply_everywhere(self, scope: Scope, receive: Receive, body: bytes) -> PeerResponse:
         own = PeerResponse()
-        request = encode_scope(_with_request_id(scope), body)
+        headers = [(name, value) for name, value in scope["headers"] if name != b"x-request-id"]
+        headers.append(
+            (b"x-request-id", scope["state"]["request_id"].encode())
+        )  # all workers log the same id
+        request = encode_scope({**scope, "headers": headers}, body)
         replies, _ = await asyncio.gather(self._forward(request), self.app(scope, receive, own.send))
         return _merge_responses(own, self.pool.number, replies)
 
@@ -196,12 +200,6 @@ def _merge_responses(own: PeerResponse, number: int, replies: Mapping[int, PeerR
 
 def _worker_names(numbers: list[int]) -> str:
     return f"worker{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
-
-
-def _with_request_id(scope: Scope) -> Scope:
-    """Add the request's id to the headers, so all workers log it."""
-    headers = [(name, value) for name, value in scope["headers"] if name != b"x-request-id"]
-    return {**scope, "headers": [*headers, (b"x-request-id", scope["state"]["request_id"].encode())]}
 
 
 def _with_body(answer: PeerResponse, body: bytes) -> PeerResponse:
