@@ -42,39 +42,35 @@ def sample_prompts(task: DecodeTask, prompts: Sequence[Prompt]) -> Work[Any, lis
     Returns:
         All continuations, in the order of the prompts.
     """
-    rows = [(prompt, sample) for prompt in prompts for sample in range(task.parameters.num_samples)]
-    done: list[Continuation] = []
+    count = task.parameters.num_samples
+    rows = [Continuation(task, prompt, prompt.number * count + n) for prompt in prompts for n in range(count)]
     for part in task.parts(rows, 1):
-        done += yield from _sample_rows(task, part)
-    return done
+        yield from _sample_rows(task, part)
+    return rows
 
 
-def _sample_rows(task: DecodeTask, rows: Sequence[tuple[Prompt, int]]) -> Work[Any, list[Continuation]]:
-    """Sample R rows together, each the j-th continuation of a prompt; drop finished rows."""
+def _sample_rows(task: DecodeTask, rows: Sequence[Continuation]) -> Work[Any, None]:
+    """Sample R rows together; drop finished rows."""
     model, max_tokens = task.loaded.model, task.parameters.max_tokens
-    per_prompt = task.parameters.num_samples
-    done = [Continuation(task, prompt, prompt.number * per_prompt + sample) for prompt, sample in rows]
-    state = yield from prefill_prompts(task, [prompt for prompt, _ in rows])
+    state = yield from prefill_prompts(task, [one.prompt for one in rows])
     decoding: Any = DecodeState(state, _batch(task, rows))
-    heals = any(prompt.taken for prompt, _ in rows)
-    rest = done
+    heals = any(one.prompt.taken for one in rows)
     if heals:
-        rest, decoding = yield from _heal(task, done, decoding)
-        if not rest:
-            return done
+        rows, decoding = yield from _heal(task, rows, decoding)
+        if not rows:
+            return
     # streams, stop strings and healed prompts require the text after every token; otherwise one block generates all
     block = 1 if task.emit or task.parameters.stop or heals else max_tokens
     for begin in range(0, max_tokens, block):
         last = begin + block == max_tokens
         generated = yield from Decode(model, decoding, block, task.top, last)
-        yield from _extend(task, rest, generated)
-        unended = [one for one, tokens in zip(rest, generated.tokens, strict=True) if tokens[-1] != EOS]
+        yield from _extend(task, rows, generated)
+        unended = [one for one, tokens in zip(rows, generated.tokens, strict=True) if tokens[-1] != EOS]
         live = [row for row, one in enumerate(unended) if not one.full]
         if generated.unfinished is None or not live:
             break
-        rest = [unended[row] for row in live]
+        rows = [unended[row] for row in live]
         decoding = generated.unfinished.select(np.array(live))
-    return done
 
 
 def _extend(task: DecodeTask, rows: Sequence[Continuation], generated: Generated) -> Iterator[Any]:
@@ -226,13 +222,13 @@ def _heal(
     return unfinished, DecodeState(materialize(result.state), batches[0].concatenate(batches[1:]))
 
 
-def _batch(task: DecodeTask, rows: Sequence[tuple[Prompt, int]]) -> SequenceBatch:
+def _batch(task: DecodeTask, rows: Sequence[Continuation]) -> SequenceBatch:
     """Create the batch of rows before generation; rows of a prompt share its rules."""
-    parameters = task.parameters
-    prompts = {prompt.number: prompt for prompt, _ in rows}
+    seed, count = task.parameters.seed or 0, task.parameters.num_samples
+    prompts = {one.prompt.number: one.prompt for one in rows}
     rules = {number: task.rules(prompt) for number, prompt in prompts.items()}
-    seeds = [row_seed(parameters.seed or 0, prompt.number, sample) for prompt, sample in rows]
-    return SequenceBatch.of([rules[prompt.number] for prompt, _ in rows], seeds)
+    seeds = [row_seed(seed, one.prompt.number, one.choice % count) for one in rows]
+    return SequenceBatch.of([rules[one.prompt.number] for one in rows], seeds)
 
 
 def beam_search(task: DecodeTask, prompts: Sequence[Prompt]) -> Work[Any, list[Continuation]]:
