@@ -137,12 +137,7 @@ class Broadcast:
         return _merge_responses(own, self.pool.number, replies)
 
     async def _forward(self, request: bytes) -> dict[int, PeerResponse]:
-        async def ask(peer: Peer) -> PeerResponse:
-            reply = PeerResponse()
-            await peer.exchange(request, reply.send)
-            return reply
-
-        return await self._ask_peers(ask, "worker missed a model change")
+        return await self._ask_peers(lambda peer: peer.ask(request), "worker missed a model change")
 
     async def _ask_peers(
         self, ask: Callable[[Peer], Awaitable[PeerResponse]], warning: str
