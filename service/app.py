@@ -215,7 +215,9 @@ def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics, pool: Wo
     # innermost, so the application's error handlers answer its errors
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes, log_bodies=settings.log_texts)
     if pool is not None:
-        app.state.peers = peers = {number: Peer(pool.socket_of(number)) for number in pool.peer_numbers}
+        app.state.peers = peers = {
+            number: Peer(pool.socket_of(number)) for number in range(pool.size) if number != pool.number
+        }
         shared: dict[str, Any] = {
             "pool": pool,
             "peers": peers,
@@ -260,9 +262,8 @@ def _users_file(settings: Settings, pool: WorkerPool | None) -> Path | None:
     """Return the file of users' words; None to keep them in memory."""
     if settings.users != IN_MEMORY:
         return folders.data_folder() / "users.sqlite" if settings.users is None else Path(settings.users)
-    return (
-        None if pool is None else pool.folder / "users.sqlite"
-    )  # a folder that the workers share and then remove
+    # a folder that the workers share and then remove
+    return None if pool is None else pool.folder / "users.sqlite"
 
 
 def _read_dictionaries(settings: Settings) -> Dictionaries:

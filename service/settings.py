@@ -7,16 +7,29 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ByteSize, Field, ValidationError, field_validator
+from pydantic import ByteSize, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from models.errors import InvalidInputError
 from service.engine.loading import read_precisions
 
 PREFIX = "GRAMOPHONE_"
-_LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]{2,8})*=[A-Za-z0-9][A-Za-z0-9._@-]*")
-_DICTIONARY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*=.+\.dic")
-_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s,]+")
+_NAME_FORMS = {
+    "languages": (
+        re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]{2,8})*=[A-Za-z0-9][A-Za-z0-9._@-]*"),
+        "is not a language and a model; use CODE=MODEL, such as en-US=novels",
+    ),
+    "dictionaries": (
+        re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*=.+\.dic"),
+        "is not a dictionary; use NAME=FILE.dic",
+    ),
+    "cors_origins": (
+        re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\s,]+"),
+        "is not an origin; use scheme://host, scheme://host:port or *",
+    ),
+}
+"""Form of each name in a setting, and the error of a name in another form."""
+
 _NON_SETTINGS = frozenset({"GRAMOPHONE_API_KEY", "GRAMOPHONE_DATA"})
 """Variables with the prefix that are not settings: a client's API key, and the folder of public test data."""
 
@@ -203,42 +216,24 @@ class Settings(BaseSettings):
             raise ValueError("it is logged; set credentials in OTEL_EXPORTER_OTLP_HEADERS")
         return value
 
-    @field_validator("models", "languages", "dictionaries", "cors_origins", "allowed_hosts", mode="before")
+    @field_validator(
+        "models", "languages", "dictionaries", "cors_origins", "allowed_hosts", "api_keys", mode="before"
+    )
     @classmethod
-    def _split(cls, value: Any) -> Any:
-        if isinstance(value, str):
-            return tuple(name.strip() for name in value.split(",") if name.strip())
-        return value
+    def _split(cls, value: Any, info: ValidationInfo) -> Any:
+        if not isinstance(value, str):
+            return value
+        names = value.removeprefix("\ufeff").split(None if info.field_name == "api_keys" else ",")
+        return tuple(name.strip() for name in names if name.strip())
 
-    @field_validator("api_keys", mode="before")
+    @field_validator(*_NAME_FORMS)
     @classmethod
-    def _split_at_spaces(cls, value: Any) -> Any:
-        return tuple(value.removeprefix("\ufeff").split()) if isinstance(value, str) else value
-
-    @field_validator("languages")
-    @classmethod
-    def _check_languages(cls, languages: tuple[str, ...]) -> tuple[str, ...]:
-        for language in languages:
-            if _LANGUAGE.fullmatch(language) is None:
-                raise ValueError(
-                    f"{language!r} is not a language and a model; use CODE=MODEL, such as en-US=novels"
-                )
-        return languages
-
-    @field_validator("dictionaries")
-    @classmethod
-    def _check_dictionaries(cls, dictionaries: tuple[str, ...]) -> tuple[str, ...]:
-        if wrong := [one for one in dictionaries if _DICTIONARY.fullmatch(one) is None]:
-            raise ValueError(f"{wrong[0]!r} is not a dictionary; use NAME=FILE.dic")
-        return dictionaries
-
-    @field_validator("cors_origins")
-    @classmethod
-    def _check_origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
-        for origin in origins:
-            if origin != "*" and _ORIGIN.fullmatch(origin) is None:
-                raise ValueError(f"{origin!r} is not an origin; use scheme://host, scheme://host:port or *")
-        return origins
+    def _check_names(cls, names: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        form, fault = _NAME_FORMS[str(info.field_name)]
+        for name in names:
+            if form.fullmatch(name) is None:
+                raise ValueError(f"{name!r} {fault}")
+        return names
 
 
 def read_settings(**overrides: Any) -> Settings:

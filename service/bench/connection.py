@@ -59,7 +59,7 @@ def parse_event(payload: bytes) -> Event:
     try:
         value = json.loads(payload)
     except (ValueError, RecursionError):  # for example, plain text
-        return Event(num_tokens=1)
+        value = None
     if not isinstance(value, dict):
         return Event(num_tokens=1)
     if value.get("error"):
@@ -67,7 +67,9 @@ def parse_event(payload: bytes) -> Event:
     choices = value.get("choices")
     if not isinstance(choices, list):
         return Event(num_tokens=1)
-    return Event(sum(map(_num_tokens, choices)), _usage_tokens(value))
+    usage = value.get("usage")
+    count = usage.get("completion_tokens") if isinstance(usage, dict) else None
+    return Event(sum(map(_num_tokens, choices)), count if isinstance(count, int) else None)
 
 
 def _num_tokens(choice: Any) -> int:
@@ -78,12 +80,6 @@ def _num_tokens(choice: Any) -> int:
     delta = choice.get("delta")
     text = delta.get("content") if isinstance(delta, dict) else choice.get("text")
     return 1 if text else 0  # the last event of a choice has no text
-
-
-def _usage_tokens(reply: dict[str, Any]) -> int | None:
-    usage = reply.get("usage")
-    count = usage.get("completion_tokens") if isinstance(usage, dict) else None
-    return count if isinstance(count, int) else None
 
 
 def error_message(body: bytes) -> str:

@@ -10,15 +10,13 @@ import itertools
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from functools import partial
-from http import HTTPStatus
 from typing import Self
 
 import uvloop
 
 from models.errors import EngineError
-from service.bench.connection import Connection, Reply, error_message
+from service.bench.connection import Connection, error_message
 from service.bench.plan import ClosedLoop, Load, LoadSettings, OpenLoop, Request, Target
 from service.bench.results import TIMEOUT, Observation, Recording
 from service.http_client import ConnectionPool, ExchangeError
@@ -210,20 +208,15 @@ def probe(target: Target, request: Request, timeout_s: float) -> None:
     Raises:
         EngineError: the reply is incomplete, or its status is neither 2xx nor 429.
     """
-    target_name = f"POST {target.path_of(request)} at {target.host}:{target.port}"
-
-    async def send() -> Reply:
-        async with asyncio.timeout(timeout_s):
-            with closing(await Connection.open(target)) as connection:
-                return await connection.send(request)
-
-    try:
-        reply = asyncio.run(send())
-    except TimeoutError:
-        raise EngineError(f"{target_name} got no reply within {timeout_s:g} s") from None
-    except (ExchangeError, OSError) as error:
-        raise EngineError(f"{target_name} got no reply: {error}") from None
-    if reply.error is not None:
-        raise EngineError(f"{target_name} failed during the stream: {reply.error}")
-    if not 200 <= reply.status < 300 and reply.status != HTTPStatus.TOO_MANY_REQUESTS:
-        raise EngineError(f"{target_name} got status {reply.status}: {error_message(reply.body)}")
+    terms = LoadSettings(num_requests=1, timeout_s=timeout_s)
+    recording = run_load(target, [request], ClosedLoop(1), terms)
+    if recording.interrupted:
+        raise KeyboardInterrupt
+    [seen] = recording.observations
+    if seen.error in {None, "http_429"}:
+        return
+    what = f"got status {seen.status}" if seen.status else "got no reply"
+    if seen.error == "stream":
+        what = "failed during the stream"
+    problem = recording.examples[str(seen.error)]
+    raise EngineError(f"POST {target.path_of(request)} at {target.host}:{target.port} {what}: {problem}")

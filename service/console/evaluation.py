@@ -346,14 +346,10 @@ class TuningProgress(ProgressLine):
 
 def show_tuning(reply: "TuneReply", saved: str | None, report: Path | None, command: str = "rerank") -> None:
     """Print scores, weights by fold, the decision, and the command for a saved profile."""
-    scores = Table(box=None, header_style="dim")
-    for heading in (reply.metric.upper(), "first pass", "tuned, held out", "oracle", "lists"):
-        scores.add_column(heading, justify="left" if heading == reply.metric.upper() else "right")
+    scores = result_table(reply.metric.upper(), "first pass", "tuned, held out", "oracle", "lists")
     rows = [(f"fold {i + 1}", f.baseline, f.tuned, f.oracle, f.num_lists) for i, f in enumerate(reply.folds)]
-    for name, *values, count in [
-        *rows,
-        ("all", reply.baseline, reply.tried, reply.oracle, reply.counts.lists),
-    ]:
+    rows.append(("all", reply.baseline, reply.tried, reply.oracle, reply.counts.lists))
+    for name, *values, count in rows:
         scores.add_row(str(name), *(format_score(reply.metric, value) for value in values), f"{count:,}")
     _console.print(scores)
     _console.print(_weights(reply))
@@ -374,12 +370,10 @@ def show_tuning(reply: "TuneReply", saved: str | None, report: Path | None, comm
 
 
 def _weights(reply: "TuneReply") -> Table:
-    table = Table(box=None, header_style="dim")
-    table.add_column("feature")
+    folds = [f"fold {i + 1}" for i in range(len(reply.folds))]
+    table = result_table("feature", "weight", *folds, folded=True)
     columns = [(reply.weights, reply.length_exponent)]
     columns += [(fold.weights, fold.length_exponent) for fold in reply.folds]
-    for heading in ("weight", *(f"fold {i + 1}" for i in range(len(reply.folds)))):
-        table.add_column(heading, justify="right")
     for name in reply.features:
         if any(weights.get(name) for weights, _ in columns):
             table.add_row(Text(name), *(f"{weights.get(name, 0):.4g}" for weights, _ in columns))

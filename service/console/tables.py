@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 _BAR_WIDTH = 30
-_WORDS = frozenset({"", "family", "aliases", "created", "split"})
+_WORDS = frozenset({"", "family", "aliases", "created", "split", "remarks"})
 
 
 def result_table(first: str, *headings: str, folded: bool = False) -> Table:
@@ -178,10 +178,8 @@ _MIN_PROBABILITY = 5e-4
 
 def show_completions(text: str, reply: dict[str, Any]) -> None:
     """Print completions with bars; the typed prefix is dimmed."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
     remarks = [_remarks(completion) for completion in reply["completions"]]
-    for name in ("completion", "probability", "", "remarks" if any(remarks) else ""):
-        table.add_column(name, justify="right" if name == "probability" else "left")
+    table = result_table("completion", "probability", "", "remarks" if any(remarks) else "", folded=True)
     for completion, remark in zip(reply["completions"], remarks, strict=True):
         word, suffix, probability = (completion[name] for name in ("text", "suffix", "probability"))
         num_typed = 0 if suffix is None else len(word) - len(suffix.lstrip())

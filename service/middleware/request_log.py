@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
 
+_STATUS = "status"
+"""Key in a request's state: the status of its reply, once that has begun."""
+
 _UNTRACED = ("/health/", "/metrics")
 _SEND_TIMEOUT_S = 3
 """Default timeout of a send including retries, also while the service stops and the collector is unreachable."""
@@ -109,17 +112,10 @@ class Tracing:
             scope["method"], context=parent, kind=self._kind, attributes=attributes
         )
         annotate(scope, trace_id=f"{span.get_span_context().trace_id:032x}")
-        status = 0
-
-        async def send_recording_status(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
         try:
-            await self._app(scope, receive, send_recording_status)
+            await self._app(scope, receive, send)
         finally:
+            status = scope["state"].get(_STATUS, 0)
             if status >= 500 or not status:
                 span.set_status(self._failed)
             span.set_attribute("http.response.status_code", status or 500)
@@ -179,6 +175,7 @@ class RequestLog:
             nonlocal status, is_complete
             if message["type"] == "http.response.start":
                 status = int(message["status"])  # an enum member would be logged by name
+                scope["state"][_STATUS] = status
                 headers = [*message["headers"], *_HEADERS, (_HEADER, request_id.encode())]
                 if all(name != _DEFAULT_POLICY[0] for name, _ in headers):
                     headers.append(_DEFAULT_POLICY)

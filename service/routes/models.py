@@ -193,9 +193,8 @@ async def _from_registry(host: ModelHost, query: Callable[[Registry], R]) -> R:
 )
 async def live(request: Request) -> Response:
     """Report liveness: status 503 once a model computation hangs, which only a restart resolves."""
-    if services_of(request).engine.is_hung:
-        return json_response(Health("hung"), 503)
-    return json_response(Health("ok"))
+    is_hung = services_of(request).engine.is_hung
+    return json_response(Health("hung" if is_hung else "ok"), 503 if is_hung else 200)
 
 
 @router.endpoint(

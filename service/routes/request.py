@@ -41,10 +41,6 @@ class AutocompleteSessions:
     def __init__(self) -> None:
         self._newest: dict[tuple[str, str], asyncio.Future[Any]] = {}
 
-    def __len__(self) -> int:
-        """Return the number of sessions with a running request."""
-        return len(self._newest)
-
     def supersede(self, owner: str, session: str) -> None:
         """Cancel the running request of a session, if there is one, for a newer request."""
         superseded = self._newest.pop((owner, session), None)

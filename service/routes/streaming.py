@@ -180,11 +180,6 @@ async def float32_response(
         "x-model": loaded.address,
         "content-length": str(4 * count * width),
     }
-    return ClosingStream(
-        _little_endian(await start_stream(request, rows)), media_type=BINARY_TYPE, headers=headers
-    )
-
-
-async def _little_endian(rows: AsyncGenerator[FloatArray, None]) -> AsyncGenerator[bytes, None]:
-    async for batch in rows:
-        yield np.ascontiguousarray(batch, dtype="<f4").tobytes()
+    stream = await start_stream(request, rows)
+    content = (np.ascontiguousarray(batch, dtype="<f4").tobytes() async for batch in stream)
+    return ClosingStream(content, media_type=BINARY_TYPE, headers=headers)

@@ -216,8 +216,11 @@ def invalid_input(error: ValidationError) -> InvalidInputError:
     if not parameter and isinstance(first["input"], dict):
         # mutually exclusive fields: quoting the object would not help
         return InvalidInputError(_constraint_text(first["msg"]))
+    shown = repr(_truncate(first["input"]))
+    if len(shown) > _MAX_SHOWN_CHARACTERS:
+        shown = shown[:_MAX_SHOWN_CHARACTERS] + "…"
     return InvalidInputError(
-        f"{parameter or 'the request body'} is {_display_value(first['input'])}: {_constraint_text(first['msg'])}",
+        f"{parameter or 'the request body'} is {shown}: {_constraint_text(first['msg'])}",
         parameter=parameter or None,
     )
 
@@ -231,11 +234,6 @@ def _path(location: tuple[int | str, ...]) -> str:
         elif not key.startswith("<"):
             path += f".{key}" if path else key
     return path
-
-
-def _display_value(value: Any) -> str:
-    text = repr(_truncate(value))
-    return text if len(text) <= _MAX_SHOWN_CHARACTERS else text[:_MAX_SHOWN_CHARACTERS] + "…"
 
 
 def _truncate(value: Any) -> Any:

@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field, StringConstraints
 
 from models.completion.user_model import UserModel, UserModelLimits, user_model_from_counts
 from models.errors import InvalidInputError
-from service.schemas.wire import WireModel, schema_only
+from service.schemas.wire import WireModel
 
 NAME_PATTERN = r"^[A-Za-z0-9_@:+=-][A-Za-z0-9._@:+=-]{0,127}$"
 
@@ -18,7 +18,7 @@ UserName = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 K = TypeVar("K")
 MAX_ACCEPTED_CHARACTERS = 10_000
 _NO_SPACE = r"[^\s\x1c-\x1f]"  # Python also splits words at information separators
-_WORD_LENGTH = schema_only(maxLength=UserModelLimits().max_word_characters)
+_WORD_LENGTH = Field(max_length=UserModelLimits().max_word_characters)
 WordText = Annotated[str, StringConstraints(pattern=rf"^{_NO_SPACE}+$"), _WORD_LENGTH]
 AcceptedCount = Annotated[float, Field(gt=0, le=1e9)]
 
@@ -82,19 +82,16 @@ class ImportRequest(WireModel):
         """Return the user model of these counts.
 
         Raises:
-            InvalidInputError: there are too many words or pairs, one is too long or occurs twice, or the word of
-                a pair is not among the words.
+            InvalidInputError: there are too many words or pairs, one occurs twice, or the word of a pair
+                is not among the words.
         """
         _check_count(len(self.words), bounds.max_words, parameter="words")
         _check_count(len(self.pairs), bounds.max_pairs, parameter="pairs")
-        for index, word in enumerate(self.words):
-            _check_length(word.text, bounds.max_word_characters, parameter=f"words[{index}].text")
         words = _unique_counts([(word.text, word.count) for word in self.words], parameter="words")
         pairs = _unique_counts(
             [((pair.previous, pair.text), pair.count) for pair in self.pairs], parameter="pairs"
         )
         for index, pair in enumerate(self.pairs):
-            _check_length(pair.previous, bounds.max_word_characters, parameter=f"pairs[{index}].previous")
             if pair.text not in words:
                 parameter = f"pairs[{index}].text"
                 raise InvalidInputError(
@@ -121,13 +118,6 @@ def _check_count(count: int, limit: int, *, parameter: str) -> None:
     if count > limit:
         raise InvalidInputError(
             f"{parameter} has {count} entries; at most {limit} are stored per user", parameter=parameter
-        )
-
-
-def _check_length(word: str, limit: int, *, parameter: str) -> None:
-    if len(word) > limit:
-        raise InvalidInputError(
-            f"{parameter} has {len(word)} characters; words may have at most {limit}", parameter=parameter
         )
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -45,43 +45,6 @@ class Piece(NamedTuple):
     text: str
     token: GeneratedToken | None
     end: "Continuation | None"
-
-
-@dataclass(slots=True)
-class Continuation:
-    """A complete continuation.
-
-    Attributes:
-        choice: number of the continuation, `prompt * n + j`.
-        prompt: number of the prompt.
-        text: text before a stop string.
-        rest: end of `text` that was buffered until the end and is not part of any token's piece.
-        token_ids: all generated tokens except `</s>`, including tokens cut off by a stop string.
-        logprobs: log-probability of each token by the model alone, natural and finite.
-        tops: the most probable tokens at each token's position; empty unless requested.
-        finish_reason: `stop` at `</s>` or a stop string, `length` at `max_tokens`.
-        eos_logprob: log-probability of the final `</s>` by the model alone; None without `</s>`.
-        eos_top: the most probable tokens at the position of that `</s>`, if requested.
-        score: ranking score of choices, higher first: with beams the sum of token scores over
-            length ** length_penalty, else the mean of `logprobs`, `</s>` included in both.
-    """
-
-    choice: int
-    prompt: int
-    text: str = ""
-    rest: str = ""
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    tops: list[TopTokens] = field(default_factory=list)
-    finish_reason: str = LENGTH
-    eos_logprob: float | None = None
-    eos_top: TopTokens | None = None
-    score: float = 0.0
-
-    @property
-    def ended_by_eos(self) -> bool:
-        """Return True if the model ended it with `</s>`."""
-        return self.eos_logprob is not None
 
 
 T = TypeVar("T")
@@ -164,22 +127,56 @@ class DecodeTask:
             yield items[first : first + size]
 
 
-class ContinuationBuilder:
-    """Builder of one continuation, token by token.
+@dataclass(slots=True)
+class Continuation:
+    """A continuation, built token by token.
 
-    Args:
+    Attributes:
         task: settings of decoding.
-        prompt: the prompt to continue.
-        choice: number of the continuation.
+        prompt: the prompt that it continues.
+        choice: number of the continuation, `prompt * n + j`.
+        text: text before a stop string.
+        rest: end of `text` that was buffered until the end and is not part of any token's piece.
+        token_ids: all generated tokens except `</s>`, including tokens cut off by a stop string.
+        logprobs: log-probability of each token by the model alone, natural and finite.
+        tops: the most probable tokens at each token's position; empty unless requested.
+        finish_reason: `stop` at `</s>` or a stop string, `length` at `max_tokens`.
+        eos_logprob: log-probability of the final `</s>` by the model alone; None without `</s>`.
+        eos_top: the most probable tokens at the position of that `</s>`, if requested.
+        score: ranking score of choices, higher first: with beams the sum of token scores over
+            length ** length_penalty, else the mean of `logprobs`, `</s>` included in both.
     """
 
-    def __init__(self, task: DecodeTask, prompt: Prompt, choice: int) -> None:
-        self.continuation = Continuation(choice, prompt.number)
-        self._max_tokens = task.parameters.max_tokens
-        self._stops = StopStrings(task.stops)
-        skip = len(prompt.taken)
-        continues = prompt.continues or skip > 0
-        self._detokenizer = Detokenizer(task.loaded.tokenizer, continues=continues, skip=skip)
+    task: DecodeTask = field(repr=False, compare=False)
+    prompt: Prompt = field(repr=False, compare=False)
+    choice: int
+    text: str = ""
+    rest: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    tops: list[TopTokens] = field(default_factory=list)
+    finish_reason: str = LENGTH
+    eos_logprob: float | None = None
+    eos_top: TopTokens | None = None
+    score: float = 0.0
+    _stops: StopStrings = field(init=False, repr=False, compare=False)
+    _detokenizer: Detokenizer = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._stops = StopStrings(self.task.stops)
+        skip = len(self.prompt.taken)
+        continues = self.prompt.continues or skip > 0
+        self._detokenizer = Detokenizer(self.task.loaded.tokenizer, continues=continues, skip=skip)
+
+    @property
+    def ended_by_eos(self) -> bool:
+        """Return True if the model ended it with `</s>`."""
+        return self.eos_logprob is not None
+
+    @property
+    def full(self) -> bool:
+        """Return True if generation must stop: at a stop string, or at `max_tokens` tokens."""
+        return self._stops.stopped or len(self.token_ids) == self.task.parameters.max_tokens
 
     def push(self, tokens: Sequence[int], logprobs: Sequence[float], tops: Sequence[TopTokens]) -> str:
         """Add tokens; return the text that they make final.
@@ -189,39 +186,32 @@ class ContinuationBuilder:
             logprobs: log-probability of each by the model alone [T].
             tops: the most probable tokens at each position [T]; empty if not requested.
         """
-        continuation = self.continuation
-        continuation.token_ids += tokens
-        continuation.logprobs += logprobs
-        continuation.tops += tops
+        self.token_ids += tokens
+        self.logprobs += logprobs
+        self.tops += tops
         text = self._stops.push(self._detokenizer.push(*tokens))
-        continuation.text += text
+        self.text += text
         return text
 
-    @property
-    def full(self) -> bool:
-        """Return True if generation must stop: at a stop string, or at `max_tokens` tokens."""
-        return self._stops.stopped or len(self.continuation.token_ids) == self._max_tokens
-
-    def end(self) -> Continuation:
+    def end(self) -> Self:
         """Finish at a stop string, at `max_tokens`, or because no token was possible."""
-        continuation = self.continuation
         if not self._stops.stopped:
-            continuation.rest = self._stops.push(self._detokenizer.flush()) + self._stops.flush()
-            continuation.text += continuation.rest
-        if self._stops.stopped or len(continuation.token_ids) < self._max_tokens:
-            continuation.finish_reason = STOP
-        log_probs = list(continuation.logprobs)
-        if continuation.eos_logprob is not None:
-            log_probs.append(continuation.eos_logprob)
-        continuation.score = sum(log_probs) / len(log_probs) if log_probs else 0.0
-        return continuation
+            self.rest = self._stops.push(self._detokenizer.flush()) + self._stops.flush()
+            self.text += self.rest
+        if self._stops.stopped or len(self.token_ids) < self.task.parameters.max_tokens:
+            self.finish_reason = STOP
+        log_probs = list(self.logprobs)
+        if self.eos_logprob is not None:
+            log_probs.append(self.eos_logprob)
+        self.score = sum(log_probs) / len(log_probs) if log_probs else 0.0
+        return self
 
-    def end_by_eos(self, logprob: float, top: TopTokens | None) -> Continuation:
+    def end_by_eos(self, logprob: float, top: TopTokens | None) -> Self:
         """Finish at `</s>`."""
-        self.continuation.eos_logprob, self.continuation.eos_top = finite_logprob(logprob), top
+        self.eos_logprob, self.eos_top = finite_logprob(logprob), top
         self.end()
-        self.continuation.finish_reason = STOP
-        return self.continuation
+        self.finish_reason = STOP
+        return self
 
 
 def encode_prompt(

@@ -15,10 +15,10 @@ from functools import cached_property
 from itertools import repeat
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from models.decoding.parameters import DecodingParameters
-from models.errors import InvalidInputError, UnsupportedParameterError, check_range
+from models.errors import InvalidInputError, UnsupportedParameterError
 from models.language_model import TopTokens, finite_logprob
 from models.reranking.candidates import map_in_steps
 from models.tokenizers import Detokenizer
@@ -158,9 +158,9 @@ class CompletionRequest(ModelRequest):
     """True to continue where `</s>` would end a choice."""
     logit_bias: Biases | None = None
     """Values by token id, from -100 to 100, added to the token's score."""
-    logprobs: Annotated[int, schema_only(minimum=0, maximum=MAX_LOGPROBS)] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     """Number of most probable tokens, from 0 to 20, reported with each token's log-probability."""
-    logprob_token_ids: Annotated[list[TokenId], schema_only(maxItems=MAX_LOGPROB_TOKEN_IDS)] | None = None
+    logprob_token_ids: Annotated[list[TokenId], Field(max_length=MAX_LOGPROB_TOKEN_IDS)] | None = None
     """Ids of at most 128 tokens reported at each generated position, in `top_logprobs`, instead of the most probable
     ones. Requires `logprobs`, which still applies to the tokens of an echoed prompt."""
     max_tokens: NonNegative | None = None
@@ -177,7 +177,7 @@ class CompletionRequest(ModelRequest):
     """Values above 1 make tokens of the prompt and generated tokens less probable."""
     return_tokens_as_token_ids: bool | None = None
     """True to name tokens `token_id:7` in log-probabilities."""
-    seed: Annotated[int, schema_only(minimum=-_SEEDS // 2, maximum=_SEEDS - 1)] | None = None
+    seed: Annotated[int, Field(ge=-_SEEDS // 2, le=_SEEDS - 1)] | None = None
     """Seed of sampling; equal seeds give equal choices."""
     stop: Stops | None = None
     """One or several stop strings; a choice ends before the first that occurs."""
@@ -222,20 +222,12 @@ class CompletionRequest(ModelRequest):
                 "suffix is given; these models can continue a text, but not fill a gap in it",
                 parameter="suffix",
             )
-        check_range("logprobs", self.logprobs or 0, 0, MAX_LOGPROBS)
-        if self.logprob_token_ids:
-            count = len(self.logprob_token_ids)
-            if count > MAX_LOGPROB_TOKEN_IDS:
-                raise InvalidInputError(
-                    f"logprob_token_ids has {count} entries; at most {MAX_LOGPROB_TOKEN_IDS} are accepted",
-                    parameter="logprob_token_ids",
-                )
-            if self.logprobs is None or self.max_tokens == 0:
-                required = "logprobs" if self.logprobs is None else "max_tokens of at least 1"
-                raise InvalidInputError(
-                    f"logprob_token_ids has {count} entries, which requires {required}",
-                    parameter="logprob_token_ids",
-                )
+        if self.logprob_token_ids and (self.logprobs is None or self.max_tokens == 0):
+            required = "logprobs" if self.logprobs is None else "max_tokens of at least 1"
+            raise InvalidInputError(
+                f"logprob_token_ids has {len(self.logprob_token_ids)} entries, which requires {required}",
+                parameter="logprob_token_ids",
+            )
         if self.stream_options is not None and not self.stream:
             raise InvalidInputError("stream_options requires stream", parameter="stream_options")
         most = max(self.num_choices, self.num_choices if self.best_of is None else self.best_of)
@@ -249,10 +241,6 @@ class CompletionRequest(ModelRequest):
         max_tokens = DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens
         if max_tokens == 0 and not self.echo:
             raise InvalidInputError("max_tokens is 0, which requires echo", parameter="max_tokens")
-        if self.seed is not None and not -_SEEDS // 2 <= self.seed < _SEEDS:
-            raise InvalidInputError(
-                f"seed is {self.seed}; it must be from -2^63 to 2^64 - 1", parameter="seed"
-            )
         parameters = decoding_parameters(
             self,
             limits,

@@ -28,7 +28,6 @@ from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.use_cases.choices import (
     Continuation,
-    ContinuationBuilder,
     DecodeTask,
     Piece,
     Prompt,
@@ -43,59 +42,53 @@ def sample_prompts(task: DecodeTask, prompts: Sequence[Prompt]) -> Work[Any, lis
     Returns:
         All continuations, in the order of the prompts.
     """
-    rows = [(prompt, sample) for prompt in prompts for sample in range(task.parameters.num_samples)]
-    done: list[Continuation] = []
+    count = task.parameters.num_samples
+    rows = [Continuation(task, prompt, prompt.number * count + n) for prompt in prompts for n in range(count)]
     for part in task.parts(rows, 1):
-        done += yield from _sample_rows(task, part)
-    return done
+        yield from _sample_rows(task, part)
+    return rows
 
 
-def _sample_rows(task: DecodeTask, rows: Sequence[tuple[Prompt, int]]) -> Work[Any, list[Continuation]]:
-    """Sample R rows together, each the j-th continuation of a prompt; drop finished rows."""
+def _sample_rows(task: DecodeTask, rows: Sequence[Continuation]) -> Work[Any, None]:
+    """Sample R rows together; drop finished rows."""
     model, max_tokens = task.loaded.model, task.parameters.max_tokens
-    per_prompt = task.parameters.num_samples
-    builders = [
-        ContinuationBuilder(task, prompt, prompt.number * per_prompt + sample) for prompt, sample in rows
-    ]
-    done = [builder.continuation for builder in builders]
-    state = yield from prefill_prompts(task, [prompt for prompt, _ in rows])
+    state = yield from prefill_prompts(task, [one.prompt for one in rows])
     decoding: Any = DecodeState(state, _batch(task, rows))
-    heals = any(prompt.taken for prompt, _ in rows)
+    heals = any(one.prompt.taken for one in rows)
     if heals:
-        builders, decoding = yield from _heal(task, builders, rows, decoding)
-        if not builders:
-            return done
+        rows, decoding = yield from _heal(task, rows, decoding)
+        if not rows:
+            return
     # streams, stop strings and healed prompts require the text after every token; otherwise one block generates all
     block = 1 if task.emit or task.parameters.stop or heals else max_tokens
     for begin in range(0, max_tokens, block):
         last = begin + block == max_tokens
         generated = yield from Decode(model, decoding, block, task.top, last)
-        yield from _extend(task, builders, generated)
-        unended = [item for item, tokens in zip(builders, generated.tokens, strict=True) if tokens[-1] != EOS]
-        live = [row for row, builder in enumerate(unended) if not builder.full]
+        yield from _extend(task, rows, generated)
+        unended = [one for one, tokens in zip(rows, generated.tokens, strict=True) if tokens[-1] != EOS]
+        live = [row for row, one in enumerate(unended) if not one.full]
         if generated.unfinished is None or not live:
             break
-        builders = [unended[row] for row in live]
+        rows = [unended[row] for row in live]
         decoding = generated.unfinished.select(np.array(live))
-    return done
 
 
-def _extend(task: DecodeTask, builders: Sequence[ContinuationBuilder], generated: Generated) -> Iterator[Any]:
+def _extend(task: DecodeTask, rows: Sequence[Continuation], generated: Generated) -> Iterator[Any]:
     """Add the generated tokens to each row's continuation; yield their events if streaming."""
     pieces = []
-    for row, (builder, tokens, logprobs) in enumerate(
-        zip(builders, generated.tokens, generated.log_probs, strict=True)
+    for row, (one, tokens, logprobs) in enumerate(
+        zip(rows, generated.tokens, generated.log_probs, strict=True)
     ):
         tops = generated.tops[row] if generated.tops else []
         count = len(tokens) - (tokens[-1] == EOS)
-        text = builder.push(tokens[:count], logprobs[:count], tops[:count])
+        text = one.push(tokens[:count], logprobs[:count], tops[:count])
         ended = None
         if count < len(tokens):
-            ended = builder.end_by_eos(logprobs[-1], tops[-1] if tops else None)
-        elif builder.full:
-            ended = builder.end()
+            ended = one.end_by_eos(logprobs[-1], tops[-1] if tops else None)
+        elif one.full:
+            ended = one.end()
         token = (tokens[0], logprobs[0], tops[0] if tops else None) if count else None
-        pieces.append(Piece(builder.continuation.choice, text, token, ended))
+        pieces.append(Piece(one.choice, text, token, ended))
     if task.emit is not None:
         yield from task.emit(pieces)
 
@@ -185,24 +178,21 @@ def spell(loaded: LoadedModel, state: Any, taken: bytes) -> Work[Any, _Spelling]
 
 
 def _heal(
-    task: DecodeTask,
-    builders: Sequence[ContinuationBuilder],
-    rows: Sequence[tuple[Prompt, int]],
-    decoding: DecodeState,
-) -> Work[Any, tuple[list[ContinuationBuilder], DecodeState]]:
+    task: DecodeTask, rows: Sequence[Continuation], decoding: DecodeState
+) -> Work[Any, tuple[list[Continuation], DecodeState]]:
     """Choose the first tokens of R rows, which spell the text taken back; return the unfinished rows."""
     spelled, root = None, None  # rows of one prompt follow each other
     unfinished, batches, states, last = [], [], [], []
-    for row, (builder, (prompt, _)) in enumerate(zip(builders, rows, strict=True)):
+    for row, one in enumerate(rows):
         batch, state = decoding.batch.select(np.array([row])), decoding.state.select(np.array([row]))
-        if prompt is not spelled:
-            spelled, root = prompt, None
-            if prompt.taken:
-                root = yield from spell(task.loaded, state, prompt.taken)
+        if one.prompt is not spelled:
+            spelled, root = one.prompt, None
+            if one.prompt.taken:
+                root = yield from spell(task.loaded, state, one.prompt.taken)
         if root is not None:
             yield None
         token, node = -1, root
-        while node is not None and token != EOS and not builder.full:
+        while node is not None and token != EOS and not one.full:
             draws = uniform_numbers(batch.seeds, batch.lengths)
             scores = node.scores(task.loaded.token_trie.exact) - np.float32(max(node.total, LOG_ZERO))
             token = int(choose_tokens(scores[None], batch.rows(), draws).tokens[0])
@@ -212,10 +202,10 @@ def _heal(
             if task.top:
                 top = top_tokens_of_rows(node.log_probs[None], task.top)
                 tops = [[TopTokens(top.ids[0], top.log_probs[0])]]
-            yield from _extend(task, [builder], Generated([[token]], [[finite_logprob(own)]], tops, None))
+            yield from _extend(task, [one], Generated([[token]], [[finite_logprob(own)]], tops, None))
             node = node.longer.get(token)
-        if token != EOS and not builder.full:
-            unfinished.append(builder)
+        if token != EOS and not one.full:
+            unfinished.append(one)
             batches.append(batch)
             states.append(state)
             last.append(token)
@@ -232,13 +222,13 @@ def _heal(
     return unfinished, DecodeState(materialize(result.state), batches[0].concatenate(batches[1:]))
 
 
-def _batch(task: DecodeTask, rows: Sequence[tuple[Prompt, int]]) -> SequenceBatch:
+def _batch(task: DecodeTask, rows: Sequence[Continuation]) -> SequenceBatch:
     """Create the batch of rows before generation; rows of a prompt share its rules."""
-    parameters = task.parameters
-    prompts = {prompt.number: prompt for prompt, _ in rows}
+    seed, count = task.parameters.seed or 0, task.parameters.num_samples
+    prompts = {one.prompt.number: one.prompt for one in rows}
     rules = {number: task.rules(prompt) for number, prompt in prompts.items()}
-    seeds = [row_seed(parameters.seed or 0, prompt.number, sample) for prompt, sample in rows]
-    return SequenceBatch.of([rules[prompt.number] for prompt, _ in rows], seeds)
+    seeds = [row_seed(seed, one.prompt.number, one.choice % count) for one in rows]
+    return SequenceBatch.of([rules[one.prompt.number] for one in rows], seeds)
 
 
 def beam_search(task: DecodeTask, prompts: Sequence[Prompt]) -> Work[Any, list[Continuation]]:
@@ -297,13 +287,16 @@ def _build_continuation(
     task: DecodeTask, prompt: Prompt, rank: int, finished: FinishedBeam
 ) -> Work[Any, Continuation]:
     """Build a continuation from a finished beam; yield its events if streaming."""
-    choice = prompt.number * task.parameters.n + rank
-    builder = ContinuationBuilder(task, prompt, choice)
+    continuation = Continuation(task, prompt, prompt.number * task.parameters.n + rank)
+    choice = continuation.choice
     pieces = []
     for _, token, (logprob, top) in finished.nodes():
-        text = builder.push([token], [logprob], [] if top is None else [top])
+        text = continuation.push([token], [logprob], [] if top is None else [top])
         pieces.append(Piece(choice, text, (token, logprob, top), None))
-    continuation = builder.end() if finished.eos is None else builder.end_by_eos(*finished.eos)
+    if finished.eos is None:
+        continuation.end()
+    else:
+        continuation.end_by_eos(*finished.eos)
     continuation.score = finished.score
     if task.emit is not None:
         last = pieces.pop() if pieces else Piece(choice, "", None, None)

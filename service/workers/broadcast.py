@@ -128,17 +128,16 @@ class Broadcast:
 
     async def _apply_everywhere(self, scope: Scope, receive: Receive, body: bytes) -> PeerResponse:
         own = PeerResponse()
-        request = encode_scope(_with_request_id(scope), body)
+        headers = [(name, value) for name, value in scope["headers"] if name != b"x-request-id"]
+        headers.append(
+            (b"x-request-id", scope["state"]["request_id"].encode())
+        )  # all workers log the same id
+        request = encode_scope({**scope, "headers": headers}, body)
         replies, _ = await asyncio.gather(self._forward(request), self.app(scope, receive, own.send))
         return _merge_responses(own, self.pool.number, replies)
 
     async def _forward(self, request: bytes) -> dict[int, PeerResponse]:
-        async def ask(peer: Peer) -> PeerResponse:
-            reply = PeerResponse()
-            await peer.exchange(request, reply.send)
-            return reply
-
-        return await self._ask_peers(ask, "worker missed a model change")
+        return await self._ask_peers(lambda peer: peer.ask(request), "worker missed a model change")
 
     async def _ask_peers(
         self, ask: Callable[[Peer], Awaitable[PeerResponse]], warning: str
@@ -196,12 +195,6 @@ def _merge_responses(own: PeerResponse, number: int, replies: Mapping[int, PeerR
 
 def _worker_names(numbers: list[int]) -> str:
     return f"worker{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
-
-
-def _with_request_id(scope: Scope) -> Scope:
-    """Add the request's id to the headers, so all workers log it."""
-    headers = [(name, value) for name, value in scope["headers"] if name != b"x-request-id"]
-    return {**scope, "headers": [*headers, (b"x-request-id", scope["state"]["request_id"].encode())]}
 
 
 def _with_body(answer: PeerResponse, body: bytes) -> PeerResponse:

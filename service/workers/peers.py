@@ -100,20 +100,19 @@ class Peer:
         Raises:
             ExchangeError: the reply is missing, late, incomplete or an error.
         """
-        answer = PeerResponse()
         try:
             async with asyncio.timeout(_REPLY_TIMEOUT_S):
-                await self.exchange(encode_request("GET", path.encode(), [(b"host", b"worker")]), answer.send)
+                answer = await self.ask(encode_request("GET", path.encode(), [(b"host", b"worker")]))
         except TimeoutError:
-            raise ExchangeError(
-                "timeout",
-                f"{self._socket}: no reply in {_REPLY_TIMEOUT_S:g} s",
-                reply_begun=answer.status > 0,
-            ) from None
+            raise ExchangeError("timeout", f"{self._socket}: no reply in {_REPLY_TIMEOUT_S:g} s") from None
         if answer.status != HTTPStatus.OK:
-            raise ExchangeError(
-                "status", f"{self._socket}: the reply has the status {answer.status}", reply_begun=True
-            )
+            raise ExchangeError("status", f"{self._socket}: the reply has the status {answer.status}")
+        return answer
+
+    async def ask(self, request: bytes) -> PeerResponse:
+        """Send a request and return the complete reply; see `exchange`."""
+        answer = PeerResponse()
+        await self.exchange(request, answer.send)
         return answer
 
     async def exchange(self, request: bytes, send: Send) -> None:

@@ -133,11 +133,6 @@ class WorkerPool:
         """Return the socket on which a worker listens for its peers."""
         return self.folder / f"{number}.sock"
 
-    @property
-    def peer_numbers(self) -> list[int]:
-        """Numbers of all other workers."""
-        return [number for number in range(self.size) if number != self.number]
-
     @asynccontextmanager
     async def lock_changes(self) -> AsyncIterator[None]:
         """Exclude changes by all other requests, in all workers; the lock is released if this process dies.

@@ -9,7 +9,6 @@ next start removes unlocked folders.
 """
 
 import contextlib
-import fcntl
 import gc
 import importlib
 import os
@@ -27,6 +26,7 @@ from pathlib import Path
 
 import structlog
 
+from models.checkpoint.folders import locked_folder
 from models.errors import InvalidInputError, LanguageModelError
 from service.engine.model_host import ModelHost
 from service.workers.pool import SharedStatus, Watchdog, WorkerPool
@@ -46,35 +46,28 @@ class LockedFolder:
     def __init__(self, kind: str, parent: Path | None = None) -> None:
         parent = Path(tempfile.gettempdir()) if parent is None else parent
         _remove_leftovers(parent, kind)
+        self._lock = contextlib.ExitStack()
         while True:  # another process may remove the folder before it is locked
             self.path = Path(tempfile.mkdtemp(f".{kind}", _PREFIX, parent))  # of mode 0700
-            try:
-                self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
-            except FileNotFoundError:
-                continue
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-            if self.path.exists():
-                return
-            os.close(self._descriptor)
+            with contextlib.suppress(FileNotFoundError):
+                self._lock.enter_context(locked_folder(self.path))
+                if self.path.exists():
+                    return
 
     def remove(self) -> None:
         """Remove the folder with its content."""
         shutil.rmtree(self.path, ignore_errors=True)
-        os.close(self._descriptor)
+        self._lock.close()
 
 
 def _remove_leftovers(parent: Path, kind: str) -> None:
     """Remove the unlocked folders of a kind that belong to this user."""
     for path in parent.glob(f"{_PREFIX}*.{kind}"):
-        with contextlib.suppress(OSError):  # locked, of another user, or removed meanwhile
-            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            try:
-                if os.fstat(descriptor).st_uid == os.getuid():
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    shutil.rmtree(path, ignore_errors=True)
-                    _log.info("removed the folder of a killed service", folder=str(path))
-            finally:
-                os.close(descriptor)
+        with contextlib.suppress(OSError):  # locked, of another user, a link, or removed meanwhile
+            if path.stat(follow_symlinks=False).st_uid == os.getuid():
+                with locked_folder(path, wait=False):
+                    shutil.rmtree(path)
+                _log.info("removed the folder of a killed service", folder=str(path))
 
 
 _STOP = (signal.SIGTERM, signal.SIGINT)

@@ -274,7 +274,7 @@ def left(server):
     until = time.monotonic() + 5
     while len(services.engine.scheduler) and time.monotonic() < until:
         time.sleep(0.01)
-    return len(services.sessions), len(services.engine.scheduler)
+    return len(services.sessions._newest), len(services.engine.scheduler)
 
 
 def test_a_newer_request_of_the_session_takes_the_place_of_the_older(server):

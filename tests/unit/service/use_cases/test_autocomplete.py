@@ -92,7 +92,7 @@ def in_a_loop(*bodies):
         for session, seconds in bodies:
             tasks.append(asyncio.create_task(request(sessions, session, seconds)))
             await asyncio.sleep(0)
-        return await asyncio.gather(*tasks), len(sessions)
+        return await asyncio.gather(*tasks), len(sessions._newest)
 
     return asyncio.run(main())
 

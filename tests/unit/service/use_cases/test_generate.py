@@ -41,13 +41,15 @@ def run(loaded, prompts=PROMPTS, **options):
 
 
 def said(continuations):
-    return [(one.prompt, one.text, one.token_ids, one.logprobs, one.finish_reason) for one in continuations]
+    return [
+        (one.prompt.number, one.text, one.token_ids, one.logprobs, one.finish_reason) for one in continuations
+    ]
 
 
 def test_choices_are_numbered_by_prompt_then_sample(words):
     done = run(words, n=3)
     assert [one.choice for one in done] == list(range(15))
-    assert [one.prompt for one in done] == [i for i in range(5) for _ in range(3)]
+    assert [one.prompt.number for one in done] == [i for i in range(5) for _ in range(3)]
 
 
 @pytest.mark.parametrize("rows", [1, 2, 7])
@@ -154,7 +156,7 @@ def test_events_add_up_to_the_result(characters, options, continues):
 def test_log_probs_are_the_models_own(words, options):
     """Alternatives also have the model's log-probabilities; `</s>` has its own."""
     for one in run(words, **{"n": 3, "top": 3, "max_tokens": 30, **options}):
-        last = [int(PROMPTS[one.prompt][-1]) if len(PROMPTS[one.prompt]) else 1, *one.token_ids]
+        last = [int(PROMPTS[one.prompt.number][-1]) if len(PROMPTS[one.prompt.number]) else 1, *one.token_ids]
         tables = words.model.table[last]
         assert one.logprobs == [float(row[i]) for row, i in zip(tables, one.token_ids, strict=False)]
         for top, row in zip(one.tops, tables, strict=False):
@@ -173,11 +175,11 @@ def test_the_best_of_several_are_those_with_the_highest_mean(words):
             (
                 np.mean([*one.logprobs, *([one.eos_logprob] if one.ended_by_eos else [])])
                 for one in every
-                if one.prompt == prompt
+                if one.prompt.number == prompt
             ),
             reverse=True,
         )
-        assert [one.score for one in best if one.prompt == prompt] == pytest.approx(means[:3])
+        assert [one.score for one in best if one.prompt.number == prompt] == pytest.approx(means[:3])
 
 
 @pytest.mark.parametrize("kind", [GenerateRequest, CompletionRequest])
@@ -291,9 +293,9 @@ def test_every_row_goes_on_from_its_own_state(family, options):
     assert "strategy" in options or len({len(one.token_ids) for one in done}) > 1
     for one in done:
         ids = [*one.token_ids, *([EOS] if one.ended_by_eos else [])]
-        tokens, lengths = pad_sequences([[*prompts[one.prompt], *ids]])
+        tokens, lengths = pad_sequences([[*prompts[one.prompt.number], *ids]])
         scores = score_sequences(model, model.initial_state(1), tokens, lengths)[
-            0, len(prompts[one.prompt]) :
+            0, len(prompts[one.prompt.number]) :
         ]
         reported = [*one.logprobs, *([one.eos_logprob] if one.ended_by_eos else [])]
         np.testing.assert_allclose(reported, scores, atol=1e-5)

@@ -99,7 +99,7 @@ def left_over(parent, kind="weights"):
     """Non-empty folder whose holder has died."""
     folder = LockedFolder(kind, parent)
     (folder.path / "file").write_text("x")
-    os.close(folder._descriptor)
+    folder._lock.close()
     return folder.path
 
 

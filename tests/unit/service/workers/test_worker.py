@@ -173,11 +173,10 @@ def crew(number=1, size=3):
     )
 
 
-def test_each_has_a_name_a_socket_and_others():
+def test_each_has_a_name_and_a_socket():
     one = crew()
     assert one.process_names == ["pod-0", "pod-1", "pod-2"]
     assert one.socket_of(2) == Path("/run/ours/2.sock")
-    assert one.peer_numbers == [0, 2]
 
 
 @pytest.mark.parametrize(("cores", "size", "threads"), [(8, 2, 4), (8, 3, 2), (2, 4, 1)])
