@@ -1,0 +1,63 @@
+"""Several models in one request: words at different beginnings, cut searches, punctuation, extreme weights."""
+
+import math
+
+import numpy as np
+import pytest
+
+from models.tokenizers import CharacterTokenizer, WordTokenizer
+from models.vocabulary import Vocabulary
+from service.engine.job import run_to_completion
+from service.use_cases.autocomplete import AutocompleteRequest, autocomplete
+from service.use_cases.inputs import Limits
+from service.use_cases.model_weights import WeightedModel, normalised_weights, weights_before, weights_given_text
+from tests.unit.service.conftest import loaded
+
+LIMITS = Limits(max_texts=10, max_tokens_per_sequence=1000, max_new_tokens=1)
+WORDS = ("a", "an", "Ann", "and", "den", "cat,", "and,", '"an', '"and', "be.a", "BE.a")
+OF_WORDS = loaded(WordTokenizer(Vocabulary(WORDS)))
+OF_CHARACTERS = loaded(CharacterTokenizer(Vocabulary('abdentcEB ,."')), seed=2)
+
+
+def complete(text, *models, weights=(1.0, 1000.0), **options):
+    request = AutocompleteRequest(text=text, limit=100, **options)
+    return run_to_completion(autocomplete(list(map(WeightedModel, models, weights)), request, LIMITS))
+
+
+def test_a_word_after_punctuation_begins_after_a_space():
+    reply = complete("a cat,", OF_WORDS, OF_CHARACTERS)
+    found = {one.text: one.suffix for one in reply.completions}
+    assert found.pop("cat,") == ""  # the word of one model, which includes the comma
+    assert {text[:5] for text in found} == {"cat, "}
+    assert all("cat," + suffix == text for text, suffix in found.items())
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        ("a a", {"max_steps": 1}),
+        ("a a", {"max_steps": 3}),
+        ('a "an', {"fuzzy": 1}),
+        ("a BE.a", {"casing": "ignore"}),
+        ("a cat,", {}),
+    ],
+)
+def test_no_more_than_the_whole_is_told(text, options):
+    reply = complete(text, OF_WORDS, OF_CHARACTERS, **options)
+    words = [one.probability for one in reply.completions if one.is_complete_word]
+    assert math.fsum(words) + reply.unexplored_mass <= 1 + 1e-6
+
+
+@pytest.mark.parametrize("models", [(OF_CHARACTERS,), (OF_WORDS, OF_CHARACTERS)])
+def test_a_word_of_the_dictionary_is_offered_although_the_search_ended_inside_it(models):
+    beginnings = [one.text for one in complete("a a", *models, max_steps=1).completions if not one.is_complete_word]
+    reply = complete("a a", *models, max_steps=1, dictionary=beginnings[:1])
+    (one,) = (one for one in reply.completions if one.text == beginnings[0])
+    assert (one.is_complete_word, one.source) == (True, "user")
+
+
+def test_weights_that_round_to_nothing_stay_finite():
+    prior = normalised_weights([WeightedModel(OF_WORDS, 5e-324), WeightedModel(OF_CHARACTERS, 1e9)])
+    log_probs = np.array([[-5.0, -9999.0, -5.0], [-9999.0, -5.0, -9999.0]])
+    for weights in (weights_before(prior, log_probs), weights_given_text(prior, log_probs)):
+        assert weights.sum(axis=1) == pytest.approx(np.ones(len(weights)))
