@@ -31,6 +31,9 @@ _SWITCH = 0.05
 """Probability that the model is drawn anew before a word; the same one may be drawn again."""
 
 _MAX_MODELS = 8
+_MIN_WEIGHT = 1e-100
+"""Minimum weight before the text: of weights that are 0, none might be left after an impossible word."""
+
 _WINDOW_WORDS, _WINDOW_CHARACTERS = 16, 512
 """End of the typed text that is scored for the weights: earlier words have hardly any effect."""
 
@@ -138,9 +141,8 @@ def _scaled(log_probs: Floats) -> Floats:
 
 def normalised_weights(models: Sequence[WeightedModel]) -> Floats:
     """Return the weights before the text, with the sum 1 [M]."""
-    weights: Floats = np.array([model.weight for model in models])
-    weights /= weights.sum()
-    return weights
+    weights: Floats = np.array([model.weight for model in models], dtype=np.float64)
+    return np.maximum(weights / weights.sum(), _MIN_WEIGHT)
 
 
 def weights_after(
