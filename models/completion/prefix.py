@@ -68,6 +68,8 @@ def split_prefix(tokenizer: Tokenizer, text: str) -> PrefixSplit:
             context, spelled = before, " " + spelled
     elif space:
         spelled = " "
+    elif tokenizer.joins_spaces and context.endswith(" "):  # a byte-level token has the space and the word
+        context, spelled = context[:-1], " " + spelled
     typed = tokenizer.normaliser.compose(prefix)
     return PrefixSplit(context, typed, start, spelled.encode("utf-8", "surrogatepass"), space)
 

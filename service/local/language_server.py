@@ -37,6 +37,9 @@ _MIN_PROBABILITY = 0.01
 _MARKDOWN = re.compile(
     r"^```.*?^```|`[^`\n]+`|https?://\S+|<[^>\n]+>|(?<=\])\([^)\n]*\)", re.DOTALL | re.MULTILINE
 )
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
+"""Line with its end by the protocol. Python also ends lines at other characters, such as form feeds and U+2028."""
+TextDocument.lines = property(lambda self: _LINE.findall(self.source))  # type: ignore[method-assign, assignment]
 _WRAP = re.compile(r"(?<=[^\n]{40})\n(?=\w)")
 """Line breaks inside a paragraph: a model's sentences end at line breaks."""
 
@@ -306,5 +309,5 @@ def _range(document: TextDocument, start: int, end: int) -> types.Range:
 
 def _position(document: TextDocument, offset: int) -> types.Position:
     # the mark makes a line of what follows the last line break
-    lines = f"{document.source[:offset]}$".splitlines()
+    lines = _LINE.findall(f"{document.source[:offset]}$")
     return document.position_to_client_units(ServerTextPosition(len(lines) - 1, len(lines[-1]) - 1))

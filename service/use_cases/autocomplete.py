@@ -242,7 +242,8 @@ def _add_user_completions(
             typed.prefix, ignore_case=request.ignore_case, limit=limit
         )
     for text, _ in (*likeliest, *extend_phrases(words, likeliest, request.max_words, limit)):
-        if text not in completions:
+        found = completions.get(text)
+        if found is None or not found.is_complete:
             num_edits = edits.get(text.partition(" ")[0], 0)
             completions[text] = RankedCompletion(text, text.count(" ") + 1, num_edits, of_model=mass_of(text))
     for text, completion in completions.items():
@@ -381,7 +382,7 @@ class _OfModel(NamedTuple):
 
     Attributes:
         weight: weight of the model after the text before the typed prefix.
-        typed: the text as split for its tokenizer.
+        lead: text between the first beginning of the current word of all models and that of this model.
         searches: finished searches.
         completions: completions by text.
         members: members of classes that the text has begun with earlier words.
@@ -391,7 +392,7 @@ class _OfModel(NamedTuple):
     """
 
     weight: float
-    typed: PrefixSplit
+    lead: str
     searches: Sequence[_PrefixSearch]
     completions: dict[str, RankedCompletion]
     members: Sequence[RankedCompletion]
@@ -399,11 +400,14 @@ class _OfModel(NamedTuple):
     unexplored: float
     request: AutocompleteRequest
 
-    def weighted_mass(self, text: str, start: int) -> float:
-        """Return the weighted mass of a text from `start` on; of a phrase, 0 if it is not among the completions."""
-        own = text[self.typed.start - start :]
-        if own in self.completions:
-            return self.weight * self.completions[own].of_model
+    def weighted_mass(self, text: str, *, is_complete: bool = True) -> float:
+        """Return the weighted mass of a word, or of the beginning of one; 0 if it is unknown, or a phrase not found."""
+        if not text.startswith(self.lead):
+            return 0.0
+        own = text.removeprefix(self.lead)
+        found = self.completions.get(own)
+        if found is not None and found.is_complete == is_complete:
+            return self.weight * found.of_model
         masses = (
             prefix.penalty * search.mass_of(own)
             for prefix, search in self.searches
@@ -454,14 +458,14 @@ def autocomplete(
     limit = _search_limit(request, typed)
     parts = []
     for (loaded, _), split, entry, weight in zip(models, splits, entries, weights, strict=True):
-        parts.append((yield from _complete(loaded, request, split, entry, limits, weight)))
-    found = _merged(parts, request.text, typed)
+        parts.append((yield from _complete(loaded, request, split, entry, limits, weight, typed.start)))
+    found = _merged(parts)
     request = parts[0].request  # a copy takes some 10 µs of each keystroke
     if len(parts) > 1:
         request = _adapted(request, typed, any_case=any(part.request.ignore_case for part in parts))
 
     def mass_of(text: str) -> float:
-        return math.fsum(part.weighted_mass(text, typed.start) for part in parts)
+        return math.fsum(part.weighted_mass(text) for part in parts)
 
     members = [member for part in parts for member in part.members]
     of_model = math.fsum(part.weight * part.mass for part in parts)
@@ -512,6 +516,7 @@ def _complete(
     entry: NextTokenEntry,
     limits: Limits,
     weight: float,
+    first: int,
 ) -> Work[Any, _OfModel]:
     """Find the completions of one model."""
     limit = _search_limit(request, typed)
@@ -522,10 +527,12 @@ def _complete(
     found, mass, unexplored = _model_completions(searches, request)
     members = yield from _begun_members(loaded, request, typed, limits)
     mass += math.fsum(member.of_model for member in members)
-    return _OfModel(weight, typed, searches, found, members, mass, unexplored, request)
+    lead = loaded.tokenizer.normaliser.compose(request.text[first : typed.start])
+    lead += " " * (typed.space and first < typed.start)
+    return _OfModel(weight, lead, searches, found, members, mass, unexplored, request)
 
 
-def _merged(parts: Sequence[_OfModel], text: str, typed: PrefixSplit) -> dict[str, RankedCompletion]:
+def _merged(parts: Sequence[_OfModel]) -> dict[str, RankedCompletion]:
     """Sum the masses of the completions of all models, from the first beginning of the current word on."""
     if len(parts) == 1:
         return parts[0].completions
@@ -534,12 +541,13 @@ def _merged(parts: Sequence[_OfModel], text: str, typed: PrefixSplit) -> dict[st
         for member in part.members:
             member.of_model *= part.weight
         for completion in part.completions.values():
-            completion.text = text[typed.start : part.typed.start] + completion.text
+            completion.text = part.lead + completion.text
             earlier = merged.get(completion.text)
             if earlier is None or completion.is_complete > earlier.is_complete:
                 merged[completion.text] = replace(completion)
     for word, completion in merged.items():
-        completion.of_model = math.fsum(part.weighted_mass(word, typed.start) for part in parts)
+        masses = (part.weighted_mass(word, is_complete=completion.is_complete) for part in parts)
+        completion.of_model = math.fsum(masses)
     return merged
 
 

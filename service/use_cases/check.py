@@ -1,6 +1,6 @@
 """Spelling and word check: probable errors of a text, and suggestions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, count, pairwise
 from math import log
@@ -23,7 +23,7 @@ from models.checking.checker import (
 from models.checking.error_model import CheckSettings, ErrorTable, GivenSpan
 from models.checking.lexicon import UserDictionary, dictionary_key
 from models.checking.rescoring import RescoredBatch
-from models.checking.sentences import Sentence, Word
+from models.checking.sentences import Sentence, Word, word_pattern
 from models.errors import ContextLengthError, InvalidInputError, UnsupportedParameterError
 from models.language_model import LOG_ZERO, count_words, is_lookup
 from models.reranking.candidates import map_in_steps
@@ -268,7 +268,7 @@ def check(
     weights = np.ones((1, 1))
     checked = results[0]
     if len(models) > 1:
-        checked, weights = _combine(models, results, request.text)
+        checked, weights = yield from _combine(models, results, request.text)
     issues = [
         TextIssue(
             issue.start,
@@ -337,7 +337,7 @@ def _check(
 
 def _combine(
     models: Sequence[WeightedModel], results: Sequence[_Checked], text: str
-) -> tuple[_Checked, Floats]:
+) -> Work[Any, tuple[_Checked, Floats]]:
     """Combine the results of several models by their weights at each word, which are also returned [N, M].
 
     The probability of an error, or of a correction, is the mean of the models' probabilities. The surprisal of a word
@@ -354,16 +354,17 @@ def _combine(
         ]
     )
     prior = normalised_weights(models)
-    before = weights_before(prior, log_probs)[:-1]
-    weights = weights_given_text(prior, log_probs)
+    before = (yield from weights_before(prior, log_probs))[:-1]
+    weights = yield from weights_given_text(prior, log_probs)
     mixed = np.logaddexp.reduce(np.log(before.T) + log_probs)
     best = weights.argmax(axis=1)
     known = {(word.start, word.end) for result in results for word in result.words if word.known}
-    factors = mixed / np.minimum(log_probs, -np.finfo(float).tiny)  # [M, N]
+    factors = mixed / np.minimum(log_probs, -1e-300)  # [M, N], never infinite
     words: list[Word] = []
     surprisals: list[float] = []
     found: dict[tuple[int, int], list[tuple[float, Issue]]] = {}
     for number, result in enumerate(results):
+        yield None
         of_words = words_at(starts, [word.start for word in result.words]).tolist()
         for word, index, bits in zip(result.words, of_words, result.surprisals.tolist(), strict=True):
             if best[index] == number:
@@ -372,12 +373,12 @@ def _combine(
         of_issues = words_at(starts, [issue.start for issue in result.issues]).tolist()
         for issue, index in zip(result.issues, of_issues, strict=True):
             weighted = float(weights[index, number]), issue
-            found.setdefault((issue.start, issue.end), []).append(weighted)
+            found.setdefault(_word_span(issue, text), []).append(weighted)
     order = sorted(range(len(words)), key=lambda index: words[index].start)
     combined = _Checked(
         [words[index] for index in order],
         np.array([surprisals[index] for index in order]),
-        without_overlaps(map(_mean_issue, found.values())),
+        without_overlaps(_mean_issue(issues, text, known) for issues in found.values()),
         starts,
         mixed,
         max(result.num_ends for result in results),
@@ -385,19 +386,28 @@ def _combine(
     return combined, weights
 
 
-def _mean_issue(issues: Sequence[tuple[float, Issue]]) -> Issue:
-    """Return the mean of the issues of several models with one span, given the weight of each model."""
+def _word_span(issue: Issue, text: str) -> tuple[int, int]:
+    """Return the span of an issue without punctuation, which the words of some models include."""
+    spans = [found.span() for found in word_pattern().finditer(text, issue.start, issue.end)]
+    return (spans[0][0], spans[-1][1]) if spans else (issue.start, issue.end)
+
+
+def _mean_issue(issues: Sequence[tuple[float, Issue]], text: str, known: Container[tuple[int, int]]) -> Issue:
+    """Return the mean of issues of several models, given the weight of each, and the spans of words that one knows."""
+    start, end = min(issue.start for _, issue in issues), max(issue.end for _, issue in issues)
     ascending = sorted(issues, key=lambda weighted: weighted[0])
     suggestions: dict[str, Suggestion] = {}
     for weight, issue in ascending:
         for suggestion in issue.suggestions:
-            earlier = suggestions.get(suggestion.text)
+            whole = text[start : issue.start] + suggestion.text + text[issue.end : end]
+            earlier = suggestions.get(whole)
             probability = weight * suggestion.probability + (earlier.probability if earlier else 0.0)
-            suggestions[suggestion.text] = suggestion._replace(probability=probability)
+            suggestions[whole] = suggestion._replace(text=whole, probability=probability)
     ranked = sorted(suggestions.values(), key=lambda suggestion: -suggestion.probability)
     worth = [one for one in ranked if one is ranked[0] or one.probability >= MIN_SUGGESTION_PROBABILITY]
     probability = sum(weight * issue.probability for weight, issue in issues)
-    return ascending[-1][1]._replace(probability=probability, suggestions=tuple(worth))
+    is_known = any(issue.known or (issue.start, issue.end) in known for _, issue in issues)
+    return Issue(start, end, is_known, probability, tuple(worth))
 
 
 def _sentences(loaded: LoadedModel, text: str, limits: Limits) -> Work[Any, list[Sentence]]:

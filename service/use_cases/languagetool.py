@@ -48,7 +48,9 @@ _SOFTWARE: dict[str, str | int | bool] = {
 
 
 class Annotation(WireModel):
-    """A part of a text with markup: either text or markup."""
+    """A part of a text with markup: either text or markup; other fields are ignored."""
+
+    model_config = ConfigDict(extra="ignore")
 
     text: str | None = None
     markup: str | None = None
@@ -62,7 +64,16 @@ class Annotation(WireModel):
 
 
 class _AnnotatedBody(WireModel):
-    annotation: list[Annotation]
+    model_config = ConfigDict(extra="ignore")  # such as metaData of the browser add-on
+
+    text: str | None = None
+    annotation: list[Annotation] | None = None
+
+    @model_validator(mode="after")
+    def _one_of(self) -> Self:
+        if (self.text is None) == (self.annotation is None):
+            raise PydanticCustomError("one_of", "give either text or annotation")
+        return self
 
 
 class LanguageToolRequest(WireModel):
@@ -76,7 +87,7 @@ class LanguageToolRequest(WireModel):
     text: str | None = None
     """Text to check; each line is a sentence."""
     data: str | None = None
-    """Text with markup instead, in JSON, such as
+    """Text instead in JSON: `{"text": "one"}`, or with markup, such as
     `{"annotation": [{"text": "one"}, {"markup": "<p>", "interpretAs": "\\n"}]}`."""
     language: str
     """Code of a language, such as `en-US`, or `auto` for all: the models are weighted word by word."""
@@ -108,9 +119,10 @@ class LanguageToolRequest(WireModel):
         if self.data is None:
             return AnnotatedText([Annotation(text=self.text)])
         try:
-            return AnnotatedText(parse_json(_AnnotatedBody, self.data.encode()).annotation)
+            body = parse_json(_AnnotatedBody, self.data.encode())
         except InvalidInputError as error:
             raise InvalidInputError(f"data: {error}", parameter="data") from None
+        return AnnotatedText([Annotation(text=body.text)] if body.annotation is None else body.annotation)
 
     def allows(self, rule: str, category: str) -> bool:
         """Return true if a rule of a category is not left out."""

@@ -34,6 +34,7 @@ _MAX_MODELS = 8
 _WINDOW_WORDS, _WINDOW_CHARACTERS = 16, 512
 """End of the typed text that is scored for the weights: earlier words have hardly any effect."""
 
+_WORDS_PER_STEP = 1000
 _WORD = re.compile(r"\S+")
 _NO_TOKENS = np.zeros(0, np.int64)
 
@@ -102,8 +103,10 @@ def sum_spellings(checker: Checker, words: Sequence[Word], starts: npt.NDArray[n
     return sum_by_word(starts, [word.start for word in unknown], spellings)
 
 
-def weights_before(prior: Floats, log_probs: Floats) -> Floats:
+def weights_before(prior: Floats, log_probs: Floats) -> Work[Any, Floats]:
     """Return the weights before each word, given the words before it, and after the last word [N + 1, M].
+
+    A text may have many words, so other requests run in between.
 
     Args:
         prior: weights before the text, with the sum 1 [M].
@@ -111,17 +114,21 @@ def weights_before(prior: Floats, log_probs: Floats) -> Floats:
     """
     weights = [prior]
     for likelihoods in _scaled(log_probs):
+        if not len(weights) % _WORDS_PER_STEP:
+            yield None
         posterior = weights[-1] * likelihoods
         weights.append((1 - _SWITCH) * posterior / posterior.sum() + _SWITCH * prior)
     return np.array(weights)
 
 
-def weights_given_text(prior: Floats, log_probs: Floats) -> Floats:
+def weights_given_text(prior: Floats, log_probs: Floats) -> Work[Any, Floats]:
     """Return the weights at each word, given the complete text [N, M]; see `weights_before`."""
     likelihoods = _scaled(log_probs)
-    weights = weights_before(prior, log_probs)[:-1] * likelihoods
+    weights = (yield from weights_before(prior, log_probs))[:-1] * likelihoods
     after = np.ones(len(prior))
     for word in reversed(range(len(weights))):
+        if not word % _WORDS_PER_STEP:
+            yield None
         weights[word] *= after
         ahead = likelihoods[word] * after
         after = (1 - _SWITCH) * ahead + _SWITCH * (prior @ ahead)
@@ -138,8 +145,9 @@ def _scaled(log_probs: Floats) -> Floats:
 
 def normalised_weights(models: Sequence[WeightedModel]) -> Floats:
     """Return the weights before the text, with the sum 1 [M]."""
-    weights: Floats = np.array([model.weight for model in models])
+    weights: Floats = np.array([model.weight for model in models], dtype=np.float64)
     weights /= weights.sum()
+    np.maximum(weights, 1e-100, out=weights)  # with zeros, an impossible word might leave no weight
     return weights
 
 
@@ -176,7 +184,7 @@ def weights_after(
             model.loaded.next_token_cache.put(split.context, entry._replace(evidence=evidence))
         log_probs.append(evidence.log_probs)
     scores = np.array(log_probs)
-    weights: Floats = weights_before(prior, scores[:, :-1])[-1]
+    weights: Floats = (yield from weights_before(prior, scores[:, :-1]))[-1]
     weights *= np.exp(scores[:, -1] - scores[:, -1].max())
     weights /= weights.sum()
     return weights

@@ -132,6 +132,18 @@ def test_the_word_at_the_caret_is_completed(source):
     edit(script, *source[0])
 
 
+def test_only_the_line_ends_of_the_protocol_end_lines(trained):
+    text = "the cat\x0c \u2028 \x85 sat on a cta"
+
+    async def script(editor):
+        editor.open(text)
+        (issue,) = await editor.diagnostics()
+        assert issue.range == types.Range(types.Position(0, len(text) - 3), types.Position(0, len(text)))
+        assert (await editor.actions([issue]))[-1].title == "Add “cta” to the dictionary"
+
+    edit(script, "small", "--registry", trained)
+
+
 def test_phrases_are_completed_inline(trained):
     async def script(editor):
         editor.open("the cat s")

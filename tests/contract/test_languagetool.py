@@ -195,6 +195,15 @@ def test_other_fields_of_languagetool_are_ignored(service):
     assert len(check(service, text="a hosue", **fields)["matches"]) == 1
 
 
+def test_a_text_in_json_as_the_browser_add_on_sends_it(service):
+    (match,) = check(service, data=json.dumps({"text": "a hosue", "metaData": {"EmailToAddress": ""}}))[
+        "matches"
+    ]
+    assert (match["offset"], match["length"]) == (2, 5)
+    parts = [{"text": "a hosue", "offset": {"start": 0, "end": 7}}]
+    assert check(service, data=json.dumps({"annotation": parts}))["matches"] == [match]
+
+
 def test_an_empty_text_has_no_errors(service):
     assert check(service, text="")["matches"] == []
     assert check(service, data='{"annotation": []}')["matches"] == []
@@ -208,7 +217,9 @@ def test_an_empty_text_has_no_errors(service):
         ({"text": "a", "language": "fr"}, "language is 'fr'; this service checks en-US, de-DE", "language"),
         ({"data": "no"}, "data: not JSON", "data"),
         ({"data": '{"annotation": [{"text": "a", "markup": "b"}]}'}, "give either text or markup", "data"),
-        ({"data": '{"annotation": [{"offset": 3}]}'}, r"annotation\[0\].offset", "data"),
+        ({"data": '{"annotation": [{"offset": 3}]}'}, "give either text or markup", "data"),
+        ({"data": '{"annotation": [{"text": 3}]}'}, r"annotation\[0\].text", "data"),
+        ({"data": '{"metaData": {}}'}, "data: give either text or annotation", "data"),
         ({"text": "a", "level": "hard"}, "level is 'hard'", "level"),
         ({"text": "word " * 2000}, "text", "text"),
     ],

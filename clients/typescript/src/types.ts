@@ -4051,7 +4051,7 @@ export interface components {
             text?: string | null;
             /**
              * Data
-             * @description Text with markup instead, in JSON, such as
+             * @description Text instead in JSON: `{"text": "one"}`, or with markup, such as
              *     `{"annotation": [{"text": "one"}, {"markup": "<p>", "interpretAs": "\n"}]}`.
              * @default null
              */

@@ -7,6 +7,7 @@ import pytest
 from tokenizers import Tokenizer, normalizers
 
 from models.checking.sentences import sentence_splitter_for
+from models.completion.prefix import split_prefix
 from models.errors import ManifestError
 from models.pretrained.tokenizer import PretrainedTokenizer
 from models.tokenizers import Detokenizer, load_tokenizer
@@ -178,3 +179,16 @@ def test_a_model_without_an_end_is_refused(tmp_path):
     write_folder("gpt2", tmp_path, eos_token_id=None)
     with pytest.raises(ManifestError, match="names a token for the end of a text"):
         PretrainedTokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text", ["The ca", "The cat ", "The cat", "The cat  s", "\nThe", " The", "The cat\nsa"]
+)
+def test_a_word_after_a_space_is_completed_by_the_tokens_of_the_whole_text(text):
+    _, _, tokenizer = pretrained("gpt2")
+    split = split_prefix(tokenizer, text)
+    before = tokenizer.encode(split.context)
+    whole = tokenizer.encode(f"{text[: split.start]}{' ' * split.space}sat")
+    assert whole[: len(before)] == before
+    rest = b"".join(tokenizer.token_bytes[i] for i in whole[len(before) :])
+    assert rest.removesuffix(b"sat") + split.prefix.encode() == split.spelled

@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
+from service.engine.job import run_to_completion
 from service.use_cases import model_weights
 from service.use_cases.model_weights import sum_by_word, weights_before, weights_given_text, word_starts
 
@@ -31,7 +32,7 @@ def test_weights_are_those_of_the_hidden_markov_model(count):
     rng = np.random.default_rng(count)
     log_probs = rng.normal(-8, 2, (count, 5))
     prior = rng.dirichlet(np.ones(count))
-    before, given = weights_before(prior, log_probs), weights_given_text(prior, log_probs)
+    before, given = (run_to_completion(f(prior, log_probs)) for f in (weights_before, weights_given_text))
     paths, joint = path_probabilities(prior, log_probs)
     for word in range(5):
         seen, of_seen = path_probabilities(prior, log_probs[:, : word + 1])
@@ -47,10 +48,11 @@ def test_weights_are_those_of_the_hidden_markov_model(count):
 def test_impossible_words_leave_finite_weights():
     log_probs = np.array([[-1e4, -1e4, -5.0], [-3.0, -1e4, -1e4]])
     prior = np.array([0.5, 0.5])
-    for weights in (weights_before(prior, log_probs), weights_given_text(prior, log_probs)):
+    for function in (weights_before, weights_given_text):
+        weights = run_to_completion(function(prior, log_probs))
         assert np.isfinite(weights).all()
         assert weights.sum(axis=1) == pytest.approx(np.ones(len(weights)))
-    assert weights_given_text(prior, log_probs)[:, 0] == pytest.approx([0, 0.5, 1], abs=1e-6)
+    assert weights[:, 0] == pytest.approx([0, 0.5, 1], abs=1e-6)
 
 
 def test_values_are_summed_by_the_words_that_white_space_separates():
@@ -63,5 +65,10 @@ def test_values_are_summed_by_the_words_that_white_space_separates():
 @pytest.mark.parametrize("empty", [np.zeros((2, 0)), np.zeros((1, 0))])
 def test_without_words_the_weights_are_those_of_the_request(empty):
     prior = np.ones(len(empty)) / len(empty)
-    assert weights_before(prior, empty).tolist() == [prior.tolist()]
-    assert weights_given_text(prior, empty).shape == (0, len(empty))
+    assert run_to_completion(weights_before(prior, empty)).tolist() == [prior.tolist()]
+    assert run_to_completion(weights_given_text(prior, empty)).shape == (0, len(empty))
+
+
+def test_other_requests_run_while_the_weights_of_a_long_text_are_computed():
+    log_probs = np.full((2, 5000), -5.0)
+    assert sum(1 for _ in weights_given_text(np.ones(2) / 2, log_probs)) >= 8

@@ -1,0 +1,121 @@
+"""Several models in one request: words at different beginnings, cut searches, punctuation, extreme weights."""
+
+import math
+
+import numpy as np
+import pytest
+
+from models.checking.checker import Issue, Suggestion
+from models.checking.sentences import Word
+from models.tokenizers import CharacterTokenizer, WordTokenizer
+from models.vocabulary import Vocabulary
+from service.engine.job import run_to_completion
+from service.use_cases.autocomplete import AutocompleteRequest, autocomplete
+from service.use_cases.check import _Checked, _combine
+from service.use_cases.inputs import Limits
+from service.use_cases.model_weights import (
+    WeightedModel,
+    normalised_weights,
+    weights_before,
+    weights_given_text,
+)
+from tests.unit.service.conftest import loaded
+
+LIMITS = Limits(max_texts=10, max_tokens_per_sequence=1000, max_new_tokens=1)
+WORDS = ("a", "an", "Ann", "and", "den", "cat,", "and,", '"an', '"and', "be.a", "BE.a")
+OF_WORDS = loaded(WordTokenizer(Vocabulary(WORDS)))
+OF_CHARACTERS = loaded(CharacterTokenizer(Vocabulary('abdentcEB ,."')), seed=2)
+
+
+def complete(text, *models, weights=(1.0, 1000.0), **options):
+    request = AutocompleteRequest(text=text, limit=100, **options)
+    return run_to_completion(autocomplete(list(map(WeightedModel, models, weights)), request, LIMITS))
+
+
+def test_a_word_after_punctuation_begins_after_a_space():
+    reply = complete("a cat,", OF_WORDS, OF_CHARACTERS)
+    found = {one.text: one.suffix for one in reply.completions}
+    assert found.pop("cat,") == ""  # the word of one model, which includes the comma
+    assert {text[:5] for text in found} == {"cat, "}
+    assert all("cat," + suffix == text for text, suffix in found.items())
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        ("a a", {"max_steps": 1}),
+        ("a a", {"max_steps": 3}),
+        ('a "an', {"fuzzy": 1}),
+        ("a BE.a", {"casing": "ignore"}),
+        ("a cat,", {}),
+    ],
+)
+def test_no_more_than_the_whole_is_told(text, options):
+    reply = complete(text, OF_WORDS, OF_CHARACTERS, **options)
+    words = [one.probability for one in reply.completions if one.is_complete_word]
+    assert math.fsum(words) + reply.unexplored_mass <= 1 + 1e-6
+
+
+@pytest.mark.parametrize("models", [(OF_CHARACTERS,), (OF_WORDS, OF_CHARACTERS)])
+def test_a_word_of_the_dictionary_is_offered_although_the_search_ended_inside_it(models):
+    beginnings = [
+        one.text for one in complete("a a", *models, max_steps=1).completions if not one.is_complete_word
+    ]
+    reply = complete("a a", *models, max_steps=1, dictionary=beginnings[:1])
+    (one,) = (one for one in reply.completions if one.text == beginnings[0])
+    assert (one.is_complete_word, one.source) == (True, "user")
+
+
+def test_weights_that_round_to_nothing_stay_finite():
+    prior = normalised_weights([WeightedModel(OF_WORDS, 5e-324), WeightedModel(OF_CHARACTERS, 1e9)])
+    log_probs = np.array([[-5.0, -9999.0, -5.0], [-9999.0, -5.0, -9999.0]])
+    for function in (weights_before, weights_given_text):
+        weights = run_to_completion(function(prior, log_probs))
+        assert weights.sum(axis=1) == pytest.approx(np.ones(len(weights)))
+
+
+def combined(text, words, issues, log_probs=(-5.0, -5.0), weights=(1.0, 1.0)):
+    """Combine results of two models for a text that is one word."""
+    results = [
+        _Checked(own, np.array([-score]), found, np.zeros(1, np.int64), np.array([score]), 0)
+        for own, found, score in zip(words, issues, log_probs, strict=True)
+    ]
+    models = list(map(WeightedModel, (OF_WORDS, OF_CHARACTERS), weights))
+    return run_to_completion(_combine(models, results, text))[0]
+
+
+def test_an_error_is_one_if_the_words_of_a_model_include_punctuation():
+    issues = [
+        [Issue(0, 4, known=False, probability=0.9, suggestions=(Suggestion("the.", 0.8, 1.0, 1),))],
+        [
+            Issue(
+                0,
+                3,
+                known=False,
+                probability=0.7,
+                suggestions=(Suggestion("the", 0.6, 2.0, 1), Suggestion("then", 0.1, 0.0, 2)),
+            )
+        ],
+    ]
+    words = [[Word("teh.", 0, 4, 0, 1, known=True)], [Word("teh", 0, 3, 0, 3, known=False)]]
+    (issue,) = combined("teh.", words, issues).issues
+    assert (issue.start, issue.end) == (0, 4)
+    assert issue.probability == pytest.approx(0.8)
+    assert [(one.text, pytest.approx(one.probability)) for one in issue.suggestions] == [
+        ("the.", 0.7),
+        ("then.", 0.05),
+    ]
+
+
+def test_a_word_that_either_model_knows_is_no_unknown_word_of_an_issue():
+    words = [[Word("cat", 0, 3, 0, 1, known=False)], [Word("cat", 0, 3, 0, 1, known=True)]]
+    (issue,) = combined(
+        "cat", words, [[Issue(0, 3, known=False, probability=0.9, suggestions=())], []]
+    ).issues
+    assert issue.known
+
+
+def test_a_word_that_a_model_is_certain_of_has_a_finite_surprisal():
+    words = [[Word("cat", 0, 3, 0, 1, known=True)]] * 2
+    checked = combined("cat", words, [[], []], log_probs=(0.0, -1e4), weights=(1e-3, 1.0))
+    assert checked.surprisals == [0]
