@@ -223,7 +223,7 @@ def _unsuggested(entries: Sequence[str], rules: str) -> set[str]:
     options = dict(_OPTION.findall(rules))
     if "NOSUGGEST" not in options:
         return set()
-    aliases = {str(number): flags for number, flags in enumerate(_ALIAS.findall(rules))}  # 0 is their number
+    aliases: dict[str, str] = {str(n): flags for n, flags in enumerate(_ALIAS.findall(rules))}  # 0: how many
     flag, one = options["NOSUGGEST"], re.compile(_FLAG_FORMS.get(options.get("FLAG", ""), "."))
     flagged = filter(None, map(_FLAGGED.match, entries))
     return {found[1] for found in flagged if flag in one.findall(aliases.get(found[2], found[2]))}
