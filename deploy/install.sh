@@ -23,7 +23,7 @@ find "$libraries/torch/bin" -mindepth 1 ! -name torch_shm_manager -delete
 find "$libraries" -type d -name tests -prune -exec rm -rf {} +
 
 # importing writes the bytecode, so a service need not compile it at each start
-"$python" -c 'import fastapi, matplotlib.pyplot, numba, rapidfuzz, rich, s3fs, sentencepiece, torch, typer'
+"$python" -c 'import fastapi, hunspell, matplotlib.pyplot, numba, rapidfuzz, rich, s3fs, sentencepiece, torch, typer'
 cuda=$("$python" -c 'import torch; print(torch.version.cuda or "")')
 if [[ $variant == cuda && -z $cuda ]]; then
   echo "install.sh: this torch has no CUDA: leave out indexes with CPU wheels, or build the variant cpu" >&2

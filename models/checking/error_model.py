@@ -73,7 +73,9 @@ _SHAPES = ((1, 0), (0, 1), (1, 1), (2, 2))
 """Letters of the intended and the typed word in an omission, an insertion, a substitution and a swap."""
 
 _Count = Annotated[int, Field(ge=1, le=1 << 40)]
-_Edit = Annotated[str, StringConstraints(pattern=r"^(\S{2}>\S{1,2}|\S>\S{2}|\S{3}>\S{3})$")]
+_Edit = Annotated[
+    str, StringConstraints(pattern=r"^([^\s>]{2}>[^\s>]{1,2}|[^\s>]>[^\s>]{2}|[^\s>]{3}>[^\s>]{3})$")
+]
 
 
 class ErrorTable(BaseModel):
@@ -149,7 +151,9 @@ class ErrorRates:
         del frequency[_END]
         letters = [letter for letter, _ in frequency.most_common(_MAX_LETTERS)]
         codes = {_START: 0, _END: 0} | {letter: code for code, letter in enumerate(letters, start=_OTHER + 1)}
-        self._codes = np.full(max(map(ord, letters)) + 2, _OTHER)  # by character; the last one for all others
+        self._codes = np.full(
+            max(map(ord, letters), default=0) + 2, _OTHER
+        )  # by character; the last one for all others
         self._codes[[0, *map(ord, letters)]] = [0, *map(codes.__getitem__, letters)]
         size = len(letters) + 2
         places, swaps, counts = np.zeros((size, size)), np.zeros((size, size)), np.zeros((size, size, size))
@@ -164,7 +168,7 @@ class ErrorRates:
         chances = np.concatenate([places.sum(axis=1, keepdims=True), places[:, 1:]], axis=1)  # 0: insertions
         base = np.zeros((size, size))
         some, none = slice(1, None), slice(0, 1)
-        for x, y, spread in ((some, none, 1), (none, some, size - 2), (some, some, max(size - 3, 1))):
+        for x, y, spread in ((some, none, 1), (none, some, max(size - 2, 1)), (some, some, max(size - 3, 1))):
             base[x, y] = (counts[:, x, y].sum() + 1) / (chances[:, x].sum() + 1) / spread
         prior = (counts.sum(axis=0) + _PRIOR_PLACES * base) / (chances.sum(axis=0)[:, None] + _PRIOR_PLACES)
         self._rates = (counts + _PRIOR_PLACES * prior) / (chances[:, :, None] + _PRIOR_PLACES)

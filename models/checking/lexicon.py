@@ -43,7 +43,11 @@ _MAX_STRINGS = 128
 """Maximum strings near a word that are looked up, the most probable ones: with compounds, each may take 0.1 ms."""
 _MAX_NEARBY = 32
 _MAX_CACHED_WORDS = 1 << 14
-_SET = re.compile(rb"^[ \t]*SET[ \t]+(\S+)", re.MULTILINE)
+_SET = re.compile(rb"^(?:\xef\xbb\xbf)?[ \t]*SET[ \t]+(\S+)", re.MULTILINE)
+_OPTION = re.compile(r"^\ufeff?(FLAG|NOSUGGEST)[ \t]+(\S+)", re.MULTILINE)
+_ALIAS = re.compile(r"^AF[ \t]+(\S+)", re.MULTILINE)
+_FLAG_FORMS = {"long": "..", "num": r"\d+"}
+_FLAGGED = re.compile(r"((?:[^\s/\\]|\\.)+)/(\S+)")
 _END_OF_WORD = re.compile(r"(?<!\\)/|\t|\s\w\w:|\s*$")
 """What follows the word of an entry: the flags of its affixes, or its morphology."""
 
@@ -141,22 +145,34 @@ class HunspellDictionary:
         require_package("hunspell", f"the dictionary {path.name}")
         from hunspell import Hunspell
 
-        spellings = {dictionary_key(word): word for word in _read_entries(path) if is_alphabetic(word)}
+        entries, rules = _read_entries(path)
+        words = [_END_OF_WORD.split(entry, maxsplit=1)[0] for entry in entries]
+        self._spellings = {dictionary_key(word): word for word in words if is_alphabetic(word)}
+        self._unsuggested = _unsuggested(entries, rules)
         self._hunspell = Hunspell(path.stem, hunspell_data_dir=str(path.parent), system_encoding="UTF-8")
-        self._lexicon, self._entries = FuzzyLexicon(list(spellings)), list(spellings.values())
-        counts = Counter("".join(spellings)).most_common(_MAX_LETTERS)
+        self._lexicon, self._entries = FuzzyLexicon(list(self._spellings)), list(self._spellings.values())
+        counts = Counter("".join(self._spellings)).most_common(_MAX_LETTERS)
         self._letters = "".join(letter for letter, _ in counts if letter.isalpha())
-        self._spelling = SpellingModel(list(spellings))
+        self._spelling = SpellingModel(list(self._spellings))
         self.nearby = lru_cache(_MAX_CACHED_WORDS)(self._nearby)
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def __contains__(self, word: str) -> bool:
+        composed = unicodedata.normalize("NFC", word)
+        return any(map(self._spell, {word, composed, composed.replace("\u2019", "'")}))
+
+    def _spell(self, word: str) -> bool:
         try:
-            return bool(self._hunspell.spell(unicodedata.normalize("NFC", word)))
+            return "\0" not in word and bool(self._hunspell.spell(word))  # it would end there
         except UnicodeEncodeError:  # a character that the dictionary's encoding lacks
             return False
+
+    def _suggests(self, word: str) -> bool:
+        if not self._unsuggested or word not in self:
+            return word in self
+        return self._unsuggested.isdisjoint((word, *self._hunspell.stem(word.replace("\u2019", "'"))))
 
     def _nearby(self, word: str, max_edits: int) -> Sequence[tuple[str, int]]:
         """Return right words one edit from a word, in its case, and their edits; if there are none, entries at two."""
@@ -165,28 +181,32 @@ class HunspellDictionary:
             return ()
         likely = sorted(one_edit_strings(key, self._letters), key=self._spelling.log_prob)[-_MAX_STRINGS:]
         strings = dict.fromkeys([key, *common_typo_corrections(key), *likely])
-        cased = (one if one in self else one[:1].upper() + one[1:] for one in strings)
-        found = {match_case(word, one): 1 for one in cased if one in self}
+        cased = (
+            one if one in self else self._spellings.get(one, one[:1].upper() + one[1:]) for one in strings
+        )
+        found = {match_case(word, one): 1 for one in cased if self._suggests(one)}
         if max_edits > 1 and not found:
-            entries = (self._entries[i] for i in self._lexicon.fuzzy_matches(key, max_edits).indices.tolist())
-            found = {match_case(word, entry): max_edits for entry in entries if entry in self}
+            matches = self._lexicon.fuzzy_matches(key, max_edits)
+            pairs = zip(matches.indices.tolist(), matches.edits.tolist(), strict=True)
+            near = [(self._entries[index], edits) for index, edits in pairs]
+            found = {match_case(word, entry): edits for entry, edits in near if self._suggests(entry)}
         return [one for one in found.items() if one[0] != word][:_MAX_NEARBY]
 
 
-def _read_entries(path: Path) -> list[str]:
-    """Return the words of a `.dic` file without their affixes."""
+def _read_entries(path: Path) -> tuple[list[str], str]:
+    """Return the entries of a `.dic` file, and its `.aff` file."""
     affixes = path.with_suffix(".aff")
     raw, rules = _read_bytes(path), _read_bytes(affixes)
     named = _SET.search(rules)
     encoding = named[1].decode("ascii", "replace") if named else "ISO8859-1"  # Hunspell's default
     try:
         is_utf8, text = codecs.lookup(encoding).name == "utf-8", raw.decode(encoding)
-    except LookupError:
-        raise FormatError(affixes, f"SET {encoding} is an unknown encoding") from None
     except UnicodeDecodeError as error:
         line, byte = 1 + raw.count(b"\n", 0, error.start), raw[error.start]
         problem = f"line {line}: byte 0x{byte:02x} is not {encoding}, the encoding of {affixes.name}"
         raise FormatError(path, problem, hint="convert it, for example with iconv") from None
+    except (LookupError, ValueError):
+        raise FormatError(affixes, f"SET {encoding[:40]} is an unknown encoding") from None
     if not is_utf8 and not raw.isascii() and raw.decode(errors="ignore").encode() == raw:
         raise FormatError(
             path, f"is UTF-8, not {encoding}, the encoding of {affixes.name}", hint="correct SET"
@@ -195,7 +215,18 @@ def _read_entries(path: Path) -> list[str]:
     count = re.match(r"\s*(\d{1,18})\b", first)
     if count is None or not 0 < int(count[1]) <= len(raw):  # Hunspell reserves memory for so many
         raise FormatError(path, f"line 1: {first.strip()[:40]!r} is not the number of words")
-    return [_END_OF_WORD.split(line, maxsplit=1)[0] for line in lines]
+    return lines, rules.decode(encoding, "replace")
+
+
+def _unsuggested(entries: Sequence[str], rules: str) -> set[str]:
+    """Return the words with the flag NOSUGGEST: vulgar or rare ones, which are right."""
+    options = dict(_OPTION.findall(rules))
+    if "NOSUGGEST" not in options:
+        return set()
+    aliases: dict[str, str] = {str(n): flags for n, flags in enumerate(_ALIAS.findall(rules))}  # 0: how many
+    flag, one = options["NOSUGGEST"], re.compile(_FLAG_FORMS.get(options.get("FLAG", ""), "."))
+    flagged = filter(None, map(_FLAGGED.match, entries))
+    return {found[1] for found in flagged if flag in one.findall(aliases.get(found[2], found[2]))}
 
 
 def _read_bytes(path: Path) -> bytes:
@@ -231,18 +262,20 @@ class UserDictionary:
         if not self._words and (known or not self._word_lists):
             return False
         found = split_affixes(word)
-        forms = [word] if found is None else [word, found.core]
+        forms = {word} if found is None else {word, found.core}
         lists = () if known else self._word_lists
         return any(dictionary_key(form) in self._words or any(form in one for one in lists) for form in forms)
 
     def fuzzy_matches(self, word: str, max_edits: int) -> Iterator[tuple[str, int, float]]:
         """Yield the words near an unknown word, as they are spelled, their edits, and their share of a dictionary."""
+        near: dict[str, tuple[int, float]] = {}
         if self._words:
             lexicon, spellings = self._lexicon
             found = lexicon.fuzzy_matches(dictionary_key(word), max_edits)
             for index, edits in zip(found.indices.tolist(), found.edits.tolist(), strict=True):
-                yield spellings[index], edits, 1 / len(spellings)
+                near[spellings[index]] = edits, 1 / len(spellings)
         if (parts := split_affixes(word)) is not None:
             for one in self._word_lists:
                 for text, edits in one.nearby(parts.core, max_edits):
-                    yield text.join(parts.affixes), edits, 1 / max(len(one), 1)
+                    near.setdefault(text.join(parts.affixes), (edits, 1 / max(len(one), 1)))
+        yield from ((text, edits, share) for text, (edits, share) in near.items())

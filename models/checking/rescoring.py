@@ -74,7 +74,10 @@ def rescore_batch(
         right_tokens: number of tokens after a slot that are scored with a candidate.
     """
     states, rows = yield from _prefix_states(context, state)
-    context.slots += [proposer.word_slot(context, number) for number in range(len(context.words))]
+    for number in range(len(context.words)):
+        context.slots.append(proposer.word_slot(context, number))
+        if not context.words[number].known:
+            yield None  # looking it up in dictionaries takes time
     first = yield from proposer.propose(context)
     count = len(context.tokens)
     starts = np.flatnonzero(first.lengths)

@@ -146,7 +146,7 @@ def _parse_document(kind: type[_Document], content: bytes, what: str) -> _Docume
         return kind.model_validate_json(content)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
-        field = ".".join(map(str, first["loc"])) or what
+        field = ".".join(map(str, first["loc"]))[:80] or what
         shown = repr(first["input"])[:80]
         raise InvalidInputError(f"{field} is {shown}: {first['msg']}", parameter=field) from None
 

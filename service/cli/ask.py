@@ -7,7 +7,7 @@ text, words or dictionaries.
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -283,6 +283,13 @@ def read_dictionary(path: Path) -> list[dict[str, Any]]:
     return entries
 
 
+def split_dictionaries(files: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """Return the lists of words and the Hunspell dictionaries (`.dic`) among files."""
+    return [file for file in files if file.suffix != ".dic"], [
+        file for file in files if file.suffix == ".dic"
+    ]
+
+
 check_app = typer.Typer()
 
 
@@ -321,24 +328,25 @@ def check(
     as_json: JsonOption = False,
 ) -> None:
     """Find probable errors from the text on both sides of each word; each line is a sentence."""
+    from models.checking.lexicon import HunspellDictionary
     from service.console.tables import show_check
     from service.local import ask
 
     if threshold is not None and min_precision is not None:
         raise InvalidInputError("give either --threshold or --min-precision, not both", parameter="threshold")
     text = _read_source(source)
-    word_lists = [file for file in dictionary or () if file.suffix == ".dic"]
-    files = [file for file in dictionary or () if file.suffix != ".dic"]
+    lists, word_lists = split_dictionaries(dictionary or ())
     request: dict[str, Any] = {
         "text": text,
         "threshold": threshold,
         "precision": min_precision,
         "max_suggestions": max_suggestions,
-        "dictionary": [entry["text"] for file in files for entry in read_dictionary(file)],
+        "dictionary": [entry["text"] for file in lists for entry in read_dictionary(file)],
         "error_rate": error_rate,
         "max_edits": max_edits,
     }
-    reply = ask.check([published.load(model)], published.registry, request, word_lists)
+    read = tuple(map(HunspellDictionary, word_lists))
+    reply = ask.check([published.load(model)], published.registry, request, read)
     print_json(reply) if as_json else show_check(text, reply)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from models.errors import InvalidInputError, require_package
-from service.cli.ask import read_words
+from service.cli.ask import read_words, split_dictionaries
 from service.cli.options import JsonOption, PublishedModels, print_json, with_option_groups
 
 serve_app = typer.Typer()
@@ -100,9 +100,10 @@ def lsp(
         str | None, typer.Option(envvar="GRAMOPHONE_API_KEY", help="API key of the service.")
     ] = None,
     dictionary: Annotated[
-        Path | None,
+        list[Path] | None,
         typer.Option(
-            help="File of correct words, one per line; editors add words to it. Created if missing."
+            help="List of correct words, one per line, or a Hunspell dictionary FILE.dic with FILE.aff beside it (not "
+            "with --url); may be repeated. Editors add words to the first list, which is created if missing."
         ),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Maximum completions.")] = 10,
@@ -114,16 +115,23 @@ def lsp(
     """Complete and check prose in editors, by the Language Server Protocol on standard input and output."""
     for package in ("pygls", "httpx"):
         require_package(package, "the language server")
+    from models.checking.lexicon import HunspellDictionary
     from service.local.language_server import ServerOptions, local_models, make_server, remote_models
 
+    lists, word_lists = split_dictionaries(dictionary or ())
+    if url is not None and word_lists:
+        problem = f"{word_lists[0]}: with --url, give no Hunspell dictionary; a model reads it, not a service"
+        raise InvalidInputError(problem, parameter="dictionary")
     if url is not None:
         query = remote_models(url, models or (), key)
     elif models:
-        query = local_models([published.load(model) for model in models], published.registry)
+        read = tuple(map(HunspellDictionary, word_lists))
+        query = local_models([published.load(model) for model in models], published.registry, read)
     else:
         raise InvalidInputError("give a model, or the --url of a service", parameter="model")
-    words = read_words(dictionary) if dictionary is not None and dictionary.exists() else ()
-    make_server(query, ServerOptions(limit, max_words, threshold, delay, words, dictionary)).start_io()
+    words = [word for file in lists if file != lists[0] or file.exists() for word in read_words(file)]
+    options = ServerOptions(limit, max_words, threshold, delay, words, next(iter(lists), None))
+    make_server(query, options).start_io()
 
 
 keys_app = typer.Typer(help="Create API keys.", no_args_is_help=True)

@@ -252,9 +252,11 @@ class UserStore:
     def _open(self, wait_s: float) -> sqlite3.Connection:
         path: str | Path = IN_MEMORY
         if self._path is not None:
-            path = self._path.expanduser()
+            path = self._path.expanduser().resolve()
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+            # an existing file is not opened here: closing it again would drop the locks of other connections
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         connection = sqlite3.connect(path, timeout=wait_s, isolation_level=None, check_same_thread=False)
         with contextlib.ExitStack() as undo:
             undo.callback(connection.close)

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import typer
 
-from models.checking.lexicon import HunspellDictionary
 from models.checkpoint.documents import CalibrationStore, ErrorTableStore, ProfileStore
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import Address, open_registry
@@ -39,7 +38,7 @@ from service.use_cases.candidate_features import check_score_mode
 from service.use_cases.choices import ChoiceChunk, GenerateResult
 from service.use_cases.generate import GenerateRequest
 from service.use_cases.generate import generate as generate_text
-from service.use_cases.inputs import Limits, read_batch
+from service.use_cases.inputs import Limits, WordLists, read_batch
 from service.use_cases.model_weights import WeightedModel
 from service.use_cases.next_token import (
     NextTokenRequest,
@@ -97,15 +96,14 @@ def check(
     models: Sequence[LoadedModel],
     registry: Address,
     request: Mapping[str, Any],
-    word_lists: Iterable[Path] = (),
+    word_lists: WordLists = (),
 ) -> Json:
-    """Return the reply of POST /v1/check, by one model or several, with Hunspell dictionaries (`.dic` files)."""
-    read = tuple(map(HunspellDictionary, word_lists))
+    """Return the reply of POST /v1/check, by one model or several, with Hunspell dictionaries."""
     calibration = CalibrationStore(registry).read(models[0].address) if len(models) == 1 else None
     parsed = parse_json(checking.CheckRequest, _request_body(request))
     weighted = [WeightedModel(loaded) for loaded in models]
     errors = {loaded.address: ErrorTableStore(registry).read(loaded.address) for loaded in models}
-    reply, _ = run_to_completion(checking.check(weighted, parsed, calibration, UNLIMITED, read, errors))
+    reply, _ = run_to_completion(checking.check(weighted, parsed, calibration, UNLIMITED, word_lists, errors))
     return dataclasses.asdict(reply)
 
 

@@ -22,6 +22,7 @@ from models.errors import LanguageModelError
 from service.engine.loaded_model import LoadedModel
 from service.local import ask
 from service.use_cases.check import MAX_DICTIONARY
+from service.use_cases.inputs import WordLists
 
 Json = dict[str, Any]
 Query = Callable[[str, Json], Awaitable[Json]]
@@ -53,7 +54,7 @@ class ServerOptions(NamedTuple):
         threshold: minimum probability of an error.
         delay_s: time without changes after which a document is checked, in seconds.
         words: correct words.
-        dictionary: file of correct words, one per line, to which editors add words; None for none.
+        dictionary: list of correct words, one per line, to which editors add words; None for none.
     """
 
     limit: int = 10
@@ -64,11 +65,11 @@ class ServerOptions(NamedTuple):
     dictionary: Path | None = None
 
 
-def local_models(models: Sequence[LoadedModel], registry: Address) -> Query:
-    """Return a function that asks loaded models of a registry, one request at a time."""
+def local_models(models: Sequence[LoadedModel], registry: Address, word_lists: WordLists) -> Query:
+    """Return a function that asks loaded models of a registry, with Hunspell dictionaries, one request at a time."""
     endpoints: Mapping[str, Callable[[Json], Json]] = {
         "/v1/autocomplete": partial(ask.autocomplete, models),
-        "/v1/check": partial(ask.check, models, registry),
+        "/v1/check": partial(ask.check, models, registry, word_lists=word_lists),
     }
     thread = ThreadPoolExecutor(max_workers=1)  # a request whose client has cancelled it may still run
 

@@ -281,16 +281,17 @@ def check(
         for issue in checked.issues
         if issue.probability >= threshold
     ]
-    words = [
-        WordSurprisal(
-            word.start,
-            word.end,
-            word.text,
-            bits,
-            known=word.known or dictionary.has(word.text, known=False),
-        )
-        for word, bits in zip(checked.words, checked.surprisals.tolist(), strict=True)
-    ]
+    words = yield from map_in_steps(  # looking words up in dictionaries takes time
+        zip(checked.words, checked.surprisals.tolist(), strict=True),
+        lambda pair: WordSurprisal(
+            pair[0].start,
+            pair[0].end,
+            pair[0].text,
+            pair[1],
+            known=pair[0].known or dictionary.has(pair[0].text, known=False),
+        ),
+        size=lambda pair: len(pair[0].text),
+    )
     bits = -float(checked.log_probs.sum()) / log(2)
     num_words = count_words(request.text) + checked.num_ends
     precision = None if calibration is None else calibration.precision_at(threshold)

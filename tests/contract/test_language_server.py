@@ -199,6 +199,25 @@ def test_words_are_added_to_the_dictionary_and_its_file(trained, tmp_path):
     assert words.read_text() == "cta\n"
 
 
+def test_words_of_a_hunspell_dictionary_are_right_beside_lists_of_words(trained, tmp_path):
+    added, more, dictionary = (tmp_path / name for name in ("words.txt", "more.txt", "en.dic"))
+    more.write_text("qwerty\n")
+    dictionary.with_suffix(".aff").write_text("SET UTF-8\nSFX S Y 1\nSFX S 0 s .\n")
+    dictionary.write_text("1\ncta/S\n")
+
+    async def script(editor):
+        editor.open("the ctas qwerty dgo")
+        (issue,) = await editor.diagnostics()
+        assert issue.range.start == types.Position(0, 16)
+        params = types.ExecuteCommandParams("gramophone.addToDictionary", ["dgo"])
+        await editor.client.workspace_execute_command_async(params)
+        assert await editor.diagnostics() == []
+
+    files = [word for file in (dictionary, added, more) for word in ("--dictionary", file)]
+    edit(script, "small", "--registry", trained, *files)
+    assert [file.read_text() for file in (added, more, dictionary)] == ["dgo\n", "qwerty\n", "1\ncta/S\n"]
+
+
 def test_a_service_that_is_away_is_said_once():
     async def script(editor):
         editor.open("the cta")
@@ -212,7 +231,18 @@ def test_a_service_that_is_away_is_said_once():
     edit(script, "--url", f"http://127.0.0.1:{free_port()}")
 
 
-def test_without_a_model_or_a_service_it_says_what_is_missing():
-    done = subprocess.run((*GRAMOPHONE, "lsp"), capture_output=True, text=True, check=False)
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "give a model, or the --url of a service"),
+        (
+            ("--url", "http://localhost:1", "--dictionary", "a.dic"),
+            "a.dic: with --url, give no Hunspell dictionary",
+        ),
+        (("small", "--dictionary", "a.dic"), "a.dic: cannot be read: No such file or directory"),
+    ],
+)
+def test_what_is_missing_or_contradictory_is_said(words, said):
+    done = subprocess.run((*GRAMOPHONE, "lsp", *words), capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "give a model, or the --url of a service" in done.stderr
+    assert said in done.stderr

@@ -5,11 +5,13 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.checkpoint.documents import CalibrationStore, ProfileStore
+from models.checking.sentences import one_edit_strings
+from models.checkpoint.documents import CalibrationStore, ErrorTableStore, ProfileStore
 from models.checkpoint.manifest import is_name
 from models.checkpoint.registry import LocalRegistry
 from models.errors import InvalidInputError, LanguageModelError
@@ -61,6 +63,16 @@ CALIBRATION = {
 }
 
 
+ERROR_TABLE = {
+    "one_edit": 7,
+    "two_edits": 2,
+    "edits": {"mm>m": 2, "^h>^c": 1, "^ha>^ah": 1, "t>tt": 3},
+    "contexts": {"^h": 3, "ha": 3, "at": 2, "am": 1, "mm": 1, "t$": 2, "m$": 1},
+    "source_sha256": "0" * 64,
+    "created": "2026-01-01T00:00:00+00:00",
+}
+
+
 def read_recipe(path: Path) -> None:
     """Read a recipe; its form in a checkpoint must give it back."""
     recipe = load_recipe(str(path))
@@ -82,6 +94,17 @@ def read_calibration(path: Path) -> None:
     calibration.precision_at(0.3)
     with contextlib.suppress(InvalidInputError):
         calibration.threshold_for(0.9)
+
+
+def read_error_table(path: Path) -> None:
+    """Read a table of errors, and probabilities of misspellings by it."""
+    table = ErrorTableStore(path.parent.parent).read(f"{path.stem}@3")
+    assert table is not None
+    strings = one_edit_strings("hamm", "ahmtx")
+    one = table.rates.log_probs([(typed, "hamm") for typed in strings], np.ones(len(strings), np.uint8))
+    two = table.rates.log_probs([("", "ha"), ("tham", "hat")], np.full(2, 2, np.uint8))
+    assert np.exp(one).sum() <= 1
+    assert (two <= 0).all()
 
 
 def read_aliases(path: Path) -> None:
@@ -127,6 +150,7 @@ KEYS = "\n".join(create_key(name, ["infer", "admin"]).key.line for name in ("a",
 FILES = {
     "read_profile": (".profiles/one.json", as_json(PROFILE)),
     "read_calibration": (".calibrations/small@3.json", as_json(CALIBRATION)),
+    "read_error_table": (".errors/small.json", as_json(ERROR_TABLE)),
     "read_aliases": ("small/aliases.json", as_json({"champion": 3, "canary": 12})),
     "read_keys": ("keys.txt", b"# ours\n" + KEYS + b"\n"),
     "read_weighted_words": ("words.tsv", "Zürich\t2.5\nword\n\nx\t1e3\n".encode()),
@@ -165,6 +189,8 @@ def test_small_files(small_file, data):
 
 DEEP = b"[" * 990 + b"]" * 990
 REFUSED = [
+    ("read_error_table", as_json(ERROR_TABLE | {"edits": {">a>b": 1}})),
+    ("read_error_table", as_json(ERROR_TABLE | {"edits": {"x" * 100_000: 1}})),
     ("read_aliases", b'{"../x": 1}'),
     ("read_aliases", b'{"\\ud800": 1}'),
     ("read_aliases", b'{"champion": -3}'),

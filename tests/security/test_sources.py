@@ -126,6 +126,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 MADE_FROM = (
     *PROJECT["dependencies"],
     *(PROJECT["optional-dependencies"][extra][0] for extra in ("neural", "train")),
+    *PROJECT["optional-dependencies"]["dictionary"],
     *PROJECT["optional-dependencies"]["otel"],
     *PROJECT["optional-dependencies"]["s3"],
 )

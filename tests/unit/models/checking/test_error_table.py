@@ -130,6 +130,12 @@ def test_letters_that_were_not_counted_have_average_rates():
     assert got[0] == pytest.approx(log_probs(table(), [("haż", "hat")])[0])
 
 
+def test_a_table_without_letters_has_average_rates():
+    got = log_probs(table(contexts={}), [("ha", "hat"), ("hatt", "hat"), ("cat", "hat")])
+    assert np.isfinite(got[:2]).all()
+    assert np.exp(got).sum() <= 1
+
+
 def test_differences_of_case_are_no_edits():
     got = log_probs(table(), [("Recieve", "Receive"), ("recieve", "receive"), ("hat", "Hat")])
     assert got[0] == got[1]

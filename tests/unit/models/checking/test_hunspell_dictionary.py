@@ -74,6 +74,8 @@ def test_punctuation_around_a_word_is_not_looked_up(dictionary):
     near = [("(zebra)", 1, 1 / len(dictionary)), ("(zebras)", 1, 1 / len(dictionary))]
     assert sorted(words.fuzzy_matches("(zebrs)", 1)) == near
     assert list(words.fuzzy_matches("qwertz", 1)) == [("Qwerty", 1, 1.0)]
+    twice = UserDictionary({"zebra": "zebra"}, [dictionary, dictionary])
+    assert [text for text, *_ in twice.fuzzy_matches("zebrs", 1)] == ["zebra", "zebras"]
 
 
 @pytest.mark.parametrize(
@@ -104,6 +106,46 @@ def test_a_byte_order_mark_is_not_of_the_count(tmp_path):
     assert "zebras" in HunspellDictionary(write(tmp_path, count="\ufeff9"))
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_byte_order_mark_does_not_hide_the_encoding(tmp_path, end):
+    path = write(tmp_path)
+    path.with_suffix(".aff").write_text("\ufeffSET UTF-8\nFLAG long\n", encoding="utf-8", newline=end)
+    assert "café" in HunspellDictionary(path)
+
+
+@pytest.mark.parametrize("word", ["don't", "don\u2019t", "DON\u2019T", "\u0958"])
+@pytest.mark.parametrize("encoding", ["UTF-8", "ISO8859-1"])
+def test_apostrophes_and_unicode_forms_make_no_difference(tmp_path, word, encoding):
+    entries = ["don't", *(["\u0958"] if encoding == "UTF-8" else [])]
+    found = HunspellDictionary(write(tmp_path, entries=entries, encoding=encoding))
+    assert (word in found) == (encoding == "UTF-8" or word[:1] in "dD")
+    assert "don't\0" not in found
+
+
+def test_words_with_inner_capitals_are_suggested(tmp_path):
+    found = HunspellDictionary(write(tmp_path, entries=("NASA", "McDonald", "iPhone")))
+    for typed, meant in (("nasa", "NASA"), ("Nasa", "NASA"), ("mcdonld", "McDonald"), ("iphone", "iPhone")):
+        assert dict(found.nearby(typed, 1)) == {meant: 1}, typed
+
+
+@pytest.mark.parametrize(
+    ("rules", "suffix", "darn", "barn"),
+    [
+        ("NOSUGGEST !", "S", "!S", "S"),
+        ("NOSUGGEST !", "S", "S!\tpo:verb", "S\tpo:noun"),
+        ("FLAG long\nNOSUGGEST SS", "AS", "ASSS", "ASxS"),
+        ("FLAG num\nNOSUGGEST 12", "7", "7,12", "112,7"),
+        ("NOSUGGEST !\nAF 2\nAF S!\nAF S", "S", "1", "2"),
+    ],
+)
+def test_words_that_a_dictionary_does_not_suggest_are_right(tmp_path, rules, suffix, darn, barn):
+    rules = f"SET UTF-8\n{rules}\nSFX {suffix} Y 1\nSFX {suffix} 0 s .\n"
+    found = HunspellDictionary(write(tmp_path, rules=rules, entries=(f"darn/{darn}", f"barn/{barn}")))
+    assert all(word in found for word in ("darn", "darns", "Darn", "barns"))
+    for typed in ("arn", "Arns", "xarn"):
+        assert {word.lower().rstrip("s") for word, _ in found.nearby(typed, 2)} == {"barn"}
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -113,6 +155,8 @@ def test_a_byte_order_mark_is_not_of_the_count(tmp_path):
         ({"count": "", "entries": ()}, "xx.dic: is empty"),
         ({"rules": ""}, "xx.aff: is empty"),
         ({"rules": "# a\nSET KLINGON\n"}, "xx.aff: SET KLINGON is an unknown encoding"),
+        ({"rules": "SET undefined\n"}, "xx.aff: SET undefined is an unknown encoding"),
+        ({"rules": "SET a\0b\n"}, "xx.aff: SET a\0b is an unknown encoding"),
         ({"rules": "SET rot13\n"}, "xx.aff: SET rot13 is an unknown encoding"),
         (
             {"rules": "SET UTF-8\n", "encoding": "ISO8859-1"},

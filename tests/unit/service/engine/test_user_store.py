@@ -158,6 +158,38 @@ def test_a_killed_process_loses_nothing(path, clock):
     assert opened(path, clock, ttl_s=math.inf).find("", "ann").count("zebra") == pytest.approx(1)
 
 
+ENDED = """
+import sys
+from pathlib import Path
+from models.completion.user_model import UserModelLimits, WordSequence
+from service.engine.user_store import UserStore
+users = UserStore(Path(sys.argv[1]), max_users=9, ttl_s=1e9, bounds=UserModelLimits())
+users.learn("", sys.argv[2], [WordSequence("", ["zebra"])])
+users.close()
+"""
+
+
+def test_processes_that_end_lose_nothing_and_leave_the_log_to_others(path, clock):
+    """A process whose locks were dropped would go on with a log that another has deleted."""
+    users = opened(path, clock, max_users=9, ttl_s=math.inf)
+    users.open()
+    for mine, other in (("ann", "bob"), ("cid", "dan")):
+        users.learn("", mine, words("a"))
+        subprocess.run([sys.executable, "-c", ENDED, path, other], check=True)
+        assert path.with_name(f"{path.name}-wal").exists()
+    users.learn("", "eve", words("a"))
+    users.close()
+    again = opened(path, clock, max_users=9, ttl_s=math.inf)
+    assert all(len(again.get("", user)) for user in ("ann", "bob", "cid", "dan", "eve"))
+
+
+def test_a_link_leads_to_a_file_for_this_account_only(path, clock, tmp_path):
+    path.parent.mkdir()
+    path.symlink_to(tmp_path / "elsewhere" / "words.sqlite")
+    opened(path, clock).learn("", "ann", words("a"))
+    assert (tmp_path / "elsewhere" / "words.sqlite").stat().st_mode & 0o777 == 0o600
+
+
 def test_forgotten_words_are_nowhere_in_the_files(path, clock):
     users = opened(path, clock)
     reader = opened(path, clock)

@@ -1,9 +1,13 @@
 """The check use case: refusals, priority, every family."""
 
+import contextlib
+from itertools import pairwise
+
 import pytest
 
 from models.checking.error_model import GivenSpan
 from models.errors import ContextLengthError
+from service.engine.calls import run_single
 from service.engine.job import run_to_completion
 from service.use_cases.check import CheckRequest, check
 from service.use_cases.inputs import Limits
@@ -54,3 +58,35 @@ def test_the_engine_is_told_what_is_told_without_it(name):
     assert {(6, 8), (13, 20), (24, 30)} <= {(issue.start, issue.end) for issue in issues}
     for one_issue, other in zip(checked.issues, issues, strict=True):
         assert one_issue.probability == pytest.approx(other.probability, rel=1e-3)
+
+
+class CountedDictionary:
+    """Dictionary without words that counts what is looked up."""
+
+    def __init__(self):
+        self.num_lookups = 0
+
+    def __len__(self):
+        return 0
+
+    def __contains__(self, word):
+        self.num_lookups += 1
+        return False
+
+    def nearby(self, *_):
+        return ()
+
+
+def test_words_are_looked_up_in_steps_between_other_requests(words):
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    text = " ".join(f"{a}{b}xq" for a in letters for b in letters)
+    limits = Limits(max_texts=1, max_tokens_per_sequence=1000, max_new_tokens=1)
+    dictionary, lookups, call = CountedDictionary(), [0], None
+    work = check([WeightedModel(words)], CheckRequest(text=text), None, limits, (dictionary,))
+    with contextlib.suppress(StopIteration):
+        while True:
+            call = work.send(None if call is None else run_single(call))
+            lookups.append(dictionary.num_lookups)
+    lookups.append(dictionary.num_lookups)
+    assert lookups[-1] > len(letters) ** 2
+    assert max(after - before for before, after in pairwise(lookups)) < 200
