@@ -14,11 +14,10 @@ from typing import Any, NamedTuple
 
 import numba
 import numpy as np
-import numpy.typing as npt
 from llvmlite import ir
 from numba import types
 
-from models.arrays import FloatArray
+from models.arrays import Float64s, FloatArray, Int32s, Int64s
 from models.kernels.compilation import kernel
 from models.kernels.llvm import FLOAT_VECTOR, VECTOR_WIDTH, call_llvm, codegen, intrinsic
 from models.kernels.math import exp, fold_lanes
@@ -143,16 +142,16 @@ _INDICES = types.Array(types.int64, 1, "C", readonly=True)
 )
 def cache_shares(
     cosines: FloatArray,
-    tokens: npt.NDArray[np.int32],
-    begins: npt.NDArray[np.int64],
-    ends: npt.NDArray[np.int64],
-    targets: npt.NDArray[np.int64],
+    tokens: Int32s,
+    begins: Int64s,
+    ends: Int64s,
+    targets: Int64s,
     flatnesses: FloatArray,
     decays: FloatArray,
     out: FloatArray,
     evidence: FloatArray,
-    masses: npt.NDArray[np.float64],
-    largest: npt.NDArray[np.float64],
+    masses: Float64s,
+    largest: Float64s,
 ) -> None:
     """Write the share of the token after each of Q windows, for F values of θ and H half-lives.
 
@@ -205,7 +204,7 @@ def cache_shares(
 
 
 @kernel(types.float64(_DOUBLES, types.float64, types.float64))
-def effective_weight(coefficients: npt.NDArray[np.float64], evidence: float, largest: float) -> float:
+def effective_weight(coefficients: Float64s, evidence: float, largest: float) -> float:
     """Return the weight of the cache; 0 without evidence.
 
     Args:
@@ -235,8 +234,8 @@ def mix_targets(
     log_probs: FloatArray,
     shares: FloatArray,
     evidence: FloatArray,
-    largest: npt.NDArray[np.float64],
-    coefficients: npt.NDArray[np.float64],
+    largest: Float64s,
+    coefficients: Float64s,
     out: FloatArray,
 ) -> None:
     """Mix log-probabilities [T] with results of `cache_shares` for one cache [T]; write the results to `out` [T].
@@ -251,10 +250,10 @@ def mix_targets(
 @kernel(types.void(_FLOATS, _TOKENS, types.float32, _FLOATS, _DOUBLES, _FLOATS, types.float32[::1]))
 def mix_row(
     cosines: FloatArray,
-    tokens: npt.NDArray[np.int32],
+    tokens: Int32s,
     flatness: float,
     decays: FloatArray,
-    coefficients: npt.NDArray[np.float64],
+    coefficients: Float64s,
     log_probs: FloatArray,
     out: FloatArray,
 ) -> None:

@@ -5,10 +5,9 @@ Source: Kneser, Peters and Klakow 1997, section 3, here with counts that decay a
 """
 
 import numpy as np
-import numpy.typing as npt
 from numba import types
 
-from models.arrays import FloatArray, TokenIds
+from models.arrays import FloatArray, Int32s, TokenIds
 from models.cache.config import MarginalsConfig
 from models.cache.kernels import SUM_LANES, SimilarityDecay
 from models.kernels.compilation import kernel
@@ -29,7 +28,7 @@ class DynamicMarginals:
         self._decays = SimilarityDecay.of([0.0], [config.half_life], window=window).decays[0, :window]
         self._values = np.array([config.exponent, config.prior, config.floor], dtype=np.float32)
 
-    def adapt(self, log_probs: FloatArray, tokens: npt.NDArray[np.int32], ends: TokenIds) -> FloatArray:
+    def adapt(self, log_probs: FloatArray, tokens: Int32s, ends: TokenIds) -> FloatArray:
         """Return adapted natural-log probabilities [Q, V].
 
         Args:
@@ -51,11 +50,7 @@ _OUT = types.float32[::1]
 
 @kernel(types.void(_TOKENS, _FLOATS, _FLOATS, _FLOATS, _OUT))
 def _log_factors(
-    tokens: npt.NDArray[np.int32],
-    decays: FloatArray,
-    frequencies: FloatArray,
-    values: FloatArray,
-    out: FloatArray,
+    tokens: Int32s, decays: FloatArray, frequencies: FloatArray, values: FloatArray, out: FloatArray
 ) -> None:
     """Write the logarithm of each token's factor, β log r, to `out` [V].
 
@@ -95,7 +90,7 @@ def _log_sum(log_probs: FloatArray, log_factors: FloatArray) -> float:
 
 @kernel(types.void(_TOKENS, _INDICES, _FLOATS, _FLOATS, _FLOATS, _ROWS, types.float32[:, ::1]))
 def _adapt_rows(
-    tokens: npt.NDArray[np.int32],
+    tokens: Int32s,
     ends: TokenIds,
     decays: FloatArray,
     frequencies: FloatArray,

@@ -15,9 +15,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from models.arrays import Int32s
+from models.arrays import Bools, Int32s
 from models.language_model import LanguageModel
 from models.lattices.graph import LabelTokenizer, LatticeGraph, PathWeights, build_graph
 from models.lattices.lattice import (
@@ -311,7 +310,7 @@ class _SuffixGraph:
         return _Suffix(NO_WORD, None, tokens, totals[best], steps)
 
 
-def _merge_suffixes(ending: _Suffix, found: _Suffix) -> tuple[_Suffix, npt.NDArray[np.bool_]]:
+def _merge_suffixes(ending: _Suffix, found: _Suffix) -> tuple[_Suffix, Bools]:
     """Merge two suffixes with equal words; return the result and a mask of the tokens that are new or improved."""
     tokens = np.concatenate([ending.tokens, found.tokens])
     totals = np.concatenate([ending.totals, found.totals])

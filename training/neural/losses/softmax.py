@@ -9,11 +9,10 @@ bfloat16. Logits are float32, or bfloat16 as uint16 in NumPy. The adaptive softm
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
-import numpy.typing as npt
 import torch
 from numba import types
 from numba.extending import overload
@@ -21,6 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
 
+from models.arrays import AnyArray
 from models.kernels.compilation import kernel
 from models.kernels.math import exp
 from models.kernels.threads import run_slices
@@ -225,9 +225,6 @@ def logistic_gradients(logits: Any, scale: Any, losses: Any) -> None:
         for lane in range(_LANES):
             loss += above[lane] + np.log(products[lane])
         losses[n] = loss
-
-
-AnyArray: TypeAlias = npt.NDArray[Any]
 
 
 def softmax_rows(
