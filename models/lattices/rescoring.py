@@ -37,7 +37,7 @@ from models.lattices.token_passing import (
     LatticeSearchSettings,
     PhrasePaths,
     TokenGraph,
-    pass_tokens,
+    TokenPassing,
 )
 from models.phrases import NO_PHRASES, PhraseList, is_phrase_feature
 from models.reranking.candidates import Candidate, CandidateList
@@ -144,7 +144,7 @@ def rescore(
     spelling = speller.label_tokens(list(words))
     joined = build_graph(lattices, weights, words, spelling)
     paths = PhrasePaths(phrases, list(words), speller.tokenizer)
-    graphs = split_graph(pass_tokens(model, joined, spelling, paths, search), joined)
+    graphs = split_graph(TokenPassing(model, joined, spelling, paths, search).run(), joined)
     return [
         RescoredLattice(
             lattice, weighing, graph, spelling.num_unknown[[words[word] for word in lattice.words]]
