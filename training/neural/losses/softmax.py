@@ -298,8 +298,7 @@ def _logistic_rows_by_torch(logits: Tensor, scale: float) -> Tensor:
 
 def _numpy_view(logits: Tensor) -> AnyArray:
     """Return a NumPy view of the memory; bfloat16, which NumPy lacks, becomes uint16."""
-    array: AnyArray = (logits.view(torch.uint16) if logits.dtype == torch.bfloat16 else logits).numpy()
-    return array
+    return (logits.view(torch.uint16) if logits.dtype == torch.bfloat16 else logits).numpy()
 
 
 def _in_threads(work: Callable[[slice], None], rows: int) -> None:
