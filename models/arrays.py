@@ -18,7 +18,10 @@ TokenIds: TypeAlias = npt.NDArray[np.int64]
 FloatArray: TypeAlias = npt.NDArray[np.float32]
 """Natural-log probabilities in single precision."""
 
+AnyArray: TypeAlias = npt.NDArray[Any]
+
 # arrays of any shape, by the type of their numbers
+Bools: TypeAlias = npt.NDArray[np.bool_]
 Float32s: TypeAlias = npt.NDArray[np.float32]
 Float64s: TypeAlias = npt.NDArray[np.float64]
 Int32s: TypeAlias = npt.NDArray[np.int32]

@@ -15,10 +15,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
-import numpy.typing as npt
 from typing_extensions import TypeIs
 
-from models.arrays import Array, FloatArray, ModelBytes, TokenIds, to_numpy
+from models.arrays import Array, Float64s, FloatArray, Int64s, ModelBytes, TokenIds, to_numpy
 from models.vocabulary import EOS, Vocabulary
 
 
@@ -284,7 +283,7 @@ class ContextMatcher(Protocol[S_contra]):
 
     num_context_lengths: int
 
-    def context_lengths(self, state: S_contra) -> npt.NDArray[np.int64]:
+    def context_lengths(self, state: S_contra) -> Int64s:
         """Return the number of last tokens on which each row's predictions depend [B]."""
 
 
@@ -312,11 +311,11 @@ def bits_per_unit(logprob: float, count: int) -> float | None:
     return -logprob / math.log(2) / count
 
 
-def entropy_bits(log_probs: FloatArray) -> npt.NDArray[np.float64]:
+def entropy_bits(log_probs: FloatArray) -> Float64s:
     """Return the Shannon entropy in bits [B] of each row of natural-log probabilities [B, V]."""
     p = np.exp(log_probs, dtype=np.float64)
     terms = np.where(p > 0, p * np.where(np.isfinite(log_probs), log_probs, 0.0), 0.0)
-    entropies: npt.NDArray[np.float64] = -terms.sum(axis=-1) / math.log(2)
+    entropies: Float64s = -terms.sum(axis=-1) / math.log(2)
     return entropies
 
 

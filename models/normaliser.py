@@ -7,8 +7,8 @@ from itertools import accumulate, count, pairwise
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from models.arrays import Int64s
 from models.errors import InvalidInputError
 
 Writing = Literal["asis", "sentence-case", "sentence"]
@@ -75,7 +75,7 @@ class Normaliser:
             text = _sort_marks(text, "NFD" if self._composition == "NFC" else "NFKD")
         return unicodedata.normalize(self._composition, text)
 
-    def offsets(self, text: str) -> npt.NDArray[np.int64]:
+    def offsets(self, text: str) -> Int64s:
         """Map each character of the normalised text, and its end, to an offset in the text as given [N + 1].
 
         Characters that are composed, or that one character is replaced by, have the offset of the first.

@@ -191,11 +191,8 @@ class PhraseAutomaton(Generic[H]):
         if node not in self._shorter:
             path = self._paths[node]
             dropped, found = self._first(path)
-            rest = self.START
-            for item in path[dropped:]:
-                rest, more = self.advance(rest, item)
-                found += more
-            self._shorter[node] = rest, found
+            rest, more = self.read(self.START, path[dropped:])
+            self._shorter[node] = rest, found + more
         return self._shorter[node]
 
     def _first(self, path: Sequence[H]) -> tuple[int, Found]:

@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from models.arrays import AnyArray
 from models.errors import MALFORMED_DATA_ERRORS, IntegrityError, ManifestError
 
-Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
+Arrays: TypeAlias = dict[str, AnyArray]
 
 _DTYPES = {
     "I64": "<i8",
@@ -58,7 +58,7 @@ def map_tensors(path: Path) -> Arrays:
         raise ManifestError(f"{path} is not a safetensors file: {error}") from None
 
 
-def write_tensors(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+def write_tensors(path: Path, arrays: Mapping[str, AnyArray]) -> None:
     """Write the same bytes as the safetensors library, without copying the arrays.
 
     Raises:
@@ -73,7 +73,7 @@ def write_tensors(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
             file.write(np.ascontiguousarray(array).data)
 
 
-def write_hashed_tensors(file: BinaryIO, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+def write_hashed_tensors(file: BinaryIO, arrays: Mapping[str, AnyArray]) -> None:
     """Write arrays, each aligned to a cache line, and the SHA-256 of header and arrays."""
     entries = _entries(arrays, alignment=_ALIGNMENT)
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
@@ -86,7 +86,7 @@ def write_hashed_tensors(file: BinaryIO, arrays: Mapping[str, npt.NDArray[Any]])
     file.flush()
 
 
-def _entries(arrays: Mapping[str, npt.NDArray[Any]], *, alignment: int) -> dict[str, dict[str, Any]]:
+def _entries(arrays: Mapping[str, AnyArray], *, alignment: int) -> dict[str, dict[str, Any]]:
     """Header of consecutive arrays, each aligned to a multiple of `alignment` bytes."""
     entries, end = {}, 0
     for name, array in arrays.items():
@@ -138,7 +138,7 @@ def _views(mapped: mmap.mmap) -> tuple[Arrays, dict[str, Any]]:
     return arrays, header
 
 
-def _view(mapped: mmap.mmap, body: int, entry: dict[str, Any]) -> npt.NDArray[Any]:
+def _view(mapped: mmap.mmap, body: int, entry: dict[str, Any]) -> AnyArray:
     dtype = np.dtype(_DTYPES[entry["dtype"]])
     begin, end = (body + int(offset) for offset in entry["data_offsets"])
     shape = tuple(int(n) for n in entry["shape"])
@@ -176,7 +176,7 @@ class PackedWeightCache:
     """
 
     def __init__(self, folder: Path | None = None, key: str = "") -> None:
-        self.arrays: list[npt.NDArray[Any]] = []
+        self.arrays: list[AnyArray] = []
         self._folder = folder
         self._key = key
 

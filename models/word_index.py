@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from models.arrays import Int32s, Int64s, UInt8s
 from models.vocabulary import UNK
 
 
@@ -22,8 +22,8 @@ class RaggedIds(NamedTuple):
         offsets: start of each text, then N [L + 1], int64.
     """
 
-    ids: npt.NDArray[np.int32]
-    offsets: npt.NDArray[np.int64]
+    ids: Int32s
+    offsets: Int64s
 
 
 class TextSize(NamedTuple):
@@ -93,7 +93,7 @@ def measure_text(lines: Sequence[str]) -> TextSize:
     return TextSize(int(count_words_in_bytes(text)), len(text) - max(len(lines) - 1, 0))
 
 
-def _join_lines(lines: Sequence[str]) -> npt.NDArray[np.uint8]:
+def _join_lines(lines: Sequence[str]) -> UInt8s:
     r"""Join lines with "\n", replacing it inside lines, so the number of lines is unchanged; return the bytes."""
     text = "\n".join(lines)
     if text.count("\n") > max(len(lines) - 1, 0):

@@ -8,17 +8,14 @@ interpreter lock.
 
 from collections.abc import Iterable
 from itertools import pairwise
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numba
 import numpy as np
-import numpy.typing as npt
 from numba import types
 
-from models.arrays import Int32s, Int64s
+from models.arrays import Int32s, Int64s, UInt8s, UInt64s
 from models.kernels.compilation import kernel, tuple_type
-
-ByteArray: TypeAlias = npt.NDArray[np.uint8]
 
 HASH_SEED = np.uint64(0xCBF29CE484222325)  # FNV-1a
 HASH_PRIME = np.uint64(0x100000001B3)
@@ -43,9 +40,9 @@ class WordHashTable(NamedTuple):
         spelling: bytes of all words, uint8.
     """
 
-    slots: npt.NDArray[np.uint64]
-    starts: npt.NDArray[np.int64]
-    spelling: ByteArray
+    slots: UInt64s
+    starts: Int64s
+    spelling: UInt8s
 
 
 BYTES = types.Array(types.uint8, 1, "C", readonly=True)
@@ -57,7 +54,7 @@ _PAIR = types.UniTuple(types.int64, 2)  # type: ignore[no-untyped-call]  # numba
 
 
 @numba.njit(nogil=True)
-def wide_space_length(text: ByteArray, position: int) -> int:
+def wide_space_length(text: UInt8s, position: int) -> int:
     """Length in bytes of non-ASCII white space at a position, as `str.isspace` defines it; 0 if there is none."""
     first, left = text[position], len(text) - position
     if first == 0xC2:  # U+0085, U+00A0
@@ -75,7 +72,7 @@ def wide_space_length(text: ByteArray, position: int) -> int:
 
 
 @numba.njit(nogil=True)
-def _space_length(text: ByteArray, position: int) -> int:
+def _space_length(text: UInt8s, position: int) -> int:
     """Length in bytes of the white space at a position; 0 if there is none."""
     kind = _BYTE_KINDS[text[position]]
     if kind == _MAYBE_SPACE:
@@ -84,7 +81,7 @@ def _space_length(text: ByteArray, position: int) -> int:
 
 
 @numba.njit(nogil=True)
-def _hash_word(text: ByteArray, start: int) -> tuple[int, np.uint64]:
+def _hash_word(text: UInt8s, start: int) -> tuple[int, np.uint64]:
     """Return the end of the word that begins at `start`, and its hash before mixing."""
     value, position = HASH_SEED, start
     while position < len(text):
@@ -98,7 +95,7 @@ def _hash_word(text: ByteArray, start: int) -> tuple[int, np.uint64]:
 
 
 @numba.njit(nogil=True)
-def hash_bytes(text: ByteArray, start: int, end: int) -> np.uint64:
+def hash_bytes(text: UInt8s, start: int, end: int) -> np.uint64:
     """Hash a range of bytes, before mixing."""
     value = HASH_SEED
     for position in range(start, end):
@@ -115,7 +112,7 @@ def _mix_hash(hashed: np.uint64) -> np.uint64:
 
 @numba.njit(nogil=True)
 def find_word(
-    table: WordHashTable, text: ByteArray, start: int, end: int, hashed: np.uint64
+    table: WordHashTable, text: UInt8s, start: int, end: int, hashed: np.uint64
 ) -> tuple[np.int64, np.uint64, np.int64]:
     """Look up a word by its bytes and hash.
 
@@ -143,7 +140,7 @@ def find_word(
 
 @numba.njit(nogil=True)
 def insert_word(
-    table: WordHashTable, number: int, text: ByteArray, start: int, end: int, mixed: np.uint64, slot: np.int64
+    table: WordHashTable, number: int, text: UInt8s, start: int, end: int, mixed: np.uint64, slot: np.int64
 ) -> None:
     """Add a word that `find_word` did not find, with the next number; the arrays must have capacity."""
     begin = table.starts[number]
@@ -154,7 +151,7 @@ def insert_word(
 
 
 @kernel(types.int64(WORD_TABLE_TYPE, types.int64, BYTES))
-def find_or_insert_word(table: WordHashTable, num_words: int, word: ByteArray) -> int:
+def find_or_insert_word(table: WordHashTable, num_words: int, word: UInt8s) -> int:
     """Return the number of a word; add a new word with the next number; the arrays must have capacity."""
     number, mixed, slot = find_word(table, word, 0, len(word), hash_bytes(word, 0, len(word)))
     if number < 0:
@@ -175,7 +172,7 @@ def fill_slots(table: WordHashTable, num_words: int) -> None:
 
 @kernel(types.void(BYTES, WORD_TABLE_TYPE, _INTS, types.int64, _INTS, types.int64[::1]))
 def encode_lines(
-    text: ByteArray, table: WordHashTable, ids: Int32s, unknown: int, out: Int32s, offsets: Int64s
+    text: UInt8s, table: WordHashTable, ids: Int32s, unknown: int, out: Int32s, offsets: Int64s
 ) -> None:
     r"""Write the ids of all words of lines joined by "\n".
 
@@ -207,7 +204,7 @@ def encode_lines(
 
 @kernel(_PAIR(BYTES, types.int64, WORD_TABLE_TYPE, types.int64, types.int64[::1]))
 def count_occurrences(
-    text: ByteArray, position: int, table: WordHashTable, num_words: int, counts: Int64s
+    text: UInt8s, position: int, table: WordHashTable, num_words: int, counts: Int64s
 ) -> tuple[int, int]:
     """Count the words of a text from a position on, and add new words to the table.
 
@@ -242,7 +239,7 @@ def has_capacity(table: WordHashTable, num_words: int, length: int) -> bool:
 
 
 @kernel(types.int64(BYTES))
-def count_words_in_bytes(text: ByteArray) -> int:
+def count_words_in_bytes(text: UInt8s) -> int:
     """Count the words in a text: runs between white space."""
     position, count, inside = 0, 0, 0
     while position < len(text):

@@ -7,9 +7,8 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from models.arrays import FloatArray, to_numpy
+from models.arrays import Float32s, FloatArray, Int32s, Int64s, to_numpy
 from models.cache.config import CacheConfig, CacheKind, MarginalsConfig
 from models.cache.history import History
 from models.cache.kernels import SimilarityDecay, padded_width, to_unit_vectors
@@ -91,7 +90,7 @@ class ChosenCache(NamedTuple):
     """
 
     config: CacheConfig
-    log_probs: npt.NDArray[np.float32]
+    log_probs: Float32s
     frequencies: FloatArray | None = None
 
 
@@ -141,7 +140,7 @@ def score_with_caches(
     return CacheGridScores(targets, np.concatenate(shares), np.concatenate(evidence), *grid, kind, window)
 
 
-def choose_cache(readings: CacheGridScores, log_probs: npt.NDArray[np.float32]) -> ChosenCache:
+def choose_cache(readings: CacheGridScores, log_probs: Float32s) -> ChosenCache:
     """Choose the cache and weight that maximise a text's likelihood when mixed with given log-probabilities.
 
     θ and the half-life are chosen from a grid, then μ; EM fits λ for each candidate.
@@ -227,8 +226,8 @@ class _Sample(NamedTuple):
         log_probs: distributions before them [S, V].
     """
 
-    tokens: npt.NDArray[np.int32]
-    numbers: npt.NDArray[np.int64]
+    tokens: Int32s
+    numbers: Int64s
     log_probs: FloatArray
 
 
@@ -284,8 +283,8 @@ def _fit_gate(scores: CacheScores) -> tuple[float, float, float]:
 
 
 def _fit_cache_weight(
-    config: CacheConfig, log_probs: npt.NDArray[np.float32], shares: FloatArray, evidence: FloatArray
-) -> tuple[CacheConfig, npt.NDArray[np.float32]]:
+    config: CacheConfig, log_probs: Float32s, shares: FloatArray, evidence: FloatArray
+) -> tuple[CacheConfig, Float32s]:
     """Return a cache with λ fitted by EM on given scores [N], and log-probabilities with it [N]."""
     known = evidence > 0
     own, cached, total = (values[known].astype(np.float64) for values in (log_probs, shares, evidence))
@@ -298,11 +297,11 @@ def _fit_cache_weight(
 
 def _try_cache(
     readings: CacheGridScores,
-    log_probs: npt.NDArray[np.float32],
+    log_probs: Float32s,
     flatness: float,
     half_life: float | None,
     prior_share: float,
-) -> tuple[CacheConfig, npt.NDArray[np.float32], float]:
+) -> tuple[CacheConfig, Float32s, float]:
     """Fit a cache's weight by EM; its prior is `prior_share` times the median evidence.
 
     Returns:

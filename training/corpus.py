@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from models.arrays import Int32s, Int64s
 from models.errors import FormatError, InvalidInputError
 from models.files import decompressed, report_read_errors
 from models.vocabulary import BOS, EOS
@@ -228,8 +228,8 @@ class EncodedCorpus(NamedTuple):
         num_bytes: number of UTF-8 bytes in the text without line ends, for figures per byte.
     """
 
-    tokens: npt.NDArray[np.int32]
-    offsets: npt.NDArray[np.int64]
+    tokens: Int32s
+    offsets: Int64s
     num_words: int
     num_bytes: int
 
@@ -243,11 +243,11 @@ class EncodedCorpus(NamedTuple):
         """Number of predicted tokens: every token and one `</s>` per sentence."""
         return len(self.tokens) + self.num_sentences
 
-    def sentence(self, index: int) -> npt.NDArray[np.int32]:
+    def sentence(self, index: int) -> Int32s:
         """Return the ids of one sentence [T]."""
         return self.tokens[self.offsets[index] : self.offsets[index + 1]]
 
-    def with_boundaries(self) -> npt.NDArray[np.int32]:
+    def with_boundaries(self) -> Int32s:
         """Return the text with control tokens [N + 2S]: `<s> w w </s> <s> w w </s> …`."""
         sentences = np.arange(self.num_sentences)
         starts, ends = self.offsets[:-1] + 2 * sentences, self.offsets[1:] + 2 * sentences + 1

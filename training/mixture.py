@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from models.arrays import TokenIds
+from models.arrays import Float32s, Int64s, TokenIds
 from models.cache.model import CacheModel
 from models.checkpoint.load import Checkpoint
 from models.checkpoint.manifest import check_name, version_address
@@ -58,7 +57,7 @@ class PartScores(NamedTuple):
 
     corpus: EncodedCorpus
     targets: Sequence[CorpusScores]
-    context_lengths: npt.NDArray[np.int64] | None
+    context_lengths: Int64s | None
     caches: CacheGridScores | None
 
 
@@ -111,7 +110,6 @@ def corpus_context_lengths(model: Any, corpus: EncodedCorpus) -> TokenIds:
     return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
 
 
-TokenLogProbs = npt.NDArray[np.float32]
 _WITHOUT_FEATURES = {NGramModel.family, CacheModel.family}
 
 
@@ -186,7 +184,7 @@ def check_mixing_plan(recipe: Recipe, families: Sequence[str]) -> None:
 
 
 def _fit_weights(
-    log_probs: TokenLogProbs, lengths: npt.NDArray[np.int64] | None, models: Sequence[LanguageModel[Any]]
+    log_probs: Float32s, lengths: Int64s | None, models: Sequence[LanguageModel[Any]]
 ) -> dict[str, Any]:
     """Fit λ for all tokens, `weights` [M], and, if given, by context length, `weights_by_context` [C, M]."""
     common = fit_weights(log_probs)
@@ -198,9 +196,7 @@ def _fit_weights(
     return {"weights": list(common), "weights_by_context": [list(row) for row in table]}
 
 
-def _mix(
-    parts: Sequence[TokenLogProbs], weights: Mapping[str, Any], lengths: npt.NDArray[np.int64] | None
-) -> TokenLogProbs:
+def _mix(parts: Sequence[Float32s], weights: Mapping[str, Any], lengths: Int64s | None) -> Float32s:
     """Mix the parts' log-probabilities [N]; a single part is returned unchanged."""
     if len(parts) == 1:
         return parts[0]

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from models.arrays import Float64s
 from models.errors import InvalidInputError
 
 _MIN_WEIGHT = 1e-6
@@ -63,15 +64,11 @@ def fit_weights_by_context(
     )
 
 
-def _normalised(weights: npt.NDArray[np.float64]) -> tuple[float, ...]:
+def _normalised(weights: Float64s) -> tuple[float, ...]:
     return tuple((weights / weights.sum()).tolist())
 
 
-def _run_em(
-    log_probs: npt.NDArray[np.floating[Any]],
-    weights: npt.NDArray[np.float64],
-    prior: npt.NDArray[np.float64],
-) -> npt.NDArray[np.float64]:
+def _run_em(log_probs: npt.NDArray[np.floating[Any]], weights: Float64s, prior: Float64s) -> Float64s:
     """Fit weights [M] by EM from initial weights; `prior` [M] is a number of pseudo-tokens per part."""
     peak = log_probs.max(axis=1, keepdims=True, initial=-np.inf)
     # scaled per token [N, M]

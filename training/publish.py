@@ -15,8 +15,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from models.arrays import Int64s
 from models.cache.model import CacheModel
 from models.checkpoint.folders import report_write_errors
 from models.checkpoint.load import Checkpoint
@@ -54,7 +54,7 @@ class RunContext(NamedTuple):
     data: Mapping[str, Mapping[str, Any]]
     encoded: EncodedTexts
     overlap: Mapping[str, Any] = MappingProxyType({})
-    token_counts: npt.NDArray[np.int64] | None = None
+    token_counts: Int64s | None = None
 
 
 def publish(registry: Registry, name: str, trained: Trained, run: RunContext) -> Version:

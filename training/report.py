@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from models.arrays import Float64s
 from models.report import (
     ACCENT,
     HEIGHT,
@@ -179,7 +179,7 @@ def _curve(
     return Picture(draw_svg(title, draw), caption)
 
 
-def _values(history: Sequence[HistoryRecord], field: str) -> npt.NDArray[np.float64]:
+def _values(history: Sequence[HistoryRecord], field: str) -> Float64s:
     """Return a field of every record, NaN where missing."""
     return np.array([getattr(record, field, None) for record in history], dtype=np.float64)
 

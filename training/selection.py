@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from models.arrays import Bools, Float64s
 from models.errors import FormatError, InvalidInputError
 from models.files import atomic_writer
 from models.vocabulary import UNK
@@ -120,7 +120,7 @@ def _read(paths: Sequence[Path], recipe: Recipe, progress: Progress) -> Iterator
 
 def _score_lines(
     blocks: Sequence[EncodedCorpus], recipe: Recipe, inputs: TrainingInputs, progress: Progress
-) -> npt.NDArray[np.float64]:
+) -> Float64s:
     """Return the cross-entropy difference of each line [S], in nats per token."""
     sizes = np.concatenate([np.diff(block.offsets) + 1 for block in blocks])
     order = np.random.default_rng(recipe.seed).permutation(len(sizes))
@@ -142,7 +142,7 @@ def _score_lines(
     return np.asarray(np.where(sample == 0, scores[2], scores[1]) - scores[0])
 
 
-def _subset(blocks: Sequence[EncodedCorpus], chosen: npt.NDArray[np.bool_]) -> EncodedCorpus:
+def _subset(blocks: Sequence[EncodedCorpus], chosen: Bools) -> EncodedCorpus:
     """Return the chosen ones of all lines, given as a mask [S]."""
     masks = np.split(chosen, np.cumsum([block.num_sentences for block in blocks])[:-1])
     lengths = [np.diff(block.offsets) for block in blocks]

@@ -11,11 +11,11 @@ Source: Stolcke (2002), "SRILM: an extensible language modeling toolkit", the st
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from models.arrays import Float64s, Int32s, Int64s
 from models.errors import InvalidInputError
 from models.ngram.build import NGrams, NGramWeights, build_automaton, list_ngrams
 from models.ngram.model import NGramModel
@@ -25,7 +25,7 @@ from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import score_corpus
 from training.mixture_weights import fit_weights
 from training.ngram.pruning import compress
-from training.ngram.smoothing.interpolation import DoubleArray, attach_backoffs
+from training.ngram.smoothing.interpolation import attach_backoffs
 from training.ngram.trie import (
     MIN_LOWER_MASS,
     BackoffRows,
@@ -36,8 +36,6 @@ from training.ngram.trie import (
 )
 from training.progress import Progress
 from training.recipe import NGramSettings
-
-IntArray: TypeAlias = npt.NDArray[np.int32]
 
 
 def interpolate_models(
@@ -62,7 +60,7 @@ def interpolate_models(
     rows = [BackoffRows(trie) for _ in parts]
     mixture = BackoffRows(trie)
 
-    def mix() -> Iterator[tuple[NGrams, DoubleArray, DoubleArray]]:
+    def mix() -> Iterator[tuple[NGrams, Float64s, Float64s]]:
         for length, (ngrams, suffixes) in enumerate(
             zip(ngrams_by_order, suffixes_by_order(trie), strict=True), start=1
         ):
@@ -90,8 +88,8 @@ def interpolate_models(
 
 
 def _unite(
-    parts: Sequence[Orders], ids: Sequence[IntArray], vocab_size: int
-) -> tuple[list[NGrams], list[list[IntArray]]]:
+    parts: Sequence[Orders], ids: Sequence[Int32s], vocab_size: int
+) -> tuple[list[NGrams], list[list[Int32s]]]:
     """Merge the parts' n-grams order by order, keyed by the prefix's index in the union and the word.
 
     Args:
@@ -123,7 +121,7 @@ def _unite(
     return ngrams, indices
 
 
-def _merge_keys(keys: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
+def _merge_keys(keys: Sequence[Int64s]) -> Int64s:
     """Merge ascending lists into one without duplicates."""
     together = np.sort(np.concatenate(keys), kind="stable")  # a stable sort merges runs in linear time
     is_new = np.ones(len(together), dtype=np.bool_)  # may be empty: pruning can remove a whole order
@@ -132,8 +130,8 @@ def _merge_keys(keys: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
 
 
 def _score_part(
-    rows: BackoffRows, ngrams: NGrams, length: int, part: Orders, indices: Sequence[IntArray]
-) -> tuple[DoubleArray, DoubleArray, DoubleArray, DoubleArray]:
+    rows: BackoffRows, ngrams: NGrams, length: int, part: Orders, indices: Sequence[Int32s]
+) -> tuple[Float64s, Float64s, Float64s, Float64s]:
     """Score the union's n-grams of one length with a part, and add them to the part's rows.
 
     Returns:
@@ -192,14 +190,14 @@ def _splitting_rules(tokenizer: WordTokenizer) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if key != "tokens"}
 
 
-def id_translation(source: Vocabulary, target: Vocabulary) -> IntArray:
+def id_translation(source: Vocabulary, target: Vocabulary) -> Int32s:
     """Map each source id to its target id [source V], int32; `<unk>` for missing words."""
     ordinary = (target.id_of(token) for token in source.tokens[len(CONTROL_TOKENS) :])
     control = range(len(CONTROL_TOKENS))
     return np.fromiter((*control, *ordinary), np.int32, len(source))
 
 
-def remap(orders: Orders, ids: IntArray, vocab_size: int) -> list[tuple[NGrams, NGramWeights]]:
+def remap(orders: Orders, ids: Int32s, vocab_size: int) -> list[tuple[NGrams, NGramWeights]]:
     """Move a back-off model to a larger vocabulary; added words have the probability 0 and no n-grams.
 
     The context after an added word is empty.

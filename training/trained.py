@@ -5,8 +5,8 @@ from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from models.arrays import Int64s
 from models.checkpoint.load import Checkpoint
 from models.checkpoint.manifest import version_address
 from models.checkpoint.write import StorableModel
@@ -40,7 +40,7 @@ def row_sum_facts(model: NGramModel) -> dict[str, Any]:
     return {"contexts": len(states), "largest_deviation": worst, "normalised": worst <= SUM_TOLERANCE}
 
 
-def _sample_states(model: NGramModel) -> Iterator[npt.NDArray[np.int64]]:
+def _sample_states(model: NGramModel) -> Iterator[Int64s]:
     """Yield evenly spread states of each length, except the states after `</s>`, which no token follows."""
     automaton = model.automaton
     for begin, end in pairwise(automaton.order_starts[:-1].tolist()):

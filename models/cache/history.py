@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from models.arrays import FloatArray, SharedSlots
+from models.arrays import FloatArray, Int32s, SharedSlots
 
 _MIN_CAPACITY = 16
 
@@ -54,7 +54,7 @@ class History:
         return self.end - self.begin
 
     @property
-    def tokens(self) -> npt.NDArray[np.int32]:
+    def tokens(self) -> Int32s:
         """Tokens [N]; read-only."""
         return self.buffer.tokens[self.begin : self.end]
 

@@ -14,13 +14,12 @@ from typing import Any, NamedTuple
 
 import numba
 import numpy as np
-import numpy.typing as npt
 from llvmlite import ir
 from numba import types
 
-from models.arrays import FloatArray
+from models.arrays import Float64s, FloatArray, Int32s, Int64s
 from models.kernels.compilation import kernel
-from models.kernels.llvm import FLOAT_VECTOR, VECTOR_WIDTH, call_llvm, codegen, intrinsic
+from models.kernels.llvm import FLOAT_VECTOR, VECTOR_WIDTH, call_llvm, codegen, procedure
 from models.kernels.math import exp, fold_lanes
 
 SEGMENT_TOKENS = 2_048
@@ -121,38 +120,39 @@ def largest_share(tokens: Any, masses: Any, total: Any) -> Any:
     return largest / total if total > 0.0 else 0.0
 
 
-_MATRIX = types.Array(types.float32, 2, "C", readonly=True)
 _DOUBLES = types.Array(types.float64, 1, "C", readonly=True)
-_FLOATS = types.Array(types.float32, 1, "C", readonly=True)
-_TOKENS = types.Array(types.int32, 1, "C", readonly=True)
-_INDICES = types.Array(types.int64, 1, "C", readonly=True)
+MATRIX = types.Array(types.float32, 2, "C", readonly=True)
+FLOATS = types.Array(types.float32, 1, "C", readonly=True)
+TOKENS = types.Array(types.int32, 1, "C", readonly=True)
+INDICES = types.Array(types.int64, 1, "C", readonly=True)
+"""Types of arguments that kernels only read."""
 
 
 @kernel(
     types.void(
-        _MATRIX,
-        _TOKENS,
-        _INDICES,
-        _INDICES,
-        _INDICES,
-        _FLOATS,
-        _MATRIX,
+        MATRIX,
+        TOKENS,
+        INDICES,
+        INDICES,
+        INDICES,
+        FLOATS,
+        MATRIX,
         *[types.float32[:, :, ::1]] * 2,
         *[types.float64[::1]] * 2,
     )
 )
 def cache_shares(
     cosines: FloatArray,
-    tokens: npt.NDArray[np.int32],
-    begins: npt.NDArray[np.int64],
-    ends: npt.NDArray[np.int64],
-    targets: npt.NDArray[np.int64],
+    tokens: Int32s,
+    begins: Int64s,
+    ends: Int64s,
+    targets: Int64s,
     flatnesses: FloatArray,
     decays: FloatArray,
     out: FloatArray,
     evidence: FloatArray,
-    masses: npt.NDArray[np.float64],
-    largest: npt.NDArray[np.float64],
+    masses: Float64s,
+    largest: Float64s,
 ) -> None:
     """Write the share of the token after each of Q windows, for F values of θ and H half-lives.
 
@@ -205,7 +205,7 @@ def cache_shares(
 
 
 @kernel(types.float64(_DOUBLES, types.float64, types.float64))
-def effective_weight(coefficients: npt.NDArray[np.float64], evidence: float, largest: float) -> float:
+def effective_weight(coefficients: Float64s, evidence: float, largest: float) -> float:
     """Return the weight of the cache; 0 without evidence.
 
     Args:
@@ -230,13 +230,13 @@ def mix_log_prob(log_prob: float, share: float, weight: float) -> float:
     return math.log((1.0 - weight) * math.exp(log_prob) + weight * share)
 
 
-@kernel(types.void(_FLOATS, _FLOATS, _FLOATS, _DOUBLES, _DOUBLES, types.float32[::1]))
+@kernel(types.void(FLOATS, FLOATS, FLOATS, _DOUBLES, _DOUBLES, types.float32[::1]))
 def mix_targets(
     log_probs: FloatArray,
     shares: FloatArray,
     evidence: FloatArray,
-    largest: npt.NDArray[np.float64],
-    coefficients: npt.NDArray[np.float64],
+    largest: Float64s,
+    coefficients: Float64s,
     out: FloatArray,
 ) -> None:
     """Mix log-probabilities [T] with results of `cache_shares` for one cache [T]; write the results to `out` [T].
@@ -248,13 +248,13 @@ def mix_targets(
         out[t] = mix_log_prob(log_probs[t], shares[t], effective_weight(coefficients, evidence[t], most))
 
 
-@kernel(types.void(_FLOATS, _TOKENS, types.float32, _FLOATS, _DOUBLES, _FLOATS, types.float32[::1]))
+@kernel(types.void(FLOATS, TOKENS, types.float32, FLOATS, _DOUBLES, FLOATS, types.float32[::1]))
 def mix_row(
     cosines: FloatArray,
-    tokens: npt.NDArray[np.int32],
+    tokens: Int32s,
     flatness: float,
     decays: FloatArray,
-    coefficients: npt.NDArray[np.float64],
+    coefficients: Float64s,
     log_probs: FloatArray,
     out: FloatArray,
 ) -> None:
@@ -315,56 +315,54 @@ def _fold_lanes(builder: Any, sums: list[Any]) -> Any:
 def _tile_intrinsic(rows: int, columns: int) -> Any:
     """Return an intrinsic that writes the products of `rows` queries and `columns` keys to `out`."""
 
-    @intrinsic
+    @procedure
     def fill(
-        _typing_context: Any, queries: Any, query: Any, keys: Any, key: Any, out: Any, column: Any
-    ) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            index = arguments[1].type
+        builder: Any,
+        queries: Any,
+        query: Any,
+        keys: Any,
+        key: Any,
+        width: Any,
+        out: Any,
+        column: Any,
+        stride: Any,
+    ) -> None:
+        index = query.type
 
-            def constant(value: int) -> Any:
-                return ir.Constant(index, value)
+        def constant(value: int) -> Any:
+            return ir.Constant(index, value)
 
-            def vectors(position: int, count: int) -> list[Any]:
-                array = context.make_array(signature.args[position])(context, builder, arguments[position])
-                width = builder.extract_value(array.shape, 1)
-                numbers = [builder.add(arguments[position + 1], constant(i)) for i in range(count)]
-                return [builder.gep(array.data, [builder.mul(number, width)]) for number in numbers]
+        def vectors(array: Any, first: Any, count: int) -> list[Any]:
+            numbers = [builder.add(first, constant(i)) for i in range(count)]
+            return [builder.gep(array, [builder.mul(number, width)]) for number in numbers]
 
-            def lanes(vector: Any, offset: Any) -> Any:
-                address = builder.bitcast(builder.gep(vector, [offset]), FLOAT_VECTOR.as_pointer())
-                return builder.load(address, align=4)
+        def lanes(vector: Any, offset: Any) -> Any:
+            address = builder.bitcast(builder.gep(vector, [offset]), FLOAT_VECTOR.as_pointer())
+            return builder.load(address, align=4)
 
-            query_rows, key_rows = vectors(0, rows), vectors(2, columns)
-            array = context.make_array(signature.args[0])(context, builder, arguments[0])
-            steps = builder.udiv(builder.extract_value(array.shape, 1), constant(VECTOR_WIDTH))
-            sums = [
-                codegen.alloca_once_value(builder, ir.Constant(FLOAT_VECTOR, None))
-                for _ in range(rows * columns)
-            ]
-            with codegen.for_range(builder, steps, intp=index) as loop:
-                offset = builder.mul(loop.index, constant(VECTOR_WIDTH))
-                key_lanes = [lanes(key_row, offset) for key_row in key_rows]
-                for row, query_row in enumerate(query_rows):
-                    query_lanes = lanes(query_row, offset)
-                    for key_vector, total in zip(
-                        key_lanes, sums[row * columns : (row + 1) * columns], strict=True
-                    ):
-                        builder.store(
-                            call_llvm(builder, "fma", query_lanes, key_vector, builder.load(total)), total
-                        )
-            totals = _fold_lanes(builder, [builder.load(total) for total in sums])
-            # the first product goes to row `query` and column `column` of `out`
-            target = context.make_array(signature.args[4])(context, builder, arguments[4])
-            stride = builder.extract_value(target.shape, 1)
-            for row in range(rows):
-                begin = builder.mul(builder.add(arguments[1], constant(row)), stride)
-                address = builder.gep(target.data, [builder.add(begin, arguments[5])])
-                chosen = _shuffle(builder, totals, totals, list(range(row * columns, (row + 1) * columns)))
-                builder.store(chosen, builder.bitcast(address, chosen.type.as_pointer()), align=4)
-            return context.get_dummy_value()
-
-        return types.void(queries, query, keys, key, out, column), generate
+        query_rows, key_rows = vectors(queries, query, rows), vectors(keys, key, columns)
+        steps = builder.udiv(width, constant(VECTOR_WIDTH))
+        sums = [
+            codegen.alloca_once_value(builder, ir.Constant(FLOAT_VECTOR, None)) for _ in range(rows * columns)
+        ]
+        with codegen.for_range(builder, steps, intp=index) as loop:
+            offset = builder.mul(loop.index, constant(VECTOR_WIDTH))
+            key_lanes = [lanes(key_row, offset) for key_row in key_rows]
+            for row, query_row in enumerate(query_rows):
+                query_lanes = lanes(query_row, offset)
+                for key_vector, total in zip(
+                    key_lanes, sums[row * columns : (row + 1) * columns], strict=True
+                ):
+                    builder.store(
+                        call_llvm(builder, "fma", query_lanes, key_vector, builder.load(total)), total
+                    )
+        totals = _fold_lanes(builder, [builder.load(total) for total in sums])
+        # the first product goes to row `query` and column `column` of `out`
+        for row in range(rows):
+            begin = builder.mul(builder.add(query, constant(row)), stride)
+            address = builder.gep(out, [builder.add(begin, column)])
+            chosen = _shuffle(builder, totals, totals, list(range(row * columns, (row + 1) * columns)))
+            builder.store(chosen, builder.bitcast(address, chosen.type.as_pointer()), align=4)
 
     return fill
 
@@ -374,7 +372,7 @@ _tile_1x4: Any = _tile_intrinsic(1, _TILE_SIDE)
 _tile_4x4: Any = _tile_intrinsic(_TILE_SIDE, _TILE_SIDE)
 
 
-@kernel(types.void(_MATRIX, _MATRIX, types.int64, types.float32[:, ::1]))
+@kernel(types.void(MATRIX, MATRIX, types.int64, types.float32[:, ::1]))
 def inner_products(queries: FloatArray, keys: FloatArray, column: int, out: FloatArray) -> None:
     """Write inner products of queries [Q, W] and keys [N, W] to `out[:, column : column + N]`.
 
@@ -386,25 +384,25 @@ def inner_products(queries: FloatArray, keys: FloatArray, column: int, out: Floa
         column: column of the first key's products in `out`.
         out: [Q, at least column + N]; written.
     """
-    rows, count = len(queries), len(keys)
+    rows, count, width, stride = len(queries), len(keys), queries.shape[1], out.shape[1]
     # outer loop over blocks of keys: a block is read from memory once and then from the cache
     for begin in range(0, count, _KEYS_PER_BLOCK):
         end = min(begin + _KEYS_PER_BLOCK, count)
         if count < _TILE_SIDE:
             for row in range(rows):
                 for key in range(count):
-                    _tile_1x1(queries, row, keys, key, out, column + key)
+                    _tile_1x1(queries, row, keys, key, width, out, column + key, stride)
         elif rows < _TILE_SIDE:
             for row in range(rows):
                 for first in range(begin, end, _TILE_SIDE):
                     key = min(first, count - _TILE_SIDE)
-                    _tile_1x4(queries, row, keys, key, out, column + key)
+                    _tile_1x4(queries, row, keys, key, width, out, column + key, stride)
         else:
             for number in range(0, rows, _TILE_SIDE):
                 row = min(number, rows - _TILE_SIDE)
                 for first in range(begin, end, _TILE_SIDE):
                     key = min(first, count - _TILE_SIDE)
-                    _tile_4x4(queries, row, keys, key, out, column + key)
+                    _tile_4x4(queries, row, keys, key, width, out, column + key, stride)
 
 
 def padded_width(width: int) -> int:
@@ -423,7 +421,7 @@ def to_unit_vectors(features: FloatArray) -> FloatArray:
     return units
 
 
-@kernel(types.void(_MATRIX, types.float32[:, ::1]))
+@kernel(types.void(MATRIX, types.float32[:, ::1]))
 def _normalise_rows(features: FloatArray, units: FloatArray) -> None:
     for row in range(len(features)):
         square = 0.0

@@ -5,12 +5,11 @@ Source: Kneser, Peters and Klakow 1997, section 3, here with counts that decay a
 """
 
 import numpy as np
-import numpy.typing as npt
 from numba import types
 
-from models.arrays import FloatArray, TokenIds
+from models.arrays import FloatArray, Int32s, TokenIds
 from models.cache.config import MarginalsConfig
-from models.cache.kernels import SUM_LANES, SimilarityDecay
+from models.cache.kernels import FLOATS, INDICES, MATRIX, SUM_LANES, TOKENS, SimilarityDecay
 from models.kernels.compilation import kernel
 from models.kernels.math import exp, fold_lanes, log
 
@@ -29,7 +28,7 @@ class DynamicMarginals:
         self._decays = SimilarityDecay.of([0.0], [config.half_life], window=window).decays[0, :window]
         self._values = np.array([config.exponent, config.prior, config.floor], dtype=np.float32)
 
-    def adapt(self, log_probs: FloatArray, tokens: npt.NDArray[np.int32], ends: TokenIds) -> FloatArray:
+    def adapt(self, log_probs: FloatArray, tokens: Int32s, ends: TokenIds) -> FloatArray:
         """Return adapted natural-log probabilities [Q, V].
 
         Args:
@@ -42,20 +41,9 @@ class DynamicMarginals:
         return out
 
 
-_ROWS = types.Array(types.float32, 2, "C", readonly=True)
-_FLOATS = types.Array(types.float32, 1, "C", readonly=True)
-_TOKENS = types.Array(types.int32, 1, "C", readonly=True)
-_INDICES = types.Array(types.int64, 1, "C", readonly=True)
-_OUT = types.float32[::1]
-
-
-@kernel(types.void(_TOKENS, _FLOATS, _FLOATS, _FLOATS, _OUT))
+@kernel(types.void(TOKENS, FLOATS, FLOATS, FLOATS, types.float32[::1]))
 def _log_factors(
-    tokens: npt.NDArray[np.int32],
-    decays: FloatArray,
-    frequencies: FloatArray,
-    values: FloatArray,
-    out: FloatArray,
+    tokens: Int32s, decays: FloatArray, frequencies: FloatArray, values: FloatArray, out: FloatArray
 ) -> None:
     """Write the logarithm of each token's factor, β log r, to `out` [V].
 
@@ -79,7 +67,7 @@ def _log_factors(
         out[token] = exponent * log((out[token] + base) / (expected + base))
 
 
-@kernel(types.float32(_FLOATS, _FLOATS))
+@kernel(types.float32(FLOATS, FLOATS))
 def _log_sum(log_probs: FloatArray, log_factors: FloatArray) -> float:
     """Return the logarithm of the sum of the products of probabilities and factors, both in logarithms [V]."""
     lanes, size = np.zeros(SUM_LANES, np.float32), len(log_probs)
@@ -93,9 +81,9 @@ def _log_sum(log_probs: FloatArray, log_factors: FloatArray) -> float:
     return total
 
 
-@kernel(types.void(_TOKENS, _INDICES, _FLOATS, _FLOATS, _FLOATS, _ROWS, types.float32[:, ::1]))
+@kernel(types.void(TOKENS, INDICES, FLOATS, FLOATS, FLOATS, MATRIX, types.float32[:, ::1]))
 def _adapt_rows(
-    tokens: npt.NDArray[np.int32],
+    tokens: Int32s,
     ends: TokenIds,
     decays: FloatArray,
     frequencies: FloatArray,

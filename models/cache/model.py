@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from typing_extensions import override
 
-from models.arrays import FloatArray, ModelBytes, TokenIds, add_bytes, array_bytes, to_numpy
+from models.arrays import Float64s, FloatArray, ModelBytes, TokenIds, add_bytes, array_bytes, to_numpy
 from models.cache import kernels
 from models.cache.config import CacheConfig
 from models.cache.history import History
@@ -57,7 +56,7 @@ class CacheShares(NamedTuple):
 
     shares: FloatArray
     evidence: FloatArray
-    largest: npt.NDArray[np.float64]
+    largest: Float64s
     history: History
 
 
@@ -152,7 +151,7 @@ class CacheScores(NamedTuple):
     log_probs: FloatArray
     shares: FloatArray
     evidence: FloatArray
-    largest: npt.NDArray[np.float64] = np.zeros(0)
+    largest: Float64s = np.zeros(0)
 
     def mixed(self, config: CacheConfig) -> FloatArray:
         """Return log-probabilities [N] with the weight of a cache."""
@@ -162,7 +161,7 @@ class CacheScores(NamedTuple):
         return out
 
 
-def _coefficients(config: CacheConfig) -> npt.NDArray[np.float64]:
+def _coefficients(config: CacheConfig) -> Float64s:
     """Return the coefficients of `kernels.effective_weight`."""
     return np.array(config.gate or (config.weight, config.prior), dtype=np.float64)
 

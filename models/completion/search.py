@@ -15,9 +15,8 @@ from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from models.arrays import Array, FloatArray, TokenIds, to_numpy
+from models.arrays import Array, Float64s, FloatArray, TokenIds, to_numpy
 from models.calls import CallGenerator, Step
 from models.completion.text import JOINERS, WordState, restore_words, scan_words
 from models.completion.token_trie import TokenTrie, fold_case
@@ -131,7 +130,7 @@ class MassTable:
         )
 
 
-Masses: TypeAlias = npt.NDArray[np.float64]
+Masses: TypeAlias = Float64s
 """Probabilities, not logarithms [n]."""
 
 _WORD_PROBABILITY = 0.25

@@ -10,9 +10,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from models.arrays import TokenIds
+from models.arrays import Bools, TokenIds
 from models.completion.text import JOINER_BYTES, UNSPACED, LetterTable, WordState, as_one_word, scan_words
 from models.tokenizers import Tokenizer, WordTokenizer
 from models.vocabulary import CONTROL_TOKENS, EOS
@@ -310,6 +309,6 @@ def _may_hold_word(ends: Sequence[int], word_state: WordState | None) -> bool:
     return bool(ends) or word_state is not None
 
 
-def _with_eos(flags: npt.NDArray[np.bool_]) -> TokenIds:
+def _with_eos(flags: Bools) -> TokenIds:
     """Return the flagged tokens, and `</s>`."""
     return np.concatenate([np.array([EOS]), np.flatnonzero(flags)])

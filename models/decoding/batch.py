@@ -10,14 +10,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 from numba import types
 
-from models.arrays import FloatArray, Int32s, Int64s, TokenIds
+from models.arrays import AnyArray, Float64s, FloatArray, Int32s, Int64s, TokenIds, UInt64s
 from models.decoding.rules import KernelRows, Rules, RuleTable, TokenBias
 from models.kernels.compilation import kernel
 
-Seeds = npt.NDArray[np.uint64]
 _MASK = (1 << 64) - 1
 _GAMMA, _MULTIPLIER_1, _MULTIPLIER_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
@@ -30,7 +28,7 @@ def row_seed(seed: int, *numbers: int) -> int:
     return mixed
 
 
-def uniform_numbers(seeds: Seeds, num_drawn: Int64s) -> npt.NDArray[np.float64]:
+def uniform_numbers(seeds: UInt64s, num_drawn: Int64s) -> Float64s:
     """Compute a random number in [0, 1) for each of R rows.
 
     Args:
@@ -78,7 +76,7 @@ class SequenceBatch:
     """
 
     table: RuleTable
-    seeds: Seeds
+    seeds: UInt64s
     history: Int32s
     log_probs: FloatArray
     lengths: Int64s
@@ -170,7 +168,7 @@ class SequenceBatch:
         return np.array([rules.biases.advance(nodes, token) for rules, nodes, token in rows], np.int64)
 
 
-def _pad_columns(array: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:
+def _pad_columns(array: AnyArray, width: int) -> AnyArray:
     """Widen an array [R, T] to [R, width]; the same array if it has that width."""
     if array.shape[1] == width:
         return array

@@ -8,13 +8,12 @@ import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 from typing_extensions import override
 
-from models.arrays import Float64s, FloatArray, Int32s, Int64s, TokenIds
+from models.arrays import AnyArray, Bools, Float64s, FloatArray, Int32s, Int64s, TokenIds
 from models.decoding.parameters import DecodingParameters
 from models.phrases import NO_TOKEN_PHRASES, Found, PhraseAutomaton
 
@@ -260,7 +259,7 @@ class RaggedArray(NamedTuple):
         spans: start and end of each row's part [R, 2].
     """
 
-    values: npt.NDArray[Any]
+    values: AnyArray
     spans: Int64s
 
 
@@ -302,7 +301,7 @@ class RuleTable:
         return pack_ragged([rules.prompt_ids for rules in self.row_rules])
 
     @cached_property
-    def unfiltered(self) -> npt.NDArray[np.bool_]:
+    def unfiltered(self) -> Bools:
         """Mask of rows sampled at a temperature from all tokens except control tokens [R]."""
         return np.array([rules.unfiltered for rules in self.row_rules])
 
@@ -312,7 +311,7 @@ class RuleTable:
         return any(rules.biases.has_sequences for rules in self.row_rules)
 
 
-def pack_ragged(parts: Sequence[npt.NDArray[Any]]) -> RaggedArray:
+def pack_ragged(parts: Sequence[AnyArray]) -> RaggedArray:
     """Concatenate the part of each row [R]; an array shared by several rows is stored once."""
     spans: dict[int, tuple[int, int]] = {}
     different, end = [], 0

@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 
 import numba
 import numpy as np
-import numpy.typing as npt
 from numba import types
 
-from models.arrays import FloatArray, TokenIds, to_numpy
+from models.arrays import Bools, Float64s, FloatArray, TokenIds, to_numpy
 from models.decoding.batch import SequenceBatch, uniform_numbers
 from models.decoding.rules import (
     END_AFTER,
@@ -121,7 +120,7 @@ class ChosenTokens(NamedTuple):
     log_probs: FloatArray
 
 
-def choose_tokens(log_probs: FloatArray, rows: KernelRows, draws: npt.NDArray[np.float64]) -> ChosenTokens:
+def choose_tokens(log_probs: FloatArray, rows: KernelRows, draws: Float64s) -> ChosenTokens:
     """Choose one token per row: the most probable one at temperature 0, else a random one.
 
     Among equally probable tokens the smallest id wins; `</s>` is chosen if no token is possible.
@@ -356,7 +355,7 @@ _NO_LOG_PROBS = np.zeros((0, 0), np.float32)
 
 
 def choose_next_tokens(
-    model: LanguageModel[Any], state: Any, batch: SequenceBatch, *, in_full: npt.NDArray[np.bool_]
+    model: LanguageModel[Any], state: Any, batch: SequenceBatch, *, in_full: Bools
 ) -> TokenChoices:
     """Choose a token for each of R rows. The result of a row depends only on that row.
 

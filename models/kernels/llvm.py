@@ -5,6 +5,7 @@ an intrinsic.
 """
 
 from collections.abc import Callable
+from functools import partial, wraps
 from typing import Any
 
 from llvmlite import ir
@@ -29,16 +30,25 @@ def intrinsic(function: Callable[..., Any]) -> Any:
     return _intrinsic(function)
 
 
-def data_pointer(context: Any, builder: Any, signature: Any, arguments: Any, position: int) -> Any:
-    """Return a pointer to the first element of an argument: an array, or a pointer from `pointer_at`."""
-    if isinstance(signature.args[position], _Pointer):
-        return arguments[position]
-    return context.make_array(signature.args[position])(context, builder, arguments[position]).data
+def procedure(generate: Callable[..., None]) -> Any:
+    """Make a function without a result that kernels call, from one that generates its code.
+
+    That one takes the builder and the arguments, with pointers to the first elements in place of arrays.
+    """
+
+    def declare(_typing_context: Any, *kinds: Any) -> Any:
+        def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            generate(builder, *map(partial(_first_element, context, builder), signature.args, arguments))
+            return context.get_dummy_value()
+
+        return types.void(*kinds), build
+
+    return intrinsic(wraps(generate)(declare))
 
 
-def byte_pointer(context: Any, builder: Any, signature: Any, arguments: Any, position: int) -> Any:
-    """Return `data_pointer` as a pointer to bytes."""
-    return builder.bitcast(data_pointer(context, builder, signature, arguments, position), BYTE_POINTER)
+def _first_element(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+    """Return a pointer to the first element of an array; other values, such as pointers, are unchanged."""
+    return context.make_array(kind)(context, builder, value).data if isinstance(kind, types.Array) else value
 
 
 @intrinsic
@@ -54,7 +64,7 @@ def pointer_at(_typing_context: Any, array: Any, index: Any) -> Any:
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.gep(data_pointer(context, builder, signature, arguments, 0), [arguments[1]])
+        return builder.gep(_first_element(context, builder, signature.args[0], arguments[0]), [arguments[1]])
 
     return _Pointer(array.dtype)(array, index), generate
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
-from numba import types
 
 from models.kernels import math
 from models.kernels.llvm import (
@@ -17,8 +16,7 @@ from models.kernels.llvm import (
     broadcast,
     call_llvm,
     codegen,
-    data_pointer,
-    intrinsic,
+    procedure,
 )
 
 ROW_LANES = 64
@@ -84,68 +82,50 @@ def _combine_lanes(
         builder.store(builder.load(lane), _vector_pointer(builder, lanes, offset), align=4)
 
 
-@intrinsic
-def max_in_lanes(_typing_context: Any, values: Any, count: Any, lanes: Any) -> Any:
+@procedure
+def max_in_lanes(builder: Any, values: Any, count: Any, lanes: Any) -> None:
     """Raise each of 64 lanes to the maximum of its values.
 
     Args:
+        builder: builder of the caller's code.
         values: [count], float32, contiguous.
         count: a multiple of 64.
         lanes: [64]; overwritten.
     """
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        def higher(top: Any, value: Any) -> Any:
-            return builder.select(builder.fcmp_ordered(">", value, top), value, top)
+    def higher(top: Any, value: Any) -> Any:
+        return builder.select(builder.fcmp_ordered(">", value, top), value, top)
 
-        source, target = (
-            data_pointer(context, builder, signature, arguments, position) for position in (0, 2)
-        )
-        _combine_lanes(builder, source, arguments[1], target, higher)
-        return context.get_dummy_value()
-
-    return types.void(values, count, lanes), generate
+    _combine_lanes(builder, values, count, lanes, higher)
 
 
-@intrinsic
-def add_exp_in_lanes(_typing_context: Any, values: Any, count: Any, highest: Any, lanes: Any) -> Any:
+@procedure
+def add_exp_in_lanes(builder: Any, values: Any, count: Any, highest: Any, lanes: Any) -> None:
     """Add exp(value - highest) to lanes [64], each value to its lane.
 
     Args:
+        builder: builder of the caller's code.
         values: [count], float32, contiguous.
         count: a multiple of 64.
         highest: upper bound of the values.
         lanes: overwritten.
     """
+    maxima = broadcast(builder, highest, FLOAT_VECTOR)
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        maxima = broadcast(builder, arguments[2], FLOAT_VECTOR)
+    def added(total: Any, value: Any) -> Any:
+        return builder.fadd(total, _exp(builder, builder.fsub(value, maxima)))
 
-        def added(total: Any, value: Any) -> Any:
-            return builder.fadd(total, _exp(builder, builder.fsub(value, maxima)))
-
-        source, target = (
-            data_pointer(context, builder, signature, arguments, position) for position in (0, 3)
-        )
-        _combine_lanes(builder, source, arguments[1], target, added)
-        return context.get_dummy_value()
-
-    return types.void(values, count, highest, lanes), generate
+    _combine_lanes(builder, values, count, lanes, added)
 
 
-@intrinsic
+@procedure
 def block_sums_in_lanes(
-    _typing_context: Any,
-    values: Any,
-    count: Any,
-    highest: Any,
-    inverse: Any,
-    lanes: Any,
-    sums: Any,
-) -> Any:
+    builder: Any, values: Any, count: Any, highest: Any, inverse: Any, lanes: Any, sums: Any
+) -> None:
     """Run `add_exp_in_lanes`, and sum exp((value - highest) inverse) over each block of 64.
 
     Args:
+        builder: builder of the caller's code.
         values: [count], float32, contiguous.
         count: a multiple of 64.
         highest: upper bound of the values.
@@ -153,37 +133,29 @@ def block_sums_in_lanes(
         lanes: overwritten.
         sums: written, [count / 64], float32, contiguous.
     """
+    maxima, factor = (broadcast(builder, number, FLOAT_VECTOR) for number in (highest, inverse))
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        source, target, block_sums = (
-            data_pointer(context, builder, signature, arguments, position) for position in (0, 4, 5)
-        )
-        maxima, factor = (broadcast(builder, arguments[position], FLOAT_VECTOR) for position in (2, 3))
+    # one pass over the values, so each is read from memory once for both sums
+    def accumulate(weight: Callable[[Any, Any], Any]) -> None:
+        weights = []
 
-        # one pass over the values, so each is read from memory once for both sums
-        def accumulate(weight: Callable[[Any, Any], Any]) -> None:
-            weights = []
+        def added(total: Any, value: Any) -> Any:
+            below = builder.fsub(value, maxima)
+            exponential = _exp(builder, below)
+            weights.append(weight(below, exponential))
+            return builder.fadd(total, exponential)
 
-            def added(total: Any, value: Any) -> Any:
-                below = builder.fsub(value, maxima)
-                exponential = _exp(builder, below)
-                weights.append(weight(below, exponential))
-                return builder.fadd(total, exponential)
+        def write_sum(block: Any) -> None:
+            builder.store(_sum_vectors(builder, weights), builder.gep(sums, [block]))
 
-            def write_sum(block: Any) -> None:
-                builder.store(_sum_vectors(builder, weights), builder.gep(block_sums, [block]))
+        _combine_lanes(builder, values, count, lanes, added, write_sum)
 
-            _combine_lanes(builder, source, arguments[1], target, added, write_sum)
-
-        is_one = builder.fcmp_ordered("==", arguments[3], ir.Constant(ir.FloatType(), 1.0))
-        with builder.if_else(is_one) as (then, otherwise):
-            with then:
-                accumulate(lambda _, exponential: exponential)
-            with otherwise:
-                accumulate(lambda below, _: _exp(builder, builder.fmul(below, factor)))
-        return context.get_dummy_value()
-
-    return types.void(values, count, highest, inverse, lanes, sums), generate
+    is_one = builder.fcmp_ordered("==", inverse, ir.Constant(ir.FloatType(), 1.0))
+    with builder.if_else(is_one) as (then, otherwise):
+        with then:
+            accumulate(lambda _, exponential: exponential)
+        with otherwise:
+            accumulate(lambda below, _: _exp(builder, builder.fmul(below, factor)))
 
 
 def _sum_vectors(builder: Any, vectors: list[Any]) -> Any:

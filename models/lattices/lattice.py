@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from models.arrays import Bools, Float64s, Int64s
 from models.errors import FormatError, InvalidInputError
 
-Indices = npt.NDArray[np.int64]
-Scores = npt.NDArray[np.float64]
+Indices = Int64s
+Scores = Float64s
 
 NO_WORD = 0
 """Label of arcs without a word, such as silence or arcs that only connect the graph."""
@@ -263,9 +263,7 @@ def _checked_scores(scores: Scores) -> Scores:
     return scores
 
 
-def _nodes_on_paths(
-    sources: Indices, targets: Indices, depth: Indices, *, start: int, end: int
-) -> npt.NDArray[np.bool_]:
+def _nodes_on_paths(sources: Indices, targets: Indices, depth: Indices, *, start: int, end: int) -> Bools:
     """Mask of the nodes on a path from the start to the end [N]."""
     levels = group_by_level(depth[sources], int(depth.max()) + 1)
     reached, reaching = np.zeros((2, len(depth)), dtype=np.bool_)

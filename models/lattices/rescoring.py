@@ -15,9 +15,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from models.arrays import Int32s
+from models.arrays import Bools, Int32s
 from models.language_model import LanguageModel
 from models.lattices.graph import LabelTokenizer, LatticeGraph, PathWeights, build_graph
 from models.lattices.lattice import (
@@ -38,7 +37,7 @@ from models.lattices.token_passing import (
     LatticeSearchSettings,
     PhrasePaths,
     TokenGraph,
-    pass_tokens,
+    TokenPassing,
 )
 from models.phrases import NO_PHRASES, PhraseList, is_phrase_feature
 from models.reranking.candidates import Candidate, CandidateList
@@ -145,7 +144,7 @@ def rescore(
     spelling = speller.label_tokens(list(words))
     joined = build_graph(lattices, weights, words, spelling)
     paths = PhrasePaths(phrases, list(words), speller.tokenizer)
-    graphs = split_graph(pass_tokens(model, joined, spelling, paths, search), joined)
+    graphs = split_graph(TokenPassing(model, joined, spelling, paths, search).run(), joined)
     return [
         RescoredLattice(
             lattice, weighing, graph, spelling.num_unknown[[words[word] for word in lattice.words]]
@@ -311,7 +310,7 @@ class _SuffixGraph:
         return _Suffix(NO_WORD, None, tokens, totals[best], steps)
 
 
-def _merge_suffixes(ending: _Suffix, found: _Suffix) -> tuple[_Suffix, npt.NDArray[np.bool_]]:
+def _merge_suffixes(ending: _Suffix, found: _Suffix) -> tuple[_Suffix, Bools]:
     """Merge two suffixes with equal words; return the result and a mask of the tokens that are new or improved."""
     tokens = np.concatenate([ending.tokens, found.tokens])
     totals = np.concatenate([ending.totals, found.totals])

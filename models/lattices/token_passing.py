@@ -414,14 +414,8 @@ class LatticeSearchSettings:
             raise InvalidInputError(f"beam is {self.beam}; it must be at least 0", parameter="beam")
 
 
-def pass_tokens(
-    model: LanguageModel[Any],
-    joined: LatticeGraph,
-    spelling: LabelTokens,
-    phrases: PhrasePaths,
-    search: LatticeSearchSettings,
-) -> TokenGraph:
-    """Search all lattices from their starts to their ends.
+class TokenPassing:
+    """Search through lattices, level by level, from one token on each start.
 
     Args:
         model: any model.
@@ -429,18 +423,7 @@ def pass_tokens(
         spelling: tokens of their words.
         phrases: phrases of their words.
         search: pruning and recombination settings.
-
-    Returns:
-        The token graph, with nodes and arcs numbered as in `joined`.
     """
-    walk = _TokenPassing(model, joined, spelling, phrases, search)
-    for level in range(1, joined.by_target.num_levels):
-        walk.advance_level(level)
-    return walk.tokens.graph()
-
-
-class _TokenPassing:
-    """Search through lattices, level by level, from one token on each start."""
 
     def __init__(
         self,
@@ -456,7 +439,7 @@ class _TokenPassing:
         self._states_are_keys = state_keys(self._states.initial) is not None
         num_words = 0 if self._states_are_keys else search.recombination_order or joined.by_target.num_levels
         num_added = joined.phrase_weights.shape[1] + 1
-        self.tokens = TokenTable(joined.num_nodes, num_words=num_words, num_added=num_added)
+        self._tokens = TokenTable(joined.num_nodes, num_words=num_words, num_added=num_added)
         self._live = np.zeros(0, dtype=np.int64)  # tokens with outgoing arcs still to score
         # start of each arc in the arrays below
         self._begins = np.zeros(len(joined.sources), dtype=np.int64)
@@ -465,16 +448,22 @@ class _TokenPassing:
         self._best = np.full((joined.by_target.num_levels, len(joined.starts)), -np.inf)
         nothing = np.zeros(len(joined.starts), dtype=np.int64)
         words = np.full((len(joined.starts), num_words), NO_WORD)
-        self.tokens.add(joined.starts, nothing.astype(np.float64), words, nothing, nothing)
+        self._tokens.add(joined.starts, nothing.astype(np.float64), words, nothing, nothing)
         self._score_outgoing(0, self._states.initial, nothing)
 
-    def advance_level(self, level: int) -> None:
+    def run(self) -> TokenGraph:
+        """Search to the ends; return the token graph, with nodes and arcs numbered as in the graph of the lattices."""
+        for level in range(1, self._joined.by_target.num_levels):
+            self._advance_level(level)
+        return self._tokens.graph()
+
+    def _advance_level(self, level: int) -> None:
         """Collect and recombine the tokens at the nodes of a level, then score the next words."""
         ways, totals, phrases = self._incoming_edges(level)
         nodes = self._joined.targets[ways.arcs]
         labels = self._spelling.canonical[self._joined.labels[ways.arcs]]
         ended = self._joined.last_use[nodes] < 0
-        futures = words = self.tokens.words_after(ways.parents, labels)
+        futures = words = self._tokens.words_after(ways.parents, labels)
         if self._states_are_keys:
             state, rows = self._states.after(ways.parents, labels)
             futures = cast("Indices", state_keys(state))[rows]
@@ -482,8 +471,8 @@ class _TokenPassing:
         futures = np.where(ended[:, None], 0, futures)  # after the end, all futures are equal
         merged = recombine(nodes, futures, totals, max_tokens_per_node=self._search.max_tokens_per_node)
         best = merged.best
-        self.tokens.add(nodes[best], totals[best], words[best], phrases[best], np.diff(merged.offsets))
-        self.tokens.add_edges(ways.select(merged.candidates))
+        self._tokens.add(nodes[best], totals[best], words[best], phrases[best], np.diff(merged.offsets))
+        self._tokens.add_edges(ways.select(merged.candidates))
         going = ~ended[best]
         best = best[going]
         if self._states_are_keys:
@@ -507,7 +496,7 @@ class _TokenPassing:
 
     def _incoming_edges(self, level: int) -> tuple[TokenEdges, Scores, Indices]:
         """Return the edges to the nodes of a level, their totals and nodes of phrases, inside the beam."""
-        joined, tokens = self._joined, self.tokens
+        joined, tokens = self._joined, self._tokens
         arcs = joined.by_target.of(level)
         counts = tokens.count[joined.sources[arcs]]
         first, begins = tokens.first[joined.sources[arcs]], self._begins[arcs]
@@ -530,7 +519,7 @@ class _TokenPassing:
 
     def _score_outgoing(self, level: int, state: Any, rows: Indices) -> None:
         """Score the words after the newest tokens, which are those of a level; `rows` are their rows of the state."""
-        joined, tokens = self._joined, self.tokens
+        joined, tokens = self._joined, self._tokens
         begin = len(tokens) - len(rows)
         self._states.add(state, rows)
         arcs = joined.by_source.of(level)

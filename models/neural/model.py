@@ -265,8 +265,7 @@ class TorchReader(BatchReader):
         size = max(1, held // (network.vocab_size if normalised else outputs.shape[1]))
         parts = zip(torch.split(outputs, size), torch.split(given, size), strict=True)
         scored = [predict(network.features(part), of_part) for part, of_part in parts]
-        scores: FloatArray = torch.cat(scored).cpu().numpy()
-        return scores
+        return torch.cat(scored).cpu().numpy()
 
     @override
     def take(self, before: Tensor, steps: TokenIds, rows: TokenIds) -> Tensor:

@@ -6,17 +6,16 @@ from functools import cached_property
 from typing import Any, Self, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 from typing_extensions import override
 
-from models.arrays import TokenIds
+from models.arrays import AnyArray, TokenIds
 from models.errors import InvalidInputError
 from models.language_model import ChoiceScorer, FeatureExtractor, LanguageModel, SequenceReader
 from models.neural.config import NetworkConfig
 from models.neural.weights import count_parameters
 from models.vocabulary import BOS, Vocabulary
 
-HiddenArrays: TypeAlias = tuple[npt.NDArray[Any], ...]
+HiddenArrays: TypeAlias = tuple[AnyArray, ...]
 """Arrays whose dimension 1 is the batch; the first is the body's last output [1, B, W], float32."""
 
 

@@ -6,11 +6,11 @@ A network is stored in two files, `config.json` and `model.safetensors`; a share
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from models.arrays import AnyArray
 from models.errors import ManifestError
 from models.files import CONFIG_FILE, check_config, read_config
 from models.neural.config import NetworkConfig, cutoffs_problem
@@ -35,7 +35,7 @@ class NetworkWeights(NamedTuple):
 
     config: NetworkConfig
     vocab_size: int
-    arrays: Mapping[str, npt.NDArray[Any]]
+    arrays: Mapping[str, AnyArray]
 
 
 Shapes: TypeAlias = dict[str, tuple[int, ...]]

@@ -17,19 +17,11 @@ from typing import Any, NamedTuple, TypeAlias
 import numba
 import numpy as np
 
-from models.arrays import Float32s, Int32s, Int64s
+from models.arrays import Float32s, Int32s, Int64s, UInt8s
 from models.kernels.compilation import kernel
 from models.ngram.access import U, find_arc
 from models.ngram.build import NGrams, count_smaller_keys, sort_by_key
-from models.word_kernels import (
-    HASH_PRIME,
-    HASH_SEED,
-    ByteArray,
-    WordHashTable,
-    find_word,
-    has_capacity,
-    insert_word,
-)
+from models.word_kernels import HASH_PRIME, HASH_SEED, WordHashTable, find_word, has_capacity, insert_word
 
 Int: TypeAlias = Any  # kernels treat Python and NumPy integers alike as int64
 
@@ -48,7 +40,7 @@ _MINUS, _PLUS, _POINT, _ZERO, _NINE, _E, _SMALL_E = (np.uint8(c) for c in b"-+.0
 
 
 @numba.njit(nogil=True)
-def read_number(text: ByteArray, start: int, end: int) -> tuple[bool, np.float32]:
+def read_number(text: UInt8s, start: int, end: int) -> tuple[bool, np.float32]:
     """Return True and the float nearest to a decimal; False if `nearest_float` must convert it."""
     negative = text[start] == _MINUS
     offset = start + 1 if negative or text[start] == _PLUS else start
@@ -69,7 +61,7 @@ def read_number(text: ByteArray, start: int, end: int) -> tuple[bool, np.float32
 
 
 @numba.njit(nogil=True)
-def _read_digits(text: ByteArray, offset: int, end: int) -> tuple[np.uint64, Int, int]:
+def _read_digits(text: UInt8s, offset: int, end: int) -> tuple[np.uint64, Int, int]:
     """Read digits with an optional decimal point.
 
     Digits past the nineteenth are dropped: they change the value by less than the margin.
@@ -99,7 +91,7 @@ def _read_digits(text: ByteArray, offset: int, end: int) -> tuple[np.uint64, Int
 
 
 @numba.njit(nogil=True)
-def _read_exponent(text: ByteArray, start: int, end: int) -> tuple[Int, bool]:
+def _read_exponent(text: UInt8s, start: int, end: int) -> tuple[Int, bool]:
     """Read an "e" and an integer of up to three digits; return the integer, and True if the syntax is valid."""
     offset = start + 1
     if text[start] != _E and text[start] != _SMALL_E:
@@ -147,7 +139,7 @@ def _nearest_to(exact: Fraction, approximate: float) -> np.float32:
 
 
 @numba.njit(nogil=True)
-def write_number(value: np.float32, out: ByteArray, offset: int) -> int:
+def write_number(value: np.float32, out: UInt8s, offset: int) -> int:
     """Write the shortest decimal of at least six digits that reads as this float, without trailing zeros.
 
     Returns:
@@ -207,7 +199,7 @@ def _num_digits(number: Int) -> int:
 
 
 @numba.njit(nogil=True)
-def _write_fixed(digits: Int, length: int, scale: Int, out: ByteArray, offset: int) -> int:
+def _write_fixed(digits: Int, length: int, scale: Int, out: UInt8s, offset: int) -> int:
     """Write an integer of `length` digits times ten to the power of `scale`."""
     before = max(length + scale, 1)  # digits before the point
     after = max(-scale, 0)
@@ -303,7 +295,7 @@ class ParseStop(NamedTuple):
 
 @kernel()
 def read_ngrams(
-    text: ByteArray,
+    text: UInt8s,
     offset: int,
     line: int,
     rows: NGramRows,
@@ -371,7 +363,7 @@ def read_ngrams(
 
 @numba.njit(nogil=True)
 def _read_new_word(
-    text: ByteArray, offset: int, number: int, table: WordHashTable
+    text: UInt8s, offset: int, number: int, table: WordHashTable
 ) -> tuple[int, int, int, Int, Int]:
     """Read the word of a unigram and add it to the table; returns the same as `_read_words`."""
     start = _field_start(text, offset)
@@ -389,7 +381,7 @@ def _read_new_word(
 
 @numba.njit(nogil=True)
 def _read_words(
-    text: ByteArray, offset: int, order: int, table: WordHashTable, ids: Int32s, trie: PrefixTrie
+    text: UInt8s, offset: int, order: int, table: WordHashTable, ids: Int32s, trie: PrefixTrie
 ) -> tuple[int, int, int, Int, Int]:
     """Read the words of one n-gram.
 
@@ -420,7 +412,7 @@ def _read_words(
 
 @numba.njit(nogil=True)
 def _read_backoff(
-    text: ByteArray, offset: int, row: int, hard: Int64s, num_hard: int
+    text: UInt8s, offset: int, row: int, hard: Int64s, num_hard: int
 ) -> tuple[int, np.float32, int, int]:
     """Read the optional back-off weight after the words of a line.
 
@@ -437,7 +429,7 @@ def _read_backoff(
 
 @numba.njit(nogil=True)
 def _read_weight(
-    text: ByteArray, start: int, end: int, row: int, column: int, hard: Int64s, num_hard: int
+    text: UInt8s, start: int, end: int, row: int, column: int, hard: Int64s, num_hard: int
 ) -> tuple[np.float32, int]:
     """Return a number and `num_hard`; a number that Python must convert is 0 and recorded in `hard`."""
     easy, value = read_number(text, start, end)
@@ -449,7 +441,7 @@ def _read_weight(
 
 
 @numba.njit(nogil=True)
-def _field_start(text: ByteArray, offset: int) -> int:
+def _field_start(text: UInt8s, offset: int) -> int:
     """Return the offset of the next byte that is not blank; a block ends with a line end, so it exists."""
     while _BYTE_KINDS[text[offset]] == _BLANK:
         offset += 1
@@ -457,7 +449,7 @@ def _field_start(text: ByteArray, offset: int) -> int:
 
 
 @numba.njit(nogil=True)
-def _field_end(text: ByteArray, offset: int) -> int:
+def _field_end(text: UInt8s, offset: int) -> int:
     """Return the end of the field that starts at `offset`."""
     while _BYTE_KINDS[text[offset]] == _ORDINARY:
         offset += 1
@@ -465,7 +457,7 @@ def _field_end(text: ByteArray, offset: int) -> int:
 
 
 @numba.njit(nogil=True)
-def _hash_field(text: ByteArray, offset: int) -> tuple[int, np.uint64]:
+def _hash_field(text: UInt8s, offset: int) -> tuple[int, np.uint64]:
     """Return the end of the field that starts at `offset`, and its hash."""
     value = HASH_SEED
     while _BYTE_KINDS[text[offset]] == _ORDINARY:

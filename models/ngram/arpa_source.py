@@ -13,9 +13,9 @@ from types import TracebackType
 from typing import BinaryIO, NoReturn, Self
 
 import numpy as np
-import numpy.typing as npt
 from typing_extensions import override
 
+from models.arrays import UInt8s
 from models.errors import FormatError
 from models.files import DAMAGED_HINT, decompressed, report_read_errors
 
@@ -57,7 +57,7 @@ class ArpaSource:
 
     def __init__(self, path: Path, *, on_read: Callable[[int], None]) -> None:
         self.path = path
-        self.block: npt.NDArray[np.uint8] = np.zeros(0, dtype=np.uint8)
+        self.block: UInt8s = np.zeros(0, dtype=np.uint8)
         self.offset = 0
         self.line = 1
         self.cut = False

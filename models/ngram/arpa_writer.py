@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from models.arrays import Float32s, Int32s, Int64s, UInt8s
+from models.arrays import Bools, Float32s, Int32s, Int64s, UInt8s
 from models.files import atomic_writer
 from models.kernels.compilation import kernel
 from models.ngram.arpa_kernels import MAX_NUMBER_BYTES, write_number
@@ -67,7 +66,7 @@ class _Lines(NamedTuple):
     words: Int32s
     log10_probs: Float32s
     log10_backoffs: Float32s
-    with_backoff: npt.NDArray[np.bool_]
+    with_backoff: Bools
 
 
 def write_arpa(

@@ -10,11 +10,11 @@ in ARPA files, or eight-bit codes of such values; results are natural logarithms
 
 import math
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, Self
+from typing import NamedTuple, NoReturn, Self
 
 import numpy as np
-import numpy.typing as npt
 
+from models.arrays import AnyArray, Float32s, Int32s, Int64s, UInt32s
 from models.errors import ManifestError
 from models.tensor_files import map_tensors, write_tensors
 from models.vocabulary import BOS, CONTROL_TOKENS
@@ -69,18 +69,18 @@ class Automaton(NamedTuple):
         ranked_masses: sum of the probabilities of each ranked state's arcs [R], float32.
     """
 
-    order_starts: npt.NDArray[np.int64]
-    first_arcs: npt.NDArray[np.uint32]
-    suffixes: npt.NDArray[np.int32]
-    words: npt.NDArray[Any]
-    log10_probs: npt.NDArray[Any]
-    log10_backoffs: npt.NDArray[Any]
-    prob_values: npt.NDArray[np.float32]
-    backoff_values: npt.NDArray[np.float32]
-    ranked_states: npt.NDArray[np.int32]
-    ranked_starts: npt.NDArray[np.uint32]
-    ranked_arcs: npt.NDArray[np.uint32]
-    ranked_masses: npt.NDArray[np.float32]
+    order_starts: Int64s
+    first_arcs: UInt32s
+    suffixes: Int32s
+    words: AnyArray
+    log10_probs: AnyArray
+    log10_backoffs: AnyArray
+    prob_values: Float32s
+    backoff_values: Float32s
+    ranked_states: Int32s
+    ranked_starts: UInt32s
+    ranked_arcs: UInt32s
+    ranked_masses: Float32s
 
     @property
     def order(self) -> int:

@@ -288,8 +288,7 @@ class PretrainedModel(SequenceReader[TransformerState], LanguageModel[Transforme
         for row, context in zip(rows, after, strict=True):
             if context is not None:
                 contexts[row] = context
-        parts: tuple[Tensor, ...] = torch.split(outputs[0], counts)
-        return parts
+        return torch.split(outputs[0], counts)
 
     def _log_probs(self, outputs: Tensor) -> Tensor:
         """Return the log-probability of each token of the network [N, outputs], with minus infinity for others."""
@@ -302,5 +301,4 @@ class PretrainedModel(SequenceReader[TransformerState], LanguageModel[Transforme
         size = max(1, _MAX_LOGITS // len(self._bias))
         parts = zip(torch.split(outputs, size), torch.split(targets, size), strict=True)
         found = [self._log_probs(some).gather(1, of_some[:, None])[:, 0] for some, of_some in parts]
-        scores: FloatArray = torch.cat(found).masked_fill_(self._is_never[given], -torch.inf).cpu().numpy()
-        return scores
+        return torch.cat(found).masked_fill_(self._is_never[given], -torch.inf).cpu().numpy()

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Annotated, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from models.arrays import Int64s
 from models.errors import FormatError, InvalidInputError, check_range
 from models.reranking.candidates import Candidate, CandidateList
 
@@ -97,7 +97,7 @@ def sum_log_odds(corrections: Iterable[PhraseCorrection]) -> float:
     return sum((correction.log_odds for correction in corrections), 0.0)
 
 
-def origins_of(candidates: Sequence[Candidate]) -> npt.NDArray[np.int64]:
+def origins_of(candidates: Sequence[Candidate]) -> Int64s:
     """Return the index of the candidate that each one was made from, or its own [C]."""
     origins = [
         candidate.origin if isinstance(candidate, CorrectedCandidate) else index

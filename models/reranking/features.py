@@ -22,19 +22,17 @@ A corrected text has the rank and the given features of the text that it was mad
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, TypeAlias, cast
+from typing import NamedTuple, cast
 
 import numpy as np
-import numpy.typing as npt
 
+from models.arrays import Float64s, Int64s
 from models.errors import InvalidInputError, check_range
 from models.language_model import count_words
 from models.phrases import is_phrase_feature
 from models.reranking.candidates import Candidate, CandidateList, Steps
 from models.reranking.corrections import corrections_of, origins_of, sum_log_odds
 from models.reranking.mbr import UTILITIES, Utility, expected_utilities
-
-Floats: TypeAlias = npt.NDArray[np.float64]
 
 RANK, RANK_LOG = "rank", "rank:log"
 CONSENSUS = "consensus"
@@ -86,9 +84,9 @@ def check_derived(name: str) -> None:
 def derive(
     name: str,
     candidates: Sequence[Candidate],
-    given: Callable[[str], Floats],
-    tokens: Floats | None = None,
-) -> Steps[Floats]:
+    given: Callable[[str], Float64s],
+    tokens: Float64s | None = None,
+) -> Steps[Float64s]:
     """Compute a derived feature of one list's candidates [C], in bounded steps.
 
     Comparing all pairs of texts takes many steps.
@@ -122,7 +120,7 @@ def derive(
     return (yield from expected_utilities(texts, uniform, utility))
 
 
-def text_ranks(texts: Sequence[str]) -> Floats:
+def text_ranks(texts: Sequence[str]) -> Float64s:
     """Count the other texts before each in its list [C]; equal texts have the rank of the first."""
     seen: dict[str, int] = {}
     return np.array([seen.setdefault(text, len(seen)) for text in texts], dtype=np.float64)
@@ -189,14 +187,14 @@ class ListFeatures(NamedTuple):
     """
 
     names: tuple[str, ...]
-    values: Floats
-    offsets: npt.NDArray[np.int64]
+    values: Float64s
+    offsets: Int64s
 
-    def column(self, name: str) -> Floats:
+    def column(self, name: str) -> Float64s:
         """Return one feature of all candidates [N]."""
         return self.values[:, self.names.index(name)]
 
-    def matrix(self, names: Sequence[str], given: Mapping[str, Floats]) -> Floats:
+    def matrix(self, names: Sequence[str], given: Mapping[str, Float64s]) -> Float64s:
         """Collect features by name, computed or given, of all candidates [N, len(names)]."""
         columns = [self.column(name) if name in self.names else given[name] for name in names]
         return np.column_stack(columns) if columns else np.zeros((len(self.values), 0), dtype=np.float64)
@@ -230,7 +228,7 @@ class ListFeatures(NamedTuple):
         return ListFeatures(names, np.column_stack([values, *sums]), self.offsets)
 
 
-def offsets_of(lists: Sequence[CandidateList]) -> npt.NDArray[np.int64]:
+def offsets_of(lists: Sequence[CandidateList]) -> Int64s:
     """Offsets of each list's candidates in their concatenation, and the total number [L + 1]."""
     return np.cumsum([0, *(len(one.candidates) for one in lists)], dtype=np.int64)
 
@@ -241,7 +239,7 @@ def feature_matrix(
     names: Sequence[str],
     *,
     place: Callable[[int], str] = "lists[{}].".format,
-) -> Steps[Floats]:
+) -> Steps[Float64s]:
     """Collect computed, derived or given features by name, of all candidates [N, len(names)], in bounded steps.
 
     Comparing all pairs of texts takes many steps.
@@ -305,7 +303,7 @@ def given_column(
     *,
     place: Callable[[int], str] = "lists[{}].".format,
     first: int = 0,
-) -> Floats:
+) -> Float64s:
     """Collect a given feature of all candidates [N]; list indices in messages start at `first`.
 
     Raises:

@@ -16,9 +16,9 @@ from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from models.arrays import Float64s, Int64s
 from models.errors import InvalidInputError, check_range
 from models.normaliser import Writing
 from models.phrases import MAX_PHRASES, Phrase, is_phrase_feature
@@ -30,14 +30,14 @@ MAX_POSTERIOR_SCALE = 1e6
 """Maximum factor of totals."""
 
 
-def scaled_posteriors(totals: npt.NDArray[np.float64], scale: float = 1.0) -> npt.NDArray[np.float64]:
+def scaled_posteriors(totals: Float64s, scale: float = 1.0) -> Float64s:
     """exp(scale · total) of each candidate, normalised over the list [C]: uniform at scale 0, sharper if larger."""
-    mass: npt.NDArray[np.float64] = np.exp(scale * (totals - totals.max()))
+    mass: Float64s = np.exp(scale * (totals - totals.max()))
     mass /= mass.sum()
     return mass
 
 
-def rank_by(values: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+def rank_by(values: Float64s) -> Int64s:
     """Order candidates by descending value [C], such as an expected utility; equal ones keep their order."""
     return np.argsort(-values, kind="stable")
 
@@ -108,7 +108,7 @@ class LogLinearModel:
             and not is_phrase_feature(n)
         )
 
-    def totals(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    def totals(self, values: Float64s) -> Float64s:
         """Compute the weighted sum of each candidate's features [N].
 
         Args:

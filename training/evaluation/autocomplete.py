@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from models.arrays import FloatArray, to_numpy
+from models.arrays import Float64s, FloatArray, to_numpy
 from models.calls import run_calls
 from models.checking.sentences import word_pattern
 from models.checkpoint.load import Checkpoint
@@ -30,7 +30,6 @@ from models.vocabulary import BOS, EOS, UNK
 from training.evaluation.autocomplete_metrics import (
     LIST_LENGTHS,
     CompletionRank,
-    LineValues,
     Ranks,
     Ratio,
     TypedLine,
@@ -320,7 +319,7 @@ def autocomplete_figures(
     return figures
 
 
-def _with_intervals(figures: Mapping[str, Ratio], draws: LineValues) -> dict[str, Any]:
+def _with_intervals(figures: Mapping[str, Ratio], draws: Float64s) -> dict[str, Any]:
     return {name: bootstrap_interval(ratio, draws) for name, ratio in figures.items()}
 
 

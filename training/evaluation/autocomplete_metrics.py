@@ -26,12 +26,11 @@ lines; two models are compared on the same lines, resample by resample.
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-LineValues: TypeAlias = npt.NDArray[np.float64]
+from models.arrays import AnyArray, Bools, Float64s, Int64s
 
 _RESAMPLES = 1_000
 _PERCENTILES = (2.5, 97.5)
@@ -46,11 +45,11 @@ class Ratio(NamedTuple):
         denominator: denominator of each line [L].
     """
 
-    numerator: LineValues
-    denominator: LineValues
+    numerator: Float64s
+    denominator: Float64s
 
 
-def bootstrap_counts(num_lines: int) -> LineValues:
+def bootstrap_counts(num_lines: int) -> Float64s:
     """Draw bootstrap resamples with a fixed seed: counts of each line [1000, L]."""
     random = np.random.default_rng(_SEED)
     counts = random.multinomial(num_lines, np.full(num_lines, 1 / num_lines), size=_RESAMPLES)
@@ -58,7 +57,7 @@ def bootstrap_counts(num_lines: int) -> LineValues:
 
 
 def bootstrap_interval(
-    ratio: Ratio, draws: LineValues, *, less: Ratio | None = None
+    ratio: Ratio, draws: Float64s, *, less: Ratio | None = None
 ) -> dict[str, float | None]:
     """Compute a figure, `value`, with the ends of its 95 % interval, `low` and `high`.
 
@@ -84,10 +83,10 @@ def _value(ratio: Ratio) -> float:
     return float(ratio.numerator.sum()) / denominator if denominator else math.nan
 
 
-def _resampled_values(ratio: Ratio, draws: LineValues) -> LineValues:
+def _resampled_values(ratio: Ratio, draws: Float64s) -> Float64s:
     """Return the figure of each draw; NaN if the denominator is 0."""
     denominators = draws @ ratio.denominator
-    values: LineValues = np.divide(
+    values: Float64s = np.divide(
         draws @ ratio.numerator, denominators, out=np.full(len(draws), np.nan), where=denominators > 0
     )
     return values
@@ -201,13 +200,13 @@ class Ranks(NamedTuple):
         keys: keys for each line without completions, and with a list of each of `LIST_LENGTHS` [L, 3].
     """
 
-    table: npt.NDArray[np.int64]
-    letters: npt.NDArray[np.int64]
-    spaced: npt.NDArray[np.bool_]
-    joined: npt.NDArray[np.bool_]
-    lines: npt.NDArray[np.int64]
-    num_keys: LineValues
-    keys: LineValues
+    table: Int64s
+    letters: Int64s
+    spaced: Bools
+    joined: Bools
+    lines: Int64s
+    num_keys: Float64s
+    keys: Float64s
 
     @classmethod
     def of(cls, typed: list[TypedLine]) -> "Ranks":
@@ -232,11 +231,11 @@ class Ranks(NamedTuple):
             ),
         )
 
-    def by_line(self, values: npt.NDArray[Any]) -> LineValues:
+    def by_line(self, values: AnyArray) -> Float64s:
         """Sum a value per word [N] over each line's words [L]."""
         return np.bincount(self.lines, values, minlength=len(self.num_keys)).astype(np.float64)
 
-    def shown(self, length: int) -> npt.NDArray[np.bool_]:
+    def shown(self, length: int) -> Bools:
         """Return True for words among the first `length` completions, before each letter [N, K]."""
         return (self.table > 0) & (self.table <= length)
 
@@ -268,19 +267,19 @@ def ratios(ranks: Ranks) -> dict[str, Ratio]:
     return figures
 
 
-def saved_keys(ranks: Ranks, length: int) -> npt.NDArray[np.int64]:
+def saved_keys(ranks: Ranks, length: int) -> Int64s:
     """Return the number of keys that a list of `length` completions saves at each word, for word savings [N]."""
     shown = ranks.shown(length)
     typed = np.where(shown.any(axis=1), shown.argmax(axis=1), ranks.letters)
     return np.maximum(ranks.letters - typed + ranks.spaced - 1, 0)
 
 
-def recoverable_letters(ranks: Ranks, length: int) -> npt.NDArray[np.int64]:
+def recoverable_letters(ranks: Ranks, length: int) -> Int64s:
     """Return the number of trailing letters of each word at which the list always contains it [N]."""
     missing = ~ranks.shown(length) & (ranks.table >= 0)
     columns = np.arange(ranks.table.shape[1])
     last = np.where(missing, columns, -1).max(axis=1, initial=-1)
-    recoverable: npt.NDArray[np.int64] = ranks.letters - 1 - last
+    recoverable: Int64s = ranks.letters - 1 - last
     return recoverable
 
 
@@ -322,7 +321,7 @@ def acceptance(typed: list[TypedLine], *, first_only: bool) -> list[dict[str, fl
     ]
 
 
-def _phrase_matches(ranks: Ranks) -> Sequence[tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]]:
+def _phrase_matches(ranks: Ranks) -> Sequence[tuple[Bools, Bools]]:
     """Return, for n = 1, 2, …, masks of the words where n greedy words match, and where n words exist [N]."""
     is_first = ranks.table[:, 0] == 1
     matches, phrases = is_first, np.ones_like(is_first)
@@ -337,6 +336,6 @@ def _phrase_matches(ranks: Ranks) -> Sequence[tuple[npt.NDArray[np.bool_], npt.N
     return rows
 
 
-def _reciprocal_ranks(table: npt.NDArray[np.int64]) -> LineValues:
+def _reciprocal_ranks(table: Int64s) -> Float64s:
     """Return 1 / rank; 0 where a word is not listed."""
     return np.divide(1.0, table, out=np.zeros(table.shape), where=table > 0)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from models.arrays import TokenIds, to_numpy
+from models.arrays import Float32s, Float64s, Int64s, TokenIds, to_numpy
 from models.language_model import LanguageModel
 from models.vocabulary import BOS, EOS, UNK
 from training.corpus import EncodedCorpus
@@ -80,7 +80,7 @@ def positions_since_start(corpus: EncodedCorpus, *, context: Context, window: in
     return (_counting_ranges(np.diff(corpus.offsets)) - 1) % window + 1
 
 
-def token_counts(corpus: EncodedCorpus, vocab_size: int) -> npt.NDArray[np.int64]:
+def token_counts(corpus: EncodedCorpus, vocab_size: int) -> Int64s:
     """Count the tokens of a text, including one `</s>` per sentence [V]."""
     counts = np.bincount(corpus.tokens, minlength=vocab_size).astype(np.int64)
     counts[EOS] += corpus.num_sentences
@@ -104,8 +104,6 @@ DEFAULT_SAMPLE = 4096
 
 _BATCH_ROWS = 64
 _MAX_BATCH_VALUES = 1 << 20  # in a batch of rows
-
-LogProbRows: TypeAlias = npt.NDArray[np.float64]
 
 
 class EvaluationOptions(NamedTuple):
@@ -148,7 +146,7 @@ def sampled_distributions(
     positions: TokenIds,
     options: EvaluationOptions,
     progress: Progress,
-) -> Iterator[LogProbRows]:
+) -> Iterator[Float64s]:
     """Compute the model's distributions over the token at each position, given the tokens before it.
 
     Args:
@@ -220,7 +218,7 @@ def _rebatch_states(states: Iterator[Any], rows: int) -> Iterator[Any]:
         yield pending[0].concatenate(pending[1:])
 
 
-def renormalised(log_probs: npt.NDArray[np.float32]) -> LogProbRows:
+def renormalised(log_probs: Float32s) -> Float64s:
     """Normalise rows of log-probabilities, in float64."""
     rows = log_probs.astype(np.float64)
     peak = rows.max(axis=1, keepdims=True)
@@ -232,7 +230,7 @@ def renormalised(log_probs: npt.NDArray[np.float32]) -> LogProbRows:
 
 def mean_over_positions(
     title: str,
-    quantity: Callable[..., LogProbRows],
+    quantity: Callable[..., Float64s],
     models: Sequence[LanguageModel[Any]],
     corpus: EncodedCorpus,
     options: EvaluationOptions,
@@ -266,12 +264,12 @@ def mean_over_positions(
     return {"nats": mean, "bits": bits, "standard_error_bits": error, "positions": count}
 
 
-def entropies_of(rows: LogProbRows) -> LogProbRows:
+def entropies_of(rows: Float64s) -> Float64s:
     """Compute the entropy in nats [n] of each row of natural-log probabilities [n, V].
 
     The mean entropy of a calibrated model is close to its cross-entropy.
     """
-    entropies: LogProbRows = -np.sum(np.exp(rows) * np.where(np.isfinite(rows), rows, 0.0), axis=1)
+    entropies: Float64s = -np.sum(np.exp(rows) * np.where(np.isfinite(rows), rows, 0.0), axis=1)
     return entropies
 
 
@@ -323,7 +321,7 @@ def log_prob_difference(
     return {**found, "standard_error": error, "low": low, "high": high}
 
 
-def divergences_of(a: LogProbRows, b: LogProbRows) -> LogProbRows:
+def divergences_of(a: Float64s, b: Float64s) -> Float64s:
     """Compute the Kullback–Leibler divergences KL(A‖B) in nats [n] of rows of log-probabilities [n, V].
 
     A divergence is infinite if only B gives some token the probability 0.
@@ -332,5 +330,5 @@ def divergences_of(a: LogProbRows, b: LogProbRows) -> LogProbRows:
     possible = p > 0
     gaps = np.zeros_like(a)
     np.subtract(a, b, out=gaps, where=possible)
-    divergences: LogProbRows = np.sum(p * gaps, axis=1, where=possible)
+    divergences: Float64s = np.sum(p * gaps, axis=1, where=possible)
     return np.maximum(divergences, 0.0)  # rounding

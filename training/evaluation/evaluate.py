@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from models.arrays import FloatArray, TokenIds
+from models.arrays import Float32s, FloatArray, Int64s, TokenIds
 from models.language_model import (
     SCORES,
     LanguageModel,
@@ -54,8 +54,8 @@ class CorpusScores(NamedTuple):
         matched: length of the longest n-gram found for each token [N]; n-gram models only.
     """
 
-    log_probs: npt.NDArray[np.float32]
-    tokens: npt.NDArray[np.int64]
+    log_probs: Float32s
+    tokens: Int64s
     matched: npt.NDArray[np.integer[Any]] | None
 
 
@@ -119,7 +119,7 @@ def as_ngram(model: Any) -> Any:
     return model if ngram_order(model) is not None else None
 
 
-def _batches_of_similar_length(lengths: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
+def _batches_of_similar_length(lengths: Int64s) -> Iterator[Int64s]:
     order = np.argsort(lengths, kind="stable")
     start = 0
     while start < len(order):

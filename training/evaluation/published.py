@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from models.arrays import Int64s
 from models.checkpoint.load import Checkpoint
 from models.checkpoint.manifest import version_address
 from models.checkpoint.precision import MAX_INT8_COST, int8_problems, to_int8
@@ -130,12 +130,12 @@ def check_comparable(a: Checkpoint, b: Checkpoint) -> None:
         )
 
 
-def training_counts(directory: Path, vocab_size: int) -> npt.NDArray[np.int64] | None:
+def training_counts(directory: Path, vocab_size: int) -> Int64s | None:
     """Read the token counts of a checkpoint's training text [V]; None if they are missing or of another size."""
     path = directory / COUNTS_FILE
     if not path.is_file():
         return None
-    counts: npt.NDArray[np.int64] = np.load(path, allow_pickle=False)
+    counts: Int64s = np.load(path, allow_pickle=False)
     return counts if counts.shape == (vocab_size,) else None
 
 

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from models.arrays import Bools, Float64s
 from models.calls import run_calls
 from models.checking.calibration import Calibration, CalibrationPoint
 from models.checking.checker import Checker, find_issues
@@ -198,8 +198,6 @@ class ErrorInjector:
         return f"{word.text[:cut]} {word.text[cut:]}", 1
 
 
-ScoreArray = npt.NDArray[np.float64]
-
 _BETA_SQUARED = 0.25
 """β² of F0.5, which weights precision twice as much as recall because of false alarms (Ng et al. 2014)."""
 
@@ -213,9 +211,9 @@ class Detections(NamedTuple):
         alarms: scores of the false alarms [A].
     """
 
-    errors: ScoreArray
-    corrected: npt.NDArray[np.bool_]
-    alarms: ScoreArray
+    errors: Float64s
+    corrected: Bools
+    alarms: Float64s
 
 
 class DetectionFigures(NamedTuple):

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 
-from models.arrays import FloatArray
+from models.arrays import FloatArray, Int64s
 from models.errors import FormatError, InvalidInputError
 from models.neural.network import Network
 from models.vocabulary import Vocabulary
@@ -32,7 +31,7 @@ class Embeddings(NamedTuple):
         vectors: vectors of these tokens [N, E], float32.
     """
 
-    rows: npt.NDArray[np.int64]
+    rows: Int64s
     vectors: FloatArray
 
 

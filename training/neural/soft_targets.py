@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from models.arrays import TokenIds
+from models.arrays import AnyArray, TokenIds
 from models.cache.model import CacheModel
 from models.decoding.top_k import top_tokens_of_rows
 from models.files import atomic_writer
@@ -123,7 +122,7 @@ def write_soft_targets(
         for number, part in enumerate(parts)
     ]
 
-    def read_segment(reader: tuple[Iterator[Tensor], torch.Generator]) -> npt.NDArray[Any]:
+    def read_segment(reader: tuple[Iterator[Tensor], torch.Generator]) -> AnyArray:
         torch.set_num_threads(1)  # of this thread
         with torch.no_grad():
             return np.stack(
@@ -150,7 +149,7 @@ def _most_rows(model: LanguageModel[Any]) -> int:
     return _ROWS_OF_CACHE if isinstance(model, CacheModel) else _ROWS
 
 
-def _record(probabilities: Tensor, record: np.dtype[Any], generator: torch.Generator) -> npt.NDArray[Any]:
+def _record(probabilities: Tensor, record: np.dtype[Any], generator: torch.Generator) -> AnyArray:
     """Return the records [R] of distributions [R, V]; the distributions are overwritten."""
     probabilities = probabilities.to(generator.device)  # a cache computes on the host, whatever the device
     records = np.empty(len(probabilities), record)

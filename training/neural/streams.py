@@ -4,9 +4,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from models.arrays import TokenIds
+from models.arrays import Int64s, TokenIds
 from models.errors import InvalidInputError
 from models.vocabulary import BOS, UNK
 from training.corpus import EncodedCorpus
@@ -88,7 +87,7 @@ class Streams:
                 tokens = text[positions]
                 yield StreamSegment(epoch, step == 0, tokens[:-1], tokens[1:], positions[1:])
 
-    def _order(self, generator: np.random.Generator) -> npt.NDArray[np.int64]:
+    def _order(self, generator: np.random.Generator) -> Int64s:
         """Return the positions of the text in the order of one epoch; blocks begin with a sentence (Press 2019)."""
         order = np.arange(len(self._text))
         block = self._settings.shuffle_block
@@ -99,7 +98,7 @@ class Streams:
         blocks = np.split(order, np.unique(cuts))
         return np.concatenate([blocks[number] for number in generator.permutation(len(blocks))])
 
-    def _with_unknown(self, generator: np.random.Generator) -> npt.NDArray[np.int64]:
+    def _with_unknown(self, generator: np.random.Generator) -> Int64s:
         """Return the text of one epoch, in which some of the words of one occurrence are unknown."""
         if self._once is None:
             return self._text
@@ -107,7 +106,7 @@ class Streams:
         text[self._once[generator.random(len(self._once)) < self._settings.unknown_share]] = UNK
         return text
 
-    def _lengths(self, generator: np.random.Generator) -> npt.NDArray[np.int64]:
+    def _lengths(self, generator: np.random.Generator) -> Int64s:
         """Sample the segment lengths of one epoch [steps_per_epoch]; their sum is at most the stream length."""
         count, mean = self.steps_per_epoch, self.bptt_length
         if not self._variable:

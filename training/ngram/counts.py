@@ -14,11 +14,11 @@ listed n-gram, which occur at least as often, are also listed.
 import os
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from models.arrays import Int32s, Int64s, UInt8s
 from models.errors import InvalidInputError, check_range
 from models.kernels.compilation import kernel
 from models.kernels.threads import run_parts, run_slices
@@ -27,8 +27,6 @@ from models.vocabulary import BOS, EOS
 from training.corpus import EncodedCorpus
 from training.progress import Progress
 
-IntArray: TypeAlias = npt.NDArray[np.int32]
-ByteArray: TypeAlias = npt.NDArray[np.uint8]
 _BLOCK = 1024
 """Positions that a kernel reads at once."""
 
@@ -43,13 +41,13 @@ class SortedText(NamedTuple):
         extents: number of words left in the sentence, at most N [l], uint8.
     """
 
-    text: IntArray
-    positions: IntArray
-    shared: ByteArray
-    extents: ByteArray
+    text: Int32s
+    positions: Int32s
+    shared: UInt8s
+    extents: UInt8s
 
 
-def sort_text(text: IntArray, vocab_size: int, *, order: int, progress: Progress) -> list[SortedText]:
+def sort_text(text: Int32s, vocab_size: int, *, order: int, progress: Progress) -> list[SortedText]:
     """Sort all positions except the last `order` by their first `order` words, in partitions of first words.
 
     Args:
@@ -83,7 +81,7 @@ def sort_text(text: IntArray, vocab_size: int, *, order: int, progress: Progress
 
 
 @kernel()
-def _share_prefixes(text: IntArray, positions: IntArray, order: int) -> tuple[ByteArray, ByteArray]:
+def _share_prefixes(text: Int32s, positions: Int32s, order: int) -> tuple[UInt8s, UInt8s]:
     """Return `shared` and `extents` of the sorted positions [l]; see `SortedText`.
 
     The words of a block are read by offset, in a loop of their own, so the scattered reads overlap.
@@ -126,7 +124,7 @@ class CountedNGrams(NamedTuple):
     """
 
     ngrams: NGrams
-    counts: IntArray
+    counts: Int32s
 
 
 def count_ngrams(
@@ -199,9 +197,7 @@ def check_ids(corpus: EncodedCorpus, vocab_size: int, *, what: str, parameter: s
         )
 
 
-def _count_order(
-    parts: Sequence[SortedText], order: int, shorter: IntArray
-) -> tuple[CountedNGrams, IntArray]:
+def _count_order(parts: Sequence[SortedText], order: int, shorter: Int32s) -> tuple[CountedNGrams, Int32s]:
     """Count one order; return its n-grams, and the index of the n-gram at each position [L]."""
     sizes = run_parts(lambda part: _count_distinct(part.shared, part.extents, order), parts)
     words, prefixes, suffixes, counts = (np.zeros(sum(sizes), np.int32) for _ in range(4))
@@ -213,7 +209,7 @@ def _count_order(
 
 
 @kernel()
-def _count_distinct(shared: ByteArray, extents: ByteArray, order: int) -> int:
+def _count_distinct(shared: UInt8s, extents: UInt8s, order: int) -> int:
     """Count the distinct n-grams of one order at sorted positions."""
     size = 0
     for i in range(len(shared)):
@@ -223,7 +219,7 @@ def _count_distinct(shared: ByteArray, extents: ByteArray, order: int) -> int:
 
 @kernel()
 def _list_ngrams(
-    part: SortedText, order: int, shorter: IntArray, number: int, counted: CountedNGrams, numbers: IntArray
+    part: SortedText, order: int, shorter: Int32s, number: int, counted: CountedNGrams, numbers: Int32s
 ) -> None:
     """Write one order's n-grams and counts [n] from index `number`, and indices by position [L].
 
@@ -300,10 +296,10 @@ class OrderCounts(NamedTuple):
     """
 
     ngrams: NGrams
-    counts: IntArray
-    totals: IntArray
-    types: IntArray
-    counts_of_counts: npt.NDArray[np.int64]
+    counts: Int32s
+    totals: Int32s
+    types: Int32s
+    counts_of_counts: Int64s
 
 
 class Observations:
@@ -345,13 +341,13 @@ class Observations:
         """
         return self._orders(self._continuation_counts)
 
-    def _continuation_counts(self, order: int) -> IntArray:
+    def _continuation_counts(self, order: int) -> Int32s:
         counts = self._counted[order - 1].counts
         if order == self.order:
             return counts
         return _count_predecessors(counts, self._counted[order].ngrams.suffixes)
 
-    def _orders(self, counts_of: Callable[[int], IntArray]) -> Iterator[OrderCounts]:
+    def _orders(self, counts_of: Callable[[int], Int32s]) -> Iterator[OrderCounts]:
         num_contexts = 1
         listed = numbers = None  # of the order below: mask of the listed n-grams, and their new indices
         for k, (every_ngram, occurrences) in enumerate(self._counted, start=1):
@@ -376,7 +372,7 @@ class Observations:
 
 
 @kernel()
-def _count_predecessors(occurrences: IntArray, suffixes: IntArray) -> IntArray:
+def _count_predecessors(occurrences: Int32s, suffixes: Int32s) -> Int32s:
     """Count the n-grams whose suffix is each shorter n-gram [n]; its occurrences if there are none."""
     counts = np.zeros_like(occurrences)  # [n]
     for suffix in suffixes:
@@ -388,9 +384,7 @@ def _count_predecessors(occurrences: IntArray, suffixes: IntArray) -> IntArray:
 
 
 @kernel()
-def _by_context(
-    prefixes: IntArray, counts: IntArray, num_contexts: int
-) -> tuple[IntArray, IntArray, npt.NDArray[np.int64]]:
+def _by_context(prefixes: Int32s, counts: Int32s, num_contexts: int) -> tuple[Int32s, Int32s, Int64s]:
     """Compute totals and types by context [m], and counts of counts, in one pass."""
     totals, types = np.zeros(num_contexts, np.int32), np.zeros(num_contexts, np.int32)
     counts_of_counts = np.zeros(MAX_COUNT_OF_COUNTS + 1, np.int64)

@@ -5,10 +5,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from models.arrays import Int32s
 from models.kernels.compilation import kernel
 from models.vocabulary import BOS
 from training.corpus import EncodedCorpus
-from training.ngram.counts import IntArray, OrderCounts, check_ids
+from training.ngram.counts import OrderCounts, check_ids
 
 
 class Matches(NamedTuple):
@@ -21,10 +22,10 @@ class Matches(NamedTuple):
         types: number of listed words after the context with a count of 1, 2, and 3 or more [T, 3], int32.
     """
 
-    counts: IntArray
-    totals: IntArray
-    pruned: IntArray
-    types: IntArray
+    counts: Int32s
+    totals: Int32s
+    pruned: Int32s
+    types: Int32s
 
 
 def match_counts(
@@ -58,7 +59,7 @@ def match_counts(
         contexts = np.roll(numbers, 1)  # the first value is wrong, but unused: `<s>` is not predicted
 
 
-def _values_at(indices: IntArray, values: IntArray) -> IntArray:
+def _values_at(indices: Int32s, values: Int32s) -> Int32s:
     """Return values of n-grams or contexts [T, …]; 0 for an index of −1."""
     found = np.zeros((len(indices), *values.shape[1:]), dtype=np.int32)
     known = indices >= 0
@@ -67,7 +68,7 @@ def _values_at(indices: IntArray, values: IntArray) -> IntArray:
 
 
 @kernel()
-def _find_ngrams(words: IntArray, prefixes: IntArray, contexts: IntArray, text: IntArray) -> IntArray:
+def _find_ngrams(words: Int32s, prefixes: Int32s, contexts: Int32s, text: Int32s) -> Int32s:
     """Find the n-gram that ends at each position by bisection; −1 if none ends there.
 
     `contexts` has the n-gram of the order below that ends at the previous position [T].
@@ -90,7 +91,7 @@ def _find_ngrams(words: IntArray, prefixes: IntArray, contexts: IntArray, text: 
 
 
 @kernel()
-def _listed_by_context(prefixes: IntArray, counts: IntArray, num_contexts: int) -> tuple[IntArray, IntArray]:
+def _listed_by_context(prefixes: Int32s, counts: Int32s, num_contexts: int) -> tuple[Int32s, Int32s]:
     """Sum the listed counts after each context [m], and count the counts of 1, 2, and 3 or more [m, 3]."""
     listed, types = np.zeros(num_contexts, np.int32), np.zeros((num_contexts, 3), np.int32)
     for i in range(len(counts)):

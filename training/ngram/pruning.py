@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from models.arrays import Bools, Float64s, Int32s
 from models.errors import InvalidInputError
 from models.kernels.compilation import kernel
 from models.ngram.build import NGrams, NGramWeights, build_automaton, quantise_automaton
 from models.ngram.model import NGramModel
 from models.vocabulary import BOS, EOS, Vocabulary
-from training.ngram.smoothing.interpolation import DoubleArray, log10
+from training.ngram.smoothing.interpolation import log10
 from training.ngram.trie import (
     MIN_LOWER_MASS,
     BackoffRows,
@@ -37,7 +38,7 @@ from training.progress import Progress
 
 
 def prune_by_entropy(
-    orders: Orders, threshold: float, *, history_probs: Sequence[DoubleArray] | None = None
+    orders: Orders, threshold: float, *, history_probs: Sequence[Float64s] | None = None
 ) -> list[tuple[NGrams, NGramWeights]]:
     """Remove n-grams whose removal increases the perplexity by a smaller share than the threshold.
 
@@ -86,7 +87,7 @@ def prune_by_entropy(
     return list(zip(ngrams, _reweighted(ngrams, orders, contexts, masks), strict=True))
 
 
-def history_frequencies(counts: Sequence[npt.NDArray[np.integer]]) -> list[DoubleArray]:
+def history_frequencies(counts: Sequence[npt.NDArray[np.integer]]) -> list[Float64s]:
     """Compute the frequency of each n-gram as a context, as a share of all words of a text.
 
     `<s>` gets the frequency of `</s>`, regardless of its own count.
@@ -104,7 +105,7 @@ def history_frequencies(counts: Sequence[npt.NDArray[np.integer]]) -> list[Doubl
     return shares
 
 
-def _chain_rule(orders: Orders) -> list[DoubleArray]:
+def _chain_rule(orders: Orders) -> list[Float64s]:
     """Compute each n-gram's probability by the chain rule; all its prefixes are listed."""
     first = from_log10(orders[0][1].log10_probs)
     first[BOS] = 1.0
@@ -127,8 +128,8 @@ def _context_masses(trie: Trie, orders: Orders) -> list[ContextMasses]:
 
 
 def _kept_masks(
-    orders: Orders, contexts: Sequence[ContextMasses], history_probs: Sequence[DoubleArray], threshold: float
-) -> list[npt.NDArray[np.bool_]]:
+    orders: Orders, contexts: Sequence[ContextMasses], history_probs: Sequence[Float64s], threshold: float
+) -> list[Bools]:
     """Compute the masks of n-grams to keep, by order up to the highest non-empty order."""
     masks = [np.ones(len(orders[0][0].words), dtype=np.bool_)]
     for (ngrams, weights), context, history in zip(orders[1:], contexts, history_probs, strict=False):
@@ -143,12 +144,8 @@ def _kept_masks(
 
 @kernel()
 def _reaches_threshold(
-    prefixes: npt.NDArray[np.int32],
-    probs: DoubleArray,
-    contexts: ContextMasses,
-    history_probs: DoubleArray,
-    threshold: float,
-) -> npt.NDArray[np.bool_]:
+    prefixes: Int32s, probs: Float64s, contexts: ContextMasses, history_probs: Float64s, threshold: float
+) -> Bools:
     """Return a mask of n-grams whose exp(D) − 1 reaches the threshold [n]."""
     keep = np.ones(len(probs), np.bool_)  # [n]
     for i in range(len(probs)):  # by context, so the values of a context stay in the cache
@@ -166,7 +163,7 @@ def _reaches_threshold(
     return keep
 
 
-def _kept_ngrams(trie: Trie, orders: Orders, masks: Sequence[npt.NDArray[np.bool_]]) -> list[NGrams]:
+def _kept_ngrams(trie: Trie, orders: Orders, masks: Sequence[Bools]) -> list[NGrams]:
     """Return the kept n-grams with new indices."""
     answer = [orders[0][0]]
     suffixes_of = suffixes_by_order(trie)
@@ -186,10 +183,7 @@ def _kept_ngrams(trie: Trie, orders: Orders, masks: Sequence[npt.NDArray[np.bool
 
 
 def _reweighted(
-    ngrams: Sequence[NGrams],
-    orders: Orders,
-    contexts: Sequence[ContextMasses],
-    masks: Sequence[npt.NDArray[np.bool_]],
+    ngrams: Sequence[NGrams], orders: Orders, contexts: Sequence[ContextMasses], masks: Sequence[Bools]
 ) -> list[NGramWeights]:
     """Return the kept probabilities, and new back-off weights that preserve each row's sum."""
     rows = BackoffRows(link(ngrams))
@@ -208,12 +202,8 @@ def _reweighted(
 
 
 def _new_backoffs(
-    prefixes: npt.NDArray[np.int32],
-    keep: npt.NDArray[np.bool_],
-    probs: DoubleArray,
-    contexts: ContextMasses,
-    lower: DoubleArray,
-) -> DoubleArray:
+    prefixes: Int32s, keep: Bools, probs: Float64s, contexts: ContextMasses, lower: Float64s
+) -> Float64s:
     """Compute back-off weights of contexts [m] whose n-grams [n] are only partly kept.
 
     The unlisted masses of the context and of the shorter context grow by the removed words, the latter
@@ -227,7 +217,7 @@ def _new_backoffs(
         prefixes[dropped], contexts.lower[dropped], minlength=size
     )
     lower_left += np.bincount(prefixes[keep], contexts.lower[keep] - lower, minlength=size)
-    backoffs: DoubleArray = left / np.maximum(lower_left, MIN_LOWER_MASS)
+    backoffs: Float64s = left / np.maximum(lower_left, MIN_LOWER_MASS)
     fan_out = np.bincount(prefixes[keep], minlength=size)
     bare = (fan_out == 0) & (np.bincount(prefixes[dropped], minlength=size) > 0)
     backoffs[bare] = 1.0  # exactly 1: it is no longer a context
@@ -241,7 +231,7 @@ def compress(
     prune_entropy: float,
     quantise: bool,
     normalised: bool = True,
-    history_probs: Sequence[DoubleArray] | None = None,
+    history_probs: Sequence[Float64s] | None = None,
     progress: Progress,
 ) -> tuple[NGramModel, Sequence[NGrams], dict[str, Any]]:
     """Compress n-grams, and build a model from them.

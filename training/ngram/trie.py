@@ -13,11 +13,10 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from models.arrays import Float32s, Float64s, Int32s, Int64s, UInt32s
 from models.kernels.compilation import kernel
 from models.ngram.build import NGrams, NGramWeights, number_arcs, suffix_states
-from training.ngram.smoothing.interpolation import DoubleArray
 
 
 class Trie(NamedTuple):
@@ -31,9 +30,9 @@ class Trie(NamedTuple):
         suffixes: node of the longest listed proper suffix [nodes], int32.
     """
 
-    starts: npt.NDArray[np.int64]
-    first_arcs: npt.NDArray[np.uint32]
-    suffixes: npt.NDArray[np.int32]
+    starts: Int64s
+    first_arcs: UInt32s
+    suffixes: Int32s
 
     @property
     def order(self) -> int:
@@ -56,7 +55,7 @@ def link(ngrams: Sequence[NGrams]) -> Trie:
     return Trie(np.concatenate([[0], order_starts + 1]), first_arcs, suffixes)
 
 
-def suffixes_by_order(trie: Trie) -> list[npt.NDArray[np.int32]]:
+def suffixes_by_order(trie: Trie) -> list[Int32s]:
     """Return each n-gram's suffix as an index into the order below, −1 if unlisted; by order from 1."""
     return [
         np.maximum(trie.suffixes[trie.nodes(length)] - np.int32(trie.starts[length - 1]), np.int32(-1))
@@ -65,7 +64,7 @@ def suffixes_by_order(trie: Trie) -> list[npt.NDArray[np.int32]]:
 
 
 @kernel()
-def _lower_probs(trie: Trie, length: int, probs: DoubleArray, backoffs: DoubleArray) -> DoubleArray:
+def _lower_probs(trie: Trie, length: int, probs: Float64s, backoffs: Float64s) -> Float64s:
     """Back off from the shortened context to the context of each n-gram's longest listed suffix."""
     first = trie.starts[length]
     out = np.empty(trie.starts[length + 1] - first, np.float64)  # [n], by node
@@ -99,9 +98,9 @@ class ContextMasses(NamedTuple):
         unlisted: mass of the unlisted words after the context itself [m].
     """
 
-    lower: DoubleArray
-    lower_unlisted: DoubleArray
-    unlisted: DoubleArray
+    lower: Float64s
+    lower_unlisted: Float64s
+    unlisted: Float64s
 
 
 class BackoffRows:
@@ -118,7 +117,7 @@ class BackoffRows:
         self.backoffs = np.ones(size)
         self.sums = np.ones(size)
 
-    def lower_probs(self, length: int) -> DoubleArray:
+    def lower_probs(self, length: int) -> Float64s:
         """Compute the probability of each n-gram's last word after its context without the first word [n].
 
         Args:
@@ -140,7 +139,7 @@ class BackoffRows:
         np.maximum(lower_unlisted, MIN_LOWER_MASS, out=lower_unlisted)
         return ContextMasses(lower, lower_unlisted, lower_unlisted * self.backoffs[nodes])
 
-    def add_order(self, ngrams: NGrams, length: int, probs: DoubleArray, *, left: DoubleArray) -> None:
+    def add_order(self, ngrams: NGrams, length: int, probs: Float64s, *, left: Float64s) -> None:
         """Add the n-grams of `length` words [n].
 
         Args:
@@ -154,17 +153,17 @@ class BackoffRows:
         self.sums[contexts] = listed + left
         self.set_probs(length, probs)
 
-    def set_probs(self, length: int, probs: DoubleArray) -> None:
+    def set_probs(self, length: int, probs: Float64s) -> None:
         """Set the probabilities of n-grams of `length` words [n]; the highest order is not stored."""
         if length < self.trie.order:
             self.probs[self.trie.nodes(length)] = probs
 
-    def set_backoffs(self, length: int, backoffs: DoubleArray) -> None:
+    def set_backoffs(self, length: int, backoffs: Float64s) -> None:
         """Set the back-off weights of n-grams of `length` words [n]; the highest order has none."""
         if length < self.trie.order:
             self.backoffs[self.trie.nodes(length)] = backoffs
 
 
-def from_log10(log10: npt.NDArray[np.float32]) -> DoubleArray:
+def from_log10(log10: Float32s) -> Float64s:
     """Convert decimal logarithms to probabilities or weights in double precision."""
     return np.power(10.0, log10, dtype=np.float64)

@@ -8,23 +8,21 @@ caches as much of them as fits into memory.
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from models.arrays import AnyArray, Float64s, Int32s, Int64s, UInt32s
 from models.errors import FormatError
 from models.kernels.compilation import kernel
 from models.ngram.access import link_states
 from models.ngram.automaton import EXACT_TYPES, Automaton
 from models.ngram.build import check_ngram_counts, rank_arcs_in_blocks
-from training.ngram.smoothing.interpolation import DoubleArray, log10
+from training.ngram.smoothing.interpolation import log10
 from training.progress import Progress
 from training.scale.plan import word_columns
 
 _BATCH = 1 << 17
-
-Words: TypeAlias = npt.NDArray[np.int32]
 
 
 def assemble(tables: Sequence[Path], folder: Path, progress: Progress) -> None:
@@ -75,7 +73,7 @@ class _AutomatonBuilder:
         self._last = np.full(len(sizes), -1, np.int32)
         self._path = np.zeros(len(sizes) + 1, np.int64)
 
-    def add(self, k: int, table: Path, words: Words, probs: DoubleArray, backoffs: DoubleArray) -> None:
+    def add(self, k: int, table: Path, words: Int32s, probs: Float64s, backoffs: Float64s) -> None:
         """Write the next k-grams of a table, after all shorter n-grams; see `_batches`."""
         begin, size = self._filled, len(words)
         contexts = np.empty(size, np.int64)
@@ -118,14 +116,14 @@ class _AutomatonBuilder:
             ranked_arcs += len(block.arcs)
         _append(self._folder, "ranked_starts", np.array([ranked_arcs], np.uint32))
 
-    def _array(self, name: str, size: int) -> npt.NDArray[Any]:
+    def _array(self, name: str, size: int) -> AnyArray:
         """Map a file of zeros, allocated now: a full disk raises an error here instead of a signal later."""
         with (self._folder / name).open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, size * np.dtype(EXACT_TYPES[name][0]).itemsize)
         return _map(self._folder, name, "r+")
 
 
-def _map(folder: Path, name: str, mode: Literal["r", "r+"]) -> npt.NDArray[Any]:
+def _map(folder: Path, name: str, mode: Literal["r", "r+"]) -> AnyArray:
     """Map an array's file as a plain array, the type for which kernels are compiled."""
     path, dtype = folder / name, np.dtype(EXACT_TYPES[name][0])
     if path.stat().st_size == 0:  # an empty file cannot be mapped
@@ -135,12 +133,12 @@ def _map(folder: Path, name: str, mode: Literal["r", "r+"]) -> npt.NDArray[Any]:
     return np.asarray(np.memmap(path, dtype, mode))
 
 
-def _append(folder: Path, name: str, array: npt.NDArray[Any]) -> None:
+def _append(folder: Path, name: str, array: AnyArray) -> None:
     with (folder / name).open("ab") as file:
         file.write(array.astype(EXACT_TYPES[name][0], copy=False).data)
 
 
-def _batches(table: Path, k: int) -> Iterator[tuple[Words, DoubleArray, DoubleArray]]:
+def _batches(table: Path, k: int) -> Iterator[tuple[Int32s, Float64s, Float64s]]:
     """Yield words [n, k], probabilities [n] and back-off weights of the contexts [n] from a sorted k-gram table."""
     import pyarrow.parquet as pq
 
@@ -153,12 +151,7 @@ def _batches(table: Path, k: int) -> Iterator[tuple[Words, DoubleArray, DoubleAr
 
 @kernel()
 def _find_contexts(
-    first_arcs: npt.NDArray[np.uint32],
-    words: npt.NDArray[np.int32],
-    rows: npt.NDArray[np.int32],
-    last: npt.NDArray[np.int32],
-    path: npt.NDArray[np.int64],
-    contexts: npt.NDArray[np.int64],
+    first_arcs: UInt32s, words: Int32s, rows: Int32s, last: Int32s, path: Int64s, contexts: Int64s
 ) -> int:
     """Find the state of each row's [n, k] context, its first k − 1 words; return the first bad row, or −1.
 

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from models.arrays import Int32s
 from models.checkpoint.folders import TEMPORARY_PREFIX, fsync_tree, report_write_errors
 from models.errors import FormatError, InvalidInputError
 from models.tokenizers import Tokenizer
@@ -245,7 +245,7 @@ def write_vocabulary(folder: Path, vocab_size: int) -> None:
     pq.write_table(pa.table({"w1": np.arange(vocab_size, dtype=np.int32)}), folder / "part.parquet")
 
 
-def text_windows(encoded: EncodedCorpus, order: int) -> npt.NDArray[np.int32]:
+def text_windows(encoded: EncodedCorpus, order: int) -> Int32s:
     """Return the N words that start at every position [N, rows], one array row per table column.
 
     Positions with fewer words left in their sentence are included only at the sentence's start.

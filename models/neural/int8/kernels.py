@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from llvmlite import ir
-from numba import types
 
 from models.kernels.llvm import (
     BYTE,
@@ -21,10 +20,9 @@ from models.kernels.llvm import (
     INT_VECTOR,
     VECTOR_WIDTH,
     broadcast,
-    byte_pointer,
     call_llvm,
     codegen,
-    intrinsic,
+    procedure,
 )
 from models.kernels.log_sum_exp import ROW_LANES
 from models.kernels.target import LEVEL
@@ -160,42 +158,39 @@ def _dot_intrinsic(rows: int, arithmetic: _Arithmetic) -> Any:
     """Return an intrinsic that writes the dot products [rows, 64] of 64 rows of weights and `rows` vectors."""
     per_row = min(_SUM_VECTORS, arithmetic.sums // rows)
 
-    @intrinsic
+    @procedure
     def fill(
-        _typing_context: Any, weights: Any, start: Any, activations: Any, row: Any, groups: Any, sums: Any
-    ) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            data, at = partial(byte_pointer, context, builder, signature, arguments), partial(_at, builder)
+        builder: Any, weights: Any, start: Any, activations: Any, row: Any, groups: Any, sums: Any
+    ) -> None:
+        at = partial(_at, builder)
 
-            def loop(count: int) -> Any:
-                return codegen.for_range(builder, ir.Constant(INT64, count))
+        def loop(count: int) -> Any:
+            return codegen.for_range(builder, ir.Constant(INT64, count))
 
-            weight, first, target = builder.gep(data(0), [arguments[1]]), data(2), data(5)
-            width = builder.mul(arguments[4], ir.Constant(INT64, COLUMN_GROUP))
-            numbers = (builder.add(arguments[3], ir.Constant(INT64, n)) for n in range(rows))
-            starts = [builder.gep(first, [builder.mul(number, width)]) for number in numbers]
-            steps = builder.udiv(arguments[4], ir.Constant(INT64, arithmetic.groups))
-            # all groups of columns for as many of the 64 rows of weights as have their sums in registers
-            with loop(_SUM_VECTORS // per_row) as part:
-                totals = [
-                    [codegen.alloca_once(builder, INT_VECTOR, zfill=True) for _ in range(per_row)]
-                    for _ in range(rows)
-                ]
-                part_weight = at(weight, part.index, per_row * _VECTOR_BYTES)
-                with codegen.for_range(builder, steps) as step:
-                    step_weight = at(part_weight, step.index, arithmetic.groups * _GROUP_BYTES)
-                    places = [at(address, step.index, arithmetic.groups * COLUMN_GROUP) for address in starts]
-                    prepared = [arithmetic.prepare(builder, place) for place in places]
-                    with loop(arithmetic.groups) as group:
-                        _add_products(builder, arithmetic, step_weight, prepared, group.index, totals)
-                part_target = at(target, part.index, per_row * _VECTOR_BYTES)
-                for number, row_totals in enumerate(totals):
-                    for n, total in enumerate(row_totals):
-                        address = at(part_target, number * _SUM_VECTORS + n, _VECTOR_BYTES)
-                        _store(builder, builder.load(total), address)
-            return context.get_dummy_value()
-
-        return types.void(weights, start, activations, row, groups, sums), generate
+        weight, first, target = (builder.bitcast(a, BYTE_POINTER) for a in (weights, activations, sums))
+        weight = builder.gep(weight, [start])
+        width = builder.mul(groups, ir.Constant(INT64, COLUMN_GROUP))
+        numbers = (builder.add(row, ir.Constant(INT64, n)) for n in range(rows))
+        starts = [builder.gep(first, [builder.mul(number, width)]) for number in numbers]
+        steps = builder.udiv(groups, ir.Constant(INT64, arithmetic.groups))
+        # all groups of columns for as many of the 64 rows of weights as have their sums in registers
+        with loop(_SUM_VECTORS // per_row) as part:
+            totals = [
+                [codegen.alloca_once(builder, INT_VECTOR, zfill=True) for _ in range(per_row)]
+                for _ in range(rows)
+            ]
+            part_weight = at(weight, part.index, per_row * _VECTOR_BYTES)
+            with codegen.for_range(builder, steps) as step:
+                step_weight = at(part_weight, step.index, arithmetic.groups * _GROUP_BYTES)
+                places = [at(address, step.index, arithmetic.groups * COLUMN_GROUP) for address in starts]
+                prepared = [arithmetic.prepare(builder, place) for place in places]
+                with loop(arithmetic.groups) as group:
+                    _add_products(builder, arithmetic, step_weight, prepared, group.index, totals)
+            part_target = at(target, part.index, per_row * _VECTOR_BYTES)
+            for number, row_totals in enumerate(totals):
+                for n, total in enumerate(row_totals):
+                    address = at(part_target, number * _SUM_VECTORS + n, _VECTOR_BYTES)
+                    _store(builder, builder.load(total), address)
 
     return fill
 
@@ -208,9 +203,9 @@ dot_four_rows: Any = _dot_intrinsic(4, _arithmetic)
 _FLOAT_BYTES = 4
 
 
-@intrinsic
+@procedure
 def dequantise_sums(
-    _typing_context: Any,
+    builder: Any,
     sums: Any,
     rows: Any,
     totals: Any,
@@ -219,10 +214,11 @@ def dequantise_sums(
     bias: Any,
     products: Any,
     stride: Any,
-) -> Any:
+) -> None:
     """Convert the dot products of 64 rows of weights and N vectors to floats, and add the bias.
 
     Args:
+        builder: builder of the caller's code.
         sums: dot products [N, 64], int32; the weights include the offset `ZERO_POINT`.
         rows: N.
         totals: sum of each vector's integers [N], int32.
@@ -232,30 +228,25 @@ def dequantise_sums(
         products: pointer to the products of the first vector, float32; written.
         stride: number of floats between the products of two vectors.
     """
+    at = partial(_at, builder)
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        start, at = partial(byte_pointer, context, builder, signature, arguments), partial(_at, builder)
+    def number(array: Any, index: Any, number_type: Any) -> Any:
+        return _load(builder, at(array, index, _FLOAT_BYTES), number_type)
 
-        def number(array: Any, index: Any, number_type: Any) -> Any:
-            return _load(builder, at(array, index, _FLOAT_BYTES), number_type)
+    def vectors(address: Any, vector_type: Any) -> list[Any]:
+        return [_load(builder, at(address, n, _VECTOR_BYTES), vector_type) for n in range(_SUM_VECTORS)]
 
-        def vectors(address: Any, vector_type: Any) -> list[Any]:
-            return [_load(builder, at(address, n, _VECTOR_BYTES), vector_type) for n in range(_SUM_VECTORS)]
-
-        summed, totalled, of_vectors, of_weights, added, target = (start(n) for n in (0, 2, 3, 4, 5, 6))
-        columns, biases = vectors(of_weights, FLOAT_VECTOR), vectors(added, FLOAT_VECTOR)
-        with codegen.for_range(builder, arguments[1]) as loop:
-            total = number(totalled, loop.index, ir.IntType(32))
-            offset = broadcast(
-                builder, builder.mul(total, ir.Constant(ir.IntType(32), ZERO_POINT)), INT_VECTOR
-            )
-            scale = broadcast(builder, number(of_vectors, loop.index, ir.FloatType()), FLOAT_VECTOR)
-            row = vectors(at(summed, loop.index, ROW_LANES * _FLOAT_BYTES), INT_VECTOR)
-            written = at(target, builder.mul(loop.index, arguments[7]), _FLOAT_BYTES)
-            for n in range(_SUM_VECTORS):
-                integers = builder.sitofp(builder.sub(row[n], offset), FLOAT_VECTOR)
-                product = call_llvm(builder, "fma", integers, builder.fmul(scale, columns[n]), biases[n])
-                _store(builder, product, at(written, n, _VECTOR_BYTES))
-        return context.get_dummy_value()
-
-    return types.void(sums, rows, totals, scales, factors, bias, products, stride), generate
+    summed, totalled, of_vectors, of_weights, added, target = (
+        builder.bitcast(array, BYTE_POINTER) for array in (sums, totals, scales, factors, bias, products)
+    )
+    columns, biases = vectors(of_weights, FLOAT_VECTOR), vectors(added, FLOAT_VECTOR)
+    with codegen.for_range(builder, rows) as loop:
+        total = number(totalled, loop.index, ir.IntType(32))
+        offset = broadcast(builder, builder.mul(total, ir.Constant(ir.IntType(32), ZERO_POINT)), INT_VECTOR)
+        scale = broadcast(builder, number(of_vectors, loop.index, ir.FloatType()), FLOAT_VECTOR)
+        row = vectors(at(summed, loop.index, ROW_LANES * _FLOAT_BYTES), INT_VECTOR)
+        written = at(target, builder.mul(loop.index, stride), _FLOAT_BYTES)
+        for n in range(_SUM_VECTORS):
+            integers = builder.sitofp(builder.sub(row[n], offset), FLOAT_VECTOR)
+            product = call_llvm(builder, "fma", integers, builder.fmul(scale, columns[n]), biases[n])
+            _store(builder, product, at(written, n, _VECTOR_BYTES))

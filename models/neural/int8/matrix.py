@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import types
 
-from models.arrays import FloatArray
+from models.arrays import AnyArray, FloatArray, Int32s, Int64s, UInt8s
 from models.kernels.compilation import kernel, tuple_type
 from models.kernels.llvm import pointer_at
 from models.kernels.log_sum_exp import ROW_LANES
@@ -53,7 +53,7 @@ class Int8Rows(NamedTuple):
 
     values: npt.NDArray[np.int8]
     scales: FloatArray
-    sums: npt.NDArray[np.int32]
+    sums: Int32s
 
 
 INT8_ROWS_TYPE = tuple_type(Int8Rows, types.int8[:, ::1], FLOATS, types.int32[::1])
@@ -106,7 +106,7 @@ def dequantise_rows(rows: Any, first: Any, vectors: Any) -> None:
             vectors[number, column] = np.float32(rows.values[first + number, column]) * scale
 
 
-def take_rows(rows: Int8Rows, positions: npt.NDArray[np.int64]) -> Int8Rows:
+def take_rows(rows: Int8Rows, positions: Int64s) -> Int8Rows:
     """Copy the rows at given positions [N]."""
     positions = np.concatenate([positions, np.zeros(SPARE_ROWS, np.int64)])
     return Int8Rows(rows.values[positions], rows.scales[positions], rows.sums[positions])
@@ -129,7 +129,7 @@ class Int8Matrix(NamedTuple):
         scales: scale of each row [O rounded up to a multiple of 64], float32; 0 in padding.
     """
 
-    weights: npt.NDArray[np.uint8]
+    weights: UInt8s
     scales: FloatArray
 
 
@@ -157,7 +157,7 @@ def quantise_matrix(matrix: FloatArray) -> Int8Matrix:
     return Int8Matrix(weights, scales)
 
 
-def _aligned_empty(rows: int, width: int) -> npt.NDArray[np.uint8]:
+def _aligned_empty(rows: int, width: int) -> UInt8s:
     """Return an array aligned to a cache line, so no 64-byte read spans two lines."""
     memory = np.empty(rows * width + _ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % _ALIGNMENT
@@ -297,7 +297,7 @@ class Parameters:
     """
 
     def __init__(
-        self, arrays: Mapping[str, npt.NDArray[Any]], weight_cache: PackedWeightCache, prefix: str = ""
+        self, arrays: Mapping[str, AnyArray], weight_cache: PackedWeightCache, prefix: str = ""
     ) -> None:
         self._arrays, self._weight_cache, self._prefix = arrays, weight_cache, prefix
 
@@ -305,7 +305,7 @@ class Parameters:
         """Return the parameters of a part of this part."""
         return Parameters(self._arrays, self._weight_cache, f"{self._prefix}{name}.")
 
-    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+    def __getitem__(self, name: str) -> AnyArray:
         """Return a parameter, which may be read-only and a view of a file."""
         return self._arrays[self._prefix + name]
 

@@ -210,8 +210,7 @@ def _token_vectors(config: NetworkConfig, parameters: Parameters) -> FloatArray:
         return parameters["embedding.weight"]
     clusters, tails = token_clusters(config, parameters), range(1, len(config.cutoffs) + 1)
     widened = [clusters[f"tables.{tail}"] @ clusters[f"projections.{tail - 1}"] for tail in tails]
-    by_token: FloatArray = np.concatenate([clusters["tables.0"], *widened])[clusters["rank"]]
-    return by_token
+    return np.concatenate([clusters["tables.0"], *widened])[clusters["rank"]]
 
 
 class Int8Reader(BatchReader):

@@ -251,8 +251,7 @@ class Int8Output(ABC):
 
     def choice_log_probs(self, features: Int8Rows, rows: TokenIds, ids: TokenIds) -> FloatArray:
         """Return natural-log probabilities [C] of ids [C] after vectors [N, E], by index in `rows` [C], ascending."""
-        scores: FloatArray = self.log_probs(features)[rows, ids]
-        return scores
+        return self.log_probs(features)[rows, ids]
 
     def target_logits(self, features: Int8Rows, ids: TokenIds) -> FloatArray:
         """Return unnormalised log-probabilities [N] of ids [N], without a sum over the vocabulary if possible."""
@@ -366,8 +365,7 @@ class Int8AdaptiveSoftmax(Int8Output):
             self._log_probs_inside(tail, features) + head[:, size + tail, None]
             for tail in range(len(self._inside))
         ]
-        log_probs: FloatArray = np.concatenate([head[:, :size], *tails], axis=1).take(self._rank, axis=1)
-        return log_probs
+        return np.concatenate([head[:, :size], *tails], axis=1).take(self._rank, axis=1)
 
     @override
     def target_log_probs(self, features: Int8Rows, ids: TokenIds) -> FloatArray:

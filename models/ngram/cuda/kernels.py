@@ -14,14 +14,23 @@ a group of rows form one flat list; the host waits for the device once per call,
 
 import itertools
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from models.arrays import FloatArray, TokenIds, runs_by_cost
+from models.arrays import (
+    AnyArray,
+    Bools,
+    Float32s,
+    FloatArray,
+    Int32s,
+    Int64s,
+    TokenIds,
+    UInt8s,
+    runs_by_cost,
+)
 from models.ngram.automaton import LN_10, Automaton
 from models.ngram.model import check_known, check_one_per_row
 
@@ -114,7 +123,7 @@ def to_tensors(automaton: Automaton, device: torch.device) -> TensorAutomaton:
 
 
 def _copy_in_blocks(
-    length: int, dtype: torch.dtype, device: torch.device, read: Callable[[slice], npt.NDArray[Any]]
+    length: int, dtype: torch.dtype, device: torch.device, read: Callable[[slice], AnyArray]
 ) -> Tensor:
     """Copy the segments that `read` returns, block by block, into one tensor [length]."""
     out = torch.empty(length, dtype=dtype, device=device)
@@ -124,17 +133,17 @@ def _copy_in_blocks(
     return out
 
 
-def _decoded(values: npt.NDArray[Any], table: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+def _decoded(values: AnyArray, table: Float32s) -> Float32s:
     """Return a copy of the values, decoded if there is a table of codes."""
     return table[values] if len(table) else values.copy()
 
 
-def _word_ids(words: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
+def _word_ids(words: AnyArray) -> Int32s:
     """Return a copy of word ids [n], given as numbers [n] or as three bytes each [n, 3]."""
     if words.ndim == 1:
         return words.astype(np.int32)
     low, middle, high = words.astype(np.int32).T
-    values: npt.NDArray[np.int32] = low | middle << 8 | high << 16
+    values: Int32s = low | middle << 8 | high << 16
     return values
 
 
@@ -256,7 +265,7 @@ class _Contexts(NamedTuple):
     root_log_backoffs: Tensor
     begins: Tensor
     counts: Tensor
-    host_counts: npt.NDArray[np.int64]
+    host_counts: Int64s
 
 
 def all_log_probs(automaton: TensorAutomaton, ids: Tensor) -> Tensor:
@@ -361,7 +370,7 @@ def check_token_per_row(tokens: Ids, rows: int, vocab_size: int, device: torch.d
     return to_device(tokens, device)
 
 
-def unpad(tokens: TokenIds, counts: npt.NDArray[np.bool_], vocab_size: int) -> UnpaddedTokens:
+def unpad(tokens: TokenIds, counts: Bools, vocab_size: int) -> UnpaddedTokens:
     """Return the tokens of [B, T] that a mask selects; in each row, they are contiguous.
 
     Raises:
@@ -377,7 +386,7 @@ def unpad(tokens: TokenIds, counts: npt.NDArray[np.bool_], vocab_size: int) -> U
 
 def score_unpadded(
     automaton: TensorAutomaton, ids: Tensor, texts: UnpaddedTokens
-) -> tuple[FloatArray, npt.NDArray[np.uint8], FloatArray]:
+) -> tuple[FloatArray, UInt8s, FloatArray]:
     """Score all tokens of unpadded rows and return the results on the host.
 
     Args:
@@ -389,7 +398,7 @@ def score_unpadded(
         Natural-log probabilities, lengths of the n-grams found and log back-offs, each [N].
     """
     size = len(texts.tokens)
-    out: list[npt.NDArray[Any]] = [np.empty(size, kind) for kind in (np.float32, np.uint8, np.float32)]
+    out: list[AnyArray] = [np.empty(size, kind) for kind in (np.float32, np.uint8, np.float32)]
     before = suffixes_by_length(automaton, ids[to_device(texts.rows, automaton.device)])
     last = before[:, :0]
     for begin in range(0, size, MAX_TOKENS_AT_ONCE):

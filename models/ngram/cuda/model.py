@@ -7,15 +7,13 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from typing_extensions import override
 
-from models.arrays import ModelBytes, TokenIds, add_bytes
+from models.arrays import AnyArray, Int64s, ModelBytes, TokenIds, add_bytes
 from models.language_model import (
     ContextMatcher,
     LanguageModel,
@@ -144,7 +142,7 @@ class TensorNGramModel(
         counts = np.arange(tokens.shape[1]) < lengths[:, None]
         texts = unpad(tokens, counts, len(self.vocabulary))
         found = kernels.score_unpadded(self._automaton, state.ids, texts)
-        padded: list[npt.NDArray[Any]] = [np.zeros(tokens.shape, values.dtype) for values in found]
+        padded: list[AnyArray] = [np.zeros(tokens.shape, values.dtype) for values in found]
         for array, values in zip(padded, found, strict=True):
             array[counts] = values
         return NGramScores(*padded)
@@ -159,7 +157,7 @@ class TensorNGramModel(
         return TensorNGramState(kernels.prefill_unpadded(self._automaton, state.ids, texts))
 
     @override
-    def context_lengths(self, state: TensorNGramState) -> npt.NDArray[np.int64]:
+    def context_lengths(self, state: TensorNGramState) -> Int64s:
         return self.cpu_model.context_lengths(_to_host_state(state))
 
     def save(self, directory: Path) -> None:

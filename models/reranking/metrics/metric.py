@@ -13,17 +13,16 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 from rapidfuzz.distance import Levenshtein
 from rapidfuzz.process import cdist
 from typing_extensions import override
 
-from models.arrays import Float64s
+from models.arrays import Float64s, Int32s, Int64s
 from models.calls import run_calls
 from models.errors import InvalidInputError
 from models.reranking.candidates import Steps, map_in_steps
 
-Statistics: TypeAlias = npt.NDArray[np.int64]
+Statistics: TypeAlias = Int64s
 """Counts whose sum over segments gives the counts of a corpus [..., S]."""
 
 
@@ -208,7 +207,7 @@ class _WordCharacters(dict[str, str]):
         return self.setdefault(word, chr(len(self)))
 
 
-def pairwise_distances(texts: Sequence[str], references: Sequence[str]) -> npt.NDArray[np.int32]:
+def pairwise_distances(texts: Sequence[str], references: Sequence[str]) -> Int32s:
     """Compute the edit distance of each text from each reference [C, R]."""
     if not texts or not references:
         return np.zeros((len(texts), len(references)), np.int32)

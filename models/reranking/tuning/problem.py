@@ -6,12 +6,12 @@
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from models.arrays import Float64s, Int64s
 from models.reranking.metrics.metric import Metric
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+Floats = Float64s
+Ints = Int64s
 
 _ORACLE_ROUNDS = 20
 

@@ -8,7 +8,7 @@ Mnih and Teh (2012); Mikolov et al. (2013).
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
 
+from models.arrays import Float64s
 from models.errors import InvalidInputError
 from models.neural.adaptive_softmax import AdaptiveSoftmax
 from models.neural.softmax import Softmax
@@ -35,8 +36,6 @@ from training.neural.settings import TrainSettings
 MAX_SAMPLED_LOGITS = 1 << 22
 """Maximum number of logits in memory."""
 
-
-NoiseWeights: TypeAlias = npt.NDArray[np.float64]
 
 _POWER = 0.75
 """Exponent that flattens the frequencies (Mikolov et al. 2013)."""
@@ -61,7 +60,7 @@ class NoiseSampler:
     """
 
     def __init__(
-        self, weights: NoiseWeights, *, samples: int, seed: int, device: torch.device | str = "cpu"
+        self, weights: Float64s, *, samples: int, seed: int, device: torch.device | str = "cpu"
     ) -> None:
         expected = inclusion_probabilities(weights, samples)
         self.samples = round(float(expected.sum()))
@@ -91,7 +90,7 @@ class NoiseSampler:
         self._generator.bit_generator.state = dict(state)
 
 
-def noise_weights(counts: npt.ArrayLike, kind: Literal["unigram", "log-uniform"]) -> NoiseWeights:
+def noise_weights(counts: npt.ArrayLike, kind: Literal["unigram", "log-uniform"]) -> Float64s:
     """Compute the relative frequency of tokens in noise samples [V].
 
     Args:
@@ -109,7 +108,7 @@ def noise_weights(counts: npt.ArrayLike, kind: Literal["unigram", "log-uniform"]
     return weights
 
 
-def inclusion_probabilities(weights: NoiseWeights, samples: int) -> NoiseWeights:
+def inclusion_probabilities(weights: Float64s, samples: int) -> Float64s:
     """Compute inclusion probabilities [V] with a given sum, in proportion to the weights but at most 1.
 
     Args:

@@ -9,11 +9,10 @@ bfloat16. Logits are float32, or bfloat16 as uint16 in NumPy. The adaptive softm
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
-import numpy.typing as npt
 import torch
 from numba import types
 from numba.extending import overload
@@ -21,6 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
 
+from models.arrays import AnyArray
 from models.kernels.compilation import kernel
 from models.kernels.math import exp
 from models.kernels.threads import run_slices
@@ -227,9 +227,6 @@ def logistic_gradients(logits: Any, scale: Any, losses: Any) -> None:
         losses[n] = loss
 
 
-AnyArray: TypeAlias = npt.NDArray[Any]
-
-
 def softmax_rows(
     logits: Tensor, targets: Tensor, *, scale: float, pull: float = 0.0, bias: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -301,8 +298,7 @@ def _logistic_rows_by_torch(logits: Tensor, scale: float) -> Tensor:
 
 def _numpy_view(logits: Tensor) -> AnyArray:
     """Return a NumPy view of the memory; bfloat16, which NumPy lacks, becomes uint16."""
-    array: AnyArray = (logits.view(torch.uint16) if logits.dtype == torch.bfloat16 else logits).numpy()
-    return array
+    return (logits.view(torch.uint16) if logits.dtype == torch.bfloat16 else logits).numpy()
 
 
 def _in_threads(work: Callable[[slice], None], rows: int) -> None:

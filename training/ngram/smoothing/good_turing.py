@@ -3,15 +3,15 @@
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from models.arrays import Float64s, Int32s, Int64s
 from models.kernels.compilation import kernel
 from models.ngram.build import NGrams
 from models.vocabulary import BOS
 from training.corpus import EncodedCorpus
 from training.ngram.counts import Observations, OrderCounts
 from training.ngram.smoothing.interface import Smoothed
-from training.ngram.smoothing.interpolation import DoubleArray, attach_backoffs, uniform_distribution
+from training.ngram.smoothing.interpolation import attach_backoffs, uniform_distribution
 
 MAX_DISCOUNTED = 5
 """Highest discounted count; higher counts are reliable without discount."""
@@ -33,7 +33,7 @@ def good_turing(observations: Observations, held_out: EncodedCorpus | None) -> S
     ratios: list[list[float]] = []
     fallback_orders: list[int] = []
 
-    def estimate() -> Iterator[tuple[NGrams, DoubleArray, DoubleArray]]:
+    def estimate() -> Iterator[tuple[NGrams, Float64s, Float64s]]:
         lower = uniform_distribution(observations.vocab_size)
         lower_prefixes, unlisted = np.zeros(1, np.int32), np.zeros(1)  # the unigrams list every word
         for k, order in enumerate(observations.occurrences(), start=1):
@@ -53,7 +53,7 @@ def good_turing(observations: Observations, held_out: EncodedCorpus | None) -> S
     return Smoothed(orders, {"discount_ratios": ratios, "fallback_orders": fallback_orders})
 
 
-def discount_ratios(counts_of_counts: Sequence[int] | npt.NDArray[np.int64]) -> list[float] | None:
+def discount_ratios(counts_of_counts: Sequence[int] | Int64s) -> list[float] | None:
     """Compute discount ratios d_1, …, d_k of counts 1, 2, …, k; None if no estimate exists.
 
     r* = (r + 1) n_{r+1} / n_r and d_r = (r*/r − s) / (1 − s) with s = (k + 1) n_{k+1} / n_1. k is the
@@ -79,7 +79,7 @@ FALLBACK_RATIOS = [(r - 0.5) / r for r in range(1, MAX_DISCOUNTED + 1)]
 """Ratios for an order whose counts of counts allow no estimate: low counts are reduced by ½."""
 
 
-def _unigrams(counts: npt.NDArray[np.int32], kept_shares: DoubleArray) -> DoubleArray:
+def _unigrams(counts: Int32s, kept_shares: Float64s) -> Float64s:
     """Compute the probabilities of all words [V]; unseen words share the freed mass equally."""
     reduced = counts * kept_shares[np.minimum(counts, len(kept_shares) - 1)]
     total, freed = float(counts.sum()), float((counts - reduced).sum())
@@ -90,7 +90,7 @@ def _unigrams(counts: npt.NDArray[np.int32], kept_shares: DoubleArray) -> Double
         return counts / total
     if freed == 0:
         total, freed = total + 1.0, 1.0
-    probs: DoubleArray = reduced / total
+    probs: Float64s = reduced / total
     probs[never_seen] = freed / total / remaining
     return probs
 
@@ -98,11 +98,11 @@ def _unigrams(counts: npt.NDArray[np.int32], kept_shares: DoubleArray) -> Double
 @kernel()
 def _back_off(
     order: OrderCounts,
-    kept_shares: DoubleArray,
-    lower_prefixes: npt.NDArray[np.int32],
-    lower: DoubleArray,
-    lower_unlisted: DoubleArray,
-) -> tuple[DoubleArray, DoubleArray, DoubleArray]:
+    kept_shares: Float64s,
+    lower_prefixes: Int32s,
+    lower: Float64s,
+    lower_unlisted: Float64s,
+) -> tuple[Float64s, Float64s, Float64s]:
     """Compute probabilities of one order [n], and back-off weights and mass of unlisted words by context [m].
 
     `lower_unlisted` is the mass of unlisted words by context of the order below.
@@ -144,10 +144,7 @@ def _back_off(
 
 @kernel()
 def _remaining_mass(
-    listed: npt.NDArray[np.int32],
-    lower_prefixes: npt.NDArray[np.int32],
-    lower: DoubleArray,
-    lower_unlisted: DoubleArray,
+    listed: Int32s, lower_prefixes: Int32s, lower: Float64s, lower_unlisted: Float64s
 ) -> float:
     """Sum the shorter context's probabilities of words that the longer context does not list, term by term.
 

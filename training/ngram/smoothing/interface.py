@@ -3,9 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-
+from models.arrays import Int64s
 from models.errors import InvalidInputError
 from models.ngram.build import NGrams, NGramWeights
 from training.corpus import EncodedCorpus
@@ -27,7 +25,7 @@ SINGLE_FALLBACK_DISCOUNT = Discounts(0.5, 0.5, 0.5)
 """Fallback discount for smoothings with one discount."""
 
 
-def modified_discounts(counts_of_counts: Sequence[int] | npt.NDArray[np.int64]) -> Discounts | None:
+def modified_discounts(counts_of_counts: Sequence[int] | Int64s) -> Discounts | None:
     """Estimate three discounts; None if no estimate exists.
 
     Y = n₁ / (n₁ + 2 n₂); D_j = j − (j + 1) Y n_{j+1} / n_j. No estimate exists if n₁, n₂ or n₃ is 0
@@ -49,7 +47,7 @@ def modified_discounts(counts_of_counts: Sequence[int] | npt.NDArray[np.int64]) 
 
 
 def discounts_from_counts(
-    counts_of_counts: Sequence[int] | npt.NDArray[np.int64], *, num_discounts: Literal[1, 3]
+    counts_of_counts: Sequence[int] | Int64s, *, num_discounts: Literal[1, 3]
 ) -> tuple[Discounts, bool]:
     """Return one or three discounts, estimated or else constant, and True if they are estimated.
 

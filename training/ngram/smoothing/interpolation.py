@@ -14,23 +14,21 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from models.arrays import Float32s, Float64s
 from models.kernels.compilation import kernel
 from models.kernels.threads import run_slices
 from models.ngram.build import NGrams, NGramWeights
 from models.vocabulary import BOS
 from training.ngram.counts import OrderCounts
 
-DoubleArray: TypeAlias = npt.NDArray[np.float64]
 
-
-def uniform_distribution(vocab_size: int) -> DoubleArray:
+def uniform_distribution(vocab_size: int) -> Float64s:
     """Return the distribution below the unigrams [1]: one probability for every word except `<s>`."""
     return np.full(1, 1.0 / (vocab_size - 1))
 
 
-def log10(values: DoubleArray) -> npt.NDArray[np.float32]:
+def log10(values: Float64s) -> Float32s:
     """Compute decimal logarithms in float32; the logarithm of 0 is minus infinity."""
     logs = np.empty(len(values), np.float32)
     with np.errstate(divide="ignore"):
@@ -38,7 +36,7 @@ def log10(values: DoubleArray) -> npt.NDArray[np.float32]:
     return logs
 
 
-Level: TypeAlias = tuple[DoubleArray, DoubleArray]
+Level: TypeAlias = tuple[Float64s, Float64s]
 """Interpolation with the order below: D for counts of 0, 1, 2, and 3 or more [4], and μ by context [m].
 
 μ is 1 for contexts whose own counts are ignored.
@@ -55,7 +53,7 @@ def interpolate(
         level: returns the interpolation of an order with the order below.
     """
 
-    def estimate() -> Iterator[tuple[NGrams, DoubleArray, DoubleArray]]:
+    def estimate() -> Iterator[tuple[NGrams, Float64s, Float64s]]:
         lower = None
         for order in orders:
             is_first = lower is None
@@ -68,7 +66,7 @@ def interpolate(
     return attach_backoffs(estimate())
 
 
-def _interpolated(order: OrderCounts, level: Level, lower: DoubleArray) -> tuple[DoubleArray, DoubleArray]:
+def _interpolated(order: OrderCounts, level: Level, lower: Float64s) -> tuple[Float64s, Float64s]:
     """Compute the probabilities of one order [n], and the back-off weights of its contexts [m], on all cores."""
     prefixes, size = order.ngrams.prefixes, len(order.counts)
     probs, backoffs = np.empty(size), np.ones(len(order.totals))
@@ -85,7 +83,7 @@ def _interpolated(order: OrderCounts, level: Level, lower: DoubleArray) -> tuple
 
 
 def attach_backoffs(
-    estimated: Iterable[tuple[NGrams, DoubleArray, DoubleArray]],
+    estimated: Iterable[tuple[NGrams, Float64s, Float64s]],
 ) -> list[tuple[NGrams, NGramWeights]]:
     """Attach back-off weights to their n-grams: weights estimated with order k belong to order k − 1.
 
@@ -105,7 +103,7 @@ def attach_backoffs(
 
 @kernel()
 def _interpolate(
-    order: OrderCounts, level: Level, lower: DoubleArray, probs: DoubleArray, backoffs: DoubleArray
+    order: OrderCounts, level: Level, lower: Float64s, probs: Float64s, backoffs: Float64s
 ) -> None:
     """Write the probabilities of n-grams [n], and the back-off weights of their contexts [m].
 

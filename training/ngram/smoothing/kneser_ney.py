@@ -17,6 +17,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from models.arrays import Float64s
 from training.corpus import EncodedCorpus
 from training.ngram.counts import Observations, OrderCounts
 from training.ngram.held_out import Matches, match_counts
@@ -28,12 +29,7 @@ from training.ngram.smoothing.interface import (
     discounts_from_counts,
     require_held_out,
 )
-from training.ngram.smoothing.interpolation import (
-    DoubleArray,
-    Level,
-    interpolate,
-    uniform_distribution,
-)
+from training.ngram.smoothing.interpolation import Level, interpolate, uniform_distribution
 
 MIN_DISCOUNT = 1e-3
 """Minimum fitted discount, so words that occur in neither text keep a probability."""
@@ -83,19 +79,19 @@ class _Evidence:
 
     def __init__(self, matches: Matches, num_discounts: int) -> None:
         seen = matches.totals > 0
-        weights: DoubleArray = np.divide(1.0, matches.totals, out=np.zeros(len(seen)), where=seen)
+        weights: Float64s = np.divide(1.0, matches.totals, out=np.zeros(len(seen)), where=seen)
         types = matches.types.astype(np.float64)
         if num_discounts == 1:
             types = types.sum(axis=1, keepdims=True)
         counted_as = np.minimum(matches.counts, num_discounts)[:, None]
         which = (counted_as == np.arange(1, num_discounts + 1)).astype(np.float64)
-        self.frequencies: DoubleArray = matches.counts * weights
-        self.pruned: DoubleArray = np.where(seen, matches.pruned * weights, 1.0)
-        self.freed: DoubleArray = types * weights[:, None]
-        self.lost: DoubleArray = which * weights[:, None]
+        self.frequencies: Float64s = matches.counts * weights
+        self.pruned: Float64s = np.where(seen, matches.pruned * weights, 1.0)
+        self.freed: Float64s = types * weights[:, None]
+        self.lost: Float64s = which * weights[:, None]
 
 
-def _improve_discounts(orders: list[_Evidence], discounts: DoubleArray, uniform_prob: float) -> None:
+def _improve_discounts(orders: list[_Evidence], discounts: Float64s, uniform_prob: float) -> None:
     """Run one round of coordinate ascent over the discounts [orders, D], in place."""
     backoffs = [e.pruned + e.freed @ d for e, d in zip(orders, discounts, strict=True)]
     lower = np.full(len(backoffs[0]), uniform_prob)
@@ -115,7 +111,7 @@ def _improve_discounts(orders: list[_Evidence], discounts: DoubleArray, uniform_
         lower = evidence.frequencies - evidence.lost @ discounts[k] + backoffs[k] * lower
 
 
-def _best_discount(probs: DoubleArray, slopes: DoubleArray, start: float, *, highest: float) -> float:
+def _best_discount(probs: Float64s, slopes: Float64s, start: float, *, highest: float) -> float:
     """Find the discount that maximises Σ log p, where p = probs + slopes · (discount − start) [T].
 
     The derivative decreases monotonically, so its root stays bracketed.
