@@ -22,8 +22,7 @@ from models.files import CONFIG_FILE
 from models.language_model import STATE, LanguageModel, ReadResult, SequenceReader, Want
 from models.neural.network import resolve_device
 from models.pretrained.attention import Context, attend, group_texts
-from models.pretrained.folder import files_of, read_network
-from models.pretrained.int8 import quantise_layers
+from models.pretrained.folder import files_of, quantise_layers, read_network
 from models.pretrained.tokenizer import PRETRAINED_FOLDER, PretrainedVocabulary
 from models.tensor_files import PackedWeightCache
 from models.vocabulary import BOS, Vocabulary

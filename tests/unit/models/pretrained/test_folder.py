@@ -14,7 +14,7 @@ from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import open_registry
 from models.errors import InvalidInputError
 from models.language_model import pad_sequences, score_sequences
-from models.pretrained.int8 import quantise_layers
+from models.pretrained.folder import quantise_layers
 from models.tensor_files import PackedWeightCache
 from tests.support.pretrained import TEXTS, pretrained, write_folder
 from training.commands import run_train
