@@ -27,6 +27,7 @@ from models.checking.sentences import Sentence, Word, word_pattern
 from models.errors import ContextLengthError, InvalidInputError, UnsupportedParameterError
 from models.language_model import LOG_ZERO, count_words, is_lookup
 from models.reranking.candidates import map_in_steps
+from models.tokenizers import CharacterTokenizer
 from service.engine.batching import view
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
@@ -360,6 +361,14 @@ def _combine(
     mixed = np.logaddexp.reduce(np.log(before.T) + log_probs)
     best = weights.argmax(axis=1)
     known = {(word.start, word.end) for result in results for word in result.words if word.known}
+    # a model of characters knows every word, so the type of an issue is that of the others, if there are any
+    judges = [
+        number
+        for number, model in enumerate(models)
+        if model.loaded.tokenizer.kind != CharacterTokenizer.kind
+    ]
+    judges = judges or [*range(len(models))]
+    judged = {(word.start, word.end) for number in judges for word in results[number].words if word.known}
     factors = mixed / np.minimum(log_probs, -1e-300)  # [M, N], never infinite
     words: list[Word] = []
     surprisals: list[float] = []
@@ -373,13 +382,13 @@ def _combine(
                 surprisals.append(bits * float(factors[number, index]))
         of_issues = words_at(starts, [issue.start for issue in result.issues]).tolist()
         for issue, index in zip(result.issues, of_issues, strict=True):
-            weighted = float(weights[index, number]), issue
+            weighted = float(weights[index, number]), issue._replace(known=issue.known and number in judges)
             found.setdefault(_word_span(issue, text), []).append(weighted)
     order = sorted(range(len(words)), key=lambda index: words[index].start)
     combined = _Checked(
         [words[index] for index in order],
         np.array([surprisals[index] for index in order]),
-        without_overlaps(_mean_issue(issues, text, known) for issues in found.values()),
+        without_overlaps(_mean_issue(issues, text, judged) for issues in found.values()),
         starts,
         mixed,
         max(result.num_ends for result in results),

@@ -74,13 +74,13 @@ def test_weights_that_round_to_nothing_stay_finite():
         assert weights.sum(axis=1) == pytest.approx(np.ones(len(weights)))
 
 
-def combined(text, words, issues, log_probs=(-5.0, -5.0), weights=(1.0, 1.0)):
+def combined(text, words, issues, log_probs=(-5.0, -5.0), weights=(1.0, 1.0), of=None):
     """Combine results of two models for a text that is one word."""
     results = [
         _Checked(own, np.array([-score]), found, np.zeros(1, np.int64), np.array([score]), 0)
         for own, found, score in zip(words, issues, log_probs, strict=True)
     ]
-    models = list(map(WeightedModel, (OF_WORDS, OF_CHARACTERS), weights))
+    models = list(map(WeightedModel, of or (OF_WORDS, OF_CHARACTERS), weights))
     return run_to_completion(_combine(models, results, text))[0]
 
 
@@ -109,10 +109,11 @@ def test_an_error_is_one_if_the_words_of_a_model_include_punctuation():
 
 def test_a_word_that_either_model_knows_is_no_unknown_word_of_an_issue():
     words = [[Word("cat", 0, 3, 0, 1, known=False)], [Word("cat", 0, 3, 0, 1, known=True)]]
-    (issue,) = combined(
-        "cat", words, [[Issue(0, 3, known=False, probability=0.9, suggestions=())], []]
-    ).issues
+    issues = [[Issue(0, 3, known=False, probability=0.9, suggestions=())], []]
+    (issue,) = combined("cat", words, issues, of=(OF_WORDS, OF_WORDS)).issues
     assert issue.known
+    (issue,) = combined("cat", words, issues).issues
+    assert not issue.known  # characters spell any word
 
 
 def test_a_word_that_a_model_is_certain_of_has_a_finite_surprisal():
