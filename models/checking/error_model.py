@@ -151,9 +151,8 @@ class ErrorRates:
         del frequency[_END]
         letters = [letter for letter, _ in frequency.most_common(_MAX_LETTERS)]
         codes = {_START: 0, _END: 0} | {letter: code for code, letter in enumerate(letters, start=_OTHER + 1)}
-        self._codes = np.full(
-            max(map(ord, letters), default=0) + 2, _OTHER
-        )  # by character; the last one for all others
+        # by character; the last one for all others
+        self._codes = np.full(max(map(ord, letters), default=0) + 2, _OTHER)
         self._codes[[0, *map(ord, letters)]] = [0, *map(codes.__getitem__, letters)]
         size = len(letters) + 2
         places, swaps, counts = np.zeros((size, size)), np.zeros((size, size)), np.zeros((size, size, size))

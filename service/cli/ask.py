@@ -285,9 +285,8 @@ def read_dictionary(path: Path) -> list[dict[str, Any]]:
 
 def split_dictionaries(files: Sequence[Path]) -> tuple[list[Path], list[Path]]:
     """Return the lists of words and the Hunspell dictionaries (`.dic`) among files."""
-    return [file for file in files if file.suffix != ".dic"], [
-        file for file in files if file.suffix == ".dic"
-    ]
+    word_lists = [file for file in files if file.suffix == ".dic"]
+    return [file for file in files if file not in word_lists], word_lists
 
 
 check_app = typer.Typer()

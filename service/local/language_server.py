@@ -39,7 +39,9 @@ _MARKDOWN = re.compile(
     r"^```.*?^```|`[^`\n]+`|https?://\S+|<[^>\n]+>|(?<=\])\([^)\n]*\)", re.DOTALL | re.MULTILINE
 )
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
-"""Line with its end by the protocol. Python also ends lines at other characters, such as form feeds and U+2028."""
+"""Line with its end by the protocol. Python also ends lines at other characters, such as form feeds and U+2028.
+
+pygls creates the documents itself, so the class gets the property instead of a subclass."""
 TextDocument.lines = property(lambda self: _LINE.findall(self.source))  # type: ignore[method-assign, assignment]
 _WRAP = re.compile(r"(?<=[^\n]{40})\n(?=\w)")
 """Line breaks inside a paragraph: a model's sentences end at line breaks."""
