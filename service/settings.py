@@ -7,29 +7,13 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ByteSize, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import AfterValidator, ByteSize, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from models.errors import InvalidInputError
 from service.engine.loading import read_precisions
 
 PREFIX = "GRAMOPHONE_"
-_NAME_FORMS = {
-    "languages": (
-        re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]{2,8})*=[A-Za-z0-9][A-Za-z0-9._@-]*"),
-        "is not a language and a model; use CODE=MODEL, such as en-US=novels",
-    ),
-    "dictionaries": (
-        re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*=.+\.dic"),
-        "is not a dictionary; use NAME=FILE.dic",
-    ),
-    "cors_origins": (
-        re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\s,]+"),
-        "is not an origin; use scheme://host, scheme://host:port or *",
-    ),
-}
-"""Form of each name in a setting, and the error of a name in another form."""
-
 _NON_SETTINGS = frozenset({"GRAMOPHONE_API_KEY", "GRAMOPHONE_DATA"})
 """Variables with the prefix that are not settings: a client's API key, and the folder of public test data."""
 
@@ -40,6 +24,28 @@ _SERVICE_LINK = re.compile(
 
 Names = Annotated[tuple[str, ...], NoDecode]
 """Names in one variable; a validator splits them."""
+
+
+def _form(pattern: str, fault: str) -> AfterValidator:
+    """Return a validator of the form of each name; the error begins with the name."""
+
+    def check(names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            if re.fullmatch(pattern, name) is None:
+                raise ValueError(f"{name!r} {fault}")
+        return names
+
+    return AfterValidator(check)
+
+
+_LANGUAGES = _form(
+    r"[a-z]{2,3}(-[A-Za-z0-9]{2,8})*=[A-Za-z0-9][A-Za-z0-9._@-]*",
+    "is not a language and a model; use CODE=MODEL, such as en-US=novels",
+)
+_DICTIONARIES = _form(r"[A-Za-z0-9][A-Za-z0-9._-]*=.+\.dic", "is not a dictionary; use NAME=FILE.dic")
+_ORIGINS = _form(
+    r"\*|[a-z][a-z0-9+.-]*://[^/\s,]+", "is not an origin; use scheme://host, scheme://host:port or *"
+)
 
 Duration = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 """Finite time in seconds."""
@@ -66,10 +72,10 @@ class Settings(BaseSettings):
     default_model: str | None = None
     """Model of requests that name none; unset uses the registry's default (`gramophone models default`) if it is
     served, else the only model, else `mixture`, else the first by name"""
-    languages: Names = ()
+    languages: Annotated[Names, _LANGUAGES] = ()
     """Languages of LanguageTool's API (`/v2/check`) and the model of each, separated by commas, such as
     `en-US=novels,de-DE=zeitung@champion`; unset uses the default model for `en-US`"""
-    dictionaries: Names = ()
+    dictionaries: Annotated[Names, _DICTIONARIES] = ()
     """Hunspell dictionaries of words that are right, for `/v1/check` by name and for LanguageTool's API by language,
     separated by commas, such as `en_US=/usr/share/hunspell/en_US.dic`; the `.aff` file is beside it. Requires the extra
     `dictionary`"""
@@ -114,7 +120,7 @@ class Settings(BaseSettings):
     """File of API keys from `gramophone keys create`, one per line; reloaded when it changes"""
     api_keys: Names = ()
     """API keys in the format of `GRAMOPHONE_API_KEYS_FILE`, separated by spaces"""
-    cors_origins: Names = ()
+    cors_origins: Annotated[Names, _ORIGINS] = ()
     """Origins whose pages may send requests from a browser, separated by commas, such as `https://app.example.org`;
     `*` allows any"""
     allowed_hosts: Names = ()
@@ -216,24 +222,17 @@ class Settings(BaseSettings):
             raise ValueError("it is logged; set credentials in OTEL_EXPORTER_OTLP_HEADERS")
         return value
 
-    @field_validator(
-        "models", "languages", "dictionaries", "cors_origins", "allowed_hosts", "api_keys", mode="before"
-    )
+    @field_validator("models", "languages", "dictionaries", "cors_origins", "allowed_hosts", mode="before")
     @classmethod
-    def _split(cls, value: Any, info: ValidationInfo) -> Any:
-        if not isinstance(value, str):
-            return value
-        names = value.removeprefix("\ufeff").split(None if info.field_name == "api_keys" else ",")
-        return tuple(name.strip() for name in names if name.strip())
+    def _split(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return tuple(name.strip() for name in value.split(",") if name.strip())
+        return value
 
-    @field_validator(*_NAME_FORMS)
+    @field_validator("api_keys", mode="before")
     @classmethod
-    def _check_names(cls, names: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-        form, fault = _NAME_FORMS[str(info.field_name)]
-        for name in names:
-            if form.fullmatch(name) is None:
-                raise ValueError(f"{name!r} {fault}")
-        return names
+    def _split_at_spaces(cls, value: Any) -> Any:
+        return tuple(value.removeprefix("\ufeff").split()) if isinstance(value, str) else value
 
 
 def read_settings(**overrides: Any) -> Settings:
