@@ -1,10 +1,11 @@
 """A pretrained transformer beside the library that computes it: re-ranking, next tokens, memory, loading.
 
-    python tests/benchmarks/bench_pretrained.py [--pairs 10] [--layers 12]
+    python tests/benchmarks/bench_pretrained.py [--pairs 10] [--layers 12] [--device cuda]
 
 The model has the shape of GPT-2 (124 million weights, random) and 8,000 byte-level tokens. Re-ranking scores 100
 candidates of 15 to 25 tokens; the library alone reads them as one padded batch and computes the same sums. A next token
-follows a context of 20 tokens. Pairs alternate; figures are medians, and the ratio's median with its quartiles.
+follows a context of 20 tokens. Pairs alternate; figures are medians, and the ratio's median with its quartiles. On a
+CUDA device, both compute in bfloat16.
 """
 
 import argparse
@@ -52,9 +53,11 @@ def write_model(folder, layers):
 
 
 def timed_s(function):
-    """Return the seconds of a call."""
+    """Return the seconds of a call, which a device has finished."""
     begun = time.perf_counter()
     function()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
     return time.perf_counter() - begun
 
 
@@ -76,6 +79,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pairs", type=int, default=10)
     parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     given = parser.parse_args()
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
@@ -85,22 +89,26 @@ def main():
         write_model(folder, given.layers)
         begun = time.perf_counter()
         tokenizer = PretrainedTokenizer(folder)
-        model = PretrainedModel(folder, tokenizer.vocabulary)
+        on_device = given.device == "cuda"
+        model = PretrainedModel(folder, tokenizer.vocabulary, device=given.device, bfloat16=on_device)
         load_s = time.perf_counter() - begun
-        original = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+        dtype = torch.bfloat16 if on_device else torch.float32
+        original = (
+            transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval().to(given.device)
+        )
         random = np.random.default_rng(0)
         lengths = random.integers(15, 26, NUM_CANDIDATES)
         tokens = random.integers(3, len(tokenizer.vocabulary), (NUM_CANDIDATES, int(lengths.max())))
         start, numbers = model.initial_state(1), tokenizer.numbers
         rows = np.zeros(NUM_CANDIDATES, dtype=np.int64)
         starts = np.full((NUM_CANDIDATES, 1), numbers[BOS])
-        padded = torch.as_tensor(np.concatenate([starts, numbers[tokens]], axis=1))
-        mask = torch.as_tensor(np.arange(padded.shape[1]) <= lengths[:, None]).long()
+        padded = torch.as_tensor(np.concatenate([starts, numbers[tokens]], axis=1), device=given.device)
+        mask = torch.as_tensor(np.arange(padded.shape[1]) <= lengths[:, None], device=given.device).long()
 
         @torch.inference_mode()
         def their_scores(outputs=None):
             logits = original(padded, attention_mask=mask).logits[:, :-1, :outputs]
-            return torch.log_softmax(logits, dim=-1).gather(2, padded[:, 1:, None])[:, :, 0]
+            return torch.log_softmax(logits.float(), dim=-1).gather(2, padded[:, 1:, None])[:, :, 0].cpu()
 
         def our_scores():
             return score_sequences(model, start.select(rows), tokens, lengths)
@@ -112,7 +120,7 @@ def main():
         with torch.inference_mode():
             read = original(padded[:1, : CONTEXT_TOKENS + 1], use_cache=True)
         cache = getattr(read, "cache", None) or read.past_key_values
-        token, number = np.array([7]), torch.as_tensor([[int(numbers[7])]])
+        token, number = np.array([7]), torch.as_tensor([[int(numbers[7])]], device=given.device)
 
         @torch.inference_mode()
         def their_next():
@@ -120,7 +128,7 @@ def main():
             cache.crop(-1)
             return log_probs
 
-        size = model.memory().own
+        size = sum(model.memory())
         print(f"{model.num_parameters:,} weights, {size / 2**20:,.0f} MiB, loaded in {load_s:.1f} s")
         print(f"context of {CONTEXT_TOKENS} tokens: {context.nbytes / 2**20:.1f} MiB of keys and values")
         print(f"largest difference of a log-probability: {worst:.1e}")
@@ -131,31 +139,40 @@ def main():
             their_next,
             5 * given.pairs,
         )
-        for precision, other in (
-            ("bfloat16", PretrainedModel(folder, tokenizer.vocabulary, bfloat16=True)),
-            ("int8", model.in_int8()),
-        ):
+        if on_device:
+            return
+        others = {
+            "bfloat16": PretrainedModel(folder, tokenizer.vocabulary, bfloat16=True),
+            "int8": model.in_int8(),
+        }
+        for precision, other in others.items():
             starts = other.initial_state(1).select(rows)
-            scores = score_sequences(other, starts, tokens, lengths)
-            print(
-                f"ours in {precision}: {other.memory().own / 2**20:,.0f} MiB; root mean square of the difference of a "
-                f"log-probability {np.sqrt(np.square(scores - our_scores())[first].mean()):.1e}"
+            compare_precision(
+                precision,
+                other,
+                score=lambda other=other, starts=starts: score_sequences(other, starts, tokens, lengths),
+                difference=(score_sequences(other, starts, tokens, lengths) - our_scores())[first],
+                context=tokens[:1, :CONTEXT_TOKENS],
+                theirs=(their_scores, their_next),
+                pairs=given.pairs,
             )
-            compare(
-                f"100 candidates, ours in {precision}",
-                lambda other=other, starts=starts: score_sequences(other, starts, tokens, lengths),
-                their_scores,
-                given.pairs,
-            )
-            after = prefill_sequences(
-                other, other.initial_state(1), tokens[:1, :CONTEXT_TOKENS], np.array([CONTEXT_TOKENS])
-            )
-            compare(
-                f"next token, ours in {precision}",
-                lambda other=other, after=after: other.next_log_probs(other.advance(after, token)),
-                their_next,
-                5 * given.pairs,
-            )
+
+
+def compare_precision(precision, model, *, score, difference, context, theirs, pairs):
+    """Print the figures of a model in another precision, beside the library in float32."""
+    print(
+        f"ours in {precision}: {model.memory().own / 2**20:,.0f} MiB; root mean square of the difference of a "
+        f"log-probability {np.sqrt(np.square(difference).mean()):.1e}"
+    )
+    compare(f"100 candidates, ours in {precision}", score, theirs[0], pairs)
+    after = prefill_sequences(model, model.initial_state(1), context, np.array([CONTEXT_TOKENS]))
+    token = np.array([7])
+    compare(
+        f"next token, ours in {precision}",
+        lambda: model.next_log_probs(model.advance(after, token)),
+        theirs[1],
+        5 * pairs,
+    )
 
 
 if __name__ == "__main__":

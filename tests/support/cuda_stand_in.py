@@ -73,6 +73,8 @@ class Report:
 class StandIn:
     """The device: its reports, its random numbers, and the graph that it captures."""
 
+    kind, counts_copies = "stand-in", True
+
     def __init__(self):
         self.report = Report()
         self._reports = [self.report]
@@ -604,6 +606,27 @@ def _grouped(original):
 
 
 _MISSING = object()
+
+KINDS = ("stand-in", "cuda") if torch.cuda.is_available() else ("stand-in",)
+"""CUDA devices to test: this stand-in, and the machine's own if it has one."""
+
+
+class RealDevice:
+    """The machine's own CUDA device, on which no copies are counted."""
+
+    kind, counts_copies = "cuda", False
+
+    @contextlib.contextmanager
+    def measured(self):
+        """Yield an empty report."""
+        yield Report()
+
+
+@contextlib.contextmanager
+def cuda_device(kind):
+    """Offer the CUDA device of a kind in the block; yield a `StandIn` or a `RealDevice`."""
+    with stand_in() if kind == "stand-in" else contextlib.nullcontext(RealDevice()) as device:
+        yield device
 
 
 @contextlib.contextmanager

@@ -34,7 +34,7 @@ from models.arrays import (
 from models.ngram.automaton import LN_10, Automaton
 from models.ngram.model import check_known, check_one_per_row
 
-# bench_ngram_device
+# bench_device
 MAX_MATRIX_ENTRIES = 1 << 24
 """Entries of [B, V] computed at once, with at most a few hundred MiB beyond the result; see `_ARC_ENTRIES`."""
 

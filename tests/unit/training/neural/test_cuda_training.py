@@ -1,4 +1,4 @@
-"""Training on the stand-in for a CUDA device: the CPU's weights, exact resuming, and few copies in every update."""
+"""Training on a CUDA device or the stand-in for one: the CPU's weights, exact resuming, and few copies in an update."""
 
 import functools
 import re
@@ -15,7 +15,7 @@ from models.neural.model import NeuralModel
 from models.neural.network import Network
 from models.vocabulary import Vocabulary
 from tests.support import families
-from tests.support.cuda_stand_in import stand_in, without_wrappers
+from tests.support.cuda_stand_in import KINDS, cuda_device, without_wrappers
 from tests.support.resumable import Ending, weights
 from tests.support.resumable import fit as fit_with_everything
 from training.commands import run_evaluate, run_train
@@ -44,9 +44,9 @@ TRAIN, VALID = families.corpus(60), families.corpus(10, seed=2)
 CPU = torch.device("cpu")
 
 
-@pytest.fixture
-def cuda():
-    with stand_in() as device:
+@pytest.fixture(params=KINDS)
+def cuda(request):
+    with cuda_device(request.param) as device:
         yield device
 
 
@@ -62,13 +62,14 @@ def comparing_types(monkeypatch):
 
 @pytest.fixture
 def updates(cuda, monkeypatch):
-    """Report of every update of a run."""
+    """Report of every update of a run; none where no copies are counted."""
     reports, update = [], trainer._update
 
     def measured(*given):
         with cuda.measured() as report:
             result = update(*given)
-        reports.append(report)
+        if cuda.counts_copies:
+            reports.append(report)
         return result
 
     monkeypatch.setattr(trainer, "_update", measured)
@@ -128,7 +129,7 @@ def test_a_run_on_the_device_gives_the_weights_of_one_on_the_cpu(cuda, updates, 
     noise = 8 * options["samples"] if "samples" in options else 0
     clusters = 2 if "adaptive" in name else 0
     reports = updates[: SETTINGS["max_steps"]]  # those of the device
-    assert len(reports) == SETTINGS["max_steps"]
+    assert len(reports) == SETTINGS["max_steps"] * cuda.counts_copies
     for number, report in enumerate(reports):
         drawn = noise if name != "nce" or number < 3 else 0  # the second half of a run is exact
         steps = report.to_device[1] // (8 * ROWS)
@@ -293,6 +294,8 @@ def test_dynamic_evaluation_on_the_device_has_the_scores_of_the_cpu(cuda, name):
         found, dynamic_evaluation(original, text, progress=SILENT).log_probs, atol=1e-4
     )
     weights = sum(parameter.requires_grad for parameter in network.parameters())
+    if not cuda.counts_copies:
+        return
     segments = -(-(len(text.with_boundaries()) - 1) // 20)
     assert len(report.to_device) == segments
     # the host reads the scores, and one number for each weight
