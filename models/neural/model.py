@@ -126,7 +126,7 @@ class NeuralModel(NetworkModel):
     rounding, not bit by bit. Distributions and features are NumPy arrays on a CPU, torch tensors on a CUDA device.
 
     Args:
-        network: moved to the device and switched to evaluation mode.
+        network: moved to the device, if it is elsewhere, and switched to evaluation mode.
         vocabulary: tokens of the ids.
         device: `cpu`, `cuda`, `cuda:1`, … or `auto`.
 
@@ -140,7 +140,11 @@ class NeuralModel(NetworkModel):
     def __init__(self, network: Network, vocabulary: Vocabulary, *, device: str = "cpu") -> None:
         super().__init__(network.config, network.vocab_size, vocabulary)
         self._device = resolve_device(device)
-        self.network = network.to(self._device).eval()
+        own = next(network.parameters()).device
+        if (own.type, own.index or 0) != (self._device.type, self._device.index or 0):
+            # only then: cuDNN's layers copy their weights at each move, and graphs captured before read the old ones
+            network = network.to(self._device)
+        self.network = network.eval()
         recordable = self._device.type == "cuda" and self.config.attention == "none"
         self._recorded = CudaGraphSteps(self.network, capture_on_cuda) if recordable else None
         self._is_mapped = False

@@ -19,7 +19,8 @@ from torch.nn import functional
 from models.arrays import SharedSlots, TokenIds, runs_by_cost
 
 _MIN_CAPACITY = 16
-_MAX_GROUP_TOKENS = 256  # tokens of texts that are computed together; most of their products are masked
+# Tokens of texts that are computed together; most of their products are masked.
+_MAX_GROUP_TOKENS, _MAX_GROUP_TOKENS_ON_CUDA = 256, 2048
 
 
 class _Buffer(SharedSlots):
@@ -95,6 +96,7 @@ def group_texts(
 ) -> list[Group]:
     """Group consecutive texts of a pass, given their numbers of new tokens and their contexts."""
     groups, begin = list[Group](), 0
+    most = _MAX_GROUP_TOKENS if device.type == "cpu" else _MAX_GROUP_TOKENS_ON_CUDA
 
     def context_key(text: int) -> tuple[int, ...]:
         context = before[text]
@@ -102,19 +104,19 @@ def group_texts(
 
     for _, members in itertools.groupby(range(len(counts)), context_key):
         run = [*members]
-        for cut in runs_by_cost(np.array([counts[text] for text in run]), _MAX_GROUP_TOKENS):
+        for cut in runs_by_cost(np.array([counts[text] for text in run]), most):
             sizes, first = [counts[text] for text in run[cut]], run[cut][0]
             end = begin + sum(sizes)
-            mask = None if end - begin == 1 else _mask(sizes, before[first].length).to(device)
+            mask = None if end - begin == 1 else _mask(sizes, before[first].length, device)
             groups.append(Group(slice(begin, end), before[first], after[first], mask))
             begin = end
     return groups
 
 
-def _mask(counts: Sequence[int], num_known: int) -> Tensor:
-    text = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
+def _mask(counts: Sequence[int], num_known: int, device: torch.device) -> Tensor:
+    text = torch.as_tensor(np.repeat(np.arange(len(counts)), counts), device=device)
     own = (text[:, None] == text).tril_()
-    return torch.cat([torch.ones(len(text), num_known, dtype=torch.bool), own], dim=1)
+    return torch.cat([own.new_ones(len(text), num_known), own], dim=1)
 
 
 def attend(

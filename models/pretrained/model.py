@@ -30,8 +30,9 @@ from models.vocabulary import BOS, Vocabulary
 _ATTENTION = "gramophone"
 AttentionInterface.register(_ATTENTION, attend)
 
-_MAX_PASS_TOKENS = 1024
-_MAX_LOGITS = 1 << 22  # logits in memory at once (16 MiB)
+# Tokens of a pass, and logits in memory at once (16 and 512 MiB).
+_MAX_PASS_TOKENS, _MAX_PASS_TOKENS_ON_CUDA = 1024, 16_384
+_MAX_LOGITS, _MAX_LOGITS_ON_CUDA = 1 << 22, 1 << 27
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,6 +110,9 @@ class PretrainedModel(SequenceReader[TransformerState], LanguageModel[Transforme
         self.vocabulary: Vocabulary = vocabulary
         self._folder = folder
         self._device = resolve_device(device)
+        on_cpu = self._device.type == "cpu"
+        self._max_pass_tokens = _MAX_PASS_TOKENS if on_cpu else _MAX_PASS_TOKENS_ON_CUDA
+        self._max_logits = _MAX_LOGITS if on_cpu else _MAX_LOGITS_ON_CUDA
         dtype = torch.bfloat16 if bfloat16 else torch.float32
         network = read_network(folder, attention=_ATTENTION, dtype=dtype)
         self._network = network.to(self._device).eval()
@@ -245,7 +249,7 @@ class PretrainedModel(SequenceReader[TransformerState], LanguageModel[Transforme
 
     def _next_pass(self, contexts: list[Context], remaining: TokenIds) -> tuple[list[int], list[int]]:
         """Choose rows and their numbers of tokens for a pass; replace contexts without a free position."""
-        rows, counts, free = list[int](), list[int](), _MAX_PASS_TOKENS
+        rows, counts, free = list[int](), list[int](), self._max_pass_tokens
         for row in np.flatnonzero(remaining > 0).tolist():
             if contexts[row].length == self.window:
                 kept = contexts[row].ids[-(self.window // 2) :]
@@ -261,8 +265,8 @@ class PretrainedModel(SequenceReader[TransformerState], LanguageModel[Transforme
     def _context_of(self, ids: TokenIds) -> Context:
         """Read tokens from the first position on."""
         contexts = [self._empty]
-        for start in range(0, len(ids), _MAX_PASS_TOKENS):
-            self._pass(contexts, [0], [ids[start : start + _MAX_PASS_TOKENS]], [True])
+        for start in range(0, len(ids), self._max_pass_tokens):
+            self._pass(contexts, [0], [ids[start : start + self._max_pass_tokens]], [True])
         return contexts[0]
 
     def _pass(
@@ -297,7 +301,7 @@ class PretrainedModel(SequenceReader[TransformerState], LanguageModel[Transforme
         """Return the log-probabilities [N] of ids [N] after outputs [N, W]."""
         given = torch.as_tensor(ids, device=self._device)
         targets = self._fed[given]
-        size = max(1, _MAX_LOGITS // len(self._bias))
+        size = max(1, self._max_logits // len(self._bias))
         parts = zip(torch.split(outputs, size), torch.split(targets, size), strict=True)
         found = [self._log_probs(some).gather(1, of_some[:, None])[:, 0] for some, of_some in parts]
         return torch.cat(found).masked_fill_(self._is_never[given], -torch.inf).cpu().numpy()

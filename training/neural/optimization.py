@@ -126,7 +126,8 @@ class WeightAverage:
     def __init__(self, network: nn.Module, settings: TrainSettings) -> None:
         self.updates = 0
         self._settings = settings
-        self._parameters = [parameter.data for parameter in network.parameters()]
+        # not their `data`: a module of cuDNN gives its parameters new memory whenever it is moved
+        self._parameters: list[Tensor] = list(network.parameters())
         self._averages: list[Tensor] = []
         self._validations: list[float] = []
         self._triggered = False
@@ -148,7 +149,7 @@ class WeightAverage:
                 share = 1 - min(self._settings.average_decay, (1 + self.updates) / (10 + self.updates))
             torch._foreach_lerp_(self._averages, self._parameters, share)
         else:
-            self._averages = [parameter.clone() for parameter in self._parameters]
+            self._averages = [parameter.detach().clone() for parameter in self._parameters]
         self.updates += 1
 
     def record_validation(self, perplexity: float) -> None:
@@ -165,12 +166,14 @@ class WeightAverage:
         if not self.updates:
             yield
             return
-        own = [parameter.clone() for parameter in self._parameters]
-        torch._foreach_copy_(self._parameters, self._averages)
+        with torch.no_grad():
+            own = [parameter.clone() for parameter in self._parameters]
+            torch._foreach_copy_(self._parameters, self._averages)
         try:
             yield
         finally:
-            torch._foreach_copy_(self._parameters, own)
+            with torch.no_grad():
+                torch._foreach_copy_(self._parameters, own)
 
     def state(self) -> dict[str, Any]:
         """Return the state for resuming: tensors and numbers."""

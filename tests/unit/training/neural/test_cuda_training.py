@@ -14,7 +14,7 @@ from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
 from models.vocabulary import Vocabulary
-from tests.support import families
+from tests.support import cuda_stand_in, families
 from tests.support.cuda_stand_in import KINDS, cuda_device, without_wrappers
 from tests.support.resumable import Ending, weights
 from tests.support.resumable import fit as fit_with_everything
@@ -94,8 +94,12 @@ def fit(device, *, network=None, vocabulary=None, soft_targets=None, base=None, 
     )
 
 
-def assert_trained_alike(found, expected, atol=1e-5):
-    """The weights of two runs are equal but for rounding, and those of the first are on the device."""
+def assert_trained_alike(found, expected):
+    """The weights of two runs are equal but for rounding, and those of the first are on the device.
+
+    A device's own kernels round otherwise than the CPU's, which Adam multiplies where a gradient is nearly 0.
+    """
+    atol = 1e-5 if cuda_stand_in._current else 2e-4
     theirs = expected.model.network.state_dict()
     for name, tensor in found.model.network.state_dict().items():
         assert tensor.is_cuda
@@ -223,11 +227,13 @@ def taught(request, cuda, tmp_path):
 TAUGHT = {"teacher": ("teacher",), "teacher_weight": 0.6}
 
 
-def test_teachers_on_the_device_give_the_targets_of_the_cpu(taught):
+def test_teachers_on_the_device_give_the_targets_of_the_cpu(cuda, taught):
     found, expected = (np.load(taught[device].path) for device in ("cuda", "cpu"))
     np.testing.assert_allclose(found["probabilities"], expected["probabilities"], atol=1e-3)
     np.testing.assert_allclose(found["of_drawn"], expected["of_drawn"], atol=1e-3)
-    assert np.mean(found["ids"] == expected["ids"]) > 0.99
+    # a device draws other tokens than the CPU; the stand-in draws the same
+    same = slice(None) if cuda.counts_copies else slice(TARGET_TOKENS)
+    assert np.mean((found["ids"] == expected["ids"])[..., same]) > 0.99
 
 
 @pytest.mark.parametrize("taught", ["neural"], indirect=True)

@@ -112,6 +112,19 @@ def test_the_networks_own_weights_come_back(linear_network):
     assert float(linear_network.bias.detach()[0]) == 4.0
 
 
+def test_an_average_follows_parameters_to_new_memory(linear_network):
+    """A module of cuDNN copies its parameters into one piece of memory whenever it is moved."""
+    average = WeightAverage(linear_network, TrainSettings(average="ema", average_decay=0.5))
+    walk(linear_network, average, [1.0])
+    with torch.no_grad():
+        for parameter in linear_network.parameters():
+            parameter.set_(parameter.detach().clone())
+    walk(linear_network, average, [3.0])
+    share = 1 - 2 / 11
+    assert averaged(linear_network, average) == pytest.approx(1 + 2 * share)
+    assert float(linear_network.bias.detach()[0]) == 3.0
+
+
 def test_a_restored_average_goes_on_the_same(linear_network):
     settings = TrainSettings(average="ema", average_decay=0.9)
     average, restored = WeightAverage(linear_network, settings), WeightAverage(linear_network, settings)
