@@ -104,6 +104,17 @@ def quantise_layers(network: nn.Module, weight_cache: PackedWeightCache) -> list
     return layers
 
 
+def centre_outputs(network: Any) -> None:
+    """Subtract the mean of the output layer's vectors from each.
+
+    No probability changes: all logits lose the same amount, which is often large (GPT-2's are about -100) and would
+    leave few digits for their differences.
+    """
+    head = network.get_output_embeddings()
+    weight = head.weight.float()
+    head.weight = nn.Parameter((weight - weight.mean(0)).to(head.weight.dtype), requires_grad=False)
+
+
 def check_folder(folder: Path) -> dict[str, Any]:
     """Check that a folder has all files of a supported model; return the content of config.json.
 

