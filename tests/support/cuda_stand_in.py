@@ -466,12 +466,22 @@ def _plain_to(tensor, *args, **kwargs):
     return _PLAIN_TO(tensor, *args, **kwargs)
 
 
+def _give_new_memory(module):
+    """Copy the parameters of recurrent layers, as torch does for cuDNN at every move, even to the same device."""
+    for part in module.modules():
+        if isinstance(part, nn.RNNBase):
+            for parameter in part.parameters():
+                parameter.inner = parameter.inner.detach().clone()
+
+
 def _module_to(original):
     @functools.wraps(original)
     def to(module, *args, **kwargs):
         device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)
         tensors = [*module.parameters(), *module.buffers()]
         if dtype is None and all(isinstance(tensor, DeviceTensor) == is_cuda(device) for tensor in tensors):
+            if is_cuda(device):
+                _give_new_memory(module)
             return module
         was = torch.__future__.get_swap_module_params_on_conversion()
         # parameters keep their identities, as when torch moves them to a CUDA device

@@ -204,6 +204,17 @@ def test_a_network_trained_there_has_the_gradients_and_weights_of_one_trained_he
         torch.testing.assert_close(other.detach().cpu(), one.detach(), atol=1e-5, rtol=0)
 
 
+def test_a_recurrent_layer_gets_new_memory_whenever_it_is_moved(cuda):
+    layer = nn.LSTM(2, 3).to("cuda")
+    weight = layer.weight_hh_l0
+    before, values = weight.data, weight.detach().cpu()
+    layer.to("cuda")
+    assert layer.weight_hh_l0 is weight
+    with torch.no_grad():
+        weight.zero_()
+    assert torch.equal(before.cpu(), values)
+
+
 def test_gradients_flow_through_copies(cuda):
     weights = torch.ones(3, requires_grad=True)
     (weights.to("cuda") * 2).cpu().sum().backward()
