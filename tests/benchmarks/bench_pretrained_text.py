@@ -24,7 +24,7 @@ from preparation import gramophone, gramophone_json, needed_data, novels_or_docu
 from tokenizers import Tokenizer
 
 LISTS = ("librispeech-clean", "common-voice")
-BATCH, LENGTH, RATE = 16, 256, 1e-3
+BATCH, LENGTH, RATE = 8, 256, 3e-3
 HELD_OUT_LINES, TOKENIZER_LINES = 5000, 100_000
 
 
@@ -45,7 +45,7 @@ def write_gpt2(folder, lines, minutes):
     begun, updates = time.monotonic(), 0
     while (share := (time.monotonic() - begun) / (60 * minutes)) < 1:
         for group in optimizer.param_groups:
-            group["lr"] = RATE * min(1, (updates + 1) / 200) * 0.5 * (1 + math.cos(math.pi * share))
+            group["lr"] = RATE * min(1, (updates + 1) / 100) * 0.5 * (1 + math.cos(math.pi * share))
         starts = torch.randint(len(text) - LENGTH, (BATCH, 1))
         batch = text[starts + torch.arange(LENGTH)]
         with torch.autocast("cpu", torch.bfloat16):
