@@ -31,7 +31,7 @@ _ATTENTION = "gramophone"
 AttentionInterface.register(_ATTENTION, attend)
 
 # Tokens of a pass, and logits in memory at once (16 and 512 MiB).
-_MAX_PASS_TOKENS, _MAX_PASS_TOKENS_ON_CUDA = 1024, 16_384
+_MAX_PASS_TOKENS, _MAX_PASS_TOKENS_ON_CUDA = 1024, 4096
 _MAX_LOGITS, _MAX_LOGITS_ON_CUDA = 1 << 22, 1 << 27
 _MAX_MEAN_LOGIT = 16.0  # in bfloat16, with a precision of 1/16
 
