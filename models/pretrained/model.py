@@ -157,10 +157,9 @@ class PretrainedModel(SequenceReader[TransformerState], LanguageModel[Transforme
         if not begun.outputs.isfinite().all():
             raise ManifestError(f"{folder}: the model computes numbers that are not finite")
         self._begun = begun
+        # not always: an output layer that is the embedding becomes one more matrix
         if bfloat16 and abs(float(self._head(begun.outputs).mean())) > _MAX_MEAN_LOGIT:
-            centre_outputs(
-                network
-            )  # not always: an output layer that is the embedding becomes one more matrix
+            centre_outputs(network)
 
     @override
     def memory(self) -> ModelBytes:

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from preparation import data_folder, leave_out, novels_or_documentation
 
+from models.arrays import to_numpy
 from models.language_model import LanguageModel, pad_sequences, prefill_sequences, score_sequences
 from models.neural.config import NetworkConfig
 from models.neural.int8.model import Int8Model
@@ -74,6 +75,8 @@ def bench(cpu: LanguageModel, device: LanguageModel, texts: list[list[int]], bat
         prefill_sequences(model, begun, tokens, middle)
         for model, begun in ((cpu, start), (device, device_start))
     )
+    expected, found = (model.next_log_probs(some) for model, some in ((cpu, state), (device, device_state)))
+    np.testing.assert_allclose(to_numpy(found), expected, atol=0.1)  # the CPU's may be in int8
     seconds = median_seconds(
         {
             "next cpu": lambda: cpu.next_log_probs(cpu.advance(state, last)),

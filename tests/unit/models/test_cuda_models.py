@@ -118,16 +118,17 @@ def test_the_results_are_those_of_the_cpu(name, model):
 
 
 @pytest.mark.parametrize("name", [name for name in FAMILIES if "ngram" not in name and "cache" not in name])
-def test_features_are_those_of_the_cpu(name, model):
+def test_features_are_those_of_the_cpu(cuda, name, model):
     original = families.model(name)
+    atol = 1e-5 if cuda.counts_copies else 2e-5  # a device's own kernels round otherwise
     there, here = after(model, ROWS), after(original, ROWS)
-    np.testing.assert_allclose(to_numpy(model.features(there)), to_numpy(original.features(here)), atol=2e-5)
+    np.testing.assert_allclose(to_numpy(model.features(there)), to_numpy(original.features(here)), atol=atol)
     tokens, lengths = pad_sequences([[3, 5], [0, 9, EOS, 7], [6], [], [11, 2, 30]])
     found, expected = (
         to_numpy(some.features(read_sequences(some, state, tokens, lengths, Want(features=True)).before))
         for some, state in ((model, there), (original, here))
     )
-    np.testing.assert_allclose(found, expected, atol=2e-5)
+    np.testing.assert_allclose(found, expected, atol=atol)
 
 
 def test_forks_do_not_disturb_one_another(model):
