@@ -122,6 +122,18 @@ class RegistryError(LanguageModelError):
     code = "registry_unavailable"
 
 
+class ReadOnlyRegistryError(RegistryError):
+    """This process may only read the registry, or its store cannot be written safely; trying again does not help."""
+
+    code = "registry_read_only"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(
+            f"{message}; the registry can only be read from here: run the command that writes where it is writable, "
+            "or let the service write to it"
+        )
+
+
 class CheckpointError(LanguageModelError):
     """A published version is unusable."""
 
@@ -164,6 +176,12 @@ class FormatError(LanguageModelError):
         super().__init__(f"{path}: {problem}" + (f" ({hint})" if hint else ""))
         self.path = str(path)
         self.hint = hint
+
+
+class DocumentError(FormatError):
+    """A stored profile, calibration or table of errors is damaged, or is that of another name."""
+
+    code = "document_damaged"
 
 
 class ProcessLostError(LanguageModelError):

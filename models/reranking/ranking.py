@@ -128,7 +128,8 @@ class ProfileModel(BaseModel):
 
     Attributes:
         name: name in features: `old` for `lm:old`, empty for `lm`. Several models without a name are a mixture.
-        address: model version, as `name@version`.
+        address: version that the weights were tuned on, as `name@version`; while it is not served, the model's served
+            version scores.
         weight: weight in the mixture.
     """
 
@@ -191,6 +192,17 @@ class Profile(BaseModel):
         """
         self.weighting()
         _ = self.correction_table
+
+    def replaced_versions(self, scoring: Collection[str]) -> list[str]:
+        """Return the versions that the weights were tuned on, of models of which another version scores.
+
+        Args:
+            scoring: the versions that score, as `name@version`.
+        """
+        names = {address.partition("@")[0] for address in scoring}
+        tuned_on = dict.fromkeys(entry.address for entry in self.models if entry.address not in scoring)
+        parts = (address.partition("@") for address in tuned_on)
+        return ["".join(part) for part in parts if part[0] in names and part[2].isdecimal()]
 
     def weighting(self) -> LogLinearModel:
         """Return the weights as a model.

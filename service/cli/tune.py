@@ -15,6 +15,7 @@ from service.cli.ask import read_dictionary
 from service.cli.lattice import LatticeOptions
 from service.cli.options import (
     DEFAULT_REGISTRY,
+    EXIT_FAILED,
     JsonOption,
     ListSource,
     PhrasesOption,
@@ -111,6 +112,14 @@ def tune(
     report: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Folder for report.html and tuning.json.")
     ] = None,
+    check: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PROFILE",
+            help="Instead of tuning: test whether the weights of this profile still improve on the first pass with "
+            "MODEL (- for the profile's), by its own metric; exit with 1 if not.",
+        ),
+    ] = None,
     published: PublishedModels,
     as_json: JsonOption = False,
 ) -> None:
@@ -121,6 +130,8 @@ def tune(
 
     FILE may also be lattices or folders of them, as for `gramophone lattice`. They are searched, and weights tuned on
     all word strings found so far, in rounds, until a search finds no new ones.
+
+    After a new version of the model is published, --check tests a saved profile, best on lists it was not tuned on.
     """
     from models.checkpoint.documents import ProfileStore
     from models.checkpoint.manifest import check_name
@@ -143,6 +154,13 @@ def tune(
         )
     if form is not None and not source.references:
         raise InvalidInputError("references is missing; lattices need --references", parameter="references")
+    if check is not None:
+        if form is not None or save is not None or report is not None:
+            raise InvalidInputError(
+                "check applies to n-best lists, without save and report", parameter="check"
+            )
+        _check_profile(check, model, models, source, settings, published, as_json=as_json)
+        return
     search = lattices.search()
     job = tune.prepare_tuning(
         {
@@ -173,6 +191,38 @@ def tune(
         tune.write_report(report, tuned, reply, title=Path(source.file).name)
     command = "rerank" if form is None else "lattice"
     print_json(asdict(reply)) if as_json else show_tuning(reply, save, report, command)
+
+
+def _check_profile(
+    name: str,
+    model: str,
+    models: str | None,
+    source: ListSource,
+    options: _TuneOptions,
+    published: PublishedModels,
+    *,
+    as_json: bool,
+) -> None:
+    """Test the weights of a profile, print the figures, and exit with 1 if they do not hold."""
+    from models.checkpoint.documents import ProfileStore
+    from models.reranking.features import is_reserved
+    from models.reranking.tuning.fitting import TuningSettings
+    from service.console.evaluation import show_profile_check
+    from service.engine.job import run_to_completion
+    from service.local import ask
+    from service.use_cases.tune import check_profile
+
+    asked = {**ask.main_model(model), "models": models, "profile": name}
+    job = ask.prepare_rerank(asked, published.registry, published.load)
+    lists = list(source.lists(reserved=lambda name: is_reserved(name, job.models.extra)))
+    test = TuningSettings(
+        seed=options.seed, max_p_value=options.max_p_value, bootstrap_samples=options.bootstrap_samples
+    )
+    profile = ProfileStore(published.registry).read(name)
+    checked = run_to_completion(check_profile(profile, job, lists, test, ask.UNLIMITED))
+    print_json(asdict(checked)) if as_json else show_profile_check(checked)
+    if not checked.holds:
+        raise typer.Exit(EXIT_FAILED)
 
 
 @tune_app.command("fold-texts")

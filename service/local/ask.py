@@ -21,7 +21,7 @@ from models.checkpoint.documents import CalibrationStore, ErrorTableStore, Profi
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import Address, open_registry
 from models.decoding.parameters import MAX_CHOICES
-from models.errors import InvalidInputError, LanguageModelError
+from models.errors import InvalidInputError, LanguageModelError, ModelNotFoundError
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats.writer import write_lists
 from models.reranking.metrics import make_metric
@@ -99,8 +99,11 @@ def check(
     word_lists: WordLists = (),
 ) -> Json:
     """Return the reply of POST /v1/check, by one model or several, with Hunspell dictionaries."""
-    calibration = CalibrationStore(registry).read(models[0].address) if len(models) == 1 else None
     parsed = parse_json(checking.CheckRequest, _request_body(request))
+    calibration = None
+    if len(models) == 1:
+        needed = parsed.precision is not None
+        calibration = CalibrationStore(registry).read(models[0].address, any_version=needed)
     weighted = [WeightedModel(loaded) for loaded in models]
     errors = {loaded.address: ErrorTableStore(registry).read(loaded.address) for loaded in models}
     reply, _ = run_to_completion(checking.check(weighted, parsed, calibration, UNLIMITED, word_lists, errors))
@@ -165,16 +168,29 @@ def stream_text(loaded: LoadedModel, request: Mapping[str, Any]) -> Iterator[str
     return itertools.chain([first], pieces)
 
 
-def model_loader(load: Callable[[str], LoadedModel]) -> Callable[[str | None], LoadedModel]:
-    """Return a function that loads each model once, by its address, and rejects the address None."""
+def model_loader(load: Callable[[str], LoadedModel]) -> Callable[..., LoadedModel]:
+    """Return a function that loads each model once, by its address, and rejects the address None.
+
+    If `any_version`, the version that a service would serve replaces one that is not in the registry.
+    """
 
     @cache
-    def loaded(address: str | None) -> LoadedModel:
+    def loaded(address: str | None, *, any_version: bool = False) -> LoadedModel:
         if address is None:
             raise InvalidInputError("model is missing; give its name", parameter="model")
-        return load(address)
+        try:
+            return load(address)
+        except ModelNotFoundError:
+            if not any_version:
+                raise
+            return load(address.partition("@")[0])
 
     return loaded
+
+
+def main_model(argument: str) -> dict[str, str]:
+    """Return the setting of /v1/rerank's query string for the argument MODEL; none for `-`."""
+    return {} if argument == NO_MODEL else {"mixture" if "=" in argument else "model": argument}
 
 
 def prepare_rerank(
@@ -190,7 +206,15 @@ def prepare_rerank(
     profile = None if read.profile is None else ProfileStore(registry).read(read.profile)
     job = read.job(profile, model_loader(load))
     check_score_mode(job.models, read.score_mode)
+    report_replaced(read.profile, job.tuned_on)
     return job
+
+
+def report_replaced(profile: str | None, tuned_on: Sequence[str]) -> None:
+    """Tell on standard error that other versions score than those that a profile was tuned on, if there are any."""
+    if tuned_on:
+        note = f"profile {profile} was tuned on {', '.join(tuned_on)}; test its weights with `gramophone tune --check`"
+        typer.echo(note, err=True)
 
 
 def _request_body(request: Mapping[str, Any]) -> bytes:

@@ -179,7 +179,7 @@ def test_what_is_no_number_is_refused(tmp_path, given, number, field):
 def test_a_file_of_another_version_is_refused(tmp_path):
     store = CalibrationStore(tmp_path)
     store.write(calibration()).rename(tmp_path / CALIBRATIONS_FOLDER / "small@4.json")
-    with pytest.raises(FormatError, match="has the calibration of 'small@3'"):
+    with pytest.raises(FormatError, match="is that of 'small@3', not of 'small@4'"):
         store.read("small@4")
 
 
@@ -294,10 +294,10 @@ def test_one_asks_a_slow_store_and_the_others_go_on(documents, remote_store, clo
     waiting, go = threading.Event(), threading.Event()
     read = remote_store.read
 
-    def slow(key):
+    def slow(*asked):
         waiting.set()
         go.wait(10)
-        return read(key)
+        return read(*asked)
 
     remote_store.read = slow
     asker = threading.Thread(target=documents.read, args=("a",))
@@ -329,8 +329,8 @@ def test_what_was_asked_for_before_a_write_is_not_told_after_it(documents, remot
     read = remote_store.read
     writer = threading.Thread(target=documents.write, args=("a", b"new"))
 
-    def slow(key):
-        found = read(key)
+    def slow(*asked):
+        found = read(*asked)
         remote_store.read = read
         writer.start()
         writer.join(0.3)
