@@ -123,14 +123,13 @@ class RegistryError(LanguageModelError):
 
 
 class ReadOnlyRegistryError(RegistryError):
-    """This process may only read the registry, or its store cannot be written safely; trying again does not help."""
+    """This process may not write to the registry; trying again does not help."""
 
     code = "registry_read_only"
 
     def __init__(self, message: str) -> None:
         super().__init__(
-            f"{message}; the registry can only be read from here: run the command that writes where it is writable, "
-            "or let the service write to it"
+            f"{message}; write to the registry where that is allowed, or allow this process to write"
         )
 
 

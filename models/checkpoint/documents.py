@@ -20,13 +20,12 @@ from pathlib import Path
 from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ValidationError
-from typing_extensions import override
 
 from models.checking.calibration import Calibration
 from models.checking.error_model import ErrorTable
 from models.checkpoint.manifest import check_name, is_version_number
 from models.checkpoint.registry import Address, open_store
-from models.checkpoint.stores import FolderStore, require_writable
+from models.checkpoint.stores import FolderStore, TaggedContent, require_writable
 from models.errors import DocumentError, InvalidInputError, RegistryError
 from models.reranking.ranking import Profile
 
@@ -84,12 +83,8 @@ class DocumentStore:
         return path if self._is_remote else Path(path)
 
     def names(self) -> list[str]:
-        """Return the names of all files, in no particular order."""
-        return [entry.key.removeprefix(f"{self._folder}/") for entry in self._store.entries(self._folder)]
-
-    def recent_names(self) -> list[str]:
-        """Return the names of all files, cached like their contents."""
-        return (self.read(_NAMES) or b"").decode().split("\n")
+        """Return the names of all files, in no particular order; cached like their contents."""
+        return (self.read(_NAMES) or b"").decode().splitlines()
 
     def read(self, name: str) -> bytes | None:
         """Return a file's first bytes, up to one more than MAX_DOCUMENT_BYTES; None if it does not exist."""
@@ -123,14 +118,18 @@ class DocumentStore:
 
     def _fetch(self, name: str, before: _CachedRead | None) -> _CachedRead:
         try:
-            if name == _NAMES:
-                return _CachedRead("\n".join(self.names()).encode(), None, self._clock())
-            found = self._store.read(self._key(name), MAX_DOCUMENT_BYTES + 1)
+            found = (
+                self._names() if name == _NAMES else self._store.read(self._key(name), MAX_DOCUMENT_BYTES + 1)
+            )
         except RegistryError as error:
             if before is None or before.failure is not None:
                 return _CachedRead(None, error, self._clock())
             return _CachedRead(before.content, None, self._clock())
         return _CachedRead(found and found.content, None, self._clock())
+
+    def _names(self) -> TaggedContent:
+        keys = (entry.key.removeprefix(f"{self._folder}/") for entry in self._store.entries(self._folder))
+        return TaggedContent("\n".join(keys).encode(), "")
 
     def _remember(self, name: str, read: _CachedRead) -> None:
         self._read.pop(name, None)
@@ -184,19 +183,21 @@ class _TypedStore(Generic[_Document]):
     _kind: ClassVar[type[BaseModel]]
     _what: ClassVar[str]
     _hint: ClassVar[str]
+    _name: ClassVar[str] = ""
+    """Field that must equal the document's name."""
 
     def __init__(self, registry: Address) -> None:
         self._documents = DocumentStore(registry, self._folder)
 
-    def names(self, *, recent: bool = False) -> list[str]:
-        """Return the sorted names of the documents; if `recent`, those of the last seconds for a remote registry.
+    def names(self) -> list[str]:
+        """Return the sorted names of the documents.
 
         Raises:
             RegistryError: they cannot be listed.
         """
         return sorted(
             name.removesuffix(_SUFFIX)
-            for name in (self._documents.recent_names() if recent else self._documents.names())
+            for name in self._documents.names()
             if name.endswith(_SUFFIX) and not name.startswith(".")
         )
 
@@ -212,14 +213,12 @@ class _TypedStore(Generic[_Document]):
             return None
         try:
             document: _Document = _parse(self._kind, content, f"the {self._what}")
-            self._check(document, name)
+            if self._name and getattr(document, self._name) != name:
+                raise InvalidInputError(f"it is that of {getattr(document, self._name)!r}, not of {name!r}")  # noqa: TRY301 - same message
         except InvalidInputError as error:
             path = self._documents.display_path(name + _SUFFIX)
             raise DocumentError(path, f"not a {self._what}: {error}", hint=self._hint) from None
         return document
-
-    def _check(self, document: _Document, name: str) -> None:
-        """Raise InvalidInputError if the values do not fit together, or if the document states another name."""
 
     def _put(self, name: str, document: _Document) -> str | Path:
         """Store a document, replacing an earlier one; return its path or URL.
@@ -242,7 +241,7 @@ class ProfileStore(_TypedStore[Profile]):
     """Profiles of a registry; see `_TypedStore` for errors."""
 
     _folder, _kind, _what = PROFILES_FOLDER, Profile, "profile"
-    _hint = "tune and save it again"
+    _hint, _name = "tune and save it again", "name"
 
     def read(self, name: str) -> Profile:
         """Read a profile.
@@ -276,11 +275,6 @@ class ProfileStore(_TypedStore[Profile]):
         if not self._documents.delete(name + _SUFFIX):
             raise self._unknown(name)
 
-    @override
-    def _check(self, document: Profile, name: str) -> None:
-        document.check()
-        _require_name(document.name, name)
-
     def _unknown(self, name: str) -> InvalidInputError:
         known = ", ".join(self.names()) or "none"
         return InvalidInputError(f"there is no profile {name!r}; profiles: {known}", parameter="profile")
@@ -290,7 +284,7 @@ class CalibrationStore(_TypedStore[Calibration]):
     """Calibrations of a registry; see `_TypedStore` for errors."""
 
     _folder, _kind, _what = CALIBRATIONS_FOLDER, Calibration, "calibration"
-    _hint = "measure again: gramophone evaluate --task check --save-calibration"
+    _hint, _name = "measure again: gramophone evaluate --task check --save-calibration", "model"
 
     def read(self, address: str, *, any_version: bool = False) -> Calibration | None:
         """Return the calibration of a version at `name@number`; None if it has none.
@@ -304,7 +298,7 @@ class CalibrationStore(_TypedStore[Calibration]):
         calibration = self._find(address)
         if calibration is not None or not any_version:
             return calibration
-        others = (name.rpartition("@") for name in self.names(recent=True))
+        others = (name.rpartition("@") for name in self.names())
         numbers = [int(which) for name, _, which in others if name == model and which.isdecimal()]
         best = max(numbers, key=lambda one: (one < number, -abs(one - number)), default=None)
         return None if best is None else self._find(f"{model}@{best}")
@@ -313,11 +307,6 @@ class CalibrationStore(_TypedStore[Calibration]):
         """Store a calibration, replacing that of the same version; return its path or URL."""
         _split_address(calibration.model)
         return self._put(calibration.model, calibration)
-
-    @override
-    def _check(self, document: Calibration, name: str) -> None:
-        document.check_order()
-        _require_name(document.model, name)
 
 
 class ErrorTableStore(_TypedStore[ErrorTable]):
@@ -334,11 +323,6 @@ class ErrorTableStore(_TypedStore[ErrorTable]):
         """Store the table of a model, replacing an earlier one; return its path or URL."""
         check_name(model, parameter="model")
         return self._put(model, table)
-
-
-def _require_name(stated: str, name: str) -> None:
-    if stated != name:
-        raise InvalidInputError(f"it is that of {stated[:200]!r}, not of {name!r}")
 
 
 def _split_address(address: str) -> tuple[str, int]:

@@ -141,6 +141,17 @@ def tune(
     from service.local import tune
     from service.schemas.models import ProfileBody
 
+    if check is not None:
+        asked = {"models": models, "profile": check}
+        unused = {
+            "save": save,
+            "report": report,
+            "fold_models": fold_models,
+            "phrases": phrases,
+            "nbest": nbest,
+        }
+        _check_profile(model, asked, source, settings, published, unused, as_json=as_json)
+        raise typer.Exit
     if save is not None:
         check_name(save, parameter="save")
     is_list = source.format_name is not None or source.file == "-"
@@ -154,13 +165,6 @@ def tune(
         )
     if form is not None and not source.references:
         raise InvalidInputError("references is missing; lattices need --references", parameter="references")
-    if check is not None:
-        if form is not None or save is not None or report is not None:
-            raise InvalidInputError(
-                "check applies to n-best lists, without save and report", parameter="check"
-            )
-        _check_profile(check, model, models, source, settings, published, as_json=as_json)
-        return
     search = lattices.search()
     job = tune.prepare_tuning(
         {
@@ -194,34 +198,37 @@ def tune(
 
 
 def _check_profile(
-    name: str,
     model: str,
-    models: str | None,
+    asked: dict[str, str | None],
     source: ListSource,
     options: _TuneOptions,
     published: PublishedModels,
+    unused: dict[str, object],
     *,
     as_json: bool,
 ) -> None:
     """Test the weights of a profile, print the figures, and exit with 1 if they do not hold."""
-    from models.checkpoint.documents import ProfileStore
     from models.reranking.features import is_reserved
+    from models.reranking.metrics.metric import format_score
     from models.reranking.tuning.fitting import TuningSettings
-    from service.console.evaluation import show_profile_check
-    from service.engine.job import run_to_completion
     from service.local import ask
-    from service.use_cases.tune import check_profile
 
-    asked = {**ask.main_model(model), "models": models, "profile": name}
-    job = ask.prepare_rerank(asked, published.registry, published.load)
-    lists = list(source.lists(reserved=lambda name: is_reserved(name, job.models.extra)))
-    test = TuningSettings(
-        seed=options.seed, max_p_value=options.max_p_value, bootstrap_samples=options.bootstrap_samples
-    )
-    profile = ProfileStore(published.registry).read(name)
-    checked = run_to_completion(check_profile(profile, job, lists, test, ask.UNLIMITED))
-    print_json(asdict(checked)) if as_json else show_profile_check(checked)
-    if not checked.holds:
+    for name in filter(unused.get, unused):
+        raise InvalidInputError(f"--check tunes nothing, so {name} has no effect", parameter=name)
+    job = ask.prepare_rerank({**ask.main_model(model), **asked}, published.registry, published.load)
+    lists = source.lists(reserved=lambda name: is_reserved(name, job.models.extra))
+    settings = {name: getattr(options, name) for name in ("seed", "max_p_value", "bootstrap_samples")}
+    checked = ask.check_profile(job, lists, published.registry, TuningSettings(**settings), file=source.file)
+    if as_json:
+        print_json(checked)
+    else:
+        first, tuned = (format_score(checked["metric"], checked[name]) for name in ("baseline", "tuned"))
+        verdict = "the weights hold" if checked["holds"] else "the weights do not hold: tune again"
+        typer.echo(
+            f"{checked['metric'].upper()} of {checked['lists']:,} lists: first pass {first}, with the profile {tuned} "
+            f"(p = {checked['significance']['p_value']:.3f}); {verdict}"
+        )
+    if not checked["holds"]:
         raise typer.Exit(EXIT_FAILED)
 
 

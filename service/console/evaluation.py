@@ -14,7 +14,7 @@ from models.reranking.metrics.metric import format_score
 from service.console.tables import ProgressLine, format_number, result_table
 
 if TYPE_CHECKING:
-    from service.use_cases.tune import ProfileCheck, TuneReply
+    from service.use_cases.tune import TuneReply
 
 
 _console = Console()
@@ -367,18 +367,6 @@ def show_tuning(reply: "TuneReply", saved: str | None, report: Path | None, comm
         _console.print(f"saved as profile [bold]{saved}[/]: gramophone {command} … --profile {saved}")
     if report is not None:
         _console.print(Text(f"report: {report / 'report.html'}"))
-
-
-def show_profile_check(check: "ProfileCheck") -> None:
-    """Print the scores of a profile that was tested, and whether its weights hold."""
-    scores = result_table(check.metric.upper(), "first pass", "profile", "lists")
-    values = (format_score(check.metric, score) for score in (check.baseline, check.tuned))
-    scores.add_row(check.profile, *values, f"{check.lists:,}")
-    _console.print(scores)
-    test = check.significance
-    verdict = "The weights hold" if check.holds else "The weights do not hold; tune again"
-    figures = f"{check.metric.upper()} changes by {test.difference:+.2f} (p = {test.p_value:.3f})"
-    _console.print(Text(f"{verdict}: with {check.model or 'no model'}, {figures}.", style="bold"))
 
 
 def _weights(reply: "TuneReply") -> Table:

@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from functools import cached_property, partial
 from typing import Annotated, Any, Literal, Self
 
-import numpy as np
 from pydantic import ConfigDict, Field, JsonValue, model_validator
 from pydantic_core import PydanticCustomError
 
@@ -24,14 +23,7 @@ from models.reranking.features import (
     needs_main_model,
 )
 from models.reranking.metrics import make_metric
-from models.reranking.metrics.metric import (
-    MAX_SAMPLES,
-    NORMALISERS,
-    UNCHANGED,
-    Metric,
-    SignificanceResult,
-    paired_bootstrap,
-)
+from models.reranking.metrics.metric import MAX_SAMPLES, NORMALISERS, UNCHANGED, Metric
 from models.reranking.ranking import Profile
 from models.reranking.tuning.correction_estimation import (
     correct_by_fold,
@@ -76,15 +68,8 @@ from service.use_cases.candidate_features import (
 )
 from service.use_cases.constants import LISTS_AT_ONCE
 from service.use_cases.inputs import Limits
-from service.use_cases.rerank import MAX_COMPARED, rerank
-from service.use_cases.rerank_request import (
-    CandidateIn,
-    Mixture,
-    RerankItem,
-    RerankJob,
-    TunedModel,
-    main_models,
-)
+from service.use_cases.rerank import MAX_COMPARED
+from service.use_cases.rerank_request import CandidateIn, Mixture, TunedModel, main_models
 
 MAX_CANDIDATES = 65_536
 """Maximum candidates of all lists of one request; the command line has no limit."""
@@ -408,78 +393,6 @@ def tune_and_evaluate(
     yield None
     tuned = yield from cross_fit(data, folds, search, searched=searched)
     return tuned, tune_reply(tuned, models, settings.phrases, corrections)
-
-
-@dataclass(frozen=True, slots=True)
-class ProfileCheck:
-    """Test of a profile's weights on lists with references, with the versions that score now.
-
-    Attributes:
-        profile: name of the profile.
-        model: address of the model of `lm`, or the parts and weights of a mixture; null if no model was used.
-        tuned_on: versions that the profile was tuned on, of models of which another version scores.
-        metric: metric that the profile was tuned for.
-        signature: signature of the metric.
-        lists: number of lists with references.
-        baseline: score of the first candidates, in percent.
-        tuned: score of the candidates that the profile chooses, in percent.
-        significance: paired bootstrap of `tuned` against `baseline`.
-        holds: true if the weights improve on the first pass, as `tune` requires, or the profile keeps the first pass.
-    """
-
-    profile: str
-    model: str | None
-    tuned_on: list[str]
-    metric: str
-    signature: str
-    lists: int
-    baseline: float
-    tuned: float
-    significance: SignificanceResult
-    holds: bool
-
-
-def check_profile(
-    profile: Profile, job: RerankJob, lists: Sequence[CandidateList], settings: TuningSettings, limits: Limits
-) -> Work[Any, ProfileCheck]:
-    """Test whether a profile's weights improve on the first pass, by the metric they were tuned for; a use case.
-
-    Args:
-        profile: the profile.
-        job: re-ranking with it.
-        lists: candidate lists, best those that it was not tuned on; lists without references are ignored.
-        settings: maximum p-value, samples of the bootstrap, and seed.
-        limits: limits of one text with its context.
-
-    Raises:
-        InvalidInputError: no list has a reference, or a list is invalid.
-    """
-    numbers, referenced = select_with_references(lists)
-    of_signature = dict(part.partition(":")[::2] for part in profile.signature.split("|"))
-    metric = make_metric(profile.metric or "wer", normaliser=of_signature.get("normaliser", UNCHANGED))
-    counts = []
-    for begin in range(0, len(referenced), LISTS_AT_ONCE):
-        batch = [RerankItem(one) for one in referenced[begin : begin + LISTS_AT_ONCE]]
-        name = partial(list_prefix, numbers[begin:])
-        for ranked in (yield from rerank(job, batch, limits, name=name)):
-            texts = [ranked.given.candidates[index].text for index in (0, int(ranked.order[0]))]
-            counts.append(metric.statistics(texts, ranked.given.references))
-    before, after = np.stack(counts, axis=1)
-    samples, seed = settings.bootstrap_samples, settings.seed
-    test = yield from paired_bootstrap(metric, before, after, samples=samples, seed=seed)
-    is_better = test.difference > 0 if metric.higher_is_better else test.difference < 0
-    return ProfileCheck(
-        profile=profile.name,
-        model=job.models.main_address,
-        tuned_on=list(job.tuned_on),
-        metric=metric.name,
-        signature=metric.signature,
-        lists=len(referenced),
-        baseline=float(metric.score(before.sum(axis=0))),
-        tuned=float(metric.score(after.sum(axis=0))),
-        significance=test,
-        holds=profile.decision == "first_pass" or (is_better and test.p_value <= settings.max_p_value),
-    )
 
 
 def _check(
