@@ -85,15 +85,13 @@ def test_what_is_found_is_told_saved_and_used(tune, folder):
 
 @pytest.fixture(scope="module")
 def replaced(tune, folder):
-    """Profile `kept`, tuned on the first version of a model; the second, of shuffled words, is the served one."""
-    words = [" ".join(sorted(text.split(), reverse=True)) for text in right_texts(60, seed=2)]
-    (folder / "shuffled").write_text("\n".join(words))
-    registry, texts = folder / "reg", {1: "corpus", 2: "shuffled"}
-    for text in texts.values():
-        run_train(
-            "ngram", name="kept", registry=registry, corpus=[folder / text], assignments=["ngram.order=2"]
-        )
-    assert tune("--save", "kept", model="kept@1").exit_code == 0
+    """Profile `kept`, tuned on the first version of a model; the second has learnt the wrong candidates."""
+    told = ((one["text"], given["reference"]) for given in made_lists() for one in given["candidates"])
+    (folder / "wrong").write_text("\n".join(text for text, right in told if text != right))
+    for text in ("corpus", "wrong"):
+        asked = {"registry": folder / "reg", "corpus": [folder / text], "assignments": ["ngram.order=2"]}
+        run_train("ngram", name="kept", **asked)
+    assert tune("--save", "kept", "--features", "lm", model="kept@1").exit_code == 0
     return folder
 
 
