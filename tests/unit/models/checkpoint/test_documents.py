@@ -2,6 +2,8 @@
 
 import json
 import threading
+import tracemalloc
+from functools import partial
 
 import pytest
 
@@ -12,12 +14,19 @@ from models.checkpoint.documents import (
     MAX_DOCUMENT_BYTES,
     CalibrationStore,
     DocumentStore,
+    ErrorTableStore,
     ProfileStore,
 )
 from models.checkpoint.fsspec_store import MemoryStore
-from models.checkpoint.registry import LocalRegistry
+from models.checkpoint.registry import LocalRegistry, open_store
 from models.checkpoint.stores import StoreTimeouts
-from models.errors import FormatError, InvalidInputError, RegistryError
+from models.errors import (
+    DocumentError,
+    FormatError,
+    InvalidInputError,
+    ReadOnlyRegistryError,
+    RegistryError,
+)
 from models.reranking.ranking import Profile
 from tests.support.object_stores import Clock, FlakyStore
 
@@ -122,6 +131,29 @@ def test_a_file_past_all_size_is_not_read(profile_store):
     path.write_bytes(b" " * (1 << 20) + path.read_bytes())
     with pytest.raises(FormatError, match="more than 1048576 bytes"):
         profile_store.read("one")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(ProfileStore, "m"), (CalibrationStore, "m@1"), (ErrorTableStore, "m")]
+)
+def test_of_a_file_past_all_size_little_is_read(tmp_path, kind, name):
+    open_store(tmp_path).put(f"{kind._folder}/{name}.json", bytes(1 << 26))
+    tracemalloc.start()
+    with pytest.raises(DocumentError, match="more than 1048576 bytes"):
+        kind(tmp_path).read(name)
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak_bytes < 4 << 20
+
+
+def test_the_calibration_of_the_nearest_older_version_serves_a_later_one(tmp_path):
+    store = CalibrationStore(tmp_path)
+    for address in ("small@2", "small@10", "small@12", "smaller@11"):
+        store.write(calibration(address))
+    asked = {number: store.read(f"small@{number}", any_version=True).model for number in (1, 2, 11, 99)}
+    assert asked == {1: "small@2", 2: "small@2", 11: "small@10", 99: "small@12"}
+    assert store.read("other@1", any_version=True) is None
+    assert store.read("small@11") is None
 
 
 def test_a_registry_that_cannot_be_written_is_told(tmp_path):
@@ -269,6 +301,27 @@ def test_what_was_read_is_not_asked_for_again_for_some_seconds(documents, remote
     remote_store.put(".profiles/a", b"two")
     clock.now_s = 6.0
     assert documents.read("a") == b"two"
+
+
+def test_names_are_asked_for_once_in_some_seconds_and_after_a_write(documents, remote_store):
+    documents.write("a", b"one")
+    assert documents.names() == documents.names() == ["a"]
+    assert remote_store.num_calls == 1
+    documents.write("b", b"two")
+    assert sorted(documents.names()) == ["a", "b"]
+
+
+def test_a_store_that_forbids_writes_is_told_from_one_that_is_down(documents, remote_store, monkeypatch):
+    remote_store.put(".profiles/a", b"one")
+
+    def forbid(*_given):
+        raise PermissionError("Access Denied")
+
+    monkeypatch.setattr(remote_store._file_system, "pipe_file", forbid)
+    monkeypatch.setattr(remote_store._file_system, "rm_file", forbid)
+    for work in (partial(documents.write, "a", b"two"), partial(documents.delete, "a")):
+        with pytest.raises(ReadOnlyRegistryError, match="Access Denied"):
+            work()
 
 
 def test_what_was_read_is_told_while_the_store_is_down(documents, remote_store, clock):
