@@ -122,15 +122,10 @@ class RegistryError(LanguageModelError):
     code = "registry_unavailable"
 
 
-class ReadOnlyRegistryError(RegistryError):
+class RegistryAccessError(RegistryError):
     """This process may not write to the registry; trying again does not help."""
 
     code = "registry_read_only"
-
-    def __init__(self, message: str) -> None:
-        super().__init__(
-            f"{message}; write to the registry where that is allowed, or allow this process to write"
-        )
 
 
 class CheckpointError(LanguageModelError):

@@ -17,7 +17,7 @@ import fsspec
 from typing_extensions import override
 
 from models.checkpoint.stores import LockedStore, ObjectEntry, ObjectStore, StoreTimeouts, TaggedContent
-from models.errors import ReadOnlyRegistryError, RegistryError
+from models.errors import RegistryAccessError, RegistryError
 
 _CHUNK_BYTES = 8 << 20
 
@@ -123,7 +123,7 @@ class FsspecStore(ObjectStore):
                 "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
             )
             forbidden = isinstance(error, PermissionError) and what in {"write", "delete"}
-            kind = ReadOnlyRegistryError if forbidden else RegistryError
+            kind = RegistryAccessError if forbidden else RegistryError
             raise kind(f"cannot {what} {path}: {why}") from error
 
 

@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from models.checkpoint.folders import fsync_path, locked_folder, replace_file, report_write_errors
 from models.checkpoint.manifest import ALIASES_FILE, MANIFEST_FILE, is_name, is_version_number
-from models.errors import ReadOnlyRegistryError, RegistryError
+from models.errors import RegistryAccessError, RegistryError
 
 _CHUNK_BYTES = 1 << 20
 
@@ -230,10 +230,10 @@ def require_writable(store: ObjectStore) -> ConditionalStore:
     """Return the store if it is writable.
 
     Raises:
-        ReadOnlyRegistryError: it is not.
+        RegistryAccessError: it is not.
     """
     if not isinstance(store, ConditionalStore):
-        raise ReadOnlyRegistryError(
+        raise RegistryAccessError(
             f"the registry {store.location} is read-only: its store has neither create-only writes nor "
             "compare-and-swap, which keep publishers from overwriting each other; publish to a folder or to s3://"
         )

@@ -4,6 +4,7 @@
 references of all other folds, as training text for a model that has not seen the fold.
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
@@ -203,7 +204,7 @@ def _check_profile(
     source: ListSource,
     options: _TuneOptions,
     published: PublishedModels,
-    unused: dict[str, object],
+    unused: Mapping[str, object],
     *,
     as_json: bool,
 ) -> None:

@@ -24,7 +24,7 @@ from models.errors import (
     DocumentError,
     FormatError,
     InvalidInputError,
-    ReadOnlyRegistryError,
+    RegistryAccessError,
     RegistryError,
 )
 from models.reranking.ranking import Profile
@@ -320,7 +320,7 @@ def test_a_store_that_forbids_writes_is_told_from_one_that_is_down(documents, re
     monkeypatch.setattr(remote_store._file_system, "pipe_file", forbid)
     monkeypatch.setattr(remote_store._file_system, "rm_file", forbid)
     for work in (partial(documents.write, "a", b"two"), partial(documents.delete, "a")):
-        with pytest.raises(ReadOnlyRegistryError, match="Access Denied"):
+        with pytest.raises(RegistryAccessError, match="Access Denied"):
             work()
 
 
