@@ -467,6 +467,7 @@ def rerank_reply_chunks(lists: Sequence[RankedList], job: RerankJob, limits: Lim
         "weights": dict(job.weighting.weights),
         "length_exponent": job.weighting.length_exponent,
         "posterior_scale": job.posterior_scale,
+        **({"tuned_on": job.tuned_on} if job.tuned_on else {}),
     }
     yield to_json(head)[:-1] + b',"lists":['
     for number, ranked in enumerate(lists):
@@ -476,9 +477,11 @@ def rerank_reply_chunks(lists: Sequence[RankedList], job: RerankJob, limits: Lim
     yield b"]}"
 
 
-def list_chunks(ranked: RankedList, job: RerankJob) -> Iterator[bytes]:
-    """Yield the JSON of one list, best candidate first."""
+def list_chunks(ranked: RankedList, job: RerankJob, *, tuned_on: Sequence[str] = ()) -> Iterator[bytes]:
+    """Yield the JSON of one list, best candidate first; a list of a stream also has `tuned_on`, if not empty."""
     head: dict[str, Any] = {"id": ranked.given.name, "unchanged": int(ranked.order[0]) == 0}
+    if tuned_on:
+        head["tuned_on"] = tuned_on
     if ranked.session is not None:
         head["session"] = ranked.session
     if job.settings.confidences:
