@@ -5,16 +5,20 @@ of the test. Only HTTP, the document and the metrics that the service publishes,
 are used.
 """
 
+import contextlib
 import itertools
 import json
 import re
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlencode
 
 import httpx
+import numpy as np
 import pytest
 
 from models.checkpoint.registry import LocalRegistry
@@ -24,7 +28,9 @@ from tests.support.services import ROOT, running_process
 MAX_FACTOR = 2.3
 """Permitted growth of CPU time, memory and reply at a doubling."""
 
-QUADRATIC = re.compile(r"mbr|confidences|num_beams|best_of|\bn\b|max_words|models|folds|restarts|resamples")
+QUADRATIC = re.compile(
+    r"mbr|confidences|num_beams|best_of|\bn\b|max_words|models|folds|restarts|resamples|query .* documents|continuation"
+)
 """Fields whose task compares all with all or multiplies with another number: their steps are short nevertheless."""
 
 SIZES = [1 << n for n in range(12, 21, 2)]
@@ -52,6 +58,7 @@ def strings(size):
         "comma": ",",
         "quote": '"',
     }
+    units["sentence"] = "Return the lenght of the string. "
     units |= {"emoji": "😀", "mixed": "a\u0301Ⓐ ", "percent": "%41", "digit": "7", "handle": '"a.'}
     made = {form: (unit * (size // len(unit.encode())))[:size] for form, unit in units.items()}
     for form, unit in (
@@ -189,7 +196,7 @@ class Meter:
 
     def cost(self, method, path, media_type, body):
         """Send a request; return its cost."""
-        content = body if isinstance(body, bytes) else self._encoded(media_type, path, body)
+        content = body if isinstance(body, bytes) else self.encoded((method, path, media_type), body)
         (self._proc / "clear_refs").write_text("5")  # resets the peak of the memory
         before, cpu_s = self._status("VmRSS"), self._cpu_s()
         reply = self._client.request(method, path, content=content, headers={"content-type": media_type})
@@ -198,7 +205,9 @@ class Meter:
         spent = [late - early for late, early in zip(after_s, cpu_s, strict=True)]
         return Cost(len(content), reply.status_code, *spent, peak, len(reply.content))
 
-    def _encoded(self, media_type, path, body):
+    def encoded(self, request, body):
+        """A body as bytes, with a state of the service."""
+        _, path, media_type = request
         if media_type == FORM:
             return urlencode(
                 {name: value if isinstance(value, str) else json.dumps(value) for name, value in body.items()}
@@ -209,6 +218,40 @@ class Meter:
             for example in self._handles:
                 text = text.replace(example, handle)
         return text.encode()
+
+    def keystroke_p99_s(self, seconds):
+        """Time of the slowest of a hundred completions, asked for twenty times a second on one connection."""
+        taken, until_s = [], time.monotonic() + seconds
+        while time.monotonic() < until_s:
+            began_s = time.monotonic()
+            self._client.post("/v1/autocomplete", json={"text": f"Return the {'strlen'[: len(taken) % 6]}"})
+            taken.append(time.monotonic() - began_s)
+            time.sleep(max(0.0, 0.05 - taken[-1]))
+        return float(np.quantile(taken, 0.99))
+
+    @contextlib.contextmanager
+    def hostile(self, requests, *, clients, seed):
+        """Clients that send these requests in random order within the block."""
+        stopped = threading.Event()
+
+        def send(number):
+            random = np.random.default_rng((seed, number))
+            with httpx.Client(
+                base_url=self._client.base_url, headers=self._client.headers, timeout=100
+            ) as client:
+                while not stopped.is_set():
+                    (method, path, media_type), content = requests[random.integers(len(requests))]
+                    client.request(method, path, content=content, headers={"content-type": media_type})
+
+        threads = [threading.Thread(target=send, args=(number,)) for number in range(clients)]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            stopped.set()
+            for thread in threads:
+                thread.join()
 
     def long_steps(self):
         """Number of steps of more than `MAX_STEP_S` since the last call."""
@@ -347,22 +390,47 @@ def grow(meter, case, request, values):
     meter.judge(case, costs, lambda cost: meter.cost(*request, sent[cost]))
 
 
-@pytest.mark.parametrize("model", ["ngram", "mixture"])
-def test_costs_grow_no_faster_than_bodies(meter, model):
-    for method, path, media_type, content in operations(meter.document):
-        request = (method, path, media_type)
+def cases(document, model):
+    """Yield request, description and growing bodies of every case."""
+    for method, path, media_type, content in operations(document):
         if content["schema"].get("type") == "string" or media_type == LINES:
-            cases = cases_of_lines(content["examples"]["example"]["value"])
+            found = cases_of_lines(content["examples"]["example"]["value"])
         else:
-            cases = itertools.chain.from_iterable(
+            found = itertools.chain.from_iterable(
                 cases_of_fields(
                     one, one["examples"][0] | ({"model": model} if "model" in one["properties"] else {})
                 )
                 for one in resolve(content["schema"])
             )
-        for case, bodies in cases:
-            grow(meter, f"{path} {media_type.rpartition('/')[2]} {case}", request, bodies)
+        for case, bodies in found:
+            yield (method, path, media_type), f"{path} {media_type.rpartition('/')[2]} {case}", bodies
+
+
+@pytest.mark.parametrize("model", ["ngram", "mixture"])
+def test_costs_grow_no_faster_than_bodies(meter, model):
+    for request, case, bodies in cases(meter.document, model):
+        grow(meter, case, request, bodies)
     for factor, case, cost in sorted(meter.rows, reverse=True)[:40]:
         print(f"{factor:.2f} {case} {cost}")
     print(f"{len(meter.rows)} cases")
     assert not meter.faults, "\n".join(meter.faults)
+
+
+def test_a_keystroke_is_answered_beside_random_bodies(meter):
+    random = np.random.default_rng(46)
+    chosen = [
+        (request, bodies) for request, case, bodies in cases(meter.document, "ngram") if "number" not in case
+    ]
+    encoded = []
+    for index in random.permutation(len(chosen))[:200]:
+        request, bodies = chosen[index]
+        body = next((body for size, body in zip(SIZES, bodies, strict=False) if size == 1 << 16), None)
+        if body is not None:
+            encoded.append((request, body if isinstance(body, bytes) else meter.encoded(request, body)))
+    alone_s = meter.keystroke_p99_s(3)
+    for attempt in range(3):  # other tests run on the same cores
+        with meter.hostile(encoded, clients=4, seed=attempt):
+            beside_s = meter.keystroke_p99_s(10)
+        if beside_s <= max(0.1, 3 * alone_s):
+            return
+    pytest.fail(f"p99 of a keystroke: {alone_s:.3f} s alone, {beside_s:.3f} s beside random bodies")
