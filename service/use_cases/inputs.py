@@ -179,11 +179,11 @@ def phrase_automaton(loaded: LoadedModel, phrases: Sequence[Phrase]) -> Work[Any
     if not phrases:
         return NO_TOKEN_PHRASES
     found = yield from spell_each(loaded, [phrase.text for phrase in phrases])
-    weights = {ids: phrase.weight for phrase, spelled in zip(phrases, found, strict=True) for ids in spelled}
+    weights: dict[tuple[int, ...], float] = {}
+    for phrase, spelled in zip(phrases, found, strict=True):
+        weights |= dict.fromkeys(spelled, phrase.weight)
     automaton = PhraseAutomaton[int]()
-    yield from map_in_steps(
-        weights.items(), lambda pair: automaton.add(*pair), size=lambda pair: 16 * len(pair[0])
-    )
+    yield from automaton.build(weights, weights.values())
     return automaton
 
 
