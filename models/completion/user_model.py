@@ -305,7 +305,8 @@ class NextWordModel:
     ) -> Steps[tuple[float, list[ScoredPhrase]]]:
         """Return the mass of the words with a prefix, itself included, and the most probable ones; "" matches all."""
         if not prefix:
-            likeliest = (word for model in self._models for word in model.likeliest(limit))
+            likeliest = [word for model in self._models for word in model.likeliest(limit)]
+            yield
             return float(bool(self)), (yield from self.rate({*self._after, *likeliest}, limit))[1]
         fold = str.casefold if ignore_case else str
         beginning, words = fold(prefix), set()

@@ -54,7 +54,7 @@ from service.engine.prefix_cache import NextTokenEntry
 from service.schemas.suggestions import AutocompleteReply, CompletionCandidate
 from service.schemas.wire import WireModel, text_or_object
 from service.use_cases.accepted_words import UserName
-from service.use_cases.constants import DICTIONARY_ENTRIES_PER_STEP
+from service.use_cases.constants import DICTIONARY_WORDS_PER_STEP
 from service.use_cases.inputs import Limits, check_reads_forward
 from service.use_cases.model_weights import ModelsRequest, WeightedModel, shares, weights_after
 from service.use_cases.next_token import predict_next
@@ -226,6 +226,7 @@ def _add_user_completions(
     next_words = words(previous)
     if not next_words:
         return 0.0
+    yield None
     edits: dict[str, int] = {}
     if request.fuzzy:
         edits = yield from next_words.fuzzy_matches(
@@ -468,8 +469,9 @@ def autocomplete(
         UnsupportedParameterError: a model reads from right to left.
     """
     limits.check_characters(request.text, parameter="text")
-    entries_words = yield from map_in_steps(request.blocklist, _folded_words, size=len)
-    blocked = dict.fromkeys(filter(None, entries_words))
+    blocked: dict[tuple[str, ...], None] = {}
+    yield from map_in_steps(request.blocklist, lambda one: blocked.setdefault(_folded_words(one)), size=len)
+    blocked.pop((), None)
     splits, entries = [], []
     for loaded, _ in models:
         check_reads_forward(loaded)
@@ -701,7 +703,7 @@ def _personal_models(
     if request.dictionary:
         words: dict[str, float] = {}
         followers: dict[str, dict[str, float]] = {}
-        num_words = 0
+        num_words = num_read = 0
         for number, entry in enumerate(request.dictionary, start=1):
             text, weight = (entry, 1.0) if isinstance(entry, str) else (entry.text, entry.weight)
             entry_words = compose(text).split()
@@ -717,7 +719,8 @@ def _personal_models(
                     f"{MAX_DICTIONARY_WORDS} are accepted in all entries",
                     parameter="dictionary",
                 )
-            if not number % DICTIONARY_ENTRIES_PER_STEP:
+            if num_words - num_read > DICTIONARY_WORDS_PER_STEP:
+                num_read = num_words
                 yield None
         models.append(UserModel(words, followers))
     return models
