@@ -349,7 +349,7 @@ def _best_completions(
             insort(best, one, key=rank)
             del best[request.limit :]
 
-    yield from map_in_steps(completions, offer, size=lambda _: 0)
+    yield from map_in_steps(completions, offer, size=lambda completion: 4 * len(completion.text))
     return best
 
 

@@ -7,7 +7,7 @@ prompt; it depends only on its prompt, the parameters and the seed.
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import repeat
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Discriminator, Field, Tag
@@ -53,7 +53,7 @@ from service.use_cases.choices import (
     Prompt,
     encode_prompt,
 )
-from service.use_cases.inputs import Limits, check_reads_forward, phrase_automaton, spell_each
+from service.use_cases.inputs import Limits, check_reads_forward, phrase_automaton, spelled_automaton
 from service.use_cases.score import token_scores
 
 MAX_ALTERNATIVES = 20
@@ -245,9 +245,7 @@ def continue_prompts(
         + (f" with {alternatives} alternatives per token" if alternatives else ""),
         instead="split it into several requests",
     )
-    spelled = yield from spell_each(loaded, parameters.bad_words)
-    distinct, banned = dict.fromkeys(chain.from_iterable(spelled)), BannedSequences()
-    yield from banned.build(distinct, [1.0] * len(distinct))
+    banned = yield from spelled_automaton(loaded, BannedSequences(), zip(parameters.bad_words, repeat(1.0)))
     phrases = yield from phrase_automaton(loaded, parameters.phrases)
     if parameters.seed is None:
         parameters = replace(parameters, seed=secrets.randbits(63))
