@@ -12,7 +12,6 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from functools import cached_property
-from operator import mul
 from typing import Annotated, Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import numpy as np
@@ -88,8 +87,8 @@ _Parts: TypeAlias = tuple[Any, ...]
 _STEP_ITEMS = 1 << 11
 """Approximate number of items or nodes per step of building, a few milliseconds."""
 
-_NODE_BYTES, _PARTS_BYTES, _ITEM_BYTES = 36, 100, 250
-"""Memory of a node, of the phrases found at it, if any, and of a distinct item, as measured."""
+_FIXED_BYTES, _NODE_BYTES, _ITEM_BYTES = 800, 90, 120
+"""Memory of an automaton, of a node and of a distinct item, at most; of nodes without complete phrases it is a third."""
 
 
 class PhraseAutomaton(Generic[H]):
@@ -155,34 +154,29 @@ class PhraseAutomaton(Generic[H]):
         """Find what is left of each node without its first phrase or item, and the phrases before that."""
         self._rests: array[int] = array("i", [self.START])
         self._parts: list[_Parts] = [()]
-        num_parts = 0
         for node in range(1, len(self._keys)):
             parent, number = divmod(self._keys[node], len(self._firsts))
             rest, parts, phrase = self.START, (), self._complete[node]
             if parent == self.START:
                 self._firsts[number] = node
             else:
-                rest, more = self._advance(self._rests[parent], number)
-                parts = _join(self._parts[parent], more)
-                num_parts += bool(more)
+                rest, parts = self._advance(self._rests[parent], number, self._parts[parent])
             if phrase >= 0 and not self._overlap:
                 rest, parts = self.START, (phrase,)
-                num_parts += 1
             self._rests.append(rest)
             self._parts.append(parts)
             if not node % _STEP_ITEMS:
                 yield
-        sizes = (len(self._keys) - 1, num_parts, len(self._items))
-        self.num_bytes = sum(map(mul, sizes, (_NODE_BYTES, _PARTS_BYTES, _ITEM_BYTES)))
+        sizes = _NODE_BYTES * len(self._keys) + _ITEM_BYTES * len(self._items)
+        self.num_bytes = _FIXED_BYTES + sizes if self._items else 0
 
     def advance(self, node: int, item: H) -> tuple[int, Found]:
         """Return the node after one more item, and the phrases found before the new node's items."""
         after, parts = self._advance(node, self._numbers.get(item, 0))
         return after, _flatten(parts)
 
-    def _advance(self, node: int, number: int) -> tuple[int, _Parts]:
-        """Return the node after the item of a number, 0 for one that is in no phrase, and the phrases found."""
-        parts: _Parts = ()
+    def _advance(self, node: int, number: int, parts: _Parts = ()) -> tuple[int, _Parts]:
+        """Return the node after the item of a number, 0 for one in no phrase, and the parts with the phrases found."""
         while node != self.START:
             key = node * len(self._firsts) + number
             child = bisect_left(self._keys, key, node + 1)
@@ -194,14 +188,13 @@ class PhraseAutomaton(Generic[H]):
 
     def read(self, node: int, items: Iterable[H]) -> tuple[int, Found]:
         """Return the node after more items, and the phrases found before the new node's items."""
-        found: list[int] = []
+        found: Found = ()
         for item in items:
-            number = self._numbers.get(item, 0)
-            if node == self.START and not number:
+            if node == self.START and item not in self._numbers:
                 continue  # most items
-            node, parts = self._advance(node, number)
-            found += _flatten(parts)
-        return node, tuple(found)
+            node, more = self.advance(node, item)
+            found += more
+        return node, found
 
     def finish(self, node: int) -> Found:
         """Return the phrases in a node's items if nothing follows."""
@@ -213,10 +206,11 @@ class PhraseAutomaton(Generic[H]):
         These are the phrases in the items; or, if it is worth more, the phrase that begins with them, with the share
         of its items that were read. This credit has to be taken back when the node is left.
         """
-        found, promised = self.finish(node), self._promised[node]
-        share = self._depths[node] / self._lengths[promised] if promised >= 0 else 0.0
-        worth = share * self._weights[promised] if share else 0.0
-        return (found, 1.0) if self.worth(found) >= worth else ((promised,), share)
+        found, promised = self.finish(node), (self._promised[node],)
+        share = self._depths[node] / self._lengths[promised[0]] if node != self.START else 0.0
+        return (
+            (promised, share) if share and self.worth(found) < self.worth(promised, share) else (found, 1.0)
+        )
 
     def taken_back(self, node: int) -> float:
         """Return the value to add at the end of a text after a node: minus the credit for what is not complete."""
@@ -231,12 +225,8 @@ class PhraseAutomaton(Generic[H]):
         node, found = self.read(self.START, items)
         return found + self.finish(node)
 
-    def following(self, node: int) -> set[H]:
-        """Return the items after which the node is not the start."""
-        return set(self.continuations(node))
-
-    def continuations(self, node: int) -> dict[H, tuple[int, Found]]:
-        """Return, for each of the following items, the node after it and the phrases found before the node's items."""
+    def following(self, node: int) -> dict[H, tuple[int, Found]]:
+        """Return the items after which the node is not the start, with what `advance` returns for each."""
         after: dict[H, tuple[int, Found]] = {}
         for end, parts in self._suffixes(node):
             found = _flatten(parts)

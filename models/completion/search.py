@@ -259,9 +259,6 @@ class Frontier:
         """Number of nodes with children."""
         return len(self._heap)
 
-    def __bool__(self) -> bool:
-        return bool(self._heap)
-
     @property
     def next_mass(self) -> float:
         """Mass of the next child; 0 if there are none."""
@@ -388,6 +385,7 @@ class CompletionSearch:
 
     def __init__(self, tokens: TokenTrie, spelled: bytes, settings: CompletionSettings) -> None:
         self._tokens, self._settings = tokens, settings
+        self.rows_at_once = max(1, _ROWS_AT_ONCE // settings.max_words)
         self._lexicon = None if settings.open_vocabulary else tokens.lexicon
         self._spelled = self._key(spelled)
         self._sorted = tokens.folded if settings.ignore_case else tokens.exact
@@ -399,11 +397,6 @@ class CompletionSearch:
         self._pending: list[Child] = []
         self._num_requested = self._cut_at = 0
         self._first: FloatArray | None = None
-
-    @property
-    def rows_at_once(self) -> int:
-        """Number of rows that `update` expands in one or two milliseconds."""
-        return max(1, _ROWS_AT_ONCE // self._settings.max_words)
 
     def update(self, state: Any, log_probs: Array, first: int = 0) -> None:
         """Expand nodes by their next-token distributions.
@@ -427,14 +420,15 @@ class CompletionSearch:
         """Return the next step: R rows of states, and a token to read in each [R]; None if the search is finished."""
         findings, settings = self._findings, self._settings
         findings.cut += self._frontier.prune(self._capacity())
-        if self._num_requested >= self._cut_at:
+        is_due = self._num_requested >= self._cut_at
+        if is_due:
             findings.open = self._frontier.mass  # removes accumulated rounding errors
         if settings.settled:
             thresholds = findings.pruning_thresholds(settings.limit)
             if findings.open > settings.settled * findings.live:
                 thresholds[0] = 0.0
             if settings.max_words > 1 or self._lexicon is not None:
-                if self._num_requested >= self._cut_at:
+                if is_due:
                     findings.cut += self._frontier.cut(thresholds)
                     findings.open = self._frontier.mass
                     self._cut_at = self._num_requested + len(self._frontier) // _ROWS_PER_CUT
@@ -630,10 +624,8 @@ class CompletionSearch:
             )
             if not is_whole or len(self._key(node.text)) <= len(self._prefix):
                 continue
-            after = words[bisect_left(words, node.text) :][
-                :1
-            ]  # a word that begins with the text, if there is one
-            if node.text in masses or not (after and after[0].startswith(node.text)):
+            index = bisect_left(words, node.text)  # of the first word that begins with the text, if one does
+            if node.text in masses or not (index < len(words) and words[index].startswith(node.text)):
                 masses[node.text] = masses.get(node.text, 0.0) + child.mass
         return masses
 

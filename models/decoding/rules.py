@@ -90,7 +90,7 @@ class TokenBias:
             banned, node = nodes
             weighted, values = self._weighted, dict(self._always)
             left = weighted.worth(weighted.finish(node))
-            for token, (following, found) in sorted(weighted.continuations(node).items()):
+            for token, (following, found) in sorted(weighted.following(node).items()):
                 gain = weighted.worth(found) + self._worth(following) - left
                 values[token] = values.get(token, 0.0) + gain
             values |= dict.fromkeys(sorted(self._banned.banned(banned)), -math.inf)

@@ -34,7 +34,6 @@ from models.completion.prefix import (
 from models.completion.search import CompletionSearch, CompletionSettings, run_searches
 from models.completion.token_trie import NO_TOKENS
 from models.completion.user_model import (
-    ScoredPhrase,
     UserModel,
     extend_phrases,
     next_word_models,
@@ -215,12 +214,11 @@ def _add_user_completions(
     models: Sequence[UserModel],
     limit: int,
     previous: str,
-    size: int,
 ) -> Work[Any, float]:
     """Add the user's words that match the prefix to the completions of the model, and set the mass of all by `models`.
 
-    At most `limit` completions are added for each number of words, `previous` being the word before them, and `size`
-    the work of `mass_of`. Returns the mass of the typed text by the models.
+    At most `limit` completions are added for each number of words, `previous` being the word before them. Returns the
+    mass of the typed text by the models.
     """
     words = next_word_models(models)
     next_words = words(previous)
@@ -241,21 +239,20 @@ def _add_user_completions(
         )
     longer = yield from extend_phrases(words, likeliest, request.max_words, limit)
 
-    def add(phrase: ScoredPhrase) -> None:
-        text = phrase.text
+    for number, (text, _) in enumerate((*likeliest, *longer), start=1):
+        if not number % _LOOK_UPS_PER_STEP:
+            yield None
         found = completions.get(text)
         if found is None or not found.is_complete:
             num_edits = edits.get(text.partition(" ")[0], 0)
             completions[text] = RankedCompletion(text, text.count(" ") + 1, num_edits, of_model=mass_of(text))
-
-    def rate(completion: RankedCompletion) -> None:
-        text_words = completion.text.split()
+    for number, (text, completion) in enumerate(completions.items(), start=1):
+        if not number % _COMPLETIONS_PER_STEP:
+            yield None
+        text_words = text.split()
         if completion.is_complete and text_words and (not request.fuzzy or text_words[0] in edits):
             penalty = _penalty(text_words[0], edits.get(text_words[0], 0), typed)
             completion.of_user = penalty * phrase_probability(words, previous, text_words)
-
-    yield from map_in_steps([*likeliest, *longer], add, size=lambda _: size)
-    yield from map_in_steps(completions.values(), rate, size=lambda _: 0)
     return mass
 
 
@@ -308,8 +305,9 @@ def _in_typed_case(
 ) -> Work[Any, list[RankedCompletion]]:
     """Adapt the case of all completions, and merge those with equal text."""
     merged: dict[tuple[str, bool, str], RankedCompletion] = {}
-
-    def merge(completion: RankedCompletion) -> None:
+    for number, completion in enumerate(completions, start=1):
+        if not number % _COMPLETIONS_PER_STEP:
+            yield None
         if request.ignore_case:
             given = completion.begun or typed.prefix
             completion.text = match_case(given, completion.text, corrected=completion.edits > 0)
@@ -319,8 +317,6 @@ def _in_typed_case(
             earlier.edits = min(earlier.edits, completion.edits)
             earlier.of_model += completion.of_model
             earlier.of_user += completion.of_user
-
-    yield from map_in_steps(completions, merge, size=lambda _: 0)
     return list(merged.values())
 
 
@@ -329,8 +325,10 @@ def _best_completions(
     request: AutocompleteRequest,
     typed: PrefixSplit,
     blocked: Collection[Sequence[str]],
+    weight: float,
+    live: float,
 ) -> Work[Any, list[RankedCompletion]]:
-    """Select the best completions; word beginnings fill up the limit after complete words."""
+    """Divide masses by that of the typed text, and select the best; word beginnings follow complete words."""
     least = max(request.min_probability, _MIN_PROBABILITY)
 
     def rank(offer: RankedCompletion) -> tuple[bool, float, str]:
@@ -342,14 +340,15 @@ def _best_completions(
     phrases = PhraseAutomaton[str]()
     if blocked:
         yield from phrases.build(blocked, [1.0] * len(blocked))
-
-    def offer(one: RankedCompletion) -> None:
-        worse = len(best) == request.limit and rank(best[-1]) <= rank(one)
-        if one.probability >= least and not worse and not _is_blocked(one.text, phrases):
-            insort(best, one, key=rank)
+    for number, offer in enumerate(completions, start=1):
+        if not number % _LOOK_UPS_PER_STEP:
+            yield None
+        offer.of_model = (1 - weight) * offer.of_model / live
+        offer.of_user = weight * offer.of_user / live
+        worse = len(best) == request.limit and rank(best[-1]) <= rank(offer)
+        if offer.probability >= least and not worse and not _is_blocked(offer.text, phrases):
+            insort(best, offer, key=rank)
             del best[request.limit :]
-
-    yield from map_in_steps(completions, offer, size=lambda completion: 4 * len(completion.text))
     return best
 
 
@@ -379,8 +378,8 @@ _MAX_CORRECTIONS = 8
 _MAX_SPARE_COMPLETIONS = 256
 """Maximum extra completions to search for, because blocked ones are not returned."""
 
-_LOOK_UP_SIZE = 64
-"""Work of looking up the probability of a completion by one model, see `map_in_steps`."""
+_LOOK_UPS_PER_STEP, _COMPLETIONS_PER_STEP = 32, 256
+"""Completions that all models look up, and that are compared, before other requests run: at most a few milliseconds."""
 
 _ROWS_FOR_CORRECTIONS = 32
 """Rows that take as long as the search for mistyped prefixes."""
@@ -491,7 +490,7 @@ def autocomplete(
     limit = _search_limit(request, typed, blocked)
     parts = []
     for (loaded, _), split, entry, weight in zip(models, splits, entries, weights, strict=True):
-        most = _search_limit(request, split, blocked)
+        most = limit if split is typed else _search_limit(request, split, blocked)
         parts.append((yield from _complete(loaded, request, split, entry, limits, weight, typed.start, most)))
     found = yield from _merged(parts)
     request = parts[0].request  # a copy takes some 10 µs of each keystroke
@@ -504,9 +503,7 @@ def autocomplete(
     members = [member for part in parts for member in part.members]
     of_model = math.fsum(part.weight * part.mass for part in parts)
     previous = previous_word(compose(request.text[: typed.start]))
-    of_user = yield from _add_user_completions(
-        found, mass_of, request, typed, personal, limit, previous, _LOOK_UP_SIZE * len(parts)
-    )
+    of_user = yield from _add_user_completions(found, mass_of, request, typed, personal, limit, previous)
     weight = request.user_weight if of_user else 0.0
     given_prefix = request.text[typed.start :]
     live = (1 - weight) * of_model + weight * of_user
@@ -516,13 +513,7 @@ def autocomplete(
     if not live:
         return AutocompleteReply(address, given_prefix, typed.start, [], 0.0, shares(weights, models))
     completions = yield from _in_typed_case([*found.values(), *members], request, typed)
-
-    def divide(completion: RankedCompletion) -> None:
-        completion.of_model = (1 - weight) * completion.of_model / live
-        completion.of_user = weight * completion.of_user / live
-
-    yield from map_in_steps(completions, divide, size=lambda _: 0)
-    best = yield from _best_completions(completions, request, typed, blocked)
+    best = yield from _best_completions(completions, request, typed, blocked, weight, live)
     candidates = [
         CompletionCandidate(
             completion.text,
@@ -587,11 +578,11 @@ def _merged(parts: Sequence[_OfModel]) -> Work[Any, dict[str, RankedCompletion]]
             if earlier is None or completion.is_complete > earlier.is_complete:
                 merged[completion.text] = replace(completion)
 
-    def weigh(completion: RankedCompletion) -> None:
-        masses = (part.weighted_mass(completion.text, is_complete=completion.is_complete) for part in parts)
+    for number, (word, completion) in enumerate(merged.items()):
+        if not number % _LOOK_UPS_PER_STEP:
+            yield None
+        masses = (part.weighted_mass(word, is_complete=completion.is_complete) for part in parts)
         completion.of_model = math.fsum(masses)
-
-    yield from map_in_steps(merged.values(), weigh, size=lambda _: _LOOK_UP_SIZE * len(parts))
     return merged
 
 
@@ -623,11 +614,10 @@ def _begun_members(
     masses = np.exp(entry.log_probs[0, ids] - of_words)
     texts = [loaded.tokenizer.token_bytes[token].decode().removeprefix(" ") for token in ids.tolist()]
     begun = text[start:] if start < typed.start else ""
+    found = zip(texts, masses.tolist(), strict=True)
     return (
         yield from map_in_steps(
-            zip(texts, masses.tolist(), strict=True),
-            lambda one: RankedCompletion(one[0], 1, 0, of_model=one[1], begun=begun),
-            size=lambda _: 0,
+            found, lambda one: RankedCompletion(one[0], 1, 0, of_model=one[1], begun=begun), size=lambda _: 0
         )
     )
 
