@@ -88,7 +88,7 @@ _STEP_ITEMS = 1 << 11
 """Approximate number of items or nodes per step of building, a few milliseconds."""
 
 _FIXED_BYTES, _NODE_BYTES, _ITEM_BYTES = 800, 90, 120
-"""Memory of an automaton, of a node and of a distinct item, at most; of nodes without complete phrases it is a third."""
+"""Memory of an automaton, of a node and of a distinct item, at most; it is less if few phrases contain others."""
 
 
 class PhraseAutomaton(Generic[H]):

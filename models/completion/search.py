@@ -310,8 +310,9 @@ class Frontier:
         """
         dropped = 0.0
         for _, _, siblings in self._heap:
-            mass = siblings.cut(thresholds[siblings.num_words])
-            dropped += 0.0 if siblings.num_words else mass
+            if siblings.masses[0] < thresholds[siblings.num_words]:
+                mass = siblings.cut(thresholds[siblings.num_words])
+                dropped += 0.0 if siblings.num_words else mass
         self._heap = [entry for entry in self._heap if entry[2].masses]
         heapify(self._heap)
         self._num_children = sum(len(siblings.masses) for _, _, siblings in self._heap)

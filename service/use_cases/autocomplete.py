@@ -340,8 +340,10 @@ def _best_completions(
     phrases = PhraseAutomaton[str]()
     if blocked:
         yield from phrases.build(blocked, [1.0] * len(blocked))
-    for number, offer in enumerate(completions, start=1):
-        if not number % _LOOK_UPS_PER_STEP:
+    num_read = 0
+    for offer in completions:
+        if (num_read := num_read + len(offer.text)) > _CHARACTERS_PER_STEP:
+            num_read = 0
             yield None
         offer.of_model = (1 - weight) * offer.of_model / live
         offer.of_user = weight * offer.of_user / live
@@ -378,8 +380,8 @@ _MAX_CORRECTIONS = 8
 _MAX_SPARE_COMPLETIONS = 256
 """Maximum extra completions to search for, because blocked ones are not returned."""
 
-_LOOK_UPS_PER_STEP, _COMPLETIONS_PER_STEP = 32, 256
-"""Completions that all models look up, and that are compared, before other requests run: at most a few milliseconds."""
+_LOOK_UPS_PER_STEP, _COMPLETIONS_PER_STEP, _CHARACTERS_PER_STEP = 32, 256, 2048
+"""Completions that models look up, that are compared, and their characters read before other requests run."""
 
 _ROWS_FOR_CORRECTIONS = 32
 """Rows that take as long as the search for mistyped prefixes."""

@@ -50,6 +50,11 @@ def test_probabilities_sum_to_one_after_any_word(model, previous):
     ) == pytest.approx(1)
 
 
+def test_a_faded_follower_makes_others_less_probable_by_its_count():
+    words = NextWordModel([UserModel({"cat": 1.0, "dog": 1.0}, {"the": {"cat": 0.5}})], "the")
+    assert words.probability("cat") == pytest.approx((0.5 + 0.5 * 1 / 2) / (0.5 + 0.5))
+
+
 def test_counts_of_several_models_add_up(model):
     both = NextWordModel([model, user_model_from_counts([("cat", 4.0)])], "never")
     assert both.probability("cat") == pytest.approx((2 + 4) / (8 + 4))
