@@ -156,7 +156,8 @@ class PhraseAutomaton(Generic[H]):
         self._parts: list[_Parts] = [()]
         for node in range(1, len(self._keys)):
             parent, number = divmod(self._keys[node], len(self._firsts))
-            rest, parts, phrase = self.START, (), self._complete[node]
+            rest, phrase = self.START, self._complete[node]
+            parts: _Parts = ()
             if parent == self.START:
                 self._firsts[number] = node
             else:

@@ -335,7 +335,8 @@ class NextWordModel:
         Corrections are insertions, deletions, substitutions and transpositions (optimal string alignment).
         """
         fold = str.casefold if ignore_case else str
-        typed, found = fold(prefix), {}
+        typed = fold(prefix)
+        found: dict[str, int] = {}
         lengths = range(max(1, len(typed) - edits), len(typed) + edits + 1)
         for words in self._some_words():
             texts = [fold(word)[: lengths[-1]] for word in words]

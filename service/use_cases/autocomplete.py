@@ -640,7 +640,7 @@ def _searches(
     spare, weights = request.max_steps // 2, sum(variant.weight for variant in variants) or 1.0
     shares = [request.max_steps - spare if variants else request.max_steps]
     shares += [max(1, round(spare * variant.weight / weights)) for variant in variants]
-    searches = []
+    searches: list[_PrefixSearch] = []
     for prefix, max_steps in zip(
         (CorrectedPrefix(typed.spelled, 0, 1.0, 0.0), *variants), shares, strict=True
     ):

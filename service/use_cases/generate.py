@@ -53,7 +53,7 @@ from service.use_cases.choices import (
     Prompt,
     encode_prompt,
 )
-from service.use_cases.inputs import Limits, check_reads_forward, phrase_automaton, spelled_automaton
+from service.use_cases.inputs import Limits, check_reads_forward, phrase_automaton, token_automaton
 from service.use_cases.score import token_scores
 
 MAX_ALTERNATIVES = 20
@@ -245,7 +245,7 @@ def continue_prompts(
         + (f" with {alternatives} alternatives per token" if alternatives else ""),
         instead="split it into several requests",
     )
-    banned = yield from spelled_automaton(loaded, BannedSequences(), zip(parameters.bad_words, repeat(1.0)))
+    banned = yield from token_automaton(loaded, BannedSequences(), zip(parameters.bad_words, repeat(1.0)))
     phrases = yield from phrase_automaton(loaded, parameters.phrases)
     if parameters.seed is None:
         parameters = replace(parameters, seed=secrets.randbits(63))

@@ -169,9 +169,7 @@ def encode_each(
     )
 
 
-def spelled_automaton(
-    loaded: LoadedModel, automaton: A, weights: Iterable[tuple[str, float]]
-) -> Work[Any, A]:
+def token_automaton(loaded: LoadedModel, automaton: A, weights: Iterable[tuple[str, float]]) -> Work[Any, A]:
     """Fill an automaton with the token sequences that spell texts, each with its text's weight."""
     by_ids: dict[bytes, float] = {}  # bytes, because a tuple's ids take ten times as much memory
 
@@ -190,7 +188,7 @@ def phrase_automaton(loaded: LoadedModel, phrases: Sequence[Phrase]) -> Work[Any
     if not phrases:
         return NO_TOKEN_PHRASES
     weights = [(phrase.text, phrase.weight) for phrase in phrases]
-    return (yield from spelled_automaton(loaded, PhraseAutomaton[int](), weights))
+    return (yield from token_automaton(loaded, PhraseAutomaton[int](), weights))
 
 
 def encode_after(loaded: LoadedModel, context: TextOrIds, given: TextOrIds, *, parameter: str) -> EncodedText:

@@ -325,9 +325,7 @@ def open_states(
         for group in token_runs([len(ids) for ids in contexts]):
             group_contexts = contexts[group]
             state = yield from prefill(loaded, group_contexts, bos=request.bos)
-            rows = yield from map_in_steps(
-                range(len(group_contexts)), lambda row, of=state: of.select(np.array([row])), size=lambda _: 0
-            )
+            rows = yield from map_in_steps(np.arange(len(state))[:, None], state.select, size=len)
             prior = [StoredState(loaded, None, phrases=phrases)] * len(rows)  # nothing read before
             stored = yield from stored_states(loaded, rows, group_contexts, prior)
             for first in range(0, len(stored), _STATES_PER_STEP):
