@@ -182,8 +182,7 @@ def _model_completions(
     found_masses: list[float] = []  # part covered by the words found
     prefixes = [prefix.text for prefix, _ in searches]
     for index, (prefix, search) in enumerate(searches):
-        if index:
-            yield None
+        yield None
         nested = [i for i in range(index) if _starts_with(prefixes[i], prefixes[index], request)]
         result = search.result()
         own = [
