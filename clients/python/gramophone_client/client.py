@@ -6,10 +6,11 @@ that returns the parsed reply.
 
 import asyncio
 import functools
+import itertools
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing, closing
+from contextlib import aclosing, asynccontextmanager, closing, contextmanager
 from types import MethodType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 from urllib.parse import quote
@@ -19,6 +20,8 @@ from typing_extensions import Self, Unpack
 
 from gramophone_client.calls import (
     LAST_EVENT,
+    MAX_ERROR_BYTES,
+    MAX_REPLY_BYTES,
     AutocompleteOptions,
     Call,
     CheckOptions,
@@ -33,6 +36,8 @@ from gramophone_client.calls import (
     ScoreOptions,
     Slots,
     TuneOptions,
+    append,
+    check_version,
     invalid_request,
     json_reply,
     line_reply,
@@ -137,12 +142,20 @@ def _user_path(user: str) -> str:
     return f"/v1/autocomplete/users/{quote(user, safe='')}"
 
 
-def _post(path: str, kind: type[R], body: Mapping[str, Any]) -> Call[R]:
-    return Call("POST", path, json_reply(kind), body)
+def _count(context: Contexts) -> int:
+    """Return the number of contexts: one text, one list of token ids, or a list of either."""
+    return 1 if isinstance(context, str) or (context and isinstance(context[0], int)) else len(context)
+
+
+def _post(path: str, kind: type[R], body: Mapping[str, Any], **counts: int) -> Call[R]:
+    return Call("POST", path, json_reply(kind, **counts), body)
 
 
 def _lines(
-    path: str, read: Callable[[str], R], items: Iterable[Mapping[str, Any]], query: Mapping[str, Any]
+    path: str,
+    read: Callable[[bytes, object], R],
+    items: Iterable[Mapping[str, Any]],
+    query: Mapping[str, Any],
 ) -> Call[R]:
     """Send one line per item, with the options in the query string."""
     body = "\n".join(map(json.dumps, items)).encode()
@@ -189,7 +202,7 @@ class States(MethodGroup[C_co]):
         """Store the state after each context; `advance` reports the value of the phrases."""
         favoured = {"phrases": phrases} if phrases else {}
         body = {"context": context, "model": model, "bos": bos, **favoured}
-        return _post("/v1/states", OpenStatesReply, body)
+        return _post("/v1/states", OpenStatesReply, body, states=_count(context))
 
     @Method
     def advance(
@@ -201,12 +214,13 @@ class States(MethodGroup[C_co]):
     ) -> Call[AdvanceReply]:
         """Score continuations, store the states after them, then free the states in `free`."""
         body = {"continuations": continuations, "next_token_ids": list(next_token_ids), "free": list(free)}
-        return _post("/v1/states/advance", AdvanceReply, body)
+        return _post("/v1/states/advance", AdvanceReply, body, results=len(continuations))
 
     @Method
     def next(self, states: Sequence[str], *, token_ids: Sequence[int] | None = None) -> Call[NextReply]:
         """Return the log-probabilities of the given tokens, or of all tokens, after each state."""
-        return _post("/v1/states/next", NextReply, {"states": states, "token_ids": token_ids})
+        body = {"states": states, "token_ids": token_ids}
+        return _post("/v1/states/next", NextReply, body, logprobs=len(states))
 
     @Method
     def log_probs(
@@ -220,7 +234,7 @@ class States(MethodGroup[C_co]):
     @Method
     def free(self, states: Iterable[str]) -> Call[int]:
         """Free states; return the number of states freed."""
-        read: Callable[[httpx.Response], int] = lambda reply: json_reply(FreeReply)(reply).freed  # noqa: E731
+        read: Callable[[bytes, object], int] = lambda *reply: json_reply(FreeReply)(*reply).freed  # noqa: E731
         return Call("POST", "/v1/states/free", read, {"states": list(states)})
 
 
@@ -251,7 +265,7 @@ class Users(MethodGroup[C_co]):
     @Method
     def forget(self, user: str) -> Call[bool]:
         """Delete a user's words; return True if any were stored."""
-        read: Callable[[httpx.Response], bool] = lambda reply: json_reply(ForgottenReply)(reply).forgotten  # noqa: E731
+        read: Callable[[bytes, object], bool] = lambda *reply: json_reply(ForgottenReply)(*reply).forgotten  # noqa: E731
         return Call("DELETE", _user_path(user), read)
 
 
@@ -290,7 +304,7 @@ class _HttpClient(Generic[H, T]):
         """Return the most probable or given tokens after each context; `entropy=False` is faster for n-gram models."""
         candidates = {"top_k": top_k} if token_ids is None else {"token_ids": token_ids}
         body = {"context": context, **candidates, "entropy": entropy, "model": model, "slots": slots}
-        return _post("/v1/next-token", NextTokenReply, body)
+        return _post("/v1/next-token", NextTokenReply, body, results=_count(context))
 
     @Method
     def next_text(
@@ -298,7 +312,7 @@ class _HttpClient(Generic[H, T]):
     ) -> Call[NextTextReply]:
         """Return the log-probability of each text after each context."""
         body = {"context": context, "candidates": candidates, "model": model}
-        return _post("/v1/next-token", NextTextReply, body)
+        return _post("/v1/next-token", NextTextReply, body, results=_count(context))
 
     @Method
     def next_word(
@@ -306,7 +320,7 @@ class _HttpClient(Generic[H, T]):
     ) -> Call[NextWordReply]:
         """Return the most probable words, of one or several tokens, after each context."""
         body = {"context": context, "top_k": top_k, "unit": "word", "model": model}
-        return _post("/v1/next-token", NextWordReply, body)
+        return _post("/v1/next-token", NextWordReply, body, results=_count(context))
 
     @Method
     def log_probs(self, context: Contexts, *, model: str | None = None) -> "Call[memoryview[float]]":
@@ -324,7 +338,8 @@ class _HttpClient(Generic[H, T]):
     ) -> Call[ScoreReply]:
         """Score texts or sequences of token ids."""
         sequences = {"texts": texts} if token_ids is None else {"token_ids": token_ids}
-        return _post("/v1/score", ScoreReply, {**sequences, "context": context, **options})
+        body, count = {**sequences, "context": context, **options}, len(token_ids or texts or ())
+        return _post("/v1/score", ScoreReply, body, results=count)
 
     @LinesMethod
     def score_lines(
@@ -338,7 +353,7 @@ class _HttpClient(Generic[H, T]):
         self, lists: Sequence[Mapping[str, Any]], **options: Unpack[RerankOptions]
     ) -> Call[RerankReply]:
         """Re-rank lists of candidates."""
-        return _post("/v1/rerank", RerankReply, {"lists": lists, **options})
+        return _post("/v1/rerank", RerankReply, {"lists": lists, **options}, lists=len(lists))
 
     @LinesMethod
     def rerank_lines(
@@ -386,7 +401,7 @@ class _HttpClient(Generic[H, T]):
     @Method
     def quality(self, texts: Sequence[NamedText], **options: Unpack[QualityOptions]) -> Call[QualityReply]:
         """Score texts by bits per word and byte, under one model or two."""
-        return _post("/v1/quality", QualityReply, {"texts": texts, **options})
+        return _post("/v1/quality", QualityReply, {"texts": texts, **options}, results=len(texts))
 
     @LinesMethod
     def quality_lines(
@@ -449,29 +464,34 @@ class Client(_HttpClient[httpx.Client, httpx.BaseTransport]):
 
     def fetch(self, call: Call[R]) -> R:
         """Send a call and parse its reply."""
-        return call.parse(self._send(call))
-
-    def _send(self, call: Call[Any], *, stream: bool = False) -> httpx.Response:
-        attempt = 0
-        while True:
-            with transport_errors():
-                response = self._http.send(call.request(self._http), stream=stream)
-                if not response.is_success:
-                    response.read()
-            delay_s = retry_delay_s(response, attempt, self._max_retries)
-            if delay_s is None:
-                return response
-            attempt += 1
-            time.sleep(delay_s)
+        content = bytearray()
+        with self._reply(call) as response:
+            for chunk in response.iter_bytes():
+                append(content, chunk, MAX_REPLY_BYTES)
+        return call.parse(content, response.headers)
 
     def fetch_lines(self, call: Call[list[R]]) -> Iterator[R]:
         """Send a call and yield the results in the lines of its reply."""
-        with transport_errors(), closing(self._send(call, stream=True)) as response:
-            reader = LineReader(call.last_line)
+        reader = LineReader(call.last_line)
+        with self._reply(call) as response:
             for chunk in response.iter_bytes():
                 for line in reader.push(chunk):
-                    yield from call.parse(line)
-            reader.finish(response.request)
+                    yield from call.parse(line, response.headers)
+            reader.finish()
+
+    @contextmanager
+    def _reply(self, call: Call[Any]) -> Iterator[httpx.Response]:
+        """Send a call and yield its successful reply, to be read in the context."""
+        request = call.request(self._http)
+        with transport_errors(request):
+            for attempt in itertools.count():
+                with closing(self._http.send(request, stream=True)) as response:
+                    check_version(response)
+                    if response.is_success:
+                        yield response
+                        return
+                    content = next(response.iter_bytes(MAX_ERROR_BYTES), b"")
+                time.sleep(retry_delay_s(response, content, attempt, self._max_retries))
 
 
 class AsyncClient(_HttpClient[httpx.AsyncClient, httpx.AsyncBaseTransport]):
@@ -491,29 +511,32 @@ class AsyncClient(_HttpClient[httpx.AsyncClient, httpx.AsyncBaseTransport]):
 
     async def fetch(self, call: Call[R]) -> R:
         """Send a call and parse its reply."""
-        return call.parse(await self._send(call))
-
-    async def _send(self, call: Call[Any], *, stream: bool = False) -> httpx.Response:
-        attempt = 0
-        while True:
-            with transport_errors():
-                response = await self._http.send(call.request(self._http), stream=stream)
-                if not response.is_success:
-                    await response.aread()
-            delay_s = retry_delay_s(response, attempt, self._max_retries)
-            if delay_s is None:
-                return response
-            attempt += 1
-            await asyncio.sleep(delay_s)
+        content = bytearray()
+        async with self._reply(call) as response:
+            async for chunk in response.aiter_bytes():
+                append(content, chunk, MAX_REPLY_BYTES)
+        return call.parse(content, response.headers)
 
     async def fetch_lines(self, call: Call[list[R]]) -> AsyncIterator[R]:
         """Send a call and yield the results in the lines of its reply."""
-        response = await self._send(call, stream=True)
-        with transport_errors():
-            async with aclosing(response):
-                reader = LineReader(call.last_line)
-                async for chunk in response.aiter_bytes():
-                    for line in reader.push(chunk):
-                        for result in call.parse(line):
-                            yield result
-                reader.finish(response.request)
+        reader = LineReader(call.last_line)
+        async with self._reply(call) as response:
+            async for chunk in response.aiter_bytes():
+                for line in reader.push(chunk):
+                    for result in call.parse(line, response.headers):
+                        yield result
+            reader.finish()
+
+    @asynccontextmanager
+    async def _reply(self, call: Call[Any]) -> AsyncIterator[httpx.Response]:
+        """Send a call and yield its successful reply, to be read in the context."""
+        request = call.request(self._http)
+        with transport_errors(request):
+            for attempt in itertools.count():
+                async with aclosing(await self._http.send(request, stream=True)) as response:
+                    check_version(response)
+                    if response.is_success:
+                        yield response
+                        return
+                    content = await anext(response.aiter_bytes(MAX_ERROR_BYTES), b"")
+                await asyncio.sleep(retry_delay_s(response, content, attempt, self._max_retries))
