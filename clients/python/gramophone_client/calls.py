@@ -130,9 +130,7 @@ def response_error(response: httpx.Response, content: bytes) -> GramophoneError:
     try:
         error = _adapter(ErrorReply).validate_json(content).error
     except ValidationError:  # the response of a proxy, not of the service
-        text = content[:200].decode(
-            errors="replace"
-        )  # whatever encoding it claims, which may not be one of texts
+        text = content[:200].decode(errors="replace")  # it may claim any encoding
         error = _client_error(text or f"status {response.status_code}", "http_error")
     return _error(error, response.status_code, response.headers.get("x-request-id"))
 
@@ -205,22 +203,22 @@ class Call(Generic[R]):
     Attributes:
         method: HTTP method.
         path: path below the base URL.
-        read: parser of the content of the reply, or of each of its lines into any number of results, given its headers.
+        read: parser of the reply into one result, or of each line into any number of results, given the headers.
         body: body, sent as JSON unless it is bytes.
         headers: additional headers.
         query: query string of the URL.
-        last_line: last line of a complete reply; empty if it can be any.
+        last_line: last line of a complete reply; empty if it can be any, None if the reply is parsed as a whole.
     """
 
     method: str
     path: str
-    read: Callable[[bytes, Mapping[str, str]], R]
+    read: Callable[[bytes, Mapping[str, str]], list[R]]
     body: Mapping[str, Any] | bytes | None = None
     headers: Mapping[str, str] | None = None
     query: Mapping[str, Any] | None = None
-    last_line: bytes = b""
+    last_line: bytes | None = None
 
-    def parse(self, content: bytes, headers: Mapping[str, str]) -> R:
+    def parse(self, content: bytes, headers: Mapping[str, str]) -> list[R]:
         """Parse a reply, or one of its lines, given its headers.
 
         Raises:
@@ -230,9 +228,8 @@ class Call(Generic[R]):
             return self.read(content, headers)
         except (ValueError, TypeError, LookupError, OverflowError) as error:
             problem = " ".join(str(error).split())
-            raise reply_error(
-                f"the reply to {self.method} {self.path} cannot be parsed: {problem}"
-            ) from error
+            message = f"the reply to {self.method} {self.path} cannot be parsed: {problem}"
+            raise reply_error(message) from error
 
     def request(self, http: httpx.Client | httpx.AsyncClient) -> httpx.Request:
         """Build the request for a client to send."""
@@ -247,15 +244,15 @@ class Call(Generic[R]):
         )
 
 
-def json_reply(kind: type[R], **counts: int) -> Callable[[bytes, object], R]:
+def json_reply(kind: type[R], **counts: int) -> Callable[[bytes, object], list[R]]:
     """Return a parser of JSON replies of a kind, given the lengths of some of its lists."""
 
-    def read(content: bytes, _headers: object) -> R:
+    def read(content: bytes, _headers: object) -> list[R]:
         reply = _adapter(kind).validate_json(content)
         for name, count in counts.items():
             if len(getattr(reply, name)) != count:
                 raise ValueError(f"{name} has {len(getattr(reply, name))} entries for {count} in the request")
-        return reply
+        return [reply]
 
     return read
 
@@ -292,51 +289,48 @@ def _retry_after_s(value: str) -> float | None:
         return None
 
 
-def append(content: bytearray, chunk: bytes, most: int) -> None:
-    """Append bytes to content.
+class ReplyReader(Generic[R]):
+    """Parser of a reply that arrives in chunks: as a whole, or its lines.
 
-    Raises:
-        ServerError: the content has more than `most` bytes.
-    """
-    content += chunk
-    if len(content) > most:
-        raise reply_error(f"the reply, or a line of it, has over {most} bytes")
-
-
-class LineReader:
-    """Splitter of a streamed body into lines, at line feeds only: JSON may contain other line breaks.
+    Lines end at line feeds only: JSON may contain other line breaks.
 
     Args:
-        last_line: last line of a complete body; empty if it can be any.
+        call: the call.
+        headers: headers of the reply.
     """
 
-    def __init__(self, last_line: bytes) -> None:
-        self._last_line = last_line
+    def __init__(self, call: Call[R], headers: Mapping[str, str]) -> None:
+        self._call, self._headers = call, headers
         self._previous, self._rest = b"", bytearray()
 
-    def push(self, chunk: bytes) -> list[bytes]:
-        """Return the lines that this chunk completes.
+    def push(self, chunk: bytes) -> Iterator[R]:
+        """Yield the results in the lines that this chunk completes.
 
         Raises:
-            ServerError: a line has more than `MAX_LINE_BYTES`.
+            ServerError: a line, or the whole reply, cannot be parsed or has too many bytes.
         """
-        begin, *others = chunk.split(b"\n")
-        append(self._rest, begin, MAX_LINE_BYTES)
-        if not others:
-            return []
-        *lines, rest = [bytes(self._rest), *others]
-        self._rest = bytearray(rest)
-        self._previous = next(filter(None, reversed(lines)), self._previous)
-        return lines
+        is_whole = self._call.last_line is None
+        begin, *others = [chunk] if is_whole else chunk.split(b"\n")
+        self._rest += begin
+        if len(self._rest) > (most := MAX_REPLY_BYTES if is_whole else MAX_LINE_BYTES):
+            raise reply_error(f"the {'reply' if is_whole else 'line'} has over {most} bytes")
+        for next_line in others:
+            line, self._rest = bytes(self._rest), bytearray(next_line)
+            self._previous = line or self._previous
+            yield from self._call.parse(line, self._headers)
 
-    def finish(self) -> None:
-        """Check that the body is complete: a proxy may hide the loss of the connection.
+    def finish(self) -> list[R]:
+        """Return the result of a whole reply; check that the last line is complete: a proxy may hide a lost connection.
 
         Raises:
-            httpx.RemoteProtocolError: the body ends in a line, or without its last line.
+            httpx.RemoteProtocolError: the reply ends in a line, or without its last line.
+            ServerError: the whole reply cannot be parsed.
         """
-        if self._rest or self._last_line not in {b"", self._previous}:
+        if self._call.last_line is None:
+            return self._call.parse(bytes(self._rest), self._headers)
+        if self._rest or self._call.last_line not in {b"", self._previous}:
             raise httpx.RemoteProtocolError("the reply ended early")
+        return []
 
 
 def read_stream_event(line: bytes, _headers: object) -> list[GenerateReply]:
@@ -353,13 +347,13 @@ def read_stream_event(line: bytes, _headers: object) -> list[GenerateReply]:
     return [_adapter(GenerateReply).validate_json(payload)]
 
 
-def read_floats(content: bytes, headers: Mapping[str, str]) -> "memoryview[float]":
+def read_floats(content: bytes, headers: Mapping[str, str]) -> "list[memoryview[float]]":
     """Parse the log-probabilities [B, V] of a binary reply."""
     values = array("f", content)
     if sys.byteorder == "big":
         values.byteswap()
     batch, width = map(int, headers["x-shape"].split(","))
-    return memoryview(values).cast("B").cast("f", (batch, width))
+    return [memoryview(values).cast("B").cast("f", (batch, width))]
 
 
 Contexts: TypeAlias = str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]]

@@ -21,22 +21,20 @@ from typing_extensions import Self, Unpack
 from gramophone_client.calls import (
     LAST_EVENT,
     MAX_ERROR_BYTES,
-    MAX_REPLY_BYTES,
     AutocompleteOptions,
     Call,
     CheckOptions,
     Contexts,
     ContinuationOptions,
     GenerateOptions,
-    LineReader,
     NamedText,
     Phrase,
     QualityOptions,
+    ReplyReader,
     RerankOptions,
     ScoreOptions,
     Slots,
     TuneOptions,
-    append,
     check_version,
     invalid_request,
     json_reply,
@@ -112,7 +110,7 @@ class Method(Generic[P, R]):
 class LinesMethod(Generic[P, R]):
     """Client method that yields results as they arrive; for `async for` on the asynchronous client."""
 
-    def __init__(self, call: Callable[Concatenate[Any, P], Call[list[R]]]) -> None:
+    def __init__(self, call: Callable[Concatenate[Any, P], Call[R]]) -> None:
         self._call = call
 
     @overload
@@ -151,15 +149,20 @@ def _post(path: str, kind: type[R], body: Mapping[str, Any], **counts: int) -> C
     return Call("POST", path, json_reply(kind, **counts), body)
 
 
+def _field(kind: type[Any], name: str) -> Callable[[bytes, object], list[Any]]:
+    """Return a parser of JSON replies of a kind into one of their fields."""
+    return lambda *reply: [getattr(parsed, name) for parsed in json_reply(kind)(*reply)]
+
+
 def _lines(
     path: str,
-    read: Callable[[bytes, object], R],
+    read: Callable[[bytes, object], list[R]],
     items: Iterable[Mapping[str, Any]],
     query: Mapping[str, Any],
 ) -> Call[R]:
     """Send one line per item, with the options in the query string."""
     body = "\n".join(map(json.dumps, items)).encode()
-    return Call("POST", path, read, body, {"content-type": "application/x-ndjson"}, query)
+    return Call("POST", path, read, body, {"content-type": "application/x-ndjson"}, query, last_line=b"")
 
 
 def _query_options(options: RerankOptions) -> dict[str, Any]:
@@ -234,8 +237,7 @@ class States(MethodGroup[C_co]):
     @Method
     def free(self, states: Iterable[str]) -> Call[int]:
         """Free states; return the number of states freed."""
-        read: Callable[[bytes, object], int] = lambda *reply: json_reply(FreeReply)(*reply).freed  # noqa: E731
-        return Call("POST", "/v1/states/free", read, {"states": list(states)})
+        return Call("POST", "/v1/states/free", _field(FreeReply, "freed"), {"states": list(states)})
 
 
 class Users(MethodGroup[C_co]):
@@ -265,8 +267,7 @@ class Users(MethodGroup[C_co]):
     @Method
     def forget(self, user: str) -> Call[bool]:
         """Delete a user's words; return True if any were stored."""
-        read: Callable[[bytes, object], bool] = lambda *reply: json_reply(ForgottenReply)(*reply).forgotten  # noqa: E731
-        return Call("DELETE", _user_path(user), read)
+        return Call("DELETE", _user_path(user), _field(ForgottenReply, "forgotten"))
 
 
 class _HttpClient(Generic[H, T]):
@@ -344,7 +345,7 @@ class _HttpClient(Generic[H, T]):
     @LinesMethod
     def score_lines(
         self, items: Iterable[Mapping[str, Any]], **options: Unpack[ScoreOptions]
-    ) -> Call[list[SequenceScoreResult | ErrorBody]]:
+    ) -> Call[SequenceScoreResult | ErrorBody]:
         """Yield a score, or an error, for each object with `text` or `token_ids`, in order."""
         return _lines("/v1/score", line_reply(SequenceScoreResult), items, options)
 
@@ -358,7 +359,7 @@ class _HttpClient(Generic[H, T]):
     @LinesMethod
     def rerank_lines(
         self, lists: Iterable[Mapping[str, Any]], **options: Unpack[RerankOptions]
-    ) -> Call[list[RankedListResult | ErrorBody]]:
+    ) -> Call[RankedListResult | ErrorBody]:
         """Yield each re-ranked list, or an error, in order; for thousands of lists.
 
         Raises:
@@ -383,7 +384,7 @@ class _HttpClient(Generic[H, T]):
     @LinesMethod
     def stream(
         self, prompt: str | Sequence[int] = "", **options: Unpack[GenerateOptions]
-    ) -> Call[list[GenerateReply]]:
+    ) -> Call[GenerateReply]:
         """Yield a continuation token by token; closing the iterator cancels it."""
         body = {"prompt": prompt, "stream": True, **options}
         return Call("POST", "/v1/generate", read_stream_event, body, last_line=LAST_EVENT)
@@ -406,7 +407,7 @@ class _HttpClient(Generic[H, T]):
     @LinesMethod
     def quality_lines(
         self, items: Iterable[Mapping[str, Any]], **options: Unpack[QualityOptions]
-    ) -> Call[list[TextQualityResult | ErrorBody]]:
+    ) -> Call[TextQualityResult | ErrorBody]:
         """Yield the quality, or an error, of each object with `text` and optionally `id`, in order; for corpora."""
         return _lines("/v1/quality", line_reply(TextQualityResult), items, options)
 
@@ -464,20 +465,16 @@ class Client(_HttpClient[httpx.Client, httpx.BaseTransport]):
 
     def fetch(self, call: Call[R]) -> R:
         """Send a call and parse its reply."""
-        content = bytearray()
-        with self._reply(call) as response:
-            for chunk in response.iter_bytes():
-                append(content, chunk, MAX_REPLY_BYTES)
-        return call.parse(content, response.headers)
+        (result,) = self.fetch_lines(call)
+        return result
 
-    def fetch_lines(self, call: Call[list[R]]) -> Iterator[R]:
+    def fetch_lines(self, call: Call[R]) -> Iterator[R]:
         """Send a call and yield the results in the lines of its reply."""
-        reader = LineReader(call.last_line)
         with self._reply(call) as response:
+            reader = ReplyReader(call, response.headers)
             for chunk in response.iter_bytes():
-                for line in reader.push(chunk):
-                    yield from call.parse(line, response.headers)
-            reader.finish()
+                yield from reader.push(chunk)
+            yield from reader.finish()
 
     @contextmanager
     def _reply(self, call: Call[Any]) -> Iterator[httpx.Response]:
@@ -511,21 +508,18 @@ class AsyncClient(_HttpClient[httpx.AsyncClient, httpx.AsyncBaseTransport]):
 
     async def fetch(self, call: Call[R]) -> R:
         """Send a call and parse its reply."""
-        content = bytearray()
-        async with self._reply(call) as response:
-            async for chunk in response.aiter_bytes():
-                append(content, chunk, MAX_REPLY_BYTES)
-        return call.parse(content, response.headers)
+        (result,) = [result async for result in self.fetch_lines(call)]
+        return result
 
-    async def fetch_lines(self, call: Call[list[R]]) -> AsyncIterator[R]:
+    async def fetch_lines(self, call: Call[R]) -> AsyncIterator[R]:
         """Send a call and yield the results in the lines of its reply."""
-        reader = LineReader(call.last_line)
         async with self._reply(call) as response:
+            reader = ReplyReader(call, response.headers)
             async for chunk in response.aiter_bytes():
-                for line in reader.push(chunk):
-                    for result in call.parse(line, response.headers):
-                        yield result
-            reader.finish()
+                for result in reader.push(chunk):
+                    yield result
+            for result in reader.finish():
+                yield result
 
     @asynccontextmanager
     async def _reply(self, call: Call[Any]) -> AsyncIterator[httpx.Response]:
