@@ -142,7 +142,7 @@ def _user_path(user: str) -> str:
 
 def _count(context: Contexts) -> int:
     """Return the number of contexts: one text, one list of token ids, or a list of either."""
-    return 1 if isinstance(context, str) or (context and isinstance(context[0], int)) else len(context)
+    return 1 if isinstance(context, str) or not context or isinstance(context[0], int) else len(context)
 
 
 def _post(path: str, kind: type[R], body: Mapping[str, Any], **counts: int) -> Call[R]:

@@ -187,6 +187,15 @@ def test_as_many_results_as_texts_are_expected(count):
         client.states.next(["a", "b"])
 
 
+@pytest.mark.parametrize(
+    ("context", "count"), [("a", 1), ("", 1), ([], 1), ([3, 4], 1), (["a", "b"], 2), ([[], [3]], 2)]
+)
+def test_a_state_for_each_context_is_expected(context, count):
+    content = json.dumps({"model": "m", "states": [{"state": "s", "num_tokens": 0}] * count}).encode()
+    with Client("http://x", transport=replying(content)) as client:
+        assert len(client.states.open(context).states) == count
+
+
 @pytest.mark.parametrize("words", [[], [WORD | {"num_tokens": 2}]])
 def test_kenlm_needs_words_with_lengths(monkeypatch, words):
     result = SCORE | {"words": words, "ngram_lengths": [1]}
