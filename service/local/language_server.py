@@ -1,27 +1,35 @@
 """Language server for editors: completions, inline completions, probable errors and corrections.
 
 Source: the Language Server Protocol, version 3.18. A document is prose; of Markdown, code and addresses are left out.
+Every request is answered, with an error if it is damaged, and work is in proportion to the length of messages and
+documents. Documents are kept here, as lines, because pygls splits a document again for each change and each position.
 """
 
 import asyncio
 import importlib.metadata
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import lru_cache, partial
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import httpx
 from lsprotocol import types
+from pygls.exceptions import JsonRpcException, JsonRpcInvalidParams, JsonRpcInvalidRequest
 from pygls.lsp.server import LanguageServer
-from pygls.workspace import ServerTextPosition, TextDocument
+from pygls.protocol import LanguageServerProtocol, default_converter
+from pygls.workspace import PositionCodec
+from typing_extensions import override
 
 from models.checkpoint.registry import Address
 from models.errors import LanguageModelError
 from service.engine.loaded_model import LoadedModel
 from service.local import ask
-from service.use_cases.check import MAX_DICTIONARY
+from service.use_cases.autocomplete import MAX_DICTIONARY_WORDS
+from service.use_cases.check import MAX_CHARACTERS, MAX_DICTIONARY
 from service.use_cases.inputs import WordLists
 
 Json = dict[str, Any]
@@ -35,15 +43,17 @@ _MAX_WORDS = 1000
 _TIMEOUT_S = 10.0
 _MIN_PROBABILITY = 0.01
 """Minimum probability of corrections after the first."""
+_MAX_DOCUMENT_CHARACTERS = 1_000_000
+_MAX_MESSAGE_BYTES, _MAX_HEADER_BYTES, _MAX_READ_BYTES = 16 << 20, 100, 1 << 20
+_LENGTH = b"Content-Length: "
+# No alternative can read past the beginning of another match of itself, so each character is read a few times at most.
 _MARKDOWN = re.compile(
-    r"^```.*?^```|`[^`\n]+`|https?://\S+|<[^>\n]+>|(?<=\])\([^)\n]*\)", re.DOTALL | re.MULTILINE
+    r"^```.*?^```|`[^`\n]+`|https?://\S+|<[^<>\n]+>|(?<=\])\((?:[^()\n]|\([^()\n]*\))*\)",
+    re.DOTALL | re.MULTILINE,
 )
-_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
-"""Line with its end by the protocol. Python also ends lines at other characters, such as form feeds and U+2028.
-
-pygls creates the documents itself, so the class gets the property instead of a subclass."""
-TextDocument.lines = property(lambda self: _LINE.findall(self.source))  # type: ignore[method-assign, assignment]
-_WRAP = re.compile(r"(?<=[^\n]{40})\n(?=\w)")
+_LINE_START = re.compile(r"(?<=\n)|(?<=\r)(?!\n)")
+"""Starts of lines by the protocol. Python also ends lines at other characters, such as form feeds and U+2028."""
+_WRAP = re.compile(r"\n(?<=[^\n]{40}\n)(?=\w)")
 """Line breaks inside a paragraph: a model's sentences end at line breaks."""
 
 
@@ -103,6 +113,148 @@ def remote_models(url: str, models: Sequence[str], key: str | None) -> Query:
     return query
 
 
+@lru_cache(maxsize=2)  # the two ends of a range
+def _units_before(line: str, units_of: Callable[[str], int]) -> Sequence[int]:
+    """Return the number of an editor's units before each character of a line, and in all of it."""
+    return range(len(line) + 1) if line.isascii() else [*accumulate(map(units_of, line), initial=0)]
+
+
+class Document:
+    """Open document, as lines with their ends; the last line has none, and may be empty.
+
+    Args:
+        item: the document, as an editor opens it.
+        codec: units of the editor's positions.
+
+    Attributes:
+        version: version of the editor.
+    """
+
+    def __init__(self, item: types.TextDocumentItem, codec: PositionCodec) -> None:
+        self.version: int | None = item.version
+        self._is_markdown = item.language_id == "markdown"
+        self._units_of = codec.impl.code_units_for_char
+        self._lines = _LINE_START.split(item.text)
+
+    @property
+    def text(self) -> str:
+        """The complete text."""
+        return "".join(self._lines)
+
+    @property
+    def prose(self) -> str:
+        """The text with as many characters, and spaces for what is not prose and for wrapped lines."""
+        text = self.text
+        if self._is_markdown:
+            text = _MARKDOWN.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
+        return _WRAP.sub(" ", text)
+
+    def change(self, change: types.TextDocumentContentChangeEvent) -> None:
+        """Replace a range of the text, or all of it."""
+        if isinstance(change, types.TextDocumentContentChangeWholeDocument):
+            self._lines = _LINE_START.split(change.text)
+            return
+        (first, begin), (last, end) = self._span(change.range)
+        lines = self._lines
+        # the lines beside it too, because the characters of one line break may come together
+        before, after = lines[max(first - 1, 0) : first], lines[last + 1 : last + 2]
+        new = _LINE_START.split(
+            "".join([*before, lines[first][:begin], change.text, lines[last][end:], *after])
+        )
+        if last + 2 < len(lines):
+            new.pop()  # the beginning of the next line
+        lines[max(first - 1, 0) : last + 2] = new
+
+    def offset(self, position: types.Position) -> int:
+        """Return the number of characters before a position, or before the nearest one in the document."""
+        line, column = self._place(position)
+        return sum(map(len, self._lines[:line])) + column
+
+    def extract(self, within: types.Range) -> str:
+        """Return the text in a range."""
+        (first, begin), (last, end) = self._span(within)
+        if first == last:
+            return self._lines[first][begin:end]
+        return "".join([self._lines[first][begin:], *self._lines[first + 1 : last], self._lines[last][:end]])
+
+    def ranges(self, spans: Iterable[tuple[int, int]]) -> list[types.Range]:
+        """Return the range of each span of characters."""
+        starts = [*accumulate(map(len, self._lines[:-1]), initial=0)]
+
+        def position(offset: int) -> types.Position:
+            line = bisect_right(starts, offset) - 1
+            return types.Position(
+                line, _units_before(self._lines[line], self._units_of)[offset - starts[line]]
+            )
+
+        return [types.Range(position(begin), position(end)) for begin, end in spans]
+
+    def _span(self, within: types.Range) -> list[tuple[int, int]]:
+        return sorted((self._place(within.start), self._place(within.end)))
+
+    def _place(self, position: types.Position) -> tuple[int, int]:
+        """Return line and column, in characters, of the place in the document that is nearest to a position."""
+        if position.line >= len(self._lines):
+            return len(self._lines) - 1, len(self._lines[-1])
+        line = self._lines[position.line]
+        column = bisect_left(_units_before(line, self._units_of), position.character)
+        return position.line, min(column, len(line.rstrip("\r\n")))
+
+
+class _Protocol(LanguageServerProtocol):
+    """Protocol that answers damaged requests too."""
+
+    @override
+    def structure_message(self, data: dict[str, Any]) -> Any:
+        """Convert a message or an object in it; answer a request with invalid fields."""
+        try:
+            return super().structure_message(data)
+        except JsonRpcException as error:
+            if "method" in data and "id" in data:
+                self._send_response(data["id"], error=error.to_response_error())
+            raise
+
+    @override
+    def handle_message(self, message: Any) -> None:
+        """Handle a message; answer what is no request of the protocol, or comes after the end."""
+        number = message.get("id") if isinstance(message, dict) else getattr(message, "id", None)
+        is_late = self._shutdown and getattr(message, "method", types.EXIT) != types.EXIT
+        if not is_late and getattr(message, "jsonrpc", None) == self.VERSION:
+            super().handle_message(message)
+            return
+        problem = "the server has shut down" if is_late else f"not a message of JSON-RPC {self.VERSION}"
+        error = JsonRpcInvalidRequest(f"{problem}: {message!s:.200}")
+        if number is not None:
+            self._send_response(number, error=error.to_response_error())
+        elif not is_late:
+            raise error
+
+
+class BoundedInput:
+    """Input of messages in which headers and messages have a maximum length.
+
+    A message that is too long is not read: its bytes, if they come, are taken for headers up to the next real one.
+
+    Args:
+        stream: the input.
+    """
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+
+    def readline(self) -> bytes:
+        """Return the next header; another line, or part of it, in place of a longer one."""
+        line = self._stream.readline(_MAX_READ_BYTES)
+        line = line[max(0, line.rfind(_LENGTH)) :]
+        return line if len(line) <= _MAX_HEADER_BYTES else b"-"
+
+    def read(self, size: int) -> bytes:
+        """Return a message; in place of one that is too long, the reason."""
+        if size > _MAX_MESSAGE_BYTES:
+            return f'"Content-Length is {size}; at most {_MAX_MESSAGE_BYTES} bytes are read"'.encode()
+        return self._stream.read(size)
+
+
 class ProseServer(LanguageServer):
     """Language server of one model or several.
 
@@ -112,8 +264,16 @@ class ProseServer(LanguageServer):
     """
 
     def __init__(self, query: Query, options: ServerOptions) -> None:
-        super().__init__(NAME, importlib.metadata.version("gramophone-lm"))
+        version = importlib.metadata.version("gramophone-lm")
+        super().__init__(NAME, version, protocol_cls=_Protocol, converter_factory=default_converter)
+        for name in (
+            types.TEXT_DOCUMENT_DID_OPEN,
+            types.TEXT_DOCUMENT_DID_CHANGE,
+            types.TEXT_DOCUMENT_DID_CLOSE,
+        ):
+            del self.protocol.fm.builtin_features[name]  # ours take their places
         self.options = options
+        self.documents = dict[str, Document]()
         self.words = list(options.words)
         self._query = query
         self._checks: dict[str, asyncio.Task[None]] = {}
@@ -124,22 +284,24 @@ class ProseServer(LanguageServer):
         try:
             reply = await self._query(path, body)
         except (LanguageModelError, httpx.HTTPError, ValueError) as error:
-            problem = f"{NAME}: {error or type(error).__name__}"
-            if problem != self._problem:  # once, not at each keystroke
-                self._problem = problem
-                params = types.ShowMessageParams(types.MessageType.Warning, problem)
-                self.window_show_message(params)
+            self._say(f"{error or type(error).__name__}")
             return None
         self._problem = ""
         return reply
 
-    async def complete(self, document: TextDocument, position: types.Position, **options: Any) -> list[Json]:
+    def _say(self, problem: str) -> None:
+        """Tell the user of a problem once, not at each keystroke."""
+        if problem != self._problem:
+            self._problem = problem
+            params = types.ShowMessageParams(types.MessageType.Warning, f"{NAME}: {problem}")
+            self.window_show_message(params)
+
+    async def complete(self, document: Document, position: types.Position, **options: Any) -> list[Json]:
         """Return the completions at a position, with their start in the document as `begin`."""
-        end = document.offset_at_position(position)
-        text = _prose(document)[:end][-_MAX_CONTEXT_CHARACTERS:]
-        line = text.rpartition("\n")[2]
+        prose, end = document.prose, document.offset(position)
+        line = prose[max(0, end - _MAX_CONTEXT_CHARACTERS) : end].rpartition("\n")[2]
         body = {"text": line, "dictionary": self.words[-_MAX_WORDS:], **options}
-        reply = await self.ask("/v1/autocomplete", body)
+        reply = await self.ask("/v1/autocomplete", body) if len(prose) <= _MAX_DOCUMENT_CHARACTERS else None
         if reply is None:
             return []
         begin = end - len(line)
@@ -157,34 +319,58 @@ class ProseServer(LanguageServer):
 
     async def _check(self, uri: str) -> None:
         await asyncio.sleep(self.options.delay_s)
-        document = self.workspace.get_text_document(uri)
-        version, body = document.version, {"text": _prose(document), "threshold": self.options.threshold}
+        document = self.documents[uri]
+        version, body = document.version, {"text": document.prose, "threshold": self.options.threshold}
+        if (length := len(body["text"])) > _MAX_DOCUMENT_CHARACTERS:
+            self._say(f"{uri:.200} has {length} characters; at most {_MAX_DOCUMENT_CHARACTERS} are checked")
+            return
         reply = await self.ask("/v1/check", body | {"dictionary": self.words[-MAX_DICTIONARY:]})
         if reply is None or document.version != version:
             return
         found = [
             types.Diagnostic(
-                range=_range(document, issue["start"], issue["end"]),
+                range=place,
                 message=_message(issue),
                 severity=types.DiagnosticSeverity.Information,
                 source=NAME,
                 code=issue["type"],
                 data=_corrections(issue),
             )
-            for issue in reply["issues"]
+            for issue, place in zip(
+                reply["issues"],
+                document.ranges((issue["start"], issue["end"]) for issue in reply["issues"]),
+                strict=True,
+            )
         ]
         params = types.PublishDiagnosticsParams(uri, found, version)
         self.text_document_publish_diagnostics(params)
 
     def add_word(self, word: str) -> None:
-        """Add a word to the dictionary and its file, and check all documents again."""
+        """Add a word to the dictionary and its file, and check all documents again.
+
+        Raises:
+            JsonRpcInvalidParams: requests could not have the word.
+        """
+        if problem := problem_of_word(word):
+            raise JsonRpcInvalidParams(f"the word {word!r:.40} {problem}")
         if word not in self.words:
-            self.words.append(word)
             if self.options.dictionary is not None:
                 with self.options.dictionary.open("a", encoding="utf-8") as file:
                     file.write(f"{word}\n")
-        for uri in self.workspace.text_documents:
+            self.words.append(word)
+        for uri in self.documents:
             self.check_soon(uri)
+
+
+def problem_of_word(word: str) -> str:
+    """Return why a word cannot be in a dictionary; empty if it can."""
+    if len(word) > MAX_CHARACTERS:
+        return f"has {len(word)} characters; at most {MAX_CHARACTERS} are accepted"
+    if not word.strip() or "\n" in word or "\r" in word:
+        return "is empty or has a line break"
+    if (count := len(word.split())) > (most := MAX_DICTIONARY_WORDS // _MAX_WORDS):
+        return f"has {count} words; at most {most} are accepted"
+    return "" if word.isprintable() or word.encode(errors="ignore").decode() == word else "is not Unicode"
 
 
 def make_server(query: Query, options: ServerOptions) -> ProseServer:
@@ -197,53 +383,68 @@ def make_server(query: Query, options: ServerOptions) -> ProseServer:
 
 
 async def _completion(ls: ProseServer, params: types.CompletionParams) -> types.CompletionList:
-    document = ls.workspace.get_text_document(params.text_document.uri)
-    end = document.offset_at_position(params.position)
-    found = await ls.complete(document, params.position, limit=ls.options.limit)
-    items = [
-        types.CompletionItem(
-            label=one["text"],
-            kind=types.CompletionItemKind.Text,
-            sort_text=f"{rank:03}",
-            filter_text=document.source[one["begin"] : end] or one["text"],
-            text_edit=types.TextEdit(_range(document, one["begin"], end), one["text"]),
-        )
-        for rank, one in enumerate(found)
-    ]
+    items = list[types.CompletionItem]()
+    if (document := ls.documents.get(params.text_document.uri)) is not None:
+        text, end = document.text, document.offset(params.position)
+        found = await ls.complete(document, params.position, limit=ls.options.limit)
+        ranges = document.ranges((one["begin"], end) for one in found)
+        items = [
+            types.CompletionItem(
+                label=one["text"],
+                kind=types.CompletionItemKind.Text,
+                sort_text=f"{rank:03}",
+                filter_text=text[one["begin"] : end] or one["text"],
+                text_edit=types.TextEdit(place, one["text"]),
+            )
+            for rank, (one, place) in enumerate(zip(found, ranges, strict=True))
+        ]
     return types.CompletionList(is_incomplete=True, items=items)
 
 
 async def _inline_completion(
     ls: ProseServer, params: types.InlineCompletionParams
 ) -> types.InlineCompletionList:
-    document = ls.workspace.get_text_document(params.text_document.uri)
-    options = {"max_words": ls.options.max_words, "rank": "savings", "limit": 3}
-    found = await ls.complete(document, params.position, **options)
+    texts = list[str]()
+    if (document := ls.documents.get(params.text_document.uri)) is not None:
+        options = {"max_words": ls.options.max_words, "rank": "savings", "limit": 3}
+        found = await ls.complete(document, params.position, **options)
+        texts = [one["suffix"] for one in found if one["suffix"]]
     here = types.Range(params.position, params.position)
-    texts = [one["suffix"] for one in found if one["suffix"]]
     return types.InlineCompletionList([types.InlineCompletionItem(text, range=here) for text in texts])
 
 
-def _opened(
-    ls: ProseServer, params: types.DidOpenTextDocumentParams | types.DidChangeTextDocumentParams
-) -> None:
-    ls.check_soon(params.text_document.uri)
+def _opened(ls: ProseServer, params: types.DidOpenTextDocumentParams) -> None:
+    uri = params.text_document.uri
+    ls.documents[uri] = Document(params.text_document, ls.workspace.position_codec)
+    ls.check_soon(uri)
+
+
+def _changed(ls: ProseServer, params: types.DidChangeTextDocumentParams) -> None:
+    uri = params.text_document.uri
+    if (document := ls.documents.get(uri)) is not None:
+        for change in params.content_changes:
+            document.change(change)
+        document.version = params.text_document.version
+        ls.check_soon(uri)
 
 
 def _closed(ls: ProseServer, params: types.DidCloseTextDocumentParams) -> None:
     uri = params.text_document.uri
     ls.forget(uri)
+    ls.documents.pop(uri, None)
     ls.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, []))
 
 
 def _code_actions(ls: ProseServer, params: types.CodeActionParams) -> list[types.CodeAction]:
-    document = ls.workspace.get_text_document(params.text_document.uri)
+    uri = params.text_document.uri
     actions = list[types.CodeAction]()
+    if (document := ls.documents.get(uri)) is None:
+        return actions
     for issue in params.context.diagnostics:
         if issue.source != NAME:
             continue
         for number, text in enumerate(issue.data or ()):
-            edit = types.WorkspaceEdit({document.uri: [types.TextEdit(issue.range, text)]})
+            edit = types.WorkspaceEdit({uri: [types.TextEdit(issue.range, text)]})
             actions.append(
                 types.CodeAction(
                     f"Replace with “{text}”",
@@ -254,7 +455,9 @@ def _code_actions(ls: ProseServer, params: types.CodeActionParams) -> list[types
                 )
             )
         if issue.code == "unknown_word":
-            word = document.text_in_client_range(issue.range)
+            word = document.extract(issue.range)
+            if problem_of_word(word):
+                continue
             title = f"Add “{word}” to the dictionary"
             actions.append(
                 types.CodeAction(
@@ -273,7 +476,7 @@ def _add_to_dictionary(ls: ProseServer, word: str) -> None:
 
 _FEATURES: Mapping[str, tuple[Callable[..., Any], Any]] = {
     types.TEXT_DOCUMENT_DID_OPEN: (_opened, None),
-    types.TEXT_DOCUMENT_DID_CHANGE: (_opened, None),
+    types.TEXT_DOCUMENT_DID_CHANGE: (_changed, None),
     types.TEXT_DOCUMENT_DID_CLOSE: (_closed, None),
     types.TEXT_DOCUMENT_COMPLETION: (_completion, types.CompletionOptions(trigger_characters=[" "])),
     types.TEXT_DOCUMENT_INLINE_COMPLETION: (_inline_completion, None),
@@ -282,14 +485,6 @@ _FEATURES: Mapping[str, tuple[Callable[..., Any], Any]] = {
         types.CodeActionOptions(code_action_kinds=[types.CodeActionKind.QuickFix]),
     ),
 }
-
-
-def _prose(document: TextDocument) -> str:
-    """Return the text of a document with as many characters, and spaces for what is not prose and for wrapped lines."""
-    text = document.source
-    if document.language_id == "markdown":
-        text = _MARKDOWN.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
-    return _WRAP.sub(" ", text)
 
 
 def _corrections(issue: Json) -> list[str]:
@@ -304,13 +499,3 @@ def _message(issue: Json) -> str:
     said = "Unknown word" if issue["type"] == "unknown_word" else "Improbable here"
     texts = ", ".join(f"“{text}”" for text in _corrections(issue)[:3])
     return f"{said}: “{issue['text']}”" + (f". Meant: {texts}?" if texts else "")
-
-
-def _range(document: TextDocument, start: int, end: int) -> types.Range:
-    return types.Range(_position(document, start), _position(document, end))
-
-
-def _position(document: TextDocument, offset: int) -> types.Position:
-    # the mark makes a line of what follows the last line break
-    lines = _LINE.findall(f"{document.source[:offset]}$")
-    return document.position_to_client_units(ServerTextPosition(len(lines) - 1, len(lines[-1]) - 1))
