@@ -1,7 +1,6 @@
 """Commands `gramophone serve`, `lsp`, `precompile` and `keys create`: servers, compiled kernels, API keys."""
 
 import gc
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -117,14 +116,7 @@ def lsp(
     for package in ("pygls", "httpx"):
         require_package(package, "the language server")
     from models.checking.lexicon import HunspellDictionary
-    from service.local.language_server import (
-        BoundedInput,
-        ServerOptions,
-        local_models,
-        make_server,
-        problem_of_word,
-        remote_models,
-    )
+    from service.local.language_server import ServerOptions, local_models, make_server, remote_models
 
     lists, word_lists = split_dictionaries(dictionary or ())
     if url is not None and word_lists:
@@ -137,15 +129,9 @@ def lsp(
         query = local_models([published.load(model) for model in models], published.registry, read)
     else:
         raise InvalidInputError("give a model, or the --url of a service", parameter="model")
-    words = list[str]()
-    for file in lists:
-        for word in read_words(file) if file != lists[0] or file.exists() else ():
-            if problem := problem_of_word(word):
-                typer.echo(f"gramophone: {file}: skipped {word!r:.40}, which {problem}", err=True)
-            else:
-                words.append(word)
+    words = [word for file in lists if file != lists[0] or file.exists() for word in read_words(file)]
     options = ServerOptions(limit, max_words, threshold, delay, words, next(iter(lists), None))
-    make_server(query, options).start_io(BoundedInput(sys.stdin.buffer))
+    make_server(query, options).start_io()
 
 
 keys_app = typer.Typer(help="Create API keys.", no_args_is_help=True)

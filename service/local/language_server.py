@@ -7,14 +7,16 @@ documents. Documents are kept here, as lines, because pygls splits a document ag
 
 import asyncio
 import importlib.metadata
+import logging
 import re
+import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import httpx
 from lsprotocol import types
@@ -38,6 +40,7 @@ Query = Callable[[str, Json], Awaitable[Json]]
 
 NAME = "gramophone"
 ADD_TO_DICTIONARY = "gramophone.addToDictionary"
+_log = logging.getLogger(__name__)
 _MAX_CONTEXT_CHARACTERS = 2000
 _MAX_WORDS = 1000
 _TIMEOUT_S = 10.0
@@ -53,6 +56,8 @@ _MARKDOWN = re.compile(
 )
 _LINE_START = re.compile(r"(?<=\n)|(?<=\r)(?!\n)")
 """Starts of lines by the protocol. Python also ends lines at other characters, such as form feeds and U+2028."""
+_PIECE = re.compile(r".{1,8000}[^\n]*\n?", re.DOTALL)
+"""Complete lines that are checked together: completions wait for the check of a piece only."""
 _WRAP = re.compile(r"\n(?<=[^\n]{40}\n)(?=\w)")
 """Line breaks inside a paragraph: a model's sentences end at line breaks."""
 
@@ -173,9 +178,7 @@ class Document:
     def extract(self, within: types.Range) -> str:
         """Return the text in a range."""
         (first, begin), (last, end) = self._span(within)
-        if first == last:
-            return self._lines[first][begin:end]
-        return "".join([self._lines[first][begin:], *self._lines[first + 1 : last], self._lines[last][:end]])
+        return "".join([*self._lines[first:last], self._lines[last][:end]])[begin:]
 
     def ranges(self, spans: Iterable[tuple[int, int]]) -> list[types.Range]:
         """Return the range of each span of characters."""
@@ -206,31 +209,32 @@ class _Protocol(LanguageServerProtocol):
 
     @override
     def structure_message(self, data: dict[str, Any]) -> Any:
-        """Convert a message or an object in it; answer a request with invalid fields."""
-        try:
-            return super().structure_message(data)
-        except JsonRpcException as error:
-            if "method" in data and "id" in data:
-                self._send_response(data["id"], error=error.to_response_error())
-            raise
+        """Return an object of a message as it is; `handle_message` converts the message as a whole."""
+        return data
 
     @override
     def handle_message(self, message: Any) -> None:
-        """Handle a message; answer what is no request of the protocol, or comes after the end."""
-        number = message.get("id") if isinstance(message, dict) else getattr(message, "id", None)
-        is_late = self._shutdown and getattr(message, "method", types.EXIT) != types.EXIT
-        if not is_late and getattr(message, "jsonrpc", None) == self.VERSION:
-            super().handle_message(message)
-            return
-        problem = "the server has shut down" if is_late else f"not a message of JSON-RPC {self.VERSION}"
-        error = JsonRpcInvalidRequest(f"{problem}: {message!s:.200}")
-        if number is not None:
-            self._send_response(number, error=error.to_response_error())
-        elif not is_late:
-            raise error
+        """Convert and handle a message; answer a damaged request.
+
+        Raises:
+            JsonRpcException: the message is damaged and cannot be answered.
+        """
+        fields = message if isinstance(message, dict) else {}
+        try:
+            if fields.get("jsonrpc") != self.VERSION:
+                raise JsonRpcInvalidRequest(f"not a message of JSON-RPC {self.VERSION}: {message!s:.200}")
+            if self._shutdown and fields.get("method") != types.EXIT:
+                raise JsonRpcInvalidRequest("the server has shut down")
+            converted = super().structure_message(fields)
+        except JsonRpcException as error:
+            if not {"id", "method"} <= fields.keys():
+                raise
+            self._send_response(fields["id"], error=error.to_response_error())
+        else:
+            super().handle_message(converted)
 
 
-class BoundedInput:
+class _BoundedInput:
     """Input of messages in which headers and messages have a maximum length.
 
     A message that is too long is not read: its bytes, if they come, are taken for headers up to the next real one.
@@ -274,10 +278,20 @@ class ProseServer(LanguageServer):
             del self.protocol.fm.builtin_features[name]  # ours take their places
         self.options = options
         self.documents = dict[str, Document]()
-        self.words = list(options.words)
+        self.words = list[str]()
+        for word in options.words:
+            if problem := problem_of_word(word):
+                _log.warning("the word %.40r %s: it is skipped", word, problem)
+            else:
+                self.words.append(word)
         self._query = query
         self._checks: dict[str, asyncio.Task[None]] = {}
         self._problem = ""
+
+    @override
+    def start_io(self, stdin: BinaryIO | None = None, stdout: BinaryIO | None = None) -> None:
+        """Answer an editor on standard input and output, or on other streams."""
+        super().start_io(cast("BinaryIO", _BoundedInput(stdin or sys.stdin.buffer)), stdout)
 
     async def ask(self, path: str, body: Json) -> Json | None:
         """Return the reply to a request; None, with a message to the user, if there is none."""
@@ -298,11 +312,11 @@ class ProseServer(LanguageServer):
 
     async def complete(self, document: Document, position: types.Position, **options: Any) -> list[Json]:
         """Return the completions at a position, with their start in the document as `begin`."""
-        prose, end = document.prose, document.offset(position)
+        version, prose, end = document.version, document.prose, document.offset(position)
         line = prose[max(0, end - _MAX_CONTEXT_CHARACTERS) : end].rpartition("\n")[2]
         body = {"text": line, "dictionary": self.words[-_MAX_WORDS:], **options}
         reply = await self.ask("/v1/autocomplete", body) if len(prose) <= _MAX_DOCUMENT_CHARACTERS else None
-        if reply is None:
+        if reply is None or document.version != version:
             return []
         begin = end - len(line)
         return [one | {"begin": begin + one["start"]} for one in reply["completions"]]
@@ -320,13 +334,18 @@ class ProseServer(LanguageServer):
     async def _check(self, uri: str) -> None:
         await asyncio.sleep(self.options.delay_s)
         document = self.documents[uri]
-        version, body = document.version, {"text": document.prose, "threshold": self.options.threshold}
-        if (length := len(body["text"])) > _MAX_DOCUMENT_CHARACTERS:
+        version, prose, issues = document.version, document.prose, list[Json]()
+        if (length := len(prose)) > _MAX_DOCUMENT_CHARACTERS:
             self._say(f"{uri:.200} has {length} characters; at most {_MAX_DOCUMENT_CHARACTERS} are checked")
-            return
-        reply = await self.ask("/v1/check", body | {"dictionary": self.words[-MAX_DICTIONARY:]})
-        if reply is None or document.version != version:
-            return
+            prose = ""
+        options = {"threshold": self.options.threshold, "dictionary": self.words[-MAX_DICTIONARY:]}
+        for piece in _PIECE.finditer(prose):
+            reply = await self.ask("/v1/check", {"text": piece[0], **options})
+            if reply is None or document.version != version:
+                return
+            for issue in reply["issues"]:
+                issues.append(issue | {name: piece.start() + issue[name] for name in ("start", "end")})
+        ranges = document.ranges((issue["start"], issue["end"]) for issue in issues)
         found = [
             types.Diagnostic(
                 range=place,
@@ -336,11 +355,7 @@ class ProseServer(LanguageServer):
                 code=issue["type"],
                 data=_corrections(issue),
             )
-            for issue, place in zip(
-                reply["issues"],
-                document.ranges((issue["start"], issue["end"]) for issue in reply["issues"]),
-                strict=True,
-            )
+            for issue, place in zip(issues, ranges, strict=True)
         ]
         params = types.PublishDiagnosticsParams(uri, found, version)
         self.text_document_publish_diagnostics(params)
@@ -370,7 +385,7 @@ def problem_of_word(word: str) -> str:
         return "is empty or has a line break"
     if (count := len(word.split())) > (most := MAX_DICTIONARY_WORDS // _MAX_WORDS):
         return f"has {count} words; at most {most} are accepted"
-    return "" if word.isprintable() or word.encode(errors="ignore").decode() == word else "is not Unicode"
+    return "" if word.encode(errors="ignore").decode() == word else "is not Unicode"
 
 
 def make_server(query: Query, options: ServerOptions) -> ProseServer:
