@@ -48,7 +48,6 @@ _MIN_PROBABILITY = 0.01
 """Minimum probability of corrections after the first."""
 _MAX_DOCUMENT_CHARACTERS = 1_000_000
 _MAX_MESSAGE_BYTES, _MAX_HEADER_BYTES, _MAX_READ_BYTES = 16 << 20, 100, 1 << 20
-_LENGTH = b"Content-Length: "
 # No alternative can read past the beginning of another match of itself, so each character is read a few times at most.
 _MARKDOWN = re.compile(
     r"^```.*?^```|`[^`\n]+`|https?://\S+|<[^<>\n]+>|(?<=\])\((?:[^()\n]|\([^()\n]*\))*\)",
@@ -214,17 +213,14 @@ class _Protocol(LanguageServerProtocol):
 
     @override
     def handle_message(self, message: Any) -> None:
-        """Convert and handle a message; answer a damaged request.
-
-        Raises:
-            JsonRpcException: the message is damaged and cannot be answered.
-        """
+        """Convert and handle a message, or answer that it is damaged; without an id, pygls tells the user."""
         fields = message if isinstance(message, dict) else {}
         try:
-            if fields.get("jsonrpc") != self.VERSION:
-                raise JsonRpcInvalidRequest(f"not a message of JSON-RPC {self.VERSION}: {message!s:.200}")
-            if self._shutdown and fields.get("method") != types.EXIT:
-                raise JsonRpcInvalidRequest("the server has shut down")
+            if fields.get("jsonrpc") != self.VERSION or (
+                self._shutdown and fields.get("method") != types.EXIT
+            ):
+                when = "after the shutdown" if self._shutdown else f"not of JSON-RPC {self.VERSION}"
+                raise JsonRpcInvalidRequest(f"a message is {when}: {message!s:.200}")
             converted = super().structure_message(fields)
         except JsonRpcException as error:
             if not {"id", "method"} <= fields.keys():
@@ -235,9 +231,7 @@ class _Protocol(LanguageServerProtocol):
 
 
 class _BoundedInput:
-    """Input of messages in which headers and messages have a maximum length.
-
-    A message that is too long is not read: its bytes, if they come, are taken for headers up to the next real one.
+    """Input of messages; one that is too long is not read: its bytes are taken for headers up to the next real one.
 
     Args:
         stream: the input.
@@ -249,7 +243,7 @@ class _BoundedInput:
     def readline(self) -> bytes:
         """Return the next header; another line, or part of it, in place of a longer one."""
         line = self._stream.readline(_MAX_READ_BYTES)
-        line = line[max(0, line.rfind(_LENGTH)) :]
+        line = line[max(0, line.rfind(b"Content-Length: ")) :]
         return line if len(line) <= _MAX_HEADER_BYTES else b"-"
 
     def read(self, size: int) -> bytes:
@@ -270,12 +264,6 @@ class ProseServer(LanguageServer):
     def __init__(self, query: Query, options: ServerOptions) -> None:
         version = importlib.metadata.version("gramophone-lm")
         super().__init__(NAME, version, protocol_cls=_Protocol, converter_factory=default_converter)
-        for name in (
-            types.TEXT_DOCUMENT_DID_OPEN,
-            types.TEXT_DOCUMENT_DID_CHANGE,
-            types.TEXT_DOCUMENT_DID_CLOSE,
-        ):
-            del self.protocol.fm.builtin_features[name]  # ours take their places
         self.options = options
         self.documents = dict[str, Document]()
         self.words = list[str]()
@@ -310,16 +298,22 @@ class ProseServer(LanguageServer):
             params = types.ShowMessageParams(types.MessageType.Warning, f"{NAME}: {problem}")
             self.window_show_message(params)
 
-    async def complete(self, document: Document, position: types.Position, **options: Any) -> list[Json]:
-        """Return the completions at a position, with their start in the document as `begin`."""
-        version, prose, end = document.version, document.prose, document.offset(position)
-        line = prose[max(0, end - _MAX_CONTEXT_CHARACTERS) : end].rpartition("\n")[2]
-        body = {"text": line, "dictionary": self.words[-_MAX_WORDS:], **options}
-        reply = await self.ask("/v1/autocomplete", body) if len(prose) <= _MAX_DOCUMENT_CHARACTERS else None
-        if reply is None or document.version != version:
+    async def complete(self, uri: str, position: types.Position, **options: Any) -> list[Json]:
+        """Return the completions at a position, with the range that they replace as `range` and its text as `typed`."""
+        document = self.documents.get(uri)
+        if document is None or len(text := document.text) > _MAX_DOCUMENT_CHARACTERS:
             return []
-        begin = end - len(line)
-        return [one | {"begin": begin + one["start"]} for one in reply["completions"]]
+        version, end = document.version, document.offset(position)
+        line = document.prose[max(0, end - _MAX_CONTEXT_CHARACTERS) : end].rpartition("\n")[2]
+        body = {"text": line, "dictionary": self.words[-_MAX_WORDS:], **options}
+        reply = await self.ask("/v1/autocomplete", body)
+        found = reply["completions"] if reply is not None and document.version == version else []
+        starts = [end - len(line) + one["start"] for one in found]
+        ranges = document.ranges((start, end) for start in starts)
+        return [
+            one | {"range": place, "typed": text[start:end]}
+            for one, start, place in zip(found, starts, ranges, strict=True)
+        ]
 
     def check_soon(self, uri: str) -> None:
         """Check a document after a pause without further changes."""
@@ -393,38 +387,33 @@ def make_server(query: Query, options: ServerOptions) -> ProseServer:
     server = ProseServer(query, options)
     for name, (handler, settings) in _FEATURES.items():
         server.feature(name, settings)(handler)
+        server.protocol.fm.builtin_features.pop(name, None)  # pygls would keep the documents too
     server.command(ADD_TO_DICTIONARY)(_add_to_dictionary)
     return server
 
 
 async def _completion(ls: ProseServer, params: types.CompletionParams) -> types.CompletionList:
-    items = list[types.CompletionItem]()
-    if (document := ls.documents.get(params.text_document.uri)) is not None:
-        text, end = document.text, document.offset(params.position)
-        found = await ls.complete(document, params.position, limit=ls.options.limit)
-        ranges = document.ranges((one["begin"], end) for one in found)
-        items = [
-            types.CompletionItem(
-                label=one["text"],
-                kind=types.CompletionItemKind.Text,
-                sort_text=f"{rank:03}",
-                filter_text=text[one["begin"] : end] or one["text"],
-                text_edit=types.TextEdit(place, one["text"]),
-            )
-            for rank, (one, place) in enumerate(zip(found, ranges, strict=True))
-        ]
+    found = await ls.complete(params.text_document.uri, params.position, limit=ls.options.limit)
+    items = [
+        types.CompletionItem(
+            label=one["text"],
+            kind=types.CompletionItemKind.Text,
+            sort_text=f"{rank:03}",
+            filter_text=one["typed"] or one["text"],
+            text_edit=types.TextEdit(one["range"], one["text"]),
+        )
+        for rank, one in enumerate(found)
+    ]
     return types.CompletionList(is_incomplete=True, items=items)
 
 
 async def _inline_completion(
     ls: ProseServer, params: types.InlineCompletionParams
 ) -> types.InlineCompletionList:
-    texts = list[str]()
-    if (document := ls.documents.get(params.text_document.uri)) is not None:
-        options = {"max_words": ls.options.max_words, "rank": "savings", "limit": 3}
-        found = await ls.complete(document, params.position, **options)
-        texts = [one["suffix"] for one in found if one["suffix"]]
+    options = {"max_words": ls.options.max_words, "rank": "savings", "limit": 3}
+    found = await ls.complete(params.text_document.uri, params.position, **options)
     here = types.Range(params.position, params.position)
+    texts = [one["suffix"] for one in found if one["suffix"]]
     return types.InlineCompletionList([types.InlineCompletionItem(text, range=here) for text in texts])
 
 

@@ -176,7 +176,7 @@ def test_a_message_that_is_too_long_is_told_and_not_read():
     assert taken == []
     said = [one["params"]["message"] for one in talk(FRAMES[4]) if one.get("method") == "window/showMessage"]
     assert said == [
-        "Error in server: not a message of JSON-RPC 2.0: "
+        "Error in server: a message is not of JSON-RPC 2.0: "
         + json.loads(language_server._BoundedInput(None).read(99999999999999))
     ]
 
@@ -359,7 +359,8 @@ def test_completions_of_a_text_that_has_changed_are_left_out():
 
     document = opened("the wrong")
     server = make_server(query, ServerOptions())
-    assert asyncio.run(server.complete(document, types.Position(0, 9))) == []
+    server.documents[URI] = document
+    assert asyncio.run(server.complete(URI, types.Position(0, 9))) == []
 
 
 WRONG_WORDS = {
