@@ -29,7 +29,7 @@ ARCHITECTURES = ("gpt2", "gpt_neox", "llama", "mistral", "olmo2", "qwen2", "qwen
 """Values of `model_type` in config.json."""
 
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
-_MAX_JSON_BYTES = 256 << 20  # the largest tokenizers have some 40 MB
+_MAX_JSON_BYTES, _MAX_TOKENIZER_BYTES = 16 << 20, 256 << 20  # the largest tokenizers have some 40 MB
 _MAX_NUMBER = 1e12
 _MAX_NUMBERS: Mapping[str, float] = {
     **dict.fromkeys(("n_layer", "num_hidden_layers", "max_window_layers", "num_labels"), 1000),
@@ -37,7 +37,7 @@ _MAX_NUMBERS: Mapping[str, float] = {
     **dict.fromkeys(("n_embd", "n_inner", "hidden_size", "intermediate_size", "head_dim"), 1 << 20),
     **dict.fromkeys(("vocab_size", "n_ctx", "n_positions", "max_position_embeddings"), 1 << 26),
 }
-"""Maximum absolute values in config.json, by the last part of their names."""
+"""Maximum absolute values in config.json, by their names."""
 
 
 def read_network(folder: Path, *, attention: str, dtype: torch.dtype) -> Any:
@@ -137,7 +137,7 @@ def check_folder(folder: Path) -> dict[str, Any]:
         raise ManifestError(f"{path} is missing: not a folder of a pretrained model")
     _check_files(folder)
     config = read_config(path)
-    _check_numbers(path, "it", config)
+    _check_numbers(path, config)
     kind = config.get("model_type")
     if kind not in ARCHITECTURES:
         raise ManifestError(f"{path}: model_type is {kind!r:.80}; supported are {', '.join(ARCHITECTURES)}")
@@ -180,23 +180,25 @@ def _check_files(folder: Path) -> None:
     for file in folder.iterdir():
         if file.exists() and not file.is_file() and not file.is_dir():
             raise ManifestError(f"{file} is not a regular file")
-        if file.suffix == ".json" and file.exists() and (size := file.stat().st_size) > _MAX_JSON_BYTES:
-            raise ManifestError(f"{file} has {size:,} bytes, over {_MAX_JSON_BYTES:,}")
+        most = _MAX_JSON_BYTES if file.name != "tokenizer.json" else _MAX_TOKENIZER_BYTES
+        if file.suffix == ".json" and file.exists() and (size := file.stat().st_size) > most:
+            raise ManifestError(f"{file} has {size:,} bytes, over {most:,}")
 
 
-def _check_numbers(path: Path, name: str, value: Any) -> None:
-    """Check a number in a configuration, or all in a list or an object.
+def _check_numbers(path: Path, config: Mapping[str, Any]) -> None:
+    """Check the numbers in a configuration, at any depth.
 
     Raises:
         ManifestError: one is too large, or is not finite.
     """
-    most = _MAX_NUMBERS.get(name, _MAX_NUMBER)
-    if isinstance(value, int | float) and not abs(value) <= most:
-        raise ManifestError(f"{path}: {name:.80} is {value!s:.80}; it must be from {-most:,} to {most:,}")
-    for inner_name, inner in value.items() if isinstance(value, dict) else ():
-        _check_numbers(path, inner_name, inner)
-    for inner in value if isinstance(value, list) else ():
-        _check_numbers(path, name, inner)
+    pending = [*config.items()]
+    for name, value in pending:
+        if isinstance(value, dict | list):
+            pending += value.items() if isinstance(value, dict) else ((name, inner) for inner in value)
+        elif isinstance(value, int | float) and not abs(value) <= (
+            most := _MAX_NUMBERS.get(name, _MAX_NUMBER)
+        ):
+            raise ManifestError(f"{path}: {name:.80} is {value!s:.80}; it must be from {-most:,} to {most:,}")
 
 
 def _check_num_weights(folder: Path) -> None:

@@ -202,9 +202,8 @@ def check_tokenizer(folder: Path) -> None:
         text = ["the file", *done.stdout.splitlines()][-1]
         limits = f"it takes over {_PROBE_S} s of processor time, or {_PROBE_BYTES >> 30} GiB"
         said = done.stderr.splitlines() or [limits]
-        reason = said[
-            -1 if done.returncode > 0 else 0
-        ]  # Python says it at the end, the library at the beginning
+        # Python says it at the end, the library at the beginning
+        reason = said[-1] if done.returncode > 0 else said[0]
         raise ManifestError(f"{folder / _FILE}: reading {text} fails: {reason:.200}")
 
 
@@ -219,9 +218,8 @@ def _probe(folder: Path) -> None:
     signal.setitimer(signal.ITIMER_PROF, _PROBE_LOAD_S)
     content = read_config(folder / _FILE)
     steps = _strings([content.get("normalizer"), content.get("pre_tokenizer")])
-    strings = [value for name, value in steps if name not in {"type", "precompiled_charsmap"}][
-        :_PROBE_STRINGS
-    ]
+    patterns = (value for name, value in steps if name not in {"type", "precompiled_charsmap"})
+    strings = [*itertools.islice(patterns, _PROBE_STRINGS)]
     letters = [*dict.fromkeys(_PROBE_LETTERS + "".join(strings))][:_PROBE_STRINGS]
     repeated = [*letters, *filter(None, strings), *map("".join, itertools.pairwise(letters))]
     between = ["".join(f"{before}{letter * 48}" for before in letters) for letter in letters]

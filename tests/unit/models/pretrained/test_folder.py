@@ -68,6 +68,12 @@ def listed_shard(*names):
     return damage
 
 
+def nested(value, depth=700):
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
 def replaced(name, make):
     def damage(folder):
         (folder / name).unlink(missing_ok=True)
@@ -140,9 +146,11 @@ def another_tokenizer(folder):
         (replaced("config.json", endless), r"config\.json is not a regular file"),
         (replaced("tokenizer.json", os.mkfifo), r"tokenizer\.json is not a regular file"),
         (replaced("model.safetensors", os.mkfifo), r"model\.safetensors is not a regular file"),
+        (replaced("tokenizer.json", enormous), r"tokenizer\.json has 300,000,000 bytes, over 268,435"),
+        (config_with(nested=nested(10**18)), "nested is 1000000000000000000; it must be from"),
         (
             replaced("tokenizer_config.json", enormous),
-            r"tokenizer_config\.json has 300,000,000 bytes, over 268,4",
+            r"tokenizer_config\.json has 300,000,000 bytes, over 16,777",
         ),
         (another_tokenizer, r"it has the token 4000000002, but the model predicts \d+ tokens"),
     ],
