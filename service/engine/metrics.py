@@ -88,7 +88,7 @@ class Metrics:
                 "Requests forwarded to the worker that stores their state, session or user",
             )
         for counted, values in (
-            (self.rejected_requests, ("age", "connections", "draining", "requests", "tokens")),
+            (self.rejected_requests, ("age", "connections", "delay", "draining", "requests", "tokens")),
             (self.auth_failures, ("foreign_page", "missing", "scope", "unknown", "unknown_host")),
             (self.model_loads, ("failed", "loaded", "refused")),
             (self.ended_jobs, ("cancelled", "deadline", "done", "failed")),
