@@ -9,7 +9,8 @@ ready job runs up to its next call, and every batch of urgent calls runs one sli
 one batch of long or bulk calls runs a slice of bounded time. No request waits for more than one
 slice of another request's long text.
 
-Admission control bounds the number of jobs and their expected tokens to read and generate.
+Admission control bounds the number of jobs, their expected tokens to read and generate, and the time that
+interactive jobs take.
 """
 
 import math
@@ -35,6 +36,7 @@ from service.engine.calls import is_urgent
 from service.engine.constants import (
     BULK_JOBS_AT_ONCE,
     MIN_BULK_SLICE_TOKENS,
+    MIN_LATE_JOBS,
     MIN_LATE_TOKENS,
     MIN_SLICE_TOKENS,
 )
@@ -53,6 +55,9 @@ class SchedulerLimits:
     Attributes:
         max_jobs: maximum number of waiting and running jobs.
         max_tokens: maximum sum of the jobs' expected tokens; a single job may have more.
+        max_age_s: mean age of unfinished interactive jobs above which further ones are rejected. Each takes about
+            twice as long, and four times as long at the beginning of an overload.
+        token_age_s: additional age for each expected token beyond `MIN_LATE_TOKENS`.
         max_pending_events: number of pending events at which a job is parked.
         retry_after_s: delay suggested to rejected clients.
         slice_s: approximate slice duration of long interactive texts.
@@ -66,6 +71,8 @@ class SchedulerLimits:
 
     max_jobs: int
     max_tokens: int = 1 << 40
+    max_age_s: float = 0.4
+    token_age_s: float = 0.005
     max_pending_events: int = 32
     retry_after_s: float = 1.0
     slice_s: float = 0.01
@@ -128,13 +135,33 @@ class Admission:
         """Admit a job; it counts towards the limits until it is released.
 
         Raises:
-            DrainingError, OverloadedError: see `check_capacity`.
+            DrainingError, OverloadedError: see `check_capacity`; also if interactive jobs take too long.
         """
         self.check_capacity(job.options.tokens)
+        self._check_ages(job)
         self.jobs.add(job)
         self.num_tokens += job.options.tokens
         self.num_waiting += 1
         self._next_deadline_s = min(self._next_deadline_s, job.deadline_s)
+
+    def _check_ages(self, job: Job) -> None:
+        """Reject an interactive job if those before it are old for their tokens: it would take as long."""
+        before = [other for other in self.jobs if not (other.options.bulk or other.parked)]
+        if job.options.bulk or len(before) < MIN_LATE_JOBS:
+            return
+        limits, now_s = self._limits, job.submitted_s
+        ages = (
+            (now_s - other.submitted_s)
+            / (limits.max_age_s + limits.token_age_s * max(0, other.options.tokens - MIN_LATE_TOKENS))
+            for other in before
+        )
+        if (mean := sum(ages) / len(before)) > 1:
+            self._metrics.rejected("age")
+            raise OverloadedError(
+                f"the {len(before)} requests queued or running are {mean:.1f} times as old on average as the "
+                f"{limits.max_age_s:g} s that this service allows (more for long ones)",
+                retry_after_s=limits.retry_after_s,
+            )
 
     def start(self, job: Job) -> None:
         """Mark a job as started, so it no longer counts as waiting."""
@@ -200,8 +227,8 @@ class Scheduler:
             OverloadedError: a limit on jobs or tokens is reached.
         """
         with self._lock:
-            self.admission.admit(job)
             job.submitted_s = self._clock()
+            self.admission.admit(job)
             self._enqueue(job)
 
     def cancel(self, job: Job) -> None:
