@@ -52,7 +52,7 @@ def reserve_descriptors(max_connections: int) -> int:
 
 
 _BACKLOG = 4096
-"""Connections that wait to be accepted, if the kernel allows as many; the kernel makes clients of others wait a second."""
+"""Connections that wait to be accepted, if the kernel allows as many; it makes clients of others wait a second."""
 
 _RETRY_S = 0.1
 _ACCEPTED_AT_ONCE = 256
