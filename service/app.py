@@ -304,7 +304,11 @@ def _compose(settings: Settings, pool: WorkerPool | None, copies: Copies | None)
     )
     scheduler = Scheduler(
         clock=time.monotonic,
-        limits=SchedulerLimits(max_jobs=settings.max_queued_requests, max_tokens=settings.max_queued_tokens),
+        limits=SchedulerLimits(
+            max_jobs=settings.max_queued_requests,
+            max_tokens=settings.max_queued_tokens,
+            max_pending_bytes=settings.max_unsent_bytes,
+        ),
         metrics=metrics,
     )
     engine = Engine(

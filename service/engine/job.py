@@ -4,6 +4,7 @@ A use case is a generator function. It yields a `ModelCall`, to be resumed with 
 an event for the client, or None to let other jobs run, and returns its result.
 """
 
+from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
@@ -61,7 +62,7 @@ class Job:
         started: True after the first step.
         cancelled: True if the client no longer waits.
         parked: True while the job is suspended until its events are taken.
-        pending_events: number of events delivered but not yet taken.
+        pending: sizes in bytes of the events delivered but not yet taken.
         answer: result of the last model call, sent to the work when it resumes.
     """
 
@@ -74,5 +75,5 @@ class Job:
     started: bool = field(default=False, init=False)
     cancelled: bool = field(default=False, init=False)
     parked: bool = field(default=False, init=False)
-    pending_events: int = field(default=0, init=False)
+    pending: deque[int] = field(default_factory=deque, init=False)
     answer: Any = field(default=None, init=False)

@@ -21,6 +21,7 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import structlog
 
 from models.calls import ModelCall, WorkOutput
@@ -59,6 +60,8 @@ class SchedulerLimits:
             twice as long, and four times as long at the beginning of an overload.
         token_age_s: additional age for each expected token beyond `MIN_LATE_TOKENS`.
         max_pending_events: number of pending events at which a job is parked.
+        max_job_pending_bytes: size of a job's pending events at which it is parked.
+        max_pending_bytes: size of all pending events at which every job with one is parked.
         retry_after_s: delay suggested to rejected clients.
         slice_s: approximate slice duration of long interactive texts.
         bulk_slice_s: approximate slice duration of bulk work.
@@ -74,6 +77,8 @@ class SchedulerLimits:
     max_age_s: float = 0.4
     token_age_s: float = 0.005
     max_pending_events: int = 32
+    max_job_pending_bytes: int = 1 << 18
+    max_pending_bytes: int = 1 << 28
     retry_after_s: float = 1.0
     slice_s: float = 0.01
     bulk_slice_s: float = 0.0012
@@ -205,6 +210,7 @@ class Scheduler:
         self._ready: deque[Job] = deque()
         self._ready_bulk: deque[Job] = deque()
         self._cancelled: list[Job] = []
+        self._pending_bytes = 0
         # used by the model thread only, without the lock
         costs_s: dict[Hashable, float] = {}
         queues = (CallQueue(clock, costs_s, metrics.answered) for _ in range(3))
@@ -240,6 +246,8 @@ class Scheduler:
         with self._lock:
             job.cancelled = True
             self._cancelled.append(job)
+            self._pending_bytes -= sum(job.pending)
+            job.pending.clear()
             if not job.started:
                 self.admission.release(job, "cancelled")
 
@@ -250,7 +258,7 @@ class Scheduler:
             True if the job was parked.
         """
         with self._lock:
-            job.pending_events -= 1
+            self._pending_bytes -= job.pending.popleft()
             was_parked, job.parked = job.parked, False
             if was_parked:
                 self._enqueue(job)
@@ -355,12 +363,25 @@ class Scheduler:
                 (self._bulk if job.options.bulk else queue).add(job, output)
                 return
             if output is not None and job.streams and not job.cancelled:
-                job.deliver(WorkOutput(output, last=False))
-                with self._lock:
-                    job.pending_events += 1
+                self._deliver_event(job, output)
             self._requeue(job)
         finally:
             self._metrics.stepped(time.thread_time() - began_s)
+
+    def _deliver_event(self, job: Job, event: Any) -> None:
+        with self._lock:
+            if job.cancelled:
+                return
+            size = (
+                event.nbytes
+                if isinstance(event, np.ndarray)
+                else len(event)
+                if isinstance(event, bytes)
+                else 0
+            )
+            job.pending.append(size)
+            self._pending_bytes += size
+        job.deliver(WorkOutput(event, last=False))
 
     def _run_slices(self, queue: CallQueue, size: SliceSize, *, num_slices: int = 1) -> list[Job]:
         """Run slices of a queue; return the jobs whose calls were answered."""
@@ -402,10 +423,19 @@ class Scheduler:
     def _requeue(self, job: Job) -> None:
         """Queue a job for the next turn, or park it if too many of its events are pending."""
         with self._lock:
-            if job.pending_events >= self._limits.max_pending_events and not job.cancelled:
+            if self._must_wait(job) and not job.cancelled:
                 job.parked = True
             else:
                 self._next_turn.append(job)
+
+    def _must_wait(self, job: Job) -> bool:
+        """Return whether the pending events of a job, or of all jobs, are too many or too large."""
+        limits = self._limits
+        return bool(job.pending) and (
+            len(job.pending) >= limits.max_pending_events
+            or sum(job.pending) >= limits.max_job_pending_bytes
+            or self._pending_bytes >= limits.max_pending_bytes
+        )
 
     def _begin_next_turn(self) -> None:
         with self._lock:

@@ -109,3 +109,22 @@ def test_answers_that_nobody_takes_have_bounded_memory(patient):
         cut = [is_cut(connection) for connection in slow]
         assert cut == sorted(cut, reverse=True)  # the slowest first
         assert 8 < sum(cut) < 24
+
+
+def test_rows_that_nobody_reads_take_little_memory(tmp_path):
+    """Regression: each request held up to 32 undelivered events of half a megabyte, which no limit counted."""
+    registry = made_up_registry(tmp_path, extra_words=2000)
+    body, headers = {"context": [[3]] * 4000}, "accept: application/octet-stream\r\n"
+    with (
+        faulty_service(
+            registry, tmp_path, drains=False, GRAMOPHONE_MAX_UNSENT_BYTES=str(UNSENT_BYTES)
+        ) as service,
+        contextlib.ExitStack() as stack,
+    ):
+        before = service.resident_bytes()
+        for _ in range(60):
+            stack.enter_context(contextlib.closing(asking(service.url, "/v1/next-token", body, headers)))
+        wait_until(lambda: service.metric("gramophone_num_requests_waiting") == 0)
+        time.sleep(3)
+        assert service.resident_bytes() - before < 400 << 20
+        assert httpx.post(f"{service.url}/v1/score", json=SCORE, timeout=20).status_code == 200

@@ -231,10 +231,10 @@ def poisoned_program(files=None):
     return limit + POISONED_PROGRAM
 
 
-def made_up_registry(folder, names=("main",), **options):
+def made_up_registry(folder, names=("main",), *, extra_words=0, **options):
     """Registry of `PoisonedModel` versions."""
     registry = LocalRegistry(folder / "registry", create=True)
-    words = WordTokenizer(fake_vocabulary())
+    words = WordTokenizer(fake_vocabulary(f"word{i}" for i in range(extra_words)))
     for name in names:
         model = PoisonedModel(words.vocabulary, **options)
         registry.publish(name, lambda place, model=model: write_checkpoint(place, model, words, _DESCRIPTION))

@@ -98,6 +98,25 @@ def test_a_job_rests_until_its_events_are_taken():
     assert listener.events == [1, 2, 3]
 
 
+@pytest.mark.parametrize("limit", ["max_job_pending_bytes", "max_pending_bytes"])
+@pytest.mark.parametrize("event", [bytes(10), np.zeros(10, dtype=np.uint8)], ids=["bytes", "array"])
+def test_a_job_rests_while_its_events_are_large(limit, event):
+    scheduler, listeners = made(**{limit: 15}), [Listener(), Listener()]
+    jobs = [Job((event for _ in range(5)), listener, deadline_s=1, streams=True) for listener in listeners]
+    for job in jobs:
+        scheduler.submit(job)
+    while take_turn(scheduler):
+        pass
+    assert [len(listener.events) for listener in listeners] == (
+        [2, 2] if limit == "max_job_pending_bytes" else [2, 1]
+    )
+    scheduler.cancel(jobs[0])
+    scheduler.event_taken(jobs[1])
+    while take_turn(scheduler):
+        pass
+    assert len(listeners[1].events) == 3
+
+
 def test_a_resting_job_that_is_out_of_time_is_ended():
     now, listener = [0.0], Listener()
     scheduler = made(clock=lambda: now[0], max_pending_events=1)
