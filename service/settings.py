@@ -171,7 +171,8 @@ class Settings(BaseSettings):
     user_ttl_s: Duration = 180 * 24 * 3600.0
     """Seconds without use (half a year by default), while the service runs, after which a user's words are deleted"""
     max_users: int = Field(default=1000, ge=1)
-    """Maximum users whose accepted words are stored; above it, those of users unused for longest are deleted"""
+    """Maximum users of one API key whose accepted words are stored; above it, those of the key's users unused for
+    longest are deleted, never another key's. A user takes up to 2.4 MB of the file, most far less"""
     max_user_words: int = Field(default=1000, ge=1)
     """Maximum words stored per user, with four times as many pairs (1 to 4 MB by default); the rarest are dropped"""
     process_name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_-]{1,63}$")

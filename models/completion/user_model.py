@@ -121,6 +121,13 @@ class UserModel:
         folded = prefix.casefold()
         return [word for word in self.words if word.casefold().startswith(folded)]
 
+    def includes(self, other: "UserModel") -> bool:
+        """Return whether all words and word pairs of another model are in this one."""
+        return other.words.keys() <= self.words.keys() and all(
+            after.keys() <= self._followers.get(previous, {}).keys()
+            for previous, after in other._followers.items()
+        )
+
     def updated(self, sentences: Iterable[WordSequence], bounds: UserModelLimits) -> "UserModel":
         """Return the model after learning sentences."""
         words, followers, unit = dict(self.words), dict(self._followers), self._unit
