@@ -125,7 +125,7 @@ class UserModel:
         """Return whether all words and word pairs of another model are in this one."""
         return other.words.keys() <= self.words.keys() and all(
             after.keys() <= self._followers.get(previous, {}).keys()
-            for previous, after in other._followers.items()
+            for previous, after in other._followers.items()  # noqa: SLF001 - of the same class
         )
 
     def updated(self, sentences: Iterable[WordSequence], bounds: UserModelLimits) -> "UserModel":

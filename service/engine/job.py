@@ -38,12 +38,19 @@ class RequestOptions:
         timeout_s: time limit, at most the engine's; None for the engine's.
         bulk: True if interactive requests take precedence over this one.
         tokens: expected number of tokens to read and generate.
+        owner: client with a share of the capacity.
     """
 
     request_id: str = ""
     timeout_s: float | None = None
     bulk: bool = False
     tokens: int = 0
+    owner: str = ""
+
+    @property
+    def party(self) -> tuple[str, bool]:
+        """Owner and kind, which has a share: bulk requests leave capacity to interactive ones of the same owner."""
+        return self.owner, self.bulk
 
 
 @dataclass(slots=True, eq=False)

@@ -238,6 +238,7 @@ def request_options(
         timeout_s=None if timeout_ms is None else timeout_ms / 1000,
         bulk=work > BULK_TOKENS if bulk is None else bulk,
         tokens=body_tokens + predicted,
+        owner=owner_of(request),
     )
 
 
@@ -342,7 +343,7 @@ async def run_request(
 
     engine = services_of(request).engine
     if inline:  # shorter than a switch to the model thread
-        engine.scheduler.admission.check_capacity()
+        engine.scheduler.admission.check_capacity(terms)
         return json_response(run_to_completion(written()))
     return json_response(await while_connected(request.receive, engine.run(written(), terms)))
 
