@@ -120,20 +120,14 @@ class Admission:
     def _check(self, options: RequestOptions, unit: str, shares: Shares, amount: int) -> None:
         if shares.grants(options.party, amount):
             return
-        held, share = shares.held(options.party), shares.share(options.party)
-        message = (
-            f"{shares.used} {unit} are queued or running and this request adds {amount}; the maximum is "
+        limits = shares.limits(
+            options.party, f"this key's {'bulk' if options.bulk else 'interactive'} requests"
         )
-        if share == shares.total:  # nobody else has any
-            self._metrics.rejected(unit)
-            raise OverloadedError(f"{message}{shares.total}", retry_after_s=self._limits.retry_after_s)
-        self._metrics.rejected(ShareExceededError.code)
-        kind = "bulk" if options.bulk else "interactive"
-        raise ShareExceededError(
-            f"{message}{shares.total}, and {share} for the {kind} requests of one key while others wait; "
-            f"those of this key have {held}",
-            retry_after_s=self._limits.retry_after_s,
-        )
+        message = f"{shares.used} {unit} are queued or running and this request adds {amount}; {limits}"
+        is_alone = shares.share(options.party) == shares.total
+        self._metrics.rejected(unit if is_alone else ShareExceededError.code)
+        error = OverloadedError if is_alone else ShareExceededError
+        raise error(message, retry_after_s=self._limits.retry_after_s)
 
     def _tokens(self, options: RequestOptions) -> int:
         """Return the number of tokens that a job counts as."""

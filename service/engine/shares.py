@@ -45,6 +45,13 @@ class Shares:
         if not self._held[owner]:
             del self._held[owner]
 
+    def limits(self, owner: Hashable, whose: str) -> str:
+        """Return the end of a message that says what an owner may hold."""
+        share = self.share(owner)
+        if share == self.total:  # no other owner holds anything
+            return f"the maximum is {self.total}"
+        return f"the maximum is {self.total}, and the share of {whose} {share}, of which {self.held(owner)} are taken"
+
     def largest(self, other_than: Hashable) -> Hashable:
         """Return the other owner that holds most; there must be one."""
         return max(self._held.keys() - {other_than}, key=self._held.__getitem__)

@@ -129,8 +129,8 @@ def test_what_is_free_is_lent_and_comes_back_as_it_ends():
     number, error = filled(scheduler, "other")
     assert (number, error.code) == (6, "share_exceeded")
     assert str(error) == (
-        "18 requests are queued or running and this request adds 1; the maximum is 12, and 6 for the "
-        "interactive requests of one key while others wait; those of this key have 6"
+        "18 requests are queued or running and this request adds 1; the maximum is 12, and the share of this "
+        "key's interactive requests 6, of which 6 are taken"
     )
     for job in borrowed[:7]:
         scheduler.cancel(job)
