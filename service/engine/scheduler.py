@@ -14,6 +14,7 @@ Admission control bounds the number of jobs and their expected tokens to read an
 
 import math
 import threading
+from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
@@ -40,7 +41,7 @@ from service.engine.constants import (
 )
 from service.engine.job import Job, RequestOptions
 from service.engine.metrics import Metrics
-from service.engine.shares import Shares, TurnQueue
+from service.engine.shares import Shares
 
 _log = structlog.get_logger(__name__)
 
@@ -105,47 +106,49 @@ class Admission:
         self.num_waiting = 0
         self.draining = False
 
-    def check_capacity(self, options: RequestOptions) -> None:
-        """Check that a request which runs at once can be admitted.
+    def check_capacity(self, options: RequestOptions, tokens: int = 0) -> None:
+        """Check that a job that counts as a number of tokens can be admitted.
 
         Raises:
             DrainingError: new jobs are rejected.
-            OverloadedError, ShareExceededError: a limit on jobs is reached.
+            OverloadedError: a limit on jobs or tokens is reached.
+            ShareExceededError: likewise, and the owner has its share.
         """
         if self.draining:
             self._metrics.rejected("draining")
             raise DrainingError("the service is shutting down and accepts no new requests")
-        self._check(options, "requests", self.num_jobs, 1)
+        party = options.party
+        if not self.num_tokens.held[party]:
+            tokens = 0  # the only job may have any number
+        for unit, shares, amount in (("requests", self.num_jobs, 1), ("tokens", self.num_tokens, tokens)):
+            if not shares.grants(party, amount):
+                limits = shares.limits(
+                    party, f"this key's {'bulk' if options.bulk else 'interactive'} requests"
+                )
+                is_alone = shares.share(party) == shares.total
+                self._metrics.rejected(unit if is_alone else ShareExceededError.code)
+                raise (OverloadedError if is_alone else ShareExceededError)(
+                    f"{shares.used} {unit} are queued or running and this request adds {amount}; {limits}",
+                    retry_after_s=self._limits.retry_after_s,
+                )
 
-    def _check(self, options: RequestOptions, unit: str, shares: Shares, amount: int) -> None:
-        if shares.grants(options.party, amount):
-            return
-        limits = shares.limits(
-            options.party, f"this key's {'bulk' if options.bulk else 'interactive'} requests"
-        )
-        message = f"{shares.used} {unit} are queued or running and this request adds {amount}; {limits}"
-        is_alone = shares.share(options.party) == shares.total
-        self._metrics.rejected(unit if is_alone else ShareExceededError.code)
-        error = OverloadedError if is_alone else ShareExceededError
-        raise error(message, retry_after_s=self._limits.retry_after_s)
-
-    def _tokens(self, options: RequestOptions) -> int:
+    def _tokens(self, job: Job) -> int:
         """Return the number of tokens that a job counts as."""
-        return min(options.tokens, self._limits.max_tokens // 2 + 1)
+        return min(job.options.tokens, self._limits.max_tokens // 2 + 1)
+
+    def _count(self, job: Job, sign: int) -> None:
+        self.num_jobs.add(job.options.party, sign)
+        self.num_tokens.add(job.options.party, sign * self._tokens(job))
 
     def admit(self, job: Job) -> None:
         """Admit a job; it counts towards the limits until it is released.
 
         Raises:
-            DrainingError, OverloadedError, ShareExceededError: see `check_capacity`; also for a limit on tokens.
+            DrainingError, OverloadedError, ShareExceededError: see `check_capacity`.
         """
-        options, tokens = job.options, self._tokens(job.options)
-        self.check_capacity(options)
-        if self.num_tokens.held(options.party):  # the only job of an owner and kind may have any number
-            self._check(options, "tokens", self.num_tokens, tokens)
+        self.check_capacity(job.options, self._tokens(job))
         self.jobs.add(job)
-        self.num_jobs.add(options.party, 1)
-        self.num_tokens.add(options.party, tokens)
+        self._count(job, 1)
         self.num_waiting += 1
         self._next_deadline_s = min(self._next_deadline_s, job.deadline_s)
 
@@ -159,8 +162,7 @@ class Admission:
         """Remove a job that has ended; a second call has no effect."""
         if job in self.jobs:
             self.jobs.discard(job)
-            self.num_jobs.add(job.options.party, -1)
-            self.num_tokens.add(job.options.party, -self._tokens(job.options))
+            self._count(job, -1)
             self._metrics.ended_jobs.labels(how).inc()
         self.start(job)
 
@@ -189,8 +191,8 @@ class Scheduler:
         self._metrics = metrics
         self._lock = threading.Lock()
         self.admission = Admission(limits, metrics)
-        self._ready: TurnQueue[Job] = TurnQueue()
-        self._ready_bulk: TurnQueue[Job] = TurnQueue()
+        self._ready: dict[str, deque[Job]] = {}  # by owner, the next to resume first
+        self._ready_bulk: dict[str, deque[Job]] = {}
         self._cancelled: list[Job] = []
         # used by the model thread only, without the lock
         costs_s: dict[Hashable, float] = {}
@@ -284,7 +286,7 @@ class Scheduler:
         """
         until_s = self._clock() + self._limits.pass_s
         with self._lock:
-            count = len(self._ready)
+            count = sum(map(len, self._ready.values()))
         for resumed in range(count):
             is_long = self._clock() >= until_s or len(self._urgent.batches) >= MAX_SHARED_KINDS
             if (is_long and len(owners) > 1) or (job := self._pop(self._ready)) is None:
@@ -333,11 +335,16 @@ class Scheduler:
         seconds = limits.bulk_slice_s * max(1.0, slowness_s * limits.bulk_tokens_per_s)
         return SliceSize(min(seconds, limits.late_bulk_slice_s), MIN_BULK_SLICE_TOKENS)
 
-    def _pop(self, queue: TurnQueue[Job]) -> Job | None:
-        """Return the next job of a queue that has not ended; None if there is none."""
+    def _pop(self, queue: dict[str, deque[Job]]) -> Job | None:
+        """Return the first job of the next owner that has not ended; None if there is none."""
         with self._lock:
-            while len(queue):
-                if (job := queue.pop()) in self.admission.jobs:
+            while queue:
+                owner = next(iter(queue))
+                jobs = queue.pop(owner)
+                job = jobs.popleft()
+                if jobs:
+                    queue[owner] = jobs  # as the last
+                if job in self.admission.jobs:
                     return job
         return None
 
@@ -414,7 +421,8 @@ class Scheduler:
                 self._enqueue(job)
 
     def _enqueue(self, job: Job) -> None:
-        (self._ready_bulk if job.options.bulk else self._ready).append(job.options.owner, job)
+        queue = self._ready_bulk if job.options.bulk else self._ready
+        queue.setdefault(job.options.owner, deque()).append(job)
 
     def _end(self, job: Job, how: str, outcome: Any = None) -> None:
         """Release a job, and deliver its outcome unless it is cancelled."""

@@ -153,9 +153,8 @@ class StateStore:
             stored = f"{len(self)} states are stored and {count} are to be added"
             taken = f"the stored states take {self.num_bytes} bytes and the {count} to be added take {size}"
             for shares, amount, message in ((self._counts, count, stored), (self._sizes, size, taken)):
-                if not shares.grants(owner, amount):
-                    limits = shares.limits(owner, "this key")
-                    raise StatesFullError(f"{message}; {limits}: free unused states")
+                if refusal := shares.refusal(owner, amount):
+                    raise StatesFullError(f"{message}; {refusal}: free unused states")
 
     def keep(self, owner: str, states: Sequence[StoredState]) -> list[str]:
         """Store all of these states or none; they must not share memory with other rows (see `materialize`).

@@ -1,9 +1,8 @@
 """Personal models of autocomplete users in an SQLite file, which several processes may share.
 
 A change is written before it is answered, so a process that is killed loses nothing. The file is in write-ahead mode:
-readers do not wait for writers. Words that are deleted, replaced or dropped are overwritten, and the log that may still
-have them is cut. Times are seconds that services have run with the file: neither a wrong clock nor a long stop makes
-users old.
+readers do not wait for writers. Deleted and dropped words are overwritten, and the log that may still have them is cut.
+Times are seconds that services have run with the file: neither a wrong clock nor a long stop makes users old.
 """
 
 import contextlib
@@ -18,9 +17,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from models.completion.user_model import UserModel, UserModelLimits, WordSequence, user_model_from_counts
 from models.errors import UnknownUserError, UsersUnavailableError
@@ -39,7 +38,8 @@ _VERSION = 1
 """Version of the file's format, `PRAGMA user_version`."""
 
 _READ = """
-SELECT version, used, CASE version WHEN ? THEN NULL ELSE content END FROM users WHERE owner = ? AND user = ?
+SELECT version, CASE WHEN used <= ? THEN used END, CASE version WHEN ? THEN NULL ELSE content END
+FROM users WHERE owner = ? AND user = ?
 """
 _DELETE_UNUSED = """
 DELETE FROM users WHERE rowid IN (
@@ -54,20 +54,13 @@ _WAIT_S = 2.0
 _TOUCH_S = 3600.0
 """Time after which the use of a user's words is noted again."""
 
-_MAX_TIME_S = 1e11
-"""Bound of the file's time, thousands of years; a later time is damage and must not make all users old."""
-
 _MAX_CACHED = 1000
 _EMPTY_MODEL = UserModel()
-
-
 _Count = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class _StoredWords(BaseModel):
+class _StoredWords(BaseModel, strict=True):
     """JSON of the column `content`."""
-
-    model_config = ConfigDict(strict=True)
 
     words: list[tuple[str, _Count]]
     pairs: list[tuple[str, str, _Count]]
@@ -193,18 +186,22 @@ class UserStore:
     def _model(self, connection: sqlite3.Connection, owner: str, user: str) -> UserModel | None:
         key, now = (owner, user), self._now(connection)
         known, model = self._cache.get(key, (0, _EMPTY_MODEL))
-        row = connection.execute(_READ, (known, *key)).fetchone()
-        if row is None:
+        row = connection.execute(_READ, (now, known, *key)).fetchone()
+        if row is None or (row[1] is not None and row[1] < now - self._ttl_s):
             return None
         version, used, content = row
-        if not isinstance(used, float) or used > _MAX_TIME_S:
-            raise _damaged(user, "the time of their use is no time")
-        if used < now - self._ttl_s:
-            return None
         if content is not None:
-            model = _parse_words(user, content)
+            try:
+                stored = _StoredWords.model_validate_json(content)
+            except ValidationError as error:
+                first = error.errors(include_url=False, include_input=False)[0]  # without words of the user
+                fault = f"{'.'.join(map(str, ('content', *first['loc'])))}: {first['msg']}"
+                raise UsersUnavailableError(
+                    f"the words of {user!r} are damaged: {fault}; replace or delete them"
+                ) from None
+            model = user_model_from_counts(stored.words, stored.pairs)
             self._remember(key, version, model)
-        if used < now - _TOUCH_S:
+        if used is None or used < now - _TOUCH_S:  # None: the time is damaged
             with contextlib.suppress(sqlite3.OperationalError):  # busy or full; the next use notes it
                 connection.execute("UPDATE users SET used = ? WHERE owner = ? AND user = ?", (now, *key))
         return model
@@ -222,8 +219,8 @@ class UserStore:
 
     def _now(self, connection: sqlite3.Connection) -> float:
         """Return the file's time, at least that of the latest use, which may be another process's."""
-        query = "SELECT max(used) FROM users WHERE used <= ?"
-        latest = connection.execute(query, (_MAX_TIME_S,)).fetchone()[0] or 0.0
+        query = "SELECT max(used) FROM users WHERE used < 1e11"  # a later time is damaged
+        latest = connection.execute(query).fetchone()[0] or 0.0
         offset = latest - self._clock()
         self._offset_s = offset if self._offset_s is None else max(self._offset_s, offset)
         return self._offset_s + self._clock()
@@ -305,21 +302,3 @@ class UserStore:
                 connection.executescript(f"{_SCHEMA}PRAGMA user_version = {_VERSION};")
             undo.pop_all()
         return connection
-
-
-def _parse_words(user: str, content: Any) -> UserModel:
-    """Parse the stored words of a user.
-
-    Raises:
-        UsersUnavailableError: they are damaged; the message has no words.
-    """
-    try:
-        stored = _StoredWords.model_validate_json(content)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        raise _damaged(user, ".".join(map(str, ["content", *first["loc"]])) + f": {first['msg']}") from None
-    return user_model_from_counts(stored.words, stored.pairs)
-
-
-def _damaged(user: str, fault: str) -> UsersUnavailableError:
-    return UsersUnavailableError(f"the words of {user!r} are damaged: {fault}; replace or delete them")
