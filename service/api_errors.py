@@ -77,6 +77,7 @@ _HTTP_CODES = {
     408: "body_too_slow",
     413: "body_too_large",
     415: "unsupported_encoding",
+    429: "overloaded",
 }
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 RETRY_AFTER_S = 1.0
@@ -156,8 +157,8 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     else:
         request.app.state.services.metrics.rejected(code)
         headers = dict(error.headers or {})
-    body = ErrorBody(message, "invalid_request_error", None, code)
-    return error_response(status, body, headers)
+    kind = "rate_limit_error" if status == HTTPStatus.TOO_MANY_REQUESTS else "invalid_request_error"
+    return error_response(status, ErrorBody(message, kind, None, code), headers)
 
 
 def _allowed_methods(request: Request) -> list[str]:

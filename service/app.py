@@ -39,7 +39,7 @@ from service.http_server import DrainingServer, listen, tls_context, url_of
 from service.logs import configure_logs
 from service.middleware.authentication import AccessTable, Authentication
 from service.middleware.cross_origin import CrossOriginGuard, CrossOriginReplies
-from service.middleware.limits import BodyLimit, ConnectionLimit
+from service.middleware.limits import BodyLimit, ConnectionLimit, HeldBodies
 from service.middleware.request_log import RequestLog, Tracing, head_as_get, make_tracer_provider
 from service.routes import (
     completions,
@@ -213,7 +213,8 @@ def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics, pool: Wo
     """Add the middleware of all routes; the last added is the outermost."""
     app.state.keys = keys = KeyStore(entries=settings.api_keys, file=settings.api_keys_file)
     # innermost, so the application's error handlers answer its errors
-    app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes, log_bodies=settings.log_texts)
+    held = HeldBodies(settings.max_held_body_bytes)
+    app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes, held=held, log_bodies=settings.log_texts)
     if pool is not None:
         app.state.peers = peers = {
             number: Peer(pool.socket_of(number)) for number in range(pool.size) if number != pool.number
@@ -223,6 +224,7 @@ def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics, pool: Wo
             "peers": peers,
             "metrics": metrics,
             "max_body_bytes": settings.max_body_bytes,
+            "held": held,
         }
         app.add_middleware(Broadcast, **shared)
     app.add_middleware(head_as_get)
@@ -342,6 +344,7 @@ def _compose(settings: Settings, pool: WorkerPool | None, copies: Copies | None)
         limits,
         dict(language.split("=", 1) for language in settings.languages) or {"en-US": None},
         _read_dictionaries(settings),
+        asyncio.Lock(),
     )
     _add_gauges(services, follows=settings.watch_interval_s > 0)
     return services

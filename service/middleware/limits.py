@@ -4,6 +4,8 @@ Compressed bodies are rejected, because they could expand beyond the limit. Conn
 get 503, except for the health endpoints.
 """
 
+from dataclasses import dataclass
+
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -21,6 +23,9 @@ RECEIVE_TIMEOUT = "late"
 _SHOWN_BYTES = 4096
 _SHOWN_ENCODING_BYTES = 40
 _MAX_DIGITS = 20
+_SHORT_BODY_BYTES = 1 << 16
+"""Size up to which a body is always accepted, so that interactive requests are."""
+
 _CLOSE = {"connection": "close"}  # the rest of the body is not read
 
 
@@ -31,18 +36,52 @@ def content_length(scope: Scope) -> int:
     return int(digits[:_MAX_DIGITS]) if digits.isdigit() else 0
 
 
+@dataclass(slots=True)
+class HeldBodies:
+    """Size of the bodies of all unanswered requests together.
+
+    Attributes:
+        max_bytes: size above which further bodies are rejected if they are long; a single one may have more.
+        num_bytes: present size.
+    """
+
+    max_bytes: int
+    num_bytes: int = 0
+
+    def add(self, count: int, *, size: int) -> None:
+        """Add received bytes, which the caller subtracts from `num_bytes` when the request ends.
+
+        Args:
+            count: number of received bytes.
+            size: bytes of the same body received so far, `count` included.
+
+        Raises:
+            HTTPException: the body is long, and the maximum is exceeded.
+        """
+        self.num_bytes += count
+        if self.num_bytes > self.max_bytes and _SHORT_BODY_BYTES < size < self.num_bytes:
+            raise HTTPException(
+                429,
+                f"the bodies of unanswered requests have {self.num_bytes} bytes, {size} of them of this request; the "
+                f"maximum of this service is {self.max_bytes}",
+                {"retry-after": f"{RETRY_AFTER_S:.0f}", **_CLOSE},
+            )
+
+
 class BodyLimit:
     """Middleware that rejects compressed, slow and too large bodies, with or without `Content-Length`.
 
     Args:
         app: application.
         max_bytes: maximum size of a body.
+        held: size of all bodies.
         log_bodies: true to log the beginning of bodies.
     """
 
-    def __init__(self, app: ASGIApp, *, max_bytes: int, log_bodies: bool = False) -> None:
+    def __init__(self, app: ASGIApp, *, max_bytes: int, held: HeldBodies, log_bodies: bool = False) -> None:
         self._app = app
         self._max_bytes = max_bytes
+        self._held = held
         self._log_bodies = log_bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -69,6 +108,7 @@ class BodyLimit:
                 return message
             body = message.get("body", b"")
             num_received += len(body)
+            self._held.add(len(body), size=num_received)
             is_complete = not message.get("more_body", False)
             if num_received > self._max_bytes:
                 raise self._too_large(num_received)
@@ -79,7 +119,10 @@ class BodyLimit:
                 annotate(scope, body=body[:_SHOWN_BYTES].decode(errors="replace"))
             return message
 
-        await self._app(scope, receive_limited, send)
+        try:
+            await self._app(scope, receive_limited, send)
+        finally:
+            self._held.num_bytes -= num_received
 
     def _too_large(self, size: int) -> HTTPException:
         return HTTPException(

@@ -16,7 +16,7 @@ from service.api_keys import KeyScope
 from service.engine.loaded_model import LoadState
 from service.engine.model_host import READY, ModelHost, readiness
 from service.routes.endpoints import AddressInPath, EndpointRouter
-from service.routes.request import json_response, services_of
+from service.routes.request import json_response, read_json, services_of
 from service.schemas.models import (
     AdminModel,
     AdminModels,
@@ -32,7 +32,6 @@ from service.schemas.models import (
     model_card,
 )
 from service.schemas.replies import Health, ModelCard, ModelList
-from service.schemas.wire import parse_json
 
 router = EndpointRouter()
 R = TypeVar("R")
@@ -74,7 +73,7 @@ async def read_profile(request: Request, name: _ProfileName) -> Response:
 @_admin("PUT", "/admin/profiles/{name}", body=ProfileBody, reply=NamedProfile)
 async def write_profile(request: Request, name: _ProfileName) -> Response:
     """Store the `profile` of a /v1/rerank/tune reply under a name that /v1/rerank accepts."""
-    profile = parse_json(ProfileBody, await request.body()).profile(name)
+    profile = (await read_json(request, ProfileBody)).profile(name)
     await asyncio.to_thread(services_of(request).profiles.write, profile)
     return json_response(NamedProfile(name))
 
@@ -108,7 +107,7 @@ async def load_model(request: Request) -> Response:
     Models load one at a time. A loaded model is not reloaded.
     """
     services = services_of(request)
-    wire = parse_json(LoadRequest, await request.body())
+    wire = await read_json(request, LoadRequest)
     version = await _from_registry(services.host, lambda registry: registry.resolve(wire.model))
     loading = services.reloader.load(wire.model)
     if not wire.wait:
@@ -129,7 +128,7 @@ async def unload_model(request: Request) -> Response:
     Stored states of the model are freed at once.
     """
     services = services_of(request)
-    wire = parse_json(UnloadRequest, await request.body())
+    wire = await read_json(request, UnloadRequest)
     model = await asyncio.shield(services.reloader.unload(wire.model))
     if model.loaded is not None:
         services.states.free_version(model.loaded)
@@ -141,7 +140,7 @@ async def unload_model(request: Request) -> Response:
 @_admin("PUT", "/admin/models/{name}/aliases/{alias}", body=AliasRequest, reply=AliasReply)
 async def set_alias(request: Request, name: _ModelName, alias: _Alias) -> Response:
     """Point an alias at a version in the registry; if the service serves the alias, switch to that version."""
-    wire = parse_json(AliasRequest, await request.body())
+    wire = await read_json(request, AliasRequest)
 
     def change(registry: Registry) -> int | None:
         registry.resolve(f"{name}@{wire.version}")  # first, because it checks the name

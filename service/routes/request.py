@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, aclosing, contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar
 
 from fastapi import Request
@@ -111,13 +111,16 @@ _FEW_SEQUENCES = 8
 """Maximum sequences that may generate long texts without being bulk, because their steps are short."""
 
 _INLINE_BYTES = 2048
+_SHORT_BODY_BYTES = 1 << 16
+"""Maximum size of a body that is parsed on the event loop, in a few milliseconds."""
+
 _ENTRIES_PER_PIECE = 512
 """Reply entries per chunk; other requests run between chunks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Shared services of an application's routes."""
+    """Shared services of an application's routes; `parsing` is held while a long body is parsed."""
 
     host: ModelHost
     reloader: ModelReloader
@@ -132,6 +135,7 @@ class Services:
     limits: Limits
     languages: Mapping[str, str | None]
     dictionaries: Dictionaries
+    parsing: asyncio.Lock
 
 
 def services_of(request: Request) -> Services:
@@ -258,14 +262,30 @@ def refuse_query_options(request: Request, options: type[BaseModel]) -> None:
             )
 
 
-async def read_request(request: Request, body: type[B]) -> tuple[Services, bytes, B]:
-    """Return the services of a request's application, the body of the request, and the parsed JSON.
+async def read_body(request: Request, parse: Callable[[bytes], R]) -> R:
+    """Parse the body of a request; a long one on a thread, and only one at a time.
 
     Raises:
         InvalidInputError: the body is invalid.
+        OverloadedError, DrainingError: the work of a long body would not be admitted.
     """
-    content = await request.body()
-    return services_of(request), content, parse_json(body, content)
+    body = await request.body()
+    if len(body) <= _SHORT_BODY_BYTES:
+        return parse(body)
+    services = services_of(request)
+    async with services.parsing:
+        services.engine.scheduler.admission.check_capacity(len(body) // BYTES_PER_TOKEN)
+        return await asyncio.to_thread(parse, body)
+
+
+async def read_json(request: Request, kind: type[B]) -> B:
+    """Parse the JSON body of a request, see `read_body`."""
+    return await read_body(request, partial(parse_json, kind))
+
+
+async def read_request(request: Request, body: type[B]) -> tuple[Services, bytes, B]:
+    """Return the services of a request's application, the body of the request, and the parsed JSON, see `read_body`."""
+    return services_of(request), await request.body(), await read_json(request, body)
 
 
 async def read_settings(request: Request, body: type[B], options: type[S]) -> B | S:
@@ -278,7 +298,7 @@ async def read_settings(request: Request, body: type[B], options: type[S]) -> B 
     if media_type.strip().lower() == LINES_TYPE:  # media types are case-insensitive
         return parse_query(options, request.query_params)
     refuse_query_options(request, options)
-    return parse_json(body, await request.body())
+    return await read_json(request, body)
 
 
 def runs_inline(loaded: LoadedModel, body: bytes) -> bool:

@@ -17,6 +17,7 @@ from service.routes.request import (
     COMPARISONS_PER_TOKEN,
     Services,
     owner_of,
+    read_body,
     read_request,
     refuse_query_options,
     request_options,
@@ -89,9 +90,9 @@ async def rerank_lists(request: Request) -> Response:
         return await _rerank_stream(request, services, format_name)
     refuse_query_options(request, RerankSettings)
     body = await request.body()
-    if _DOCUMENTS.search(body) and not _LISTS.search(body):
-        return await _rank_documents(request, services, body)
-    wire = parse_json(RerankRequest, body)
+    wire = await read_body(request, _parse_lists_or_documents)
+    if isinstance(wire, DocumentsRequest):
+        return await _rank_documents(request, services, body, wire)
     items = wire.items(services.limits)
     job = await _job(request, services, wire)
     states = OwnedStateStore(services.states, owner_of(request))
@@ -119,8 +120,15 @@ async def rerank_lists(request: Request) -> Response:
     )
 
 
-async def _rank_documents(request: Request, services: Services, body: bytes) -> Response:
-    wire = parse_json(DocumentsRequest, body)
+def _parse_lists_or_documents(body: bytes) -> RerankRequest | DocumentsRequest:
+    if _DOCUMENTS.search(body) and not _LISTS.search(body):
+        return parse_json(DocumentsRequest, body)
+    return parse_json(RerankRequest, body)
+
+
+async def _rank_documents(
+    request: Request, services: Services, body: bytes, wire: DocumentsRequest
+) -> Response:
     loaded = resolve_model(request, wire.model)
     terms = request_options(
         request, wire, body, count=len(wire.documents), work_each=len(wire.query) // BYTES_PER_TOKEN

@@ -21,6 +21,8 @@ from service.routes.request import (
     count_scored,
     json_response,
     owner_of,
+    read_body,
+    read_json,
     read_request,
     request_options,
     resolve_model,
@@ -42,7 +44,7 @@ from service.schemas.suggestions import (
     UserWord,
     UserWords,
 )
-from service.schemas.wire import parse_form, parse_json
+from service.schemas.wire import parse_form
 from service.use_cases.accepted_words import (
     NAME_PATTERN,
     AcceptedRequest,
@@ -130,7 +132,7 @@ def _personal_model(services: Services, owner: str, user: str | None) -> UserMod
 )
 async def accept(request: Request, user: _User) -> Response:
     """Learn a user's accepted words and word pairs; the weight of older ones decays."""
-    wire = parse_json(AcceptedRequest, await request.body())
+    wire = await read_json(request, AcceptedRequest)
     learnt = split_word_sequences(wire.text, wire.context)
     users, owner = services_of(request).users, owner_of(request)
     model = await asyncio.to_thread(users.learn, owner, check_user_name(user), learnt)
@@ -150,7 +152,7 @@ async def export(request: Request, user: _User) -> Response:
 async def restore(request: Request, user: _User) -> Response:
     """Replace a user's stored words and word pairs, for example by an export."""
     users = services_of(request).users
-    model = parse_json(ImportRequest, await request.body()).personal(users.bounds)
+    model = (await read_json(request, ImportRequest)).personal(users.bounds)
     model = await asyncio.to_thread(users.put, owner_of(request), check_user_name(user), model)
     return json_response(UserReply(user, len(model), model.num_pairs))
 
@@ -240,7 +242,7 @@ async def languagetool_check(request: Request) -> Response:
     """
     services = services_of(request)
     body = await request.body()
-    wire = parse_form(LanguageToolRequest, body)
+    wire = await read_body(request, partial(parse_form, LanguageToolRequest))
     codes = choose_languages(services.languages, wire.language)
     loaded = {code: resolve_model(request, services.languages[code]) for code in codes}
     for model in loaded.values():

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from itertools import islice
 from typing import Annotated, Any, TypeAlias, TypeVar
-from urllib.parse import parse_qsl
+from urllib.parse import unquote_to_bytes
 
 from pydantic import (
     BaseModel,
@@ -68,8 +68,18 @@ Name = Annotated[str, schema_only(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", maxLe
 ModelName = Annotated[str, schema_only(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 
 
+MAX_CONTAINERS = 1 << 18
+"""Maximum arrays and objects of a JSON body: each takes up to 300 bytes, a hundred times its share of the body."""
+
+MAX_VALUES = 1 << 20
+"""Maximum values and names in a JSON body."""
+
 _MAX_SHOWN_CHARACTERS = 80
 _MAX_FORM_FIELDS = 100
+_MAX_FIELD_NAME_BYTES = 300
+_FORM_BYTES_AT_ONCE, _JSON_BYTES_AT_ONCE = 1 << 16, 1 << 18
+"""Bytes decoded, or counted, together: a form's decoder makes an object of each escape."""
+
 _MANY_ERRORS = 1000
 """Limit above which errors are only counted: their details take far more memory and time than the body."""
 
@@ -161,26 +171,76 @@ def parse_query(kind: type[W], query: Mapping[str, Any]) -> W:
 
 
 def parse_form(kind: type[W], body: bytes) -> W:
-    """Parse a body of form fields.
+    """Parse a body of form fields; fields that `kind` lacks are not decoded.
 
     Raises:
         InvalidInputError: the body is not form fields in UTF-8, or a field is invalid.
     """
+    num_fields = body.count(b"&") + 1
+    if num_fields > _MAX_FORM_FIELDS:
+        raise InvalidInputError(f"the form has {num_fields} fields; at most {_MAX_FORM_FIELDS} are accepted")
+    given = {}
     try:
-        given = parse_qsl(
-            body.decode(), keep_blank_values=True, errors="strict", max_num_fields=_MAX_FORM_FIELDS
-        )
+        for field in body.split(b"&"):
+            quoted_name, _, value = field.partition(b"=")
+            name = _unquoted(quoted_name[:_MAX_FIELD_NAME_BYTES]).decode(errors="replace")
+            if name in kind.model_fields:
+                given[name] = _unquoted(value).decode()
     except ValueError as error:
         raise InvalidInputError(f"not form fields in UTF-8: {error}") from None
-    return parse_query(kind, dict(given))
+    return parse_query(kind, given)
+
+
+def _unquoted(value: bytes) -> bytes:
+    """Decode `+` and the escapes of a form field."""
+    pieces, begin = [], 0
+    while begin < len(value):
+        end = begin + _FORM_BYTES_AT_ONCE
+        escape = value.find(b"%", end - 2, end)
+        end = end if escape < 0 else escape  # no piece ends within an escape
+        pieces.append(unquote_to_bytes(value[begin:end].replace(b"+", b" ")))
+        begin = end
+    return b"".join(pieces)
+
+
+def check_json_size(body: bytes) -> None:
+    """Reject a JSON body of more values than the limits, before objects are made of them.
+
+    Raises:
+        InvalidInputError: the body has more.
+    """
+    if len(body) <= 2 * MAX_CONTAINERS:  # each takes two bytes and more
+        return
+    num_containers = num_values = begin = 0
+    in_text = False
+    while begin < len(body):
+        end = begin + _JSON_BYTES_AT_ONCE
+        while body[end - 1 : end] == b"\\":  # no piece ends within an escape
+            end += 1
+        parts = body[begin:end].replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')
+        outside = b"".join(parts[in_text::2])
+        in_text ^= len(parts) % 2 == 0
+        num_containers += outside.count(b"[") + outside.count(b"{")
+        num_values += outside.count(b",") + outside.count(b":")
+        begin = end
+        for count, limit, what in (
+            (num_containers, MAX_CONTAINERS, "arrays and objects"),
+            (num_values, MAX_VALUES, "values"),
+        ):
+            if count > limit:
+                raise InvalidInputError(
+                    f"the JSON body has {count} {what} or more; at most {limit} are accepted. Send JSON lines where "
+                    "the endpoint accepts them, or several requests"
+                )
 
 
 def parse_json(kind: type[W], body: bytes) -> W:
     """Parse the body of a request.
 
     Raises:
-        InvalidInputError: the body is not UTF-8, not JSON, nested too deeply, or not a valid `kind`.
+        InvalidInputError: the body is not UTF-8, not JSON, nested too deeply, too large, or not a valid `kind`.
     """
+    check_json_size(body)
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.engine.metrics import Metrics, MetricsSource
 from service.http_client import ExchangeError
+from service.middleware.limits import HeldBodies
 from service.workers.peers import (
     METRICS_PATH,
     REFRESH_PATH,
@@ -85,6 +86,7 @@ class Broadcast:
         peers: other workers, by number.
         metrics: metrics of this worker.
         max_body_bytes: maximum size of the body of a change.
+        held: size of the bodies of all requests.
     """
 
     app: ASGIApp
@@ -92,6 +94,7 @@ class Broadcast:
     peers: Mapping[int, Peer]
     metrics: Metrics
     max_body_bytes: int
+    held: HeldBodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -113,7 +116,7 @@ class Broadcast:
         return merge_expositions([*(texts[number] for number in sorted(texts)), generate_latest(pool)])
 
     async def _change(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body, receive = await read_body(scope, receive, max_bytes=self.max_body_bytes)
+        body, receive = await read_body(scope, receive, max_bytes=self.max_body_bytes, held=self.held)
         if body is None:
             await self.app(scope, receive, send)
             return

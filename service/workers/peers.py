@@ -25,21 +25,23 @@ from pathlib import Path
 from urllib.parse import parse_qs
 
 import structlog
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from typing_extensions import override
 
-from models.errors import NotReadyError
+from models.errors import InvalidInputError, NotReadyError
 from service.api_errors import error_body, error_response, error_status, not_found
 from service.api_keys import KeyStore
 from service.engine.metrics import Metrics
 from service.http_client import ClientConnection, ConnectionPool, ExchangeError, encode_request
 from service.middleware.authentication import presented_key
-from service.middleware.limits import OVER_LIMIT, RECEIVE_TIMEOUT, content_length
+from service.middleware.limits import OVER_LIMIT, RECEIVE_TIMEOUT, HeldBodies, content_length
 from service.middleware.request_context import header
 from service.middleware.request_log import RequestLog
 from service.routes.request import Services, while_connected
+from service.schemas.wire import check_json_size
 from service.workers.pool import WorkerPool
 
 _BUFFER_BYTES = 1 << 18
@@ -206,8 +208,10 @@ class _PeerConnection(ClientConnection):
         self._arrived.set()
 
 
-async def read_body(scope: Scope, receive: Receive, *, max_bytes: int) -> tuple[bytes | None, Receive]:
-    """Read the body of a request.
+async def read_body(
+    scope: Scope, receive: Receive, *, max_bytes: int, held: HeldBodies
+) -> tuple[bytes | None, Receive]:
+    """Read the body of a request, which is not held when this returns.
 
     Returns:
         The body, and a `receive` for the application that replays the messages. The body is None if it is too long,
@@ -217,16 +221,22 @@ async def read_body(scope: Scope, receive: Receive, *, max_bytes: int) -> tuple[
         return None, receive
     messages: list[Message] = []
     size = 0
-    while True:
-        message = await receive()
-        messages.append(message)
-        size += len(message.get("body", b""))
-        if message["type"] != "http.request" or size > max_bytes:
-            return None, _replay(messages, receive)
-        if not message.get("more_body", False):
-            break
-        if scope["state"].get(RECEIVE_TIMEOUT):
-            return None, _replay(messages, receive)
+    try:
+        while True:
+            message = await receive()
+            messages.append(message)
+            size += len(message.get("body", b""))
+            held.add(len(message.get("body", b"")), size=size)
+            if message["type"] != "http.request" or size > max_bytes:
+                return None, _replay(messages, receive)
+            if not message.get("more_body", False):
+                break
+            if scope["state"].get(RECEIVE_TIMEOUT):
+                return None, _replay(messages, receive)
+    except HTTPException:
+        return None, _replay(messages, receive)
+    finally:
+        held.num_bytes -= size
     body = b"".join(message.get("body", b"") for message in messages)
     return body, _replay([{"type": "http.request", "body": body, "more_body": False}], receive)
 
@@ -299,8 +309,9 @@ def _session_name(body: bytes) -> str | None:
     if b'"session"' not in body and b"\\u" not in body:  # the key may be escaped
         return None
     try:
+        check_json_size(body)
         fields = json.loads(body)
-    except (ValueError, RecursionError):
+    except (InvalidInputError, ValueError, RecursionError):
         return None  # the worker that handles the request rejects it
     name = fields.get("session") if isinstance(fields, dict) else None
     return name if isinstance(name, str) else None
@@ -332,6 +343,7 @@ class AffinityRelay:
         keys: keys of the service; if keys exist, a valid one is required before a body is read.
         metrics: metrics that count relayed requests.
         max_body_bytes: maximum size of a body; this worker rejects longer bodies.
+        held: size of the bodies of all requests.
     """
 
     app: ASGIApp
@@ -341,6 +353,7 @@ class AffinityRelay:
     keys: KeyStore
     metrics: Metrics
     max_body_bytes: int
+    held: HeldBodies
     _affinity: Affinity = field(init=False)
 
     def __post_init__(self) -> None:
@@ -364,12 +377,13 @@ class AffinityRelay:
         return not self.keys or self.keys.find(presented_key(scope)) is not None
 
     async def _forward_to_owner(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body, receive = await read_body(scope, receive, max_bytes=self.max_body_bytes)
+        body, receive = await read_body(scope, receive, max_bytes=self.max_body_bytes, held=self.held)
         owner = None if body is None else self._affinity.of(scope, body)
         if body is None or owner is None or owner == self.pool.number:
             await self.app(scope, receive, send)
             return
         self.metrics.relayed_requests.inc()
+        self.held.num_bytes += len(body)
         exchange = asyncio.ensure_future(self.peers[owner].exchange(encode_scope(scope, body), send))
         try:
             await while_connected(receive, exchange)
@@ -384,6 +398,8 @@ class AffinityRelay:
                 )
                 reply = error_response(error_status(lost).status, error_body(lost), {"retry-after": "1"})
                 await RequestLog(reply, metrics=self.metrics)(scope, receive, send)
+        finally:
+            self.held.num_bytes -= len(body)
 
 
 METRICS_PATH = PEER_PREFIX + "metrics"

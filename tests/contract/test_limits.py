@@ -28,6 +28,7 @@ def impatient(registry):
         body_timeout_s=0.5,
         max_connections=4,
         max_header_bytes=2048,
+        max_held_body_bytes=200_000,
         keep_alive_timeout_s=1,
     )
     with running(settings) as server:
@@ -287,3 +288,19 @@ def test_answers_under_load_are_those_of_an_idle_service(server):
 
     alone, together = asyncio.run(main())
     assert alone == together
+
+
+def test_long_bodies_are_rejected_while_others_fill_the_memory(url):
+    head = HEAD + b"content-length: 150000\r\n\r\n"
+    with contextlib.ExitStack() as stack:
+        first, second = (stack.enter_context(connect(url)) for _ in range(2))
+        first.sendall(head + bytes(140_000))
+        time.sleep(0.1)
+        second.sendall(head + bytes(140_000))
+        told = answer(second)
+        assert (told.status, told.error["code"]) == (429, "overloaded")
+        assert "the maximum of this service is 200000" in told.error["message"]
+        assert asked(url, WHOLE).status == 200  # short ones are always accepted
+        assert answer(first).status == 408
+    assert rejections(url, "overloaded") == 1
+    assert asked(url, head + bytes(150_000)).status == 400  # not JSON: there is room again

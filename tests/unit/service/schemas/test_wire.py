@@ -3,16 +3,22 @@
 import json
 import math
 import tracemalloc
+from urllib.parse import parse_qs
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from models.errors import InvalidInputError
+from service.schemas import wire
 from service.schemas.models import _figures
-from service.schemas.wire import parse_json, parse_lines
+from service.schemas.wire import check_json_size, parse_form, parse_json, parse_lines
 from service.use_cases.autocomplete import AutocompleteRequest
 from service.use_cases.completions import CompletionRequest
 from service.use_cases.generate import GenerateRequest
+from service.use_cases.languagetool import LanguageToolRequest
+from service.use_cases.next_token import NextTokenRequest
 from service.use_cases.rerank_request import RerankRequest, RerankSettings
 from service.use_cases.score import ScoreLine, ScoreRequest
 
@@ -82,3 +88,71 @@ def test_figures_are_finite_numbers(metrics, told):
 def test_a_scale_of_posteriors_has_limits(scale):
     with pytest.raises(InvalidInputError, match="posterior_scale"):
         RerankSettings().model_copy(update={"posterior_scale": scale}).job(None, lambda _: None)
+
+
+JSON = st.recursive(
+    st.text('a"\\\\[{,:}]é\n', max_size=9) | st.floats(0, 1) | st.none(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text('a"\\\\[,:'), inner, max_size=4),
+)
+
+
+def size_of(value):
+    """Arrays and objects of a value, and its commas and colons."""
+    if not isinstance(value, list | dict):
+        return 0, 0
+    inner = [size_of(one) for one in (value.values() if isinstance(value, dict) else value)]
+    separators = max(0, len(value) - 1) + (len(value) if isinstance(value, dict) else 0)
+    return 1 + sum(containers for containers, _ in inner), separators + sum(more for _, more in inner)
+
+
+@given(JSON, st.booleans(), st.integers(1, 40))
+def test_values_of_a_body_are_counted_exactly(value, ascii_only, at_once):
+    body = json.dumps(value, ensure_ascii=ascii_only).encode()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wire, "MAX_CONTAINERS", 3)
+        patch.setattr(wire, "MAX_VALUES", 5)
+        patch.setattr(wire, "_JSON_BYTES_AT_ONCE", at_once)
+        containers, separators = size_of(value)
+        if len(body) > 6 and (containers > 3 or separators > 5):
+            with pytest.raises(InvalidInputError, match="at most"):
+                check_json_size(body)
+        else:
+            check_json_size(body)
+
+
+@pytest.mark.parametrize("unit", ["[1],", "1,", "[],", '"a",', "{},", '{"":1},', "[[],[]],"])
+def test_many_values_are_rejected_before_they_exist(unit):
+    body = b'{"context":[' + unit.encode() * (12_000_000 // len(unit)) + b"1]}"
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidInputError, match="at most"):
+            parse_json(NextTokenRequest, body)
+        assert tracemalloc.get_traced_memory()[1] < len(body)
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("text", ["[" * 2_000_000, '{\\"' * 1_000_000, ",:" * 1_000_000])
+def test_texts_of_brackets_and_commas_are_accepted(text):
+    parse_json(ScoreRequest, json.dumps({"texts": [text]}).encode())
+
+
+@given(st.text("a%4Ee+& =é\x00", max_size=40), st.integers(3, 9))
+def test_form_fields_are_decoded_as_by_urllib_whatever_the_pieces(text, at_once):
+    body = b"language=auto&text=" + text.replace("&", "").encode()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wire, "_FORM_BYTES_AT_ONCE", at_once)
+        expected = parse_qs(body.decode(), keep_blank_values=True, encoding="utf-8", errors="replace")
+        if "\ufffd" in expected["text"][0]:
+            return
+        assert parse_form(LanguageToolRequest, body).text == expected["text"][0]
+
+
+def test_form_fields_that_nobody_reads_are_not_decoded():
+    body = b"language=auto&text=a&x=" + b"%41" * 1_000_000 + b"&" + b"%41" * 1_000_000
+    tracemalloc.start()
+    try:
+        assert parse_form(LanguageToolRequest, body).text == "a"
+        assert tracemalloc.get_traced_memory()[1] < 3 * len(body)
+    finally:
+        tracemalloc.stop()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from service.http_client import ExchangeError, encode_request
-from service.middleware.limits import RECEIVE_TIMEOUT
+from service.middleware.limits import RECEIVE_TIMEOUT, HeldBodies
 from service.workers import peers
 from service.workers.peers import (
     Affinity,
@@ -303,7 +303,7 @@ def message(body, *, more=False):
     return {"type": "http.request", "body": body, "more_body": more}
 
 
-def read(messages, *, max_bytes=10, state=None, headers=()):
+def read(messages, *, max_bytes=10, held=None, state=None, headers=()):
     """Body, and messages received after it was read."""
 
     async def main():
@@ -313,7 +313,7 @@ def read(messages, *, max_bytes=10, state=None, headers=()):
             return next(left)
 
         scope = {"state": state or {}, "headers": headers}
-        body, again = await read_body(scope, receive, max_bytes=max_bytes)
+        body, again = await read_body(scope, receive, max_bytes=max_bytes, held=held or HeldBodies(1 << 20))
         received = []
         while True:
             try:
@@ -334,6 +334,13 @@ def test_a_body_is_joined_and_received_again_before_what_comes_after():
 def test_one_that_is_too_long_is_left_to_who_refuses_it():
     messages = [message(b"123456", more=True), message(b"789012", more=True), message(b"3")]
     assert read(messages) == (None, messages)
+
+
+def test_one_beyond_the_memory_of_all_bodies_is_left_to_who_refuses_it():
+    held = HeldBodies(1 << 17, num_bytes=1 << 17)
+    messages = [message(bytes(1 << 17), more=True), message(b"3")]
+    assert read(messages, max_bytes=1 << 20, held=held) == (None, messages)
+    assert held.num_bytes == 1 << 17
 
 
 def test_one_that_is_announced_too_long_is_not_waited_for():
