@@ -120,15 +120,13 @@ class Admission:
         party = options.party
         if not self.num_tokens.held[party]:
             tokens = 0  # the only job may have any number
+        whose = f"this key's {'bulk' if options.bulk else 'interactive'} requests"
         for unit, shares, amount in (("requests", self.num_jobs, 1), ("tokens", self.num_tokens, tokens)):
-            if not shares.grants(party, amount):
-                limits = shares.limits(
-                    party, f"this key's {'bulk' if options.bulk else 'interactive'} requests"
-                )
+            if refusal := shares.refusal(party, amount, whose):
                 is_alone = shares.share(party) == shares.total
                 self._metrics.rejected(unit if is_alone else ShareExceededError.code)
                 raise (OverloadedError if is_alone else ShareExceededError)(
-                    f"{shares.used} {unit} are queued or running and this request adds {amount}; {limits}",
+                    f"{shares.used} {unit} are queued or running and this request adds {amount}; {refusal}",
                     retry_after_s=self._limits.retry_after_s,
                 )
 
