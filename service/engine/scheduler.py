@@ -106,8 +106,8 @@ class Admission:
         self.num_waiting = 0
         self.draining = False
 
-    def check_capacity(self, options: RequestOptions, tokens: int = 0) -> None:
-        """Check that a job that counts as a number of tokens can be admitted.
+    def check_capacity(self, options: RequestOptions) -> None:
+        """Check that a job can be admitted.
 
         Raises:
             DrainingError: new jobs are rejected.
@@ -118,8 +118,9 @@ class Admission:
             self._metrics.rejected("draining")
             raise DrainingError("the service is shutting down and accepts no new requests")
         party = options.party
-        if not self.num_tokens.held[party]:
-            tokens = 0  # the only job may have any number
+        tokens = (
+            self._tokens(options) if self.num_tokens.held[party] else 0
+        )  # the only job may have any number
         whose = f"this key's {'bulk' if options.bulk else 'interactive'} requests"
         for unit, shares, amount in (("requests", self.num_jobs, 1), ("tokens", self.num_tokens, tokens)):
             if refusal := shares.refusal(party, amount, whose):
@@ -130,13 +131,13 @@ class Admission:
                     retry_after_s=self._limits.retry_after_s,
                 )
 
-    def _tokens(self, job: Job) -> int:
+    def _tokens(self, options: RequestOptions) -> int:
         """Return the number of tokens that a job counts as."""
-        return min(job.options.tokens, self._limits.max_tokens // 2 + 1)
+        return min(options.tokens, self._limits.max_tokens // 2 + 1)
 
-    def _count(self, job: Job, sign: int) -> None:
-        self.num_jobs.add(job.options.party, sign)
-        self.num_tokens.add(job.options.party, sign * self._tokens(job))
+    def _count(self, options: RequestOptions, sign: int) -> None:
+        self.num_jobs.add(options.party, sign)
+        self.num_tokens.add(options.party, sign * self._tokens(options))
 
     def admit(self, job: Job) -> None:
         """Admit a job; it counts towards the limits until it is released.
@@ -144,9 +145,9 @@ class Admission:
         Raises:
             DrainingError, OverloadedError, ShareExceededError: see `check_capacity`.
         """
-        self.check_capacity(job.options, self._tokens(job))
+        self.check_capacity(job.options)
         self.jobs.add(job)
-        self._count(job, 1)
+        self._count(job.options, 1)
         self.num_waiting += 1
         self._next_deadline_s = min(self._next_deadline_s, job.deadline_s)
 
@@ -160,7 +161,7 @@ class Admission:
         """Remove a job that has ended; a second call has no effect."""
         if job in self.jobs:
             self.jobs.discard(job)
-            self._count(job, -1)
+            self._count(job.options, -1)
             self._metrics.ended_jobs.labels(how).inc()
         self.start(job)
 

@@ -274,7 +274,8 @@ async def read_body(request: Request, parse: Callable[[bytes], R]) -> R:
         return parse(body)
     services = services_of(request)
     async with services.parsing:
-        services.engine.scheduler.admission.check_capacity(len(body) // BYTES_PER_TOKEN)
+        terms = RequestOptions(bulk=True, tokens=len(body) // BYTES_PER_TOKEN, owner=owner_of(request))
+        services.engine.scheduler.admission.check_capacity(terms)
         return await asyncio.to_thread(parse, body)
 
 
