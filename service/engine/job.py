@@ -1,10 +1,11 @@
-"""Jobs of the scheduler.
+"""Jobs of the scheduler, and shares of their owners.
 
 A use case is a generator function. It yields a `ModelCall`, to be resumed with the call's result,
 an event for the client, or None to let other jobs run, and returns its result.
 """
 
-from collections.abc import Callable, Generator, Iterator
+from collections import Counter
+from collections.abc import Callable, Generator, Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
@@ -83,3 +84,46 @@ class Job:
     parked: bool = field(default=False, init=False)
     pending_events: int = field(default=0, init=False)
     answer: Any = field(default=None, init=False)
+
+
+class Shares:
+    """Fair shares of one capacity, such as the places of a queue: what is free is lent, and comes back as it ends.
+
+    With n owners that hold something, the share of each is an n-th. An owner may hold more while capacity is free, and
+    gets its share even if others have borrowed it. In a queue the total then exceeds the capacity until borrowed work
+    ends; a store evicts what was borrowed.
+
+    Args:
+        total: the capacity; also an attribute.
+
+    Attributes:
+        used: sum of the amounts.
+        held: amount of each owner, if any.
+    """
+
+    def __init__(self, total: int) -> None:
+        self.total, self.used = total, 0
+        self.held: Counter[Hashable] = Counter()
+
+    def share(self, owner: Hashable) -> int:
+        """Return the amount that an owner gets even if nothing is free; the total if no other owner holds anything."""
+        return self.total // (len(self.held) + (owner not in self.held))
+
+    def refusal(self, owner: Hashable, amount: int, whose: str = "this key") -> str | None:
+        """Return why an owner may not hold more by an amount, as the end of a message; None if it may."""
+        share = self.share(owner)
+        if amount <= max(0, self.total - self.used, share - self.held[owner]):
+            return None
+        shared = f", and the share of {whose} {share}, of which {self.held[owner]} are taken"
+        return f"the maximum is {self.total}" + (shared if share < self.total else "")
+
+    def add(self, owner: Hashable, amount: int) -> None:
+        """Add to the amount of an owner, or subtract if it is negative."""
+        self.used += amount
+        self.held[owner] += amount
+        if not self.held[owner]:
+            del self.held[owner]
+
+    def largest(self, other_than: Hashable) -> Hashable:
+        """Return the other owner that holds most; there must be one."""
+        return max(self.held.keys() - {other_than}, key=self.held.__getitem__)

@@ -39,9 +39,8 @@ from service.engine.constants import (
     MIN_LATE_TOKENS,
     MIN_SLICE_TOKENS,
 )
-from service.engine.job import Job, RequestOptions
+from service.engine.job import Job, RequestOptions, Shares
 from service.engine.metrics import Metrics
-from service.engine.shares import Shares
 
 _log = structlog.get_logger(__name__)
 

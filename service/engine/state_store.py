@@ -24,9 +24,9 @@ from models.errors import (
     UnknownStateError,
 )
 from models.phrases import NO_TOKEN_PHRASES, PhraseAutomaton
+from service.engine.job import Shares
 from service.engine.loaded_model import LoadedModel
 from service.engine.prefix_cache import state_bytes
-from service.engine.shares import Shares
 
 OVERHEAD_BYTES = 1000
 """Estimated memory of a state besides its arrays: handle, objects, table entries."""
