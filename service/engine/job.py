@@ -7,7 +7,7 @@ an event for the client, or None to let other jobs run, and returns its result.
 from collections import Counter
 from collections.abc import Callable, Generator, Hashable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from models import calls
 from models.calls import ModelCall, WorkOutput
@@ -15,6 +15,9 @@ from service.engine.calls import run_single
 
 E = TypeVar("E")
 R = TypeVar("R")
+O = TypeVar("O", bound=Hashable)
+Party: TypeAlias = tuple[str, bool]
+"""Owner of jobs and True for the bulk ones; it has a share, so bulk jobs leave capacity to interactive ones."""
 
 Work: TypeAlias = Generator[ModelCall | E | None, Any, R]
 """A running use case: events of type E, then a result of type R."""
@@ -49,8 +52,8 @@ class RequestOptions:
     owner: str = ""
 
     @property
-    def party(self) -> tuple[str, bool]:
-        """Owner and kind, which has a share: bulk requests leave capacity to interactive ones of the same owner."""
+    def party(self) -> Party:
+        """Owner and kind of the request."""
         return self.owner, self.bulk
 
 
@@ -86,7 +89,7 @@ class Job:
     answer: Any = field(default=None, init=False)
 
 
-class Shares:
+class Shares(Generic[O]):
     """Fair shares of one capacity, such as the places of a queue: what is free is lent, and comes back as it ends.
 
     With n owners that hold something, the share of each is an n-th. An owner may hold more while capacity is free, and
@@ -103,13 +106,13 @@ class Shares:
 
     def __init__(self, total: int) -> None:
         self.total, self.used = total, 0
-        self.held: Counter[Hashable] = Counter()
+        self.held: Counter[O] = Counter()
 
-    def share(self, owner: Hashable) -> int:
+    def share(self, owner: O) -> int:
         """Return the amount that an owner gets even if nothing is free; the total if no other owner holds anything."""
         return self.total // (len(self.held) + (owner not in self.held))
 
-    def refusal(self, owner: Hashable, amount: int, whose: str = "this key") -> str | None:
+    def refusal(self, owner: O, amount: int, whose: str = "this key") -> str | None:
         """Return why an owner may not hold more by an amount, as the end of a message; None if it may."""
         share = self.share(owner)
         if amount <= max(0, self.total - self.used, share - self.held[owner]):
@@ -117,13 +120,13 @@ class Shares:
         shared = f", and the share of {whose} {share}, of which {self.held[owner]} are taken"
         return f"the maximum is {self.total}" + (shared if share < self.total else "")
 
-    def add(self, owner: Hashable, amount: int) -> None:
+    def add(self, owner: O, amount: int) -> None:
         """Add to the amount of an owner, or subtract if it is negative."""
         self.used += amount
         self.held[owner] += amount
         if not self.held[owner]:
             del self.held[owner]
 
-    def largest(self, other_than: Hashable) -> Hashable:
+    def largest(self, other_than: O) -> O:
         """Return the other owner that holds most; there must be one."""
         return max(self.held.keys() - {other_than}, key=self.held.__getitem__)

@@ -39,7 +39,7 @@ from service.engine.constants import (
     MIN_LATE_TOKENS,
     MIN_SLICE_TOKENS,
 )
-from service.engine.job import Job, RequestOptions, Shares
+from service.engine.job import Job, Party, RequestOptions, Shares
 from service.engine.metrics import Metrics
 
 _log = structlog.get_logger(__name__)
@@ -101,7 +101,7 @@ class Admission:
         self._metrics = metrics
         self._next_deadline_s = math.inf
         self.jobs: set[Job] = set()
-        self.num_jobs, self.num_tokens = Shares(limits.max_jobs), Shares(limits.max_tokens)
+        self.num_jobs, self.num_tokens = Shares[Party](limits.max_jobs), Shares[Party](limits.max_tokens)
         self.num_waiting = 0
         self.draining = False
 

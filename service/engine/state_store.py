@@ -105,7 +105,7 @@ class StateStore:
     def __post_init__(self) -> None:
         self._lock = threading.RLock()
         self._owned: dict[str, OrderedDict[str, _Entry]] = {}  # least recently used first
-        self._counts, self._sizes = Shares(self.max_states), Shares(self.max_bytes)
+        self._counts, self._sizes = Shares[str](self.max_states), Shares[str](self.max_bytes)
         self._unloaded: dict[str, str | None] = {}  # addresses by tag; None for versions without states
         self._num_sharing: Counter[tuple[str, PhraseAutomaton[int]]] = Counter()
 
