@@ -122,6 +122,12 @@ class RegistryError(LanguageModelError):
     code = "registry_unavailable"
 
 
+class RegistryAccessError(RegistryError):
+    """This process may not write to the registry; trying again does not help."""
+
+    code = "registry_read_only"
+
+
 class CheckpointError(LanguageModelError):
     """A published version is unusable."""
 
@@ -164,6 +170,12 @@ class FormatError(LanguageModelError):
         super().__init__(f"{path}: {problem}" + (f" ({hint})" if hint else ""))
         self.path = str(path)
         self.hint = hint
+
+
+class DocumentError(FormatError):
+    """A stored profile, calibration or table of errors is damaged, or is that of another name."""
+
+    code = "document_damaged"
 
 
 class ProcessLostError(LanguageModelError):

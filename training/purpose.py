@@ -65,24 +65,29 @@ class _TextStyle(NamedTuple):
     is_composed: bool
 
 
-def choose_recipe(purpose: Purpose, corpus: Sequence[Path], *, engine: str = "memory") -> ChosenRecipe:
-    """Choose a recipe and a tokenizer for a purpose.
+def choose_recipe(
+    purpose: Purpose, corpus: Sequence[Path], *, engine: str = "memory", assignments: Sequence[str] = ()
+) -> ChosenRecipe:
+    """Choose a recipe and a tokenizer for a purpose, and the values of keys that the user does not set.
 
     Args:
         purpose: use of the model.
         corpus: training files, of which the beginning is read; none for the default corpus.
         engine: engine of n-gram estimation, see `scale.options.ENGINES`.
+        assignments: keys and values that the user sets, `KEY=VALUE`.
 
     Raises:
         FormatError: a file cannot be read as text.
     """
     style = _style_of(corpus)
+    given = dict(text.partition("=")[::2] for text in assignments)
     settings: dict[str, str] = {}
     reasons: list[str] = []
 
     def choose(key: str, value: str, reason: str) -> None:
-        settings[key] = value
-        reasons.append(f"{key}={value}: {reason}")
+        if key not in given:
+            settings[key] = value
+            reasons.append(f"{key}={value}: {reason}")
 
     size = f"the text has about {style.num_words:,.0f} words"
     if engine != "memory":
@@ -96,7 +101,7 @@ def choose_recipe(purpose: Purpose, corpus: Sequence[Path], *, engine: str = "me
         reasons.append(f"recipe mixture: {size}; an LSTM beside the n-gram model clearly improves it")
         choose("train.max_minutes", str(_NETWORK_MINUTES), "more minutes make the network better")
     choose("tokenizer.kind", *_choose_kind(purpose, style))
-    if settings["tokenizer.kind"] == "word" and style.num_words >= _MIN_WORDS_FOR_MIN_COUNT:
+    if (settings | given)["tokenizer.kind"] == "word" and style.num_words >= _MIN_WORDS_FOR_MIN_COUNT:
         choose("tokenizer.min_count", "2", "many words that occur once are misspelt")
     if not style.is_composed:
         choose("tokenizer.normalise", "nfc", "letters with accents are written in more than one way")

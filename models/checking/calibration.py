@@ -1,9 +1,9 @@
 """Calibration of the error threshold: precision and recall measured for one version of a model."""
 
 from itertools import pairwise
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from models.errors import InvalidInputError
 
@@ -63,15 +63,13 @@ class Calibration(BaseModel):
         below = [point for point in self.points if point.threshold <= threshold]
         return below[-1].precision if below else None
 
-    def check_order(self) -> None:
-        """Check that the points are in ascending order of their thresholds.
-
-        Raises:
-            InvalidInputError: they are not; the message names two points.
-        """
+    @model_validator(mode="after")
+    def _is_ordered(self) -> Self:
+        """Raise InvalidInputError unless the points are in ascending order of their thresholds."""
         for before, after in pairwise(self.points):
             if after.threshold <= before.threshold:
                 raise InvalidInputError(
                     f"points are not in ascending order: {after.threshold:g} follows {before.threshold:g}",
                     parameter="points",
                 )
+        return self

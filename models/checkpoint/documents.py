@@ -2,13 +2,14 @@
 
     <root>/<folder>/<name>              visible once its file has this name
     <root>/<folder>/.tmp-…              file being written; ignored by readers
-    <root>/.profiles/<name>.json        re-ranking weights
-    <root>/.calibrations/name@7.json    precision and recall of error checking for one version
+    <root>/.profiles/<name>.json        re-ranking weights, and the versions that they were tuned on
+    <root>/.calibrations/name@7.json    precision and recall of error checking, and the version measured
     <root>/.errors/<model>.json         edits in misspellings, for all versions of a model
 
 Versions are immutable, and a calibration depends on the text it was measured on, so calibrations are
-separate files and can be replaced. Documents of a remote registry are cached for a few seconds, and
-for as long as the store cannot be reached.
+separate files and can be replaced. Profiles and calibrations remember a version and serve later ones as well: a
+publication must not make requests fail. Documents of a remote registry are cached for a few seconds, and for as long as
+the store cannot be reached.
 """
 
 import threading
@@ -22,10 +23,10 @@ from pydantic import BaseModel, ValidationError
 
 from models.checking.calibration import Calibration
 from models.checking.error_model import ErrorTable
-from models.checkpoint.manifest import check_name
+from models.checkpoint.manifest import check_name, is_version_number
 from models.checkpoint.registry import Address, open_store
-from models.checkpoint.stores import FolderStore, require_writable
-from models.errors import FormatError, InvalidInputError, RegistryError
+from models.checkpoint.stores import FolderStore, TaggedContent, require_writable
+from models.errors import DocumentError, InvalidInputError, RegistryError
 from models.reranking.ranking import Profile
 
 _Document = TypeVar("_Document", bound=BaseModel)
@@ -35,6 +36,8 @@ _CACHE_TTL_S = 5.0
 """Lifetime of a cached document."""
 
 _MAX_CACHED_DOCUMENTS = 1000
+_NAMES = ""
+"""Key of the cached list of names."""
 
 
 class _CachedRead(NamedTuple):
@@ -80,8 +83,8 @@ class DocumentStore:
         return path if self._is_remote else Path(path)
 
     def names(self) -> list[str]:
-        """Return the names of all files, in no particular order."""
-        return [entry.key.removeprefix(f"{self._folder}/") for entry in self._store.entries(self._folder)]
+        """Return the names of all files, in no particular order; cached like their contents."""
+        return (self.read(_NAMES) or b"").decode().splitlines()
 
     def read(self, name: str) -> bytes | None:
         """Return a file's first bytes, up to one more than MAX_DOCUMENT_BYTES; None if it does not exist."""
@@ -108,20 +111,25 @@ class DocumentStore:
     def delete(self, name: str) -> bool:
         """Remove a file; return True if it existed."""
         store = require_writable(self._store)
-        there = store.read(self._key(name)) is not None
+        there = store.read(self._key(name), 1) is not None
         store.delete(self._key(name))
         self._forget(name)
         return there
 
     def _fetch(self, name: str, before: _CachedRead | None) -> _CachedRead:
         try:
-            found = self._store.read(self._key(name))
+            found = (
+                self._names() if name == _NAMES else self._store.read(self._key(name), MAX_DOCUMENT_BYTES + 1)
+            )
         except RegistryError as error:
             if before is None or before.failure is not None:
                 return _CachedRead(None, error, self._clock())
             return _CachedRead(before.content, None, self._clock())
-        content = None if found is None else found.content[: MAX_DOCUMENT_BYTES + 1]
-        return _CachedRead(content, None, self._clock())
+        return _CachedRead(found and found.content, None, self._clock())
+
+    def _names(self) -> TaggedContent:
+        keys = (entry.key.removeprefix(f"{self._folder}/") for entry in self._store.entries(self._folder))
+        return TaggedContent("\n".join(keys).encode(), "")
 
     def _remember(self, name: str, read: _CachedRead) -> None:
         self._read.pop(name, None)
@@ -132,6 +140,7 @@ class DocumentStore:
     def _forget(self, name: str) -> None:
         with self._lock:  # wait for a read in progress, which would cache the old content
             self._read.pop(name, None)
+            self._read.pop(_NAMES, None)
 
     def _is_fresh(self, read: _CachedRead | None) -> bool:
         return read is not None and self._clock() - read.at_s < _CACHE_TTL_S
@@ -140,8 +149,11 @@ class DocumentStore:
         return f"{self._folder}/{name}"
 
 
-def _parse_document(kind: type[_Document], content: bytes, what: str) -> _Document:
+@lru_cache(maxsize=48)  # requests read them, and a document may have thousands of entries
+def _parse(kind: type[_Document], content: bytes, what: str) -> _Document:
     """Parse JSON; an error names the field, or `what` for the entire document, and the value."""
+    if len(content) > MAX_DOCUMENT_BYTES:
+        raise InvalidInputError(f"it has more than {MAX_DOCUMENT_BYTES} bytes, the maximum")
     try:
         return kind.model_validate_json(content)
     except ValidationError as error:
@@ -152,19 +164,13 @@ def _parse_document(kind: type[_Document], content: bytes, what: str) -> _Docume
 
 
 PROFILES_FOLDER = ".profiles"
+CALIBRATIONS_FOLDER = ".calibrations"
+ERRORS_FOLDER = ".errors"
 _SUFFIX = ".json"
 
 
-@lru_cache(maxsize=16)  # each request with a profile reads it, and the corrections may be thousands
-def _parse_profile(content: bytes) -> Profile:
-    """Parse a profile and check its values."""
-    profile = _parse_document(Profile, content, "the profile")
-    profile.check()
-    return profile
-
-
-class ProfileStore:
-    """Profiles of a registry.
+class _TypedStore(Generic[_Document]):
+    """Documents of one kind of a registry.
 
     Args:
         registry: its address; it need not have models.
@@ -173,11 +179,18 @@ class ProfileStore:
         RegistryError: it is remote and needs a package that is not installed.
     """
 
+    _folder: ClassVar[str]
+    _kind: ClassVar[type[BaseModel]]
+    _what: ClassVar[str]
+    _hint: ClassVar[str]
+    _name: ClassVar[str] = ""
+    """Field that must equal the document's name."""
+
     def __init__(self, registry: Address) -> None:
-        self._documents = DocumentStore(registry, PROFILES_FOLDER)
+        self._documents = DocumentStore(registry, self._folder)
 
     def names(self) -> list[str]:
-        """Return the sorted names of the profiles.
+        """Return the sorted names of the documents.
 
         Raises:
             RegistryError: they cannot be listed.
@@ -188,48 +201,68 @@ class ProfileStore:
             if name.endswith(_SUFFIX) and not name.startswith(".")
         )
 
+    def _find(self, name: str) -> _Document | None:
+        """Return a document; None if there is none.
+
+        Raises:
+            DocumentError: its file is damaged, or is that of another name.
+            RegistryError: it cannot be read.
+        """
+        content = self._documents.read(name + _SUFFIX)
+        if content is None:
+            return None
+        try:
+            document: _Document = _parse(self._kind, content, f"the {self._what}")
+            if self._name and getattr(document, self._name) != name:
+                raise InvalidInputError(f"it is that of {getattr(document, self._name)!r}, not of {name!r}")  # noqa: TRY301 - same message
+        except InvalidInputError as error:
+            path = self._documents.display_path(name + _SUFFIX)
+            raise DocumentError(path, f"not a {self._what}: {error}", hint=self._hint) from None
+        return document
+
+    def _put(self, name: str, document: _Document) -> str | Path:
+        """Store a document, replacing an earlier one; return its path or URL.
+
+        Raises:
+            InvalidInputError: the document is too large to be read.
+            RegistryError: the registry cannot be written.
+        """
+        content = document.model_dump_json(indent=1).encode() + b"\n"
+        if len(content) > MAX_DOCUMENT_BYTES:
+            raise InvalidInputError(
+                f"the {self._what} has {len(content)} bytes; the maximum is {MAX_DOCUMENT_BYTES}",
+                parameter=self._what,
+            )
+        self._documents.write(name + _SUFFIX, content)
+        return self._documents.display_path(name + _SUFFIX)
+
+
+class ProfileStore(_TypedStore[Profile]):
+    """Profiles of a registry; see `_TypedStore` for errors."""
+
+    _folder, _kind, _what = PROFILES_FOLDER, Profile, "profile"
+    _hint, _name = "tune and save it again", "name"
+
     def read(self, name: str) -> Profile:
         """Read a profile.
 
         Raises:
             InvalidInputError: it does not exist; the message lists the existing profiles.
-            FormatError: its file is damaged.
-            RegistryError: it cannot be read.
         """
         check_name(name, parameter="profile")
-        content = self._documents.read(name + _SUFFIX)
-        if content is None:
+        profile = self._find(name)
+        if profile is None:
             raise self._unknown(name)
-        path = self._documents.display_path(name + _SUFFIX)
-        if len(content) > MAX_DOCUMENT_BYTES:
-            raise FormatError(path, f"not a profile: the file has more than {MAX_DOCUMENT_BYTES} bytes")
-        try:
-            profile = _parse_profile(content)
-        except InvalidInputError as error:
-            raise FormatError(path, f"not a profile: {error}", hint="tune and save it again") from None
-        if profile.name != name:
-            raise FormatError(path, f"the file has the profile {profile.name!r}, not {name!r}")
         return profile
 
     def write(self, profile: Profile) -> str | Path:
-        """Store a profile, replacing one with the same name.
-
-        Returns:
-            Its path or URL.
+        """Store a profile, replacing one with the same name; return its path or URL.
 
         Raises:
             InvalidInputError: its name cannot be a file name, or it is too large.
-            RegistryError: the registry cannot be written.
         """
         check_name(profile.name, parameter="profile")
-        content = profile.model_dump_json(indent=1).encode() + b"\n"
-        if len(content) > MAX_DOCUMENT_BYTES:
-            raise InvalidInputError(
-                f"the profile has {len(content)} bytes; the maximum is {MAX_DOCUMENT_BYTES}",
-                parameter="profile",
-            )
-        self._documents.write(profile.name + _SUFFIX, content)
-        return self._documents.display_path(profile.name + _SUFFIX)
+        return self._put(profile.name, profile)
 
     def delete(self, name: str) -> None:
         """Remove a profile.
@@ -247,115 +280,59 @@ class ProfileStore:
         return InvalidInputError(f"there is no profile {name!r}; profiles: {known}", parameter="profile")
 
 
-CALIBRATIONS_FOLDER = ".calibrations"
-ERRORS_FOLDER = ".errors"
-
-
-@lru_cache(maxsize=32)  # each check reads them
-def _parse_cached(kind: type[_Document], content: bytes, what: str) -> _Document:
-    if len(content) > MAX_DOCUMENT_BYTES:
-        raise InvalidInputError(f"more than {MAX_DOCUMENT_BYTES} bytes")
-    return _parse_document(kind, content, what)
-
-
-class _CheckDocuments(Generic[_Document]):
-    """Documents for checks of a registry, of one kind.
-
-    Args:
-        registry: its address.
-
-    Raises:
-        RegistryError: it is remote and needs a package that is not installed.
-    """
-
-    _folder: ClassVar[str]
-    _kind: ClassVar[type[BaseModel]]
-    _what: ClassVar[str]
-    _hint: ClassVar[str]
-
-    def __init__(self, registry: Address) -> None:
-        self._documents = DocumentStore(registry, self._folder)
-
-    def _read(self, name: str) -> _Document | None:
-        """Return a document; None if there is none.
-
-        Raises:
-            FormatError: its file is damaged.
-            RegistryError: it cannot be read.
-        """
-        content = self._documents.read(name)
-        if content is None:
-            return None
-        try:
-            document: _Document = _parse_cached(self._kind, content, f"the {self._what}")
-        except InvalidInputError as error:
-            raise self._damaged(name, f"not a {self._what}: {error}") from None
-        return document
-
-    def _damaged(self, name: str, problem: str) -> FormatError:
-        return FormatError(self._documents.display_path(name), problem, hint=self._hint)
-
-    def _write(self, name: str, document: _Document) -> str | Path:
-        """Store a document, replacing an earlier one; return its path or URL.
-
-        Raises:
-            InvalidInputError: the document is too large to be read.
-            RegistryError: the registry cannot be written.
-        """
-        content = document.model_dump_json(indent=1).encode() + b"\n"
-        if len(content) > MAX_DOCUMENT_BYTES:
-            raise InvalidInputError(
-                f"the {self._what} has {len(content)} bytes; the maximum is {MAX_DOCUMENT_BYTES}"
-            )
-        self._documents.write(name, content)
-        return self._documents.display_path(name)
-
-
-class CalibrationStore(_CheckDocuments[Calibration]):
-    """Calibrations of a registry; see `_CheckDocuments` for errors."""
+class CalibrationStore(_TypedStore[Calibration]):
+    """Calibrations of a registry; see `_TypedStore` for errors."""
 
     _folder, _kind, _what = CALIBRATIONS_FOLDER, Calibration, "calibration"
-    _hint = "measure again: gramophone evaluate --task check --save-calibration"
+    _hint, _name = "measure again: gramophone evaluate --task check --save-calibration", "model"
 
-    def read(self, address: str) -> Calibration | None:
-        """Return the calibration of a version at `name@number`; None if it has none."""
-        name = _file_name(address)
-        calibration = self._read(name)
-        if calibration is None:
-            return None
-        try:
-            calibration.check_order()
-        except InvalidInputError as error:
-            raise self._damaged(name, f"not a calibration: {error}") from None
-        if calibration.model != address:
-            raise self._damaged(
-                name, f"the file has the calibration of {calibration.model!r}, not of {address!r}"
-            )
-        return calibration
+    def read(self, address: str, *, any_version: bool = False) -> Calibration | None:
+        """Return the calibration of a version at `name@number`; None if it has none.
+
+        Args:
+            address: the version.
+            any_version: if it has none, return that of another version of the model: of the newest older one, else of
+                the oldest.
+        """
+        model, number = _split_address(address)
+        calibration = self._find(address)
+        if calibration is not None or not any_version:
+            return calibration
+        others = (name.rpartition("@") for name in self.names())
+        numbers = [int(which) for name, _, which in others if name == model and which.isdecimal()]
+        best = max(numbers, key=lambda one: (one < number, -abs(one - number)), default=None)
+        return None if best is None else self._find(f"{model}@{best}")
 
     def write(self, calibration: Calibration) -> str | Path:
         """Store a calibration, replacing that of the same version; return its path or URL."""
-        return self._write(_file_name(calibration.model), calibration)
+        _split_address(calibration.model)
+        return self._put(calibration.model, calibration)
 
 
-class ErrorTableStore(_CheckDocuments[ErrorTable]):
-    """Tables of edits in misspellings of a registry, by model; see `_CheckDocuments` for errors."""
+class ErrorTableStore(_TypedStore[ErrorTable]):
+    """Tables of edits in misspellings of a registry, by model; see `_TypedStore` for errors."""
 
     _folder, _kind, _what = ERRORS_FOLDER, ErrorTable, "table of errors"
     _hint = "fit again: gramophone fit-errors"
 
     def read(self, address: str) -> ErrorTable | None:
         """Return the table of a model, given its name or a version's address; None if it has none."""
-        return self._read(address.partition("@")[0] + _SUFFIX)
+        return self._find(address.partition("@")[0])
 
     def write(self, model: str, table: ErrorTable) -> str | Path:
         """Store the table of a model, replacing an earlier one; return its path or URL."""
         check_name(model, parameter="model")
-        return self._write(model + _SUFFIX, table)
+        return self._put(model, table)
 
 
-def _file_name(address: str) -> str:
+def _split_address(address: str) -> tuple[str, int]:
+    """Return the name and the number of a version.
+
+    Raises:
+        InvalidInputError: it is not the address of a version, and so cannot be a file name.
+    """
     name, _, number = address.partition("@")
     check_name(name, parameter="model")
-    check_name(number, parameter="model")
-    return f"{name}@{number}.json"
+    if not is_version_number(number):
+        raise InvalidInputError(f"model is {address[:200]!r}; it must be NAME@NUMBER", parameter="model")
+    return name, int(number)

@@ -261,7 +261,7 @@ class CachedStore(ObjectStore):
         return self.ask(lambda: self._entries(folder), recall)
 
     @override
-    def read(self, key: str) -> TaggedContent | None:
+    def read(self, key: str, num_bytes: int | None = None) -> TaggedContent | None:
         def note() -> TaggedContent | None:
             found = self._store.read(key)
             self.known.remember(key, found and found.content)

@@ -4,6 +4,7 @@ Also the folders of the download cache and of users' data, which are process-wid
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -11,7 +12,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from models.errors import RegistryError
+from models.errors import RegistryAccessError, RegistryError
 
 _DEFAULT_CACHE_FOLDER = Path("~/.cache/gramophone")
 _chosen_cache_folder: list[Path] = []
@@ -55,12 +56,16 @@ TEMPORARY_PREFIX = ".tmp-"
 """Prefix of names of unfinished files and folders, which readers ignore."""
 
 
+_FORBIDDEN = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+
+
 @contextlib.contextmanager
 def report_write_errors(folder: Path) -> Iterator[None]:
     """Convert errors of the file system to an error that names the folder.
 
     Raises:
-        RegistryError: writing failed.
+        RegistryAccessError: the folder may only be read.
+        RegistryError: writing failed otherwise.
     """
     try:
         yield
@@ -68,7 +73,11 @@ def report_write_errors(folder: Path) -> Iterator[None]:
         # for a copied tree: source, target and reason of each file
         raise RegistryError(f"cannot write to {folder}: {error.args[0][0][2]}") from error
     except OSError as error:
-        raise RegistryError(f"cannot write to {folder}: {error.strerror or error}") from error
+        problem = f"cannot write to {folder}: {error.strerror or error}"
+        if error.errno in _FORBIDDEN:
+            problem += "; write to it where that is allowed, or allow this process to write"
+            raise RegistryAccessError(problem) from error
+        raise RegistryError(problem) from error
 
 
 @contextlib.contextmanager

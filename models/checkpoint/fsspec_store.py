@@ -17,7 +17,7 @@ import fsspec
 from typing_extensions import override
 
 from models.checkpoint.stores import LockedStore, ObjectEntry, ObjectStore, StoreTimeouts, TaggedContent
-from models.errors import RegistryError
+from models.errors import RegistryAccessError, RegistryError
 
 _CHUNK_BYTES = 8 << 20
 
@@ -52,10 +52,11 @@ class FsspecStore(ObjectStore):
             return [entry for name in names if not name.startswith(".") for entry in self._found(name)]
 
     @override
-    def read(self, key: str) -> TaggedContent | None:
+    def read(self, key: str, num_bytes: int | None = None) -> TaggedContent | None:
+        part = {} if num_bytes is None else {"start": 0, "end": num_bytes}
         with self._translate_errors("read", key):
             try:
-                content = bytes(self._invoke("cat_file", self._path(key)))
+                content = bytes(self._invoke("cat_file", self._path(key), **part))[:num_bytes]
             except FileNotFoundError:
                 return None
         return TaggedContent(content, hashlib.sha256(content).hexdigest())
@@ -121,7 +122,9 @@ class FsspecStore(ObjectStore):
             why = (
                 "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
             )
-            raise RegistryError(f"cannot {what} {path}: {why}") from error
+            forbidden = isinstance(error, PermissionError) and what in {"write", "delete"}
+            kind = RegistryAccessError if forbidden else RegistryError
+            raise kind(f"cannot {what} {path}: {why}") from error
 
 
 _memory_lock = threading.RLock()

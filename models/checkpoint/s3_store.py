@@ -61,13 +61,16 @@ class S3Store(FsspecStore, ConditionalStore):
             return self._run_sync(pages)
 
     @override
-    def read(self, key: str) -> TaggedContent | None:
+    def read(self, key: str, num_bytes: int | None = None) -> TaggedContent | None:
         async def whole() -> TaggedContent:
             answer = await self._call("get_object", Key=self._key(key))
             try:
-                if answer["ContentLength"] > _MAX_SMALL_BYTES:
+                if num_bytes is None and answer["ContentLength"] > _MAX_SMALL_BYTES:
                     raise ValueError(f"it has {answer['ContentLength']} bytes, more than {_MAX_SMALL_BYTES}")
-                return TaggedContent(await answer["Body"].read(), answer["ETag"])
+                content, limit = b"", _MAX_SMALL_BYTES if num_bytes is None else num_bytes
+                while part := await answer["Body"].read(limit - len(content)):  # may be less
+                    content += part
+                return TaggedContent(content, answer["ETag"])
             finally:
                 answer["Body"].close()
 

@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from models.checkpoint.folders import fsync_path, locked_folder, replace_file, report_write_errors
 from models.checkpoint.manifest import ALIASES_FILE, MANIFEST_FILE, is_name, is_version_number
-from models.errors import RegistryError
+from models.errors import RegistryAccessError, RegistryError
 
 _CHUNK_BYTES = 1 << 20
 
@@ -86,8 +86,8 @@ class ObjectStore(ABC):
         """List the objects in a folder; for the root, at least those whose first part can be a model name."""
 
     @abstractmethod
-    def read(self, key: str) -> TaggedContent | None:
-        """Read a small object; None if it does not exist."""
+    def read(self, key: str, num_bytes: int | None = None) -> TaggedContent | None:
+        """Read a small object, or its first bytes, with a tag of what was read; None if it does not exist."""
 
     @abstractmethod
     def chunks(self, key: str, num_bytes: int) -> Iterator[bytes]:
@@ -180,9 +180,10 @@ class FolderStore(LockedStore):
         return [ObjectEntry(key, -1, "", math.inf) for key in found]
 
     @override
-    def read(self, key: str) -> TaggedContent | None:
+    def read(self, key: str, num_bytes: int | None = None) -> TaggedContent | None:
         try:
-            content = (self._root / key).read_bytes()
+            with (self._root / key).open("rb") as file:
+                content = file.read(num_bytes)
         except FileNotFoundError:
             self._check_root()
             return None
@@ -206,10 +207,9 @@ class FolderStore(LockedStore):
 
     @override
     def delete(self, key: str) -> None:
-        try:
-            (self._root / key).unlink(missing_ok=True)
-        except OSError as error:
-            raise RegistryError(f"cannot remove {self._root / key}: {error.strerror}") from None
+        path = self._root / key
+        with report_write_errors(path.parent):
+            path.unlink(missing_ok=True)
 
     @override
     @contextmanager
@@ -230,10 +230,10 @@ def require_writable(store: ObjectStore) -> ConditionalStore:
     """Return the store if it is writable.
 
     Raises:
-        RegistryError: it is read-only.
+        RegistryAccessError: it is not.
     """
     if not isinstance(store, ConditionalStore):
-        raise RegistryError(
+        raise RegistryAccessError(
             f"the registry {store.location} is read-only: its store has neither create-only writes nor "
             "compare-and-swap, which keep publishers from overwriting each other; publish to a folder or to s3://"
         )

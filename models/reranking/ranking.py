@@ -13,10 +13,10 @@ import operator
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from models.arrays import Float64s, Int64s
 from models.errors import InvalidInputError, check_range
@@ -128,7 +128,8 @@ class ProfileModel(BaseModel):
 
     Attributes:
         name: name in features: `old` for `lm:old`, empty for `lm`. Several models without a name are a mixture.
-        address: model version, as `name@version`.
+        address: version that the weights were tuned on, as `name@version`; while it is not served, the model's served
+            version scores.
         weight: weight in the mixture.
     """
 
@@ -183,14 +184,23 @@ class Profile(BaseModel):
         json.dumps(figures, allow_nan=False)  # raises ValueError for NaN and infinity
         return figures
 
-    def check(self) -> None:
-        """Check the values.
-
-        Raises:
-            InvalidInputError: a weight, the exponent or a correction is outside its limits.
-        """
+    @model_validator(mode="after")
+    def _is_within_limits(self) -> Self:
+        """Raise InvalidInputError if a weight, the exponent or a correction is outside its limits."""
         self.weighting()
         _ = self.correction_table
+        return self
+
+    def replaced_versions(self, scoring: Collection[str]) -> list[str]:
+        """Return the versions that the weights were tuned on, of models of which another version scores.
+
+        Args:
+            scoring: the versions that score, as `name@version`.
+        """
+        names = {address.partition("@")[0] for address in scoring}
+        tuned_on = dict.fromkeys(entry.address for entry in self.models if entry.address not in scoring)
+        parts = (address.partition("@") for address in tuned_on)
+        return ["".join(part) for part in parts if part[0] in names and part[2].isdecimal()]
 
     def weighting(self) -> LogLinearModel:
         """Return the weights as a model.

@@ -230,9 +230,8 @@ def rerank(
     from models.reranking.features import is_reserved
     from service.local import ask
 
-    scorer = {} if model == ask.NO_MODEL else {"mixture" if "=" in model else "model": model}
     entries = None if phrases is None else json.dumps(read_dictionary(phrases))
-    given = {**scorer, "phrases": entries, **settings._asdict()}
+    given = {**ask.main_model(model), "phrases": entries, **settings._asdict()}
     job = ask.prepare_rerank(given, published.registry, published.load)
     lists = source.lists(reserved=lambda name: is_reserved(name, job.models.extra))
     ask.rerank_file(job, lists, file=source.file, target=output, output_format=output_format)

@@ -157,6 +157,7 @@ def lattice(
     from models.lattices.lattice import Scales
     from models.phrases import PhraseList
     from models.reranking.formats.reader import format_by_name
+    from service.local.ask import report_replaced
     from service.local.lattices import (
         LATTICE_FORMATS,
         TEXT,
@@ -188,6 +189,8 @@ def lattice(
         path_weights = partial(PathWeights.of, given, phrases=listed.features)
     path_weights(Scales())  # refuses wrong weights before the model is loaded
     loaded = published.load(model)
+    if saved:
+        report_replaced(profile, saved.replaced_versions([loaded.address]))
     lattices = options.read(files, form, references or (), reference_layout)
     rescored = rescore_lattices(loaded, lattices, path_weights, search, listed)
     if output_format in LATTICE_FORMATS:

@@ -1,11 +1,12 @@
 """Commands `gramophone models …`: inspect and change a registry; import and export ARPA files."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from models.errors import InvalidInputError
+from models.errors import InvalidInputError, LanguageModelError
 from service.cli.options import (
     CORPUS_HELP,
     DEFAULT_REGISTRY,
@@ -75,13 +76,18 @@ def models_promote(
     alias: Annotated[str, typer.Option(help="Alias to move.")] = "champion",
     registry: RegistryOption = DEFAULT_REGISTRY,
 ) -> None:
-    """Point an alias at a version, atomically."""
+    """Point an alias at a version, atomically; name the profiles that were tuned on another one."""
+    from models.checkpoint.documents import ProfileStore
     from models.checkpoint.registry import open_registry
+    from service.local.ask import report_replaced
 
-    store = open_registry(registry)
+    store, profiles = open_registry(registry), ProfileStore(registry)
     version = store.resolve(model)
     store.set_alias(version.name, alias, version.number)
     typer.echo(f"{version.name}@{alias} now points to {version.address}")
+    for name in profiles.names():
+        with suppress(LanguageModelError):  # a damaged profile is reported where it is used
+            report_replaced(name, profiles.read(name).replaced_versions([version.address]))
 
 
 @models_app.command("default")

@@ -112,7 +112,7 @@ def train(
             raise InvalidInputError(
                 f"RECIPE is {recipe}, and --for chooses one; give one of the two", parameter="for"
             )
-        choice = choose_recipe(purpose, corpus or (), engine=engine)
+        choice = choose_recipe(purpose, corpus or (), engine=engine, assignments=assignments or ())
         typer.echo("\n".join(choice.reasons), err=True)
         recipe = choice.recipe
         assignments = [*(f"{key}={value}" for key, value in choice.settings.items()), *(assignments or ())]

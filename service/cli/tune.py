@@ -4,6 +4,7 @@
 references of all other folds, as training text for a model that has not seen the fold.
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
@@ -15,6 +16,7 @@ from service.cli.ask import read_dictionary
 from service.cli.lattice import LatticeOptions
 from service.cli.options import (
     DEFAULT_REGISTRY,
+    EXIT_FAILED,
     JsonOption,
     ListSource,
     PhrasesOption,
@@ -111,6 +113,14 @@ def tune(
     report: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Folder for report.html and tuning.json.")
     ] = None,
+    check: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PROFILE",
+            help="Instead of tuning: test whether the weights of this profile still improve on the first pass with "
+            "MODEL (- for the profile's), by its own metric; exit with 1 if not.",
+        ),
+    ] = None,
     published: PublishedModels,
     as_json: JsonOption = False,
 ) -> None:
@@ -121,6 +131,8 @@ def tune(
 
     FILE may also be lattices or folders of them, as for `gramophone lattice`. They are searched, and weights tuned on
     all word strings found so far, in rounds, until a search finds no new ones.
+
+    After a new version of the model is published, --check tests a saved profile, best on lists it was not tuned on.
     """
     from models.checkpoint.documents import ProfileStore
     from models.checkpoint.manifest import check_name
@@ -130,6 +142,17 @@ def tune(
     from service.local import tune
     from service.schemas.models import ProfileBody
 
+    if check is not None:
+        asked = {"models": models, "profile": check}
+        unused = {
+            "save": save,
+            "report": report,
+            "fold_models": fold_models,
+            "phrases": phrases,
+            "nbest": nbest,
+        }
+        _check_profile(model, asked, source, settings, published, unused, as_json=as_json)
+        raise typer.Exit
     if save is not None:
         check_name(save, parameter="save")
     is_list = source.format_name is not None or source.file == "-"
@@ -173,6 +196,41 @@ def tune(
         tune.write_report(report, tuned, reply, title=Path(source.file).name)
     command = "rerank" if form is None else "lattice"
     print_json(asdict(reply)) if as_json else show_tuning(reply, save, report, command)
+
+
+def _check_profile(
+    model: str,
+    asked: dict[str, str | None],
+    source: ListSource,
+    options: _TuneOptions,
+    published: PublishedModels,
+    unused: Mapping[str, object],
+    *,
+    as_json: bool,
+) -> None:
+    """Test the weights of a profile, print the figures, and exit with 1 if they do not hold."""
+    from models.reranking.features import is_reserved
+    from models.reranking.metrics.metric import format_score
+    from models.reranking.tuning.fitting import TuningSettings
+    from service.local import ask
+
+    for name in filter(unused.get, unused):
+        raise InvalidInputError(f"--check tunes nothing, so {name} has no effect", parameter=name)
+    job = ask.prepare_rerank({**ask.main_model(model), **asked}, published.registry, published.load)
+    lists = source.lists(reserved=lambda name: is_reserved(name, job.models.extra))
+    settings = {name: getattr(options, name) for name in ("seed", "max_p_value", "bootstrap_samples")}
+    checked = ask.check_profile(job, lists, published.registry, TuningSettings(**settings), file=source.file)
+    if as_json:
+        print_json(checked)
+    else:
+        first, tuned = (format_score(checked["metric"], checked[name]) for name in ("baseline", "tuned"))
+        verdict = "the weights hold" if checked["holds"] else "the weights do not hold: tune again"
+        typer.echo(
+            f"{checked['metric'].upper()} of {checked['lists']:,} lists: first pass {first}, with the profile {tuned} "
+            f"(p = {checked['significance']['p_value']:.3f}); {verdict}"
+        )
+    if not checked["holds"]:
+        raise typer.Exit(EXIT_FAILED)
 
 
 @tune_app.command("fold-texts")

@@ -15,7 +15,7 @@ from service.engine.calls import run_single
 
 E = TypeVar("E")
 R = TypeVar("R")
-O = TypeVar("O", bound=Hashable)
+H = TypeVar("H", bound=Hashable)
 Party: TypeAlias = tuple[str, bool]
 """Owner of jobs and True for the bulk ones; it has a share, so bulk jobs leave capacity to interactive ones."""
 
@@ -89,7 +89,7 @@ class Job:
     answer: Any = field(default=None, init=False)
 
 
-class Shares(Generic[O]):
+class Shares(Generic[H]):
     """Fair shares of one capacity, such as the places of a queue: what is free is lent, and comes back as it ends.
 
     With n owners that hold something, the share of each is an n-th. An owner may hold more while capacity is free, and
@@ -106,13 +106,13 @@ class Shares(Generic[O]):
 
     def __init__(self, total: int) -> None:
         self.total, self.used = total, 0
-        self.held: Counter[O] = Counter()
+        self.held: Counter[H] = Counter()
 
-    def share(self, owner: O) -> int:
+    def share(self, owner: H) -> int:
         """Return the amount that an owner gets even if nothing is free; the total if no other owner holds anything."""
         return self.total // (len(self.held) + (owner not in self.held))
 
-    def refusal(self, owner: O, amount: int, whose: str = "this key") -> str | None:
+    def refusal(self, owner: H, amount: int, whose: str = "this key") -> str | None:
         """Return why an owner may not hold more by an amount, as the end of a message; None if it may."""
         share = self.share(owner)
         if amount <= max(0, self.total - self.used, share - self.held[owner]):
@@ -120,13 +120,13 @@ class Shares(Generic[O]):
         shared = f", and the share of {whose} {share}, of which {self.held[owner]} are taken"
         return f"the maximum is {self.total}" + (shared if share < self.total else "")
 
-    def add(self, owner: O, amount: int) -> None:
+    def add(self, owner: H, amount: int) -> None:
         """Add to the amount of an owner, or subtract if it is negative."""
         self.used += amount
         self.held[owner] += amount
         if not self.held[owner]:
             del self.held[owner]
 
-    def largest(self, other_than: O) -> O:
+    def largest(self, other_than: H) -> H:
         """Return the other owner that holds most; there must be one."""
         return max(self.held.keys() - {other_than}, key=self.held.__getitem__)

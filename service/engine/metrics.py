@@ -20,6 +20,9 @@ from prometheus_client.registry import Collector
 # Three bounds per decade up to 10 s, then half a minute and a minute
 _SECONDS = (*(step * 10**power / 100_000 for power in range(5) for step in (25, 50, 100)), 30.0, 60.0)
 
+_SLOW_STEP_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0, 30.0)
+_SLOW_STEP_S = 0.005
+
 
 class MetricsSource(Collector):
     """Collector of the metrics that a function yields at each scrape."""
@@ -76,6 +79,11 @@ class Metrics:
         self.auth_failures = counter("auth_failures", "Requests rejected by access control", ("reason",))
         self.rejected_requests = counter("rejections", "Requests rejected by admission control", ("reason",))
         self.ended_jobs = counter("jobs_ended", "Scheduler jobs that have ended", ("how",))
+        self.slow_steps = histogram(
+            "slow_step_seconds",
+            "CPU seconds of steps of the model thread that took more than 5 ms; other requests wait for a step",
+            buckets=_SLOW_STEP_SECONDS,
+        )
         self.batch_rows = histogram(
             "batch_rows",
             "Rows computed together in one slice, by kind of model call",
@@ -106,6 +114,11 @@ class Metrics:
     def answered(self, kind: str, rows: int) -> None:
         """Record the number of rows of one kind of call computed in one slice."""
         self.batch_rows.labels(kind).observe(rows)
+
+    def stepped(self, seconds: float) -> None:
+        """Record the CPU time of a step of the model thread."""
+        if seconds > _SLOW_STEP_S:
+            self.slow_steps.observe(seconds)
 
     def model_load(self, outcome: str, seconds: float) -> None:
         """Record the end of a load."""

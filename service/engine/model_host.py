@@ -137,17 +137,22 @@ class ModelHost:
         sizes = {address: model.size for address, model in self.models.items()}
         return {address: size.host + size.device for address, size in sizes.items() if size is not None}
 
-    def resolve(self, address: str | None) -> LoadedModel:
+    def resolve(self, address: str | None, *, any_version: bool = False) -> LoadedModel:
         """Return the loaded model of an address.
 
         Args:
             address: `name`, `name@7`, `name@champion`; None for the default.
+            any_version: if that version is not served, return the served version of the model.
 
         Raises:
             ModelNotFoundError: the address is not served.
             NotReadyError: the model is still being loaded, or could not be loaded.
         """
-        hosted = self.default if address is None else self.find(address)
+        table = self.address_table  # one table: a version may be replaced meanwhile
+        hosted = table.default if address is None else table.by_address.get(address)
+        if any_version and address is not None and (hosted is None or hosted.loaded is None):
+            hosted = table.by_address.get(address.partition("@")[0], hosted)
+        hosted = hosted or self.find(str(address))
         if hosted.loaded is not None:
             return hosted.loaded
         if hosted.failure is None:

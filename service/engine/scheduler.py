@@ -14,6 +14,7 @@ Admission control bounds the number of jobs and their expected tokens to read an
 
 import math
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -353,6 +354,7 @@ class Scheduler:
                 self.admission.start(job)
             self._metrics.queue_time.observe(self._clock() - job.submitted_s)
         answer, job.answer = job.answer, None
+        began_s = time.thread_time()
         try:
             output = job.work.send(answer)
         except StopIteration as stop:
@@ -369,11 +371,14 @@ class Scheduler:
                 with self._lock:
                     job.pending_events += 1
             self._requeue(job)
+        finally:
+            self._metrics.stepped(time.thread_time() - began_s)
 
     def _run_slices(self, queue: CallQueue, size: SliceSize, *, num_slices: int = 1) -> list[Job]:
         """Run slices of a queue; return the jobs whose calls were answered."""
         answered = []
         for _ in range(num_slices):
+            began_s = time.thread_time()
             try:
                 answers = queue.run_slice(size)
             except Exception as error:  # noqa: BLE001 - a fault of one request must not stop the others
@@ -381,6 +386,8 @@ class Scheduler:
                 if at_fault is not None:
                     self._fail(at_fault, error)
                 continue
+            finally:
+                self._metrics.stepped(time.thread_time() - began_s)
             for job, answer in answers:
                 job.answer = answer
                 answered.append(job)

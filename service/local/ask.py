@@ -17,15 +17,18 @@ from typing import Any
 import numpy as np
 import typer
 
+from models.calls import run_calls
 from models.checkpoint.documents import CalibrationStore, ErrorTableStore, ProfileStore
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import Address, open_registry
 from models.decoding.parameters import MAX_CHOICES
-from models.errors import InvalidInputError, LanguageModelError
+from models.errors import InvalidInputError, LanguageModelError, ModelNotFoundError
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats.writer import write_lists
 from models.reranking.metrics import make_metric
-from models.reranking.metrics.metric import format_score
+from models.reranking.metrics.metric import UNCHANGED, format_score, paired_bootstrap
+from models.reranking.tuning.cross_fitting import select_with_references
+from models.reranking.tuning.fitting import TuningSettings
 from service.engine.job import Work, iter_outputs, run_to_completion
 from service.engine.loaded_model import LoadedModel
 from service.local.streams import binary_stream, good_items
@@ -99,8 +102,11 @@ def check(
     word_lists: WordLists = (),
 ) -> Json:
     """Return the reply of POST /v1/check, by one model or several, with Hunspell dictionaries."""
-    calibration = CalibrationStore(registry).read(models[0].address) if len(models) == 1 else None
     parsed = parse_json(checking.CheckRequest, _request_body(request))
+    calibration = None
+    if len(models) == 1:
+        needed = parsed.precision is not None
+        calibration = CalibrationStore(registry).read(models[0].address, any_version=needed)
     weighted = [WeightedModel(loaded) for loaded in models]
     errors = {loaded.address: ErrorTableStore(registry).read(loaded.address) for loaded in models}
     reply, _ = run_to_completion(checking.check(weighted, parsed, calibration, UNLIMITED, word_lists, errors))
@@ -165,16 +171,29 @@ def stream_text(loaded: LoadedModel, request: Mapping[str, Any]) -> Iterator[str
     return itertools.chain([first], pieces)
 
 
-def model_loader(load: Callable[[str], LoadedModel]) -> Callable[[str | None], LoadedModel]:
-    """Return a function that loads each model once, by its address, and rejects the address None."""
+def model_loader(load: Callable[[str], LoadedModel]) -> Callable[..., LoadedModel]:
+    """Return a function that loads each model once, by its address, and rejects the address None.
+
+    If `any_version`, the version that a service would serve replaces one that is not in the registry.
+    """
 
     @cache
-    def loaded(address: str | None) -> LoadedModel:
+    def loaded(address: str | None, *, any_version: bool = False) -> LoadedModel:
         if address is None:
             raise InvalidInputError("model is missing; give its name", parameter="model")
-        return load(address)
+        try:
+            return load(address)
+        except ModelNotFoundError:
+            if not any_version:
+                raise
+            return load(address.partition("@")[0])
 
     return loaded
+
+
+def main_model(argument: str) -> dict[str, str]:
+    """Return the setting of /v1/rerank's query string for the argument MODEL; none for `-`."""
+    return {} if argument == NO_MODEL else {"mixture" if "=" in argument else "model": argument}
 
 
 def prepare_rerank(
@@ -190,7 +209,15 @@ def prepare_rerank(
     profile = None if read.profile is None else ProfileStore(registry).read(read.profile)
     job = read.job(profile, model_loader(load))
     check_score_mode(job.models, read.score_mode)
+    report_replaced(read.profile, job.tuned_on)
     return job
+
+
+def report_replaced(profile: str | None, tuned_on: Sequence[str]) -> None:
+    """Tell on standard error that other versions score than those that a profile was tuned on, if there are any."""
+    if tuned_on:
+        note = f"profile {profile} was tuned on {', '.join(tuned_on)}; test its weights with `gramophone tune --check`"
+        typer.echo(note, err=True)
 
 
 def _request_body(request: Mapping[str, Any]) -> bytes:
@@ -225,9 +252,7 @@ def rerank_file(
 
     def counted() -> Iterator[RankedList]:
         nonlocal num_referred, errors
-        none_good = InvalidInputError(f"{file}: no list can be re-ranked")
-        items = _rerank_items(job, lists, file)
-        for one in good_items(items, file, rest="more lists failed", none_good=none_good):
+        for one in _rerank_lists(job, lists, file):
             if one.given.references:
                 texts = [candidate.text for candidate in one.given.candidates]
                 of_candidates = metric.statistics(texts, one.given.references)
@@ -254,6 +279,49 @@ def rerank_file(
         )
 
 
+def check_profile(
+    job: RerankJob, lists: Iterable[CandidateList], registry: Address, settings: TuningSettings, *, file: str
+) -> Json:
+    """Test whether a profile's weights improve on the first pass, by the metric they were tuned for.
+
+    Args:
+        job: re-ranking with the profile.
+        lists: candidate lists, best those that it was not tuned on; those without references are ignored.
+        registry: registry of the profile.
+        settings: maximum p-value, samples of the bootstrap, and seed.
+        file: name of the lists' file, for messages.
+
+    Returns:
+        `model`, `tuned_on`, `metric`, `signature`, the number of `lists`, the scores `baseline` and `tuned` in percent,
+        their `significance`, and `holds`: true if they improve, or if the profile keeps the first pass.
+
+    Raises:
+        InvalidInputError: no list can be re-ranked, or none has a reference.
+    """
+    profile = ProfileStore(registry).read(str(job.settings.profile))
+    of_signature = dict(part.partition(":")[::2] for part in profile.signature.split("|"))
+    metric = make_metric(profile.metric or "wer", normaliser=of_signature.get("normaliser", UNCHANGED))
+    counts = []
+    for one in _rerank_lists(job, select_with_references([*lists])[1], file):
+        texts = [one.given.candidates[index].text for index in (0, int(one.order[0]))]
+        counts.append(metric.statistics(texts, one.given.references))
+    before, after = np.stack(counts, axis=1)
+    samples, seed = settings.bootstrap_samples, settings.seed
+    test = run_calls(paired_bootstrap(metric, before, after, samples=samples, seed=seed))
+    is_better = test.difference > 0 if metric.higher_is_better else test.difference < 0
+    return {
+        "model": job.models.main_address,
+        "tuned_on": list(job.tuned_on),
+        "metric": metric.name,
+        "signature": metric.signature,
+        "lists": len(counts),
+        "baseline": float(metric.score(before.sum(axis=0))),
+        "tuned": float(metric.score(after.sum(axis=0))),
+        "significance": dataclasses.asdict(test),
+        "holds": profile.decision == "first_pass" or (is_better and test.p_value <= settings.max_p_value),
+    }
+
+
 def reorder_list(ranked: RankedList, top: int | None) -> CandidateList:
     """Return the re-ranked list with all features; `score` is the new total, `old_score` the first pass's score."""
     candidates = []
@@ -264,6 +332,12 @@ def reorder_list(ranked: RankedList, top: int | None) -> CandidateList:
         features[_SCORE] = float(ranked.totals[index])
         candidates.append(Candidate(ranked.given.candidates[index].text, features))
     return dataclasses.replace(ranked.given, candidates=tuple(candidates))
+
+
+def _rerank_lists(job: RerankJob, lists: Iterable[CandidateList], file: str) -> Iterator[RankedList]:
+    """Yield the re-ranked lists; report errors of single lists on standard error."""
+    none_good = InvalidInputError(f"{file}: no list can be re-ranked")
+    return good_items(_rerank_items(job, lists, file), file, rest="more lists failed", none_good=none_good)
 
 
 def _rerank_items(job: RerankJob, lists: Iterable[CandidateList], file: str) -> Iterator[RankedList | str]:

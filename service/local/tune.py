@@ -236,9 +236,7 @@ def change_corrections(
             raise InvalidInputError(f"profile {name!r} has no correction of {phrase!r}", parameter="heard")
         for pair in removed:
             del kept[pair]
-    changed = Profile(**profile.model_dump(exclude={"corrections"}), corrections=list(kept.values()))
-    changed.check()
-    store.write(changed)
+    store.write(Profile(**profile.model_dump(exclude={"corrections"}), corrections=list(kept.values())))
 
 
 def write_fold_texts(lists: Sequence[CandidateList], folder: Path, *, folds: int, seed: int) -> list[Path]:

@@ -144,14 +144,16 @@ def services_of(request: Request) -> Services:
     return services
 
 
-def resolve_model(request: Request, address: str | None) -> LoadedModel:
+def resolve_model(request: Request, address: str | None, *, any_version: bool = False) -> LoadedModel:
     """Return the loaded model at an address (None for the default), and add it to the request's log line.
+
+    If `any_version`, the served version of a model replaces one that is not served.
 
     Raises:
         ModelNotFoundError: the service does not serve the model.
         NotReadyError: the model is still being loaded, or could not be loaded.
     """
-    loaded = services_of(request).host.resolve(address)
+    loaded = services_of(request).host.resolve(address, any_version=any_version)
     use_model(request, loaded)
     return loaded
 

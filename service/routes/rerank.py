@@ -146,7 +146,9 @@ async def _job(request: Request, services: Services, settings: RerankSettings) -
     job = settings.job(profile, resolve)
     if settings.slots:
         job = await asyncio.to_thread(
-            settings.job, profile, lambda address: resolve(address).with_slots(settings.slots)
+            settings.job,
+            profile,
+            lambda *asked, **options: resolve(*asked, **options).with_slots(settings.slots),
         )
     if job.phrases:
         await asyncio.to_thread(lambda: job.phrases.automaton)
@@ -155,6 +157,8 @@ async def _job(request: Request, services: Services, settings: RerankSettings) -
         await asyncio.to_thread(importlib.import_module, "models.reranking.metrics.ngram_overlap")
     if job.models.parts:
         annotate(request, model=job.models.parts[0].address)
+    if job.tuned_on:
+        annotate(request, tuned_on=", ".join(job.tuned_on))
     return job
 
 
@@ -171,7 +175,7 @@ async def _rerank_stream(request: Request, services: Services, format_name: str)
         body,
         lines,
         lambda batch: rerank_batch(job, batch, services.limits, states=states),
-        lambda ranked: list_chunks(ranked, job),
+        lambda ranked: list_chunks(ranked, job, tuned_on=job.tuned_on),
         model=job.models.main_address or "",
         wire=settings,
         size=lambda item: len(item.given.candidates),

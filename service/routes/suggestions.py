@@ -217,7 +217,8 @@ def _documents(
     tables = {one: read("table of errors", services.errors.read, one) for one in {m.address for m in models}}
     if len(models) > 1:
         return None, tables
-    return read("calibration", services.calibrations.read, models[0].address, needed=needed), tables
+    find = partial(services.calibrations.read, any_version=needed)
+    return read("calibration", find, models[0].address, needed=needed), tables
 
 
 async def _build_checker(loaded: LoadedModel) -> None:

@@ -288,9 +288,7 @@ class ProfileBody(WireModel):
             InvalidInputError: a weight, a phrase or a correction is outside its limits.
         """
         PhraseList(self.phrases)
-        profile = Profile(name=name, **{field: getattr(self, field) for field in type(self).model_fields})
-        profile.check()
-        return profile
+        return Profile(name=name, **{field: getattr(self, field) for field in type(self).model_fields})
 
 
 @dataclass(frozen=True, slots=True)

@@ -325,6 +325,8 @@ class RankedListResult:
     """session handle for the next list; null without a session."""
     confidences: list[WordConfidence] = field(default_factory=list)
     """confidences of the best candidate's words, if requested."""
+    tuned_on: IfGiven[list[str]] = field(default_factory=list)
+    """as in the reply to JSON, on each line of a stream; omitted if empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,6 +345,8 @@ class RerankReply:
     """length exponent in effect."""
     posterior_scale: float = 1.0
     """posterior scale in effect."""
+    tuned_on: IfGiven[list[str]] = field(default_factory=list)
+    """versions that the profile was tuned on, of models of which another version scored; omitted if empty."""
 
 
 @dataclass(frozen=True, slots=True)

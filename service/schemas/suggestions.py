@@ -176,6 +176,8 @@ class CheckReply(ModelReply):
     """surprisal divided by the number of words and line ends; null for an empty text."""
     weights: IfGiven[dict[str, float] | None] = None
     """with several models: the mean weight of each over the words, by its address; omitted for one model."""
+    calibrated_on: IfGiven[str | None] = None
+    """version of the model whose calibration was used; omitted if it is the one that checked."""
 
 
 @dataclass(frozen=True, slots=True)

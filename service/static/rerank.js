@@ -89,6 +89,7 @@ const ranking_ = new Latest(
     fill(
       figures,
       h("span", {}, reply.model),
+      ...(reply.tuned_on ?? []).map((version) => h("span", {}, `tuned on ${version}`)),
       h("span", {}, `${last.ranking.length} candidates`),
       h("span", {}, milliseconds(ms)),
     );

@@ -22,12 +22,11 @@ from service.engine.loaded_model import LoadedModel
 from service.engine.state_store import StoredState
 from service.use_cases.constants import CHARACTERS_PER_STEP, TOKENISED_PER_STEP
 from service.use_cases.inputs import (
+    ContextEncoder,
     EncodedText,
     Limits,
     encode,
-    encode_after,
     no_context_error,
-    share_context,
 )
 from service.use_cases.prefill import token_runs
 from service.use_cases.states import ids_after
@@ -106,7 +105,7 @@ class RaggedTexts(NamedTuple):
 
     @classmethod
     def of(cls, sequences: Sequence[EncodedText]) -> "RaggedTexts":
-        """Concatenate texts with their contexts; equal contexts are one array (see `share_context`)."""
+        """Concatenate texts with their contexts; equal contexts are one array (see `ContextEncoder`)."""
         numbers: dict[int, int] = {}
         context_of = [numbers.setdefault(id(context), len(numbers)) for context, _ in sequences]
         contexts = list({id(context): context for context, _ in sequences}.values())
@@ -234,18 +233,18 @@ def _encode_together(loaded: LoadedModel, distinct: DistinctTexts) -> Work[Any, 
 def _encode_each(
     loaded: LoadedModel, distinct: DistinctTexts, starts: Sequence[StoredState]
 ) -> Work[Any, RaggedTexts]:
-    shared: dict[bytes, TokenIds] = {}
+    encoder = ContextEncoder(loaded)
 
     def encoded(text: int) -> EncodedText:
         candidate, setting = distinct.texts[text], distinct.settings[distinct.setting_of[text]]
         if setting.start is not None:
-            return share_context(EncodedText(_NO_IDS, ids_after(starts[setting.start], candidate)), shared)
+            return EncodedText(_NO_IDS, ids_after(starts[setting.start], candidate))
         before, after = setting.context, candidate
         if setting.continuation is not None:
             before, after = _with_space(before, candidate) + candidate, setting.continuation
         before, after = split_at_space(loaded, before, after)
         # texts are never rejected here, so the exact parameter name is not needed
-        return share_context(encode_after(loaded, before, after, parameter="candidates"), shared)
+        return encoder.encode(before, after, parameter="candidates")
 
     def size(text: int) -> int:
         context, continuation, _ = distinct.settings[distinct.setting_of[text]]

@@ -119,7 +119,8 @@ class CheckRequest(ModelsRequest):
     threshold: float | None = Field(default=None, ge=0, le=1)
     """Minimum probability of an error for a word to be reported; 0.5 unless `precision` is given."""
     precision: float | None = Field(default=None, ge=0, le=1)
-    """Target share of reported words that are errors, instead of `threshold`; requires one model, calibrated."""
+    """Target share of reported words that are errors, instead of `threshold`; requires one model, calibrated. The
+    calibration of an earlier version serves a version that has none; `calibrated_on` of the reply names it."""
     max_suggestions: int = Field(default=5, ge=0, le=_MAX_SUGGESTIONS)
     """Maximum number of suggestions per issue."""
     candidates: list[CandidateSpan] = Field(default_factory=list, max_length=_MAX_SPANS)
@@ -299,9 +300,9 @@ def check(
     per_word = bits / num_words if checked.num_ends else None
     mean = weights.mean(axis=0)
     address = models[int(mean.argmax())].loaded.address
-    reply = CheckReply(
-        address, threshold, precision, words, issues, bits, per_word, shares(mean.tolist(), models)
-    )
+    calibrated_on = calibration.model if calibration is not None and calibration.model != address else None
+    by_model = shares(mean.tolist(), models)
+    reply = CheckReply(address, threshold, precision, words, issues, bits, per_word, by_model, calibrated_on)
     return reply, [len(result.log_probs) for result in results]
 
 

@@ -111,6 +111,9 @@ class Limits:
             )
 
 
+_NO_IDS: TokenIds = np.zeros(0, dtype=np.int64)
+
+
 class EncodedText(NamedTuple):
     """Ids to score, and the ids of the context before them, which are not scored.
 
@@ -121,11 +124,6 @@ class EncodedText(NamedTuple):
 
     context: TokenIds
     text: TokenIds
-
-
-def share_context(sequence: EncodedText, seen: dict[bytes, TokenIds]) -> EncodedText:
-    """Return a sequence that shares the array of an equal context seen before, to save memory."""
-    return sequence._replace(context=seen.setdefault(sequence.context.tobytes(), sequence.context))
 
 
 def encode(loaded: LoadedModel, given: TextOrIds, *, parameter: str) -> TokenIds:
@@ -214,6 +212,58 @@ def encode_after(loaded: LoadedModel, context: TextOrIds, given: TextOrIds, *, p
         )
     before = encode(loaded, context, parameter="context") if context else np.zeros(0, dtype=np.int64)
     return EncodedText(before, encode(loaded, given, parameter=parameter))
+
+
+_LONG_CONTEXT, _TAIL = 1024, 512
+"""Characters above which a context is tokenised once for all texts after it, but for its last characters."""
+
+
+class ContextEncoder:
+    """Encodes texts after contexts; equal contexts become one array, and long ones are tokenised once.
+
+    Tokens that end long before a text do not depend on it. That the tokenizer has a boundary where a context is cut
+    is checked for each context.
+
+    Args:
+        loaded: the model.
+    """
+
+    def __init__(self, loaded: LoadedModel) -> None:
+        self._loaded = loaded
+        self._heads: dict[str, tuple[int, TokenIds]] = {}
+        self._checked: dict[int, tuple[Sequence[int], TokenIds]] = {}  # by id of the list, which is kept
+        self._contexts: dict[tuple[int, bytes], TokenIds] = {}
+
+    def encode(self, context: TextOrIds, given: TextOrIds, *, parameter: str) -> EncodedText:
+        """Encode a context and its continuation, see `encode_after`."""
+        if context and not isinstance(context, str) and not isinstance(given, str):
+            if id(context) not in self._checked:
+                self._checked[id(context)] = context, encode(self._loaded, context, parameter="context")
+            return EncodedText(
+                self._checked[id(context)][1], encode(self._loaded, given, parameter=parameter)
+            )
+        cut, head = 0, _NO_IDS
+        if isinstance(context, str) and isinstance(given, str) and len(context) > _LONG_CONTEXT:
+            if context not in self._heads:
+                self._heads[context] = self._cut(context)
+            cut, head = self._heads[context]
+        encoded = encode_after(self._loaded, context[cut:], given, parameter=parameter)
+        key = (id(head), encoded.context.tobytes())
+        if key not in self._contexts:
+            self._contexts[key] = np.concatenate([head, encoded.context]) if cut else encoded.context
+        return EncodedText(self._contexts[key], encoded.text)
+
+    def _cut(self, context: str) -> tuple[int, TokenIds]:
+        """Return where to cut a context, 0 for nowhere, and the ids before."""
+        cut = context.rfind(" ", 0, len(context) - _TAIL)
+        if cut > 0:
+            head = encode(self._loaded, context[:cut], parameter="context")
+            tail, whole = (
+                encode_after(self._loaded, one, "", parameter="") for one in (context[cut:], context)
+            )
+            if np.array_equal(np.concatenate([head, tail.context]), whole.context):
+                return cut, head
+        return 0, _NO_IDS
 
 
 L = TypeVar("L")

@@ -38,7 +38,13 @@ from service.schemas.wire import (
     named_contexts,
 )
 from service.use_cases.constants import MAX_SEARCH_STEPS, ROWS_PER_STEP, VALUES_PER_STEP
-from service.use_cases.inputs import Limits, check_reads_forward, encode, encode_each
+from service.use_cases.inputs import (
+    MAX_CHARACTERS_PER_TOKEN,
+    Limits,
+    check_reads_forward,
+    encode,
+    encode_each,
+)
 from service.use_cases.prefill import prefill, token_runs
 from service.use_cases.score import token_scores
 from service.use_cases.sequence_scoring import ScoredPair, score_pairs
@@ -201,19 +207,30 @@ def score_next_texts(
         UnsupportedParameterError: the model reads from right to left.
     """
     check_reads_forward(loaded)
-    texts = request.candidates or []
+    texts, num_contexts = request.candidates or [], len(request.contexts)
+    if (num_pairs := len(texts) * num_contexts) > limits.max_texts:
+        raise InvalidInputError(
+            f"candidates has {len(texts)} entries for {num_contexts} contexts: {num_pairs} texts; at most "
+            f"{limits.max_texts} are accepted in one request",
+            parameter="candidates",
+        )
+
+    def check_tokens(count: int) -> None:
+        limits.check_entries(
+            count * num_contexts,
+            parameter="candidates",
+            description=f"candidates has {count} tokens or more for {num_contexts} contexts",
+            instead="send fewer or shorter texts",
+        )
+
+    check_tokens(sum(map(len, texts)) // MAX_CHARACTERS_PER_TOKEN)
     pairs = [
         ScoredPair(context, text, f"candidates[{index}]")
         for _, context in request.contexts
         for index, text in enumerate(texts)
     ]
-    if len(pairs) > limits.max_texts:
-        raise InvalidInputError(
-            f"candidates has {len(texts)} entries for {len(request.contexts)} contexts: {len(pairs)} texts; at most "
-            f"{limits.max_texts} are accepted in one request",
-            parameter="candidates",
-        )
     sequences, scores = yield from score_pairs(loaded, pairs, limits, exact=True)
+    check_tokens(sum(len(sequence.text) for sequence in sequences) // num_contexts)
     scored = [
         TextCandidate(pair.text, sequence.text.tolist(), finite_logprob(score))
         for pair, sequence, score in zip(pairs, sequences, scores.tolist(), strict=True)

@@ -51,8 +51,9 @@ from service.use_cases.candidate_features import (
     score_candidates,
 )
 from service.use_cases.candidate_texts import reads_forms, split_at_space
-from service.use_cases.constants import CANDIDATES_PER_STEP
+from service.use_cases.constants import CANDIDATES_PER_STEP, MAX_PAIR_CHARACTERS
 from service.use_cases.inputs import Limits, check_reads_forward, no_context_error
+from service.use_cases.prefill import token_runs
 from service.use_cases.rerank_request import DocumentsRequest, RerankItem, RerankJob, Turn
 from service.use_cases.score import Detail, token_scores, word_scores
 from service.use_cases.sequence_scoring import ScoredPair, score_pairs
@@ -421,8 +422,12 @@ def rank_documents(
         ScoredPair(*split_at_space(loaded, text, request.query), f"documents[{index}]")
         for index, text in enumerate(texts)
     ]
-    sequences, scores = yield from score_pairs(loaded, pairs, limits)
-    totals = np.maximum(scores, LOG_ZERO)
+    num_tokens, parts = 0, []
+    for run in token_runs([len(pair.context) + len(pair.text) for pair in pairs], MAX_PAIR_CHARACTERS):
+        sequences, scores = yield from score_pairs(loaded, pairs[run], limits)
+        num_tokens += sum(len(context) + len(text) for context, text in sequences)
+        parts.append(scores)
+    totals = np.maximum(np.concatenate(parts), LOG_ZERO)
     posteriors = scaled_posteriors(totals).tolist()
     results = [
         RankedDocument(
@@ -433,7 +438,6 @@ def rank_documents(
         )
         for index in rank_by(totals)[: request.top_n].tolist()
     ]
-    num_tokens = sum(len(context) + len(text) for context, text in sequences)
     usage = Usage(num_tokens, 0, num_tokens)
     return DocumentsReply(f"rerank-{uuid.uuid4().hex}", "list", loaded.address, results, usage)
 
@@ -464,6 +468,7 @@ def rerank_reply_chunks(lists: Sequence[RankedList], job: RerankJob, limits: Lim
         "weights": dict(job.weighting.weights),
         "length_exponent": job.weighting.length_exponent,
         "posterior_scale": job.posterior_scale,
+        **({"tuned_on": job.tuned_on} if job.tuned_on else {}),
     }
     yield to_json(head)[:-1] + b',"lists":['
     for number, ranked in enumerate(lists):
@@ -473,9 +478,11 @@ def rerank_reply_chunks(lists: Sequence[RankedList], job: RerankJob, limits: Lim
     yield b"]}"
 
 
-def list_chunks(ranked: RankedList, job: RerankJob) -> Iterator[bytes]:
-    """Yield the JSON of one list, best candidate first."""
+def list_chunks(ranked: RankedList, job: RerankJob, *, tuned_on: Sequence[str] = ()) -> Iterator[bytes]:
+    """Yield the JSON of one list, best candidate first; a list of a stream also has `tuned_on`, if not empty."""
     head: dict[str, Any] = {"id": ranked.given.name, "unchanged": int(ranked.order[0]) == 0}
+    if tuned_on:
+        head["tuned_on"] = tuned_on
     if ranked.session is not None:
         head["session"] = ranked.session
     if job.settings.confidences:

@@ -6,6 +6,7 @@ line.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import Annotated, Any, NamedTuple, Self
 
@@ -195,7 +196,8 @@ class RerankSettings(ModelRequest):
     the probability of `<unk>` in proportion to the phrases' weights, and do not count in `unk`."""
     profile: Name | None = None
     """Name of stored tuned settings: weights, length exponent, posterior scale, models, phrases and corrections. Values
-    in the request take precedence."""
+    in the request take precedence. If a version that it was tuned on is not served, the served version of that model
+    scores, and `tuned_on` of the reply names the former."""
     length_exponent: LengthExponent | None = None
     """Exponent of the length normalisation: `lm` is the sum of the tokens' log-probabilities / tokens ** exponent, so
     0 (default) gives the sum and 1 the mean. If it is not 0, the feature `lm_sum` is the sum."""
@@ -225,12 +227,12 @@ class RerankSettings(ModelRequest):
     commit_eos: bool = False
     """True to read `</s>` after the committed text of a session, as models of running text expect between sentences."""
 
-    def job(self, profile: Profile | None, resolve: Callable[[str | None], LoadedModel]) -> "RerankJob":
+    def job(self, profile: Profile | None, resolve: Callable[..., LoadedModel]) -> "RerankJob":
         """Find the scoring models, and fill in omitted settings.
 
         Args:
             profile: the profile named by `profile`, if any; its models are used if the settings name none.
-            resolve: finds a model by its address.
+            resolve: finds a model by its address, or with `any_version` the served version if that one is not served.
 
         Raises:
             InvalidInputError: a weight, an exponent or a scale is outside its limits; a mixture is invalid or given
@@ -255,10 +257,13 @@ class RerankSettings(ModelRequest):
         if profile is not None and self.model is None and self.mixture is None and not self.models:
             main = [(entry.address, entry.weight) for entry in profile.models if not entry.name]
             extra = [(entry.name, entry.address) for entry in profile.models if entry.name]
+            resolve = partial(resolve, any_version=True)
         corrections = None if profile is None else profile.correction_table
         form = self.form or ("asis" if profile is None else profile.form)
         models = scoring_models(main, extra, resolve, form)
-        return RerankJob(models, weighting, scale, corrections, self, phrases)
+        scoring = {loaded.address for loaded in models.all}
+        tuned_on = [] if profile is None else profile.replaced_versions(scoring)
+        return RerankJob(models, weighting, scale, corrections, self, phrases, tuned_on)
 
     def _model_weights(self) -> dict[str, float]:
         """Return the weights given with the further models; reject those that are also in `weights`."""
@@ -282,6 +287,7 @@ class RerankJob:
         corrections: corrections of the profile; None without any.
         settings: all other settings.
         phrases: phrases that candidates may contain.
+        tuned_on: versions that the profile was tuned on, of models of which another version scores.
     """
 
     models: ScoringModels
@@ -290,6 +296,7 @@ class RerankJob:
     corrections: CorrectionTable | None
     settings: RerankSettings
     phrases: PhraseList = NO_PHRASES
+    tuned_on: Sequence[str] = ()
 
     @property
     def is_pairwise(self) -> bool:

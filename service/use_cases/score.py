@@ -38,11 +38,10 @@ from service.schemas.wire import (
     text_or_object,
 )
 from service.use_cases.inputs import (
+    ContextEncoder,
     EncodedText,
     Limits,
-    encode_after,
     no_context_error,
-    share_context,
     to_text_order,
 )
 from service.use_cases.sequence_scoring import score_sequence_list
@@ -227,11 +226,11 @@ def score(
     Raises:
         InvalidInputError: a sequence has nothing to score, is too long, or has an invalid id.
     """
-    contexts: dict[bytes, TokenIds] = {}
+    encoder = ContextEncoder(loaded)
 
     def prepare(item: ScoreItem) -> _Prepared | InvalidInputError:
         try:
-            return item, share_context(_prepare(loaded, item, settings, limits), contexts)
+            return item, _prepare(encoder, loaded, item, settings, limits)
         except InvalidInputError as error:
             if not each:
                 raise
@@ -270,9 +269,11 @@ def _size(item: ScoreItem | _Prepared | InvalidInputError) -> int:
     return len(given.context) + len(given.given)
 
 
-def _prepare(loaded: LoadedModel, item: ScoreItem, settings: ScoreSettings, limits: Limits) -> EncodedText:
+def _prepare(
+    encoder: ContextEncoder, loaded: LoadedModel, item: ScoreItem, settings: ScoreSettings, limits: Limits
+) -> EncodedText:
     limits.check_characters(item.context, item.given, parameter=item.parameter)
-    context, text = encode_after(loaded, item.context, item.given, parameter=item.parameter)
+    context, text = encoder.encode(item.context, item.given, parameter=item.parameter)
     if loaded.reads_backward:
         if len(context):
             raise no_context_error(loaded, parameter=item.parameter)

@@ -48,7 +48,7 @@ from service.use_cases.constants import (
     MAX_TREE_TOKENS,
     PREFIX_COST,
 )
-from service.use_cases.inputs import EncodedText, Limits, encode_after, share_context
+from service.use_cases.inputs import ContextEncoder, EncodedText, Limits
 from service.use_cases.prefill import chunks_by_length, prefill, token_runs
 
 Indices = npt.NDArray[np.int64]
@@ -61,7 +61,7 @@ def score_sequence_list(
 
     Args:
         loaded: the model.
-        sequences: texts with their contexts; equal contexts are one array (`share_context`).
+        sequences: texts with their contexts; equal contexts are one array (`ContextEncoder`).
         bos: true if `<s>` precedes the context.
 
     Returns:
@@ -118,18 +118,18 @@ def score_pairs(
         InvalidInputError: a text has no token, or a context of ids.
         ContextLengthError: a text with its context is too long.
     """
-    seen: dict[bytes, TokenIds] = {}
+    encoder = ContextEncoder(loaded)
 
     def encode_pair(pair: ScoredPair) -> EncodedText:
         context, text, parameter = pair
         limits.check_characters(context, text, parameter=parameter)
-        encoded = encode_after(loaded, context, text, parameter=parameter)
+        encoded = encoder.encode(context, text, parameter=parameter)
         limits.check_length(len(encoded.context) + len(encoded.text), parameter=parameter)
         if not len(encoded.text):
             raise InvalidInputError(
                 f"{text!r} has no token, so it cannot be scored after a context", parameter=parameter
             )
-        return share_context(encoded, seen)
+        return encoded
 
     sequences = yield from map_in_steps(pairs, encode_pair, size=lambda pair: len(pair[0]) + len(pair[1]))
     texts = RaggedTexts.of(sequences)

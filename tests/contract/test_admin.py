@@ -5,6 +5,7 @@ import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import pytest
@@ -278,6 +279,31 @@ def test_a_registry_that_cannot_be_written_says_so(admin, registry, monkeypatch)
     answer = admin.put("/admin/models/main/aliases/champion", json={"version": 2})
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "registry_unavailable")
     assert str(registry.root) not in answer.text
+
+
+@pytest.mark.parametrize("reason", ["EROFS", "EACCES", "EPERM"])
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("PUT", "models/main/aliases/champion"),
+        ("DELETE", "models/main/aliases/champion"),
+        ("PUT", "profiles/one"),
+        ("DELETE", "profiles/one"),
+    ],
+)
+def test_a_registry_that_may_only_be_read_is_no_passing_failure(admin, monkeypatch, method, path, reason):
+    number = getattr(errno, reason)
+
+    def forbid(*_given, **_options):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(stores, "replace_file", forbid)
+    monkeypatch.setattr(Path, "unlink", forbid)
+    body = {"version": 2} if "aliases" in path else {"weights": {"rank": 1.0}}
+    answer = admin.request(method, f"/admin/{path}", json=body if method == "PUT" else None)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "registry_read_only")
+    assert "retry-after" not in answer.headers
+    assert "allow this process to write" in answer.json()["error"]["message"]
 
 
 def test_a_failed_successor_is_shown_beside_the_model_that_serves(admin):

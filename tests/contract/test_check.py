@@ -218,7 +218,7 @@ def test_a_damaged_calibration_is_told_without_its_folder(http, registry):
     finally:
         path.unlink()
     assert (without.status_code, without.json()["precision"]) == (200, None)
-    assert response.status_code == 500
+    assert (response.status_code, response.json()["error"]["code"]) == (409, "document_damaged")
     assert str(registry.root) not in response.text
 
 

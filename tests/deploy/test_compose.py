@@ -79,9 +79,10 @@ def test_files_that_are_mounted_are_there_and_cannot_be_changed(services, name):
         assert (ROOT / bind["source"]).exists()
 
 
-def test_the_service_cannot_change_the_registry_and_the_trainer_can(services):
-    assert services["service"]["volumes"][0]["read_only"]
-    assert not services["trainer"]["volumes"][0].get("read_only")
+@pytest.mark.parametrize("name", ["service", "trainer"])
+def test_tuned_profiles_and_new_versions_can_be_stored(services, name):
+    (registry,) = (volume for volume in services[name]["volumes"] if volume["source"] == "registry")
+    assert (registry["target"], registry.get("read_only", False)) == ("/registry", False)
 
 
 def test_one_command_trains_before_it_serves_and_without_the_profile_nothing_is_trained(services):
@@ -107,6 +108,36 @@ def test_every_variable_is_a_setting_of_the_service(services):
     image = environment(stages(DOCKERFILE.read_text())[-1])
     given = {*services["service"]["environment"], *image}
     assert {name for name in given if name.startswith(PREFIX)} <= known
+
+
+NOT_PASSED = {
+    **dict.fromkeys(("host", "port", "registry", "log_format"), "set by the image"),
+    **dict.fromkeys(("tls_certificate", "tls_key", "api_keys_file", "dictionaries"), "name files to mount"),
+    "device": "set by compose.cuda.yml",
+    "drain_timeout_s": "stop_grace_period must be longer",
+}
+"""Settings that are not taken from the environment, and why."""
+
+SET_HERE = {"registry_cache", "users"}
+
+
+def test_every_other_setting_is_taken_from_the_environment():
+    given = {f"{PREFIX}{name.upper()}": f"value of {name}" for name in Settings.model_fields}
+    environment = compose(**given)["services"]["service"]["environment"]
+    passed = {
+        name
+        for name in Settings.model_fields
+        if environment.get(f"{PREFIX}{name.upper()}") == f"value of {name}"
+    }
+    assert passed == set(Settings.model_fields) - NOT_PASSED.keys() - SET_HERE
+
+
+def test_a_setting_that_is_not_in_the_environment_has_its_default(services):
+    given = {name: value for name, value in services["service"]["environment"].items() if value is not None}
+    assert given.keys() == {
+        *("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "GRAMOPHONE_NUM_THREADS", "GRAMOPHONE_API_KEYS"),
+        *("GRAMOPHONE_REGISTRY_CACHE", "GRAMOPHONE_USERS"),
+    }
 
 
 def test_prometheus_reads_its_files_where_they_are_mounted(services):

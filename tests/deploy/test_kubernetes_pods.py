@@ -9,6 +9,7 @@ import pytest
 import yaml
 from cloudcoil.models.prometheus_operator import v1 as prometheus_operator
 
+from models.checkpoint.documents import PROFILES_FOLDER
 from service.http_server import _CANCEL_MARGIN_S
 from service.settings import Settings
 from tests.deploy.manifests import (
@@ -167,25 +168,55 @@ def test_memory_suffices_for_what_the_settings_allow(overlay):
     assert INTERPRETER_BYTES + models + kept + users <= limit
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
-def test_only_the_trainer_may_write_the_registry(overlay):
+def writable_parts(template, claim):
+    """Return the parts of a claim's volume, as sub-paths, that a pod may write."""
+    volumes = {
+        volume["name"]: volume["persistentVolumeClaim"].get("readOnly", False)
+        for volume in template["spec"]["volumes"]
+        if volume.get("persistentVolumeClaim", {}).get("claimName") == claim
+    }
+    mounts = [mount for container in containers(template) for mount in container["volumeMounts"]]
+    return {
+        mount.get("subPath", "")
+        for mount in mounts
+        if mount["name"] in volumes and not (mount.get("readOnly") or volumes[mount["name"]])
+    }
+
+
+@pytest.mark.parametrize("overlay", ["small", "gpu"])
+def test_the_service_may_write_profiles_and_only_the_trainer_versions(overlay):
     for name, template in pod_templates(overlay):
-        claims = {
-            volume["name"]: volume["persistentVolumeClaim"]
-            for volume in template["spec"]["volumes"]
-            if volume.get("persistentVolumeClaim", {}).get("claimName") == "gramophone-registry"
-        }
-        secrets = {
-            s["secretRef"]["name"]
-            for c in containers(template)
-            for s in c.get("envFrom", [])
-            if "secretRef" in s
-        }
-        writes = any(not claim.get("readOnly") for claim in claims.values()) or any(
-            "writer" in s for s in secrets
-        )
-        is_trainer = template["metadata"]["labels"]["app.kubernetes.io/component"] == "trainer"
-        assert writes == is_trainer, name
+        component = template["metadata"]["labels"]["app.kubernetes.io/component"]
+        expected = {"service": {PROFILES_FOLDER}, "trainer": {""}}[component]
+        assert writable_parts(template, "gramophone-registry") == expected, name
+
+
+def test_profiles_are_mounted_in_the_registry():
+    (container,) = named("small", "Deployment", "gramophone")["spec"]["template"]["spec"]["containers"]
+    (place,) = (mount["mountPath"] for mount in container["volumeMounts"] if "subPath" in mount)
+    assert place == f"{environment(container)['GRAMOPHONE_REGISTRY']}/{PROFILES_FOLDER}"
+
+
+def test_the_service_has_other_credentials_of_the_bucket_than_the_trainer():
+    for name, template in pod_templates("s3"):
+        sources = [source for container in containers(template) for source in container.get("envFrom", [])]
+        secrets = {source["secretRef"]["name"] for source in sources if "secretRef" in source}
+        component = template["metadata"]["labels"]["app.kubernetes.io/component"]
+        role = {"service": {"gramophone-registry-reader"}, "trainer": {"gramophone-registry-writer"}}
+        assert secrets == role.get(component, set()), name
+
+
+@pytest.mark.parametrize(
+    ("overlay", "kind"), [("small", "persistentVolumeClaim"), ("gpu", "emptyDir"), ("s3", "emptyDir")]
+)
+def test_users_words_have_a_volume(overlay, kind):
+    """Pods of one node share it; on several nodes each has its own: SQLite cannot be shared over a network."""
+    pod = named(overlay, "Deployment", "gramophone")["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    (mount,) = (mount for mount in container["volumeMounts"] if mount["mountPath"] == "/users")
+    assert environment(container)["GRAMOPHONE_USERS"].startswith("/users/")
+    (volume,) = (volume for volume in pod["volumes"] if volume["name"] == mount["name"])
+    assert set(volume) == {"name", kind}
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)

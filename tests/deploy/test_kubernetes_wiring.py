@@ -208,6 +208,16 @@ def test_the_autoscaler_scales_the_service_by_a_metric_that_is_exported(overlay,
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
+def test_the_autoscaler_has_no_metric_that_nothing_in_the_overlay_provides(overlay):
+    """An autoscaler without a value for one of its metrics never scales down."""
+    (autoscaler,) = of_kind(overlay, "HorizontalPodAutoscaler")
+    is_monitored = bool(of_kind(overlay, "ServiceMonitor"))
+    kinds = {metric["type"] for metric in autoscaler["spec"]["metrics"]}
+    assert kinds == ({"Resource", "Pods"} if is_monitored else {"Resource"})
+    assert autoscaler["spec"]["behavior"]["scaleDown"].get("selectPolicy") != "Disabled"
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
 def test_a_process_that_keeps_one_core_busy_is_reason_to_scale(overlay):
     """A process rarely uses more than one core, so a share of several would never be reached."""
     (autoscaler,) = of_kind(overlay, "HorizontalPodAutoscaler")

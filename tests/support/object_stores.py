@@ -36,9 +36,9 @@ class FlakyStore(MemoryStore):
         self._count()
         return super().entries(folder)
 
-    def read(self, key):
+    def read(self, key, num_bytes=None):
         self._count()
-        return super().read(key)
+        return super().read(key, num_bytes)
 
     def chunks(self, key, num_bytes):
         self._count()

@@ -114,6 +114,9 @@ class CheckReply(Reply):
     weights: dict[str, float] | None = None
     """with several models: the mean weight of each over the words, by its address; omitted for one model."""
 
+    calibrated_on: str | None = None
+    """version of the model whose calibration was used; omitted if it is the one that checked."""
+
 
 class Choice(Reply):
     """A continuation; in a stream its next piece."""
@@ -437,6 +440,9 @@ class RankedListResult(Reply):
     confidences: list[WordConfidence] = Field([], validate_default=True)
     """confidences of the best candidate's words, if requested."""
 
+    tuned_on: list[str] = []
+    """as in the reply to JSON, on each line of a stream; omitted if empty."""
+
 
 class RerankReply(Reply):
     """Re-ranked lists, one result per list."""
@@ -458,6 +464,9 @@ class RerankReply(Reply):
 
     posterior_scale: float = 1.0
     """posterior scale in effect."""
+
+    tuned_on: list[str] = []
+    """versions that the profile was tuned on, of models of which another version scored; omitted if empty."""
 
 
 class ScoreReply(Reply):

@@ -1052,6 +1052,11 @@ export interface components {
             weights?: {
                 [key: string]: number;
             } | null;
+            /**
+             * Calibrated On
+             * @description version of the model whose calibration was used; omitted if it is the one that checked.
+             */
+            calibrated_on?: string | null;
         };
         /**
          * Choice
@@ -2068,7 +2073,7 @@ export interface components {
             name?: string;
             /**
              * Address
-             * @description model version, as `name@version`.
+             * @description version that the weights were tuned on, as `name@version`; while it is not served, the model's served version scores.
              */
             address: string;
             /**
@@ -2205,6 +2210,11 @@ export interface components {
              * @description confidences of the best candidate's words, if requested.
              */
             confidences?: components["schemas"]["WordConfidence"][];
+            /**
+             * Tuned On
+             * @description as in the reply to JSON, on each line of a stream; omitted if empty.
+             */
+            tuned_on?: string[];
         };
         /**
          * RankedText
@@ -2258,6 +2268,11 @@ export interface components {
              * @default 1
              */
             posterior_scale?: number;
+            /**
+             * Tuned On
+             * @description versions that the profile was tuned on, of models of which another version scored; omitted if empty.
+             */
+            tuned_on?: string[];
         };
         /**
          * ScoreReply
@@ -3367,7 +3382,8 @@ export interface components {
             threshold?: number | null;
             /**
              * Precision
-             * @description Target share of reported words that are errors, instead of `threshold`; requires one model, calibrated.
+             * @description Target share of reported words that are errors, instead of `threshold`; requires one model, calibrated. The
+             *     calibration of an earlier version serves a version that has none; `calibrated_on` of the reply names it.
              * @default null
              */
             precision?: number | null;
@@ -4666,7 +4682,8 @@ export interface components {
             /**
              * Profile
              * @description Name of stored tuned settings: weights, length exponent, posterior scale, models, phrases and corrections. Values
-             *     in the request take precedence.
+             *     in the request take precedence. If a version that it was tuned on is not served, the served version of that model
+             *     scores, and `tuned_on` of the reply names the former.
              * @default null
              */
             profile?: string | null;
@@ -5391,7 +5408,8 @@ export interface operations {
                 phrases?: components["schemas"]["Phrase"][] | null;
                 /**
                  * @description For JSON lines. Name of stored tuned settings: weights, length exponent, posterior scale, models, phrases and corrections. Values
-                 *     in the request take precedence.
+                 *     in the request take precedence. If a version that it was tuned on is not served, the served version of that model
+                 *     scores, and `tuned_on` of the reply names the former.
                  */
                 profile?: string | null;
                 /**

@@ -44,6 +44,7 @@ from models.reranking.formats.format import (
 from models.reranking.formats.json_stream import parse_json_object, stripped_value
 
 _MOST_DIGITS = 18
+_BLOCK_BYTES = 1 << 16
 _REFERENCE_ID_HINT = (
     "each list needs one line with its id; if the lines have no ids, use --reference-layout lines"
 )
@@ -442,7 +443,8 @@ def read_bytes(
     """
     form = format_by_name(format_name)
     _open_scores(form, beam_size, _NO_SCORES)
-    items = form.read(SourceLines(source_name, [body], form, beam_size=beam_size))
+    blocks = (body[begin : begin + _BLOCK_BYTES] for begin in range(0, len(body), _BLOCK_BYTES))
+    items = form.read(SourceLines(source_name, blocks, form, beam_size=beam_size))
     return items if reserved is None or form.custom_feature_names else _rename_reserved(items, reserved)
 
 

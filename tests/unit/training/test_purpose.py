@@ -73,6 +73,27 @@ def test_a_long_text_gets_a_network(text, monkeypatch):
     assert choose_recipe("score", [text(SPOKEN[:10])]).recipe == "ngram"
 
 
+ALL_KEYS = ("train.max_minutes", "tokenizer.kind", "tokenizer.min_count", "tokenizer.normalise")
+
+
+@pytest.mark.parametrize("key", ALL_KEYS)
+def test_a_key_that_the_user_sets_is_neither_chosen_nor_explained(text, monkeypatch, key):
+    monkeypatch.setattr(module, "_MIN_NETWORK_WORDS", 1)
+    monkeypatch.setattr(module, "_MIN_WORDS_FOR_MIN_COUNT", 1)
+    given = {"tokenizer.kind": "word"}.get(key, "5")
+    path = text("caf\u00e9 , cafe\u0301 .\n")
+    assert tuple(choose_recipe("rerank", [path]).settings) == ALL_KEYS
+    choice = choose_recipe("rerank", [path], assignments=[f"{key}={given}"])
+    assert tuple(choice.settings) == tuple(one for one in ALL_KEYS if one != key)
+    assert not any(key in reason for reason in choice.reasons)
+
+
+def test_another_tokenizer_of_the_user_gets_no_key_of_a_words_tokenizer(text, monkeypatch):
+    monkeypatch.setattr(module, "_MIN_WORDS_FOR_MIN_COUNT", 1)
+    choice = choose_recipe("rerank", [text(TOKENISED)], assignments=["tokenizer.kind=char"])
+    assert "tokenizer.min_count" not in choice.settings
+
+
 def test_words_of_a_script_without_spaces_are_counted_by_characters(text):
     assert "about 2,000 words" in choose_recipe("score", [text("我们今天去公园玩了。" * 2 + "\n")]).reasons[0]
 

@@ -2,6 +2,8 @@
 
 import json
 import threading
+import tracemalloc
+from functools import partial
 
 import pytest
 
@@ -12,12 +14,19 @@ from models.checkpoint.documents import (
     MAX_DOCUMENT_BYTES,
     CalibrationStore,
     DocumentStore,
+    ErrorTableStore,
     ProfileStore,
 )
 from models.checkpoint.fsspec_store import MemoryStore
-from models.checkpoint.registry import LocalRegistry
+from models.checkpoint.registry import LocalRegistry, open_store
 from models.checkpoint.stores import StoreTimeouts
-from models.errors import FormatError, InvalidInputError, RegistryError
+from models.errors import (
+    DocumentError,
+    FormatError,
+    InvalidInputError,
+    RegistryAccessError,
+    RegistryError,
+)
 from models.reranking.ranking import Profile
 from tests.support.object_stores import Clock, FlakyStore
 
@@ -124,6 +133,29 @@ def test_a_file_past_all_size_is_not_read(profile_store):
         profile_store.read("one")
 
 
+@pytest.mark.parametrize(
+    ("kind", "name"), [(ProfileStore, "m"), (CalibrationStore, "m@1"), (ErrorTableStore, "m")]
+)
+def test_of_a_file_past_all_size_little_is_read(tmp_path, kind, name):
+    open_store(tmp_path).put(f"{kind._folder}/{name}.json", bytes(1 << 26))
+    tracemalloc.start()
+    with pytest.raises(DocumentError, match="more than 1048576 bytes"):
+        kind(tmp_path).read(name)
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak_bytes < 4 << 20
+
+
+def test_the_calibration_of_the_nearest_older_version_serves_a_later_one(tmp_path):
+    store = CalibrationStore(tmp_path)
+    for address in ("small@2", "small@10", "small@12", "smaller@11"):
+        store.write(calibration(address))
+    asked = {number: store.read(f"small@{number}", any_version=True).model for number in (1, 2, 11, 99)}
+    assert asked == {1: "small@2", 2: "small@2", 11: "small@10", 99: "small@12"}
+    assert store.read("other@1", any_version=True) is None
+    assert store.read("small@11") is None
+
+
 def test_a_registry_that_cannot_be_written_is_told(tmp_path):
     (tmp_path / ".profiles").write_text("in the way")
     with pytest.raises(RegistryError, match="cannot write"):
@@ -179,13 +211,15 @@ def test_what_is_no_number_is_refused(tmp_path, given, number, field):
 def test_a_file_of_another_version_is_refused(tmp_path):
     store = CalibrationStore(tmp_path)
     store.write(calibration()).rename(tmp_path / CALIBRATIONS_FOLDER / "small@4.json")
-    with pytest.raises(FormatError, match="has the calibration of 'small@3'"):
+    with pytest.raises(FormatError, match="is that of 'small@3', not of 'small@4'"):
         store.read("small@4")
 
 
 def test_points_out_of_order_are_refused(tmp_path):
     store = CalibrationStore(tmp_path)
-    store.write(calibration(points=POINTS[::-1]))
+    path = store.write(calibration())
+    fields = json.loads(path.read_text())
+    path.write_text(json.dumps(fields | {"points": fields["points"][::-1]}))
     with pytest.raises(FormatError, match="ascending"):
         store.read("small@3")
 
@@ -269,6 +303,27 @@ def test_what_was_read_is_not_asked_for_again_for_some_seconds(documents, remote
     assert documents.read("a") == b"two"
 
 
+def test_names_are_asked_for_once_in_some_seconds_and_after_a_write(documents, remote_store):
+    documents.write("a", b"one")
+    assert documents.names() == documents.names() == ["a"]
+    assert remote_store.num_calls == 1
+    documents.write("b", b"two")
+    assert sorted(documents.names()) == ["a", "b"]
+
+
+def test_a_store_that_forbids_writes_is_told_from_one_that_is_down(documents, remote_store, monkeypatch):
+    remote_store.put(".profiles/a", b"one")
+
+    def forbid(*_given):
+        raise PermissionError("Access Denied")
+
+    monkeypatch.setattr(remote_store._file_system, "pipe_file", forbid)
+    monkeypatch.setattr(remote_store._file_system, "rm_file", forbid)
+    for work in (partial(documents.write, "a", b"two"), partial(documents.delete, "a")):
+        with pytest.raises(RegistryAccessError, match="Access Denied"):
+            work()
+
+
 def test_what_was_read_is_told_while_the_store_is_down(documents, remote_store, clock):
     remote_store.put(".profiles/a", b"one")
     documents.read("a")
@@ -294,10 +349,10 @@ def test_one_asks_a_slow_store_and_the_others_go_on(documents, remote_store, clo
     waiting, go = threading.Event(), threading.Event()
     read = remote_store.read
 
-    def slow(key):
+    def slow(*asked):
         waiting.set()
         go.wait(10)
-        return read(key)
+        return read(*asked)
 
     remote_store.read = slow
     asker = threading.Thread(target=documents.read, args=("a",))
@@ -329,8 +384,8 @@ def test_what_was_asked_for_before_a_write_is_not_told_after_it(documents, remot
     read = remote_store.read
     writer = threading.Thread(target=documents.write, args=("a", b"new"))
 
-    def slow(key):
-        found = read(key)
+    def slow(*asked):
+        found = read(*asked)
         remote_store.read = read
         writer.start()
         writer.join(0.3)

@@ -216,13 +216,13 @@ def test_a_number_is_taken_while_nobody_else_can_delete_or_take_one(registry, mo
 def test_aliases_that_cannot_be_read_are_not_replaced(registry, monkeypatch):
     """They may be valid; only damaged aliases are reset."""
 
-    def fail(_path):
+    def fail(_path, _mode):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     registry.publish("m", write_minimal)
     registry.set_alias("m", "candidate", 1)
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "read_bytes", fail)
+        patch.setattr(Path, "open", fail)
         with pytest.raises(RegistryError, match=r"cannot read .*aliases\.json: Input/output error"):
             registry.set_alias("m", "champion", 1)
     assert registry.aliases("m") == {"candidate": 1}

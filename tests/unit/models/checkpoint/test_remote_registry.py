@@ -189,6 +189,21 @@ def test_a_sweep_removes_old_contents_that_nothing_names(registry, store):
     assert kept in registry.published()
 
 
+def test_contents_that_a_publisher_stores_during_a_sweep_are_kept(registry, store, monkeypatch):
+    registry.publish("m", write_minimal)
+    registry.delete("m", registry.publish("m", partial(write_minimal, content=b"again")).number)
+    before, read = store.entries(".blobs"), store.read
+
+    def stored_again(key, num_bytes=None):
+        for entry in before:
+            store.put(entry.key, read(entry.key).content)
+        return read(key, num_bytes)
+
+    monkeypatch.setattr(store, "read", stored_again)
+    assert registry.sweep(older_than_s=0) == 0
+    assert {entry.key for entry in store.entries(".blobs")} == {entry.key for entry in before}
+
+
 # --- aliases --------------------------------------------------------------------------------------
 
 

@@ -105,6 +105,20 @@ def test_it_does_end_early():
     assert steps <= 3
 
 
+def test_a_long_text_is_not_given_up_while_a_penalty_of_length_may_still_lift_it():
+    """After two steps, three tokens would be worse than both finished texts, and twelve are better."""
+    rows = {(): {EOS: -1.0, 3: -3.0, 4: -1.1}, (4,): {EOS: -0.1}}
+
+    def of(history):
+        row = np.full(SIZE, -20.0, np.float32)
+        for token, log_prob in rows.get(history, {3: -0.001}).items():
+            row[token] = log_prob
+        return row
+
+    answers, steps = found(of, num_beams=2, length_penalty=1.0, max_tokens=12)
+    assert (answers[0][1], steps) == ((3,) * 12, 12)
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_one_beam_is_greedy_search(seed):
     of, history = model(seed), ()

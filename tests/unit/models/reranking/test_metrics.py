@@ -114,6 +114,14 @@ def test_a_difference_by_chance_is_rarely_significant():
     assert (p_values < 0.1).mean() == pytest.approx(0.1, abs=0.06)
 
 
+def test_chance_counts_differences_in_both_directions():
+    """The difference is 1.005 standard errors: further out are 31.5 % of a normal distribution, 15.7 % on one side."""
+    before, after = np.full((100, 2), 10), np.full((100, 2), 10)
+    after[:55, 0] -= 1
+    after[55:, 0] += 1
+    assert compared(before, after, samples=4000).p_value == pytest.approx(0.315, abs=0.04)
+
+
 def test_equal_seeds_give_equal_results_and_others_do_not():
     a, b = errors(0.2, seed=1), errors(0.19, seed=2)
     assert compared(a, b, seed=7) == compared(a, b, seed=7)

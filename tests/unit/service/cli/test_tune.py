@@ -83,6 +83,53 @@ def test_what_is_found_is_told_saved_and_used(tune, folder):
     assert np.mean([a == b for a, b in zip(best, references, strict=True)]) > 0.8
 
 
+@pytest.fixture(scope="module")
+def replaced(tune, folder):
+    """Profile `kept`, tuned on the first version of a model; the second has learnt the wrong candidates."""
+    told = ((one["text"], given["reference"]) for given in made_lists() for one in given["candidates"])
+    (folder / "wrong").write_text("\n".join(text for text, right in told if text != right))
+    for text in ("corpus", "wrong"):
+        asked = {"registry": folder / "reg", "corpus": [folder / text], "assignments": ["ngram.order=2"]}
+        run_train("ngram", name="kept", **asked)
+    assert tune("--save", "kept", "--features", "lm", model="kept@1").exit_code == 0
+    return folder
+
+
+def test_weights_that_hold_are_told_from_those_that_do_not(tune, replaced):
+    for model, code in (("kept@1", 0), ("kept", 1)):
+        done = tune("--check", "kept", "--json", model=model)
+        told = json.loads(done.stdout)
+        assert (done.exit_code, told["holds"], told["lists"]) == (code, not code, 40)
+        assert (told["significance"]["p_value"] < 0.2) == told["holds"]
+        assert told["tuned_on"] == ([] if model == "kept@1" else ["kept@1"])
+
+
+def test_people_are_told_whether_weights_hold(tune, replaced):
+    done = tune("--check", "kept", model="-")
+    assert (done.exit_code, "the weights hold" in done.stdout) == (0, True)
+    done = tune("--check", "kept", model="kept")
+    assert "profile kept was tuned on kept@1" in done.stderr
+    assert "the weights do not hold: tune again" in done.stdout
+
+
+def test_a_profile_is_checked_by_the_metric_that_it_was_tuned_for(tune, folder):
+    tune("--save", "characters", "--metric", "cer", "--normaliser", "lower")
+    told = json.loads(tune("--check", "characters", "--json").stdout)
+    assert (told["metric"], told["signature"]) == ("cer", "nrefs:1|units:characters|normaliser:lower")
+
+
+def test_a_first_pass_that_was_kept_holds(tune):
+    tune("--save", "first", "--max-p-value", "0")
+    told = json.loads(tune("--check", "first", "--json", model="-").stdout)
+    assert (told["holds"], told["baseline"]) == (True, told["tuned"])
+
+
+@pytest.mark.parametrize("option", [("--save", "x"), ("--fold-models", "small,other"), ("--nbest", "5")])
+def test_options_without_effect_on_a_check_are_refused(tune, option):
+    with pytest.raises(InvalidInputError, match="--check tunes nothing"):
+        tune("--check", "mine", *option)
+
+
 def test_programs_are_told_in_json(tune):
     told = json.loads(tune("--json").stdout)
     assert (told["decision"], told["model"], told["counts"]["lists"]) == ("tuned", "small@1", 40)

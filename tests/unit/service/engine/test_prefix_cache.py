@@ -8,6 +8,7 @@ import pytest
 from models.arrays import to_numpy
 from models.cache.model import CacheState
 from models.language_model import read_sequences
+from service.engine import prefix_cache
 from service.engine.batching import materialize
 from service.engine.job import run_to_completion
 from service.engine.prefix_cache import PrefixCache, state_bytes
@@ -28,6 +29,15 @@ def test_the_longest_beginning_is_found():
     assert known.longest_match(np.array([1, 5, 9]))[0] == 2
     assert known.longest_match(np.array([2, 5, 9])) == (0, None)
     assert (known.queries, known.hits) == (3, 2)
+
+
+def test_other_ids_of_the_same_hash_are_not_found(monkeypatch):
+    monkeypatch.setattr(prefix_cache, "_prefix_hashes", lambda ids: np.zeros(len(ids), np.uint64))
+    known = PrefixCache(1 << 20)
+    for ids, state in states_of([1, 5], model="lstm"):
+        known.put(ids, state)
+    assert known.longest_match(np.array([1, 6])) == (0, None)
+    assert known.longest_match(np.array([1, 5]))[0] == 2
 
 
 def test_what_was_used_least_recently_goes_first():

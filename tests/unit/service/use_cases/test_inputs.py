@@ -1,13 +1,15 @@
 """The boundary between context and text, for every kind of tokenizer."""
 
 import io
+from types import SimpleNamespace
 
 import pytest
 import sentencepiece
 
 from models.errors import InvalidInputError
 from models.tokenizers import SentencePieceTokenizer, WordTokenizer
-from service.use_cases.inputs import encode_after
+from service.use_cases.inputs import ContextEncoder, encode_after
+from tests.matrix import zoo
 from tests.support.fake_models import fake_vocabulary
 
 
@@ -79,3 +81,23 @@ def test_ids_follow_ids(words):
 def test_text_and_ids_are_not_mixed(words):
     with pytest.raises(InvalidInputError, match="context is text but text is token ids"):
         encode_after(words, "the", (4,), parameter="text")
+
+
+@pytest.mark.parametrize("name", list(zoo.TOKENIZERS))
+@pytest.mark.parametrize(
+    "context", ["the cat sat on the roof. ", "a漢字 naïve  café,", "aaaaaaaaaaaa", "\n \u3000 "]
+)
+def test_a_long_context_is_tokenised_once_and_as_with_each_text(name, context, monkeypatch):
+    loaded = SimpleNamespace(tokenizer=zoo.tokenizer(name))
+    encoder, context = ContextEncoder(loaded), context * 200
+    texts = ["", "t", " The cat", "\u0301", "s", "漢", " "]
+    expected = [encode_after(loaded, context, text, parameter="text") for text in texts]
+    encoder.encode(context, "", parameter="text")
+    read = []
+    own = loaded.tokenizer.normaliser
+    monkeypatch.setattr(loaded.tokenizer, "normaliser", lambda text: read.append(len(text)) or own(text))
+    for text, (ids, own_ids) in zip(texts, expected, strict=True):
+        encoded = encoder.encode(context, text, parameter="text")
+        assert (encoded.context.tolist(), encoded.text.tolist()) == (ids.tolist(), own_ids.tolist())
+    if name == "word" and " " in context[:300]:
+        assert max(read) < 1000

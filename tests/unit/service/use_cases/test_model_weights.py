@@ -45,6 +45,11 @@ def test_weights_are_those_of_the_hidden_markov_model(count):
     assert before.sum(axis=1) == pytest.approx(np.ones(6))
 
 
+def test_the_model_is_drawn_anew_before_one_word_in_twenty():
+    after_a_word = run_to_completion(weights_before(np.array([0.5, 0.5]), np.array([[-1.0], [-500.0]])))[1]
+    assert after_a_word == pytest.approx([1 - 0.05 / 2, 0.05 / 2])
+
+
 def test_impossible_words_leave_finite_weights():
     log_probs = np.array([[-1e4, -1e4, -5.0], [-3.0, -1e4, -1e4]])
     prior = np.array([0.5, 0.5])

@@ -18,7 +18,7 @@ from service.use_cases import prefill as prefill_module
 from service.use_cases import sequence_scoring as sequence_scores_module
 from service.use_cases.candidate_texts import find_distinct_texts, tokenise_texts
 from service.use_cases.generate import GenerateRequest, generate
-from service.use_cases.inputs import EncodedText, Limits, encode_after, share_context
+from service.use_cases.inputs import ContextEncoder, EncodedText, Limits
 from service.use_cases.next_token import (
     NextTokenRequest,
     next_distributions,
@@ -199,10 +199,8 @@ def test_one_long_context_among_many_short_ones_is_not_padded_for_all(words, fin
 
 
 def test_a_context_before_many_texts_is_kept_once(words, finish):
-    contexts = {}
-    first, second = (
-        share_context(encode_after(words, (3, 4), (i,), parameter="token_ids[0]"), contexts) for i in (5, 6)
-    )
+    encoder, context = ContextEncoder(words), (3, 4)
+    first, second = (encoder.encode(context, (i,), parameter="token_ids[0]") for i in (5, 6))
     assert first.context is second.context
     assert (first.text.tolist(), second.text.tolist()) == ([5], [6])
 

@@ -3,6 +3,7 @@
 import errno
 import importlib.util
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -34,6 +35,31 @@ def test_a_worker_that_cannot_be_forked_is_tried_again_later(supervisor, monkeyp
     assert (place.pid, place.delay_s) == (None, 0.5)
     assert 0 < supervisor._next_s() <= 0.5
     assert list(supervisor._status.restarts) == [0, 0]
+
+
+@pytest.mark.parametrize("change", ["replaced", "missing", "none"])
+def test_a_worker_that_fails_after_the_program_was_replaced_stops_the_service(
+    supervisor, monkeypatch, tmp_path, change
+):
+    """A forked worker would mix modules of both programs; without a change it is started again."""
+    told = []
+    monkeypatch.setattr(workers_supervisor._log, "error", lambda event, **_: told.append(event))
+    file, pid = tmp_path / "supervisor.py", 10**7
+    file.write_text("old")
+    monkeypatch.setattr(workers_supervisor, "__file__", str(file))
+    supervisor._program = workers_supervisor._program_stamp()
+    supervisor._listening = socket.socket()
+    supervisor._status.composed[0], supervisor._slots[0].pid = 1, pid
+    if change != "none":
+        file.rename(tmp_path / "old")
+    if change == "replaced":
+        file.write_text("new")
+    supervisor._died(0, 1)
+    stops = change != "none"
+    assert (supervisor._stopping is not None, supervisor._exit_code) == (stops, int(stops))
+    assert (supervisor._slots[0].due_s is None) == stops
+    assert told == ["the program was replaced while it ran; the service stops" if stops else "worker died"]
+    supervisor._listening.close()
 
 
 @pytest.fixture

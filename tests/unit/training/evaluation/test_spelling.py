@@ -16,6 +16,8 @@ from training.evaluation.spelling import (
     KINDS,
     Detections,
     ErrorInjector,
+    LineDetections,
+    _figures,
     _misspelling_rate,
     best_threshold,
     f_score,
@@ -49,6 +51,18 @@ def test_every_error_stands_where_it_says_and_the_rest_is_as_it_was(kind):
         assert text == line
         number += len(damaged.errors)
     assert number > 10
+
+
+def test_figures_are_those_of_one_half_at_the_threshold_chosen_on_the_other():
+    def half(errors, alarms):
+        found = Detections(np.array(errors), np.ones(len(errors), bool), np.array(alarms))
+        return LineDetections(found, found, found)
+
+    strict, lenient = half([0.9, 0.9], [0.8, 0.8]), half([0.9, 0.2], [0.1])
+    figures = _figures(strict, lenient)
+    for method in ("tuned", "left_only", "surprisal"):
+        assert (figures[method]["threshold"], figures[method]["recall"]) == (0.9, 0.5)
+    assert _figures(lenient, strict)["tuned"]["precision"] == 0.5
 
 
 LISTED = {"the": ["teh", "hte"], "zyzzyva": ["ziziva"], "cat": ["cut"]}

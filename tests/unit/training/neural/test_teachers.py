@@ -58,6 +58,15 @@ def test_a_resumed_run_with_a_teacher_is_equal_bit_for_bit(tmp_path, taught):
     assert not all(torch.equal(first[name], untaught[name]) for name in first)
 
 
+def test_a_small_weight_of_the_teacher_changes_little(taught):
+    untaught = weights(fit(loss="softmax", max_steps=20))
+    distances = []
+    for share in (0.05, 0.95):
+        changed = weights(fit(soft_targets=taught, **(FULL | {"teacher_weight": share}), max_steps=20))
+        distances.append(sum(float((changed[name] - untaught[name]).square().sum()) for name in untaught))
+    assert distances[0] < distances[1] / 2
+
+
 def test_a_student_predicts_better_with_a_teacher_than_without(tmp_path):
     """The teacher has read much text, the student reads little."""
     little, unseen = corpus(1), corpus(9)
