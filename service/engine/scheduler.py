@@ -262,7 +262,11 @@ class Scheduler:
         while True:  # a keystroke makes two or three calls: no slice of long or bulk work comes between them
             self._end_stopped()
             resumed = self._resume_ready(owners)
-            answered = self._run_slices(self._urgent, self._slice, num_slices=len(self._urgent.batches))
+            owners |= self._urgent.turns.keys()
+            num_slices = len(self._urgent.batches)
+            if len(owners) > 1:
+                num_slices = min(num_slices, MAX_SHARED_KINDS)
+            answered = self._run_slices(self._urgent, self._slice, num_slices=num_slices)
             with self._lock:
                 for job in answered:
                     self._enqueue(job)
@@ -278,16 +282,17 @@ class Scheduler:
         """Resume each ready job once, or a few if the jobs of this turn are of several owners.
 
         Args:
-            owners: owners of the jobs resumed in this turn; added to.
+            owners: owners of the jobs and calls of this turn; added to.
 
         Returns:
             Whether any job was resumed.
         """
         until_s = self._clock() + self._limits.pass_s
+        most_kinds = len(self._urgent.batches) + MAX_SHARED_KINDS
         with self._lock:
             count = sum(map(len, self._ready.values()))
         for resumed in range(count):
-            is_long = self._clock() >= until_s or len(self._urgent.batches) >= MAX_SHARED_KINDS
+            is_long = self._clock() >= until_s or len(self._urgent.batches) >= most_kinds
             if (is_long and len(owners) > 1) or (job := self._pop(self._ready)) is None:
                 return bool(resumed)
             owners.add(job.options.owner)

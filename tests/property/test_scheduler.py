@@ -107,6 +107,9 @@ class SchedulerMachine(RuleBasedStateMachine):
     def rejected(self, reason):
         assert reason in {"requests", "tokens", "share_exceeded", "draining"}
 
+    def stepped(self, seconds):
+        assert seconds >= 0
+
     def ended(self, how):
         assert how in {"done", "failed", "cancelled", "deadline"}
         self.num_ended += 1

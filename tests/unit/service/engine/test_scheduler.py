@@ -6,6 +6,8 @@ import pytest
 from models.calls import Predict, Read
 from models.errors import DeadlineExceededError, DrainingError, EngineFailedError, OverloadedError
 from models.language_model import STATE
+from service.engine.batching import SliceResult
+from service.engine.calls import ImmediateBatch
 from service.engine.job import Job, RequestOptions
 from service.engine.metrics import Metrics
 from service.engine.scheduler import Scheduler, SchedulerLimits
@@ -422,3 +424,27 @@ def test_bulk_requests_of_two_keys_take_turns():
     while take_turn(scheduler):
         pass
     assert log[:6] == ["hostile", "other"] * 3
+
+
+def test_a_keystroke_waits_for_few_slices_of_calls_that_take_many(monkeypatch):
+    model = LookupModel()
+    scheduler = made(lambda: model.now_s, max_jobs=500)
+    run_slice = ImmediateBatch.run_slice
+
+    def unfinished(batch, count):
+        """Answer no call of the key that takes many slices."""
+        if batch.oldest.model is model:
+            return run_slice(batch, count)
+        model.now_s += 1e-3
+        return SliceResult(1, 1, [])
+
+    monkeypatch.setattr(ImmediateBatch, "run_slice", unfinished)
+    for _ in range(200):
+        submitted(scheduler, "hostile", work=model.work("hostile", 50, 0.0, LookupModel()))
+    for _ in range(60):
+        take_turn(scheduler)
+    began_s = model.now_s
+    keystrokes = [submitted(scheduler, "other", work=model.work("other", 3, 0.0)) for _ in range(2)]
+    while any(job in scheduler.admission.jobs for job in keystrokes):
+        take_turn(scheduler)
+    assert model.now_s - began_s < 3 * 8e-3
