@@ -66,7 +66,7 @@ class CallQueue:
         key = _batch_key(job, call)
         if key not in self.batches:
             self.batches[key] = BATCHES[type(call)]()
-        self.batches[key].add(call)
+        self.batches[key].add(call, job.options.owner)
         self.turns.setdefault(job.options.owner, {})[key] = None
 
     def remove(self, job: Job) -> None:

@@ -360,11 +360,11 @@ class SlowModel(NumberModel):
         self.now_s += 1e-3
         super()._look_at(state, batch)
 
-    def work(self, name, calls=1, step_s=1e-3, model=None):
+    def work(self, name, calls=1, step_s=1e-3, model=None, rows=1):
         for _ in range(calls):
             self.log.append(name)
             self.now_s += step_s
-            yield from Predict(model or self, Numbers([1]))
+            yield from Predict(model or self, Numbers([1] * rows))
 
 
 class LookupModel(SlowModel):
@@ -386,6 +386,35 @@ def test_a_keystroke_waits_for_few_steps_of_a_key_with_many_requests(kind, step_
     while keystroke in scheduler.admission.jobs:
         take_turn(scheduler)
     assert model.now_s - began_s < 3 * 8e-3
+
+
+def test_a_keystroke_waits_for_few_calls_of_its_own_kind():
+    model = SlowModel()
+    scheduler = made(lambda: model.now_s, max_jobs=500)
+    for _ in range(200):
+        submitted(scheduler, "hostile", work=model.work("hostile", 50, 0.0, rows=64))
+    take_turn(scheduler)
+    began_s = model.now_s
+    keystrokes = [submitted(scheduler, "other", work=model.work("other", 3, 0.0)) for _ in range(2)]
+    while any(job in scheduler.admission.jobs for job in keystrokes):
+        take_turn(scheduler)
+    assert model.now_s - began_s < 3 * 4e-3
+
+
+def test_calls_of_one_key_are_answered_in_their_order():
+    batch = ImmediateBatch()
+    calls = [Predict(NumberModel(), Numbers([1])) for _ in range(9)]
+    model = calls[0].model
+    answered = []
+    for call in calls[:6]:
+        batch.add(Predict(model, call.state), "one")
+    expected = list(batch._running)
+    while len(batch):
+        answered += [call for call, _ in batch.run_slice(1).answers]
+        if calls:
+            expected.append(Predict(model, calls.pop().state))
+            batch.add(expected[-1], "one")
+    assert answered == expected
 
 
 def test_a_key_that_comes_ends_the_pass_of_another():
