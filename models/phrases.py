@@ -8,9 +8,11 @@ information to Google speech recognition".
 """
 
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from array import array
+from bisect import bisect_left
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import Annotated, Generic, TypeAlias, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
@@ -79,67 +81,117 @@ H = TypeVar("H", bound=Hashable)
 Found: TypeAlias = tuple[int, ...]
 """Indices of phrases, in the order of their occurrences."""
 
+_Parts: TypeAlias = tuple[Any, ...]
+"""Found phrases: none, the index of one, or two such parts. Nodes share them, so memory grows with nodes only."""
+
+_STEP_ITEMS = 1 << 11
+"""Approximate number of items or nodes per step of building, a few milliseconds."""
+
+_FIXED_BYTES, _NODE_BYTES, _ITEM_BYTES = 800, 90, 120
+"""Memory of an automaton, of a node and of a distinct item, at most; it is less if few phrases contain others."""
+
 
 class PhraseAutomaton(Generic[H]):
     """Automaton that finds phrases while items, such as words or tokens, are read one by one.
 
     A node is the end of the read items that may still become a phrase. A phrase is found when no longer phrase at its
-    place is possible. On average, an item takes at most two steps, however many phrases there are.
+    place is possible. On average, an item takes at most two steps, however many phrases there are. Nodes are ordered by
+    length, then parent, then last item: those of one parent follow each other.
 
     Args:
-        phrases: different sequences of items.
-        weights: weight of each phrase.
+        phrases: different sequences of items, at least one each.
+        weights: weight of each phrase, above 0.
 
     Attributes:
         num_bytes: estimated memory; 0 without phrases.
     """
 
     START = 0
+    _overlap: ClassVar[bool] = False
+    """True if phrases may overlap; only the automaton's nodes are then of interest, not the phrases found."""
 
-    def __init__(self, phrases: Sequence[Sequence[H]] = (), weights: Sequence[float] = ()) -> None:
-        self._next: list[dict[H, int]] = [{}]
-        self._paths: list[tuple[H, ...]] = [()]
-        self._complete: list[Found] = [()]
-        self._promises: list[tuple[float, Found, float]] = [(0.0, (), 0.0)]
-        self._weights: list[float] = []
-        self._shorter: dict[int, tuple[int, Found]] = {}
-        self.num_bytes = 0
-        for phrase, weight in zip(phrases, weights, strict=True):
-            self.add(phrase, weight)
+    def __init__(self, phrases: Collection[Sequence[H]] = (), weights: Iterable[float] = ()) -> None:
+        for _ in self.build(phrases, weights):
+            pass
 
-    def add(self, phrase: Sequence[H], weight: float) -> None:
-        """Add a phrase, different from the others, before any item is read."""
-        self._weights.append(weight)
-        index, node = len(self._weights) - 1, self.START
-        for length, item in enumerate(phrase, start=1):
-            child = self._next[node].setdefault(item, len(self._next))
-            if child == len(self._next):
-                self._next.append({})
-                self._paths.append((*self._paths[node], item))
-                self._complete.append(())
-                self._promises.append((0.0, (), 0.0))
-                self.num_bytes += 700 + 8 * length  # as measured; the path has `length` items
-            share = length / len(phrase)
-            if share * weight > self._promises[child][0]:
-                self._promises[child] = share * weight, (index,), share
-            node = child
-        self._complete[node] = (index,)
+    def build(self, phrases: Collection[Sequence[H]], weights: Iterable[float]) -> Iterator[None]:
+        """Replace the phrases; yield after each bounded number of items and nodes."""
+        numbers: dict[H, int] = {}
+        items, num_read = array("i"), 0
+        lengths = np.fromiter(map(len, phrases), np.int64, len(phrases))
+        for phrase in phrases:
+            items.extend([numbers.setdefault(item, len(numbers) + 1) for item in phrase])
+            if (num_read := num_read + len(phrase)) > _STEP_ITEMS:
+                num_read = 0
+                yield
+        self._numbers, self._items, self._lengths = numbers, list(numbers), lengths.tolist()
+        self._weights = list(weights)
+        # of each node: the number of its last item, after its parent; its length; its phrase, or -1; the phrase whose
+        # beginning is worth most
+        self._keys, self._depths = array("q", [-1]), array("i", [0])
+        self._complete, self._promised = array("i", [-1]), array("i", [-1])
+        self._firsts = [self.START] * (len(numbers) + 1)
+        ids, starts, values = np.array(items), np.cumsum(lengths) - lengths, np.array(self._weights)
+        nodes, longer = np.zeros_like(lengths), np.arange(len(lengths))
+        for depth in range(1, max(self._lengths, default=0) + 1):
+            longer = longer[lengths[longer] >= depth]
+            given = nodes[longer] * len(self._firsts) + ids[starts[longer] + depth - 1]
+            keys, which = np.unique(given, return_inverse=True)
+            nodes[longer] = len(self._keys) + which
+            ends, ranks = lengths[longer] == depth, depth / lengths[longer] * values[longer]
+            complete, order = np.full(len(keys), -1), np.lexsort((-ranks, which))
+            complete[which[ends]] = longer[ends]
+            self._keys.extend(keys.tolist())
+            self._depths.extend([depth] * len(keys))
+            self._complete.extend(complete.tolist())
+            self._promised.extend(longer[order[np.diff(which[order], prepend=-1) > 0]].tolist())
+            if (num_read := num_read + len(longer)) > _STEP_ITEMS:
+                num_read = 0
+                yield
+        yield from self._link()
+
+    def _link(self) -> Iterator[None]:
+        """Find what is left of each node without its first phrase or item, and the phrases before that."""
+        self._rests: array[int] = array("i", [self.START])
+        self._parts: list[_Parts] = [()]
+        for node in range(1, len(self._keys)):
+            parent, number = divmod(self._keys[node], len(self._firsts))
+            rest, phrase = self.START, self._complete[node]
+            parts: _Parts = ()
+            if parent == self.START:
+                self._firsts[number] = node
+            else:
+                rest, parts = self._advance(self._rests[parent], number, self._parts[parent])
+            if phrase >= 0 and not self._overlap:
+                rest, parts = self.START, (phrase,)
+            self._rests.append(rest)
+            self._parts.append(parts)
+            if not node % _STEP_ITEMS:
+                yield
+        sizes = _NODE_BYTES * len(self._keys) + _ITEM_BYTES * len(self._items)
+        self.num_bytes = _FIXED_BYTES + sizes if self._items else 0
 
     def advance(self, node: int, item: H) -> tuple[int, Found]:
         """Return the node after one more item, and the phrases found before the new node's items."""
-        found: Found = ()
-        while item not in self._next[node]:
-            if node == self.START:
-                return node, found
-            node, more = self._shorten(node)
-            found += more
-        return self._next[node][item], found
+        after, parts = self._advance(node, self._numbers.get(item, 0))
+        return after, _flatten(parts)
 
-    def read(self, node: int, items: Sequence[H]) -> tuple[int, Found]:
+    def _advance(self, node: int, number: int, parts: _Parts = ()) -> tuple[int, _Parts]:
+        """Return the node after the item of a number, 0 for one in no phrase, and the parts with the phrases found."""
+        while node != self.START:
+            key = node * len(self._firsts) + number
+            child = bisect_left(self._keys, key, node + 1)
+            if child < len(self._keys) and self._keys[child] == key:
+                return child, parts
+            node, more = self._shorten(node)
+            parts = _join(parts, more)
+        return self._firsts[number], parts
+
+    def read(self, node: int, items: Iterable[H]) -> tuple[int, Found]:
         """Return the node after more items, and the phrases found before the new node's items."""
         found: Found = ()
         for item in items:
-            if node == self.START and item not in self._next[node]:
+            if node == self.START and item not in self._numbers:
                 continue  # most items
             node, more = self.advance(node, item)
             found += more
@@ -147,11 +199,7 @@ class PhraseAutomaton(Generic[H]):
 
     def finish(self, node: int) -> Found:
         """Return the phrases in a node's items if nothing follows."""
-        found: Found = ()
-        while node != self.START:
-            node, more = self._shorten(node)
-            found += more
-        return found
+        return _flatten(self._advance(node, 0)[1])
 
     def credit(self, node: int) -> tuple[Found, float]:
         """Return the phrases that a node's items are worth, and the share of their values.
@@ -159,8 +207,11 @@ class PhraseAutomaton(Generic[H]):
         These are the phrases in the items; or, if it is worth more, the phrase that begins with them, with the share
         of its items that were read. This credit has to be taken back when the node is left.
         """
-        found, (worth, promised, share) = self.finish(node), self._promises[node]
-        return (found, 1.0) if self.worth(found) >= worth else (promised, share)
+        found, promised = self.finish(node), (self._promised[node],)
+        share = self._depths[node] / self._lengths[promised[0]] if node != self.START else 0.0
+        return (
+            (promised, share) if share and self.worth(found) < self.worth(promised, share) else (found, 1.0)
+        )
 
     def taken_back(self, node: int) -> float:
         """Return the value to add at the end of a text after a node: minus the credit for what is not complete."""
@@ -170,40 +221,55 @@ class PhraseAutomaton(Generic[H]):
         """Return a share of the weights of phrases."""
         return share * sum(self._weights[index] for index in found)
 
-    def find(self, items: Sequence[H]) -> Found:
+    def find(self, items: Iterable[H]) -> Found:
         """Return the phrases in a sequence."""
         node, found = self.read(self.START, items)
         return found + self.finish(node)
 
-    def following(self, node: int) -> set[H]:
-        """Return the items after which the node is not the start."""
-        return {item for end in self._suffixes(node) for item in self._next[end]}
+    def following(self, node: int) -> dict[H, tuple[int, Found]]:
+        """Return the items after which the node is not the start, with what `advance` returns for each."""
+        after: dict[H, tuple[int, Found]] = {}
+        for end, parts in self._suffixes(node):
+            found = _flatten(parts)
+            for child, item in self._children(end):
+                after.setdefault(item, (child, found))
+        return after
 
-    def _suffixes(self, node: int) -> Iterator[int]:
-        """Yield a node and the shorter ones that replace it, down to the start."""
-        yield node
+    def _children(self, node: int) -> Iterator[tuple[int, H]]:
+        """Yield the nodes of one more item than a node, and this item."""
+        width = len(self._firsts)
+        first, past = (bisect_left(self._keys, key * width, node + 1) for key in (node, node + 1))
+        for child in range(first, past):
+            yield child, self._items[self._keys[child] % width - 1]
+
+    def _suffixes(self, node: int) -> Iterator[tuple[int, _Parts]]:
+        """Yield a node and the shorter ones that replace it, down to the start, and the phrases found before each."""
+        parts: _Parts = ()
+        yield node, parts
         while node != self.START:
-            node, _ = self._shorten(node)
-            yield node
+            node, more = self._shorten(node)
+            parts = _join(parts, more)
+            yield node, parts
 
-    def _shorten(self, node: int) -> tuple[int, Found]:
+    def _shorten(self, node: int) -> tuple[int, _Parts]:
         """Drop the first phrase or item of a node; return the node of the rest, and the phrases."""
-        if node not in self._shorter:
-            path = self._paths[node]
-            dropped, found = self._first(path)
-            rest, more = self.read(self.START, path[dropped:])
-            self._shorter[node] = rest, found + more
-        return self._shorter[node]
+        return self._rests[node], self._parts[node]
 
-    def _first(self, path: Sequence[H]) -> tuple[int, Found]:
-        """Return the length of the longest phrase that a path begins with, and the phrase; 1 if there is none."""
-        dropped, node = 1, self.START
-        found: Found = ()
-        for length, item in enumerate(path, start=1):
-            node = self._next[node][item]
-            if self._complete[node]:
-                dropped, found = length, self._complete[node]
-        return dropped, found
+
+def _join(first: _Parts, second: _Parts) -> _Parts:
+    return (first, second) if first and second else first or second
+
+
+def _flatten(parts: _Parts) -> Found:
+    found: list[int] = []
+    left = [parts]
+    while left:
+        one = left.pop()
+        if len(one) == 2:
+            left += reversed(one)
+        else:
+            found += one
+    return tuple(found)
 
 
 class PhraseList:

@@ -6,9 +6,13 @@ training, or from a request: `MemberMatcher` finds them in a text and puts the m
 
 import re
 import unicodedata
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import NamedTuple, TypeAlias
+
+import numpy as np
 
 from models.errors import InvalidInputError
 
@@ -24,6 +28,9 @@ MAX_MEMBER_WORDS = 16
 MAX_MEMBER_CHARACTERS = 200
 _MIN_WEIGHT, _MAX_WEIGHT = 1e-100, 1e100  # the logarithm of each share is finite
 _JOINERS = frozenset("\u200c\u200d")
+
+_BETWEEN = "\0"
+"""Separator of the words of a member, for tokenizers of words."""
 
 _WORD_OR_SIGN = re.compile(r"\w+|[^\w\s\u2581]")  # U+2581 is SentencePiece's mark for a space
 
@@ -116,18 +123,17 @@ class MarkedText(NamedTuple):
                 moved -= original - start
         return moved
 
-    def original_span(self, start: int, end: int) -> tuple[int, int]:
-        """Return the part of the original text that a part of this text stands for."""
-        moved = 0
-        begin, last = start, end
-        for left, right, length in self.edits:
-            at = left + moved
-            moved += length - (right - left)
-            if at < end:
-                last = right if end < at + length else end - moved
-            if at <= start:
-                begin = left if start < at + length else start - moved
-        return begin, last
+    def original_spans(self, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Return the part of the original text that each part of this text stands for."""
+        starts, ends = np.array(spans, np.int64).reshape(-1, 2).T
+        lefts, rights, lengths = np.array([(-1, -1, 0), *self.edits], np.int64).T
+        moved = np.cumsum(lengths - (rights - lefts))
+        past = rights + moved  # ends of the replacements in this text
+        first = np.searchsorted(past - lengths, starts, side="right") - 1
+        last = np.searchsorted(past - lengths, ends) - 1
+        begins = np.where(starts < past[first], lefts[first], starts - moved[first])
+        stops = np.where(ends < past[last], rights[last], ends - moved[last])
+        return list(zip(begins.tolist(), stops.tolist(), strict=True))
 
 
 class MemberMatcher:
@@ -146,8 +152,10 @@ class MemberMatcher:
         self, names: Iterable[str], spans: Callable[[str], list[tuple[int, int]]], *, words_only: bool
     ) -> None:
         self._spans, self._words_only = spans, words_only
-        self._members: dict[tuple[str, ...], tuple[str, int]] = {}  # by words, or the text with spaces
-        self._lengths: dict[str, set[int]] = {}  # numbers of words of the members that begin with a word
+        self._members: dict[str, tuple[str, int]] = {}
+        self._sorted: list[str] = []
+        self._beginnings: list[int] = []
+        self._longest = 0
         marks = sorted(map(class_mark, names), key=len, reverse=True)
         self._marks = re.compile("|".join(map(re.escape, marks)))
 
@@ -180,9 +188,21 @@ class MemberMatcher:
             InvalidInputError: see `words`.
         """
         words = self.words(member, name)
-        self._lengths.setdefault(words[0], set()).add(len(words))
-        key = words if self._words_only else (" ".join(member.split()),)
+        key = _BETWEEN.join(words) if self._words_only else " ".join(member.split())
         return self._members.setdefault(key, (class_mark(name), value))[1]
+
+    def sort(self) -> None:
+        """Sort the members, before texts are marked."""
+        # indices of the longest member that each begins with, or -1: all that begin a text begin the last member that
+        # is not after the text
+        self._sorted, self._beginnings = sorted(self._members), []
+        self._longest = max(map(len, self._sorted), default=0)
+        longest: list[int] = []
+        for index, member in enumerate(self._sorted):
+            while longest and not member.startswith(self._sorted[longest[-1]]):
+                longest.pop()
+            self._beginnings.append(longest[-1] if longest else -1)
+            longest.append(index)
 
     def mark(self, text: str, *, keep_marks: bool = False) -> MarkedText:
         """Replace the members in a normalised text by the marks of their classes.
@@ -197,18 +217,24 @@ class MemberMatcher:
         if self._words_only:
             starts = [at for (at, _), word in zip(spans, words, strict=True) if self._marks.fullmatch(word)]
         found = [] if keep_marks else [(at + 1, at + 1, " ", -1) for at in starts]
+        if len(self._sorted) < len(self._members):
+            self.sort()
+        read = _BETWEEN.join(words) if self._words_only else text
+        ends = list(accumulate(len(word) + 1 for word in words)) if self._words_only else []
+        ends = [end - 1 for end in ends] or [end for _, end in spans]
         index = 0
         while index < len(words):
-            match = self._match(text, words, spans, index)
-            if match is None:
-                index += 1
-                continue
-            length, mark, value = match
-            end = spans[index + length - 1][1]
-            # a pattern may divide letters from digits
-            space = " " if self._words_only and text[end : end + 1].isalnum() else ""
-            found.append((spans[index][0], end, mark + space, value))
-            index += length
+            start = spans[index][0]
+            last, member = index, ""
+            if self._words_only or not start or text[start - 1].isspace():
+                last, member = self._match(text, read, spans, ends, index)
+            if member:
+                mark, value = self._members[member]
+                end = spans[last][1]
+                # a pattern may divide letters from digits
+                space = " " if self._words_only and text[end : end + 1].isalnum() else ""
+                found.append((start, end, mark + space, value))
+            index = last + 1
         pieces: list[str] = []
         marked, last = MarkedText("", [], []), 0
         for start, end, replacement, value in sorted(found):
@@ -220,19 +246,20 @@ class MemberMatcher:
         return marked._replace(text="".join([*pieces, text[last:]]))
 
     def _match(
-        self, text: str, words: Sequence[str], spans: Sequence[tuple[int, int]], index: int
-    ) -> tuple[int, str, int] | None:
-        """Return the number of words, the mark and the value of the longest member at a word."""
-        start = spans[index][0]
-        if not self._words_only and start and not text[start - 1].isspace():
-            return None
-        for length in sorted(self._lengths.get(words[index], ()), reverse=True):
-            found = tuple(words[index : index + length])
-            end = spans[index + len(found) - 1][1]
-            member = self._members.get(found if self._words_only else (text[start:end],))
-            if member is not None and not _continues(text, end):
-                return len(found), *member
-        return None
+        self, text: str, read: str, spans: Sequence[tuple[int, int]], ends: Sequence[int], index: int
+    ) -> tuple[int, str]:
+        """Return the last word of the longest member at a word, and the member; the word and "" if there is none."""
+        begin = ends[index] - (spans[index][1] - spans[index][0])
+        ahead = read[begin : begin + self._longest]
+        which = bisect_right(self._sorted, ahead) - 1
+        while which >= 0:
+            member = self._sorted[which]
+            last = bisect_left(ends, begin + len(member), index)
+            is_whole = last < len(ends) and ends[last] == begin + len(member)
+            if is_whole and ahead.startswith(member) and not _continues(text, spans[last][1]):
+                return last, member
+            which = self._beginnings[which]
+        return index, ""
 
 
 def _continues(text: str, at: int) -> bool:

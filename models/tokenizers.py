@@ -153,6 +153,7 @@ class Tokenizer(ABC):
                     tokens += [self._token(spelled)] if member == new else []
                 key = member, self.classes[name]
                 shares[key] = shares.get(key, 0.0) + weight / total
+        matcher.sort()
         other.vocabulary = Vocabulary([*self.vocabulary.ids, *tokens])
         other.members = Members(self, matcher, shares, frozenset(self.classes[name] for name in slots))
         return other
@@ -308,7 +309,7 @@ class WordTokenizer(Tokenizer):
         if self.members is None:
             return self.split.spans(text)
         marked = self.members.matcher.mark(text)
-        return [marked.original_span(start, end) for start, end in self.split.spans(marked.text)]
+        return marked.original_spans(self.split.spans(marked.text))
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text's words."""

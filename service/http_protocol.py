@@ -34,7 +34,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from service.api_errors import error_json
-from service.middleware.limits import OVER_LIMIT, RECEIVE_TIMEOUT
+from service.middleware.limits import ARRIVAL_S, OVER_LIMIT, RECEIVE_TIMEOUT
 from service.schemas.replies import ErrorBody
 
 _LINGER_RESET = struct.pack("ii", 1, 0)
@@ -174,6 +174,10 @@ class GuardedProtocol(HttpToolsProtocol):
     _refusal: tuple[int, str] | None = None
     _timer: asyncio.TimerHandle | None = None
 
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._arrival_s: float | None = asyncio.get_running_loop().time()
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         """Count the connection, and start the timeout of its first request."""
         super().connection_made(transport)
@@ -255,6 +259,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self._head_done = self._request_complete = False
         super().on_message_begin()
         self.scope["state"][OVER_LIMIT] = self._over_limit
+        self.scope["state"][ARRIVAL_S] = self._arrival_s or self.loop.time()
+        self._arrival_s = None
 
     def on_headers_complete(self) -> None:
         """Check the head before the request is created; trailers are not part of it."""

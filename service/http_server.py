@@ -51,7 +51,12 @@ def reserve_descriptors(max_connections: int) -> int:
     return min(capacity, max_connections)
 
 
+_BACKLOG = 4096
+"""Connections that wait to be accepted, if the kernel allows as many; it makes clients of others wait a second."""
+
 _RETRY_S = 0.1
+_ACCEPTED_AT_ONCE = 256
+"""Maximum connections accepted in one turn of the event loop; the others wait where no limit sees them."""
 
 
 class SocketListener:
@@ -91,15 +96,25 @@ class SocketListener:
         self._timer = None if seconds is None else self._loop.call_later(seconds, self._listen)
 
     def _on_readable(self) -> None:
+        """Accept the waiting connections, as many as one turn of the event loop may take."""
+        for _ in range(_ACCEPTED_AT_ONCE):
+            if not self._accept():
+                return
+
+    def _accept(self) -> bool:
+        """Accept a connection; return whether another may be accepted in this turn."""
         try:
             accepted, _ = self._socket.accept()
-        except (BlockingIOError, ConnectionAbortedError):
-            return  # another worker accepted it, or the client disconnected
+        except ConnectionAbortedError:
+            return True  # the client disconnected
+        except BlockingIOError:
+            return False  # none waits, or another worker accepted it
         except OSError as error:
             _log.error("connection not accepted", reason=str(error))
             self._pause(_RETRY_S)  # for instance, no free descriptor
-            return
+            return False
         self._connect(accepted)
+        return True
 
 
 _CERTIFICATE = "GRAMOPHONE_TLS_CERTIFICATE"
@@ -181,7 +196,6 @@ class DrainingServer(uvicorn.Server):
         """Start the application, then listen on the given sockets; without sockets, listen as uvicorn does."""
         await super().startup(sockets=None if sockets is None else [])
         for listening in sockets or ():
-            listening.listen(self.config.backlog)
             listener = SocketListener(listening, partial(self._connect, self.config.http_protocol_class))
             self.servers.append(listener)  # type: ignore[arg-type]  # has the methods that uvicorn calls
 
@@ -286,7 +300,7 @@ def listen(settings: Settings) -> socket.socket:
     """
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
-        listening = socket.create_server((settings.host, settings.port), family=family)
+        listening = socket.create_server((settings.host, settings.port), family=family, backlog=_BACKLOG)
     except OSError as error:
         raise InvalidInputError(
             f"cannot listen on {settings.host}, port {settings.port}: {error.strerror}; "

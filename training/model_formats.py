@@ -269,7 +269,7 @@ def run_import_hf(
         require_package(package, "a pretrained model")
     from models.pretrained.folder import check_folder
     from models.pretrained.model import PretrainedModel  # imports torch
-    from models.pretrained.tokenizer import PretrainedTokenizer
+    from models.pretrained.tokenizer import PretrainedTokenizer, check_tokenizer
 
     store, progress = open_registry(registry, create=True), console_progress()
     check_name(name)
@@ -277,6 +277,7 @@ def run_import_hf(
     progress.start(f"reading {folder.name}", None)
     try:
         kind = check_folder(folder)["model_type"]
+        check_tokenizer(folder)
         tokenizer = PretrainedTokenizer(folder)
         model = PretrainedModel(folder, tokenizer.vocabulary)
     except (ManifestError, RuntimeError) as error:

@@ -9,7 +9,7 @@ are exact if nothing remains unexplored, otherwise lower bounds.
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush, heapreplace, nlargest
+from heapq import heapify, heappop, heappush, heapreplace, merge, nlargest
 from itertools import count, islice
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
@@ -65,11 +65,16 @@ class MassTable:
     Args:
         max_words: words of the longest phrase.
         has_members: True if members of classes are written as one word, see `as_one_word`.
+
+    Attributes:
+        floors: mass of each length below which a text is not among the best ones, unless it grows.
     """
 
     def __init__(self, max_words: int, *, has_members: bool = False) -> None:
         self._read = restore_words if has_members else str
         self._by_length: list[dict[bytes, float]] = [{} for _ in range(max_words)]
+        self._leaders: list[dict[bytes, float]] = [{} for _ in range(max_words)]
+        self.floors = [0.0] * max_words
         self.completed = self.open = self.cut = 0.0
 
     @property
@@ -85,7 +90,9 @@ class MassTable:
     def add(self, text: bytes, num_words: int, mass: float) -> None:
         """Add to the mass of a word or phrase; the caller updates `completed`."""
         found = self._by_length[num_words - 1]
-        found[text] = found.get(text, 0.0) + mass
+        found[text] = mass = found.get(text, 0.0) + mass
+        if mass >= self.floors[num_words - 1]:
+            self._leaders[num_words - 1][text] = mass
 
     def discard(self, mass: float) -> None:
         """Move an open mass to the unexplored mass."""
@@ -100,8 +107,11 @@ class MassTable:
         """
         thresholds: list[float] = []
         least = float("inf")
-        for found in reversed(self._by_length):
+        for index, found in reversed(list(enumerate(self._leaders))):
             own = nlargest(limit, found.values())[-1] if len(found) >= limit else 0.0
+            if len(found) > _KEPT_LEADERS * limit:
+                self._leaders[index] = dict(nlargest(limit, found.items(), key=itemgetter(1)))
+                self.floors[index] = own
             least = min(own, least / _WORD_PROBABILITY)
             thresholds.insert(0, least)
         return thresholds
@@ -115,7 +125,7 @@ class MassTable:
         """
         completions = [
             ScoredCompletion(self._read(text.decode()), mass, num_words, is_complete=True)
-            for num_words, found in enumerate(self._by_length, start=1)
+            for num_words, found in enumerate(self._leaders, start=1)
             for text, mass in nlargest(limit, found.items(), key=itemgetter(1))
         ]
         capacity = max(limit - len(self.words), 0)
@@ -135,6 +145,15 @@ Masses: TypeAlias = Float64s
 
 _WORD_PROBABILITY = 0.25
 """Assumed probability of the best next word of a phrase. A smaller one finds more phrases with more model calls."""
+
+_KEPT_LEADERS = 4
+"""Number of texts, per text of the result, from which the best of a length are selected."""
+
+_ROWS_PER_CUT = 32
+"""Number of nodes with children per expanded row at which children are cut again: cutting visits all these nodes."""
+
+_ROWS_AT_ONCE = 16
+"""Maximum expanded rows before other work runs, for single words; each takes a tenth of a millisecond."""
 
 _MIN_PRUNED_CHILDREN = 1 << 14
 """Maximum number of children without pruning; each takes a hundred bytes."""
@@ -236,8 +255,9 @@ class Frontier:
         self._numbers = count()
         self._num_children = 0
 
-    def __bool__(self) -> bool:
-        return bool(self._heap)
+    def __len__(self) -> int:
+        """Number of nodes with children."""
+        return len(self._heap)
 
     @property
     def next_mass(self) -> float:
@@ -290,8 +310,9 @@ class Frontier:
         """
         dropped = 0.0
         for _, _, siblings in self._heap:
-            mass = siblings.cut(thresholds[siblings.num_words])
-            dropped += 0.0 if siblings.num_words else mass
+            if siblings.masses[0] < thresholds[siblings.num_words]:
+                mass = siblings.cut(thresholds[siblings.num_words])
+                dropped += 0.0 if siblings.num_words else mass
         self._heap = [entry for entry in self._heap if entry[2].masses]
         heapify(self._heap)
         self._num_children = sum(len(siblings.masses) for _, _, siblings in self._heap)
@@ -310,9 +331,8 @@ class Frontier:
 
     def first(self, limit: int) -> list[Child]:
         """Return the most probable children without an ended word, without removing them."""
-        words = (siblings for _, _, siblings in self._heap if not siblings.num_words)
-        every = (child for siblings in words for child in islice(siblings.left(), limit))
-        return nlargest(limit, every, key=lambda child: child.mass)
+        words = (siblings.left() for _, _, siblings in self._heap if not siblings.num_words)
+        return list(islice(merge(*words, key=lambda child: -child.mass), limit))
 
 
 _SPACE = b" "
@@ -366,6 +386,7 @@ class CompletionSearch:
 
     def __init__(self, tokens: TokenTrie, spelled: bytes, settings: CompletionSettings) -> None:
         self._tokens, self._settings = tokens, settings
+        self.rows_at_once = max(1, _ROWS_AT_ONCE // settings.max_words)
         self._lexicon = None if settings.open_vocabulary else tokens.lexicon
         self._spelled = self._key(spelled)
         self._sorted = tokens.folded if settings.ignore_case else tokens.exact
@@ -375,15 +396,16 @@ class CompletionSearch:
         self._findings = MassTable(settings.max_words, has_members=tokens.has_members)
         self._frontier = Frontier()
         self._pending: list[Child] = []
-        self._num_requested = 0
+        self._num_requested = self._cut_at = 0
         self._first: FloatArray | None = None
 
-    def update(self, state: Any, log_probs: Array) -> None:
+    def update(self, state: Any, log_probs: Array, first: int = 0) -> None:
         """Expand nodes by their next-token distributions.
 
         Args:
             state: model state after the context [1], or after the requested step [R].
-            log_probs: log-probabilities of the next token [1 or R, V].
+            log_probs: log-probabilities of the next token of one or more rows [1 or n, V].
+            first: row of the state after the first of these.
         """
         rows = to_numpy(log_probs)
         expand = self._expand_words if self._tokens.whole_words else self._expand
@@ -391,22 +413,26 @@ class CompletionSearch:
             self._first = rows[0]
             self._findings.open = 1.0
             expand(Node(state, 0, 1.0), rows[0])
-        for number, child in enumerate(self._pending):
-            expand(self._child_node(child, state, number), rows[number])
-        self._pending = []
+        for number, (child, row) in enumerate(zip(self._pending, rows, strict=False), start=first):
+            expand(self._child_node(child, state, number), row)
+        del self._pending[: len(rows)]
 
     def next_step(self) -> tuple[Any, TokenIds] | None:
         """Return the next step: R rows of states, and a token to read in each [R]; None if the search is finished."""
         findings, settings = self._findings, self._settings
         findings.cut += self._frontier.prune(self._capacity())
-        findings.open = self._frontier.mass  # removes accumulated rounding errors
+        is_due = self._num_requested >= self._cut_at
+        if is_due:
+            findings.open = self._frontier.mass  # removes accumulated rounding errors
         if settings.settled:
             thresholds = findings.pruning_thresholds(settings.limit)
             if findings.open > settings.settled * findings.live:
                 thresholds[0] = 0.0
             if settings.max_words > 1 or self._lexicon is not None:
-                findings.cut += self._frontier.cut(thresholds)
-                findings.open = self._frontier.mass
+                if is_due:
+                    findings.cut += self._frontier.cut(thresholds)
+                    findings.open = self._frontier.mass
+                    self._cut_at = self._num_requested + len(self._frontier) // _ROWS_PER_CUT
             elif self._frontier.next_mass < thresholds[0]:
                 return None  # as for the models of earlier versions, whose replies must not change
         by_states: dict[int, list[Child]] = {}
@@ -491,7 +517,7 @@ class CompletionSearch:
         if num_words == 1:
             findings.open, findings.completed = 0.0, float(masses.sum())
         for index in _largest_indices(masses, self._settings.limit).tolist():
-            if masses[index] > 0:
+            if masses[index] > 0 and (num_words == 1 or masses[index] >= findings.floors[num_words - 1]):
                 text = node.text + self._added_bytes(node, int(ids[index]))
                 findings.add(text, num_words, float(masses[index]))
         if num_words < self._settings.max_words:
@@ -585,9 +611,9 @@ class CompletionSearch:
     def _partial_words(self) -> dict[bytes, float]:
         """Return prefixes of unfinished words, with the masses of their sequences, if too few words were found."""
         masses: dict[bytes, float] = {}
-        words = self._findings.words
-        if len(words) >= self._settings.limit:
+        if len(self._findings.words) >= self._settings.limit:
             return masses
+        words = sorted(self._findings.words)
         for child in self._frontier.first(4 * self._settings.limit):
             if not self._may_become_word(child):
                 continue
@@ -599,7 +625,8 @@ class CompletionSearch:
             )
             if not is_whole or len(self._key(node.text)) <= len(self._prefix):
                 continue
-            if node.text in masses or not any(word.startswith(node.text) for word in words):
+            index = bisect_left(words, node.text)  # of the first word that begins with the text, if one does
+            if node.text in masses or not (index < len(words) and words[index].startswith(node.text)):
                 masses[node.text] = masses.get(node.text, 0.0) + child.mass
         return masses
 
@@ -623,12 +650,24 @@ def _largest_indices(values: Masses, count: int) -> TokenIds:
 
 def run_searches(model: LanguageModel[Any], searches: Sequence[CompletionSearch]) -> CallGenerator[None]:
     """Run searches to their ends, with one model call for the next steps of all of them."""
-    while active := [(search, *asked) for search in searches if (asked := search.next_step()) is not None]:
+    while True:
+        active = []
+        for search in searches:
+            if (asked := search.next_step()) is not None:
+                active.append((search, *asked))
+            if len(searches) > 1:
+                yield None
+        if not active:
+            return
         first, *rest = (state for _, state, _ in active)
         tokens = np.concatenate([own for _, _, own in active])
         state, log_probs = yield from Step(model, first.concatenate(rest) if rest else first, tokens)
         begin = 0
         for search, _, own in active:
             end = begin + len(own)
-            search.update(state.select(np.arange(begin, end)), log_probs[begin:end])
+            after = state.select(np.arange(begin, end))
+            for at in range(begin, end, search.rows_at_once):
+                if at:
+                    yield None
+                search.update(after, log_probs[at : min(at + search.rows_at_once, end)], at - begin)
             begin = end

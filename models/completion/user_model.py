@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
@@ -26,6 +26,7 @@ from rapidfuzz.distance import OSA
 from rapidfuzz.process import cdist
 
 from models.completion.text import JOINERS, MAX_WORD_RUN, is_word_character, last_word_start
+from models.reranking.candidates import Steps
 
 SENTENCE_START = ""
 """Previous word of the first word of a sentence."""
@@ -113,13 +114,6 @@ class UserModel:
     def likeliest(self, limit: int) -> list[str]:
         """Return the words with the highest counts."""
         return heapq.nlargest(limit, self.words, key=self.words.__getitem__)
-
-    def words_with_prefix(self, prefix: str, *, ignore_case: bool = False) -> list[str]:
-        """Return the words that start with a prefix, including the prefix itself."""
-        if not ignore_case:
-            return [word for word in self.words if word.startswith(prefix)]
-        folded = prefix.casefold()
-        return [word for word in self.words if word.casefold().startswith(folded)]
 
     def includes(self, other: "UserModel") -> bool:
         """Return whether all words and word pairs of another model are in this one."""
@@ -290,6 +284,7 @@ class NextWordModel:
         for model in self._models:
             after.update(model.followers(previous))
         self._after = after
+        self._followers: list[ScoredPhrase] | None = None
         self._num_after = after.total()
         self._novelty = sum(min(1.0, count) for count in after.values())
 
@@ -297,10 +292,11 @@ class NextWordModel:
         """True if there are any words."""
         return bool(self._models)
 
-    @cached_property
-    def followers(self) -> list[ScoredPhrase]:
-        """Words seen after the previous one, the most probable first."""
-        return sorted(self._rated(self._after), key=_rank_key)
+    def followers(self, limit: int) -> Steps[list[ScoredPhrase]]:
+        """Return the most probable words seen after the previous one; the first limit given holds for all calls."""
+        if self._followers is None:
+            self._followers = (yield from self.rate(self._after, limit))[1]
+        return self._followers
 
     def probability(self, word: str) -> float:
         """Return the probability of a next word; 0 for an unknown word."""
@@ -313,38 +309,65 @@ class NextWordModel:
 
     def words_with_prefix(
         self, prefix: str, *, ignore_case: bool, limit: int
-    ) -> tuple[float, list[ScoredPhrase]]:
+    ) -> Steps[tuple[float, list[ScoredPhrase]]]:
         """Return the mass of the words with a prefix, itself included, and the most probable ones; "" matches all."""
         if not prefix:
-            likeliest = (word for model in self._models for word in model.likeliest(limit))
-            return float(bool(self)), most_probable(self._rated({*self._after, *likeliest}), limit)
-        words = {
-            word
-            for model in self._models
-            for word in model.words_with_prefix(prefix, ignore_case=ignore_case)
-        }
-        rated = self._rated(words)
-        return math.fsum(one.probability for one in rated), most_probable(rated, limit)
+            likeliest = [word for model in self._models for word in model.likeliest(limit)]
+            yield
+            return float(bool(self)), (yield from self.rate({*self._after, *likeliest}, limit))[1]
+        fold = str.casefold if ignore_case else str
+        beginning, words = fold(prefix), set()
+        for some in self._some_words():
+            words.update([word for word in some if fold(word).startswith(beginning)])
+            yield
+        return (yield from self.rate(words, limit))
 
-    def _rated(self, words: Iterable[str]) -> list[ScoredPhrase]:
-        return [ScoredPhrase(word, self.probability(word)) for word in words]
+    def rate(
+        self, words: Iterable[str], limit: int, penalty: Callable[[str], float] = lambda _: 1.0
+    ) -> Steps[tuple[float, list[ScoredPhrase]]]:
+        """Return the mass of different words, each multiplied by its penalty, and the most probable ones."""
+        best: list[ScoredPhrase] = []
+        masses: list[float] = []
+        for some in _divide(words):
+            if masses:
+                yield
+            rated = [ScoredPhrase(word, penalty(word) * self.probability(word)) for word in some]
+            masses += [one.probability for one in rated]
+            best = most_probable(best + rated, limit)
+        return math.fsum(masses), best
 
-    def fuzzy_matches(self, prefix: str, edits: int, *, ignore_case: bool) -> dict[str, int]:
+    def fuzzy_matches(self, prefix: str, edits: int, *, ignore_case: bool) -> Steps[dict[str, int]]:
         """Return the words that start with a prefix after at most `edits` corrections, and their number.
 
         Corrections are insertions, deletions, substitutions and transpositions (optimal string alignment).
         """
-        words = list({word for model in self._models for word in model.words})
-        typed, texts = prefix, words
-        if ignore_case:
-            typed, texts = prefix.casefold(), [word.casefold() for word in words]
+        fold = str.casefold if ignore_case else str
+        typed = fold(prefix)
+        found: dict[str, int] = {}
         lengths = range(max(1, len(typed) - edits), len(typed) + edits + 1)
-        distances = [
-            cdist([typed], [text[:length] for text in texts], scorer=OSA.distance, score_cutoff=edits)[0]
-            for length in lengths
-        ]
-        least = np.min(distances, axis=0)
-        return {words[index]: int(least[index]) for index in np.flatnonzero(least <= edits).tolist()}
+        for words in self._some_words():
+            texts = [fold(word)[: lengths[-1]] for word in words]
+            distances = [
+                cdist([typed], [text[:length] for text in texts], scorer=OSA.distance, score_cutoff=edits)[0]
+                for length in lengths
+            ]
+            least = np.min(distances, axis=0)
+            found |= {words[index]: int(least[index]) for index in np.flatnonzero(least <= edits).tolist()}
+            yield
+        return found
+
+    def _some_words(self) -> Iterator[list[str]]:
+        """Iterate over the words of the models, in lists of bounded length; a word may occur several times."""
+        return chain.from_iterable(_divide(model.words) for model in self._models)
+
+
+_WORDS_PER_STEP = 1024
+"""Words that are compared or rated before other work runs, about a millisecond."""
+
+
+def _divide(words: Iterable[str]) -> Iterator[list[str]]:
+    left = iter(words)
+    return iter(lambda: list(islice(left, _WORDS_PER_STEP)), [])
 
 
 NextWordModels: TypeAlias = Callable[[str], NextWordModel]
@@ -368,7 +391,7 @@ def phrase_probability(words: NextWordModels, previous: str, several: Sequence[s
 
 def extend_phrases(
     words: NextWordModels, first: Iterable[ScoredPhrase], max_words: int, limit: int
-) -> list[ScoredPhrase]:
+) -> Steps[list[ScoredPhrase]]:
     """Extend words to phrases of 2 to `max_words` words whose word pairs were all seen before.
 
     Args:
@@ -378,15 +401,20 @@ def extend_phrases(
         limit: maximum phrases of each length, the most probable ones.
     """
     found: list[ScoredPhrase] = []
-    longest = list(first)
+    longest, num_read = list(first), 0
     for _ in range(max_words - 1):
-        longer = (_phrase_extensions(words, phrase) for phrase in longest)
+        longer = []
+        for phrase in longest:
+            followers = yield from words(phrase.text.rpartition(" ")[2]).followers(limit)
+            longer.append(_extensions(phrase, followers))
+            if (num_read := num_read + len(followers) + 1) > _WORDS_PER_STEP:
+                num_read = 0
+                yield
         longest = list(islice(heapq.merge(*longer, key=_rank_key), limit))
         found += longest
     return found
 
 
-def _phrase_extensions(words: NextWordModels, phrase: ScoredPhrase) -> Iterator[ScoredPhrase]:
-    """Yield a phrase extended by each word seen after its last word, the most probable first."""
-    for word, probability in words(phrase.text.rpartition(" ")[2]).followers:
+def _extensions(phrase: ScoredPhrase, followers: Iterable[ScoredPhrase]) -> Iterator[ScoredPhrase]:
+    for word, probability in followers:
         yield ScoredPhrase(f"{phrase.text} {word}", phrase.probability * probability)

@@ -7,15 +7,14 @@ import math
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-from typing_extensions import override
 
 from models.arrays import AnyArray, Bools, Float64s, FloatArray, Int32s, Int64s, TokenIds
 from models.decoding.parameters import DecodingParameters
-from models.phrases import NO_TOKEN_PHRASES, Found, PhraseAutomaton
+from models.phrases import NO_TOKEN_PHRASES, PhraseAutomaton
 
 
 class BannedSequences(PhraseAutomaton[int]):
@@ -25,7 +24,9 @@ class BannedSequences(PhraseAutomaton[int]):
         sequences: non-empty sequences of ids.
     """
 
-    def __init__(self, sequences: Iterable[Sequence[int]]) -> None:
+    _overlap = True
+
+    def __init__(self, sequences: Iterable[Sequence[int]] = ()) -> None:
         distinct = list(dict.fromkeys(map(tuple, sequences)))
         super().__init__(distinct, [1.0] * len(distinct))
 
@@ -33,15 +34,14 @@ class BannedSequences(PhraseAutomaton[int]):
         """Return the tokens that would complete a sequence."""
         return {
             token
-            for end in self._suffixes(node)
-            for token, child in self._next[end].items()
-            if self._complete[child]
+            for end, _ in self._suffixes(node)
+            for child, token in self._children(end)
+            if self._complete[child] >= 0
         }
 
-    @override
-    def _first(self, path: Sequence[int]) -> tuple[int, Found]:
-        return 1, ()  # sequences may overlap
 
+_MAX_VALUES = 1 << 20
+"""Maximum number of values that are kept (8 MiB)."""
 
 Nodes: TypeAlias = tuple[int, int]
 """Node of the banned and of the weighted sequences after the generated tokens."""
@@ -55,7 +55,7 @@ class TokenBias:
 
     Args:
         always: tokens, and values that are always added.
-        banned: non-empty sequences of ids.
+        banned: non-empty sequences of ids, or their automaton.
         phrases: sequences of ids with weights.
 
     Attributes:
@@ -68,14 +68,16 @@ class TokenBias:
     def __init__(
         self,
         always: Iterable[tuple[int, float]] = (),
-        banned: Iterable[Sequence[int]] = (),
+        banned: Iterable[Sequence[int]] | BannedSequences = (),
         phrases: PhraseAutomaton[int] = NO_TOKEN_PHRASES,
     ) -> None:
         self._always = dict(always)
-        self._banned = BannedSequences(banned)
+        self._banned = banned if isinstance(banned, BannedSequences) else BannedSequences(banned)
         self._weighted = phrases
         self._values: dict[Nodes, tuple[Int32s, FloatArray]] = {}
-        self.has_sequences = bool(self._banned.following(0) or phrases.num_bytes)
+        self._num_values = 0
+        self._worth = cache(lambda node: phrases.worth(*phrases.credit(node)))
+        self.has_sequences = bool(self._banned.num_bytes or phrases.num_bytes)
         self.is_empty = not (self._always or self.has_sequences)
 
     def advance(self, nodes: Nodes, token: int) -> Nodes:
@@ -88,11 +90,13 @@ class TokenBias:
             banned, node = nodes
             weighted, values = self._weighted, dict(self._always)
             left = weighted.worth(weighted.finish(node))
-            for token in sorted(weighted.following(node)):
-                following, found = weighted.advance(node, token)
-                gain = weighted.worth(found) + weighted.worth(*weighted.credit(following)) - left
+            for token, (following, found) in sorted(weighted.following(node).items()):
+                gain = weighted.worth(found) + self._worth(following) - left
                 values[token] = values.get(token, 0.0) + gain
             values |= dict.fromkeys(sorted(self._banned.banned(banned)), -math.inf)
+            self._num_values += len(values)
+            if self._num_values > _MAX_VALUES:
+                self._values, self._num_values = {}, len(values)
             self._values[nodes] = np.array([*values], np.int32), np.array([*values.values()], np.float32)
         return self._values[nodes]
 

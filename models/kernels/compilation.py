@@ -6,7 +6,8 @@ of the compiled modules that it uses. So a file is right or is not found, wherev
 processes that write at the same time write different files or equal ones. A damaged file is compiled again.
 
 Files are read from `PACKAGED`, which `gramophone precompile` fills, and from a folder of the user, where new ones are
-stored: NUMBA_CACHE_DIR, or else `gramophone/kernels` in the user's cache folder.
+stored: NUMBA_CACHE_DIR, or else `gramophone/kernels` in the user's cache folder. They are machine code, so the user's
+folder is not read if another user than root could have written to it or replaced it.
 """
 
 import functools
@@ -14,6 +15,7 @@ import hashlib
 import importlib.metadata
 import inspect
 import logging
+import os
 import pickle
 import stat
 import sys
@@ -59,15 +61,15 @@ def can_store_kernels() -> bool:
     """True if newly compiled kernels can be stored; logs the reason once if not."""
     folder = stored_kernels()
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for made in (folder.parent, folder):
+            made.mkdir(mode=0o700, parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
+        problem = _exposure(folder)
     except OSError as error:
-        _report_unusable(folder, error.strerror)
-        return False
-    if _is_open_to_others(folder):
-        _report_unusable(folder, "other users can write to it, and so run code in this process")
-        return False
-    return True
+        problem = str(error.strerror)
+    if problem:
+        _report_unusable(folder, problem)
+    return not problem
 
 
 class Kernel(NamedTuple):
@@ -163,11 +165,36 @@ def tuple_type(cls: type[tuple[Any, ...]], *fields: Any) -> Any:
 
 def _code_folders() -> list[Path]:
     """Return the folders to read code from: the package's, and the user's unless others may write to it."""
-    return [PACKAGED, *(folder for folder in [stored_kernels()] if not _is_open_to_others(folder))]
+    folder = stored_kernels()
+    try:
+        problem = _exposure(folder)
+    except OSError:  # such as a missing folder: another user could make it
+        return [PACKAGED]
+    if problem:
+        _report_unusable(folder, problem)
+    return [PACKAGED] if problem else [PACKAGED, folder]
 
 
-def _is_open_to_others(folder: Path) -> bool:
-    return folder.is_dir() and bool(folder.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+def _exposure(folder: Path) -> str:
+    """Return how users other than this process's and root could change what is at a path; empty if they cannot.
+
+    Raises:
+        OSError: there is nothing at the path, or it cannot be found out.
+    """
+    folder.stat()  # fails for links in a circle, which the loop would follow for ever
+    pending = [folder.absolute()]
+    for path in pending:
+        facts = path.lstat()
+        is_shared = path != pending[0] and facts.st_uid == 0 and facts.st_mode & stat.S_ISVTX  # such as /tmp
+        if facts.st_uid not in {0, os.geteuid()}:
+            return f"{path} belongs to another user, who could run code in this process"
+        if stat.S_ISLNK(facts.st_mode):
+            pending.append(path.parent / path.readlink())
+        elif facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not is_shared:
+            return f"other users can write to {path}, and so run code in this process"
+        if path.parent not in pending:
+            pending.append(path.parent)
+    return ""
 
 
 class _CodeCache:

@@ -7,6 +7,7 @@ scale per token. All else, such as attention, stays in float32, so a result depe
 rounding, which int8 turns into steps of 1/127 of an activation.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,6 +29,15 @@ ARCHITECTURES = ("gpt2", "gpt_neox", "llama", "mistral", "olmo2", "qwen2", "qwen
 """Values of `model_type` in config.json."""
 
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_MAX_JSON_BYTES, _MAX_TOKENIZER_BYTES = 16 << 20, 256 << 20  # the largest tokenizers have some 40 MB
+_MAX_NUMBER = 1e12
+_MAX_NUMBERS: Mapping[str, float] = {
+    **dict.fromkeys(("n_layer", "num_hidden_layers", "max_window_layers", "num_labels"), 1000),
+    **dict.fromkeys(("n_head", "num_attention_heads", "num_key_value_heads"), 4096),
+    **dict.fromkeys(("n_embd", "n_inner", "hidden_size", "intermediate_size", "head_dim"), 1 << 20),
+    **dict.fromkeys(("vocab_size", "n_ctx", "n_positions", "max_position_embeddings"), 1 << 26),
+}
+"""Maximum absolute values in config.json, by their names."""
 
 
 def read_network(folder: Path, *, attention: str, dtype: torch.dtype) -> Any:
@@ -45,6 +55,7 @@ def read_network(folder: Path, *, attention: str, dtype: torch.dtype) -> Any:
     library.set_verbosity_error()  # the checks below report what matters
     library.disable_progress_bar()
     try:
+        _check_num_weights(folder)
         loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
             folder,
             local_files_only=True,
@@ -122,9 +133,11 @@ def check_folder(folder: Path) -> dict[str, Any]:
         ManifestError: a file is missing or cut short, or the configuration is not supported; the message names it.
     """
     path = folder / CONFIG_FILE
-    if not path.is_file():
+    if not path.exists():
         raise ManifestError(f"{path} is missing: not a folder of a pretrained model")
+    _check_files(folder)
     config = read_config(path)
+    _check_numbers(path, config)
     kind = config.get("model_type")
     if kind not in ARCHITECTURES:
         raise ManifestError(f"{path}: model_type is {kind!r:.80}; supported are {', '.join(ARCHITECTURES)}")
@@ -156,6 +169,50 @@ def files_of(folder: Path) -> list[str]:
     """Return the names of the configuration and the weights in a checked folder."""
     names = [CONFIG_FILE, *_weight_files(folder)]
     return names if _WEIGHTS in names else [*names, _INDEX]
+
+
+def _check_files(folder: Path) -> None:
+    """Check that a folder has no pipes and devices, which may have no end, and no enormous JSON.
+
+    Raises:
+        ManifestError: it has; the message names the file.
+    """
+    for file in folder.iterdir():
+        if file.exists() and not file.is_file() and not file.is_dir():
+            raise ManifestError(f"{file} is not a regular file")
+        most = _MAX_JSON_BYTES if file.name != "tokenizer.json" else _MAX_TOKENIZER_BYTES
+        if file.suffix == ".json" and file.exists() and (size := file.stat().st_size) > most:
+            raise ManifestError(f"{file} has {size:,} bytes, over {most:,}")
+
+
+def _check_numbers(path: Path, config: Mapping[str, Any]) -> None:
+    """Check the numbers in a configuration, at any depth.
+
+    Raises:
+        ManifestError: one is too large, or is not finite.
+    """
+    pending = [*config.items()]
+    for name, value in pending:
+        if isinstance(value, dict | list):
+            pending += value.items() if isinstance(value, dict) else ((name, inner) for inner in value)
+        elif isinstance(value, int | float) and not abs(value) <= (
+            most := _MAX_NUMBERS.get(name, _MAX_NUMBER)
+        ):
+            raise ManifestError(f"{path}: {name:.80} is {value!s:.80}; it must be from {-most:,} to {most:,}")
+
+
+def _check_num_weights(folder: Path) -> None:
+    """Check that a configuration does not describe far more weights than the files have, before memory is allocated.
+
+    Raises:
+        ManifestError: it does.
+    """
+    stored = sum((folder / name).stat().st_size for name in _weight_files(folder))
+    with torch.device("meta"):
+        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+        described = cast("Any", transformers.AutoModelForCausalLM).from_config(config).num_parameters()
+    if described > 2 * stored:  # which are at least as many bytes
+        raise ManifestError(f"{described:,} weights are described, but the files have {stored:,} bytes")
 
 
 def _weight_files(folder: Path) -> list[str]:

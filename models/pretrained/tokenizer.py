@@ -4,10 +4,16 @@ The library computes; this module maps its numbers to ids after the control toke
 The tokens for the start, the end and the unknown are those that the folder's configuration names.
 """
 
+import contextlib
 import hashlib
+import itertools
 import re
+import resource
 import shutil
-from collections.abc import Iterable, Sequence
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -29,6 +35,11 @@ _FILE, _NAMES_FILE = "tokenizer.json", "tokenizer_config.json"
 _SPACE_MARK = "\u2581"
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 _CONTROL_NAMES = {UNK: "unk_token", BOS: "bos_token", EOS: "eos_token"}
+
+# Reading a text of `_PROBE_LENGTH` characters takes about 40 ms; in time with its square, from 2 s.
+_PROBE_LENGTH, _PROBE_LOAD_S, _PROBE_S, _PROBE_BYTES = 65_536, 60.0, 0.5, 4 << 30
+_PROBE_GROWTH, _PROBE_STRINGS = 32, 128
+_PROBE_LETTERS = "aA0 \t\n.'_-é日\u0301\u2581😀"
 
 
 def _characters_of_bytes() -> dict[str, int]:
@@ -89,10 +100,11 @@ class PretrainedTokenizer(Tokenizer):
         self._library.no_truncation()
         self._library.no_padding()
         self._digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        self._is_byte_level = _has_type(content, "ByteLevel")
+        steps = {*_strings([content.get("pre_tokenizer"), content.get("decoder")])}
+        self._is_byte_level = ("type", "ByteLevel") in steps
         if (
             not self._is_byte_level
-            and not _has_type(content, "Metaspace")
+            and ("type", "Metaspace") not in steps
             and _SPACE_MARK not in str(content.get("normalizer"))
         ):
             raise ManifestError(f"{path}: tokens are neither byte-level nor SentencePiece's")
@@ -175,12 +187,59 @@ class PretrainedTokenizer(Tokenizer):
                 shutil.copyfile(self._folder / name, directory / PRETRAINED_FOLDER / name)
 
 
-def _has_type(content: Any, kind: str) -> bool:
-    """True if one of the steps of a tokenizer is of a type."""
-    if isinstance(content, dict):
-        steps = [content.get(name) for name in ("pre_tokenizer", "decoder", "pretokenizers", "decoders")]
-        return content.get("type") == kind or any(_has_type(step, kind) for step in steps)
-    return isinstance(content, list) and any(_has_type(step, kind) for step in content)
+def check_tokenizer(folder: Path) -> None:
+    """Check the tokenizer of a folder from elsewhere, by reading texts in a process that may die.
+
+    An expression that backtracks, or replacements that grow, would stop or end every process that reads a client's
+    text.
+
+    Raises:
+        ManifestError: reading a text takes too much time or memory, gives too many tokens, or ends the process.
+    """
+    command = [sys.executable, "-P", "-m", "models.pretrained.tokenizer", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)  # noqa: S603 - constant
+    if done.returncode:
+        text = ["the file", *done.stdout.splitlines()][-1]
+        limits = f"it takes over {_PROBE_S} s of processor time, or {_PROBE_BYTES >> 30} GiB"
+        said = done.stderr.splitlines() or [limits]
+        # Python says it at the end, the library at the beginning
+        reason = said[-1] if done.returncode > 0 else said[0]
+        raise ManifestError(f"{folder / _FILE}: reading {text} fails: {reason:.200}")
+
+
+def _probe(folder: Path) -> None:
+    """Read texts that make expressions backtrack and replacements grow, with bounded time and memory.
+
+    Texts consist of the characters and strings in the tokenizer's own patterns, and of characters of each kind.
+    """
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(ValueError):  # the limit is lower already
+        resource.setrlimit(resource.RLIMIT_DATA, (_PROBE_BYTES, _PROBE_BYTES))
+    signal.setitimer(signal.ITIMER_PROF, _PROBE_LOAD_S)
+    content = read_config(folder / _FILE)
+    steps = _strings([content.get("normalizer"), content.get("pre_tokenizer")])
+    patterns = (value for name, value in steps if name not in {"type", "precompiled_charsmap"})
+    strings = [*itertools.islice(patterns, _PROBE_STRINGS)]
+    letters = [*dict.fromkeys(_PROBE_LETTERS + "".join(strings))][:_PROBE_STRINGS]
+    repeated = [*letters, *filter(None, strings), *map("".join, itertools.pairwise(letters))]
+    between = ["".join(f"{before}{letter * 48}" for before in letters) for letter in letters]
+    tokenizer = PretrainedTokenizer(folder)
+    for text in [*letters, *between, *(unit * (_PROBE_LENGTH // len(unit)) for unit in repeated)]:
+        sys.stdout.write(f"a text of {len(text):,} characters, {text[:8]!r} …\n")
+        sys.stdout.flush()
+        signal.setitimer(signal.ITIMER_PROF, _PROBE_S)  # its signal ends the process
+        if (count := len(tokenizer.encode(text))) > 64 + _PROBE_GROWTH * len(text):
+            raise ManifestError(f"it gives {count:,} tokens, over {_PROBE_GROWTH} for each character")
+
+
+def _strings(content: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """Yield name and value of each string in the description of steps."""
+    if isinstance(content, str):
+        yield name, content
+    for inner_name, inner in content.items() if isinstance(content, dict) else ():
+        yield from _strings(inner, inner_name)
+    for inner in content if isinstance(content, list) else ():
+        yield from _strings(inner, name)
 
 
 def _control_numbers(folder: Path, numbers: dict[str, int], algorithm: Any) -> dict[int, int]:
@@ -206,3 +265,7 @@ def _control_numbers(folder: Path, numbers: dict[str, int], algorithm: Any) -> d
     if found.get(UNK) in {found[BOS], found[EOS]}:  # GPT-2 names one token for all
         del found[UNK]
     return found
+
+
+if __name__ == "__main__":
+    _probe(Path(sys.argv[1]))

@@ -9,7 +9,8 @@ ready job runs up to its next call, and every batch of urgent calls runs one sli
 one batch of long or bulk calls runs a slice of bounded time. No request waits for more than one
 slice of another request's long text. Owners of jobs take turns, so one with many jobs delays another's by few steps.
 
-Admission control bounds the number of jobs and their expected tokens to read and generate; each owner has a share.
+Admission control bounds the number of jobs, their expected tokens to read and generate, and the time that
+interactive jobs take; each owner has a share.
 """
 
 import math
@@ -37,6 +38,7 @@ from service.engine.constants import (
     BULK_JOBS_AT_ONCE,
     MAX_SHARED_KINDS,
     MIN_BULK_SLICE_TOKENS,
+    MIN_LATE_JOBS,
     MIN_LATE_TOKENS,
     MIN_SLICE_TOKENS,
 )
@@ -56,6 +58,9 @@ class SchedulerLimits:
         max_jobs: maximum number of waiting and running jobs, besides what shares grant.
         max_tokens: maximum sum of the jobs' expected tokens, likewise. A job counts as little more than half of it at
             most, so the largest leaves capacity to others and two of them exclude each other.
+        max_age_s: mean age of unfinished interactive jobs above which further ones of owners with many are rejected.
+            Each takes about twice as long, and four times as long at the beginning of an overload.
+        token_age_s: additional age for each expected token beyond `MIN_LATE_TOKENS`.
         max_pending_events: number of pending events at which a job is parked.
         retry_after_s: delay suggested to rejected clients.
         slice_s: approximate slice duration of long interactive texts.
@@ -70,6 +75,8 @@ class SchedulerLimits:
 
     max_jobs: int
     max_tokens: int = 1 << 40
+    max_age_s: float = 0.4
+    token_age_s: float = 0.005
     max_pending_events: int = 32
     retry_after_s: float = 1.0
     slice_s: float = 0.01
@@ -143,13 +150,39 @@ class Admission:
         """Admit a job; it counts towards the limits until it is released.
 
         Raises:
-            DrainingError, OverloadedError, ShareExceededError: see `check_capacity`.
+            DrainingError, OverloadedError, ShareExceededError: see `check_capacity`; also if interactive jobs take too
+                long.
         """
         self.check_capacity(job.options)
+        self._check_ages(job)
         self.jobs.add(job)
         self._count(job.options, 1)
         self.num_waiting += 1
         self._next_deadline_s = min(self._next_deadline_s, job.deadline_s)
+
+    def _check_ages(self, job: Job) -> None:
+        """Reject an interactive job if those before it are old for their tokens: it would take as long.
+
+        Owners take turns, so this holds only for owners with at least their share of these jobs.
+        """
+        before = [other for other in self.jobs if not (other.options.bulk or other.parked)]
+        owner, owners = job.options.owner, [other.options.owner for other in before]
+        has_share = owners.count(owner) * len({owner, *owners}) >= len(before)
+        if job.options.bulk or len(before) < MIN_LATE_JOBS or not has_share:
+            return
+        limits, now_s = self._limits, job.submitted_s
+        ages = (
+            (now_s - other.submitted_s)
+            / (limits.max_age_s + limits.token_age_s * max(0, other.options.tokens - MIN_LATE_TOKENS))
+            for other in before
+        )
+        if (mean := sum(ages) / len(before)) > 1:
+            self._metrics.rejected("age")
+            raise OverloadedError(
+                f"the {len(before)} requests queued or running are {mean:.1f} times as old on average as the "
+                f"{limits.max_age_s:g} s that this service allows (more for long ones)",
+                retry_after_s=limits.retry_after_s,
+            )
 
     def start(self, job: Job) -> None:
         """Mark a job as started, so it no longer counts as waiting."""
@@ -215,8 +248,8 @@ class Scheduler:
             OverloadedError, ShareExceededError: a limit on jobs or tokens is reached.
         """
         with self._lock:
-            self.admission.admit(job)
             job.submitted_s = self._clock()
+            self.admission.admit(job)
             self._enqueue(job)
 
     def cancel(self, job: Job) -> None:

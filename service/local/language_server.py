@@ -1,27 +1,37 @@
 """Language server for editors: completions, inline completions, probable errors and corrections.
 
 Source: the Language Server Protocol, version 3.18. A document is prose; of Markdown, code and addresses are left out.
+Every request is answered, with an error if it is damaged, and work is in proportion to the length of messages and
+documents. Documents are kept here, as lines, because pygls splits a document again for each change and each position.
 """
 
 import asyncio
 import importlib.metadata
+import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import sys
+from bisect import bisect_left, bisect_right
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import lru_cache, partial
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import httpx
 from lsprotocol import types
+from pygls.exceptions import JsonRpcException, JsonRpcInvalidParams, JsonRpcInvalidRequest
 from pygls.lsp.server import LanguageServer
-from pygls.workspace import ServerTextPosition, TextDocument
+from pygls.protocol import LanguageServerProtocol, default_converter
+from pygls.workspace import PositionCodec
+from typing_extensions import override
 
 from models.checkpoint.registry import Address
 from models.errors import LanguageModelError
 from service.engine.loaded_model import LoadedModel
 from service.local import ask
-from service.use_cases.check import MAX_DICTIONARY
+from service.use_cases.autocomplete import MAX_DICTIONARY_WORDS
+from service.use_cases.check import MAX_CHARACTERS, MAX_DICTIONARY
 from service.use_cases.inputs import WordLists
 
 Json = dict[str, Any]
@@ -30,20 +40,24 @@ Query = Callable[[str, Json], Awaitable[Json]]
 
 NAME = "gramophone"
 ADD_TO_DICTIONARY = "gramophone.addToDictionary"
+_log = logging.getLogger(__name__)
 _MAX_CONTEXT_CHARACTERS = 2000
 _MAX_WORDS = 1000
 _TIMEOUT_S = 10.0
 _MIN_PROBABILITY = 0.01
 """Minimum probability of corrections after the first."""
+_MAX_DOCUMENT_CHARACTERS = 1_000_000
+_MAX_MESSAGE_BYTES, _MAX_HEADER_BYTES, _MAX_READ_BYTES = 16 << 20, 100, 1 << 20
+# No alternative can read past the beginning of another match of itself, so each character is read a few times at most.
 _MARKDOWN = re.compile(
-    r"^```.*?^```|`[^`\n]+`|https?://\S+|<[^>\n]+>|(?<=\])\([^)\n]*\)", re.DOTALL | re.MULTILINE
+    r"^```.*?^```|`[^`\n]+`|https?://\S+|<[^<>\n]+>|(?<=\])\((?:[^()\n]|\([^()\n]*\))*\)",
+    re.DOTALL | re.MULTILINE,
 )
-_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
-"""Line with its end by the protocol. Python also ends lines at other characters, such as form feeds and U+2028.
-
-pygls creates the documents itself, so the class gets the property instead of a subclass."""
-TextDocument.lines = property(lambda self: _LINE.findall(self.source))  # type: ignore[method-assign, assignment]
-_WRAP = re.compile(r"(?<=[^\n]{40})\n(?=\w)")
+_LINE_START = re.compile(r"(?<=\n)|(?<=\r)(?!\n)")
+"""Starts of lines by the protocol. Python also ends lines at other characters, such as form feeds and U+2028."""
+_PIECE = re.compile(r".{1,8000}[^\n]*\n?", re.DOTALL)
+"""Complete lines that are checked together: completions wait for the check of a piece only."""
+_WRAP = re.compile(r"\n(?<=[^\n]{40}\n)(?=\w)")
 """Line breaks inside a paragraph: a model's sentences end at line breaks."""
 
 
@@ -103,6 +117,142 @@ def remote_models(url: str, models: Sequence[str], key: str | None) -> Query:
     return query
 
 
+@lru_cache(maxsize=2)  # the two ends of a range
+def _units_before(line: str, units_of: Callable[[str], int]) -> Sequence[int]:
+    """Return the number of an editor's units before each character of a line, and in all of it."""
+    return range(len(line) + 1) if line.isascii() else [*accumulate(map(units_of, line), initial=0)]
+
+
+class Document:
+    """Open document, as lines with their ends; the last line has none, and may be empty.
+
+    Args:
+        item: the document, as an editor opens it.
+        codec: units of the editor's positions.
+
+    Attributes:
+        version: version of the editor.
+    """
+
+    def __init__(self, item: types.TextDocumentItem, codec: PositionCodec) -> None:
+        self.version: int | None = item.version
+        self._is_markdown = item.language_id == "markdown"
+        self._units_of = codec.impl.code_units_for_char
+        self._lines = _LINE_START.split(item.text)
+
+    @property
+    def text(self) -> str:
+        """The complete text."""
+        return "".join(self._lines)
+
+    @property
+    def prose(self) -> str:
+        """The text with as many characters, and spaces for what is not prose and for wrapped lines."""
+        text = self.text
+        if self._is_markdown:
+            text = _MARKDOWN.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
+        return _WRAP.sub(" ", text)
+
+    def change(self, change: types.TextDocumentContentChangeEvent) -> None:
+        """Replace a range of the text, or all of it."""
+        if isinstance(change, types.TextDocumentContentChangeWholeDocument):
+            self._lines = _LINE_START.split(change.text)
+            return
+        (first, begin), (last, end) = self._span(change.range)
+        lines = self._lines
+        # the lines beside it too, because the characters of one line break may come together
+        before, after = lines[max(first - 1, 0) : first], lines[last + 1 : last + 2]
+        new = _LINE_START.split(
+            "".join([*before, lines[first][:begin], change.text, lines[last][end:], *after])
+        )
+        if last + 2 < len(lines):
+            new.pop()  # the beginning of the next line
+        lines[max(first - 1, 0) : last + 2] = new
+
+    def offset(self, position: types.Position) -> int:
+        """Return the number of characters before a position, or before the nearest one in the document."""
+        line, column = self._place(position)
+        return sum(map(len, self._lines[:line])) + column
+
+    def extract(self, within: types.Range) -> str:
+        """Return the text in a range."""
+        (first, begin), (last, end) = self._span(within)
+        return "".join([*self._lines[first:last], self._lines[last][:end]])[begin:]
+
+    def ranges(self, spans: Iterable[tuple[int, int]]) -> list[types.Range]:
+        """Return the range of each span of characters."""
+        starts = [*accumulate(map(len, self._lines[:-1]), initial=0)]
+
+        def position(offset: int) -> types.Position:
+            line = bisect_right(starts, offset) - 1
+            return types.Position(
+                line, _units_before(self._lines[line], self._units_of)[offset - starts[line]]
+            )
+
+        return [types.Range(position(begin), position(end)) for begin, end in spans]
+
+    def _span(self, within: types.Range) -> list[tuple[int, int]]:
+        return sorted((self._place(within.start), self._place(within.end)))
+
+    def _place(self, position: types.Position) -> tuple[int, int]:
+        """Return line and column, in characters, of the place in the document that is nearest to a position."""
+        if position.line >= len(self._lines):
+            return len(self._lines) - 1, len(self._lines[-1])
+        line = self._lines[position.line]
+        column = bisect_left(_units_before(line, self._units_of), position.character)
+        return position.line, min(column, len(line.rstrip("\r\n")))
+
+
+class _Protocol(LanguageServerProtocol):
+    """Protocol that answers damaged requests too."""
+
+    @override
+    def structure_message(self, data: dict[str, Any]) -> Any:
+        """Return an object of a message as it is; `handle_message` converts the message as a whole."""
+        return data
+
+    @override
+    def handle_message(self, message: Any) -> None:
+        """Convert and handle a message, or answer that it is damaged; without an id, pygls tells the user."""
+        fields = message if isinstance(message, dict) else {}
+        try:
+            if fields.get("jsonrpc") != self.VERSION or (
+                self._shutdown and fields.get("method") != types.EXIT
+            ):
+                when = "after the shutdown" if self._shutdown else f"not of JSON-RPC {self.VERSION}"
+                raise JsonRpcInvalidRequest(f"a message is {when}: {message!s:.200}")
+            converted = super().structure_message(fields)
+        except JsonRpcException as error:
+            if not {"id", "method"} <= fields.keys():
+                raise
+            self._send_response(fields["id"], error=error.to_response_error())
+        else:
+            super().handle_message(converted)
+
+
+class _BoundedInput:
+    """Input of messages; one that is too long is not read: its bytes are taken for headers up to the next real one.
+
+    Args:
+        stream: the input.
+    """
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+
+    def readline(self) -> bytes:
+        """Return the next header; another line, or part of it, in place of a longer one."""
+        line = self._stream.readline(_MAX_READ_BYTES)
+        line = line[max(0, line.rfind(b"Content-Length: ")) :]
+        return line if len(line) <= _MAX_HEADER_BYTES else b"-"
+
+    def read(self, size: int) -> bytes:
+        """Return a message; in place of one that is too long, the reason."""
+        if size > _MAX_MESSAGE_BYTES:
+            return f'"Content-Length is {size}; at most {_MAX_MESSAGE_BYTES} bytes are read"'.encode()
+        return self._stream.read(size)
+
+
 class ProseServer(LanguageServer):
     """Language server of one model or several.
 
@@ -112,38 +262,58 @@ class ProseServer(LanguageServer):
     """
 
     def __init__(self, query: Query, options: ServerOptions) -> None:
-        super().__init__(NAME, importlib.metadata.version("gramophone-lm"))
+        version = importlib.metadata.version("gramophone-lm")
+        super().__init__(NAME, version, protocol_cls=_Protocol, converter_factory=default_converter)
         self.options = options
-        self.words = list(options.words)
+        self.documents = dict[str, Document]()
+        self.words = list[str]()
+        for word in options.words:
+            if problem := problem_of_word(word):
+                _log.warning("the word %.40r %s: it is skipped", word, problem)
+            else:
+                self.words.append(word)
         self._query = query
         self._checks: dict[str, asyncio.Task[None]] = {}
         self._problem = ""
+
+    @override
+    def start_io(self, stdin: BinaryIO | None = None, stdout: BinaryIO | None = None) -> None:
+        """Answer an editor on standard input and output, or on other streams."""
+        super().start_io(cast("BinaryIO", _BoundedInput(stdin or sys.stdin.buffer)), stdout)
 
     async def ask(self, path: str, body: Json) -> Json | None:
         """Return the reply to a request; None, with a message to the user, if there is none."""
         try:
             reply = await self._query(path, body)
         except (LanguageModelError, httpx.HTTPError, ValueError) as error:
-            problem = f"{NAME}: {error or type(error).__name__}"
-            if problem != self._problem:  # once, not at each keystroke
-                self._problem = problem
-                params = types.ShowMessageParams(types.MessageType.Warning, problem)
-                self.window_show_message(params)
+            self._say(f"{error or type(error).__name__}")
             return None
         self._problem = ""
         return reply
 
-    async def complete(self, document: TextDocument, position: types.Position, **options: Any) -> list[Json]:
-        """Return the completions at a position, with their start in the document as `begin`."""
-        end = document.offset_at_position(position)
-        text = _prose(document)[:end][-_MAX_CONTEXT_CHARACTERS:]
-        line = text.rpartition("\n")[2]
+    def _say(self, problem: str) -> None:
+        """Tell the user of a problem once, not at each keystroke."""
+        if problem != self._problem:
+            self._problem = problem
+            params = types.ShowMessageParams(types.MessageType.Warning, f"{NAME}: {problem}")
+            self.window_show_message(params)
+
+    async def complete(self, uri: str, position: types.Position, **options: Any) -> list[Json]:
+        """Return the completions at a position, with the range that they replace as `range` and its text as `typed`."""
+        document = self.documents.get(uri)
+        if document is None or len(text := document.text) > _MAX_DOCUMENT_CHARACTERS:
+            return []
+        version, end = document.version, document.offset(position)
+        line = document.prose[max(0, end - _MAX_CONTEXT_CHARACTERS) : end].rpartition("\n")[2]
         body = {"text": line, "dictionary": self.words[-_MAX_WORDS:], **options}
         reply = await self.ask("/v1/autocomplete", body)
-        if reply is None:
-            return []
-        begin = end - len(line)
-        return [one | {"begin": begin + one["start"]} for one in reply["completions"]]
+        found = reply["completions"] if reply is not None and document.version == version else []
+        starts = [end - len(line) + one["start"] for one in found]
+        ranges = document.ranges((start, end) for start in starts)
+        return [
+            one | {"range": place, "typed": text[start:end]}
+            for one, start, place in zip(found, starts, ranges, strict=True)
+        ]
 
     def check_soon(self, uri: str) -> None:
         """Check a document after a pause without further changes."""
@@ -157,34 +327,59 @@ class ProseServer(LanguageServer):
 
     async def _check(self, uri: str) -> None:
         await asyncio.sleep(self.options.delay_s)
-        document = self.workspace.get_text_document(uri)
-        version, body = document.version, {"text": _prose(document), "threshold": self.options.threshold}
-        reply = await self.ask("/v1/check", body | {"dictionary": self.words[-MAX_DICTIONARY:]})
-        if reply is None or document.version != version:
-            return
+        document = self.documents[uri]
+        version, prose, issues = document.version, document.prose, list[Json]()
+        if (length := len(prose)) > _MAX_DOCUMENT_CHARACTERS:
+            self._say(f"{uri:.200} has {length} characters; at most {_MAX_DOCUMENT_CHARACTERS} are checked")
+            prose = ""
+        options = {"threshold": self.options.threshold, "dictionary": self.words[-MAX_DICTIONARY:]}
+        for piece in _PIECE.finditer(prose):
+            reply = await self.ask("/v1/check", {"text": piece[0], **options})
+            if reply is None or document.version != version:
+                return
+            for issue in reply["issues"]:
+                issues.append(issue | {name: piece.start() + issue[name] for name in ("start", "end")})
+        ranges = document.ranges((issue["start"], issue["end"]) for issue in issues)
         found = [
             types.Diagnostic(
-                range=_range(document, issue["start"], issue["end"]),
+                range=place,
                 message=_message(issue),
                 severity=types.DiagnosticSeverity.Information,
                 source=NAME,
                 code=issue["type"],
                 data=_corrections(issue),
             )
-            for issue in reply["issues"]
+            for issue, place in zip(issues, ranges, strict=True)
         ]
         params = types.PublishDiagnosticsParams(uri, found, version)
         self.text_document_publish_diagnostics(params)
 
     def add_word(self, word: str) -> None:
-        """Add a word to the dictionary and its file, and check all documents again."""
+        """Add a word to the dictionary and its file, and check all documents again.
+
+        Raises:
+            JsonRpcInvalidParams: requests could not have the word.
+        """
+        if problem := problem_of_word(word):
+            raise JsonRpcInvalidParams(f"the word {word!r:.40} {problem}")
         if word not in self.words:
-            self.words.append(word)
             if self.options.dictionary is not None:
                 with self.options.dictionary.open("a", encoding="utf-8") as file:
                     file.write(f"{word}\n")
-        for uri in self.workspace.text_documents:
+            self.words.append(word)
+        for uri in self.documents:
             self.check_soon(uri)
+
+
+def problem_of_word(word: str) -> str:
+    """Return why a word cannot be in a dictionary; empty if it can."""
+    if len(word) > MAX_CHARACTERS:
+        return f"has {len(word)} characters; at most {MAX_CHARACTERS} are accepted"
+    if not word.strip() or "\n" in word or "\r" in word:
+        return "is empty or has a line break"
+    if (count := len(word.split())) > (most := MAX_DICTIONARY_WORDS // _MAX_WORDS):
+        return f"has {count} words; at most {most} are accepted"
+    return "" if word.encode(errors="ignore").decode() == word else "is not Unicode"
 
 
 def make_server(query: Query, options: ServerOptions) -> ProseServer:
@@ -192,21 +387,20 @@ def make_server(query: Query, options: ServerOptions) -> ProseServer:
     server = ProseServer(query, options)
     for name, (handler, settings) in _FEATURES.items():
         server.feature(name, settings)(handler)
+        server.protocol.fm.builtin_features.pop(name, None)  # pygls would keep the documents too
     server.command(ADD_TO_DICTIONARY)(_add_to_dictionary)
     return server
 
 
 async def _completion(ls: ProseServer, params: types.CompletionParams) -> types.CompletionList:
-    document = ls.workspace.get_text_document(params.text_document.uri)
-    end = document.offset_at_position(params.position)
-    found = await ls.complete(document, params.position, limit=ls.options.limit)
+    found = await ls.complete(params.text_document.uri, params.position, limit=ls.options.limit)
     items = [
         types.CompletionItem(
             label=one["text"],
             kind=types.CompletionItemKind.Text,
             sort_text=f"{rank:03}",
-            filter_text=document.source[one["begin"] : end] or one["text"],
-            text_edit=types.TextEdit(_range(document, one["begin"], end), one["text"]),
+            filter_text=one["typed"] or one["text"],
+            text_edit=types.TextEdit(one["range"], one["text"]),
         )
         for rank, one in enumerate(found)
     ]
@@ -216,34 +410,45 @@ async def _completion(ls: ProseServer, params: types.CompletionParams) -> types.
 async def _inline_completion(
     ls: ProseServer, params: types.InlineCompletionParams
 ) -> types.InlineCompletionList:
-    document = ls.workspace.get_text_document(params.text_document.uri)
     options = {"max_words": ls.options.max_words, "rank": "savings", "limit": 3}
-    found = await ls.complete(document, params.position, **options)
+    found = await ls.complete(params.text_document.uri, params.position, **options)
     here = types.Range(params.position, params.position)
     texts = [one["suffix"] for one in found if one["suffix"]]
     return types.InlineCompletionList([types.InlineCompletionItem(text, range=here) for text in texts])
 
 
-def _opened(
-    ls: ProseServer, params: types.DidOpenTextDocumentParams | types.DidChangeTextDocumentParams
-) -> None:
-    ls.check_soon(params.text_document.uri)
+def _opened(ls: ProseServer, params: types.DidOpenTextDocumentParams) -> None:
+    uri = params.text_document.uri
+    ls.documents[uri] = Document(params.text_document, ls.workspace.position_codec)
+    ls.check_soon(uri)
+
+
+def _changed(ls: ProseServer, params: types.DidChangeTextDocumentParams) -> None:
+    uri = params.text_document.uri
+    if (document := ls.documents.get(uri)) is not None:
+        for change in params.content_changes:
+            document.change(change)
+        document.version = params.text_document.version
+        ls.check_soon(uri)
 
 
 def _closed(ls: ProseServer, params: types.DidCloseTextDocumentParams) -> None:
     uri = params.text_document.uri
     ls.forget(uri)
+    ls.documents.pop(uri, None)
     ls.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, []))
 
 
 def _code_actions(ls: ProseServer, params: types.CodeActionParams) -> list[types.CodeAction]:
-    document = ls.workspace.get_text_document(params.text_document.uri)
+    uri = params.text_document.uri
     actions = list[types.CodeAction]()
+    if (document := ls.documents.get(uri)) is None:
+        return actions
     for issue in params.context.diagnostics:
         if issue.source != NAME:
             continue
         for number, text in enumerate(issue.data or ()):
-            edit = types.WorkspaceEdit({document.uri: [types.TextEdit(issue.range, text)]})
+            edit = types.WorkspaceEdit({uri: [types.TextEdit(issue.range, text)]})
             actions.append(
                 types.CodeAction(
                     f"Replace with “{text}”",
@@ -254,7 +459,9 @@ def _code_actions(ls: ProseServer, params: types.CodeActionParams) -> list[types
                 )
             )
         if issue.code == "unknown_word":
-            word = document.text_in_client_range(issue.range)
+            word = document.extract(issue.range)
+            if problem_of_word(word):
+                continue
             title = f"Add “{word}” to the dictionary"
             actions.append(
                 types.CodeAction(
@@ -273,7 +480,7 @@ def _add_to_dictionary(ls: ProseServer, word: str) -> None:
 
 _FEATURES: Mapping[str, tuple[Callable[..., Any], Any]] = {
     types.TEXT_DOCUMENT_DID_OPEN: (_opened, None),
-    types.TEXT_DOCUMENT_DID_CHANGE: (_opened, None),
+    types.TEXT_DOCUMENT_DID_CHANGE: (_changed, None),
     types.TEXT_DOCUMENT_DID_CLOSE: (_closed, None),
     types.TEXT_DOCUMENT_COMPLETION: (_completion, types.CompletionOptions(trigger_characters=[" "])),
     types.TEXT_DOCUMENT_INLINE_COMPLETION: (_inline_completion, None),
@@ -282,14 +489,6 @@ _FEATURES: Mapping[str, tuple[Callable[..., Any], Any]] = {
         types.CodeActionOptions(code_action_kinds=[types.CodeActionKind.QuickFix]),
     ),
 }
-
-
-def _prose(document: TextDocument) -> str:
-    """Return the text of a document with as many characters, and spaces for what is not prose and for wrapped lines."""
-    text = document.source
-    if document.language_id == "markdown":
-        text = _MARKDOWN.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
-    return _WRAP.sub(" ", text)
 
 
 def _corrections(issue: Json) -> list[str]:
@@ -304,13 +503,3 @@ def _message(issue: Json) -> str:
     said = "Unknown word" if issue["type"] == "unknown_word" else "Improbable here"
     texts = ", ".join(f"“{text}”" for text in _corrections(issue)[:3])
     return f"{said}: “{issue['text']}”" + (f". Meant: {texts}?" if texts else "")
-
-
-def _range(document: TextDocument, start: int, end: int) -> types.Range:
-    return types.Range(_position(document, start), _position(document, end))
-
-
-def _position(document: TextDocument, offset: int) -> types.Position:
-    # the mark makes a line of what follows the last line break
-    lines = _LINE.findall(f"{document.source[:offset]}$")
-    return document.position_to_client_units(ServerTextPosition(len(lines) - 1, len(lines[-1]) - 1))

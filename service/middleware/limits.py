@@ -1,14 +1,18 @@
-"""Limits on open connections, and on the size and duration of request bodies.
+"""Limits on open connections, on the delay of the event loop, and on the size and duration of request bodies.
 
 Compressed bodies are rejected, because they could expand beyond the limit. Connections over the limit
-get 503, except for the health endpoints.
+get 503, and requests that the event loop has delayed get 429, except for the health endpoints.
 """
 
+import asyncio
+import math
 from dataclasses import dataclass
+from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from models.errors import OverloadedError
 from service.api_errors import RETRY_AFTER_S, error_response
 from service.engine.metrics import Metrics
 from service.middleware.request_context import annotate, header
@@ -17,8 +21,15 @@ from service.schemas.replies import ErrorBody
 OVER_LIMIT = "crowded"
 """Key in a request's state: true if its connection is over the limit."""
 
+ARRIVAL_S = "arrival"
+"""Key in a request's state: time on the event loop's clock at which its connection was accepted, or its head began."""
+
 RECEIVE_TIMEOUT = "late"
 """Key in a request's state: the exceeded time limit for receiving the request, in seconds."""
+
+_MAX_DELAY_S = 0.25
+_MIN_DELAYED = 32
+"""Number of requests under way below which a delay is no overload, but a single long step."""
 
 _SHOWN_BYTES = 4096
 _SHOWN_ENCODING_BYTES = 40
@@ -133,7 +144,9 @@ class BodyLimit:
 
 
 class ConnectionLimit:
-    """Middleware that replies 503 on connections over the limit, except for the health endpoints.
+    """Middleware that replies 503 on connections over the limit, and 429 if requests wait for the event loop.
+
+    The health endpoints are exempt. Such a reply takes a quarter of the time of a short request.
 
     Args:
         app: application.
@@ -143,19 +156,37 @@ class ConnectionLimit:
     def __init__(self, app: ASGIApp, *, metrics: Metrics) -> None:
         self._app = app
         self._metrics = metrics
+        self._num_running = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
-        if (
-            scope["type"] != "http"
-            or not scope["state"].get(OVER_LIMIT)
-            or scope["path"].startswith("/health/")
-        ):
+        if scope["type"] != "http" or scope["path"].startswith("/health/"):
             await self._app(scope, receive, send)
             return
-        self._metrics.rejected("connections")
-        message = "the service has reached its limit of open connections"
-        body = ErrorBody(message, "service_unavailable_error", None, "too_many_connections")
-        await error_response(503, body, {"retry-after": f"{RETRY_AFTER_S:.0f}", **_CLOSE})(
-            scope, receive, send
-        )
+        self._num_running += 1
+        try:
+            await (self._refusal(scope["state"]) or self._app)(scope, receive, send)
+        finally:
+            self._num_running -= 1
+
+    def _refusal(self, state: dict[str, Any]) -> ASGIApp | None:
+        """Return the reply to a request that is refused; None for others."""
+        delay_s = asyncio.get_running_loop().time() - state.get(ARRIVAL_S, math.inf)
+        if state.get(OVER_LIMIT):
+            reason, status, message = (
+                "connections",
+                503,
+                "the service has reached its limit of open connections",
+            )
+            body = ErrorBody(message, "service_unavailable_error", None, "too_many_connections")
+        elif delay_s > _MAX_DELAY_S and self._num_running > _MIN_DELAYED:
+            reason, status = "delay", 429
+            message = (
+                f"this request has waited {delay_s:.2f} s to be read, with {self._num_running} others under way; "
+                f"the maximum is {_MAX_DELAY_S:g} s"
+            )
+            body = ErrorBody(message, "rate_limit_error", None, OverloadedError.code)
+        else:
+            return None
+        self._metrics.rejected(reason)
+        return error_response(status, body, {"retry-after": f"{RETRY_AFTER_S:.0f}", **_CLOSE})

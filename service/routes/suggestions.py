@@ -55,7 +55,7 @@ from service.use_cases.autocomplete import (
     AutocompleteRequest,
     autocomplete,
     cached_next_tokens,
-    max_search_steps,
+    max_search_rows,
 )
 from service.use_cases.check import CheckRequest, check
 from service.use_cases.inputs import dictionaries_of_languages, find_dictionaries
@@ -77,6 +77,9 @@ _User = Annotated[
         json_schema_extra={"pattern": NAME_PATTERN},
     ),
 ]
+_TOKENS_PER_ROW = 6
+"""Work of a row of a search, of which a keystroke reads hundreds without being bulk: a user is waiting."""
+
 _CACHED_BODY_BYTES = 4096
 """Maximum body size in bytes for which cached predictions are looked up."""
 
@@ -100,13 +103,14 @@ async def complete(request: Request) -> Response:
             await _build_checker(model)
     owner = owner_of(request)
     personal = _personal_model(services, owner, wire.user)
-    steps = sum(max_search_steps(model, wire) for model, _ in models)
+    rows = max_search_rows(models, wire)
     cached = cached_next_tokens(loaded, wire) if alone and len(body) <= _CACHED_BODY_BYTES else None
     # a keystroke in the middle of a word may need no model step
-    inline = alone and not steps and not wire.fuzzy and (cached is not None or runs_inline(loaded, body))
+    inline = alone and not rows and (cached is not None or runs_inline(loaded, body))
     work = autocomplete(models, wire, services.limits, user=personal, cached=cached)
-    # never bulk, because a user is waiting
-    terms = request_options(request, wire, body, count=1, predicted_each=steps, bulk=False)
+    terms = request_options(
+        request, wire, body, count=1, work_each=_TOKENS_PER_ROW * rows, predicted_each=rows
+    )
     if wire.session is not None:
         services.sessions.supersede(owner, wire.session)  # before admission, to free a slot in the queue
     if inline or wire.session is None:

@@ -8,11 +8,10 @@ of the errors of the first `CorrectedPrefix` that the word starts with. Words ad
 typed prefix unless they have capitals of their own.
 """
 
-import heapq
 import math
-from collections.abc import Callable, Iterable, Sequence
+from bisect import insort
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import pairwise
 from operator import itemgetter, mul
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
@@ -35,18 +34,17 @@ from models.completion.prefix import (
 from models.completion.search import CompletionSearch, CompletionSettings, run_searches
 from models.completion.token_trie import NO_TOKENS
 from models.completion.user_model import (
-    ScoredPhrase,
     UserModel,
     extend_phrases,
-    most_probable,
     next_word_models,
     phrase_probability,
     previous_word,
     sentence_words,
-    user_model_from_counts,
 )
 from models.errors import InvalidInputError
 from models.language_model import SCORES
+from models.phrases import PhraseAutomaton
+from models.reranking.candidates import map_in_steps
 from models.vocabulary import CONTROL_TOKENS
 from service.engine.batching import view
 from service.engine.job import Work
@@ -55,7 +53,7 @@ from service.engine.prefix_cache import NextTokenEntry
 from service.schemas.suggestions import AutocompleteReply, CompletionCandidate
 from service.schemas.wire import WireModel, text_or_object
 from service.use_cases.accepted_words import UserName
-from service.use_cases.constants import DICTIONARY_ENTRIES_PER_STEP
+from service.use_cases.constants import DICTIONARY_WORDS_PER_STEP
 from service.use_cases.inputs import Limits, check_reads_forward
 from service.use_cases.model_weights import ModelsRequest, WeightedModel, shares, weights_after
 from service.use_cases.next_token import predict_next
@@ -138,11 +136,6 @@ class AutocompleteRequest(ModelsRequest):
         """True if the prefix matches any case."""
         return self.casing == "ignore"
 
-    @cached_property
-    def blocked(self) -> frozenset[str]:
-        """Casefolded words and phrases of the blocklist, composed, with single spaces."""
-        return frozenset(" ".join(normalize("NFKC", entry.casefold()).split()) for entry in self.blocklist)
-
 
 @dataclass(slots=True)
 class RankedCompletion:
@@ -178,7 +171,7 @@ _PrefixSearch: TypeAlias = tuple[CorrectedPrefix, CompletionSearch]
 
 def _model_completions(
     searches: Sequence[_PrefixSearch], request: AutocompleteRequest
-) -> tuple[dict[str, RankedCompletion], float, float]:
+) -> Work[Any, tuple[dict[str, RankedCompletion], float, float]]:
     """Collect the words of finished searches, each under the first prefix that it begins with.
 
     Returns:
@@ -189,6 +182,7 @@ def _model_completions(
     found_masses: list[float] = []  # part covered by the words found
     prefixes = [prefix.text for prefix, _ in searches]
     for index, (prefix, search) in enumerate(searches):
+        yield None
         nested = [i for i in range(index) if _starts_with(prefixes[i], prefixes[index], request)]
         result = search.result()
         own = [
@@ -219,7 +213,7 @@ def _add_user_completions(
     models: Sequence[UserModel],
     limit: int,
     previous: str,
-) -> float:
+) -> Work[Any, float]:
     """Add the user's words that match the prefix to the completions of the model, and set the mass of all by `models`.
 
     At most `limit` completions are added for each number of words, `previous` being the word before them. Returns the
@@ -229,24 +223,31 @@ def _add_user_completions(
     next_words = words(previous)
     if not next_words:
         return 0.0
+    yield None
     edits: dict[str, int] = {}
     if request.fuzzy:
-        edits = next_words.fuzzy_matches(typed.prefix, request.fuzzy, ignore_case=request.ignore_case)
-        rated = [
-            ScoredPhrase(word, _penalty(word, n, typed) * next_words.probability(word))
-            for word, n in edits.items()
-        ]
-        mass, likeliest = math.fsum(phrase.probability for phrase in rated), most_probable(rated, limit)
+        edits = yield from next_words.fuzzy_matches(
+            typed.prefix, request.fuzzy, ignore_case=request.ignore_case
+        )
+        mass, likeliest = yield from next_words.rate(
+            edits, limit, lambda word: _penalty(word, edits[word], typed)
+        )
     else:
-        mass, likeliest = next_words.words_with_prefix(
+        mass, likeliest = yield from next_words.words_with_prefix(
             typed.prefix, ignore_case=request.ignore_case, limit=limit
         )
-    for text, _ in (*likeliest, *extend_phrases(words, likeliest, request.max_words, limit)):
+    longer = yield from extend_phrases(words, likeliest, request.max_words, limit)
+
+    for number, (text, _) in enumerate((*likeliest, *longer), start=1):
+        if not number % _LOOK_UPS_PER_STEP:
+            yield None
         found = completions.get(text)
         if found is None or not found.is_complete:
             num_edits = edits.get(text.partition(" ")[0], 0)
             completions[text] = RankedCompletion(text, text.count(" ") + 1, num_edits, of_model=mass_of(text))
-    for text, completion in completions.items():
+    for number, (text, completion) in enumerate(completions.items(), start=1):
+        if not number % _COMPLETIONS_PER_STEP:
+            yield None
         text_words = text.split()
         if completion.is_complete and text_words and (not request.fuzzy or text_words[0] in edits):
             penalty = _penalty(text_words[0], edits.get(text_words[0], 0), typed)
@@ -300,10 +301,12 @@ _MIN_PROBABILITY = 1e-12
 
 def _in_typed_case(
     completions: Iterable[RankedCompletion], request: AutocompleteRequest, typed: PrefixSplit
-) -> list[RankedCompletion]:
+) -> Work[Any, list[RankedCompletion]]:
     """Adapt the case of all completions, and merge those with equal text."""
     merged: dict[tuple[str, bool, str], RankedCompletion] = {}
-    for completion in completions:
+    for number, completion in enumerate(completions, start=1):
+        if not number % _COMPLETIONS_PER_STEP:
+            yield None
         if request.ignore_case:
             given = completion.begun or typed.prefix
             completion.text = match_case(given, completion.text, corrected=completion.edits > 0)
@@ -317,42 +320,53 @@ def _in_typed_case(
 
 
 def _best_completions(
-    completions: list[RankedCompletion], request: AutocompleteRequest, typed: PrefixSplit
-) -> list[RankedCompletion]:
-    """Select the best completions; word beginnings fill up the limit after complete words."""
-    offers = [
-        completion
-        for completion in completions
-        if completion.probability >= max(request.min_probability, _MIN_PROBABILITY)
-        and not _is_blocked(completion.text, request.blocked)
-    ]
+    completions: list[RankedCompletion],
+    request: AutocompleteRequest,
+    typed: PrefixSplit,
+    blocked: Collection[Sequence[str]],
+    weight: float,
+    live: float,
+) -> Work[Any, list[RankedCompletion]]:
+    """Divide masses by that of the typed text, and select the best; word beginnings follow complete words."""
+    least = max(request.min_probability, _MIN_PROBABILITY)
 
-    def worth(offer: RankedCompletion) -> float:
+    def rank(offer: RankedCompletion) -> tuple[bool, float, str]:
         saved = len(offer.text) - len(offer.begun or typed.prefix)
-        return offer.probability * max(saved, 0) if request.rank == "savings" else offer.probability
+        worth = offer.probability * (max(saved, 0) if request.rank == "savings" else 1)
+        return not offer.is_complete, -worth, offer.text
 
     best: list[RankedCompletion] = []
-    for complete in (True, False):
-        of_kind = [offer for offer in offers if offer.is_complete is complete]
-        left = request.limit - len(best)
-        best += heapq.nsmallest(left, of_kind, key=lambda offer: (-worth(offer), offer.text))
+    phrases = PhraseAutomaton[str]()
+    if blocked:
+        yield from phrases.build(blocked, [1.0] * len(blocked))
+    num_read = 0
+    for offer in completions:
+        if (num_read := num_read + len(offer.text)) > _CHARACTERS_PER_STEP:
+            num_read = 0
+            yield None
+        offer.of_model = (1 - weight) * offer.of_model / live
+        offer.of_user = weight * offer.of_user / live
+        worse = len(best) == request.limit and rank(best[-1]) <= rank(offer)
+        if offer.probability >= least and not worse and not _is_blocked(offer.text, phrases):
+            insort(best, offer, key=rank)
+            del best[request.limit :]
     return best
 
 
-def _is_blocked(text: str, blocklist: frozenset[str]) -> bool:
+def _is_blocked(text: str, blocked: PhraseAutomaton[str]) -> bool:
     """Check whether consecutive words, with or without punctuation, are blocked, or a control token occurs."""
     folded = normalize("NFKC", text.casefold())
     if not _CONTROL_TOKENS.isdisjoint(folded.split()):
         return True
-    if not blocklist:
+    if not blocked.num_bytes:
         return False
     bare = [word for sentence in sentence_words(folded) for word in sentence]
-    return any(
-        " ".join(words[first:end]) in blocklist
-        for words in (folded.split(), bare)
-        for first in range(len(words))
-        for end in range(first + 1, len(words) + 1)
-    )
+    return any(map(blocked.find, (folded.split(), bare)))
+
+
+def _folded_words(entry: str) -> tuple[str, ...]:
+    """Return the casefolded words of an entry of the blocklist, composed."""
+    return tuple(normalize("NFKC", entry.casefold()).split())
 
 
 MAX_DICTIONARY_WORDS = 40_000
@@ -365,11 +379,27 @@ _MAX_CORRECTIONS = 8
 _MAX_SPARE_COMPLETIONS = 256
 """Maximum extra completions to search for, because blocked ones are not returned."""
 
+_LOOK_UPS_PER_STEP, _COMPLETIONS_PER_STEP, _CHARACTERS_PER_STEP = 32, 256, 2048
+"""Completions that models look up, that are compared, and their characters read before other requests run."""
 
-def max_search_steps(loaded: LoadedModel, request: AutocompleteRequest) -> int:
-    """Return the maximum rows read in addition to the context: none for single words of a word tokenizer."""
-    needs_no_search = loaded.token_trie.whole_words and request.max_words == 1
-    return 0 if needs_no_search else request.max_steps
+_ROWS_FOR_CORRECTIONS = 32
+"""Rows that take as long as the search for mistyped prefixes."""
+
+_COMPLETIONS_PER_ROW = 16
+"""Completions that are looked up and ranked in the time of one row."""
+
+
+def max_search_rows(models: Sequence[WeightedModel], request: AutocompleteRequest) -> int:
+    """Return the maximum rows read in addition to the context, and other work as rows that take as long.
+
+    There are none for single words of a word tokenizer without corrections.
+    """
+    found = request.limit * request.max_words * len(models) // _COMPLETIONS_PER_ROW
+    fuzzy = _ROWS_FOR_CORRECTIONS if request.fuzzy else 0
+    needs_search = [request.max_words > 1 or not loaded.token_trie.whole_words for loaded, _ in models]
+    return sum(needs_search) * (request.max_steps * (3 + request.max_words) // 4 + found) + fuzzy * len(
+        models
+    )
 
 
 def cached_next_tokens(loaded: LoadedModel, request: AutocompleteRequest) -> NextTokenEntry | None:
@@ -439,6 +469,9 @@ def autocomplete(
         UnsupportedParameterError: a model reads from right to left.
     """
     limits.check_characters(request.text, parameter="text")
+    blocked: dict[tuple[str, ...], None] = {}
+    yield from map_in_steps(request.blocklist, lambda one: blocked.setdefault(_folded_words(one)), size=len)
+    blocked.pop((), None)
     splits, entries = [], []
     for loaded, _ in models:
         check_reads_forward(loaded)
@@ -455,11 +488,12 @@ def autocomplete(
     typed = min(splits, key=lambda split: split.start)
     compose = models[0].loaded.tokenizer.normaliser.compose
     personal = yield from _personal_models(request, user, compose)
-    limit = _search_limit(request, typed)
+    limit = _search_limit(request, typed, blocked)
     parts = []
     for (loaded, _), split, entry, weight in zip(models, splits, entries, weights, strict=True):
-        parts.append((yield from _complete(loaded, request, split, entry, limits, weight, typed.start)))
-    found = _merged(parts)
+        most = limit if split is typed else _search_limit(request, split, blocked)
+        parts.append((yield from _complete(loaded, request, split, entry, limits, weight, typed.start, most)))
+    found = yield from _merged(parts)
     request = parts[0].request  # a copy takes some 10 µs of each keystroke
     if len(parts) > 1:
         request = _adapted(request, typed, any_case=any(part.request.ignore_case for part in parts))
@@ -470,7 +504,7 @@ def autocomplete(
     members = [member for part in parts for member in part.members]
     of_model = math.fsum(part.weight * part.mass for part in parts)
     previous = previous_word(compose(request.text[: typed.start]))
-    of_user = _add_user_completions(found, mass_of, request, typed, personal, limit, previous)
+    of_user = yield from _add_user_completions(found, mass_of, request, typed, personal, limit, previous)
     weight = request.user_weight if of_user else 0.0
     given_prefix = request.text[typed.start :]
     live = (1 - weight) * of_model + weight * of_user
@@ -479,10 +513,8 @@ def autocomplete(
     address = max(zip(weights, models, strict=True), key=itemgetter(0))[1].loaded.address
     if not live:
         return AutocompleteReply(address, given_prefix, typed.start, [], 0.0, shares(weights, models))
-    completions = _in_typed_case([*found.values(), *members], request, typed)
-    for completion in completions:
-        completion.of_model = (1 - weight) * completion.of_model / live
-        completion.of_user = weight * completion.of_user / live
+    completions = yield from _in_typed_case([*found.values(), *members], request, typed)
+    best = yield from _best_completions(completions, request, typed, blocked, weight, live)
     candidates = [
         CompletionCandidate(
             completion.text,
@@ -494,7 +526,7 @@ def autocomplete(
             completion.edits,
             "user" if completion.of_user > completion.of_model else "model",
         )
-        for completion in _best_completions(completions, request, typed)
+        for completion in best
         for given in [completion.begun or given_prefix]
     ]
     unexplored = (1 - weight) * math.fsum(part.weight * part.unexplored for part in parts) / live
@@ -517,14 +549,14 @@ def _complete(
     limits: Limits,
     weight: float,
     first: int,
+    limit: int,
 ) -> Work[Any, _OfModel]:
-    """Find the completions of one model."""
-    limit = _search_limit(request, typed)
+    """Find the completions of one model, at most `limit` of each length."""
     any_case = request.ignore_case or loaded.tokenizer.normaliser.changes_case
     request = _adapted(request, typed, any_case=any_case)
-    searches = _searches(loaded, request, typed, entry, limit)
+    searches = yield from _searches(loaded, request, typed, entry, limit)
     yield from run_searches(loaded.model, [search for _, search in searches])
-    found, mass, unexplored = _model_completions(searches, request)
+    found, mass, unexplored = yield from _model_completions(searches, request)
     members = yield from _begun_members(loaded, request, typed, limits)
     mass += math.fsum(member.of_model for member in members)
     lead = loaded.tokenizer.normaliser.compose(request.text[first : typed.start])
@@ -532,12 +564,13 @@ def _complete(
     return _OfModel(weight, lead, searches, found, members, mass, unexplored, request)
 
 
-def _merged(parts: Sequence[_OfModel]) -> dict[str, RankedCompletion]:
+def _merged(parts: Sequence[_OfModel]) -> Work[Any, dict[str, RankedCompletion]]:
     """Sum the masses of the completions of all models, from the first beginning of the current word on."""
     if len(parts) == 1:
         return parts[0].completions
     merged: dict[str, RankedCompletion] = {}
     for part in parts:
+        yield None
         for member in part.members:
             member.of_model *= part.weight
         for completion in part.completions.values():
@@ -545,7 +578,10 @@ def _merged(parts: Sequence[_OfModel]) -> dict[str, RankedCompletion]:
             earlier = merged.get(completion.text)
             if earlier is None or completion.is_complete > earlier.is_complete:
                 merged[completion.text] = replace(completion)
-    for word, completion in merged.items():
+
+    for number, (word, completion) in enumerate(merged.items()):
+        if not number % _LOOK_UPS_PER_STEP:
+            yield None
         masses = (part.weighted_mass(word, is_complete=completion.is_complete) for part in parts)
         completion.of_model = math.fsum(masses)
     return merged
@@ -579,10 +615,12 @@ def _begun_members(
     masses = np.exp(entry.log_probs[0, ids] - of_words)
     texts = [loaded.tokenizer.token_bytes[token].decode().removeprefix(" ") for token in ids.tolist()]
     begun = text[start:] if start < typed.start else ""
-    return [
-        RankedCompletion(member, 1, 0, of_model=mass, begun=begun)
-        for member, mass in zip(texts, masses.tolist(), strict=True)
-    ]
+    found = zip(texts, masses.tolist(), strict=True)
+    return (
+        yield from map_in_steps(
+            found, lambda one: RankedCompletion(one[0], 1, 0, of_model=one[1], begun=begun), size=lambda _: 0
+        )
+    )
 
 
 def _suffix(text: str, prefix: str, *, space: bool) -> str | None:
@@ -594,14 +632,14 @@ def _suffix(text: str, prefix: str, *, space: bool) -> str | None:
 
 def _searches(
     loaded: LoadedModel, request: AutocompleteRequest, typed: PrefixSplit, entry: NextTokenEntry, limit: int
-) -> list[_PrefixSearch]:
+) -> Work[Any, list[_PrefixSearch]]:
     """Create a search for the typed prefix, then one for each corrected prefix, the most probable edits first."""
     variants = _prefix_variants(loaded, request, typed, entry)
     # the typed prefix gets half of the steps, the corrected prefixes the rest in proportion to their weights
     spare, weights = request.max_steps // 2, sum(variant.weight for variant in variants) or 1.0
     shares = [request.max_steps - spare if variants else request.max_steps]
     shares += [max(1, round(spare * variant.weight / weights)) for variant in variants]
-    searches = []
+    searches: list[_PrefixSearch] = []
     for prefix, max_steps in zip(
         (CorrectedPrefix(typed.spelled, 0, 1.0, 0.0), *variants), shares, strict=True
     ):
@@ -612,6 +650,8 @@ def _searches(
             ignore_case=request.ignore_case,
             open_vocabulary=request.open_vocabulary,
         )
+        if searches:
+            yield None
         search = CompletionSearch(loaded.token_trie, prefix.spelled, settings)
         search.update(view(entry.state), entry.log_probs)
         searches.append((prefix, search))
@@ -639,11 +679,11 @@ def _prefix_variants(
     return variants
 
 
-def _search_limit(request: AutocompleteRequest, typed: PrefixSplit) -> int:
+def _search_limit(request: AutocompleteRequest, typed: PrefixSplit, blocked: Iterable[Sequence[str]]) -> int:
     """Return the number of completions to search for: some may be blocked, and some merge after recasing."""
     prefix = typed.prefix.casefold()
-    blocked = sum(entry.startswith(prefix) for entry in request.blocked)
-    return request.limit * (2 if request.ignore_case else 1) + 1 + min(blocked, _MAX_SPARE_COMPLETIONS)
+    num_blocked = sum(words[0].startswith(prefix) for words in blocked)
+    return request.limit * (2 if request.ignore_case else 1) + 1 + min(num_blocked, _MAX_SPARE_COMPLETIONS)
 
 
 def _personal_models(
@@ -653,25 +693,25 @@ def _personal_models(
     models = [] if user is None else [user]
     if request.dictionary:
         words: dict[str, float] = {}
-        pairs: dict[tuple[str, str], float] = {}
-        num_words = 0
+        followers: dict[str, dict[str, float]] = {}
+        num_words = num_read = 0
         for number, entry in enumerate(request.dictionary, start=1):
             text, weight = (entry, 1.0) if isinstance(entry, str) else (entry.text, entry.weight)
             entry_words = compose(text).split()
             num_words += len(entry_words)
             for word in entry_words:
                 words[word] = words.get(word, 0.0) + weight
-            for pair in pairwise(entry_words):
-                pairs[pair] = pairs.get(pair, 0.0) + weight
+            for previous, word in pairwise(entry_words):
+                after = followers.setdefault(previous, {})
+                after[word] = after.get(word, 0.0) + weight
             if num_words > MAX_DICTIONARY_WORDS:
                 raise InvalidInputError(
                     f"dictionary has {num_words} words in its first {number} entries; at most "
                     f"{MAX_DICTIONARY_WORDS} are accepted in all entries",
                     parameter="dictionary",
                 )
-            if not number % DICTIONARY_ENTRIES_PER_STEP:
+            if num_words - num_read > DICTIONARY_WORDS_PER_STEP:
+                num_read = num_words
                 yield None
-        models.append(
-            user_model_from_counts(words.items(), ((*pair, weight) for pair, weight in pairs.items()))
-        )
+        models.append(UserModel(words, followers))
     return models

@@ -51,14 +51,15 @@ DEFAULT_THRESHOLD = 0.5
 MAX_DICTIONARY = 10_000
 _MAX_SUGGESTIONS = 20
 _MAX_SPANS = 1_000
-_MAX_CHARACTERS = 200
+MAX_CHARACTERS = 200
+"""Maximum characters of a line of candidates and of a word of a dictionary."""
 _MIN_SHARE_OF_THRESHOLD = 0.1
 """Share of the threshold below which the probability of an error by one of several models counts as 0."""
 
-OneLine = Annotated[str, StringConstraints(max_length=_MAX_CHARACTERS, pattern=r"^[^\n]*$")]
+OneLine = Annotated[str, StringConstraints(max_length=MAX_CHARACTERS, pattern=r"^[^\n]*$")]
 """A text without line breaks, because each line is a sentence."""
 
-DictionaryWord = Annotated[str, StringConstraints(min_length=1, max_length=_MAX_CHARACTERS)]
+DictionaryWord = Annotated[str, StringConstraints(min_length=1, max_length=MAX_CHARACTERS)]
 
 
 class WeightedSuggestion(WireModel):

@@ -93,5 +93,5 @@ LISTS_AT_ONCE = 64
 
 
 # bench_autocomplete
-DICTIONARY_ENTRIES_PER_STEP = 2048
-"""Entries of a dictionary read per step."""
+DICTIONARY_WORDS_PER_STEP = 2048
+"""Words of a dictionary read per step."""

@@ -7,13 +7,13 @@ prompt; it depends only on its prompt, the parameters and the seed.
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import repeat
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Discriminator, Field, Tag
 
 from models.decoding.parameters import BEAM, SAMPLE, STRATEGIES, DecodingParameters
-from models.decoding.rules import TokenBias
+from models.decoding.rules import BannedSequences, TokenBias
 from models.decoding.top_k import TokenChoice
 from models.errors import InvalidInputError, UnsupportedParameterError
 from models.language_model import TopTokens
@@ -53,7 +53,7 @@ from service.use_cases.choices import (
     Prompt,
     encode_prompt,
 )
-from service.use_cases.inputs import Limits, check_reads_forward, phrase_automaton, spell_each
+from service.use_cases.inputs import Limits, check_reads_forward, phrase_automaton, token_automaton
 from service.use_cases.score import token_scores
 
 MAX_ALTERNATIVES = 20
@@ -245,14 +245,12 @@ def continue_prompts(
         + (f" with {alternatives} alternatives per token" if alternatives else ""),
         instead="split it into several requests",
     )
-    banned = yield from spell_each(loaded, parameters.bad_words)
+    banned = yield from token_automaton(loaded, BannedSequences(), zip(parameters.bad_words, repeat(1.0)))
     phrases = yield from phrase_automaton(loaded, parameters.phrases)
     if parameters.seed is None:
         parameters = replace(parameters, seed=secrets.randbits(63))
     top = min(top, loaded.vocab_size) if isinstance(top, int) else top
-    task = DecodeTask(
-        loaded, parameters, TokenBias(parameters.logit_bias, chain.from_iterable(banned), phrases), top, emit
-    )
+    task = DecodeTask(loaded, parameters, TokenBias(parameters.logit_bias, banned, phrases), top, emit)
     # imported late, because compiled code would delay the start of the service; model warm-up loads it
     from service.use_cases.decode import beam_search, sample_prompts
 

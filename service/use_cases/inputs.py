@@ -4,7 +4,8 @@ A backward model scores the reversed text after `<s>`; its `</s>` is the start o
 are in text order, `</s>` last.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -29,6 +30,7 @@ MAX_CHARACTERS_AT_LEAST = 65_536
 """Characters always accepted, however low the token limit: one word may be long."""
 
 WordLists = tuple[HunspellDictionary, ...]
+A = TypeVar("A", bound=PhraseAutomaton[int])
 Dictionaries = Mapping[str, HunspellDictionary | FormatError]
 """Dictionaries by name; of a damaged one the error."""
 
@@ -165,24 +167,26 @@ def encode_each(
     )
 
 
-def spell_each(loaded: LoadedModel, texts: Sequence[str]) -> Work[Any, list[list[tuple[int, ...]]]]:
-    """Return the token sequences that spell each text."""
-    return map_in_steps(
-        texts, lambda text: spellings(loaded.tokenizer, text), size=lambda text: 16 * len(text)
-    )
+def token_automaton(loaded: LoadedModel, automaton: A, weights: Iterable[tuple[str, float]]) -> Work[Any, A]:
+    """Fill an automaton with the token sequences that spell texts, each with its text's weight."""
+    by_ids: dict[bytes, float] = {}  # bytes, because a tuple's ids take ten times as much memory
+
+    def spell(weighted: tuple[str, float]) -> None:
+        for ids in spellings(loaded.tokenizer, weighted[0]):
+            by_ids[array("i", ids).tobytes()] = weighted[1]
+
+    yield from map_in_steps(weights, spell, size=lambda weighted: 16 * len(weighted[0]))
+    if by_ids:
+        yield from automaton.build([memoryview(ids).cast("i") for ids in by_ids], by_ids.values())
+    return automaton
 
 
 def phrase_automaton(loaded: LoadedModel, phrases: Sequence[Phrase]) -> Work[Any, PhraseAutomaton[int]]:
     """Return an automaton of the token sequences that spell phrases; `NO_TOKEN_PHRASES` without phrases."""
     if not phrases:
         return NO_TOKEN_PHRASES
-    found = yield from spell_each(loaded, [phrase.text for phrase in phrases])
-    weights = {ids: phrase.weight for phrase, spelled in zip(phrases, found, strict=True) for ids in spelled}
-    automaton = PhraseAutomaton[int]()
-    yield from map_in_steps(
-        weights.items(), lambda pair: automaton.add(*pair), size=lambda pair: 16 * len(pair[0])
-    )
-    return automaton
+    weights = [(phrase.text, phrase.weight) for phrase in phrases]
+    return (yield from token_automaton(loaded, PhraseAutomaton[int](), weights))
 
 
 def encode_after(loaded: LoadedModel, context: TextOrIds, given: TextOrIds, *, parameter: str) -> EncodedText:

@@ -53,6 +53,7 @@ from service.use_cases.constants import (
 from service.use_cases.inputs import Limits, check_reads_forward, encode_each, phrase_automaton
 from service.use_cases.prefill import chunks_by_length, prefill, token_runs
 
+_STATES_PER_STEP = 512
 _NO_LOG_PROBS = np.zeros(0, dtype=np.float32)
 
 
@@ -324,10 +325,13 @@ def open_states(
         for group in token_runs([len(ids) for ids in contexts]):
             group_contexts = contexts[group]
             state = yield from prefill(loaded, group_contexts, bos=request.bos)
-            rows = [state.select(np.array([row])) for row in range(len(group_contexts))]
+            rows = yield from map_in_steps(np.arange(len(state))[:, None], state.select, size=len)
             prior = [StoredState(loaded, None, phrases=phrases)] * len(rows)  # nothing read before
             stored = yield from stored_states(loaded, rows, group_contexts, prior)
-            handles += state_store.store.keep(state_store.owner, stored)
+            for first in range(0, len(stored), _STATES_PER_STEP):
+                part = stored[first : first + _STATES_PER_STEP]
+                handles += state_store.store.keep(state_store.owner, part)
+                yield None
         undo.pop_all()
     return [OpenedState(handle, len(ids)) for handle, ids in zip(handles, contexts, strict=True)]
 
@@ -399,21 +403,22 @@ def advance_states(
         for i, handle in zip(to_keep, state_store.store.keep(state_store.owner, stored), strict=True):
             handles[i] = handle
     state_store.store.free(state_store.owner, request.free)
-    return [
-        AdvancedState(
+
+    def advanced(i: int) -> AdvancedState:
+        return AdvancedState(
             handles[i],
             finite_logprob(float(log_probs[i].sum(dtype=np.float64))),
             len(texts[i]),
             int(np.count_nonzero(texts[i] == UNK)),
             texts[i].tolist(),
             np.maximum(log_probs[i], np.float32(LOG_ZERO)).tolist(),
-            finite_logprob(next_rows[i][-1]) if item.eos else None,
+            finite_logprob(next_rows[i][-1]) if given[i].eos else None,
             next_rows[i][:-1] if i in next_rows else [],
             read[i][1],
-            before[i].phrases.taken_back(read[i][0]) if item.eos else 0.0,
+            before[i].phrases.taken_back(read[i][0]) if given[i].eos else 0.0,
         )
-        for i, item in enumerate(given)
-    ]
+
+    return (yield from map_in_steps(range(len(given)), advanced, size=lambda i: len(texts[i])))
 
 
 def common_version(states: Sequence[StoredState], *, parameter: str) -> LoadedModel:

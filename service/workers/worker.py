@@ -59,12 +59,15 @@ async def sync_with_peers(services: Services, peers: Mapping[int, Peer]) -> None
 
 
 _DEFER_S = 0.001
-_MAX_DEFERRALS = 100
-"""Deferrals after which a less busy worker is ignored until its number of connections changes."""
+_PATIENCE_S = 0.01
+"""Waiting time for a worker with fewer connections; twice as many may be accepted before it after each further one."""
 
 
 class FairListener(SocketListener):
     """Listener that defers to workers with fewer connections; for the event loop only.
+
+    The lead over them that is allowed grows while connections wait, so neither a burst nor a worker that hangs
+    holds up new connections.
 
     Args:
         listening: socket shared by all workers.
@@ -82,8 +85,7 @@ class FairListener(SocketListener):
         self._serve = connect
         self._number = pool.number
         self._status = pool.status
-        self._deferrals = 0
-        self._unresponsive: dict[int, int] = {}  # connections of ignored workers, by number
+        self._waiting_since_s: float | None = None
         self._connections = 0
         self._count(0)
 
@@ -97,26 +99,25 @@ class FairListener(SocketListener):
             self._status.mark_stopped(self._number)
         super().close()
 
-    def _on_readable(self) -> None:
-        """Accept a pending connection, unless another worker should accept it."""
+    def _accept(self) -> bool:
+        """Accept a connection, unless another worker should accept it."""
         if self._is_deferred():
             self._pause(_DEFER_S)
-            return
-        self._deferrals = 0
-        super()._on_readable()
+            return False
+        if super()._accept():
+            return True
+        self._waiting_since_s = None  # no connection waits
+        return False
 
     def _is_deferred(self) -> bool:
-        """Return whether a worker with fewer connections, and not ignored, should accept the connection."""
-        fewer = {
-            worker: count
-            for worker, count in enumerate(self._status.connections)
-            if 0 <= count < self._connections and self._unresponsive.get(worker) != count
-        }
-        if self._deferrals >= _MAX_DEFERRALS:
-            self._unresponsive.update(fewer)
+        """Return whether a worker with fewer connections should accept the connection."""
+        fewest = min((count for count in self._status.connections if count >= 0), default=0)
+        if self._connections <= fewest:
             return False
-        self._deferrals += 1
-        return bool(fewer)
+        now_s = self._loop.time()
+        if self._waiting_since_s is None:
+            self._waiting_since_s = now_s
+        return self._connections - fewest >= 2 ** int((now_s - self._waiting_since_s) / _PATIENCE_S)
 
     def _take(self, accepted: socket.socket) -> None:
         self._count(1)

@@ -356,3 +356,24 @@ def test_answers_under_load_are_those_of_an_idle_service(server):
             return await asyncio.gather(*map(one, bodies))
 
     assert asyncio.run(main(1)) == asyncio.run(main(len(bodies)))
+
+
+@pytest.mark.parametrize(
+    ("body", "bulk"),
+    [
+        ({}, False),
+        ({"max_words": 3, "limit": 20, "fuzzy": 2}, False),
+        ({"max_words": 3, "dictionary": [f"word{n}" for n in range(500)]}, False),
+        ({"max_steps": 4096, "max_words": 8, "limit": 100}, True),
+        ({"max_steps": 2048}, True),
+        ({"models": [{"model": "chars"}] * 8, "max_words": 8}, True),
+        ({"dictionary": [f"word{n}" for n in range(5000)]}, True),
+        ({"blocklist": [f"word{n}" for n in range(5000)]}, True),
+    ],
+)
+def test_only_a_request_for_much_more_than_a_keystroke_is_bulk(http, server, monkeypatch, body, bulk):
+    engine, options = server.app.state.services.engine, []
+    run = engine.run
+    monkeypatch.setattr(engine, "run", lambda work, given: [options.append(given), run(work, given)][1])
+    ask(http, "a", **({} if "models" in body else {"model": "chars"}), **body)
+    assert [one.bulk for one in options] == [bulk]

@@ -29,7 +29,9 @@ MAX_FACTOR = 2.3
 """Permitted growth of CPU time, memory and reply at a doubling."""
 
 QUADRATIC = re.compile(
-    r"mbr|confidences|num_beams|best_of|\bn\b|max_words|models|folds|restarts|resamples|query .* documents|continuation"
+    "mbr|confidences|num_beams|best_of|[.]n |max_words|models|folds|restarts|resamples|continuation"
+    "|query .* documents"  # the query is read after each document
+    "|context comma"  # a word of any length, to which each text may belong
 )
 """Fields whose task compares all with all or multiplies with another number: their steps are short nevertheless."""
 

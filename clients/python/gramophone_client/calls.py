@@ -125,12 +125,13 @@ _ERRORS_BY_CODE: dict[str | None, type[GramophoneError]] = {
 _adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 
 
-def response_error(response: httpx.Response) -> GramophoneError:
-    """Return the error of an unsuccessful response that has been read."""
+def response_error(response: httpx.Response, content: bytes) -> GramophoneError:
+    """Return the error of an unsuccessful response, given its content."""
     try:
-        error = _adapter(ErrorReply).validate_json(response.content).error
+        error = _adapter(ErrorReply).validate_json(content).error
     except ValidationError:  # the response of a proxy, not of the service
-        error = _client_error(response.text[:200] or f"status {response.status_code}", "http_error")
+        text = content[:200].decode(errors="replace")  # it may claim any encoding
+        error = _client_error(text or f"status {response.status_code}", "http_error")
     return _error(error, response.status_code, response.headers.get("x-request-id"))
 
 
@@ -149,19 +150,24 @@ def invalid_request(message: str, *, param: str) -> BadRequestError:
     return BadRequestError(_client_error(message, "invalid_request_error", param), status=0)
 
 
+def reply_error(message: str) -> ServerError:
+    """Return the error for a successful reply that is not the service's."""
+    return ServerError(_client_error(message[:400], "http_error"), status=200)
+
+
 @contextmanager
-def transport_errors() -> Iterator[None]:
-    """Convert errors of the transport in the context to `UnreachableError`."""
+def transport_errors(request: httpx.Request) -> Iterator[None]:
+    """Convert errors of sending a request and receiving its reply in the context to `UnreachableError`."""
     try:
         yield
-    except httpx.RequestError as error:
-        url = error.request.url
+    except (httpx.RequestError, httpx.InvalidURL, ValueError) as error:  # the last two by redirects
+        url = request.url
         place = f"{url.scheme}://{url.netloc.decode()}{url.path}"
         message = f"no reply from {place}: {type(error).__name__}: {error}"
         raise UnreachableError(_client_error(message, "connection_error"), status=0) from error
 
 
-def _check_version(response: httpx.Response) -> None:
+def check_version(response: httpx.Response) -> None:
     """Check that the service has the client's major version; a service that reports no version is accepted.
 
     Raises:
@@ -180,7 +186,13 @@ def _check_version(response: httpx.Response) -> None:
 R = TypeVar("R")
 _RETRIED_STATUSES = frozenset({429, 503})
 _MAX_RETRY_DELAY_S = 30.0
-LAST_EVENT = "data: [DONE]"
+MAX_LINE_BYTES = 64 << 20
+"""Maximum bytes of a line of a reply; a line with more is an error."""
+MAX_REPLY_BYTES = 2 << 30
+"""Maximum bytes of a reply without lines; one with more is an error."""
+MAX_ERROR_BYTES = 1 << 16
+"""Bytes that are read of an unsuccessful reply."""
+LAST_EVENT = b"data: [DONE]"
 """Last line of an event stream, unless an error precedes it."""
 
 
@@ -191,34 +203,33 @@ class Call(Generic[R]):
     Attributes:
         method: HTTP method.
         path: path below the base URL.
-        read: parser of the reply, or of each of its lines, into any number of results.
+        read: parser of the reply into one result, or of each line into any number of results, given the headers.
         body: body, sent as JSON unless it is bytes.
         headers: additional headers.
         query: query string of the URL.
-        last_line: last line of a complete reply; empty if it can be any.
+        last_line: last line of a complete reply; empty if it can be any, None if the reply is parsed as a whole.
     """
 
     method: str
     path: str
-    read: Callable[[Any], R]
+    read: Callable[[bytes, Mapping[str, str]], list[R]]
     body: Mapping[str, Any] | bytes | None = None
     headers: Mapping[str, str] | None = None
     query: Mapping[str, Any] | None = None
-    last_line: str = ""
+    last_line: bytes | None = None
 
-    def parse(self, reply: Any) -> R:
-        """Parse a reply, or one of its lines.
+    def parse(self, content: bytes, headers: Mapping[str, str]) -> list[R]:
+        """Parse a reply, or one of its lines, given its headers.
 
         Raises:
             ServerError: it cannot be parsed, such as the page of a proxy.
         """
         try:
-            return self.read(reply)
-        except (ValueError, KeyError) as error:
-            message = (
-                f"the reply to {self.method} {self.path} cannot be parsed: {' '.join(str(error).split())}"
-            )
-            raise ServerError(_client_error(message[:400], "http_error"), status=200) from error
+            return self.read(content, headers)
+        except (ValueError, TypeError, LookupError, OverflowError) as error:
+            problem = " ".join(str(error).split())
+            message = f"the reply to {self.method} {self.path} cannot be parsed: {problem}"
+            raise reply_error(message) from error
 
     def request(self, http: httpx.Client | httpx.AsyncClient) -> httpx.Request:
         """Build the request for a client to send."""
@@ -233,33 +244,37 @@ class Call(Generic[R]):
         )
 
 
-def json_reply(kind: type[R]) -> Callable[[httpx.Response], R]:
-    """Return a parser of JSON replies of a kind."""
-    return lambda response: _adapter(kind).validate_json(response.content)
+def json_reply(kind: type[R], **counts: int) -> Callable[[bytes, object], list[R]]:
+    """Return a parser of JSON replies of a kind, given the lengths of some of its lists."""
+
+    def read(content: bytes, _headers: object) -> list[R]:
+        reply = _adapter(kind).validate_json(content)
+        for name, count in counts.items():
+            if len(getattr(reply, name)) != count:
+                raise ValueError(f"{name} has {len(getattr(reply, name))} entries for {count} in the request")
+        return [reply]
+
+    return read
 
 
-def line_reply(kind: type[R]) -> Callable[[str], list[R | ErrorBody]]:
+def line_reply(kind: type[R]) -> Callable[[bytes, object], list[R | ErrorBody]]:
     """Return a parser of lines, each a result of a kind or an error."""
 
-    def read(line: str) -> list[R | ErrorBody]:
+    def read(line: bytes, _headers: object) -> list[R | ErrorBody]:
         parsed = _adapter(kind | ErrorReply).validate_json(line)
         return [parsed.error if isinstance(parsed, ErrorReply) else parsed]
 
     return read
 
 
-def retry_delay_s(response: httpx.Response, attempt: int, max_retries: int) -> float | None:
-    """Return the delay before the next attempt; None if the response is successful.
+def retry_delay_s(response: httpx.Response, content: bytes, attempt: int, max_retries: int) -> float:
+    """Return the delay before the next attempt, given an unsuccessful response and its content.
 
     Raises:
-        VersionError: the service has another major version.
-        GramophoneError: the response (already read) is unsuccessful, and this attempt is the last.
+        GramophoneError: this attempt is the last.
     """
-    _check_version(response)
-    if response.is_success:
-        return None
     if response.status_code not in _RETRIED_STATUSES or attempt >= max_retries:
-        raise response_error(response)
+        raise response_error(response, content)
     asked = _retry_after_s(response.headers.get("retry-after", ""))
     return min(0.5 * 2.0**attempt if asked is None else asked, _MAX_RETRY_DELAY_S)
 
@@ -270,62 +285,75 @@ def _retry_after_s(value: str) -> float | None:
         return float(value)
     try:
         return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
-    except (ValueError, OverflowError):
+    except (ValueError, OverflowError, OSError):
         return None
 
 
-class LineReader:
-    """Splitter of a streamed body into lines, at line feeds only: JSON may contain other line breaks.
+class ReplyReader(Generic[R]):
+    """Parser of a reply that arrives in chunks: as a whole, or its lines.
+
+    Lines end at line feeds only: JSON may contain other line breaks.
 
     Args:
-        last_line: last line of a complete body; empty if it can be any.
+        call: the call.
+        headers: headers of the reply.
     """
 
-    def __init__(self, last_line: str) -> None:
-        self._last_line = last_line
-        self._previous, self._rest = "", b""
+    def __init__(self, call: Call[R], headers: Mapping[str, str]) -> None:
+        self._call, self._headers = call, headers
+        self._previous, self._rest = b"", bytearray()
 
-    def push(self, chunk: bytes) -> list[str]:
-        """Return the lines that this chunk completes."""
-        *lines, self._rest = (self._rest + chunk).split(b"\n")
-        decoded = [line.decode(errors="replace") for line in lines]
-        self._previous = next(filter(None, reversed(decoded)), self._previous)
-        return decoded
-
-    def finish(self, request: httpx.Request) -> None:
-        """Check that the body is complete: a proxy may hide the loss of the connection.
-
-        Args:
-            request: the request of the body.
+    def push(self, chunk: bytes) -> Iterator[R]:
+        """Yield the results in the lines that this chunk completes.
 
         Raises:
-            httpx.RemoteProtocolError: the body ends in a line, or without its last line.
+            ServerError: a line, or the whole reply, cannot be parsed or has too many bytes.
         """
-        if self._rest or self._last_line not in {"", self._previous}:
-            raise httpx.RemoteProtocolError("the reply ended early", request=request)
+        is_whole = self._call.last_line is None
+        begin, *others = [chunk] if is_whole else chunk.split(b"\n")
+        self._rest += begin
+        if len(self._rest) > (most := MAX_REPLY_BYTES if is_whole else MAX_LINE_BYTES):
+            raise reply_error(f"the {'reply' if is_whole else 'line'} has over {most} bytes")
+        for next_line in others:
+            line, self._rest = bytes(self._rest), bytearray(next_line)
+            self._previous = line or self._previous
+            yield from self._call.parse(line, self._headers)
+
+    def finish(self) -> list[R]:
+        """Return the result of a whole reply; check that the last line is complete: a proxy may hide a lost connection.
+
+        Raises:
+            httpx.RemoteProtocolError: the reply ends in a line, or without its last line.
+            ServerError: the whole reply cannot be parsed.
+        """
+        if self._call.last_line is None:
+            return self._call.parse(bytes(self._rest), self._headers)
+        if self._rest or self._call.last_line not in {b"", self._previous}:
+            raise httpx.RemoteProtocolError("the reply ended early")
+        return []
 
 
-def read_stream_event(line: str) -> list[GenerateReply]:
+def read_stream_event(line: bytes, _headers: object) -> list[GenerateReply]:
     """Parse a line of an event stream; return nothing for empty lines, comments and `[DONE]`.
 
     Raises:
         GramophoneError: the service failed during the stream.
     """
-    if line in {"", LAST_EVENT} or line.startswith(":"):  # a comment keeps the connection alive
+    if line in {b"", LAST_EVENT} or line.startswith(b":"):  # a comment keeps the connection alive
         return []
-    payload = line.removeprefix("data: ")
-    if payload.startswith('{"error"'):
+    payload = line.removeprefix(b"data: ")
+    if payload.startswith(b'{"error"'):
         raise _error(_adapter(ErrorReply).validate_json(payload).error, 200)
     return [_adapter(GenerateReply).validate_json(payload)]
 
 
-def read_floats(response: httpx.Response) -> "memoryview[float]":
+def read_floats(content: bytes, headers: Mapping[str, str]) -> "list[memoryview[float]]":
     """Parse the log-probabilities [B, V] of a binary reply."""
-    values = array("f", response.content)
+    values = array("f", content)
     if sys.byteorder == "big":
         values.byteswap()
-    batch, width = map(int, response.headers["x-shape"].split(","))
-    return memoryview(values).cast("B").cast("f", (batch, width))
+    batch, width = map(int, headers["x-shape"].split(","))
+    return [memoryview(values).cast("B").cast("f", (batch, width))]
 
 
 Contexts: TypeAlias = str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]]

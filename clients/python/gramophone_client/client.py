@@ -6,10 +6,11 @@ that returns the parsed reply.
 
 import asyncio
 import functools
+import itertools
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing, closing
+from contextlib import aclosing, asynccontextmanager, closing, contextmanager
 from types import MethodType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 from urllib.parse import quote
@@ -19,20 +20,22 @@ from typing_extensions import Self, Unpack
 
 from gramophone_client.calls import (
     LAST_EVENT,
+    MAX_ERROR_BYTES,
     AutocompleteOptions,
     Call,
     CheckOptions,
     Contexts,
     ContinuationOptions,
     GenerateOptions,
-    LineReader,
     NamedText,
     Phrase,
     QualityOptions,
+    ReplyReader,
     RerankOptions,
     ScoreOptions,
     Slots,
     TuneOptions,
+    check_version,
     invalid_request,
     json_reply,
     line_reply,
@@ -107,7 +110,7 @@ class Method(Generic[P, R]):
 class LinesMethod(Generic[P, R]):
     """Client method that yields results as they arrive; for `async for` on the asynchronous client."""
 
-    def __init__(self, call: Callable[Concatenate[Any, P], Call[list[R]]]) -> None:
+    def __init__(self, call: Callable[Concatenate[Any, P], Call[R]]) -> None:
         self._call = call
 
     @overload
@@ -137,16 +140,29 @@ def _user_path(user: str) -> str:
     return f"/v1/autocomplete/users/{quote(user, safe='')}"
 
 
-def _post(path: str, kind: type[R], body: Mapping[str, Any]) -> Call[R]:
-    return Call("POST", path, json_reply(kind), body)
+def _count(context: Contexts) -> int:
+    """Return the number of contexts: one text, one list of token ids, or a list of either."""
+    return 1 if isinstance(context, str) or not context or isinstance(context[0], int) else len(context)
+
+
+def _post(path: str, kind: type[R], body: Mapping[str, Any], **counts: int) -> Call[R]:
+    return Call("POST", path, json_reply(kind, **counts), body)
+
+
+def _field(kind: type[Any], name: str) -> Callable[[bytes, object], list[Any]]:
+    """Return a parser of JSON replies of a kind into one of their fields."""
+    return lambda *reply: [getattr(parsed, name) for parsed in json_reply(kind)(*reply)]
 
 
 def _lines(
-    path: str, read: Callable[[str], R], items: Iterable[Mapping[str, Any]], query: Mapping[str, Any]
+    path: str,
+    read: Callable[[bytes, object], list[R]],
+    items: Iterable[Mapping[str, Any]],
+    query: Mapping[str, Any],
 ) -> Call[R]:
     """Send one line per item, with the options in the query string."""
     body = "\n".join(map(json.dumps, items)).encode()
-    return Call("POST", path, read, body, {"content-type": "application/x-ndjson"}, query)
+    return Call("POST", path, read, body, {"content-type": "application/x-ndjson"}, query, last_line=b"")
 
 
 def _query_options(options: RerankOptions) -> dict[str, Any]:
@@ -189,7 +205,7 @@ class States(MethodGroup[C_co]):
         """Store the state after each context; `advance` reports the value of the phrases."""
         favoured = {"phrases": phrases} if phrases else {}
         body = {"context": context, "model": model, "bos": bos, **favoured}
-        return _post("/v1/states", OpenStatesReply, body)
+        return _post("/v1/states", OpenStatesReply, body, states=_count(context))
 
     @Method
     def advance(
@@ -201,12 +217,13 @@ class States(MethodGroup[C_co]):
     ) -> Call[AdvanceReply]:
         """Score continuations, store the states after them, then free the states in `free`."""
         body = {"continuations": continuations, "next_token_ids": list(next_token_ids), "free": list(free)}
-        return _post("/v1/states/advance", AdvanceReply, body)
+        return _post("/v1/states/advance", AdvanceReply, body, results=len(continuations))
 
     @Method
     def next(self, states: Sequence[str], *, token_ids: Sequence[int] | None = None) -> Call[NextReply]:
         """Return the log-probabilities of the given tokens, or of all tokens, after each state."""
-        return _post("/v1/states/next", NextReply, {"states": states, "token_ids": token_ids})
+        body = {"states": states, "token_ids": token_ids}
+        return _post("/v1/states/next", NextReply, body, logprobs=len(states))
 
     @Method
     def log_probs(
@@ -220,8 +237,7 @@ class States(MethodGroup[C_co]):
     @Method
     def free(self, states: Iterable[str]) -> Call[int]:
         """Free states; return the number of states freed."""
-        read: Callable[[httpx.Response], int] = lambda reply: json_reply(FreeReply)(reply).freed  # noqa: E731
-        return Call("POST", "/v1/states/free", read, {"states": list(states)})
+        return Call("POST", "/v1/states/free", _field(FreeReply, "freed"), {"states": list(states)})
 
 
 class Users(MethodGroup[C_co]):
@@ -251,8 +267,7 @@ class Users(MethodGroup[C_co]):
     @Method
     def forget(self, user: str) -> Call[bool]:
         """Delete a user's words; return True if any were stored."""
-        read: Callable[[httpx.Response], bool] = lambda reply: json_reply(ForgottenReply)(reply).forgotten  # noqa: E731
-        return Call("DELETE", _user_path(user), read)
+        return Call("DELETE", _user_path(user), _field(ForgottenReply, "forgotten"))
 
 
 class _HttpClient(Generic[H, T]):
@@ -290,7 +305,7 @@ class _HttpClient(Generic[H, T]):
         """Return the most probable or given tokens after each context; `entropy=False` is faster for n-gram models."""
         candidates = {"top_k": top_k} if token_ids is None else {"token_ids": token_ids}
         body = {"context": context, **candidates, "entropy": entropy, "model": model, "slots": slots}
-        return _post("/v1/next-token", NextTokenReply, body)
+        return _post("/v1/next-token", NextTokenReply, body, results=_count(context))
 
     @Method
     def next_text(
@@ -298,7 +313,7 @@ class _HttpClient(Generic[H, T]):
     ) -> Call[NextTextReply]:
         """Return the log-probability of each text after each context."""
         body = {"context": context, "candidates": candidates, "model": model}
-        return _post("/v1/next-token", NextTextReply, body)
+        return _post("/v1/next-token", NextTextReply, body, results=_count(context))
 
     @Method
     def next_word(
@@ -306,7 +321,7 @@ class _HttpClient(Generic[H, T]):
     ) -> Call[NextWordReply]:
         """Return the most probable words, of one or several tokens, after each context."""
         body = {"context": context, "top_k": top_k, "unit": "word", "model": model}
-        return _post("/v1/next-token", NextWordReply, body)
+        return _post("/v1/next-token", NextWordReply, body, results=_count(context))
 
     @Method
     def log_probs(self, context: Contexts, *, model: str | None = None) -> "Call[memoryview[float]]":
@@ -324,12 +339,13 @@ class _HttpClient(Generic[H, T]):
     ) -> Call[ScoreReply]:
         """Score texts or sequences of token ids."""
         sequences = {"texts": texts} if token_ids is None else {"token_ids": token_ids}
-        return _post("/v1/score", ScoreReply, {**sequences, "context": context, **options})
+        body, count = {**sequences, "context": context, **options}, len(token_ids or texts or ())
+        return _post("/v1/score", ScoreReply, body, results=count)
 
     @LinesMethod
     def score_lines(
         self, items: Iterable[Mapping[str, Any]], **options: Unpack[ScoreOptions]
-    ) -> Call[list[SequenceScoreResult | ErrorBody]]:
+    ) -> Call[SequenceScoreResult | ErrorBody]:
         """Yield a score, or an error, for each object with `text` or `token_ids`, in order."""
         return _lines("/v1/score", line_reply(SequenceScoreResult), items, options)
 
@@ -338,12 +354,12 @@ class _HttpClient(Generic[H, T]):
         self, lists: Sequence[Mapping[str, Any]], **options: Unpack[RerankOptions]
     ) -> Call[RerankReply]:
         """Re-rank lists of candidates."""
-        return _post("/v1/rerank", RerankReply, {"lists": lists, **options})
+        return _post("/v1/rerank", RerankReply, {"lists": lists, **options}, lists=len(lists))
 
     @LinesMethod
     def rerank_lines(
         self, lists: Iterable[Mapping[str, Any]], **options: Unpack[RerankOptions]
-    ) -> Call[list[RankedListResult | ErrorBody]]:
+    ) -> Call[RankedListResult | ErrorBody]:
         """Yield each re-ranked list, or an error, in order; for thousands of lists.
 
         Raises:
@@ -368,7 +384,7 @@ class _HttpClient(Generic[H, T]):
     @LinesMethod
     def stream(
         self, prompt: str | Sequence[int] = "", **options: Unpack[GenerateOptions]
-    ) -> Call[list[GenerateReply]]:
+    ) -> Call[GenerateReply]:
         """Yield a continuation token by token; closing the iterator cancels it."""
         body = {"prompt": prompt, "stream": True, **options}
         return Call("POST", "/v1/generate", read_stream_event, body, last_line=LAST_EVENT)
@@ -386,12 +402,12 @@ class _HttpClient(Generic[H, T]):
     @Method
     def quality(self, texts: Sequence[NamedText], **options: Unpack[QualityOptions]) -> Call[QualityReply]:
         """Score texts by bits per word and byte, under one model or two."""
-        return _post("/v1/quality", QualityReply, {"texts": texts, **options})
+        return _post("/v1/quality", QualityReply, {"texts": texts, **options}, results=len(texts))
 
     @LinesMethod
     def quality_lines(
         self, items: Iterable[Mapping[str, Any]], **options: Unpack[QualityOptions]
-    ) -> Call[list[TextQualityResult | ErrorBody]]:
+    ) -> Call[TextQualityResult | ErrorBody]:
         """Yield the quality, or an error, of each object with `text` and optionally `id`, in order; for corpora."""
         return _lines("/v1/quality", line_reply(TextQualityResult), items, options)
 
@@ -449,29 +465,30 @@ class Client(_HttpClient[httpx.Client, httpx.BaseTransport]):
 
     def fetch(self, call: Call[R]) -> R:
         """Send a call and parse its reply."""
-        return call.parse(self._send(call))
+        (result,) = self.fetch_lines(call)
+        return result
 
-    def _send(self, call: Call[Any], *, stream: bool = False) -> httpx.Response:
-        attempt = 0
-        while True:
-            with transport_errors():
-                response = self._http.send(call.request(self._http), stream=stream)
-                if not response.is_success:
-                    response.read()
-            delay_s = retry_delay_s(response, attempt, self._max_retries)
-            if delay_s is None:
-                return response
-            attempt += 1
-            time.sleep(delay_s)
-
-    def fetch_lines(self, call: Call[list[R]]) -> Iterator[R]:
+    def fetch_lines(self, call: Call[R]) -> Iterator[R]:
         """Send a call and yield the results in the lines of its reply."""
-        with transport_errors(), closing(self._send(call, stream=True)) as response:
-            reader = LineReader(call.last_line)
+        with self._reply(call) as response:
+            reader = ReplyReader(call, response.headers)
             for chunk in response.iter_bytes():
-                for line in reader.push(chunk):
-                    yield from call.parse(line)
-            reader.finish(response.request)
+                yield from reader.push(chunk)
+            yield from reader.finish()
+
+    @contextmanager
+    def _reply(self, call: Call[Any]) -> Iterator[httpx.Response]:
+        """Send a call and yield its successful reply, to be read in the context."""
+        request = call.request(self._http)
+        with transport_errors(request):
+            for attempt in itertools.count():
+                with closing(self._http.send(request, stream=True)) as response:
+                    check_version(response)
+                    if response.is_success:
+                        yield response
+                        return
+                    content = next(response.iter_bytes(MAX_ERROR_BYTES), b"")
+                time.sleep(retry_delay_s(response, content, attempt, self._max_retries))
 
 
 class AsyncClient(_HttpClient[httpx.AsyncClient, httpx.AsyncBaseTransport]):
@@ -491,29 +508,29 @@ class AsyncClient(_HttpClient[httpx.AsyncClient, httpx.AsyncBaseTransport]):
 
     async def fetch(self, call: Call[R]) -> R:
         """Send a call and parse its reply."""
-        return call.parse(await self._send(call))
+        (result,) = [result async for result in self.fetch_lines(call)]
+        return result
 
-    async def _send(self, call: Call[Any], *, stream: bool = False) -> httpx.Response:
-        attempt = 0
-        while True:
-            with transport_errors():
-                response = await self._http.send(call.request(self._http), stream=stream)
-                if not response.is_success:
-                    await response.aread()
-            delay_s = retry_delay_s(response, attempt, self._max_retries)
-            if delay_s is None:
-                return response
-            attempt += 1
-            await asyncio.sleep(delay_s)
-
-    async def fetch_lines(self, call: Call[list[R]]) -> AsyncIterator[R]:
+    async def fetch_lines(self, call: Call[R]) -> AsyncIterator[R]:
         """Send a call and yield the results in the lines of its reply."""
-        response = await self._send(call, stream=True)
-        with transport_errors():
-            async with aclosing(response):
-                reader = LineReader(call.last_line)
-                async for chunk in response.aiter_bytes():
-                    for line in reader.push(chunk):
-                        for result in call.parse(line):
-                            yield result
-                reader.finish(response.request)
+        async with self._reply(call) as response:
+            reader = ReplyReader(call, response.headers)
+            async for chunk in response.aiter_bytes():
+                for result in reader.push(chunk):
+                    yield result
+            for result in reader.finish():
+                yield result
+
+    @asynccontextmanager
+    async def _reply(self, call: Call[Any]) -> AsyncIterator[httpx.Response]:
+        """Send a call and yield its successful reply, to be read in the context."""
+        request = call.request(self._http)
+        with transport_errors(request):
+            for attempt in itertools.count():
+                async with aclosing(await self._http.send(request, stream=True)) as response:
+                    check_version(response)
+                    if response.is_success:
+                        yield response
+                        return
+                    content = await anext(response.aiter_bytes(MAX_ERROR_BYTES), b"")
+                await asyncio.sleep(retry_delay_s(response, content, attempt, self._max_retries))

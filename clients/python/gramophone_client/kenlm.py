@@ -25,11 +25,11 @@ from typing import Any, NamedTuple
 
 from typing_extensions import Self
 
-from gramophone_client.calls import Call, GramophoneError, json_reply
+from gramophone_client.calls import Call, GramophoneError, json_reply, reply_error
 from gramophone_client.client import Client
 from gramophone_client.fusion.word_tree import probe_words
 from gramophone_client.local_service import LocalService
-from gramophone_client.types import DetokenizeReply, ScoreReply, SequenceScoreResult, TokenizerInfo
+from gramophone_client.types import DetokenizeReply, SequenceScoreResult, TokenizerInfo
 
 _LOG10_E = 0.4342944819032518
 _LOG_ZERO, _LOG10_ZERO = -9999.0, -99.0
@@ -38,6 +38,8 @@ _BOS, _EOS, _UNKNOWN = "<s>", "</s>", "<unk>"
 _EOS_ID, _FIRST_WORD_ID = 2, 3
 _UNBOUNDED_ORDER = 100
 """Order reported for models that read the complete history."""
+_MAX_VOCABULARY = 10_000_000
+"""Number of words up to which all words of a model are requested."""
 _MAX_SCORES = 100_000
 """Number of stored scores at which all are dropped; about 50 MB."""
 
@@ -181,8 +183,7 @@ class Model:
         """Yield the score of each word of a sentence."""
         words, context = _words(sentence), Context(bool(bos))
         if words and {_BOS, _EOS}.isdisjoint(words):
-            reply = self._request([" ".join(map(_spelling, words))], context, eos=bool(eos))
-            yield from _word_scores(reply.results[0], context)
+            yield from self._request([" ".join(map(_spelling, words))], context, eos=bool(eos))[0]
             return
         for word in [*words, _EOS] if eos else words:
             yield self._full_score(context, word)
@@ -249,8 +250,7 @@ class Model:
         if context.words:  # `</s>` is scored together with the word before it
             before = context._replace(words=context.words[:-1])
             return self._request_scores(before, context.words[-1])[1]
-        (score,) = _word_scores(self._request(None, context, eos=False).results[0], context)
-        self._scores[context, _EOS] = score
+        score = self._scores[context, _EOS] = self._request(None, context, eos=False)[0][0]
         return score
 
     def _extended(self, context: Context, word: str) -> Context:
@@ -272,18 +272,23 @@ class Model:
             if len(self._recent) > self._companions:
                 del self._recent[next(iter(self._recent))]
         words = [word, *companions]
-        reply = self._request(list(map(_spelling, words)), context, eos=True)
+        results = self._request(list(map(_spelling, words)), context, eos=True)
         if len(self._scores) > _MAX_SCORES:
             self._scores.clear()
-        scores = [_word_and_end(result, context) for result in reply.results]
+        scores = list(map(_word_and_end, results))
         for one, (score, end) in zip(words, scores, strict=True):
             self._scores[context, one] = score
             self._scores[self._extended(context, one), _EOS] = end
             self._known[one] = not score.oov
         return scores[0]
 
-    def _request(self, texts: list[str] | None, context: Context, *, eos: bool) -> ScoreReply:
-        """Score texts in a context, or `</s>` if there are none; drop stored scores of another model version."""
+    def _request(
+        self, texts: list[str] | None, context: Context, *, eos: bool
+    ) -> list[list[FullScoreReturn]]:
+        """Return the score of each word of texts in a context, or of `</s>` if there are none.
+
+        Stored scores of another model version are dropped.
+        """
         space = " " if context.words else ""
         what: dict[str, Any] = (
             {"token_ids": [[_EOS_ID]]} if texts is None else {"texts": [space + text for text in texts]}
@@ -302,7 +307,13 @@ class Model:
             self._has_vocabulary = self._is_closed = False
             self._scores.clear()
             self._known.clear()
-        return reply
+        try:
+            scores = [_word_scores(result, context) for result in reply.results]
+        except IndexError:
+            scores = []
+        if not all(scores) or not scores:
+            raise reply_error("the reply to POST /v1/score lacks words, or lengths of n-grams")
+        return scores
 
     @property
     def _address(self) -> Any:
@@ -319,17 +330,18 @@ class Model:
         """Request the words of a word model; words of other models are looked up one by one."""
         fetch = self._connection.fetch
         info = fetch(Call("GET", "/tokenizer_info", json_reply(TokenizerInfo), query=self._address))
-        last = info.vocab_size if info.tokenizer_class == "word" else 0
-        for begin in range(_FIRST_WORD_ID, last, info.max_model_len):
-            ids = list(range(begin, min(begin + info.max_model_len, last)))
+        last = info.vocab_size if info.tokenizer_class == "word" and info.vocab_size <= _MAX_VOCABULARY else 0
+        step = max(1, info.max_model_len)
+        for begin in range(_FIRST_WORD_ID, last, step):
+            ids = list(range(begin, min(begin + step, last)))
             body = {"tokens": ids, **self._address}
             reply = fetch(Call("POST", "/detokenize", json_reply(DetokenizeReply), body))
             self._known.update(dict.fromkeys(reply.prompt.split(), True))
         if known := [word for word, is_known in self._known.items() if is_known and last]:
             # other words are unknown unless the tokenizer changes or splits words
             version, probes = self._version, [word for word in probe_words(known) if word not in self._known]
-            results = self._request([_UNKNOWN, *probes], _EMPTY, eos=True).results
-            is_unknown = all(_word_and_end(result, _EMPTY)[0].oov for result in results)
+            results = self._request([_UNKNOWN, *probes], _EMPTY, eos=True)
+            is_unknown = all(_word_and_end(result)[0].oov for result in results)
             self._is_closed = is_unknown and self._version == version
         self._known.update({_BOS: True, _EOS: True, _UNKNOWN: False})
         self._has_vocabulary = True
@@ -384,9 +396,9 @@ def _word_scores(result: SequenceScoreResult, context: Context) -> list[FullScor
     ]
 
 
-def _word_and_end(result: SequenceScoreResult, context: Context) -> tuple[FullScoreReturn, FullScoreReturn]:
+def _word_and_end(scores: list[FullScoreReturn]) -> tuple[FullScoreReturn, FullScoreReturn]:
     """Return the score of one word, which a tokenizer may have split, and the score of `</s>` after it."""
-    *parts, end = _word_scores(result, context)
+    *parts, end = scores
     word = FullScoreReturn(
         sum(part.log_prob for part in parts),
         max((part.ngram_length for part in parts), default=0),

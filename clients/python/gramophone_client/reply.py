@@ -6,4 +6,4 @@ from pydantic import BaseModel, ConfigDict
 class Reply(BaseModel):
     """Immutable reply of the service, or part of one."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False)

@@ -123,6 +123,8 @@ export type Client = {
 
 const RETRIED = [429, 503];
 const LONGEST_DELAY_S = 30;
+/** Maximum characters of a line of a stream; a line with more is an error. */
+const LONGEST_LINE = 2 ** 26;
 
 /**
  * Create a client of the service at a URL.
@@ -157,7 +159,7 @@ export function createClient(baseUrl: string, options: ClientOptions = {}): Clie
     const [method, path] = CALLS.generate;
     const response = await send(method, path, { ...request, stream: true }, signal);
     for await (const data of eventsOf(response, signal)) {
-      const event = JSON.parse(data);
+      const event = parseEvent(data, response);
       if (event.error) throw new GramophoneError(event.error.message, response.status, event.error.code, event.error.param);
       yield event;
     }
@@ -174,6 +176,15 @@ export function createClient(baseUrl: string, options: ClientOptions = {}): Clie
     };
   const calls = Object.entries(CALLS).map(([name, operation]) => [name, call(operation)]);
   return { ...Object.fromEntries(calls), stream } as Client;
+}
+
+/** Parse the data of an event. */
+function parseEvent(data: string, { status }: Response): any {
+  try {
+    return Object(JSON.parse(data));
+  } catch (cause) {
+    throw new GramophoneError("an event of the stream cannot be parsed", status, null, null, null, { cause });
+  }
 }
 
 /** Put fields of a request that the path names into the URL; return the URL and the other fields. */
@@ -226,7 +237,8 @@ function sleep(seconds: number, signal?: AbortSignal): Promise<void> {
 async function* eventsOf(response: Response, signal?: AbortSignal): AsyncGenerator<string, void> {
   if (response.body === null) throw new GramophoneError("the stream has no body", response.status);
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = "";
+  let pieces: string[] = []; // of the line that has not ended
+  let length = 0;
   try {
     for (;;) {
       const { value, done } = await reader.read().catch((cause: unknown) => {
@@ -234,11 +246,18 @@ async function* eventsOf(response: Response, signal?: AbortSignal): AsyncGenerat
         throw new GramophoneError("the connection was lost", 0, null, null, null, { cause });
       });
       if (done) throw new GramophoneError("the stream ended early", response.status);
-      const parts = (rest + value).split("\n\n");
-      rest = parts.pop() ?? "";
-      for (const part of parts) {
-        if (part === "data: [DONE]") return;
-        if (part.startsWith("data: ")) yield part.slice(6); // other lines are comments that keep the connection open
+      for (const [number, piece] of value.split("\n").entries()) {
+        if (number > 0) {
+          const line = pieces.join("");
+          if (line === "data: [DONE]") return;
+          if (line.startsWith("data: ")) yield line.slice(6); // other lines are comments that keep the connection open
+          [pieces, length] = [[], 0];
+        }
+        pieces.push(piece);
+        length += piece.length;
+      }
+      if (length > LONGEST_LINE) {
+        throw new GramophoneError(`a line of the stream has over ${LONGEST_LINE} characters`, response.status);
       }
     }
   } finally {

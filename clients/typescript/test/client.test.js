@@ -161,6 +161,26 @@ test("a stream that ends early is an error", async () => {
   await assert.rejects(read, /ended early/);
 });
 
+for (const data of ["<html>", '{"choices": [', "\u00ff", ""]) {
+  test(`an event ${JSON.stringify(data)} is an error`, async () => {
+    const { url } = await answering({ body: `data: ${data}\n\n` });
+    await assert.rejects(createClient(url).stream({}).next(), (error) => {
+      assert.ok(error instanceof GramophoneError);
+      assert.match(error.message, /cannot be parsed/);
+      return true;
+    });
+  });
+}
+
+test("a line without an end is an error, in time in proportion to its length", async () => {
+  const chunk = new Uint8Array(4096).fill(120);
+  let sent = 0;
+  const endless = new ReadableStream({ pull: (controller) => (sent++, controller.enqueue(chunk)) });
+  const client = createClient("http://x", { fetch: async () => new Response(endless) });
+  await assert.rejects(client.stream({}).next(), { name: "GramophoneError", message: /line of the stream has over 67108864 char/ });
+  assert.ok(sent < 2 ** 26 / 4096 + 100);
+});
+
 test("a service that is not there is an error without status", async () => {
   const { url } = await answering();
   const nobody = createClient(url.replace(/\d+$/, "1"));

@@ -88,7 +88,7 @@ def test_an_address_is_one_part_of_the_path():
 )
 def test_a_time_to_wait_is_followed_if_it_is_a_number_or_a_date(asked, told_s):
     answer = httpx.Response(503, headers=[(b"retry-after", asked.encode("latin-1"))])
-    assert retry_delay_s(answer, 0, 1) == told_s
+    assert retry_delay_s(answer, b"", 0, 1) == told_s
 
 
 EVENT = b'data: {"model": "m@1", "choices": [], "usage": null}\n\n'

@@ -74,8 +74,8 @@ def test_following_items_are_those_that_do_not_lead_to_the_start(seed):
     automaton = PhraseAutomaton(sequences, [1.0] * len(sequences))
     node = automaton.START
     for item in items:
-        leading = {other for other in "abc" if automaton.advance(node, other)[0] != automaton.START}
-        assert automaton.following(node) == leading
+        after = {other: automaton.advance(node, other) for other in "abc"}
+        assert automaton.following(node) == {other: one for other, one in after.items() if one[0]}
         node, _ = automaton.advance(node, item)
 
 

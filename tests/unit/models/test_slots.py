@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from models.completion.search import MassTable
 from models.completion.text import as_one_word, is_word_character, restore_words
 from models.errors import InvalidInputError, ManifestError
-from models.slots import MAX_MEMBERS, MarkedText, MemberMatcher, check_slots
+from models.slots import MAX_MEMBERS, MarkedText, MemberMatcher, check_slots, word_spans
 from models.tokenizers import CharacterTokenizer, SentencePieceTokenizer, WordTokenizer, load_tokenizer
 from models.vocabulary import UNK, Vocabulary
+from tests.support.counted_calls import calls_in
 from training.tokenizer import TokenizerSettings, learn_tokenizer
 
 LINES = ["fly to $city from $city .", "call $contact , will you ?", "to be or not to be", "new is old"] * 20
@@ -104,8 +105,9 @@ def test_words_of_a_word_tokenizer_are_not_divided():
 def test_offsets_of_marked_texts_return_to_the_original(parts):
     text = " ".join(parts)
     marked = matcher(words_only=True).mark(text)
-    for word in re.finditer(r"\S+", marked.text):
-        start, end = marked.original_span(*word.span())
+    words = list(re.finditer(r"\S+", marked.text))
+    spans = marked.original_spans([word.span() for word in words])
+    for word, (start, end) in zip(words, spans, strict=True):
         original = text[start:end]
         if word.group() == "$city":
             assert original in {"new york", "new york city", "ulm"}
@@ -113,6 +115,24 @@ def test_offsets_of_marked_texts_return_to_the_original(parts):
             assert original == word.group()
         assert marked.offset(start) <= word.start()
     assert marked.offset(len(text)) == len(marked.text)
+
+
+def test_the_longest_of_many_members_is_found_in_a_number_of_calls_proportional_to_the_text():
+    found = MemberMatcher({"city"}, word_spans, words_only=True)
+    for length in range(1, 100):
+        found.add("a." * length + "b", "city", length)
+    found.add("a.", "city", 0)
+    text = "a." * 1000
+    assert calls_in(found.mark, text) < 40 * len(text)
+    assert found.mark("a.a.a.b").members == [3]
+    assert found.mark("a.a.b\u0301").members == [0, 0]  # the longer one would go on
+
+
+def test_spans_of_a_text_return_to_the_original_in_a_number_of_calls_proportional_to_it():
+    marked = matcher(words_only=True).mark("ulm x " * 1000)
+    spans = [word.span() for word in re.finditer(r"\S+", marked.text)]
+    assert calls_in(marked.original_spans, spans) < 100
+    assert marked.original_spans(spans)[-2:] == [(5994, 5997), (5998, 5999)]
 
 
 def test_an_offset_within_a_member_is_the_start_of_its_mark():

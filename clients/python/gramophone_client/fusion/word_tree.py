@@ -19,7 +19,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from gramophone_client import Client
-from gramophone_client.calls import ContinuationOptions, StateElsewhereError
+from gramophone_client.calls import ContinuationOptions, StateElsewhereError, reply_error
 from gramophone_client.types import AdvancedState
 
 _MAX_HANDLES = 1000
@@ -196,7 +196,8 @@ class _StateTree:
             return self._states.advance(continuations, next_token_ids=next_token_ids, free=free).results
 
     def _held(self, result: AdvancedState) -> StateHandle:
-        assert result.state is not None  # noqa: S101 - the request has `keep`
+        if result.state is None:  # although the request has `keep`
+            raise reply_error("the reply to POST /v1/states/advance lacks a state")
         return StateHandle(result.state, self._dropped)
 
 

@@ -239,6 +239,11 @@ def test_edits_and_another_first_letter_are_penalised():
     assert prefix.weight == pytest.approx(0.05 * prefix.penalty, rel=1e-5)
 
 
+def test_an_edit_makes_a_prefix_a_hundred_times_less_probable():
+    assert near("helo", 1)["help"].penalty == pytest.approx(1e-2)
+    assert near("wrlod", 2)["world"].penalty == pytest.approx(1e-4)
+
+
 def test_the_likeliest_come_first():
     rows = EVEN.copy()
     rows[TOKENS.exact.equal_to(b" would")[0]] = np.log(0.5)

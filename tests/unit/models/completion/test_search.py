@@ -157,6 +157,13 @@ def test_completions_are_words_of_the_lexicon_with_their_own_masses(kind, text):
     assert sum(found.values()) / result.live_mass + result.unexplored_mass == pytest.approx(1, abs=1e-9)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_ended_word_that_is_not_in_the_lexicon_counts_as_unexplored(kind):
+    options = {"max_steps": 400, "limit": 100, "settled": 0.0}
+    closed, opened = (searched(kind, "th", open_vocabulary=is_open, **options) for is_open in (False, True))
+    assert closed.result().live_mass >= opened.result().live_mass * (1 - 1e-9)
+
+
 def test_every_word_of_a_phrase_is_in_the_lexicon():
     found = searched("unigram", "the c", open_vocabulary=False, max_words=3).result()
     assert {c.num_words for c in found.completions} == {1, 2, 3}
@@ -354,6 +361,17 @@ def test_what_is_told_last_decides_what_may_change_it():
 def test_the_best_of_each_length_are_told():
     found = findings(("a", 1, 0.5), ("b", 1, 0.1), ("a c", 2, 0.3), ("a d", 2, 0.2))
     assert [one.text for one in found.result(1, {}).completions] == ["a", "a c"]
+
+
+def test_few_texts_are_ranked_and_a_text_that_grows_is_among_them_again():
+    found = MassTable(1)
+    for number in range(100):
+        found.add(f"w{number}".encode(), 1, 1.0 + number)
+    assert found.pruning_thresholds(10)[0] == 91
+    assert len(found._leaders[0]) == 10
+    found.add(b"w5", 1, 95.5)
+    assert [one.text for one in found.result(2, {}).completions] == ["w5", "w99"]
+    assert found.pruning_thresholds(10)[0] == 92
 
 
 def test_beginnings_make_up_for_words():

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from models.calls import run_calls
 from models.completion.user_model import (
     SENTENCE_START,
     NextWordModel,
@@ -49,6 +50,11 @@ def test_probabilities_sum_to_one_after_any_word(model, previous):
     ) == pytest.approx(1)
 
 
+def test_a_faded_follower_makes_others_less_probable_by_its_count():
+    words = NextWordModel([UserModel({"cat": 1.0, "dog": 1.0}, {"the": {"cat": 0.5}})], "the")
+    assert words.probability("cat") == pytest.approx((0.5 + 0.5 * 1 / 2) / (0.5 + 0.5))
+
+
 def test_counts_of_several_models_add_up(model):
     both = NextWordModel([model, user_model_from_counts([("cat", 4.0)])], "never")
     assert both.probability("cat") == pytest.approx((2 + 4) / (8 + 4))
@@ -60,18 +66,20 @@ def test_without_words_nothing_is_probable():
 
 
 def test_the_mass_of_a_beginning_is_that_of_all_its_words(model):
-    mass, words = NextWordModel([model], "cat").words_with_prefix("s", ignore_case=False, limit=5)
+    mass, words = run_calls(NextWordModel([model], "cat").words_with_prefix("s", ignore_case=False, limit=5))
     assert (mass, words) == (pytest.approx(words[0].probability), [ScoredPhrase("sat", mass)])
-    assert NextWordModel([model], "cat").words_with_prefix("", ignore_case=False, limit=1)[0] == 1
+    every = NextWordModel([model], "cat").words_with_prefix("", ignore_case=False, limit=1)
+    assert run_calls(every)[0] == 1
 
 
 def test_case_counts_unless_it_is_ignored():
     words = NextWordModel(
         [user_model_from_counts([("Paris", 1.0), ("part", 1.0), ("PAR", 1.0)])], SENTENCE_START
     )
-    exact = words.words_with_prefix("par", ignore_case=False, limit=9)[1]
+    exact = run_calls(words.words_with_prefix("par", ignore_case=False, limit=9))[1]
     assert [one.text for one in exact] == ["part"]
-    assert {one.text for one in words.words_with_prefix("paR", ignore_case=True, limit=9)[1]} == {
+    every = run_calls(words.words_with_prefix("paR", ignore_case=True, limit=9))[1]
+    assert {one.text for one in every} == {
         "Paris",
         "part",
         "PAR",
@@ -136,12 +144,8 @@ def test_a_phrase_is_as_probable_as_its_words_in_turn(model):
         "sat"
     )
     assert phrase_probability(next_word_models([model]), "the", ["cat", "sat"]) == pytest.approx(expected)
-    found = extend_phrases(
-        next_word_models([model]),
-        [ScoredPhrase("cat", NextWordModel([model], "the").probability("cat"))],
-        3,
-        5,
-    )
+    first = [ScoredPhrase("cat", NextWordModel([model], "the").probability("cat"))]
+    found = run_calls(extend_phrases(next_word_models([model]), first, 3, 5))
     assert {one.text for one in found} == {"cat sat", "cat ran"}
     assert found[0].probability == pytest.approx(expected)
 
@@ -151,7 +155,8 @@ def test_a_phrase_is_as_probable_as_its_words_in_turn(model):
     [("ct", 1, {"cat": 1}), ("acts", 2, {"cat": 2}), ("SAT", 1, {"sat": 0, "cat": 1}), ("xyz", 1, {})],
 )
 def test_mistyped_beginnings_are_found(model, typed, edits, expected):
-    found = NextWordModel([model], SENTENCE_START).fuzzy_matches(typed, edits, ignore_case=typed.isupper())
+    words = NextWordModel([model], SENTENCE_START)
+    found = run_calls(words.fuzzy_matches(typed, edits, ignore_case=typed.isupper()))
     assert {word: n for word, n in found.items() if word in {"cat", "sat"}} == expected
 
 
@@ -214,6 +219,6 @@ def test_phrases_of_words_with_many_followers_are_the_likeliest():
         [*(("the", f"w{n}", float(n + 1)) for n in range(50)), *((f"w{n}", "the", 1.0) for n in range(50))],
     )
     after = next_word_models([hub])
-    found = extend_phrases(after, [ScoredPhrase("the", 1.0)], 3, 2)
+    found = run_calls(extend_phrases(after, [ScoredPhrase("the", 1.0)], 3, 2))
     assert [one.text for one in found] == ["the w49", "the w48", "the w49 the", "the w48 the"]
     assert found[2].probability == pytest.approx(phrase_probability(after, "the", ["w49", "the"]))

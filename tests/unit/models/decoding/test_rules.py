@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 
+from models.decoding import rules
 from models.decoding.batch import SequenceBatch
 from models.decoding.parameters import DecodingParameters
 from models.decoding.rules import TokenBias, compile_rules
 from models.decoding.sampling import adjust_scores
 from models.errors import InvalidInputError
+from models.phrases import PhraseAutomaton
 from models.vocabulary import EOS
 
 NAN, INF = float("nan"), float("inf")
@@ -237,3 +239,15 @@ def test_a_row_that_fails_may_be_continued_again():
     batch.append(np.array([5, 5, 5]), np.zeros(3, np.float32))
     again = batch.append(np.array([4, 4, 4]), np.zeros(3, np.float32))
     assert [again.last(row, 2)[0] for row in range(3)] == [[3, 4], [4, 4], [5, 4]]
+
+
+def test_values_after_many_nodes_are_not_all_kept(monkeypatch):
+    monkeypatch.setattr(rules, "_MAX_VALUES", 10)
+    phrase = (1, 2, 3, 4, 5, 6, 7, 8, 9)
+    biases = TokenBias(phrases=PhraseAutomaton([phrase], [1.0]))
+    nodes = biases.START
+    for token in phrase:
+        biases.after(nodes)
+        nodes = biases.advance(nodes, token)
+    assert sum(len(tokens) for tokens, _ in biases._values.values()) <= 10
+    assert [values.tolist() for values in biases.after(biases.START)] == [[1], [pytest.approx(1 / 9)]]

@@ -130,15 +130,80 @@ def test_code_that_cannot_be_stored_is_used_all_the_same(package, tmp_path, cach
     assert not (tmp_path / "cache").exists() or not list((tmp_path / "cache").iterdir())
 
 
-def test_code_that_others_could_have_written_is_not_run(package, tmp_path):
-    cache = tmp_path / "cache"
+def give_away(path):
+    os.chown(path, 65534, -1, follow_symlinks=False)
+
+
+def replace_by_link(cache, target):
+    """Move a folder to a target beside it, and leave a link to it; return the parent of the target."""
+    target.parent.mkdir(exist_ok=True)
+    shutil.move(cache, target)
+    cache.symlink_to(target.relative_to(cache.parent))
+    return target.parent
+
+
+WRITABLE, ANOTHERS = "other users can write to {}", "{} belongs to another user"
+EXPOSURES = {
+    "writable": (lambda cache: cache.chmod(0o777), WRITABLE, "gramophone/kernels"),
+    "writable by the group": (lambda cache: cache.chmod(0o770), WRITABLE, "gramophone/kernels"),
+    "writable and sticky": (lambda cache: cache.chmod(0o1777), WRITABLE, "gramophone/kernels"),
+    "writable parent": (lambda cache: cache.parent.chmod(0o777), WRITABLE, "gramophone"),
+    "writable target": (
+        lambda cache: replace_by_link(cache, cache.parent / "hidden" / "kernels").chmod(0o777),
+        WRITABLE,
+        "gramophone/hidden",
+    ),
+}
+if os.geteuid() == 0:  # only root can make files of other users
+    EXPOSURES |= {
+        "another's": (give_away, ANOTHERS, "gramophone/kernels"),
+        "another's parent": (lambda cache: give_away(cache.parent), ANOTHERS, "gramophone"),
+        "another's target": (
+            lambda cache: give_away(replace_by_link(cache, cache.parent / "hidden" / "kernels")),
+            ANOTHERS,
+            "gramophone/hidden",
+        ),
+        "another's link": (
+            lambda cache: (replace_by_link(cache, cache.parent / "moved"), give_away(cache)),
+            ANOTHERS,
+            "gramophone/kernels",
+        ),
+        "another's sticky parent": (
+            lambda cache: (cache.parent.chmod(0o1777), give_away(cache.parent)),
+            ANOTHERS,
+            "gramophone",
+        ),
+    }
+
+
+@pytest.mark.parametrize(("expose", "problem", "place"), EXPOSURES.values(), ids=EXPOSURES)
+def test_code_that_others_could_have_written_is_not_run(package, tmp_path, expose, problem, place):
+    cache = tmp_path / "gramophone" / "kernels"
     asked(package, cache)
-    cache.chmod(0o777)
+    expose(cache)
     answer, log = asked(package, cache)
     assert answer == ALL_COMPILED
-    assert log.startswith(f"compiled kernels cannot be stored in {cache} (other users can write to it")
-    cache.chmod(0o700)
-    assert asked(package, cache) == (NOTHING_COMPILED, "")
+    assert log.count("\n") == 1
+    reason = problem.format(tmp_path / place)
+    assert log.startswith(f"compiled kernels cannot be stored in {cache} ({reason}")
+
+
+def test_code_below_a_shared_folder_and_through_an_own_link_is_run(package, tmp_path):
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    asked(package, shared / "cache")
+    (tmp_path / "link").symlink_to("shared/../shared/cache")
+    assert asked(package, tmp_path / "link") == (NOTHING_COMPILED, "")
+
+
+def test_folders_made_for_code_are_closed_to_others(package, tmp_path):
+    before = os.umask(0)
+    try:
+        asked(package, tmp_path / "gramophone" / "kernels")
+    finally:
+        os.umask(before)
+    assert asked(package, tmp_path / "gramophone" / "kernels") == (NOTHING_COMPILED, "")
 
 
 def test_processes_that_write_at_the_same_time_lose_nothing(package, tmp_path):

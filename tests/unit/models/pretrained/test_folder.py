@@ -1,7 +1,9 @@
 """Folders that are not, or not completely, pretrained models: refused with the name of what is wrong."""
 
 import copy
+import itertools
 import json
+import os
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from models.errors import InvalidInputError
 from models.language_model import pad_sequences, score_sequences
 from models.pretrained.folder import quantise_layers
 from models.pretrained.model import PretrainedModel
-from models.pretrained.tokenizer import PretrainedTokenizer
+from models.pretrained.tokenizer import PretrainedTokenizer, check_tokenizer
 from models.tensor_files import PackedWeightCache
 from tests.support.pretrained import TEXTS, pretrained, write_folder
 from training.commands import run_train
@@ -66,6 +68,29 @@ def listed_shard(*names):
     return damage
 
 
+def nested(value, depth=700):
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def replaced(name, make):
+    def damage(folder):
+        (folder / name).unlink(missing_ok=True)
+        make(folder / name)
+
+    return damage
+
+
+def endless(path):
+    path.symlink_to("/dev/zero")
+
+
+def enormous(path):
+    with path.open("wb") as file:
+        file.truncate(300_000_000)
+
+
 def another_tokenizer(folder):
     content = json.loads((folder / "tokenizer.json").read_text())
     content["model"]["vocab"] |= {f"x{number}": 4_000_000_000 + number for number in range(3)}
@@ -88,12 +113,45 @@ def another_tokenizer(folder):
         (config_with(n_head=-4), "negative dimension -4"),
         (config_with(layer_norm_epsilon="a"), "not a model of the type gpt2: Validation error"),
         (config_with(layer_norm_epsilon=-1e9), "numbers that are not finite"),
+        (
+            config_with(layer_norm_epsilon=float("nan")),
+            r"config\.json: layer_norm_epsilon is nan; it must be from",
+        ),
+        (
+            config_with(n_layer=10**18),
+            r"config\.json: n_layer is 1000000000000000000; .* from -1,000 to 1,000",
+        ),
+        (config_with(n_head=10**18), "n_head is 1000000000000000000; .* to 4,096"),
+        (config_with(n_embd=10**18), "n_embd is 1000000000000000000; .* to 1,048,576"),
+        (config_with(n_inner=10**18), "n_inner is 1000000000000000000; .* to 1,048,576"),
+        (config_with(n_positions=10**18), "n_positions is 1000000000000000000; .* to 67,108,864"),
+        (config_with(vocab_size=10**18), "vocab_size is 1000000000000000000; .* to 67,108,864"),
+        (config_with(num_labels=10**9), "num_labels is 1000000000; .* to 1,000"),
+        (
+            config_with(rope_scaling={"factors": [1, -1e300]}),
+            "factors is -1e\\+300; it must be from -1,000,000",
+        ),
+        (config_with(n_layer=900), "weights are described, but the files have [0-9,]+ bytes"),
+        (config_with(n_inner=1 << 20), "weights are described, but the files have [0-9,]+ bytes"),
         (config_with(eos_token_id=-1), "names a token for the end of a text"),
         (config_with(quantization_config={"quant_method": "gptq"}), "weights are quantized, which is not"),
         (config_with(rope_scaling={"rope_type": "longrope"}), "positions depend on the length of the text"),
         (listed_shard("a.safetensors"), r"a\.safetensors is missing"),
         (listed_shard("../a"), r"index\.json does not list files of weights"),
         (listed_shard([]), r"index\.json does not list files of weights"),
+        (replaced("tokenizer_config.json", os.mkfifo), r"tokenizer_config\.json is not a regular file"),
+        (replaced("tokenizer_config.json", endless), r"tokenizer_config\.json is not a regular file"),
+        (replaced("generation_config.json", os.mkfifo), r"generation_config\.json is not a regular file"),
+        (replaced("config.json", os.mkfifo), r"config\.json is not a regular file"),
+        (replaced("config.json", endless), r"config\.json is not a regular file"),
+        (replaced("tokenizer.json", os.mkfifo), r"tokenizer\.json is not a regular file"),
+        (replaced("model.safetensors", os.mkfifo), r"model\.safetensors is not a regular file"),
+        (replaced("tokenizer.json", enormous), r"tokenizer\.json has 300,000,000 bytes, over 268,435"),
+        (config_with(nested=nested(10**18)), "nested is 1000000000000000000; it must be from"),
+        (
+            replaced("tokenizer_config.json", enormous),
+            r"tokenizer_config\.json has 300,000,000 bytes, over 16,777",
+        ),
         (another_tokenizer, r"it has the token 4000000002, but the model predicts \d+ tokens"),
     ],
 )
@@ -123,6 +181,76 @@ def test_a_published_model_is_the_folders_and_keeps_what_it_needs_only(folder, t
     assert loaded.model.num_parameters == model.num_parameters
     card = (loaded.path / "MODEL_CARD.md").read_text()
     assert "type gpt2, window 48, bos_token <|endoftext|>, eos_token <|endoftext|>" in card
+
+
+def split_by(expression):
+    """Split texts by an expression before the tokenizer's own step."""
+    return lambda content: {
+        "pre_tokenizer": {
+            "type": "Sequence",
+            "pretokenizers": [
+                {
+                    "type": "Split",
+                    "pattern": {"Regex": expression},
+                    "behavior": "Isolated",
+                    "invert": False,
+                },
+                content["pre_tokenizer"],
+            ],
+        }
+    }
+
+
+def replacing(*pairs):
+    steps = [
+        {"type": "Replace", "pattern": {"String": old}, "content": new}
+        for old, new in itertools.pairwise(pairs)
+    ]
+    return lambda _: {"normalizer": {"type": "Sequence", "normalizers": steps}}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (split_by("(a+)+b"), "characters, .* fails: "),
+        (split_by("X(q+)+b"), "characters, .* fails: "),
+        (split_by(r"(\w|\d)+!"), "characters, .* fails: "),
+        (split_by("(日|日)+x"), "characters, .* fails: "),
+        (split_by("a+b"), "'aaaaaaaa' … fails: it takes over 0.5 s of processor time"),
+        (split_by("(?:xy)+z"), "'xyxyxyxy' … fails: it takes over 0.5 s of processor time"),
+        (
+            replacing("a", "b" * 1000, "c" * 1000, "d" * 1000, "e" * 1000),
+            "1,000 tokens, over 32 for each char",
+        ),
+        (replacing("a", "a" * 1000), "1,000 tokens, over 32 for each character"),
+        (
+            replacing("secret", "t" * 10_000),
+            "'secretse' … fails: it takes over 0.5 s of processor time, or 4 GiB",
+        ),
+        (lambda _: {"normalizer": {"type": "Prepend", "prepend": "x" * 10**6}}, "1,000,001 tokens, over 32"),
+    ],
+)
+def test_a_tokenizer_that_could_stop_a_service_is_not_published(folder, tmp_path, change, said):
+    path = folder / "tokenizer.json"
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | change(content)))
+    with pytest.raises(InvalidInputError, match=rf"tokenizer\.json: reading .*{said}"):
+        run_import_hf(folder, name="m", registry=tmp_path / "registry")
+    assert open_registry(tmp_path / "registry").models() == []
+
+
+QWEN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+@pytest.mark.parametrize("change", [split_by(QWEN), lambda _: {"normalizer": {"type": "NFKC"}}])
+def test_tokenizers_in_use_are_published(folder, change):
+    path = folder / "tokenizer.json"
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | change(content)))
+    check_tokenizer(folder)
 
 
 @pytest.mark.parametrize("positions", [-3, 0, 1])
