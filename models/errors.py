@@ -200,8 +200,14 @@ class OverloadedError(EngineError):
         self.retry_after_s = retry_after_s
 
 
+class ShareExceededError(OverloadedError):
+    """Too much work of this client is queued; others need the capacity."""
+
+    code = "share_exceeded"
+
+
 class StatesFullError(OverloadedError):
-    """The limit on the number or the size of stored states is reached."""
+    """The limit on the number or the size of stored states is reached, and the client has its share."""
 
     code = "states_full"
 

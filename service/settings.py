@@ -155,17 +155,20 @@ class Settings(BaseSettings):
     max_new_tokens: int = Field(default=4096, ge=1)
     """Maximum `max_tokens` of a request, the tokens to generate; a larger value gets 400"""
     max_queued_requests: int = Field(default=1024, ge=1)
-    """Maximum requests queued or running; further ones get 429"""
+    """Maximum requests queued or running; further ones get 429. Each API key, and its bulk and interactive requests
+    apart, gets an equal share even if others have borrowed it"""
     max_queued_tokens: int = Field(default=4_000_000, ge=1)
     """Maximum tokens to read and generate in all queued and running requests, estimated at four bytes of the body per
-    token; further requests get 429"""
+    token and counted up to half of the maximum for a request; further requests get 429. Shared as
+    `GRAMOPHONE_MAX_QUEUED_REQUESTS`; a key's only request may have more"""
     prefix_cache_bytes: int = Field(default=64 * 2**20, ge=0)
     """Maximum bytes of each model's prefix cache; a quarter of them cache next-token distributions for autocomplete.
     The least recently used entries are evicted; 0 disables the cache"""
     max_states: int = Field(default=65_536, ge=1)
-    """Maximum states that decoders store through `/v1/states`; further ones get 429"""
+    """Maximum states that decoders store through `/v1/states`; further ones get 429. A key that stores more than its
+    share loses the least recently used ones if another key needs its share"""
     max_state_bytes: ByteSize = Field(default=ByteSize(512 * 2**20), ge=1)
-    """Maximum memory of stored states, in bytes or with a unit such as `2GiB`; further states get 429"""
+    """Maximum memory of stored states, in bytes or with a unit such as `2GiB`; shared as `GRAMOPHONE_MAX_STATES`"""
     state_ttl_s: Duration = 300.0
     """Seconds after its last use at which a stored state expires"""
     users: str | None = None
@@ -174,7 +177,8 @@ class Settings(BaseSettings):
     user_ttl_s: Duration = 180 * 24 * 3600.0
     """Seconds without use (half a year by default), while the service runs, after which a user's words are deleted"""
     max_users: int = Field(default=1000, ge=1)
-    """Maximum users whose accepted words are stored; above it, those of users unused for longest are deleted"""
+    """Maximum users of one API key whose accepted words are stored; above it, those of the key's users unused for
+    longest are deleted, never another key's. A user takes up to 2.4 MB of the file, most far less"""
     max_user_words: int = Field(default=1000, ge=1)
     """Maximum words stored per user, with four times as many pairs (1 to 4 MB by default); the rarest are dropped"""
     process_name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_-]{1,63}$")

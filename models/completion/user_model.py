@@ -115,6 +115,13 @@ class UserModel:
         """Return the words with the highest counts."""
         return heapq.nlargest(limit, self.words, key=self.words.__getitem__)
 
+    def includes(self, other: "UserModel") -> bool:
+        """Return whether all words and word pairs of another model are in this one."""
+        return other.words.keys() <= self.words.keys() and all(
+            after.keys() <= self._followers.get(previous, {}).keys()
+            for previous, after in other._followers.items()  # noqa: SLF001 - of the same class
+        )
+
     def updated(self, sentences: Iterable[WordSequence], bounds: UserModelLimits) -> "UserModel":
         """Return the model after learning sentences."""
         words, followers, unit = dict(self.words), dict(self._followers), self._unit

@@ -46,6 +46,9 @@ class CallBatch(ABC, Generic[C, P]):
 
     def __init__(self) -> None:
         self._running: dict[C, P] = {}  # oldest first
+        self._tags: dict[C, int] = {}
+        self._last_tags: dict[str, int] = {}  # by owner
+        self._served = 0
         self._suspects: list[C] = []
 
     def __len__(self) -> int:
@@ -57,13 +60,18 @@ class CallBatch(ABC, Generic[C, P]):
         """The longest-waiting call; the batch must not be empty."""
         return next(iter(self._running))
 
-    def add(self, call: C) -> None:
-        """Add a call to the next slices."""
+    def add(self, call: C, owner: str = "") -> None:
+        """Add a call to the next slices.
+
+        In order of their tags, owners take turns and the calls of each stay in order (start-time fair queueing, Goyal,
+        Vin and Cheng 1997).
+        """
         self._running[call] = self._start(call)
+        self._tags[call] = self._last_tags[owner] = 1 + max(self._served, self._last_tags.get(owner, 0))
 
     def remove(self, call: C) -> None:
         """Drop a call whose answer is no longer needed."""
-        del self._running[call]
+        del self._running[call], self._tags[call]
         if call in self._suspects:
             self._suspects.remove(call)
 
@@ -78,6 +86,7 @@ class CallBatch(ABC, Generic[C, P]):
         del self._suspects[:1]
         for call, _ in result.answers:
             del self._running[call]
+            self._served = max(self._served, self._tags.pop(call))
         return result
 
     def isolate_failure(self) -> C | None:

@@ -1,5 +1,7 @@
 """Queues of pending model calls, batched by kind and served in turn, one time slice each.
 
+Owners take turns, and the batches of each do; a slice of a batch serves the calls of all owners in it.
+
 The cost per token of each kind of call is estimated by exponential smoothing; the estimate sets the
 size of a slice.
 """
@@ -36,13 +38,15 @@ class CallQueue:
         clock: monotonic clock in seconds.
         costs_s: estimated seconds per token by kind of call, shared with the other queues.
         record: function that receives the kind of call and the number of rows of each slice.
-        batches: batches with pending calls by kind, the next to serve first.
+        batches: batches with pending calls by kind, the last served last.
+        turns: by owner, the next first, the kinds of its batches likewise; those that have ended are dropped later.
     """
 
     clock: Callable[[], float]
     costs_s: dict[Hashable, float]
     record: Callable[[str, int], None]
     batches: OrderedDict[Hashable, CallBatch[Any, Any]] = field(default_factory=OrderedDict)
+    turns: dict[str, dict[Hashable, None]] = field(default_factory=dict)
     _calls: dict[Job, ModelCall] = field(default_factory=dict)
     _jobs: dict[ModelCall, Job] = field(default_factory=dict)
 
@@ -62,7 +66,8 @@ class CallQueue:
         key = _batch_key(job, call)
         if key not in self.batches:
             self.batches[key] = BATCHES[type(call)]()
-        self.batches[key].add(call)
+        self.batches[key].add(call, job.options.owner)
+        self.turns.setdefault(job.options.owner, {})[key] = None
 
     def remove(self, job: Job) -> None:
         """Drop the call of a job, if it has one."""
@@ -78,7 +83,7 @@ class CallQueue:
         """
         if not self.batches:
             return []
-        key = next(iter(self.batches))
+        key = self._next_key()
         self.batches.move_to_end(key)
         batch = self.batches[key]
         first = batch.oldest
@@ -101,6 +106,19 @@ class CallQueue:
         job = self._jobs[call]
         self._forget(job)
         return job
+
+    def _next_key(self) -> Hashable:
+        while True:
+            owner = next(iter(self.turns))
+            keys = self.turns.pop(owner)
+            key = next(iter(keys))
+            del keys[key]
+            if is_pending := key in self.batches:
+                keys[key] = None  # as the last
+            if keys:
+                self.turns[owner] = keys
+            if is_pending:
+                return key
 
     def _update_cost(self, kind: Hashable, tokens: int, seconds: float) -> None:
         if not tokens or seconds <= 0:

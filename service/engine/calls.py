@@ -36,7 +36,7 @@ class ImmediateBatch(CallBatch[ModelCall, ModelCall]):
     def _run(self, under_way: Mapping[ModelCall, ModelCall], count: int) -> SliceResult:
         calls: list[ModelCall] = []
         rows = 0
-        for call in under_way:
+        for call in sorted(under_way, key=self._tags.__getitem__):
             max_rows = min(count, MAX_ENTRIES // len(call.model.vocabulary))
             if calls and rows + len(call.state) > max_rows:
                 break

@@ -16,6 +16,9 @@ MAX_ENTRIES = 1 << 21
 BULK_JOBS_AT_ONCE = 16
 """Maximum number of bulk jobs with a pending call: enough to fill slices, few enough to bound memory."""
 
+MAX_SHARED_KINDS = 4
+"""Maximum number of new kinds of urgent calls, and of slices, in a pass with jobs of several owners."""
+
 MIN_SLICE_TOKENS, MIN_BULK_SLICE_TOKENS = 256, 16
 """Minimum tokens of a slice; a network takes nearly as long for fewer."""
 

@@ -1,13 +1,13 @@
-"""Jobs of the scheduler.
+"""Jobs of the scheduler, and shares of their owners.
 
 A use case is a generator function. It yields a `ModelCall`, to be resumed with the call's result,
 an event for the client, or None to let other jobs run, and returns its result.
 """
 
-from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Hashable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from models import calls
 from models.calls import ModelCall, WorkOutput
@@ -15,6 +15,9 @@ from service.engine.calls import run_single
 
 E = TypeVar("E")
 R = TypeVar("R")
+H = TypeVar("H", bound=Hashable)
+Party: TypeAlias = tuple[str, bool]
+"""Owner of jobs and True for the bulk ones; it has a share, so bulk jobs leave capacity to interactive ones."""
 
 Work: TypeAlias = Generator[ModelCall | E | None, Any, R]
 """A running use case: events of type E, then a result of type R."""
@@ -39,12 +42,19 @@ class RequestOptions:
         timeout_s: time limit, at most the engine's; None for the engine's.
         bulk: True if interactive requests take precedence over this one.
         tokens: expected number of tokens to read and generate.
+        owner: client with a share of the capacity.
     """
 
     request_id: str = ""
     timeout_s: float | None = None
     bulk: bool = False
     tokens: int = 0
+    owner: str = ""
+
+    @property
+    def party(self) -> Party:
+        """Owner and kind of the request."""
+        return self.owner, self.bulk
 
 
 @dataclass(slots=True, eq=False)
@@ -77,3 +87,46 @@ class Job:
     parked: bool = field(default=False, init=False)
     pending: deque[int] = field(default_factory=deque, init=False)
     answer: Any = field(default=None, init=False)
+
+
+class Shares(Generic[H]):
+    """Fair shares of one capacity, such as the places of a queue: what is free is lent, and comes back as it ends.
+
+    With n owners that hold something, the share of each is an n-th. An owner may hold more while capacity is free, and
+    gets its share even if others have borrowed it. In a queue the total then exceeds the capacity until borrowed work
+    ends; a store evicts what was borrowed.
+
+    Args:
+        total: the capacity; also an attribute.
+
+    Attributes:
+        used: sum of the amounts.
+        held: amount of each owner, if any.
+    """
+
+    def __init__(self, total: int) -> None:
+        self.total, self.used = total, 0
+        self.held: Counter[H] = Counter()
+
+    def share(self, owner: H) -> int:
+        """Return the amount that an owner gets even if nothing is free; the total if no other owner holds anything."""
+        return self.total // (len(self.held) + (owner not in self.held))
+
+    def refusal(self, owner: H, amount: int, whose: str = "this key") -> str | None:
+        """Return why an owner may not hold more by an amount, as the end of a message; None if it may."""
+        share = self.share(owner)
+        if amount <= max(0, self.total - self.used, share - self.held[owner]):
+            return None
+        shared = f", and the share of {whose} {share}, of which {self.held[owner]} are taken"
+        return f"the maximum is {self.total}" + (shared if share < self.total else "")
+
+    def add(self, owner: H, amount: int) -> None:
+        """Add to the amount of an owner, or subtract if it is negative."""
+        self.used += amount
+        self.held[owner] += amount
+        if not self.held[owner]:
+            del self.held[owner]
+
+    def largest(self, other_than: H) -> H:
+        """Return the other owner that holds most; there must be one."""
+        return max(self.held.keys() - {other_than}, key=self.held.__getitem__)

@@ -95,8 +95,18 @@ class Metrics:
                 "relayed_requests",
                 "Requests forwarded to the worker that stores their state, session or user",
             )
+        rejections = (
+            "age",
+            "connections",
+            "delay",
+            "draining",
+            "requests",
+            "share_exceeded",
+            "states_full",
+            "tokens",
+        )
         for counted, values in (
-            (self.rejected_requests, ("age", "connections", "delay", "draining", "requests", "tokens")),
+            (self.rejected_requests, rejections),
             (self.auth_failures, ("foreign_page", "missing", "scope", "unknown", "unknown_host")),
             (self.model_loads, ("failed", "loaded", "refused")),
             (self.ended_jobs, ("cancelled", "deadline", "done", "failed")),
@@ -105,7 +115,7 @@ class Metrics:
                 counted.labels(value)
 
     def rejected(self, reason: str) -> None:
-        """Record a job that was not admitted: `requests`, `tokens`, `age` or `draining`."""
+        """Record a job that was not admitted: `requests`, `tokens`, `share_exceeded`, `age` or `draining`."""
         self.rejected_requests.labels(reason).inc()
 
     def answered(self, kind: str, rows: int) -> None:

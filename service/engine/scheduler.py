@@ -7,17 +7,17 @@ never held while a job or a model runs.
 A turn has two halves. In the first, interactive jobs run for a few milliseconds in passes: every
 ready job runs up to its next call, and every batch of urgent calls runs one slice. In the second,
 one batch of long or bulk calls runs a slice of bounded time. No request waits for more than one
-slice of another request's long text.
+slice of another request's long text. Owners of jobs take turns, so one with many jobs delays another's by few steps.
 
 Admission control bounds the number of jobs, their expected tokens to read and generate, and the time that
-interactive jobs take.
+interactive jobs take; each owner has a share.
 """
 
 import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,17 +31,19 @@ from models.errors import (
     EngineFailedError,
     LanguageModelError,
     OverloadedError,
+    ShareExceededError,
 )
 from service.engine.call_queues import CallQueue, SliceSize
 from service.engine.calls import is_urgent
 from service.engine.constants import (
     BULK_JOBS_AT_ONCE,
+    MAX_SHARED_KINDS,
     MIN_BULK_SLICE_TOKENS,
     MIN_LATE_JOBS,
     MIN_LATE_TOKENS,
     MIN_SLICE_TOKENS,
 )
-from service.engine.job import Job
+from service.engine.job import Job, Party, RequestOptions, Shares
 from service.engine.metrics import Metrics
 
 _log = structlog.get_logger(__name__)
@@ -54,10 +56,11 @@ class SchedulerLimits:
     Longer bulk slices cost less per token, but delay interactive jobs.
 
     Attributes:
-        max_jobs: maximum number of waiting and running jobs.
-        max_tokens: maximum sum of the jobs' expected tokens; a single job may have more.
-        max_age_s: mean age of unfinished interactive jobs above which further ones are rejected. Each takes about
-            twice as long, and four times as long at the beginning of an overload.
+        max_jobs: maximum number of waiting and running jobs, besides what shares grant.
+        max_tokens: maximum sum of the jobs' expected tokens, likewise. A job counts as little more than half of it at
+            most, so the largest leaves capacity to others and two of them exclude each other.
+        max_age_s: mean age of unfinished interactive jobs above which further ones of owners with many are rejected.
+            Each takes about twice as long, and four times as long at the beginning of an overload.
         token_age_s: additional age for each expected token beyond `MIN_LATE_TOKENS`.
         max_pending_events: number of pending events at which a job is parked.
         max_job_pending_bytes: size of a job's pending events at which it is parked.
@@ -70,6 +73,7 @@ class SchedulerLimits:
         idle_slice_s: slice duration of bulk work while no interactive jobs run.
         idle_after_s: time without interactive jobs after which `idle_slice_s` applies.
         round_s: maximum time of interactive jobs before the next slice of long or bulk work.
+        pass_s: time after which a pass with jobs of several owners resumes no further one.
     """
 
     max_jobs: int
@@ -87,6 +91,7 @@ class SchedulerLimits:
     idle_slice_s: float = 0.03
     idle_after_s: float = 1.0
     round_s: float = 0.0075
+    pass_s: float = 0.002
 
 
 class Admission:
@@ -98,7 +103,8 @@ class Admission:
 
     Attributes:
         jobs: the admitted jobs, unordered; read-only.
-        num_tokens: expected tokens of all admitted jobs.
+        num_jobs: number of jobs by owner and kind.
+        num_tokens: expected tokens likewise.
         num_waiting: number of jobs that have not run their first step.
         draining: True if new jobs are rejected.
     """
@@ -108,51 +114,66 @@ class Admission:
         self._metrics = metrics
         self._next_deadline_s = math.inf
         self.jobs: set[Job] = set()
-        self.num_tokens = 0
+        self.num_jobs, self.num_tokens = Shares[Party](limits.max_jobs), Shares[Party](limits.max_tokens)
         self.num_waiting = 0
         self.draining = False
 
-    def check_capacity(self, tokens: int = 0) -> None:
-        """Check that a job with this number of expected tokens can be admitted.
+    def check_capacity(self, options: RequestOptions) -> None:
+        """Check that a job can be admitted.
 
         Raises:
             DrainingError: new jobs are rejected.
             OverloadedError: a limit on jobs or tokens is reached.
+            ShareExceededError: likewise, and the owner has its share.
         """
         if self.draining:
             self._metrics.rejected("draining")
             raise DrainingError("the service is shutting down and accepts no new requests")
-        if len(self.jobs) >= self._limits.max_jobs:
-            self._metrics.rejected("requests")
-            raise OverloadedError(
-                f"{len(self.jobs)} requests are queued or running, the maximum of this service",
-                retry_after_s=self._limits.retry_after_s,
-            )
-        if self.jobs and self.num_tokens + tokens > self._limits.max_tokens:
-            self._metrics.rejected("tokens")
-            raise OverloadedError(
-                f"queued and running requests have about {self.num_tokens} tokens and this one has about "
-                f"{tokens}; the maximum is {self._limits.max_tokens}",
-                retry_after_s=self._limits.retry_after_s,
-            )
+        party = options.party
+        tokens = (
+            self._tokens(options) if self.num_tokens.held[party] else 0
+        )  # the only job may have any number
+        whose = f"this key's {'bulk' if options.bulk else 'interactive'} requests"
+        for unit, shares, amount in (("requests", self.num_jobs, 1), ("tokens", self.num_tokens, tokens)):
+            if refusal := shares.refusal(party, amount, whose):
+                is_alone = shares.share(party) == shares.total
+                self._metrics.rejected(unit if is_alone else ShareExceededError.code)
+                raise (OverloadedError if is_alone else ShareExceededError)(
+                    f"{shares.used} {unit} are queued or running and this request adds {amount}; {refusal}",
+                    retry_after_s=self._limits.retry_after_s,
+                )
+
+    def _tokens(self, options: RequestOptions) -> int:
+        """Return the number of tokens that a job counts as."""
+        return min(options.tokens, self._limits.max_tokens // 2 + 1)
+
+    def _count(self, options: RequestOptions, sign: int) -> None:
+        self.num_jobs.add(options.party, sign)
+        self.num_tokens.add(options.party, sign * self._tokens(options))
 
     def admit(self, job: Job) -> None:
         """Admit a job; it counts towards the limits until it is released.
 
         Raises:
-            DrainingError, OverloadedError: see `check_capacity`; also if interactive jobs take too long.
+            DrainingError, OverloadedError, ShareExceededError: see `check_capacity`; also if interactive jobs take too
+                long.
         """
-        self.check_capacity(job.options.tokens)
+        self.check_capacity(job.options)
         self._check_ages(job)
         self.jobs.add(job)
-        self.num_tokens += job.options.tokens
+        self._count(job.options, 1)
         self.num_waiting += 1
         self._next_deadline_s = min(self._next_deadline_s, job.deadline_s)
 
     def _check_ages(self, job: Job) -> None:
-        """Reject an interactive job if those before it are old for their tokens: it would take as long."""
+        """Reject an interactive job if those before it are old for their tokens: it would take as long.
+
+        Owners take turns, so this holds only for owners with at least their share of these jobs.
+        """
         before = [other for other in self.jobs if not (other.options.bulk or other.parked)]
-        if job.options.bulk or len(before) < MIN_LATE_JOBS:
+        owner, owners = job.options.owner, [other.options.owner for other in before]
+        has_share = owners.count(owner) * len({owner, *owners}) >= len(before)
+        if job.options.bulk or len(before) < MIN_LATE_JOBS or not has_share:
             return
         limits, now_s = self._limits, job.submitted_s
         ages = (
@@ -178,7 +199,7 @@ class Admission:
         """Remove a job that has ended; a second call has no effect."""
         if job in self.jobs:
             self.jobs.discard(job)
-            self.num_tokens -= job.options.tokens
+            self._count(job.options, -1)
             self._metrics.ended_jobs.labels(how).inc()
         self.start(job)
 
@@ -207,8 +228,8 @@ class Scheduler:
         self._metrics = metrics
         self._lock = threading.Lock()
         self.admission = Admission(limits, metrics)
-        self._ready: deque[Job] = deque()
-        self._ready_bulk: deque[Job] = deque()
+        self._ready: dict[str, deque[Job]] = {}  # by owner, the next to resume first
+        self._ready_bulk: dict[str, deque[Job]] = {}
         self._cancelled: list[Job] = []
         self._pending_bytes = 0
         # used by the model thread only, without the lock
@@ -230,7 +251,7 @@ class Scheduler:
 
         Raises:
             DrainingError: the scheduler is draining.
-            OverloadedError: a limit on jobs or tokens is reached.
+            OverloadedError, ShareExceededError: a limit on jobs or tokens is reached.
         """
         with self._lock:
             job.submitted_s = self._clock()
@@ -278,23 +299,46 @@ class Scheduler:
     def serve_interactive(self) -> bool:
         """Advance all interactive jobs for a bounded time; return whether any work was done."""
         until_s = self._clock() + self._limits.round_s
-        answered: list[Job] = []
-        worked = False
+        worked, owners = False, set[str]()
         while True:  # a keystroke makes two or three calls: no slice of long or bulk work comes between them
             self._end_stopped()
-            ready = self._alive(answered) + self._pop(self._ready)
-            for job in ready:
-                self._resume(job)
-            answered = self._run_slices(self._urgent, self._slice, num_slices=len(self._urgent.batches))
-            if not (ready or answered or len(self._urgent)):
+            resumed = self._resume_ready(owners)
+            owners |= self._urgent.turns.keys()
+            num_slices = len(self._urgent.batches)
+            if len(owners) > 1:
+                num_slices = min(num_slices, MAX_SHARED_KINDS)
+            answered = self._run_slices(self._urgent, self._slice, num_slices=num_slices)
+            with self._lock:
+                for job in answered:
+                    self._enqueue(job)
+            if not (resumed or answered or len(self._urgent)):
                 break
             worked, self._interactive_s = True, until_s
             if self._clock() >= until_s:
                 break
-        for job in answered:
-            self._requeue(job)
         self._begin_next_turn()
         return worked
+
+    def _resume_ready(self, owners: set[str]) -> bool:
+        """Resume each ready job once, or a few if the jobs of this turn are of several owners.
+
+        Args:
+            owners: owners of the jobs and calls of this turn; added to.
+
+        Returns:
+            Whether any job was resumed.
+        """
+        until_s = self._clock() + self._limits.pass_s
+        most_kinds = len(self._urgent.batches) + MAX_SHARED_KINDS
+        with self._lock:
+            count = sum(map(len, self._ready.values()))
+        for resumed in range(count):
+            is_long = self._clock() >= until_s or len(self._urgent.batches) >= most_kinds
+            if (is_long and len(owners) > 1) or (job := self._pop(self._ready)) is None:
+                return bool(resumed)
+            owners.add(job.options.owner)
+            self._resume(job)
+        return bool(count)
 
     def serve_bulk(self) -> bool:
         """Run a slice of long or of bulk work, in alternation; return whether any work was done."""
@@ -311,15 +355,16 @@ class Scheduler:
     def _serve_bulk_jobs(self) -> bool:
         """Resume bulk jobs up to their next calls, then run a slice of the calls; return whether any work was done."""
         until_s = self._clock() + self._limits.bulk_slice_s / 2
-        jobs = self._pop(self._ready_bulk, BULK_JOBS_AT_ONCE - len(self._bulk))
-        for index, job in enumerate(jobs):
-            if index and self._clock() >= until_s:
-                with self._lock:
-                    self._ready_bulk.extendleft(reversed(jobs[index:]))
+        resumed = False
+        for _ in range(BULK_JOBS_AT_ONCE - len(self._bulk)):
+            if resumed and self._clock() >= until_s:
                 return True
+            if (job := self._pop(self._ready_bulk)) is None:
+                break
             self._resume(job)
+            resumed = True
         if not len(self._bulk):
-            return bool(jobs)
+            return resumed
         for job in self._run_slices(self._bulk, self._bulk_slice()):
             self._requeue(job)
         return True
@@ -335,13 +380,18 @@ class Scheduler:
         seconds = limits.bulk_slice_s * max(1.0, slowness_s * limits.bulk_tokens_per_s)
         return SliceSize(min(seconds, limits.late_bulk_slice_s), MIN_BULK_SLICE_TOKENS)
 
-    def _pop(self, queue: deque[Job], max_count: int | None = None) -> list[Job]:
+    def _pop(self, queue: dict[str, deque[Job]]) -> Job | None:
+        """Return the first job of the next owner that has not ended; None if there is none."""
         with self._lock:
-            count = len(queue) if max_count is None else min(max_count, len(queue))
-            return self._alive(queue.popleft() for _ in range(count))
-
-    def _alive(self, jobs: Iterable[Job]) -> list[Job]:
-        return [job for job in jobs if job in self.admission.jobs]
+            while queue:
+                owner = next(iter(queue))
+                jobs = queue.pop(owner)
+                job = jobs.popleft()
+                if jobs:
+                    queue[owner] = jobs  # as the last
+                if job in self.admission.jobs:
+                    return job
+        return None
 
     def _resume(self, job: Job) -> None:
         """Run a job up to its next call, event or end."""
@@ -444,7 +494,8 @@ class Scheduler:
                 self._enqueue(job)
 
     def _enqueue(self, job: Job) -> None:
-        (self._ready_bulk if job.options.bulk else self._ready).append(job)
+        queue = self._ready_bulk if job.options.bulk else self._ready
+        queue.setdefault(job.options.owner, deque()).append(job)
 
     def _end(self, job: Job, how: str, outcome: Any = None) -> None:
         """Release a job, and deliver its outcome unless it is cancelled."""

@@ -2,7 +2,7 @@
 
 States are immutable, so forks need no copy. A handle is `process.version.secret`: the process that
 stores the state, the loaded version that read the text, and 96 random bits. States expire after a
-time without use; `StateStore` is thread-safe.
+time without use, or if another owner needs its share of the store; `StateStore` is thread-safe.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -24,6 +24,7 @@ from models.errors import (
     UnknownStateError,
 )
 from models.phrases import NO_TOKEN_PHRASES, PhraseAutomaton
+from service.engine.job import Shares
 from service.engine.loaded_model import LoadedModel
 from service.engine.prefix_cache import state_bytes
 
@@ -75,16 +76,17 @@ class StoredState:
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """Stored state, its owner, and the time of its last use."""
+    """Stored state, and the time of its last use."""
 
     stored: StoredState
-    owner: str
     used_s: float
 
 
 @dataclass(kw_only=True, eq=False)
 class StateStore:
-    """Store of states by handle and owner, until they are freed or expire; thread-safe.
+    """Store of states by handle and owner, until they are freed, expire or are evicted; thread-safe.
+
+    An owner may fill the store. If another needs its share, the least recently used states of the largest are evicted.
 
     Attributes:
         process: name of this process in handles.
@@ -92,7 +94,6 @@ class StateStore:
         max_bytes: maximum bytes of all states together.
         ttl_s: time without use after which a state expires.
         clock: monotonic clock in seconds.
-        num_bytes: bytes of all stored states and their phrases.
     """
 
     process: str
@@ -100,17 +101,22 @@ class StateStore:
     max_bytes: int
     ttl_s: float
     clock: Callable[[], float] = time.monotonic
-    num_bytes: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         self._lock = threading.RLock()
-        self._entries: OrderedDict[str, _Entry] = OrderedDict()  # least recently used first
+        self._owned: dict[str, OrderedDict[str, _Entry]] = {}  # least recently used first
+        self._counts, self._sizes = Shares[str](self.max_states), Shares[str](self.max_bytes)
         self._unloaded: dict[str, str | None] = {}  # addresses by tag; None for versions without states
-        self._num_sharing: Counter[PhraseAutomaton[int]] = Counter()
+        self._num_sharing: Counter[tuple[str, PhraseAutomaton[int]]] = Counter()
 
     def __len__(self) -> int:
         """Return the number of stored states."""
-        return len(self._entries)
+        return self._counts.used
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all stored states and their phrases."""
+        return self._sizes.used
 
     def find(self, owner: str, handles: Sequence[str], *, parameter: str) -> list[StoredState]:
         """Return the states of handles, and renew their expiry.
@@ -126,52 +132,55 @@ class StateStore:
         """
         with self._lock:
             self.expire()
+            entries = self._owned.get(owner, OrderedDict())
             for index, handle in enumerate(handles):
-                entry = self._entries.get(handle)
-                if entry is None or entry.owner != owner:
+                if handle not in entries:
                     raise self._unknown_state(handle, _indexed_name(parameter, index))
             now_s = self.clock()
             for handle in handles:
-                self._entries[handle].used_s = now_s
-                self._entries.move_to_end(handle)
-            return [self._entries[handle].stored for handle in handles]
+                entries[handle].used_s = now_s
+                entries.move_to_end(handle)
+            return [entries[handle].stored for handle in handles]
 
-    def check_capacity(self, count: int, size: int = 0) -> None:
+    def check_capacity(self, owner: str, count: int, size: int = 0) -> None:
         """Reject `count` new states of `size` bytes together if `keep` would.
 
         Raises:
-            StatesFullError: a limit on states or bytes would be exceeded.
+            StatesFullError: a limit on states or bytes, and the owner's share of it, would be exceeded.
         """
         with self._lock:
             self.expire()
-            if len(self._entries) + count > self.max_states:
-                raise StatesFullError(
-                    f"{len(self._entries)} states are stored and {count} are to be added; the maximum is "
-                    f"{self.max_states}: free unused states"
-                )
-            if self.num_bytes + size > self.max_bytes:
-                raise StatesFullError(
-                    f"the stored states take {self.num_bytes} bytes and the {count} to be added take {size}; "
-                    f"the maximum is {self.max_bytes}: free unused states"
-                )
+            stored = f"{len(self)} states are stored and {count} are to be added"
+            taken = f"the stored states take {self.num_bytes} bytes and the {count} to be added take {size}"
+            for shares, amount, message in ((self._counts, count, stored), (self._sizes, size, taken)):
+                if refusal := shares.refusal(owner, amount):
+                    raise StatesFullError(f"{message}; {refusal}: free unused states")
 
     def keep(self, owner: str, states: Sequence[StoredState]) -> list[str]:
         """Store all of these states or none; they must not share memory with other rows (see `materialize`).
+
+        States that other owners have stored beyond their shares are evicted if necessary.
 
         Returns:
             A handle for each state.
 
         Raises:
-            StatesFullError: a limit on states or bytes would be exceeded.
+            StatesFullError: a limit on states or bytes, and the owner's share of it, would be exceeded.
             ModelNotFoundError: the version of a state was unloaded while the text was read.
         """
         with self._lock:
             for stored in states:
                 if stored.loaded.tag in self._unloaded:
                     raise ModelNotFoundError(f"{stored.loaded.address} was unloaded while the text was read")
-            phrases = {stored.phrases for stored in states} - self._num_sharing.keys()
+            phrases = {
+                stored.phrases for stored in states if (owner, stored.phrases) not in self._num_sharing
+            }
             size = sum(stored.num_bytes for stored in states) + sum(new.num_bytes for new in phrases)
-            self.check_capacity(len(states), size)
+            self.check_capacity(owner, len(states), size)
+            for shares, amount in ((self._counts, len(states)), (self._sizes, size)):
+                while shares.used + amount > shares.total:
+                    largest = shares.largest(owner)
+                    self._remove(largest, next(iter(self._owned[largest])))
             return [self._insert(owner, stored) for stored in states]
 
     def free(self, owner: str, handles: Sequence[str]) -> int:
@@ -182,9 +191,9 @@ class StateStore:
         """
         with self._lock:
             self.expire()
-            owned = [h for h in set(handles) if h in self._entries and self._entries[h].owner == owner]
+            owned = self._owned.get(owner, {}).keys() & handles
             for handle in owned:
-                self._remove(handle)
+                self._remove(owner, handle)
             return len(owned)
 
     def check_process(self, handles: Sequence[str], *, parameter: str) -> None:
@@ -199,22 +208,25 @@ class StateStore:
     def free_version(self, loaded: LoadedModel) -> None:
         """Delete all states of an unloaded version and accept no more; errors for its handles name the version."""
         with self._lock:
-            handles = [h for h, entry in self._entries.items() if entry.stored.loaded is loaded]
-            self._unloaded[loaded.tag] = loaded.address if handles else None
+            unloaded = [
+                (owner, handle)
+                for owner, entries in self._owned.items()
+                for handle, entry in entries.items()
+                if entry.stored.loaded is loaded
+            ]
+            self._unloaded[loaded.tag] = loaded.address if unloaded else None
             if len(self._unloaded) > _MAX_UNLOADED_TAGS:
                 del self._unloaded[next(iter(self._unloaded))]
-            for handle in handles:
-                self._remove(handle)
+            for owner, handle in unloaded:
+                self._remove(owner, handle)
 
     def expire(self) -> None:
         """Delete expired states."""
         oldest_s = self.clock() - self.ttl_s
         with self._lock:
-            while self._entries:
-                handle, entry = next(iter(self._entries.items()))
-                if entry.used_s >= oldest_s:
-                    return
-                self._remove(handle)
+            for owner, entries in list(self._owned.items()):
+                while entries and next(iter(entries.values())).used_s < oldest_s:
+                    self._remove(owner, next(iter(entries)))
 
     async def sweep(self) -> None:
         """Delete expired states periodically, even without requests; runs until cancelled."""
@@ -224,26 +236,32 @@ class StateStore:
 
     def _insert(self, owner: str, stored: StoredState) -> str:
         handle = f"{self.process}.{stored.loaded.tag}.{secrets.token_urlsafe(_SECRET_BYTES)}"
-        self._entries[handle] = _Entry(stored, owner, self.clock())
-        if stored.phrases not in self._num_sharing:
-            self.num_bytes += stored.phrases.num_bytes
-        self._num_sharing[stored.phrases] += 1
-        self.num_bytes += stored.num_bytes
+        self._owned.setdefault(owner, OrderedDict())[handle] = _Entry(stored, self.clock())
+        self._count(owner, stored, 1)
         return handle
 
-    def _remove(self, handle: str) -> None:
-        stored = self._entries.pop(handle).stored
-        self.num_bytes -= stored.num_bytes
-        self._num_sharing[stored.phrases] -= 1
-        if not self._num_sharing[stored.phrases]:
-            del self._num_sharing[stored.phrases]
-            self.num_bytes -= stored.phrases.num_bytes
+    def _remove(self, owner: str, handle: str) -> None:
+        self._count(owner, self._owned[owner].pop(handle).stored, -1)
+        if not self._owned[owner]:
+            del self._owned[owner]
+
+    def _count(self, owner: str, stored: StoredState, sign: int) -> None:
+        """Count a stored state, or the end of one with the sign −1; phrases count once for the states of an owner."""
+        shared = owner, stored.phrases
+        before, after = self._num_sharing[shared], self._num_sharing[shared] + sign
+        is_only = not (before and after)
+        self._num_sharing[shared] = after
+        if not after:
+            del self._num_sharing[shared]
+        self._counts.add(owner, sign)
+        self._sizes.add(owner, sign * (stored.num_bytes + is_only * stored.phrases.num_bytes))
 
     def _unknown_state(self, handle: str, parameter: str) -> UnknownStateError:
         self._check_process(handle, parameter)
         form = _HANDLE.fullmatch(handle)
         address = self._unloaded.get(form["tag"]) if form is not None else None
-        what = f"is no stored state: it was freed, was not used for {self.ttl_s:g} s, or never existed"
+        what = f"was freed, was not used for {self.ttl_s:g} s, gave way to another key's, or never existed"
+        what = f"is no stored state: it {what}"
         if address is not None:
             what = f"was a state of {address}, which has been unloaded"
         return UnknownStateError(f"{parameter} {what}", parameter=parameter)

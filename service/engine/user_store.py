@@ -1,8 +1,8 @@
 """Personal models of autocomplete users in an SQLite file, which several processes may share.
 
 A change is written before it is answered, so a process that is killed loses nothing. The file is in write-ahead mode:
-readers do not wait for writers. Deleted words are overwritten, and the log that may still have them is cut. Times are
-seconds that services have run with the file: neither a wrong clock nor a long stop makes users old.
+readers do not wait for writers. Deleted and dropped words are overwritten, and the log that may still have them is cut.
+Times are seconds that services have run with the file: neither a wrong clock nor a long stop makes users old.
 """
 
 import contextlib
@@ -17,9 +17,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, Field, ValidationError
 
 from models.completion.user_model import UserModel, UserModelLimits, WordSequence, user_model_from_counts
-from models.errors import MALFORMED_DATA_ERRORS, UnknownUserError, UsersUnavailableError
+from models.errors import UnknownUserError, UsersUnavailableError
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS users (
@@ -35,10 +38,14 @@ _VERSION = 1
 """Version of the file's format, `PRAGMA user_version`."""
 
 _READ = """
-SELECT version, used, CASE version WHEN ? THEN NULL ELSE content END FROM users WHERE owner = ? AND user = ?
+SELECT version, CASE WHEN used <= ? THEN used END, CASE version WHEN ? THEN NULL ELSE content END
+FROM users WHERE owner = ? AND user = ?
 """
 _DELETE_UNUSED = """
-DELETE FROM users WHERE rowid IN (SELECT rowid FROM users ORDER BY used DESC LIMIT -1 OFFSET ?)
+DELETE FROM users WHERE rowid IN (
+    SELECT rowid FROM users WHERE owner = :owner ORDER BY used, rowid
+    LIMIT (SELECT max(0, count(*) - :most) FROM users WHERE owner = :owner)
+)
 """
 _READ_WAIT_S = 0.1
 _WAIT_S = 2.0
@@ -49,6 +56,14 @@ _TOUCH_S = 3600.0
 
 _MAX_CACHED = 1000
 _EMPTY_MODEL = UserModel()
+_Count = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class _StoredWords(BaseModel, strict=True):
+    """JSON of the column `content`."""
+
+    words: list[tuple[str, _Count]]
+    pairs: list[tuple[str, str, _Count]]
 
 
 class UserStore:
@@ -59,7 +74,7 @@ class UserStore:
 
     Args:
         path: the file, created if missing, for this account only; None keeps the words in memory.
-        max_users: maximum number of users of all owners together; beyond it, those unused for longest are deleted.
+        max_users: maximum number of users of one owner; beyond it, the owner's users unused for longest are deleted.
         ttl_s: running time without use after which a user is deleted.
         bounds: limits of one personal model.
         clock: monotonic clock in seconds.
@@ -80,6 +95,7 @@ class UserStore:
         self._writing, self._caching = threading.Lock(), threading.Lock()
         self._cache: OrderedDict[tuple[str, str], tuple[int, UserModel]] = OrderedDict()
         self._offset_s: float | None = None  # of the file's time to the clock
+        self._log_has_deleted = False
 
     def open(self) -> None:
         """Open the file, if it is not open; its time goes on from here.
@@ -119,7 +135,7 @@ class UserStore:
         if model is None:
             raise UnknownUserError(
                 f"the user {user!r} has no personal model: no words were accepted, or the user was evicted; "
-                f"the maximum is {self._max_users} users",
+                f"the maximum is {self._max_users} users of a key",
                 parameter="user",
             )
         return model
@@ -128,19 +144,22 @@ class UserStore:
         """Add sentences of a user to the personal model; return the new model.
 
         Raises:
-            UsersUnavailableError: the file cannot be written.
+            UsersUnavailableError: the file cannot be written, or the user's words in it are damaged.
         """
-        with self._transaction() as writer:
-            model = self._model(writer, owner, user) or _EMPTY_MODEL
-            return self._put(writer, owner, user, model.updated(sentences, self.bounds))
+        with self._transaction(owner) as writer:
+            before = self._model(writer, owner, user) or _EMPTY_MODEL
+            model = self._put(writer, owner, user, before.updated(sentences, self.bounds))
+            self._log_has_deleted |= not model.includes(before)
+            return model
 
     def put(self, owner: str, user: str, model: UserModel) -> UserModel:
         """Replace the personal model of a user; return the stored model, which is limited to the bounds.
 
         Raises:
-            UsersUnavailableError: the file cannot be written.
+            UsersUnavailableError: the file cannot be written, or another program reads its log, so words that were
+                left out are still in it; call again.
         """
-        with self._transaction() as writer:
+        with self._transaction(owner, deletes=True) as writer:
             return self._put(writer, owner, user, model.limited_to(self.bounds))
 
     def forget(self, owner: str, user: str) -> bool:
@@ -152,7 +171,7 @@ class UserStore:
         """
         key = (owner, user)
         try:
-            with self._transaction(deletes=True) as writer:
+            with self._transaction(owner, deletes=True) as writer:
                 return writer.execute("DELETE FROM users WHERE owner = ? AND user = ?", key).rowcount > 0
         finally:
             with self._caching:
@@ -167,24 +186,30 @@ class UserStore:
     def _model(self, connection: sqlite3.Connection, owner: str, user: str) -> UserModel | None:
         key, now = (owner, user), self._now(connection)
         known, model = self._cache.get(key, (0, _EMPTY_MODEL))
-        row = connection.execute(_READ, (known, *key)).fetchone()
-        if row is None or row[1] < now - self._ttl_s:
+        row = connection.execute(_READ, (now, known, *key)).fetchone()
+        if row is None or (row[1] is not None and row[1] < now - self._ttl_s):
             return None
         version, used, content = row
         if content is not None:
             try:
-                stored = json.loads(content)
-                model = user_model_from_counts(stored["words"], stored["pairs"])
-            except MALFORMED_DATA_ERRORS as error:
-                raise sqlite3.DatabaseError(f"the words of {user!r} are damaged: {error}") from None
+                stored = _StoredWords.model_validate_json(content)
+            except ValidationError as error:
+                first = error.errors(include_url=False, include_input=False)[0]  # without words of the user
+                fault = f"{'.'.join(map(str, ('content', *first['loc'])))}: {first['msg']}"
+                raise UsersUnavailableError(
+                    f"the words of {user!r} are damaged: {fault}; replace or delete them"
+                ) from None
+            model = user_model_from_counts(stored.words, stored.pairs)
             self._remember(key, version, model)
-        if used < now - _TOUCH_S:
+        if used is None or used < now - _TOUCH_S:  # None: the time is damaged
             with contextlib.suppress(sqlite3.OperationalError):  # busy or full; the next use notes it
                 connection.execute("UPDATE users SET used = ? WHERE owner = ? AND user = ?", (now, *key))
         return model
 
     def _put(self, writer: sqlite3.Connection, owner: str, user: str, model: UserModel) -> UserModel:
         words, pairs = model.export()
+        if (len(words), len(pairs)) < (len(model), model.num_pairs):  # some have decayed to almost 0
+            model = user_model_from_counts(words, pairs)
         content = json.dumps({"words": words, "pairs": pairs}, ensure_ascii=False, separators=(",", ":"))
         version = 1 + secrets.randbits(62)
         row = (owner, user, version, self._now(writer), content)
@@ -194,7 +219,8 @@ class UserStore:
 
     def _now(self, connection: sqlite3.Connection) -> float:
         """Return the file's time, at least that of the latest use, which may be another process's."""
-        latest = connection.execute("SELECT max(used) FROM users").fetchone()[0] or 0.0
+        query = "SELECT max(used) FROM users WHERE used < 1e11"  # a later time is damaged
+        latest = connection.execute(query).fetchone()[0] or 0.0
         offset = latest - self._clock()
         self._offset_s = offset if self._offset_s is None else max(self._offset_s, offset)
         return self._offset_s + self._clock()
@@ -216,19 +242,25 @@ class UserStore:
                 yield reader
 
     @contextmanager
-    def _transaction(self, *, deletes: bool = False) -> Iterator[sqlite3.Connection]:
-        """Begin a change; at its end delete old users and those beyond the maximum, and cut the log after deletions."""
+    def _transaction(self, owner: str, *, deletes: bool = False) -> Iterator[sqlite3.Connection]:
+        """Begin a change of an owner's users; at its end delete old users and those beyond the owner's maximum.
+
+        After deletions the log is cut: now, if the change deletes; else now or, if others read it, at the next change.
+        """
         with self._writing, self._connection(_WAIT_S) as writer:
             with writer:  # commits or rolls back
                 writer.execute("BEGIN IMMEDIATE")
                 yield writer
                 old = writer.execute("DELETE FROM users WHERE used < ?", (self._now(writer) - self._ttl_s,))
-                unused = writer.execute(_DELETE_UNUSED, (self._max_users,))
-            if deletes or old.rowcount or unused.rowcount:
+                unused = writer.execute(_DELETE_UNUSED, {"owner": owner, "most": self._max_users})
+            if deletes or old.rowcount or unused.rowcount or self._log_has_deleted:
+                writer.execute(f"PRAGMA busy_timeout = {1000 * (_WAIT_S if deletes else _READ_WAIT_S):.0f}")
                 is_busy = writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+                writer.execute(f"PRAGMA busy_timeout = {1000 * _WAIT_S:.0f}")
+                self._log_has_deleted = bool(is_busy)
                 if deletes and is_busy:
                     raise sqlite3.OperationalError(
-                        "deleted, but its log is read by another program and still has it"
+                        "changed, but its log is read by another program and still has it"
                     )
 
     @contextmanager
@@ -258,6 +290,7 @@ class UserStore:
             with contextlib.suppress(FileExistsError):
                 os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         connection = sqlite3.connect(path, timeout=wait_s, isolation_level=None, check_same_thread=False)
+        connection.text_factory = bytes  # damaged text is no UTF-8
         with contextlib.ExitStack() as undo:
             undo.callback(connection.close)
             for pragma in ("secure_delete = ON", "synchronous = NORMAL", "journal_mode = WAL"):

@@ -244,6 +244,7 @@ def request_options(
         timeout_s=None if timeout_ms is None else timeout_ms / 1000,
         bulk=work > BULK_TOKENS if bulk is None else bulk,
         tokens=body_tokens + predicted,
+        owner=owner_of(request),
     )
 
 
@@ -275,7 +276,8 @@ async def read_body(request: Request, parse: Callable[[bytes], R]) -> R:
         return parse(body)
     services = services_of(request)
     async with services.parsing:
-        services.engine.scheduler.admission.check_capacity(len(body) // BYTES_PER_TOKEN)
+        terms = RequestOptions(bulk=True, tokens=len(body) // BYTES_PER_TOKEN, owner=owner_of(request))
+        services.engine.scheduler.admission.check_capacity(terms)
         return await asyncio.to_thread(parse, body)
 
 
@@ -364,7 +366,7 @@ async def run_request(
 
     engine = services_of(request).engine
     if inline:  # shorter than a switch to the model thread
-        engine.scheduler.admission.check_capacity()
+        engine.scheduler.admission.check_capacity(terms)
         return json_response(run_to_completion(written()))
     return json_response(await while_connected(request.receive, engine.run(written(), terms)))
 

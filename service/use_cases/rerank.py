@@ -111,7 +111,8 @@ def resume_sessions(
     numbers: dict[Turn, int] = {}
     of_lists = [None if turn is None else numbers.setdefault(turn, len(numbers)) for turn in turns]
     names = {of_lists[i]: name(i) for i in reversed(range(len(turns)))}
-    state_store.store.check_capacity(len(models) * sum(turn.commit is not None for turn in numbers))
+    num_kept = len(models) * sum(turn.commit is not None for turn in numbers)
+    state_store.store.check_capacity(state_store.owner, num_kept)
     found = [_session_states(job, turn, state_store, names[n]) for turn, n in numbers.items()]
     of_models = []
     for number, loaded in enumerate(models):

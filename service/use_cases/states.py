@@ -317,7 +317,7 @@ def open_states(
     """
     check_reads_forward(loaded)
     phrases = yield from phrase_automaton(loaded, PhraseList(request.phrases).phrases)
-    state_store.store.check_capacity(len(request.contexts), phrases.num_bytes)
+    state_store.store.check_capacity(state_store.owner, len(request.contexts), phrases.num_bytes)
     contexts = yield from encode_each(loaded, request.contexts, limits)
     handles: list[str] = []
     with ExitStack() as undo:  # also if the work is cancelled
@@ -361,7 +361,8 @@ def advance_states(
     next_ids = loaded.model.vocabulary.check_ids(request.next_token_ids, parameter="next_token_ids")
     to_keep = [i for i, item in enumerate(given) if item.keep]
     if to_keep:
-        state_store.store.check_capacity(len(to_keep), sum(before[i].num_bytes for i in to_keep))
+        size = sum(before[i].num_bytes for i in to_keep)
+        state_store.store.check_capacity(state_store.owner, len(to_keep), size)
 
     def prepare(index: int) -> TokenIds:
         text = given[index].given

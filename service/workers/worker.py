@@ -117,7 +117,7 @@ class FairListener(SocketListener):
         now_s = self._loop.time()
         if self._waiting_since_s is None:
             self._waiting_since_s = now_s
-        return self._connections - fewest >= 2 ** int((now_s - self._waiting_since_s) / _PATIENCE_S)
+        return self._connections - fewest >= 1 << int((now_s - self._waiting_since_s) / _PATIENCE_S)
 
     def _take(self, accepted: socket.socket) -> None:
         self._count(1)

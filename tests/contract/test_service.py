@@ -21,6 +21,7 @@ from models.checkpoint.registry import LocalRegistry
 from models.errors import InvalidInputError, ModelNotFoundError, RegistryError
 from service import app as composition
 from service import http_server
+from service.api_keys import create_key
 from service.app import create_app
 from service.middleware import request_log
 from service.settings import Settings, otel_variables
@@ -132,6 +133,26 @@ def test_one_request_too_many_is_told_to_come_back(registry, serve):
         assert refused.status_code == 429
         assert int(refused.headers["retry-after"]) >= 1
         assert refused.json()["error"]["type"] == "rate_limit_error"
+
+
+def test_a_queue_full_of_one_keys_requests_admits_those_of_another_up_to_its_share(registry, serve):
+    keys = {name: create_key(name, ["infer"]) for name in ("hostile", "other")}
+    lines = tuple(made.key.line for made in keys.values())
+    app = create_app(
+        Settings(registry=registry.root, models=("slow",), max_queued_requests=2, api_keys=lines)
+    )
+    body = {"max_tokens": 50, "stream": True}
+    with serve(app) as url, contextlib.ExitStack() as stack:
+        wait_for(lambda: httpx.get(f"{url}/health/ready").status_code == 200)
+        app.state.services.host.resolve("slow").model.delay_s = 0.05
+        told = []
+        for name in ("hostile", "hostile", "hostile", "other", "other"):
+            headers = {"authorization": f"Bearer {keys[name].secret}"}
+            stream = httpx.stream("POST", f"{url}/v1/generate", json=body, headers=headers)
+            response = stack.enter_context(stream)
+            told.append(response.status_code if response.is_success else response.read() and response.json())
+        assert told[:2] + told[3:4] == [200] * 3
+        assert [one["error"]["code"] for one in (told[2], told[4])] == ["overloaded", "share_exceeded"]
 
 
 def test_a_request_out_of_time_is_answered_504(registry, serve):

@@ -216,6 +216,23 @@ def test_memory_of_phrases_is_bounded_and_given_back(registry):
         assert server.app.state.services.states.num_bytes == 0
 
 
+def test_a_store_full_of_one_keys_states_takes_those_of_another_up_to_its_share(registry):
+    keys = [create_key(name, ["infer"]) for name in ("hostile", "other")]
+    lines = tuple(made.key.line for made in keys)
+    with started(registry, api_keys=lines, max_states=4) as server:
+        hostile, other = (Client(server.url, api_key=made.secret, max_retries=0) for made in keys)
+        with hostile, other:
+            lent = [kept.state for kept in hostile.states.open(["the"] * 4).states]
+            mine = [kept.state for kept in other.states.open(["the"] * 2).states]
+            assert hostile.states.next(lent[2:], token_ids=[2])
+            assert other.states.next(mine, token_ids=[2])
+            with pytest.raises(NotFoundError, match="gave way to another key's"):
+                hostile.states.next(lent[:1])
+            for client in (hostile, other):
+                with pytest.raises(OverloadedError, match="the share of this key 2, of which 2 are taken"):
+                    client.states.open("the")
+
+
 def test_what_fails_keeps_nothing_and_frees_nothing(registry):
     with started(registry) as server, Client(server.url) as client:
         (state,) = (kept.state for kept in client.states.open("the").states)

@@ -15,6 +15,7 @@ _BUSY = {
     "not_ready",
     "overloaded",
     "registry_unavailable",
+    "share_exceeded",
     "states_full",
     "too_many_connections",
 }

@@ -30,10 +30,17 @@ from service.engine.scheduler import Scheduler, SchedulerLimits
 from tests.support.fake_models import NumberModel, Numbers, take_turn
 
 MAX_JOBS, MAX_TOKENS, MAX_UNTAKEN = 3, 100, 2
+MOST_JOBS = 3 + 3 // 2 + 3 // 3
+"""Jobs at once if two owners with two kinds of jobs come one after the other."""
 ENDS = ("result", "invalid", "fault")
 CHUNKS = (None, "event", "ask", "read", "poison", "poisoned text")
 POISON = -1
 MODEL = NumberModel(poison=POISON)
+
+
+def charged(options):
+    """Return the tokens that a request counts as."""
+    return min(options.tokens, MAX_TOKENS // 2 + 1)
 
 
 class Recorder:
@@ -98,7 +105,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert waited_s >= 0
 
     def rejected(self, reason):
-        assert reason in {"requests", "tokens", "draining"}
+        assert reason in {"requests", "tokens", "share_exceeded", "draining"}
+
+    def stepped(self, seconds):
+        assert seconds >= 0
 
     def ended(self, how):
         assert how in {"done", "failed", "cancelled", "deadline"}
@@ -106,7 +116,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def answered(self, kind, rows):
         assert kind in {"predict", "read"}
-        assert 1 <= rows <= MAX_JOBS
+        assert 1 <= rows <= MOST_JOBS
 
     @rule(
         target=jobs,
@@ -114,11 +124,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         end=st.sampled_from(ENDS),
         bulk=st.booleans(),
         tokens=st.integers(0, 150),
+        owner=st.sampled_from(["one", "other"]),
     )
-    def submit(self, chunks, end, bulk, tokens):
+    def submit(self, chunks, end, bulk, tokens, owner):
         recorder, log = Recorder(), []
         asked = work(chunks, end, len(self.live), log)
-        options = RequestOptions(bulk=bulk, tokens=tokens)
+        options = RequestOptions(bulk=bulk, tokens=tokens, owner=owner)
         job = Job(asked, recorder, self.now + 10, options, streams=True)
         try:
             self.scheduler.submit(job)
@@ -126,13 +137,22 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert self.draining
             return multiple()
         except OverloadedError:
-            assert (
-                len(self.scheduler) == MAX_JOBS or self.scheduler.admission.num_tokens + tokens > MAX_TOKENS
-            )
+            assert self.is_too_much(options)
             return multiple()
+        assert not self.is_too_much(options, job)
         entry = (job, recorder, chunks, end, log)
         self.live.append(entry)
         return entry
+
+    def is_too_much(self, options, admitted=None):
+        """Return whether a request exceeds the maximum and the share of its owner and kind."""
+        others = [job.options for job in self.scheduler.admission.jobs if job is not admitted]
+        return any(
+            sum(map(cost, others)) + cost(options) > maximum
+            and mine + cost(options) > maximum // len({one.party for one in (options, *others) if cost(one)})
+            for maximum, cost in ((MAX_JOBS, lambda _: 1), (MAX_TOKENS, charged))
+            if (mine := sum(cost(one) for one in others if one.party == options.party)) or cost is not charged
+        )
 
     @rule()
     def step(self):
@@ -166,9 +186,9 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @invariant()
     def never_more_than_the_limit(self):
-        assert 0 <= self.scheduler.admission.num_waiting <= len(self.scheduler) <= MAX_JOBS
+        assert 0 <= self.scheduler.admission.num_waiting <= len(self.scheduler) <= MOST_JOBS
         assert all(job.pending_events <= MAX_UNTAKEN for job, *_ in self.live)
-        assert self.scheduler.admission.num_tokens <= MAX_TOKENS or len(self.scheduler) == 1
+        assert self.scheduler.admission.num_tokens.used <= MAX_TOKENS + 3 * (MAX_TOKENS // 2 + 1)
 
     @invariant()
     def nobody_is_answered_twice(self):
@@ -183,7 +203,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             if not take_turn(self.scheduler) and not len(self.scheduler):
                 break
         assert len(self.scheduler) == 0
-        assert (self.scheduler.admission.num_waiting, self.scheduler.admission.num_tokens) == (0, 0)
+        admission = self.scheduler.admission
+        assert (admission.num_waiting, admission.num_jobs.used, admission.num_tokens.used) == (0, 0, 0)
         assert self.num_ended == len(self.live)
         for job, recorder, chunks, end, _ in self.live:
             assert recorder.silent or len(recorder.outcomes) == 1

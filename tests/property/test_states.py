@@ -51,13 +51,26 @@ class StoreMachine(RuleBasedStateMachine):
         self.drop_late()
         loaded, phrases = self.versions[version], self.phrases[which]
         states = [StoredState(loaded, np.zeros(width, np.int8), phrases=phrases) for _ in range(count)]
-        if len(self.there) + count > MAX_STATES or self.size(states) > MAX_BYTES:
+        added = self.size({owner: states}) - self.size()
+        num_owners = len({owner, *(other for other, _, _ in self.there.values())})
+        of_owner = [state for other, state, _ in self.there.values() if other == owner]
+        own = self.size({owner: of_owner}, there={})
+        if (len(self.there) + count > MAX_STATES and len(of_owner) + count > MAX_STATES // num_owners) or (
+            self.size() + added > MAX_BYTES and own + added > MAX_BYTES // num_owners
+        ):
             with pytest.raises(StatesFullError):
                 self.store.keep(owner, states)
             return multiple()
         made = self.store.keep(owner, states)
+        self.evict(owner, count, added)
         self.there.update({h: (owner, state, self.now) for h, state in zip(made, states, strict=True)})
         return multiple(*made)
+
+    def evict(self, owner, count, added):
+        """Drop the least recently used states of the other owner until those of `owner` fit."""
+        while len(self.there) + count > MAX_STATES or self.size() + added > MAX_BYTES:
+            others = [h for h, (other, _, _) in self.there.items() if other != owner]
+            del self.there[others[0]]
 
     @rule(owner=OWNERS, some=st.lists(handles, min_size=1, max_size=3))
     def find(self, owner, some):
@@ -65,7 +78,8 @@ class StoreMachine(RuleBasedStateMachine):
         if all(handle in self.there and self.there[handle][0] == owner for handle in some):
             found = self.store.find(owner, some, parameter="states[]")
             assert all(state is self.there[handle][1] for state, handle in zip(found, some, strict=True))
-            self.there.update({handle: (owner, self.there[handle][1], self.now) for handle in some})
+            for handle in some:  # the last becomes the most recently used
+                self.there[handle] = (owner, self.there.pop(handle)[1], self.now)
         else:
             with pytest.raises(UnknownStateError):
                 self.store.find(owner, some, parameter="states[]")
@@ -101,10 +115,13 @@ class StoreMachine(RuleBasedStateMachine):
         assert len(self.store) == len(self.there)
         assert self.store.num_bytes == self.size()
 
-    def size(self, more=()):
-        """Return the bytes of the stored states and of more, each of their phrases counted once."""
-        states = [*(state for _, state, _ in self.there.values()), *more]
-        return sum(one.num_bytes for one in (*states, *{state.phrases for state in states}))
+    def size(self, more=None, there=None):
+        """Return the bytes of the stored states and of more, the phrases of each owner counted once."""
+        there = self.there if there is None else there
+        states = [(owner, state) for owner, state, _ in there.values()]
+        states += [(owner, state) for owner, some in (more or {}).items() for state in some]
+        phrases = {(owner, state.phrases) for owner, state in states}
+        return sum(one.num_bytes for _, one in (*states, *phrases))
 
     def drop_late(self):
         self.there = {h: kept for h, kept in self.there.items() if self.now - kept[2] <= TTL_S}

@@ -6,6 +6,8 @@ import pytest
 from models.calls import Predict, Read
 from models.errors import DeadlineExceededError, DrainingError, EngineFailedError, OverloadedError
 from models.language_model import STATE
+from service.engine.batching import SliceResult
+from service.engine.calls import ImmediateBatch
 from service.engine.job import Job, RequestOptions
 from service.engine.metrics import Metrics
 from service.engine.scheduler import Scheduler, SchedulerLimits
@@ -71,18 +73,90 @@ def test_a_cancelled_job_is_closed_at_the_next_step():
     assert (log, len(scheduler), job.work.gi_frame) == (["a"], 0, None)
 
 
+def submitted(scheduler, owner="", *, bulk=False, tokens=0, work=None):
+    job = Job(
+        work or endless(owner, []),
+        Listener(),
+        deadline_s=1,
+        options=RequestOptions(owner=owner, bulk=bulk, tokens=tokens),
+    )
+    scheduler.submit(job)
+    return job
+
+
 def test_tokens_are_counted_and_given_back():
     scheduler = made(max_tokens=100)
-    first = Job(endless("a", []), Listener(), deadline_s=1, options=RequestOptions(tokens=70))
-    scheduler.submit(first)
-    with pytest.raises(OverloadedError, match=r"about 70 tokens .* about 40; the maximum is 100"):
-        scheduler.submit(Job(endless("b", []), Listener(), deadline_s=1, options=RequestOptions(tokens=40)))
-    scheduler.cancel(first)
+    jobs = [submitted(scheduler, tokens=tokens) for tokens in (20, 50)]
+    with pytest.raises(
+        OverloadedError,
+        match=r"70 tokens are queued or running and this request adds 40; the maximum is 100$",
+    ):
+        submitted(scheduler, tokens=40)
+    assert scheduler.admission.num_tokens.used == 70
+    scheduler.cancel(jobs[1])
     take_turn(scheduler)
-    scheduler.submit(
-        Job(endless("c", []), Listener(), deadline_s=1, options=RequestOptions(tokens=400))
-    )  # accepted as the only job, whatever its length
-    assert scheduler.admission.num_tokens == 400
+    submitted(scheduler, tokens=40)
+    assert scheduler.admission.num_tokens.used == 60
+
+
+@pytest.mark.parametrize("bulk", [True, False])
+def test_a_job_of_any_number_of_tokens_leaves_capacity_to_others(bulk):
+    scheduler = made(max_jobs=9, max_tokens=100)
+    largest = submitted(scheduler, bulk=bulk, tokens=10**9)
+    for tokens in (10**9, 60):
+        with pytest.raises(OverloadedError, match=r"51 tokens .* adds 51; the maximum is 100"):
+            submitted(scheduler, bulk=bulk, tokens=tokens)
+    submitted(scheduler, bulk=bulk, tokens=49)
+    submitted(scheduler, bulk=not bulk, tokens=50)  # the share of the other kind
+    submitted(scheduler, "other", bulk=bulk, tokens=10**9)  # and the only one of another key
+    scheduler.cancel(largest)
+    take_turn(scheduler)
+    assert scheduler.admission.num_tokens.used == 49 + 50 + 51
+
+
+def filled(scheduler, owner, **options):
+    """Submit jobs of an owner until one is refused; return their number and the error."""
+    for number in range(10**4):
+        try:
+            submitted(scheduler, owner, **options)
+        except OverloadedError as error:
+            return number, error
+    return None
+
+
+def test_what_is_free_is_lent_and_comes_back_as_it_ends():
+    scheduler = made(max_jobs=12)
+    borrowed = [submitted(scheduler, "hostile") for _ in range(12)]
+    assert filled(scheduler, "hostile")[1].code == "overloaded"
+    number, error = filled(scheduler, "other")
+    assert (number, error.code) == (6, "share_exceeded")
+    assert str(error) == (
+        "18 requests are queued or running and this request adds 1; the maximum is 12, and the share of this "
+        "key's interactive requests 6, of which 6 are taken"
+    )
+    for job in borrowed[:7]:
+        scheduler.cancel(job)
+    assert filled(scheduler, "hostile")[0] == 1
+    assert [filled(scheduler, owner)[0] for owner in ("third", "fourth")] == [4, 3]
+
+
+def test_refusals_are_counted_by_their_reason():
+    scheduler = made(max_jobs=4, max_tokens=40)
+    filled(scheduler, "a", tokens=20)
+    filled(scheduler, "b")
+    filled(scheduler, "b", bulk=True)
+    filled(scheduler, "a")
+    scheduler.drain()
+    with pytest.raises(DrainingError):
+        submitted(scheduler)
+    lines = scheduler._metrics.exposition().decode().splitlines()
+    told = {line for line in lines if line.startswith("gramophone_rejections_total{")}
+    assert told >= {
+        'gramophone_rejections_total{reason="tokens"} 1.0',
+        'gramophone_rejections_total{reason="share_exceeded"} 3.0',
+        'gramophone_rejections_total{reason="draining"} 1.0',
+        'gramophone_rejections_total{reason="states_full"} 0.0',
+    }
 
 
 def test_a_job_rests_until_its_events_are_taken():
@@ -287,3 +361,162 @@ def test_a_waiting_job_that_nobody_waits_for_makes_room_at_once():
     take_turn(scheduler)
     assert (len(scheduler), scheduler.admission.num_waiting, log) == (1, 0, ["b"])
     assert first.work.gi_frame is None  # closed, so it holds no memory
+
+
+class SlowModel(NumberModel):
+    """Model of which every call takes a millisecond, as every step of a job does.
+
+    Attributes:
+        now_s: time.
+        log: the owner of each step.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.now_s, self.log = 0.0, []
+
+    def _look_at(self, state, batch):
+        self.now_s += 1e-3
+        super()._look_at(state, batch)
+
+    def work(self, name, calls=1, step_s=1e-3, model=None, rows=1):
+        for _ in range(calls):
+            self.log.append(name)
+            self.now_s += step_s
+            yield from Predict(model or self, Numbers([1] * rows))
+
+
+class SlowRowsModel(SlowModel):
+    """Model of which every row of a call takes ten microseconds."""
+
+    def _look_at(self, state, batch):
+        self.now_s += 1e-5 * len(state) - 1e-3
+        super()._look_at(state, batch)
+
+
+class LookupModel(SlowModel):
+    """Model whose calls are not merged."""
+
+    is_lookup = True
+
+
+@pytest.mark.parametrize("step_s", [0.0, 1e-3], ids=["calls", "steps"])
+@pytest.mark.parametrize("kind", [SlowModel, LookupModel], ids=["merged", "lookups"])
+def test_a_keystroke_waits_for_few_steps_of_a_key_with_many_requests(kind, step_s):
+    model = kind()
+    scheduler = made(lambda: model.now_s, max_jobs=500)
+    for _ in range(200):
+        submitted(scheduler, "hostile", work=model.work("hostile", 50, step_s))
+    take_turn(scheduler)
+    began_s = model.now_s
+    keystroke = submitted(scheduler, "other", work=model.work("other", 3, step_s))
+    while keystroke in scheduler.admission.jobs:
+        take_turn(scheduler)
+    assert model.now_s - began_s < 3 * 8e-3
+
+
+def test_old_requests_of_one_key_refuse_its_own_only():
+    now_s = [0.0]
+    scheduler = made(lambda: now_s[0], max_jobs=500)
+    for _ in range(40):
+        submitted(scheduler, "hostile")
+    now_s[0] = 0.9
+    with pytest.raises(OverloadedError, match="times as old"):
+        submitted(scheduler, "hostile")
+    for _ in range(20):
+        submitted(scheduler, "other")
+    now_s[0] = 1.8
+    for _ in range(10):
+        submitted(scheduler, "other")
+    number, error = filled(scheduler, "other")
+    assert (number, error.code) == (10, "overloaded")
+
+
+def test_a_keystroke_waits_for_few_calls_of_its_own_kind():
+    model = SlowRowsModel()
+    scheduler = made(lambda: model.now_s, max_jobs=500)
+    for _ in range(200):
+        submitted(scheduler, "hostile", work=model.work("hostile", 50, 0.0, rows=200))
+    take_turn(scheduler)
+    began_s = model.now_s
+    keystrokes = [submitted(scheduler, "other", work=model.work("other", 3, 0.0)) for _ in range(2)]
+    while any(job in scheduler.admission.jobs for job in keystrokes):
+        take_turn(scheduler)
+    assert model.now_s - began_s < 3 * 25e-3
+
+
+def test_calls_of_one_key_are_answered_in_their_order():
+    batch = ImmediateBatch()
+    calls = [Predict(NumberModel(), Numbers([1])) for _ in range(9)]
+    model = calls[0].model
+    answered = []
+    for call in calls[:6]:
+        batch.add(Predict(model, call.state), "one")
+    expected = list(batch._running)
+    while len(batch):
+        answered += [call for call, _ in batch.run_slice(1).answers]
+        if calls:
+            expected.append(Predict(model, calls.pop().state))
+            batch.add(expected[-1], "one")
+    assert answered == expected
+
+
+def test_a_key_that_comes_ends_the_pass_of_another():
+    model = SlowModel()
+    scheduler = made(lambda: model.now_s, max_jobs=500)
+
+    def newcomer():
+        submitted(scheduler, "other", work=model.work("other", 2))
+        yield from model.work("hostile")
+
+    for number in range(200):
+        submitted(scheduler, "hostile", work=newcomer() if number == 100 else model.work("hostile"))
+    while model.log.count("other") < 2:
+        scheduler.serve_interactive()
+    assert len(model.log) < 110
+
+
+def test_requests_of_one_key_share_their_batches_however_many():
+    model = SlowModel()
+    scheduler = made(lambda: model.now_s, max_jobs=500)
+    for _ in range(200):
+        submitted(scheduler, work=model.work(""))
+    take_turn(scheduler)
+    assert model.batches == [200]
+
+
+def test_bulk_requests_of_two_keys_take_turns():
+    scheduler, log = made(max_jobs=500), []
+
+    def named(name):
+        log.append(name)
+        yield from predicting(NumberModel(), 1)
+
+    for owner in ["hostile"] * 100 + ["other"] * 3:
+        submitted(scheduler, owner, bulk=True, work=named(owner))
+    while take_turn(scheduler):
+        pass
+    assert log[:6] == ["hostile", "other"] * 3
+
+
+def test_a_keystroke_waits_for_few_slices_of_calls_that_take_many(monkeypatch):
+    model = LookupModel()
+    scheduler = made(lambda: model.now_s, max_jobs=500)
+    run_slice = ImmediateBatch.run_slice
+
+    def unfinished(batch, count):
+        """Answer no call of the key that takes many slices."""
+        if batch.oldest.model is model:
+            return run_slice(batch, count)
+        model.now_s += 1e-3
+        return SliceResult(1, 1, [])
+
+    monkeypatch.setattr(ImmediateBatch, "run_slice", unfinished)
+    for _ in range(200):
+        submitted(scheduler, "hostile", work=model.work("hostile", 50, 0.0, LookupModel()))
+    take_turn(scheduler)
+    began_s = model.now_s
+    keystrokes = [submitted(scheduler, "other", work=model.work("other", 3, 0.0)) for _ in range(2)]
+    while any(job in scheduler.admission.jobs for job in keystrokes):
+        take_turn(scheduler)
+    assert model.now_s - began_s < 3 * 8e-3

@@ -96,8 +96,8 @@ def test_one_state_too_many_is_refused_with_the_numbers_and_none_is_kept():
         store.keep("me", [kept()] * 2)
     assert len(store) == 3
     with pytest.raises(StatesFullError):
-        store.check_capacity(2)
-    store.check_capacity(1)
+        store.check_capacity("me", 2)
+    store.check_capacity("me", 1)
 
 
 def test_bytes_are_counted_and_given_back():
@@ -109,6 +109,50 @@ def test_bytes_are_counted_and_given_back():
         store.keep("me", [kept()])
     assert store.free("me", [*handles, handles[0], "here.x.y"]) == 2
     assert (len(store), store.num_bytes) == (0, 0)
+
+
+def are_found(store, owner, handles):
+    """Return whether each handle has a state; the states count as used."""
+    return [h in store._owned.get(owner, ()) and bool(found(store, h, owner)) for h in handles]
+
+
+def test_states_beyond_a_share_give_way_to_another_key_least_recently_used_first():
+    store = made(max_states=8)
+    lent = store.keep("hostile", [kept()] * 8)
+    assert are_found(store, "hostile", lent[:2]) == [True] * 2
+    mine = store.keep("me", [kept()] * 4)
+    assert are_found(store, "hostile", lent) == [True] * 2 + [False] * 4 + [True] * 2
+    assert are_found(store, "me", mine) == [True] * 4
+    with pytest.raises(UnknownStateError, match="gave way to another key's"):
+        found(store, lent[2], "hostile")
+    for owner in ("me", "hostile"):
+        share = "8, and the share of this key 4, of which 4 are taken: free unused states"
+        with pytest.raises(StatesFullError, match=f"8 states are stored and 1 are to be added; .* {share}"):
+            store.keep(owner, [kept()])
+    assert (len(store), len(store.keep("third", [kept()] * 2))) == (8, 2)
+    assert [sum(are_found(store, owner, some)) for owner, some in (("hostile", lent), ("me", mine))] == [3, 3]
+
+
+def test_bytes_beyond_a_share_give_way_to_another_key():
+    size = ROW_BYTES + OVERHEAD_BYTES
+    store = made(max_states=99, max_bytes=4 * size)
+    small = store.keep("small", [kept()])
+    lent = store.keep("hostile", [kept()] * 3)
+    mine = store.keep("me", [kept()])
+    assert are_found(store, "hostile", lent) == [False, True, True]
+    assert are_found(store, "small", small) == are_found(store, "me", mine) == [True]
+    assert store.num_bytes == 4 * size
+
+
+def test_what_is_free_is_lent_again():
+    store = made(max_states=8)
+    mine = store.keep("me", [kept()] * 4)
+    store.keep("hostile", [kept()] * 4)
+    with pytest.raises(StatesFullError):
+        store.check_capacity("hostile", 1)
+    store.free("me", mine)
+    assert len(store.keep("hostile", [kept()] * 4)) == 4
+    assert len(store) == 8
 
 
 def test_states_of_a_version_that_is_unloaded_are_forgotten_and_it_is_named():

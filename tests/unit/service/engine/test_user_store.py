@@ -70,9 +70,20 @@ def test_users_that_were_unused_for_longest_make_room(users, clock):
     users.get("", "ann")
     users.learn("", "cid", words("c"))
     assert [bool(len(users.get("", user))) for user in ("ann", "bob", "cid")] == [True, False, True]
-    with pytest.raises(UnknownUserError, match="the maximum is 2 users"):
+    with pytest.raises(UnknownUserError, match="the maximum is 2 users of a key"):
         users.find("", "bob")
     assert users.count() == 2
+
+
+def test_users_of_one_key_make_room_for_their_own_only(users, clock):
+    users.learn("old", "ann", words("a"))
+    for n in range(9):
+        clock.now += 1
+        users.learn("new", f"u{n}", words("b"))
+    assert len(users.get("old", "ann")) == 1
+    assert [n for n in range(9) if len(users.get("new", f"u{n}"))] == [7, 8]
+    users.learn("old", "bob", words("c"))
+    assert users.count() == 4
 
 
 def test_users_who_stay_away_are_deleted(users, clock):
@@ -190,16 +201,93 @@ def test_a_link_leads_to_a_file_for_this_account_only(path, clock, tmp_path):
     assert (tmp_path / "elsewhere" / "words.sqlite").stat().st_mode & 0o777 == 0o600
 
 
-def test_forgotten_words_are_nowhere_in_the_files(path, clock):
-    users = opened(path, clock)
-    reader = opened(path, clock)
-    for word in ("platypus", "wombat"):
-        users.learn("", "ann", words(word))
-    assert len(reader.get("", "ann")) == 2
-    files = list(path.parent.iterdir())
-    assert any(b"platypus" in file.read_bytes() for file in files)
+@pytest.fixture
+def no_secure_delete(monkeypatch):
+    """Open files as by a library that leaves deleted content in the file unless it is told otherwise."""
+    connect = sqlite3.connect
+
+    def connect_plainly(*args, **options):
+        connection = connect(*args, **options)
+        connection.execute("PRAGMA secure_delete = OFF")
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", connect_plainly)
+
+
+def found(path, word):
+    """Return the names of the files beside the database, itself included, that have a word."""
+    return [file.name for file in path.parent.iterdir() if word.encode() in file.read_bytes()]
+
+
+def put_without(users, clock):
+    users.put("", "ann", user_model_from_counts([("emu", 1.0)]))
+
+
+def drop_the_rarest(users, clock):
+    users.learn("", "ann", words("emu", "emu", "gnu", "gnu", "yak", "yak"))
+
+
+def drop_the_decayed(users, clock):
+    users.bounds = UserModelLimits(half_life_words=0.01)
+    users.learn("", "ann", words("emu"))
+
+
+def forget(users, clock):
     assert users.forget("", "ann")
-    assert not any(word in file.read_bytes() for file in files for word in (b"platypus", b"wombat"))
+
+
+def evict(users, clock):
+    for user in ("bob", "cid"):
+        clock.now += 1
+        users.learn("", user, words("emu"))
+
+
+def expire(users, clock):
+    clock.now += 101 * HOUR
+    users.learn("", "bob", words("emu"))
+
+
+@pytest.mark.usefixtures("no_secure_delete")
+@pytest.mark.parametrize("remove", [put_without, drop_the_rarest, drop_the_decayed, forget, evict, expire])
+def test_words_that_are_removed_are_nowhere_in_the_files(path, clock, remove):
+    users = opened(path, clock, bounds=UserModelLimits(max_words=3, pairs_per_word=1))
+    reader = opened(path, clock)
+    users.learn("", "ann", [WordSequence("wombat", ("platypus",))])
+    assert len(reader.get("", "ann")) == 1
+    assert found(path, "wombat") == found(path, "platypus") != []
+    remove(users, clock)
+    assert found(path, "wombat") == []
+    assert found(path, "platypus") == []
+
+
+def test_a_pair_that_is_dropped_is_nowhere_in_the_files(path, clock):
+    users = opened(path, clock, bounds=UserModelLimits(max_words=3, pairs_per_word=1))
+    users.learn("", "ann", [WordSequence("wombat", ("emu",))])
+    users.learn("", "ann", [WordSequence("", ("emu", "gnu") * 9)])
+    assert not found(path, "wombat")
+
+
+def test_a_change_that_drops_no_word_leaves_the_log(path, clock):
+    """Cutting the log takes longer than writing a word."""
+    users = opened(path, clock)
+    users.learn("", "ann", words("platypus"))
+    log = path.with_name(f"{path.name}-wal")
+    size = log.stat().st_size
+    users.learn("", "ann", words("platypus", "wombat"))
+    assert log.stat().st_size > size > 0
+
+
+def test_dropped_words_leave_the_log_once_no_other_program_reads_it(path, clock):
+    users = opened(path, clock)
+    users.learn("", "ann", words("platypus"))
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN")
+    other.execute("SELECT * FROM users").fetchall()
+    users.learn("", "ann", words("emu", "emu", "gnu", "gnu", "yak", "yak"))
+    assert found(path, "platypus")
+    other.close()
+    users.learn("", "bob", words("emu"))
+    assert not found(path, "platypus")
 
 
 def test_words_that_another_program_still_reads_are_not_called_forgotten(path, clock, monkeypatch):
@@ -214,15 +302,21 @@ def test_words_that_another_program_still_reads_are_not_called_forgotten(path, c
     assert len(users.get("", "ann")) == 0
     other.close()
     assert not users.forget("", "ann")
-    assert not any(b"platypus" in file.read_bytes() for file in path.parent.iterdir())
+    assert not found(path, "platypus")
 
 
-def test_evicted_words_are_nowhere_in_the_files(path, clock):
-    users = opened(path, clock, max_users=1)
+def test_words_left_out_that_another_program_still_reads_are_not_called_replaced(path, clock, monkeypatch):
+    monkeypatch.setattr("service.engine.user_store._WAIT_S", 0.05)
+    users = opened(path, clock)
     users.learn("", "ann", words("platypus"))
-    clock.now += 1
-    users.learn("", "bob", words("wombat"))
-    assert not any(b"platypus" in file.read_bytes() for file in path.parent.iterdir())
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN")
+    other.execute("SELECT * FROM users").fetchall()
+    with pytest.raises(UsersUnavailableError, match="its log is read by another program and still has it"):
+        put_without(users, clock)
+    other.close()
+    put_without(users, clock)
+    assert not found(path, "platypus")
 
 
 def test_the_files_are_for_this_account_only(path, clock):
@@ -250,18 +344,73 @@ def test_a_damaged_file_is_named_and_left_alone(path, clock):
     assert users.learn("", "ann", words("a")).count("a") == pytest.approx(1)  # as soon as it is mended
 
 
+WRONG = [None, True, 3, -1.5, "secret", [], {}, [3], [[]], [["secret"]], {"secret": 1}, math.nan, math.inf]
+RIGHT = {"words": ["secret", 1.0], "pairs": ["", "secret", 1.0]}
+
+
+def damaged_contents():
+    """Yield contents of the wrong type: as a whole, and at each field."""
+    whole = {name: [entry] for name, entry in RIGHT.items()}
+    yield from (value for value in WRONG if value is not None)  # the column is never null
+    for name, entry in RIGHT.items():
+        yield {other: whole[other] for other in RIGHT if other != name}
+        yield from ({**whole, name: value} for value in WRONG if value != [])
+        for place, right in enumerate(entry):
+            wrong = [value for value in (*WRONG, 0) if value != (3 if right == 1.0 else "secret")]
+            entries = [[*entry[:place], value, *entry[place + 1 :]] for value in wrong]
+            yield from ({**whole, name: [one]} for one in (*wrong, *entries, entry[:place], [*entry, 1.0]))
+
+
+def change(path, sql, *values):
+    with sqlite3.connect(path, isolation_level=None) as other:
+        assert other.execute(sql, values).rowcount
+    other.close()
+
+
+def check_damage(users):
+    """Check that each use of a damaged entry names it and no word, and that others are read."""
+    for use in (users.get, users.find, lambda owner, user: users.learn(owner, user, words("b"))):
+        with pytest.raises(UsersUnavailableError, match="the words of 'ann' are damaged: content") as caught:
+            use("", "ann")
+        assert "secret" not in str(caught.value)
+    assert len(users.get("", "bob")) == 1
+
+
 def test_a_damaged_entry_is_named_and_others_are_read(path, clock):
     users = opened(path, clock)
     for user in ("ann", "bob"):
         users.learn("", user, words("a"))
-    with sqlite3.connect(path) as other:
-        other.execute(
-            "UPDATE users SET content = ?, version = 1 WHERE user = 'ann'", (json.dumps({"words": 3}),)
-        )
-    other.close()
-    with pytest.raises(UsersUnavailableError, match="the words of 'ann' are damaged"):
-        users.get("", "ann")
-    assert len(users.get("", "bob")) == 1
+    contents = [json.dumps(content) for content in damaged_contents()]
+    assert len(contents) > 150
+    for number, content in enumerate((*contents, "", "{", "[" * 9999, b"\xff\x00", 3)):
+        change(path, "UPDATE users SET content = ?, version = ? WHERE user = 'ann'", content, number)
+        check_damage(users)
+    change(path, "UPDATE users SET content = CAST(x'7b22ff' AS TEXT), version = -1 WHERE user = 'ann'")
+    check_damage(users)
+
+
+@pytest.mark.parametrize("used", ["secret", b"secret", 1e300, math.inf])
+def test_a_damaged_time_makes_nobody_old_and_is_mended_by_a_use(path, clock, used):
+    users = opened(path, clock)
+    for user in ("ann", "bob"):
+        users.learn("", user, words("a"))
+    change(path, "UPDATE users SET used = ? WHERE user = 'ann'", used)
+    users.close()
+    again = opened(path, clock)
+    assert [len(again.get("", user)) for user in ("ann", "bob")] == [1, 1]
+    clock.now += 99 * HOUR
+    assert len(again.learn("", "bob", words("b"))) == 2
+    clock.now += 2 * HOUR
+    assert len(again.get("", "ann")) == 0
+
+
+@pytest.mark.parametrize("replace", [put_without, forget])
+def test_damaged_words_can_be_replaced_and_deleted(path, clock, replace):
+    users = opened(path, clock)
+    users.learn("", "ann", words("a"))
+    change(path, "UPDATE users SET content = '3', version = 1, used = 'secret'")
+    replace(users, clock)
+    assert list(users.get("", "ann").words) in ([], ["emu"])
 
 
 def test_a_file_of_a_later_release_is_refused(path, clock):

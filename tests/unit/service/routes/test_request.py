@@ -10,7 +10,7 @@ from service.routes.request import json_pieces, request_options, to_json
 from service.routes.streaming import write_lines
 from service.schemas.replies import NextTokenReply, NextTokenResult, TokenScore
 
-REQUEST = SimpleNamespace(state=SimpleNamespace(request_id="1"))
+REQUEST = SimpleNamespace(state=SimpleNamespace(request_id="1"), scope={"state": {"facts": {"key": "web"}}})
 
 
 BODY_ALONE = {}
@@ -92,3 +92,8 @@ def test_lines_are_sent_whole_so_a_later_error_has_a_line_of_its_own(size):
     assert all(
         got == f"[{line}]" if line else "empty" in got for got, line in zip(written, lines, strict=True)
     )
+
+
+def test_work_belongs_to_the_key_of_its_request():
+    options = request_options(REQUEST, None, bytes(100_000))
+    assert (options.owner, options.party) == ("web", ("web", True))
