@@ -35,7 +35,7 @@ from models.files import read_config, write_config
 from models.normaliser import Normaliser
 from models.slots import MARK, MemberMatcher, Slots, check_slots, class_mark, word_spans
 from models.vocabulary import BOS, CONTROL_TOKENS, EOS, UNK, Vocabulary
-from models.word_index import RaggedIds, WordIndex
+from models.word_index import RaggedIds, WordIndex, WordSplitter
 
 TOKENIZER_FILE = "tokenizer.json"
 SPM_FILE = "tokenizer.model"
@@ -46,7 +46,6 @@ SUBWORDS = "subword"
 
 MARKED_UNKNOWN = ("word", "unknown")
 _UNK_TEXT = CONTROL_TOKENS[UNK]
-_NOT_SPACE = re.compile(r"\S+")
 _SPACE_MARK = "\u2581"
 _BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 
@@ -353,37 +352,6 @@ class WordTokenizer(Tokenizer):
             "marked_unknown": self.marked_unknown,
             "tokens": list(self.vocabulary.ids),
         }
-
-
-class WordSplitter:
-    """Splitter of a normalised text into words, also used to count words before a vocabulary exists.
-
-    Args:
-        pattern: a regular expression whose matches are the words; None splits at white space.
-
-    Raises:
-        InvalidInputError: the pattern is not a regular expression.
-    """
-
-    def __init__(self, pattern: str | None) -> None:
-        try:
-            self._pattern = re.compile(pattern) if pattern is not None else None
-        except (re.error, OverflowError, RecursionError) as error:
-            raise InvalidInputError(
-                f"tokenizer.pattern {pattern!r} is not a regular expression: {error}",
-                parameter="tokenizer.pattern",
-            ) from None
-
-    def __call__(self, text: str) -> list[str]:
-        """Return the words of a text, in order."""
-        if self._pattern is None:
-            return text.split()
-        return [match.group() for match in self._pattern.finditer(text) if match.group()]
-
-    def spans(self, text: str) -> list[tuple[int, int]]:
-        """Return the start and end of each word, in characters."""
-        pattern = self._pattern or _NOT_SPACE
-        return [match.span() for match in pattern.finditer(text) if match.group()]
 
 
 class CharacterTokenizer(Tokenizer):

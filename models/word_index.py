@@ -1,17 +1,28 @@
-"""Map words of a text to ids and count them, without a Python object per word.
+"""Words of a text: split it, map words to ids, and count them, without a Python object per word.
 
-Words are runs of characters other than white space, as in `str.split`. The compiled part,
-`word_kernels`, is imported at first use: a server that tokenises one sentence at a time does not
-need it.
+Words are runs of characters other than white space, as in `str.split`, or the matches of a pattern. The compiled
+part, `word_kernels`, is imported at first use: a server that tokenises one sentence at a time does not need it.
+
+Python's regular expressions try all ways in which a repetition can read a text. A pattern in which a repetition has
+several ways for one text is refused: their number may double with each character. Any other pattern reads a limited
+number of characters at a time, because it may read all of them from each one on before it fails.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+import importlib
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from models.arrays import Int32s, Int64s, UInt8s
+from models.errors import InvalidInputError
 from models.vocabulary import UNK
+
+_parser, _compiler = map(importlib.import_module, ("re._parser", "re._compiler"))  # no public ones
+_NOT_SPACE = re.compile(r"\S+")
 
 
 class RaggedIds(NamedTuple):
@@ -99,3 +110,147 @@ def _join_lines(lines: Sequence[str]) -> UInt8s:
     if text.count("\n") > max(len(lines) - 1, 0):
         text = "\n".join(line.replace("\n", " ") for line in lines)
     return np.frombuffer(text.encode("utf-8", "surrogatepass"), dtype=np.uint8)
+
+
+_WINDOW_CHARACTERS, _MAX_WORD_CHARACTERS = 512, 128
+"""Characters that a pattern reads at once, and longest word that is never cut: each attempt may read them all."""
+
+_MANY_REPEATS = 16
+"""Repeats from which on a repetition counts as unbounded."""
+
+_CHARACTERS = "".join(map(chr, (*range(0x400), *range(0x400, 0xD800, 31), *range(0xE000, 0x110000, 997))))
+"""Characters of which two parts of a pattern are assumed to read one in common if they read any."""
+
+
+def compile_pattern(pattern: str) -> re.Pattern[str]:
+    """Compile a regular expression that finds words in texts of clients.
+
+    Raises:
+        InvalidInputError: it is not a regular expression, or can repeat a part in several ways that read one text:
+            Python tries all ways, whose number may double with each character.
+    """
+    try:
+        compiled, tree = re.compile(pattern), _parser.parse(pattern)
+        _Positions(tree).check_loops()
+    except (re.error, OverflowError, RecursionError) as error:
+        raise InvalidInputError(
+            f"tokenizer.pattern {pattern!r} is not a regular expression that can be used: {error}",
+            parameter="tokenizer.pattern",
+        ) from None
+    return compiled
+
+
+class _Positions:
+    """Parts of a pattern that read one character each, and those that can follow each, once for each way.
+
+    Source: Glushkov 1961.
+
+    Args:
+        tree: the parsed pattern.
+    """
+
+    def __init__(self, tree: Any) -> None:
+        self._state = tree.state
+        self._parts: list[Any] = []
+        self._following: list[list[int]] = []
+        self._loops: list[range] = []
+        self._add_all(tree)
+
+    def check_loops(self) -> None:
+        """Check that each character continues a repetition in one way.
+
+        Raises:
+            re.error: there are several.
+        """
+        for loop in self._loops:
+            for position in loop:
+                after = [other for other in self._following[position] if other in loop]
+                counts = Counter(chain.from_iterable(map(self._characters, after)))
+                if max(counts.values(), default=0) > 1:
+                    raise re.error("a repetition reads one text in several ways")
+
+    def _characters(self, position: int) -> set[str]:
+        kind, _ = item = self._parts[position]
+        if str(kind).startswith("GROUPREF"):
+            return set(_CHARACTERS)
+        one = _compiler.compile(_parser.SubPattern(self._state, [item]))
+        return set(one.findall(_CHARACTERS + self._state.str))
+
+    def _add_all(self, items: Any) -> tuple[bool, list[int], list[int]]:
+        """Add a sequence; return whether it can be empty, and its first and last positions."""
+        empty, firsts, lasts = True, list[int](), list[int]()
+        for kind, given in items:
+            skipped, first, last = self._add(str(kind), given) or self._add_part(kind, given)
+            self._join(lasts, first)
+            firsts = firsts + first if empty else firsts
+            lasts = lasts + last if skipped else last
+            empty = empty and skipped
+        return empty, firsts, lasts
+
+    def _add(self, kind: str, given: Any) -> tuple[bool, list[int], list[int]] | None:
+        if kind in {"ASSERT", "ASSERT_NOT"}:
+            self._add_all(given[1])
+        if kind in {"AT", "ASSERT", "ASSERT_NOT"}:
+            return True, [], []
+        if kind in {"SUBPATTERN", "ATOMIC_GROUP"}:
+            return self._add_all(given[-1] if kind == "SUBPATTERN" else given)
+        if kind == "BRANCH":
+            empty, firsts, lasts = zip(*map(self._add_all, given[1]), strict=True)
+            return any(empty), [*chain(*firsts)], [*chain(*lasts)]
+        return self._repeat(*given) if kind.endswith("_REPEAT") else None
+
+    def _add_part(self, kind: Any, given: Any) -> tuple[bool, list[int], list[int]]:
+        self._parts.append((kind, given))
+        self._following.append([])
+        return False, [len(self._parts) - 1], [len(self._parts) - 1]
+
+    def _repeat(self, least: int, most: int, items: Any) -> tuple[bool, list[int], list[int]]:
+        begin = len(self._parts)
+        empty, firsts, lasts = self._add_all(items)
+        if most > max(least, 1):
+            self._join(lasts, firsts)
+        if most > _MANY_REPEATS:
+            self._loops.append(range(begin, len(self._parts)))
+        return empty or not least, firsts, lasts
+
+    def _join(self, lasts: list[int], firsts: list[int]) -> None:
+        for position in lasts:
+            self._following[position] += firsts
+
+
+class WordSplitter:
+    """Splitter of a normalised text into words, also used to count words before a vocabulary exists.
+
+    Args:
+        pattern: a regular expression whose matches are the words; None splits at white space.
+
+    Raises:
+        InvalidInputError: the pattern is refused, see `compile_pattern`.
+    """
+
+    def __init__(self, pattern: str | None) -> None:
+        self._pattern = None if pattern is None else compile_pattern(pattern)
+
+    def __call__(self, text: str) -> list[str]:
+        """Return the words of a text, in order."""
+        if self._pattern is None:
+            return text.split()
+        return [match.group() for match in self._matches(self._pattern, text) if match.group()]
+
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """Return the start and end of each word, in characters."""
+        found = _NOT_SPACE.finditer(text) if self._pattern is None else self._matches(self._pattern, text)
+        return [match.span() for match in found if match.group()]
+
+    def _matches(self, pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
+        begin = 0
+        while len(text) - begin > _WINDOW_CHARACTERS:
+            start, end = begin, begin + _WINDOW_CHARACTERS
+            begin = end - _MAX_WORD_CHARACTERS
+            for match in pattern.finditer(text, start, end):
+                if match.end() > begin and match.start() > start:  # it may go on behind the window
+                    begin = min(match.start(), begin)
+                    break
+                yield match
+                begin = max(match.end(), begin)
+        yield from pattern.finditer(text, begin)

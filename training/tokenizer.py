@@ -23,11 +23,10 @@ from models.tokenizers import (
     CharacterTokenizer,
     SentencePieceTokenizer,
     Tokenizer,
-    WordSplitter,
     WordTokenizer,
 )
 from models.vocabulary import CONTROL_TOKENS, UNK, Vocabulary
-from models.word_index import TextSize, WordCounter, measure_text
+from models.word_index import TextSize, WordCounter, WordSplitter, compile_pattern, measure_text
 from training.corpus import Corpus, EncodedCorpus, Sentences
 from training.progress import SILENT, Progress
 
@@ -59,7 +58,8 @@ class TokenizerSettings(BaseModel):
             with a combining accent becomes `é`; `nfkc`, also without typographic variants such as `ﬁ` or full-width
             letters; `casefold`, NFKC without differences of case.
         lowercase: lower-case the text, after `normalise` (words only).
-        pattern: regular expression that matches a word; unset splits at white space (words only).
+        pattern: regular expression that matches a word, in which no repetition reads one text in several ways; unset
+            splits at white space (words only).
         marked_unknown: meaning of "<unk>" in a text: `word`, an ordinary word; `unknown`, the unknown word,
             for corpora in which it replaces rare words (words only).
         normalization: SentencePiece normalisation rule; `identity` leaves the text unchanged.
@@ -108,9 +108,9 @@ class TokenizerSettings(BaseModel):
     @classmethod
     def _check_pattern(cls, pattern: str | None) -> str | None:
         try:
-            re.compile(pattern or "")
-        except (re.error, OverflowError, RecursionError) as error:
-            raise ValueError(f"it is not a regular expression: {error}") from None
+            compile_pattern(pattern or "")
+        except InvalidInputError as error:
+            raise ValueError(str(error)) from None
         return pattern
 
 

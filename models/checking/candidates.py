@@ -21,6 +21,7 @@ from models.checking.error_model import CandidateSettings, ErrorModel, GivenSpan
 from models.checking.lexicon import UserDictionary
 from models.checking.sentences import Sentence, SentenceSplitter, Word, match_case, split_affixes
 from models.language_model import LanguageModel
+from models.reranking.candidates import map_in_steps
 from models.vocabulary import UNK
 
 Indices = npt.NDArray[np.int64]
@@ -141,10 +142,16 @@ def choice_log_probs(
     return out
 
 
+_MAX_RUN = 1024
+"""Maximum characters to the nearest white space on one side of a span."""
+
+
 def token_replacer(
     splitter: SentenceSplitter, sentence: Sentence, start: int, end: int
-) -> Callable[[str], tuple[int, int, tuple[int, ...]] | None]:
+) -> tuple[Callable[[str], tuple[int, int, tuple[int, ...]] | None], int]:
     """Return a function that replaces the characters of a sentence from `start` to `end` by a text.
+
+    Also returned is the number of characters around the text that it tokenises with it.
 
     The function returns the first token of the sentence that changes, the token after the last changed one, and the
     tokens that replace them; None if both texts have the same tokens. Replacing one unknown word by another is a
@@ -168,16 +175,18 @@ def token_replacer(
         same_end = min(Postfix.similarity(before, after), rest)
         return begin + same, begin + len(before) - same_end, tuple(after[same : len(after) - same_end])
 
-    return replace
+    return replace, right - left
 
 
 def _whitespace_bounds(text: str, start: int, end: int) -> tuple[int, int]:
-    """Extend a span on both sides to the nearest white space or the end of the text."""
-    while start and not text[start - 1].isspace():
-        start -= 1
-    while end < len(text) and not text[end].isspace():
-        end += 1
-    return start, end
+    """Extend a span on both sides to the nearest white space or the end of the text; to both ends if that is far."""
+    left, right = start, end
+    while left and start - left < _MAX_RUN and not text[left - 1].isspace():
+        left -= 1
+    while right < len(text) and right - end < _MAX_RUN and not text[right].isspace():
+        right += 1
+    is_far = max(start - left, right - end) == _MAX_RUN
+    return (0, len(text)) if is_far else (left, right)
 
 
 class CheckContext:
@@ -322,11 +331,13 @@ class CandidateGenerator(ABC):
                     index = by_span[span.start, span.end] = len(context.slots)
                     context.slots.append(self._span_slot(context, number, span))
                 typed = sentence.text[span.start - sentence.offset : span.end - sentence.offset]
+                if not context.slots[index].known:
+                    yield from context.dictionary.look_up([typed])
                 # a number, for which no candidates are generated, can be an error if the caller suggests a correction
                 slot = context.slots[index]
                 context.slots[index] = slot._replace(exempt=context.dictionary.has(typed, known=slot.known))
-                found += self._span_corrections(context, span, index, typed)
-                yield None
+                meant = self._meant(context, span, index, typed)
+                found += yield from self.replacements(context, index, meant)
 
     def _span_slot(self, context: CheckContext, number: int, span: GivenSpan) -> Slot:
         sentence, base = context.sentences[number], int(context.bases[number])
@@ -342,24 +353,22 @@ class CandidateGenerator(ABC):
             log_weight=context.error_model.log_correct + self._log_unknown(words),
         )
 
-    def _span_corrections(
+    def _meant(
         self, context: CheckContext, span: GivenSpan, index: int, typed: str
-    ) -> Iterator[Correction]:
-        meant: list[tuple[str, float, int]] = []
+    ) -> Iterator[tuple[str, float, int]]:
         for text, log_prob in span.suggestions:
             if text != typed:
                 ours = context.error_model.given_log_prob(len(span.suggestions))
-                meant.append((text, ours if log_prob is None else log_prob, OSA.distance(typed, text)))
+                yield text, ours if log_prob is None else log_prob, OSA.distance(typed, text)
             elif log_prob is not None:
                 slot = context.slots[index]
                 unknown = slot.log_weight - context.error_model.log_correct
                 context.slots[index] = slot._replace(log_weight=log_prob + unknown)
-        return self.replacements(context, index, meant)
 
     def replacements(
         self, context: CheckContext, number: int, meant: Iterable[tuple[str, float, int]]
-    ) -> Iterator[Correction]:
-        """Yield corrections that replace a slot's characters by texts, without unchanged texts.
+    ) -> CallGenerator[list[Correction]]:
+        """Return corrections that replace a slot's characters by texts, without unchanged texts.
 
         Args:
             context: the batch.
@@ -370,14 +379,19 @@ class CandidateGenerator(ABC):
         index = int(context.sentence_of[slot.first])
         sentence, base = context.sentences[index], int(context.bases[index])
         start, end = slot.start - sentence.offset, slot.end - sentence.offset
-        replace = token_replacer(self.splitter, sentence, start, end)
-        for text, log_weight, edits in meant:
-            change = replace(text)
-            if change is not None:
+        replace, size = token_replacer(self.splitter, sentence, start, end)
+        found: list[Correction] = []
+
+        def add(one: tuple[str, float, int]) -> None:
+            text, log_weight, edits = one
+            if (change := replace(text)) is not None:
                 first, last, tokens = change
                 unknown = self.splitter.sentence(text).words if UNK in tokens else ()
                 weight = log_weight + self._log_unknown(unknown)
-                yield Correction(number, base + first, base + last, tokens, weight, edits, text)
+                found.append(Correction(number, base + first, base + last, tokens, weight, edits, text))
+
+        yield from map_in_steps(meant, add, size=lambda one: size + len(one[0]))
+        return found
 
     def _log_unknown(self, words: Sequence[Word]) -> float:
         """Sum the log-probabilities of the spellings of the unknown words."""

@@ -16,7 +16,6 @@ from models.calls import CallGenerator
 from models.checking.candidates import CandidateGenerator, CheckContext, Floats, Indices
 from models.checking.error_model import CheckSettings, ErrorModel, GivenSpan
 from models.checking.generators import SubwordCandidateGenerator, WordCandidateGenerator
-from models.checking.lexicon import UserDictionary
 from models.checking.rescoring import RescoredBatch, rescore_batch
 from models.checking.sentences import (
     MAX_SENTENCE_TOKENS,
@@ -27,8 +26,12 @@ from models.checking.sentences import (
 )
 from models.errors import InvalidInputError
 from models.language_model import LanguageModel, is_lookup
+from models.reranking.candidates import map_in_steps
 from models.slot_model import without_members
 from models.tokenizers import Tokenizer
+
+_ISSUE_CHARACTERS = 1024
+"""Cost of an issue with its suggestions, in characters read."""
 
 _MAX_BATCH_TOKENS = 512
 """Maximum tokens of a batch with several sentences; the states before all tokens are held in memory."""
@@ -79,7 +82,6 @@ class Checker:
             InvalidInputError: a suggestion's span is not within one sentence.
         """
         given = _spans_by_sentence(sentences, options.given)
-        dictionary = UserDictionary(options.dictionary, options.word_lists)
         channel = ErrorModel(options)
         right_tokens = options.search.right_tokens
         if right_tokens is None:  # n-gram models use order - 1 tokens of context
@@ -93,7 +95,7 @@ class Checker:
                 batch,
                 error_model=channel,
                 search=options.search,
-                dictionary=dictionary,
+                dictionary=options.dictionary,
                 given={index: given[first + index] for index in range(len(batch)) if first + index in given},
             )
             state = carried.pop() if batch[0].continues_line else (begin or model.initial_state)(len(batch))
@@ -185,7 +187,7 @@ class Issue(NamedTuple):
 
 def find_issues(
     rescored: RescoredBatch, tokens: Sequence[str], *, threshold: float, max_suggestions: int
-) -> list[Issue]:
+) -> CallGenerator[list[Issue]]:
     """Return the issues whose probability reaches the threshold, in order; of overlapping ones, the most probable.
 
     Args:
@@ -194,20 +196,35 @@ def find_issues(
         threshold: minimum probability.
         max_suggestions: maximum suggestions per issue.
     """
-    found = []
     slots, wrong = error_probabilities(rescored)
-    for number, probability in zip(slots.tolist(), wrong.tolist(), strict=True):
-        slot = rescored.slots[number]
-        if probability >= threshold and not slot.exempt:
-            suggestions = _suggestions(rescored, tokens, number, max_suggestions)
-            found.append(Issue(slot.start, slot.end, slot.known, probability, suggestions))
+    likely = wrong >= threshold
+    pairs = zip(slots[likely].tolist(), wrong[likely].tolist(), strict=True)
+
+    def issue(pair: tuple[int, float]) -> Issue:
+        slot = rescored.slots[pair[0]]
+        suggestions = _suggestions(rescored, tokens, pair[0], max_suggestions)
+        return Issue(slot.start, slot.end, slot.known, pair[1], suggestions)
+
+    reported = [pair for pair in pairs if not rescored.slots[pair[0]].exempt]
+    found = yield from map_in_steps(reported, issue, size=lambda _: _ISSUE_CHARACTERS)
     return without_overlaps(found)
 
 
 def without_overlaps(issues: Iterable[Issue]) -> list[Issue]:
     """Return issues in the order of the text; of overlapping ones, the most probable."""
+    groups: list[list[tuple[float, int, Issue]]] = []  # no issue overlaps one of another group
+    end = 0
+    for number, issue in sorted(enumerate(issues), key=lambda pair: pair[1].start):
+        if not groups or issue.start >= end:
+            groups.append([])
+        groups[-1].append((-issue.probability, number, issue))
+        end = max(end, issue.end)
+    return [issue for group in groups for issue in _most_probable(group)]
+
+
+def _most_probable(group: list[tuple[float, int, Issue]]) -> list[Issue]:
     chosen: list[Issue] = []
-    for issue in sorted(issues, key=lambda issue: -issue.probability):
+    for _, _, issue in sorted(group):
         index = bisect_left(chosen, issue)
         before, behind = chosen[max(index - 1, 0) : index], chosen[index : index + 1]
         if all(one.end <= issue.start for one in before) and all(issue.end <= one.start for one in behind):

@@ -28,7 +28,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from rapidfuzz.distance import OSA, Prefix
 
-from models.checking.lexicon import HunspellDictionary
+from models.checking.lexicon import UserDictionary
 from models.checking.sentences import is_alphabetic
 from models.errors import InvalidInputError
 
@@ -289,9 +289,8 @@ class CheckSettings:
         max_edits: maximum edits between the typed and the intended word, 1 or 2: insertions, deletions,
             substitutions or transpositions (optimal string alignment).
         search: limits of the candidate search.
-        dictionary: suggested spelling of correct words, by their `dictionary_key`.
+        dictionary: correct words of the request.
         given: the caller's suggestions, with their positions.
-        word_lists: dictionaries of words that are right if the model does not know them.
         errors: edits counted in misspellings; None: all edits are equally probable.
 
     Raises:
@@ -301,9 +300,8 @@ class CheckSettings:
     error_rate: float = 0.01
     max_edits: int = 2
     search: CandidateSettings = field(default_factory=CandidateSettings)
-    dictionary: dict[str, str] = field(default_factory=dict)
+    dictionary: UserDictionary = field(default_factory=UserDictionary)
     given: tuple[GivenSpan, ...] = ()
-    word_lists: tuple[HunspellDictionary, ...] = ()
     errors: ErrorTable | None = None
 
     def __post_init__(self) -> None:

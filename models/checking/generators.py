@@ -41,6 +41,7 @@ from models.checking.sentences import (
     split_affixes,
     word_splits,
 )
+from models.reranking.candidates import map_in_steps
 from models.vocabulary import EOS, UNK
 
 _WORDS_PER_STEP = 16
@@ -112,8 +113,7 @@ class WordCandidateGenerator(CandidateGenerator):
                 owners.append(number)
             found += self._respaced(context, number)
             if not word.known:
-                found += self._from_dictionary(context, number)
-                yield None  # searching a dictionary with compounds may take some hundredths of a second
+                found += yield from self._from_dictionary(context, number)
         yield from self.add_given(context, found)
         additions = corrections_from(found)
         if not nearby:
@@ -218,18 +218,20 @@ class WordCandidateGenerator(CandidateGenerator):
         text = word.text + following.text
         yield from context.correct_slot(last, (joined,), log_weight=log_weight, edits=1, text=text)
 
-    def _from_dictionary(self, context: CheckContext, number: int) -> Iterator[Correction]:
-        """Propose words of the dictionaries near an unknown word that the model does not know either."""
+    def _from_dictionary(self, context: CheckContext, number: int) -> CallGenerator[list[Correction]]:
+        """Find words of the dictionaries near an unknown word that the model does not know either."""
         word, error_model = context.words[number].text, context.error_model
         max_edits = error_model.max_edits(word, known=False)
-        for text, edits, share in context.dictionary.fuzzy_matches(word, max_edits):
+        found: list[Correction] = []
+        for text, edits, share in (yield from context.dictionary.fuzzy_matches(word, max_edits)):
             if self.key(text) not in self._id_of:
                 channel = float(
                     error_model.unknown_word_log_probs(np.array([edits]), np.array([len(text)]))[0]
                     + error_model.log_ratios([(word, text)], np.array([edits]), np.zeros(1, dtype=bool))[0]
                 )
                 log_weight = channel + log(_DICTIONARY_SHARE * share)
-                yield from context.correct_slot(number, (UNK,), log_weight=log_weight, edits=edits, text=text)
+                found += context.correct_slot(number, (UNK,), log_weight=log_weight, edits=edits, text=text)
+        return found
 
     def _expected(self, context: CheckContext, number: int, ids: list[int]) -> Iterator[Correction]:
         word = context.words[number]
@@ -304,10 +306,9 @@ class SubwordCandidateGenerator(CandidateGenerator):
         texts = sorted({self.key(word.text) for word in context.words if is_alphabetic(word.text)})
         elsewhere = FuzzyLexicon(texts)
         for number in sorted(searched):
-            found += self._similar_strings(context, number, elsewhere, texts)
-            yield None
+            found += yield from self._similar_strings(context, number, elsewhere, texts)
         for left in sorted({left for number in searched for left in (number - 1, number)}):
-            found += self._joined(context, left)
+            found += yield from self._joined(context, left)
         return corrections_from(found)
 
     def _most_surprising(self, context: CheckContext, log_probs: Floats) -> set[int]:
@@ -327,11 +328,11 @@ class SubwordCandidateGenerator(CandidateGenerator):
 
     def _similar_strings(
         self, context: CheckContext, number: int, elsewhere: FuzzyLexicon, texts: list[str]
-    ) -> Iterator[Correction]:
+    ) -> CallGenerator[list[Correction]]:
         """Propose strings near a word, and splits of the word."""
         typed = context.words[number].text
         word = self.key(typed)
-        spellings = self._spellings(context, word, elsewhere, texts)
+        spellings = yield from self._spellings(context, word, elsewhere, texts)
         lengths = np.fromiter(map(len, spellings), np.int64, len(spellings))
         edits = np.fromiter(spellings.values(), np.uint8, len(spellings))
         log_probs = context.error_model.unknown_word_log_probs(edits, lengths)
@@ -341,32 +342,33 @@ class SubwordCandidateGenerator(CandidateGenerator):
         for left, right in word_splits(word):
             meant.append((f"{left} {right}", context.error_model.log_space_error, 1))
         restored = [(self.restored_case(typed, text), log_prob, edits) for text, log_prob, edits in meant]
-        return self._corrections(context, number, restored)
+        return (yield from self._corrections(context, number, restored))
 
-    def _joined(self, context: CheckContext, left: int) -> Iterator[Correction]:
+    def _joined(self, context: CheckContext, left: int) -> CallGenerator[list[Correction]]:
         """Join a word and the next one if they are separated by a single space."""
         words = context.words
         if not 0 <= left < len(words) - 1 or context.slots[left].exempt or context.slots[left + 1].exempt:
-            return iter(())
+            return []
         sentence_index, next_sentence = context.sentence_of[context.positions[left : left + 2]].tolist()
         sentence = context.sentences[sentence_index]
         between = sentence.text[words[left].end - sentence.offset : words[left + 1].start - sentence.offset]
         if sentence_index != next_sentence or between != " ":
-            return iter(())
+            return []
         number = context.join_slots(left, log_weight=context.slots[left].log_weight)
         text = words[left].text + words[left + 1].text
-        return self._corrections(context, number, [(text, context.error_model.log_space_error, 1)])
+        meant = [(text, context.error_model.log_space_error, 1)]
+        return (yield from self._corrections(context, number, meant))
 
     def _corrections(
         self, context: CheckContext, number: int, meant: Sequence[tuple[str, float, int]]
-    ) -> Iterator[Correction]:
+    ) -> CallGenerator[list[Correction]]:
         """Replace a slot by strings, each with its weight and edits, unless the caller suggests the same string."""
         new = (one for one in meant if not context.is_given(number, one[0]))
         return self.replacements(context, number, new)
 
     def _spellings(
         self, context: CheckContext, word: str, elsewhere: FuzzyLexicon, texts: list[str]
-    ) -> dict[str, int]:
+    ) -> CallGenerator[dict[str, int]]:
         """Find strings that may be intended, with their edit distances."""
         strings = one_edit_strings(word, self._letters)
         most = context.search.max_spellings
@@ -374,12 +376,13 @@ class SubwordCandidateGenerator(CandidateGenerator):
             most *= _CHARACTER_MODEL_FACTOR
         else:
             log_prob = self._spelling.log_prob
-            strings.sort(key=lambda string: -log_prob(string.lower()))
+            scores = yield from map_in_steps(strings, lambda string: log_prob(string.lower()), size=len)
+            strings = [strings[index] for index in np.argsort(-np.array(scores), kind="stable").tolist()]
         spellings = dict.fromkeys([*common_typo_corrections(word), *strings[:most]], 1)
         max_edits = context.error_model.max_edits(word, known=False)
         matches = elsewhere.fuzzy_matches(word, max_edits)
         for index, edits in zip(matches.indices.tolist(), matches.edits.tolist(), strict=True):
             spellings[texts[index]] = edits
-        near = context.dictionary.fuzzy_matches(word, max_edits)
+        near = yield from context.dictionary.fuzzy_matches(word, max_edits)
         spellings |= {text: edits for text, edits, _ in near}
         return spellings

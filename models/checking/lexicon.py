@@ -1,23 +1,31 @@
 """Word lists with search by edit distance, Hunspell dictionaries, and the user dictionary.
 
 The library Hunspell reads dictionaries and decides which words are right, with affixes and in compounds. Files that it
-would read in part or wrongly are refused before.
+would read in part or wrongly are refused before. It tries the ways to compose a word for up to 50 ms each, so words are
+looked up on a thread of the dictionary, while other computations run, and each request waits for a limited time.
 """
 
 import codecs
+import ctypes
+import importlib
+import os
 import re
 import unicodedata
+import weakref
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from rapidfuzz.distance import OSA
 from rapidfuzz.process import cdist
 
+from models.calls import CallGenerator
 from models.checking.sentences import (
     SpellingModel,
     common_typo_corrections,
@@ -28,7 +36,9 @@ from models.checking.sentences import (
 )
 from models.errors import FormatError, require_package
 from models.normaliser import Normaliser
+from models.reranking.candidates import map_in_steps
 
+T = TypeVar("T")
 Indices = npt.NDArray[np.int64]
 _MAX_CACHED_QUERIES = 1 << 14
 _MAX_CACHED_MATCHES = 1 << 20
@@ -40,7 +50,13 @@ _MAX_LETTERS = 40
 _MAX_SEARCHED_LENGTH = 32
 """Maximum characters of a word that is searched; longer ones have thousands of neighbours."""
 _MAX_STRINGS = 128
-"""Maximum strings near a word that are looked up, the most probable ones: with compounds, each may take 0.1 ms."""
+"""Maximum strings near a word that are looked up, the most probable ones: with compounds, most take up to 0.1 ms."""
+_STRINGS_PER_STEP = 8
+"""Words that are looked up before those of another request."""
+_WAIT_S, _QUEUE_WAIT_S = 0.001, 0.0001
+"""Time that a computation waits for its look-up, or for the one before, until it gives way to others."""
+_MAX_WAITS = 2000
+"""Maximum times that a request waits so; afterwards its words count as right, without suggestions."""
 _MAX_NEARBY = 32
 _MAX_CACHED_WORDS = 1 << 14
 _SET = re.compile(rb"^(?:\xef\xbb\xbf)?[ \t]*SET[ \t]+(\S+)", re.MULTILINE)
@@ -143,18 +159,22 @@ class HunspellDictionary:
 
     def __init__(self, path: Path) -> None:
         require_package("hunspell", f"the dictionary {path.name}")
-        from hunspell import Hunspell
-
-        entries, rules = _read_entries(path)
+        entries, rules, self._encoding = _read_entries(path)
         words = [_END_OF_WORD.split(entry, maxsplit=1)[0] for entry in entries]
         self._spellings = {dictionary_key(word): word for word in words if is_alphabetic(word)}
         self._unsuggested = _unsuggested(entries, rules)
-        self._hunspell = Hunspell(path.stem, hunspell_data_dir=str(path.parent), system_encoding="UTF-8")
+        # the package's own functions keep the interpreter's lock during a look-up, the library's do not
+        self._library = ctypes.CDLL(importlib.import_module("hunspell.hunspell").__file__)
+        self._library.Hunspell_create.restype = ctypes.c_void_p
+        files = (os.fsencode(file) for file in (path.with_suffix(".aff"), path))
+        self._handle = ctypes.c_void_p(self._library.Hunspell_create(*files))
+        weakref.finalize(self, self._library.Hunspell_destroy, self._handle)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="dictionary")
         self._lexicon, self._entries = FuzzyLexicon(list(self._spellings)), list(self._spellings.values())
         counts = Counter("".join(self._spellings)).most_common(_MAX_LETTERS)
         self._letters = "".join(letter for letter, _ in counts if letter.isalpha())
         self._spelling = SpellingModel(list(self._spellings))
-        self.nearby = lru_cache(_MAX_CACHED_WORDS)(self._nearby)
+        self._cached: dict[tuple[str, int], list[tuple[str, int]]] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -165,36 +185,90 @@ class HunspellDictionary:
 
     def _spell(self, word: str) -> bool:
         try:
-            return "\0" not in word and bool(self._hunspell.spell(word))  # it would end there
+            encoded = word.encode(self._encoding)
         except UnicodeEncodeError:  # a character that the dictionary's encoding lacks
             return False
+        return b"\0" not in encoded and bool(self._library.Hunspell_spell(self._handle, encoded))
 
     def _suggests(self, word: str) -> bool:
         if not self._unsuggested or word not in self:
             return word in self
-        return self._unsuggested.isdisjoint((word, *self._hunspell.stem(word.replace("\u2019", "'"))))
+        return self._unsuggested.isdisjoint((word, *self._stems(word.replace("\u2019", "'"))))
 
-    def _nearby(self, word: str, max_edits: int) -> Sequence[tuple[str, int]]:
+    def _stems(self, word: str) -> list[str]:
+        stems = ctypes.POINTER(ctypes.c_char_p)()
+        given = self._handle, ctypes.byref(stems)
+        count = self._library.Hunspell_stem(*given, word.encode(self._encoding, "replace"))
+        found = [(stem or b"").decode(self._encoding, "replace") for stem in stems[:count]]
+        self._library.Hunspell_free_list(*given, count)
+        return found
+
+    def look_up(
+        self, words: Sequence[str], lookups: "UserDictionary", *, suggested: bool = False
+    ) -> CallGenerator[set[str]]:
+        """Return the words that are right, or that may be suggested, as far as the time allows."""
+        found: set[str] = set()
+        is_right = self._suggests if suggested else self.__contains__
+        for first in range(0, len(words), _STRINGS_PER_STEP):
+            chunk = filter(is_right, words[first : first + _STRINGS_PER_STEP])
+            found.update((yield from self._on_thread(lookups, list[str], chunk)) or ())
+        return found
+
+    def _on_thread(
+        self, lookups: "UserDictionary", compute: Callable[..., T], *given: Any
+    ) -> CallGenerator[T | None]:
+        """Compute on the dictionary's thread; None if the request has no time left."""
+        answer, wait_s = self._thread.submit(compute, *given), _WAIT_S
+        try:
+            while lookups.waits_left > 0:
+                try:
+                    return answer.result(wait_s)
+                except TimeoutError:
+                    is_running = answer.running()
+                    lookups.waits_left -= is_running
+                    wait_s = _WAIT_S if is_running else _QUEUE_WAIT_S
+                    yield None
+        finally:
+            answer.cancel()
+        return None
+
+    def nearby(
+        self, word: str, max_edits: int, lookups: "UserDictionary"
+    ) -> CallGenerator[Sequence[tuple[str, int]]]:
         """Return right words one edit from a word, in its case, and their edits; if there are none, entries at two."""
         key = dictionary_key(word)
         if len(key) > _MAX_SEARCHED_LENGTH:
             return ()
-        likely = sorted(one_edit_strings(key, self._letters), key=self._spelling.log_prob)[-_MAX_STRINGS:]
-        strings = dict.fromkeys([key, *common_typo_corrections(key), *likely])
-        cased = (
-            one if one in self else self._spellings.get(one, one[:1].upper() + one[1:]) for one in strings
-        )
-        found = {match_case(word, one): 1 for one in cased if self._suggests(one)}
+        cached = self._cached.get((word, max_edits))
+        if cached is not None:
+            return cached
+        edited = one_edit_strings(key, self._letters)
+        scores = yield from map_in_steps(edited, self._spelling.log_prob, size=len)
+        likely = [edited[index] for index in np.argsort(scores, kind="stable")[-_MAX_STRINGS:].tolist()]
+        strings = list(dict.fromkeys([key, *common_typo_corrections(key), *likely]))
+        right = yield from self.look_up(strings, lookups)
+        cased = [
+            one if one in right else self._spellings.get(one, one[:1].upper() + one[1:]) for one in strings
+        ]
+        suggested = yield from self.look_up(cased, lookups, suggested=True)
+        found = {match_case(word, one): 1 for one in cased if one in suggested}
         if max_edits > 1 and not found:
-            matches = self._lexicon.fuzzy_matches(key, max_edits)
-            pairs = zip(matches.indices.tolist(), matches.edits.tolist(), strict=True)
-            near = [(self._entries[index], edits) for index, edits in pairs]
-            found = {match_case(word, entry): edits for entry, edits in near if self._suggests(entry)}
-        return [one for one in found.items() if one[0] != word][:_MAX_NEARBY]
+            search = self._lexicon.fuzzy_matches
+            matches = (yield from self._on_thread(lookups, search, key, max_edits)) or NO_FUZZY_MATCHES
+            entries = [self._entries[index] for index in matches.indices.tolist()]
+            suggested = yield from self.look_up(entries, lookups, suggested=True)
+            pairs = zip(entries, matches.edits.tolist(), strict=True)
+            found = {match_case(word, entry): edits for entry, edits in pairs if entry in suggested}
+        near = [one for one in found.items() if one[0] != word][:_MAX_NEARBY]
+        if lookups.waits_left > 0:
+            self._cached[word, max_edits] = near
+            if len(self._cached) > _MAX_CACHED_WORDS:
+                del self._cached[next(iter(self._cached))]
+        return near
 
 
-def _read_entries(path: Path) -> tuple[list[str], str]:
-    """Return the entries of a `.dic` file, and its `.aff` file."""
+def _read_entries(path: Path) -> tuple[list[str], str, str]:
+    """Return the entries of a `.dic` file, its `.aff` file, and their encoding."""
     affixes = path.with_suffix(".aff")
     raw, rules = _read_bytes(path), _read_bytes(affixes)
     named = _SET.search(rules)
@@ -215,7 +289,7 @@ def _read_entries(path: Path) -> tuple[list[str], str]:
     count = re.match(r"\s*(\d{1,18})\b", first)
     if count is None or not 0 < int(count[1]) <= len(raw):  # Hunspell reserves memory for so many
         raise FormatError(path, f"line 1: {first.strip()[:40]!r} is not the number of words")
-    return lines, rules.decode(encoding, "replace")
+    return lines, rules.decode(encoding, "replace"), encoding
 
 
 def _unsuggested(entries: Sequence[str], rules: str) -> set[str]:
@@ -243,31 +317,49 @@ def _read_bytes(path: Path) -> bytes:
 
 
 class UserDictionary:
-    """User dictionary, insensitive to case and Unicode form, and Hunspell dictionaries.
+    """User dictionary of a request, insensitive to case and Unicode form, and Hunspell dictionaries.
 
     Args:
         words: spelling of each word, by its `dictionary_key`.
         word_lists: dictionaries of words that are right if the model does not know them.
+
+    Attributes:
+        waits_left: number of waits for look-ups that are left.
     """
 
-    def __init__(self, words: Mapping[str, str], word_lists: Sequence[HunspellDictionary] = ()) -> None:
-        self._words, self._word_lists = words, word_lists
+    def __init__(
+        self, words: Mapping[str, str] = MappingProxyType({}), word_lists: Sequence[HunspellDictionary] = ()
+    ) -> None:
+        self._words, self._word_lists, self.waits_left = words, word_lists, _MAX_WAITS
+        self._looked_up, self._right = set[str](), set[str]()
 
     @cached_property
     def _lexicon(self) -> tuple[FuzzyLexicon, list[str]]:
         return FuzzyLexicon(list(self._words)), list(self._words.values())
 
+    def look_up(self, words: Iterable[str]) -> CallGenerator[None]:
+        """Look up words in the Hunspell dictionaries, before `has`; those that time does not allow count as right."""
+        if not self._word_lists:
+            return
+        forms = list({form for word in words for form in _forms(word)} - self._looked_up)
+        self._looked_up.update(forms)
+        for one in self._word_lists:
+            missing = [form for form in forms if form not in self._right]
+            self._right |= yield from one.look_up(missing, self)
+        if self.waits_left <= 0:
+            self._right.update(forms)
+
     def has(self, word: str, *, known: bool) -> bool:
         """True if a word, with or without its punctuation, is correct whether or not the model knows it."""
-        if not self._words and (known or not self._word_lists):
+        if not self._words and (known or not self._right):
             return False
-        found = split_affixes(word)
-        forms = {word} if found is None else {word, found.core}
-        lists = () if known else self._word_lists
-        return any(dictionary_key(form) in self._words or any(form in one for one in lists) for form in forms)
+        return any(
+            dictionary_key(form) in self._words or (not known and form in self._right)
+            for form in _forms(word)
+        )
 
-    def fuzzy_matches(self, word: str, max_edits: int) -> Iterator[tuple[str, int, float]]:
-        """Yield the words near an unknown word, as they are spelled, their edits, and their share of a dictionary."""
+    def fuzzy_matches(self, word: str, max_edits: int) -> CallGenerator[list[tuple[str, int, float]]]:
+        """Return the words near an unknown word, as they are spelled, their edits, and their share of a dictionary."""
         near: dict[str, tuple[int, float]] = {}
         if self._words:
             lexicon, spellings = self._lexicon
@@ -276,6 +368,12 @@ class UserDictionary:
                 near[spellings[index]] = edits, 1 / len(spellings)
         if (parts := split_affixes(word)) is not None:
             for one in self._word_lists:
-                for text, edits in one.nearby(parts.core, max_edits):
+                for text, edits in (yield from one.nearby(parts.core, max_edits, self)):
                     near.setdefault(text.join(parts.affixes), (edits, 1 / max(len(one), 1)))
-        yield from ((text, edits, share) for text, (edits, share) in near.items())
+        return [(text, edits, share) for text, (edits, share) in near.items()]
+
+
+def _forms(word: str) -> set[str]:
+    """Return a word with and without its punctuation."""
+    found = split_affixes(word)
+    return {word} if found is None else {word, found.core}

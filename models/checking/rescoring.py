@@ -24,6 +24,7 @@ from models.checking.candidates import (
 )
 from models.checking.sentences import Sentence, Word
 from models.language_model import LOG_ZERO, SCORES, STATE
+from models.reranking.candidates import map_in_steps
 from models.vocabulary import EOS, UNK
 
 _MAX_ROWS = 512
@@ -74,10 +75,12 @@ def rescore_batch(
         right_tokens: number of tokens after a slot that are scored with a candidate.
     """
     states, rows = yield from _prefix_states(context, state)
-    for number in range(len(context.words)):
-        context.slots.append(proposer.word_slot(context, number))
-        if not context.words[number].known:
-            yield None  # looking it up in dictionaries takes time
+    yield from context.dictionary.look_up(word.text for word in context.words if not word.known)
+    context.slots += yield from map_in_steps(
+        range(len(context.words)),
+        lambda number: proposer.word_slot(context, number),
+        size=lambda number: len(context.words[number].text),
+    )
     first = yield from proposer.propose(context)
     count = len(context.tokens)
     starts = np.flatnonzero(first.lengths)

@@ -13,8 +13,9 @@ the space after it, as in the `words` of /v1/score. Tokens between words belong 
 import re
 import unicodedata
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import islice
 from math import log
 from typing import NamedTuple
 
@@ -104,14 +105,34 @@ class SentenceSplitter(ABC):
             offset: start of `text` in the complete text, in code points.
         """
         for line in text.split("\n"):
-            sentence = self.sentence(line, offset)
+            sentence = self._tokenise(line, offset)
             if len(sentence.ids):
                 yield from self._parts(sentence, lookahead)
             offset += len(line) + 1
 
-    @abstractmethod
     def sentence(self, line: str, offset: int = 0) -> Sentence:
         """Tokenise one line that starts at `offset` in the complete text."""
+        sentence = self._tokenise(line, offset)
+        return sentence._replace(words=tuple(self._words(sentence)))
+
+    @abstractmethod
+    def _tokenise(self, line: str, offset: int) -> Sentence:
+        """Return the sentence without its words."""
+
+    def _words(self, sentence: Sentence) -> Iterator[Word]:
+        """Find the words of a sentence: only so many at a time, because a line may have very many."""
+        matches = word_pattern().finditer(sentence.text)
+        while found := list(islice(matches, MAX_SENTENCE_TOKENS)):
+            firsts = np.searchsorted(sentence.begins, [one.start() for one in found]).tolist()
+            lasts = np.searchsorted(sentence.begins, [one.end() for one in found]).tolist()
+            for one, first, last in zip(found, firsts, lasts, strict=True):
+                (start, end), text = one.span(), one.group()
+                is_known = self._is_known(text, sentence.ids[first:last])
+                yield Word(text, sentence.offset + start, sentence.offset + end, first, last, is_known)
+
+    def _is_known(self, text: str, ids: TokenIds) -> bool:  # noqa: ARG002 - overriding methods use the text
+        """True if the tokens spell a word as the vocabulary has it."""
+        return UNK not in ids
 
     def tokens_in(self, sentence: Sentence, left: int, right: int) -> slice:
         """Return the tokens whose first visible character is in `sentence.text[left:right]`."""
@@ -123,22 +144,27 @@ class SentenceSplitter(ABC):
 
     def _parts(self, sentence: Sentence, lookahead: int) -> Iterator[Sentence]:
         """Yield a sentence, or a long one in parts of at most `MAX_SENTENCE_TOKENS` that start at words."""
-        size = len(sentence.ids)
+        size, words = len(sentence.ids), self._words(sentence)
         if size <= MAX_SENTENCE_TOKENS:
-            yield sentence
+            yield sentence._replace(words=tuple(words))
             return
-        firsts = np.array([word.first for word in sentence.words if word.first < word.last], dtype=np.int64)
-        begin = 0
+        begin, ahead = 0, list[Word]()
         while begin < size:
+            limit = begin + MAX_SENTENCE_TOKENS
+            while not (ahead and ahead[-1].first > limit) and (word := next(words, None)):
+                ahead.append(word)
             end = size
-            if size - begin > MAX_SENTENCE_TOKENS:
-                last = int(np.searchsorted(firsts, begin + MAX_SENTENCE_TOKENS, side="right")) - 1
-                whole_words = last >= 0 and firsts[last] > begin
-                end = int(firsts[last]) if whole_words else begin + MAX_SENTENCE_TOKENS
-            yield self._part(sentence, begin, end, lookahead)
+            if limit < size:
+                starts = [word.first for word in ahead if word.first < word.last and word.first <= limit]
+                end = starts[-1] if starts and starts[-1] > begin else limit
+            own = [word for word in ahead if word.first < end]
+            yield self._part(sentence, own, begin, end, lookahead)
+            del ahead[: len(own)]
             begin = end
 
-    def _part(self, sentence: Sentence, begin: int, end: int, lookahead: int) -> Sentence:
+    def _part(
+        self, sentence: Sentence, words: Sequence[Word], begin: int, end: int, lookahead: int
+    ) -> Sentence:
         """Slice of a sentence's tokens, with their text and the words that start in it."""
         size = len(sentence.ids)
         left = 0
@@ -152,9 +178,7 @@ class SentenceSplitter(ABC):
             sentence.ids[begin:end],
             sentence.begins[begin:end] - left,
             tuple(
-                word._replace(first=word.first - begin, last=min(word.last, end) - begin)
-                for word in sentence.words
-                if begin <= word.first < end
+                word._replace(first=word.first - begin, last=min(word.last, end) - begin) for word in words
             ),
             sentence.ids[end : end + lookahead] if end < size else _END_OF_LINE,
             continues_line=begin > 0,
@@ -170,7 +194,7 @@ class WordSentenceSplitter(SentenceSplitter):
     tokenizer: WordTokenizer
 
     @override
-    def sentence(self, line: str, offset: int = 0) -> Sentence:
+    def _tokenise(self, line: str, offset: int) -> Sentence:
         ids, read = self.tokenizer.encode(line), self.tokenizer.normaliser(line)
         spans = np.array(self.tokenizer.token_spans(read), dtype=np.int64).reshape(-1, 2)
         if read != line:
@@ -183,18 +207,24 @@ class WordSentenceSplitter(SentenceSplitter):
         )
         return Sentence(line, offset, _ids(ids), spans[:, 0], words, _END_OF_LINE)
 
+    @override
+    def _words(self, sentence: Sentence) -> Iterator[Word]:
+        return iter(sentence.words)
+
 
 class CharacterSentenceSplitter(SentenceSplitter):
     """Splitter for character tokenizers: a token is a character."""
 
     @override
-    def sentence(self, line: str, offset: int = 0) -> Sentence:
-        ids = _ids(self.tokenizer.encode(line))
+    def _tokenise(self, line: str, offset: int) -> Sentence:
         begins = self.tokenizer.normaliser.offsets(line)[:-1]
-        spaces = np.fromiter((line[begin].isspace() for begin in begins.tolist()), bool, len(ids))
-        visible = Sentence(line, offset, ids, begins + spaces, (), _END_OF_LINE)
-        words = _find_words(visible, lambda _, ids: UNK not in ids)
-        return visible._replace(begins=begins, words=words)
+        return Sentence(line, offset, _ids(self.tokenizer.encode(line)), begins, (), _END_OF_LINE)
+
+    @override
+    def _words(self, sentence: Sentence) -> Iterator[Word]:
+        begins, text = sentence.begins, sentence.text
+        spaces = np.fromiter((text[begin].isspace() for begin in begins.tolist()), bool, len(begins))
+        return super()._words(sentence._replace(begins=begins + spaces))
 
 
 class SubwordSentenceSplitter(SentenceSplitter):
@@ -209,15 +239,14 @@ class SubwordSentenceSplitter(SentenceSplitter):
         )
 
     @override
-    def sentence(self, line: str, offset: int = 0) -> Sentence:
+    def _tokenise(self, line: str, offset: int) -> Sentence:
         # if the SentencePiece model normalises characters, tokenise each run between white space separately: the
         # positions of the runs are then still exact
         ids = _ids(self.tokenizer.encode(line))
         begins = self._begins(line, ids)
         if begins is None:
             ids, begins = self._by_chunks(line)
-        sentence = Sentence(line, offset, ids, begins, (), _END_OF_LINE)
-        return sentence._replace(words=_find_words(sentence, self._is_whole))
+        return Sentence(line, offset, ids, begins, (), _END_OF_LINE)
 
     def _begins(self, text: str, ids: TokenIds) -> Indices | None:
         """Return each token's offset in the text; None if the tokens decode to a text that is not its normal form."""
@@ -255,7 +284,8 @@ class SubwordSentenceSplitter(SentenceSplitter):
             return _ids([]), np.zeros(0, dtype=np.int64)
         return np.concatenate(ids), np.concatenate(begins)
 
-    def _is_whole(self, text: str, ids: TokenIds) -> bool:
+    @override
+    def _is_known(self, text: str, ids: TokenIds) -> bool:
         read = self.tokenizer.normaliser(text)
         return len(ids) == 1 and self.tokenizer.token_bytes[ids[0]].lstrip(b" ") == read.encode()
 
@@ -275,7 +305,9 @@ def sentence_splitter_for(tokenizer: Tokenizer) -> SentenceSplitter:
 def word_pattern() -> re.Pattern[str]:
     """Pattern of a word: runs of word characters."""
     marks = [chr(c) for c in range(0x300, _LAST_COMBINING_MARK + 1) if unicodedata.category(chr(c))[0] == "M"]
-    one = rf"[\w{''.join(marks)}]+"
+    # a class of characters up to U+FFFF is a table, one of others is searched
+    near, far = "".join(filter("\U00010000".__gt__, marks)), "".join(filter("\U00010000".__le__, marks))
+    one = rf"(?:[\w{near}]++|(?=[{far[0]}-{far[-1]}])[{far}])+"
     return re.compile(rf"{one}(?:[{JOINERS}]{one})*")
 
 
@@ -284,23 +316,6 @@ _END_OF_LINE = np.array([EOS], dtype=np.int64)
 
 def _ids(ids: list[int]) -> TokenIds:
     return np.array(ids, dtype=np.int64)
-
-
-def _find_words(sentence: Sentence, is_known: Callable[[str, TokenIds], bool]) -> tuple[Word, ...]:
-    found = list(word_pattern().finditer(sentence.text))
-    firsts = np.searchsorted(sentence.begins, [one.start() for one in found]).tolist()
-    lasts = np.searchsorted(sentence.begins, [one.end() for one in found]).tolist()
-    return tuple(
-        Word(
-            one.group(),
-            sentence.offset + one.start(),
-            sentence.offset + one.end(),
-            first,
-            last,
-            is_known(one.group(), sentence.ids[first:last]),
-        )
-        for one, first, last in zip(found, firsts, lasts, strict=True)
-    )
 
 
 class WordParts(NamedTuple):

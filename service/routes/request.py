@@ -8,7 +8,7 @@ requests. A newer autocomplete request of a session cancels older ones.
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, aclosing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, TypeVar
 
@@ -321,17 +321,36 @@ def json_pieces(
         write: converts an item to a list element; all elements have the same type.
         entries: number of entries in all elements, such as the candidates of all contexts.
     """
-    if not items:
-        yield to_json(reply)
-        return
-    before, after = to_json(reply).split(f'"{name}":[]'.encode(), 1)
-    batch_size = max(1, _ENTRIES_PER_PIECE * len(items) // max(entries, 1))
-    for begin in range(0, len(items), batch_size):
-        results = [write(item) for item in items[begin : begin + batch_size]]
-        kind: Any = type(results[0])
-        elements = _type_adapter(list[kind]).dump_json(results)[1:-1]
-        head = b"," if begin else before + f'"{name}":['.encode()
-        yield head + elements + (b"" if begin + batch_size < len(items) else b"]" + after)
+    return _pieces(to_json(reply), (name, items, write, entries))
+
+
+def reply_pieces(reply: Any, **entries: int) -> Iterator[bytes]:
+    """Yield a reply as JSON in UTF-8, in chunks that each take a bounded time.
+
+    Args:
+        reply: reply, a dataclass.
+        entries: number of entries in each of its long lists, such as the suggestions of all issues, in the order of
+            the reply's fields.
+    """
+    lists = ((name, getattr(reply, name), lambda item: item, number) for name, number in entries.items())
+    return _pieces(to_json(replace(reply, **{name: [] for name in entries})), *lists)
+
+
+def _pieces(rest: bytes, *lists: tuple[str, Sequence[Any], Callable[[Any], Any], int]) -> Iterator[bytes]:
+    """Yield JSON with some empty lists, and the items of these lists; see `json_pieces`."""
+    for name, items, write, entries in lists:
+        before, rest = rest.split(f'"{name}":[]'.encode(), 1)
+        piece = before + f'"{name}":['.encode()
+        batch_size = max(1, _ENTRIES_PER_PIECE * len(items) // max(entries, 1))
+        for begin in range(0, len(items), batch_size):
+            if begin:
+                yield piece + b","
+                piece = b""
+            results = [write(item) for item in items[begin : begin + batch_size]]
+            kind: Any = type(results[0])
+            piece += _type_adapter(list[kind]).dump_json(results)[1:-1]
+        rest = piece + b"]" + rest
+    yield rest
 
 
 async def run_request(

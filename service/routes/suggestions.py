@@ -1,7 +1,7 @@
 """POST /v1/autocomplete, the endpoints of users' accepted words, and POST /v1/check."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Annotated, TypeVar
 
@@ -24,6 +24,7 @@ from service.routes.request import (
     read_body,
     read_json,
     read_request,
+    reply_pieces,
     request_options,
     resolve_model,
     resolve_models,
@@ -186,11 +187,12 @@ async def check_text(request: Request) -> Response:
     for model, _ in models:
         await _build_checker(model)
 
-    def write(checked: tuple[CheckReply, list[int]]) -> bytes:
+    def write(checked: tuple[CheckReply, list[int]]) -> Iterator[bytes]:
         reply, num_tokens = checked
         for (model, _), number in zip(models, num_tokens, strict=True):
             count_scored(request, model, number)
-        return to_json(reply)
+        num_entries = (1 + wire.max_suggestions) * len(reply.issues)
+        return reply_pieces(reply, words=len(reply.words), issues=num_entries)
 
     word_lists = find_dictionaries(services.dictionaries, wire.dictionaries)
     work = check(models, wire, calibration, services.limits, word_lists, errors)
@@ -257,7 +259,9 @@ async def languagetool_check(request: Request) -> Response:
     count = partial(count_scored, request)
     work = check_languages(wire, loaded, services.limits, count, word_lists, errors)
     terms = request_options(request, None, body, count=len(codes) - 1, work_each=len(body) // BYTES_PER_TOKEN)
-    return await run_request(request, work, to_json, terms)
+    return await run_request(
+        request, work, lambda reply: reply_pieces(reply, matches=16 * len(reply.matches)), terms
+    )
 
 
 @router.endpoint("GET", "/v2/languages", tag="Check", reply=list[LanguageToolLanguage])

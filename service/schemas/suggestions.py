@@ -209,7 +209,7 @@ class LanguageToolMatch:
     context: dict[str, str | int]
     """`text` around the error, and the error's `offset` and `length` in it."""
     sentence: str
-    """line of the error, without markup."""
+    """sentence of the error, without markup, up to 240 characters on each side of the error."""
     type: dict[str, str]
     """`typeName`: `UnknownWord` or `Other`."""
     rule: dict[str, Any]

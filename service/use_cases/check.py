@@ -1,6 +1,6 @@
 """Spelling and word check: probable errors of a text, and suggestions."""
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, count, pairwise
 from math import log
@@ -53,6 +53,7 @@ _MAX_SUGGESTIONS = 20
 _MAX_SPANS = 1_000
 MAX_CHARACTERS = 200
 """Maximum characters of a line of candidates and of a word of a dictionary."""
+_BYTES_PER_CHARACTER = 4
 _MIN_SHARE_OF_THRESHOLD = 0.1
 """Share of the threshold below which the probability of an error by one of several models counts as 0."""
 
@@ -168,8 +169,8 @@ class CheckRequest(ModelsRequest):
             )
         return calibration.threshold_for(self.precision)
 
-    def settings(self, limits: Limits, word_lists: WordLists) -> CheckSettings:
-        """Return the settings of the search for errors, with the dictionaries that are named.
+    def settings(self, limits: Limits, dictionary: UserDictionary) -> CheckSettings:
+        """Return the settings of the search for errors.
 
         Raises:
             InvalidInputError: there are too many suggestions, or spans overlap or end after the text.
@@ -181,9 +182,8 @@ class CheckRequest(ModelsRequest):
         return CheckSettings(
             error_rate=self.error_rate,
             max_edits=self.max_edits,
-            dictionary={dictionary_key(word): word for word in self.dictionary},
+            dictionary=dictionary,
             given=tuple(_given_span(index, span) for index, span in enumerate(self.candidates)),
-            word_lists=word_lists,
         )
 
 
@@ -261,9 +261,11 @@ def check(
         UnsupportedParameterError: a model reads backward, or a precision is given and the model is not calibrated, or
             not the only one.
     """
-    settings, threshold = request.settings(limits, word_lists), request.threshold_for(models, calibration)
+    threshold = request.threshold_for(models, calibration)
+    keys = yield from map_in_steps(request.dictionary, dictionary_key, size=len)
+    dictionary = UserDictionary(dict(zip(keys, request.dictionary, strict=True)), word_lists)
+    settings = request.settings(limits, dictionary)
     least = threshold if len(models) == 1 else threshold * _MIN_SHARE_OF_THRESHOLD
-    dictionary = UserDictionary(settings.dictionary, word_lists)
     results = []
     for loaded, _ in models:
         own = replace(settings, errors=(errors or {}).get(loaded.address))
@@ -272,19 +274,19 @@ def check(
     checked = results[0]
     if len(models) > 1:
         checked, weights = yield from _combine(models, results, request.text)
-    issues = [
-        TextIssue(
+    issues = yield from map_in_steps(
+        [issue for issue in checked.issues if issue.probability >= threshold],
+        lambda issue: TextIssue(
             issue.start,
             issue.end,
             request.text[issue.start : issue.end],
             "real_word" if issue.known else "unknown_word",
             issue.probability,
             [SuggestedText(*suggestion) for suggestion in issue.suggestions[: request.max_suggestions]],
-        )
-        for issue in checked.issues
-        if issue.probability >= threshold
-    ]
-    words = yield from map_in_steps(  # looking words up in dictionaries takes time
+        ),
+        size=lambda issue: issue.end - issue.start,
+    )
+    words = yield from map_in_steps(
         zip(checked.words, checked.surprisals.tolist(), strict=True),
         lambda pair: WordSurprisal(
             pair[0].start,
@@ -322,11 +324,22 @@ def _check(
     tokens = loaded.tokenizer.vocabulary.tokens
     batches: list[RescoredBatch] = []
     issues: list[Issue] = []
+    num_entries = 0
     direct = is_lookup(loaded.model)
     begin = None if direct else lambda rows: view(loaded.model.initial_state(rows))
     for work in loaded.checker.rescore_all(loaded.model, sentences, settings, begin=begin):
         rescored = yield from _answer_directly(work) if direct else work
-        issues += find_issues(rescored, tokens, threshold=threshold, max_suggestions=request.max_suggestions)
+        found = yield from find_issues(
+            rescored, tokens, threshold=threshold, max_suggestions=request.max_suggestions
+        )
+        issues += found
+        num_entries += sum(1 + len(issue.suggestions) for issue in found)
+        limits.check_entries(
+            num_entries,
+            parameter="text",
+            description="the reply has an entry for each error in text and each suggestion",
+            instead="send it in parts, with a higher threshold or fewer max_suggestions",
+        )
         batches.append(rescored._replace(state=None))
         yield None
     return _Checked(
@@ -350,19 +363,16 @@ def _combine(
     starts = word_starts(text)
     if not len(starts):
         return results[0], normalised_weights(models)[None, :]
-    log_probs = np.array(
-        [
-            sum_by_word(starts, result.positions, result.log_probs)
-            + sum_spellings(model.loaded.checker, result.words, starts)
-            for model, result in zip(models, results, strict=True)
-        ]
-    )
+    by_model: list[Floats] = []
+    for model, result in zip(models, results, strict=True):
+        spellings = yield from sum_spellings(model.loaded.checker, result.words, starts)
+        by_model.append(sum_by_word(starts, result.positions, result.log_probs) + spellings)
+    log_probs = np.array(by_model)
     prior = normalised_weights(models)
     before = (yield from weights_before(prior, log_probs))[:-1]
     weights = yield from weights_given_text(prior, log_probs)
     mixed = np.logaddexp.reduce(np.log(before.T) + log_probs)
     best = weights.argmax(axis=1)
-    known = {(word.start, word.end) for result in results for word in result.words if word.known}
     # a model of characters knows every word, so the type of an issue is that of the others, if there are any
     judges = [
         number
@@ -370,27 +380,43 @@ def _combine(
         if model.loaded.tokenizer.kind != CharacterTokenizer.kind
     ]
     judges = judges or [*range(len(models))]
-    judged = {(word.start, word.end) for number in judges for word in results[number].words if word.known}
+    known: list[set[tuple[int, int]]] = []
+    for result in results:
+        known.append({(word.start, word.end) for word in result.words if word.known})
+        yield None
+    judged = set().union(*(known[number] for number in judges))
+    known_by_any = set().union(*known)
     factors = mixed / np.minimum(log_probs, -1e-300)  # [M, N], never infinite
     words: list[Word] = []
     surprisals: list[float] = []
     found: dict[tuple[int, int], list[tuple[float, Issue]]] = {}
     for number, result in enumerate(results):
-        yield None
         of_words = words_at(starts, [word.start for word in result.words]).tolist()
-        for word, index, bits in zip(result.words, of_words, result.surprisals.tolist(), strict=True):
+
+        def add_word(one: tuple[Word, int, float], number: int = number) -> None:
+            word, index, bits = one
             if best[index] == number:
-                words.append(word._replace(known=(word.start, word.end) in known))
+                words.append(word._replace(known=(word.start, word.end) in known_by_any))
                 surprisals.append(bits * float(factors[number, index]))
+
+        pairs = zip(result.words, of_words, result.surprisals.tolist(), strict=True)
+        yield from map_in_steps(pairs, add_word, size=lambda _: 0)
         of_issues = words_at(starts, [issue.start for issue in result.issues]).tolist()
-        for issue, index in zip(result.issues, of_issues, strict=True):
+
+        def add_issue(one: tuple[Issue, int], number: int = number) -> None:
+            issue, index = one
             weighted = float(weights[index, number]), issue._replace(known=issue.known and number in judges)
             found.setdefault(_word_span(issue, text), []).append(weighted)
+
+        yield from map_in_steps(zip(result.issues, of_issues, strict=True), add_issue, size=lambda _: 0)
+    mean = yield from map_in_steps(
+        found.values(), lambda issues: _mean_issue(issues, text, judged), size=lambda one: 256 * len(one)
+    )
     order = sorted(range(len(words)), key=lambda index: words[index].start)
     combined = _Checked(
         [words[index] for index in order],
         np.array([surprisals[index] for index in order]),
-        without_overlaps(_mean_issue(issues, text, judged) for issues in found.values()),
+        without_overlaps(mean),
         starts,
         mixed,
         max(result.num_ends for result in results),
@@ -435,20 +461,25 @@ def _sentences(loaded: LoadedModel, text: str, limits: Limits) -> Work[Any, list
     offsets = accumulate((len(line) + 1 for line in texts), initial=0)
     lines = [line for line in zip(count(1), offsets, texts, strict=False) if line[2]]
 
-    def read(line: tuple[int, int, str]) -> list[Sentence]:
-        number, offset, line_text = line
-        try:
-            limits.check_characters(line_text, parameter="text")
-            if len(line_text) > limits.max_tokens_per_sequence:  # reject it before splitting it into words
-                limits.check_length(len(loaded.tokenizer.encode(line_text)), parameter="text")
-            sentences = list(checker.sentences(line_text, offset))
-            limits.check_length(sum(len(sentence.ids) for sentence in sentences), parameter="text")
-        except ContextLengthError as error:
-            raise ContextLengthError(f"line {number} of {error}", parameter="text") from None
-        return sentences
+    def read() -> Iterator[Sentence]:
+        for number, offset, line in lines:
+            try:
+                limits.check_characters(line, parameter="text")
+                if (
+                    _BYTES_PER_CHARACTER * len(line) > limits.max_tokens_per_sequence
+                ):  # before its words are found
+                    limits.check_length(len(loaded.tokenizer.encode(line)), parameter="text")
+                num_tokens = 0
+                for sentence in checker.sentences(line, offset):
+                    num_tokens += len(sentence.ids)
+                    limits.check_length(num_tokens, parameter="text")
+                    yield sentence
+            except ContextLengthError as error:
+                raise ContextLengthError(f"line {number} of {error}", parameter="text") from None
 
-    by_line = yield from map_in_steps(lines, read, size=lambda line: len(line[2]))
-    return [sentence for sentences in by_line for sentence in sentences]
+    return (
+        yield from map_in_steps(read(), lambda sentence: sentence, size=lambda sentence: len(sentence.text))
+    )
 
 
 def _answer_directly(work: CallGenerator[RescoredBatch]) -> Work[Any, RescoredBatch]:

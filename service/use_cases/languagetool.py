@@ -5,11 +5,13 @@ Source: the API's description, https://languagetool.org/http-api/.
 
 import importlib.metadata
 import re
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Self
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from operator import itemgetter
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, model_validator
+from pydantic import ConfigDict, Field, StringConstraints, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from models.checking.error_model import ErrorTable
@@ -23,7 +25,7 @@ from service.schemas.suggestions import (
     LanguageToolReply,
     TextIssue,
 )
-from service.schemas.wire import WireModel, parse_json
+from service.schemas.wire import WireModel, invalid_input, parse_json
 from service.use_cases.check import DEFAULT_THRESHOLD, CheckRequest, check
 from service.use_cases.inputs import Limits, WordLists
 from service.use_cases.model_weights import WeightedModel
@@ -33,9 +35,16 @@ from service.use_cases.model_weights import WeightedModel
 AUTO = "auto"
 _PICKY_THRESHOLD = 0.3
 _CONTEXT_CHARACTERS = 40
+_SENTENCE_CHARACTERS = 240
+"""Maximum characters of a sentence on each side of the error, since each match repeats them."""
+_SENTENCE_END = re.compile(r"\n|[.!?…][\"')\]’”»]*\s|[。！？]")  # noqa: RUF001 - marks of other scripts
 _MAX_REPLACEMENTS = 10
-_SURROGATE_PAIRS = re.compile("[\U00010000-\U0010ffff]")
-"""Characters of two UTF-16 code units."""
+_MAX_PARTS = 1 << 16
+_PART_CHARACTERS = 1 << 12
+"""Maximum characters of a text between known positions."""
+
+Ids = Annotated[str, StringConstraints(max_length=1 << 16)]
+"""Ids separated by commas."""
 
 _SOFTWARE: dict[str, str | int | bool] = {
     "name": "Gramophone",
@@ -67,7 +76,7 @@ class _AnnotatedBody(WireModel):
     model_config = ConfigDict(extra="ignore")  # such as metaData of the browser add-on
 
     text: str | None = None
-    annotation: list[Annotation] | None = None
+    annotation: list[Any] | None = Field(default=None, max_length=_MAX_PARTS)
 
     @model_validator(mode="after")
     def _one_of(self) -> Self:
@@ -91,13 +100,13 @@ class LanguageToolRequest(WireModel):
     `{"annotation": [{"text": "one"}, {"markup": "<p>", "interpretAs": "\\n"}]}`."""
     language: str
     """Code of a language, such as `en-US`, or `auto` for all: the models are weighted word by word."""
-    disabledRules: str = ""
+    disabledRules: Ids = ""
     """Ids of rules to leave out, separated by commas."""
-    disabledCategories: str = ""
+    disabledCategories: Ids = ""
     """Ids of categories to leave out, separated by commas."""
-    enabledRules: str = ""
+    enabledRules: Ids = ""
     """With `enabledOnly`: ids of the rules to use, separated by commas."""
-    enabledCategories: str = ""
+    enabledCategories: Ids = ""
     """With `enabledOnly`: ids of the categories to use, separated by commas."""
     enabledOnly: Literal["true", "false"] = "false"
     """`true` uses only the enabled rules and categories."""
@@ -110,7 +119,7 @@ class LanguageToolRequest(WireModel):
             raise PydanticCustomError("one_of", "give either text or data")
         return self
 
-    def document(self) -> "AnnotatedText":
+    def document(self) -> Work[Any, "AnnotatedText"]:
         """Return the text to check.
 
         Raises:
@@ -118,57 +127,77 @@ class LanguageToolRequest(WireModel):
         """
         if self.data is None:
             return AnnotatedText([Annotation(text=self.text)])
+        document = AnnotatedText()
         try:
             body = parse_json(_AnnotatedBody, self.data.encode())
+            parts = [{"text": body.text}] if body.annotation is None else body.annotation
+            yield from map_in_steps(
+                enumerate(parts), lambda part: document.add(_annotation(*part)), size=lambda _: 0
+            )
         except InvalidInputError as error:
             raise InvalidInputError(f"data: {error}", parameter="data") from None
-        return AnnotatedText([Annotation(text=body.text)] if body.annotation is None else body.annotation)
+        return document
 
     def allows(self, rule: str, category: str) -> bool:
         """Return true if a rule of a category is not left out."""
 
         def has(rules: str, categories: str) -> bool:
-            return rule in rules.split(",") or category in categories.split(",")
+            return f",{rule}," in f",{rules}," or f",{category}," in f",{categories},"
 
         if has(self.disabledRules, self.disabledCategories):
             return False
         return self.enabledOnly == "false" or has(self.enabledRules, self.enabledCategories)
 
 
+def _annotation(index: int, given: Any) -> Annotation:
+    """Check a part of a text with markup."""
+    try:
+        return Annotation.model_validate(given)
+    except ValidationError as error:
+        raise InvalidInputError(f"annotation[{index}]: {invalid_input(error)}") from None
+
+
 class AnnotatedText:
     """Text without its markup, and the positions of its characters in the text with markup.
 
-    Attributes:
-        plain: text to check.
+    Args:
+        parts: the first parts.
     """
 
-    def __init__(self, parts: Sequence[Annotation]) -> None:
-        self._parts = [part for part in parts if part.markup is None or part.interpretAs]
-        texts = [part.interpretAs if part.text is None else part.text for part in self._parts]
-        self.plain = "".join(texts)
-        self._pairs = [match.start() for match in _SURROGATE_PAIRS.finditer(self.plain)]
-        self._starts, self._offsets, start, offset = list[int](), list[int](), 0, 0
+    def __init__(self, parts: Iterable[Annotation] = ()) -> None:
+        self._texts: list[str] = []
+        self._places: list[tuple[int, int, int | None]] = []  # of each: start, offset, length of the markup
+        self._start = self._offset = 0
         for part in parts:
-            if part.markup is None or part.interpretAs:
-                self._starts.append(start)
-                self._offsets.append(offset)
-                start += len(part.interpretAs if part.text is None else part.text)
-            offset += utf16_length(part.markup if part.text is None else part.text)
+            self.add(part)
+
+    def add(self, part: Annotation) -> None:
+        """Append a part; a long text becomes several, so that a position in it is found quickly."""
+        text = part.interpretAs if part.text is None else part.text
+        length = None if part.markup is None else utf16_length(part.markup)
+        for begin in range(0, len(text), _PART_CHARACTERS if length is None else max(len(text), 1)):
+            piece = text[begin : begin + _PART_CHARACTERS] if length is None else text
+            self._texts.append(piece)
+            self._places.append((self._start, self._offset, length))
+            self._start += len(piece)
+            self._offset += utf16_length(piece) if length is None else 0
+        self._offset += length or 0
+
+    @cached_property
+    def plain(self) -> str:
+        """Text to check; nothing can be added later."""
+        return "".join(self._texts)
 
     def offset(self, position: int, *, end: bool = False) -> int:
         """Return the offset with markup, in UTF-16 code units, of a position in `plain`, such as the end of a word."""
-        number = bisect_right(self._starts, position - end) - 1
-        part = self._parts[number]
-        if part.text is not None:
-            start = self._starts[number]
-            num_pairs = bisect_left(self._pairs, position) - bisect_left(self._pairs, start)
-            return self._offsets[number] + position - start + num_pairs
-        return self._offsets[number] + (utf16_length(part.markup) if end else 0)
+        number = bisect_right(self._places, position - end, key=itemgetter(0)) - 1
+        start, offset, length = self._places[number]
+        return offset + (utf16_length(self.plain[start:position]) if length is None else end * length)
 
 
-def utf16_length(text: str | None) -> int:
+def utf16_length(text: str) -> int:
     """Return the number of UTF-16 code units of a text."""
-    return len((text or "").encode("utf-16-le", "surrogatepass")) // 2
+    return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
 def supported_languages(languages: Mapping[str, str | None]) -> list[LanguageToolLanguage]:
@@ -214,7 +243,7 @@ def check_languages(
         InvalidInputError: the markup is invalid, or a line is too long.
         UnsupportedParameterError: a model reads backward.
     """
-    document = request.document()
+    document = yield from request.document()
     threshold = _PICKY_THRESHOLD if request.level == "picky" else DEFAULT_THRESHOLD
     wire = CheckRequest(text=document.plain, threshold=threshold, max_suggestions=_MAX_REPLACEMENTS)
     codes: dict[str, str] = {}  # by address: languages may share a model
@@ -225,10 +254,14 @@ def check_languages(
     for weighted, number in zip(models, num_tokens, strict=True):
         count(weighted.loaded, number)
     best = codes[reply.model]
+    rules = {kind: _rule(kind, best) for kind in ("unknown_word", "real_word")}
+    allowed = {
+        kind: rule for kind, rule in rules.items() if request.allows(rule["id"], rule["category"]["id"])
+    }
     matches = yield from map_in_steps(
-        reply.issues,
-        lambda issue: _match(document, issue, best),
-        size=lambda issue: len(issue.text),
+        [issue for issue in reply.issues if issue.type in allowed],
+        lambda issue: _match(document, issue, allowed[issue.type]),
+        size=lambda issue: len(issue.text) + 2 * _SENTENCE_CHARACTERS,
     )
     asked = best if request.language == AUTO else request.language
     confidence = 1.0 if reply.weights is None else reply.weights[reply.model]
@@ -240,29 +273,29 @@ def check_languages(
             "code": asked,
             "detectedLanguage": {"name": best, "code": best, "confidence": confidence},
         },
-        matches=[
-            match for match in matches if request.allows(match.rule["id"], match.rule["category"]["id"])
-        ],
+        matches=matches,
     )
 
 
-def _match(document: AnnotatedText, issue: TextIssue, code: str) -> LanguageToolMatch:
-    """Convert an issue."""
-    text = document.plain
-    offset, line_end = document.offset(issue.start), text.find("\n", issue.end)
-    begin, end = max(0, issue.start - _CONTEXT_CHARACTERS), issue.end + _CONTEXT_CHARACTERS
-    before, after = ("..." if begin else ""), ("..." if end < len(text) else "")
-    if issue.type == "unknown_word":
-        rule = f"MORFOLOGIK_RULE_{code.upper().replace('-', '_')}"
-        message, short = "Possible spelling mistake found.", "Spelling mistake"
+def _rule(kind: str, code: str) -> dict[str, Any]:
+    """Return the rule of a type of issues in a language."""
+    if kind == "unknown_word":
+        rule, description = f"MORFOLOGIK_RULE_{code.upper().replace('-', '_')}", "Spelling mistake"
         category = {"id": "TYPOS", "name": "Possible Typo"}
     else:
-        rule, short = "CONFUSION_RULE", "Wrong word"
-        message = f"“{issue.text}” is improbable here."
+        rule, description = "CONFUSION_RULE", "Wrong word"
         category = {"id": "CONFUSED_WORDS", "name": "Commonly Confused Words"}
+    return {"id": rule, "description": description, "issueType": "misspelling", "category": category}
+
+
+def _match(document: AnnotatedText, issue: TextIssue, rule: dict[str, Any]) -> LanguageToolMatch:
+    """Convert an issue."""
+    text, offset, is_unknown = document.plain, document.offset(issue.start), issue.type == "unknown_word"
+    begin, end = max(0, issue.start - _CONTEXT_CHARACTERS), issue.end + _CONTEXT_CHARACTERS
+    before, after = ("..." if begin else ""), ("..." if end < len(text) else "")
     return LanguageToolMatch(
-        message=message,
-        shortMessage=short,
+        message="Possible spelling mistake found." if is_unknown else f"“{issue.text}” is improbable here.",
+        shortMessage=rule["description"],
         replacements=[{"value": suggestion.text} for suggestion in issue.suggestions],
         offset=offset,
         length=document.offset(issue.end, end=True) - offset,
@@ -271,7 +304,16 @@ def _match(document: AnnotatedText, issue: TextIssue, code: str) -> LanguageTool
             "offset": len(before) + utf16_length(text[begin : issue.start]),
             "length": utf16_length(issue.text),
         },
-        sentence=text[text.rfind("\n", 0, issue.start) + 1 : line_end if line_end >= 0 else None],
-        type={"typeName": "UnknownWord" if issue.type == "unknown_word" else "Other"},
-        rule={"id": rule, "description": short, "issueType": "misspelling", "category": category},
+        sentence=_sentence(text, issue.start, issue.end),
+        type={"typeName": "UnknownWord" if is_unknown else "Other"},
+        rule=rule,
     )
+
+
+def _sentence(text: str, start: int, end: int) -> str:
+    """Return the sentence around an error, up to `_SENTENCE_CHARACTERS` on each side."""
+    first, last = max(0, start - _SENTENCE_CHARACTERS), end + _SENTENCE_CHARACTERS
+    for found in _SENTENCE_END.finditer(text, first, start):
+        first = found.end()
+    following = _SENTENCE_END.search(text, end, last)
+    return text[first : following.end() if following else last].strip()

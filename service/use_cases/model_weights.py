@@ -19,6 +19,7 @@ from models.checking.checker import Checker
 from models.checking.sentences import Word
 from models.completion.prefix import PrefixSplit
 from models.language_model import LOG_ZERO
+from models.reranking.candidates import map_in_steps
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.engine.prefix_cache import Evidence, NextTokenEntry
@@ -96,10 +97,14 @@ def sum_by_word(starts: npt.NDArray[np.int64], positions: npt.ArrayLike, values:
     return np.bincount(words, np.maximum(values, LOG_ZERO), minlength=len(starts)).astype(np.float64)
 
 
-def sum_spellings(checker: Checker, words: Sequence[Word], starts: npt.NDArray[np.int64]) -> Floats:
+def sum_spellings(
+    checker: Checker, words: Sequence[Word], starts: npt.NDArray[np.int64]
+) -> Work[Any, Floats]:
     """Sum the log-probabilities of the spellings of unknown words by the words that begin at `starts` [N]."""
     unknown = [word for word in words if not word.known]
-    spellings = [checker.log_spelling(word.text) for word in unknown]
+    spellings = yield from map_in_steps(
+        unknown, lambda word: checker.log_spelling(word.text), size=lambda word: len(word.text)
+    )
     return sum_by_word(starts, [word.start for word in unknown], spellings)
 
 
@@ -197,4 +202,4 @@ def _log_probs(loaded: LoadedModel, text: str, starts: npt.NDArray[np.int64]) ->
         return np.zeros(len(starts))
     scores = yield from score_sequence_list(loaded, [EncodedText(_NO_TOKENS, sentence.ids)], bos=True)
     log_probs = sum_by_word(starts, sentence.begins, scores[0])
-    return log_probs + sum_spellings(loaded.checker, sentence.words, starts)
+    return log_probs + (yield from sum_spellings(loaded.checker, sentence.words, starts))

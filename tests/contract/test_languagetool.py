@@ -9,6 +9,7 @@ import language_tool_python
 import pytest
 
 from service.settings import Settings
+from service.use_cases import languagetool
 from service.use_cases.languagetool import AnnotatedText, Annotation, LanguageToolRequest, utf16_length
 from tests.support.services import running
 
@@ -65,6 +66,27 @@ def test_a_reply_is_that_of_v1_check(service):
     ]
 
 
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("The cat. A hosue is (here!) the dog", "A hosue is (here!)"),
+        ("a hosue\nthe dog", "a hosue"),
+        ("the cat?” a hosue", "a hosue"),
+        ("猫。hosue！the dog", "hosue！"),  # noqa: RUF001 - full-width
+        ("a hosue", "a hosue"),
+    ],
+)
+def test_a_match_has_its_sentence(text, sentence):
+    start = text.index("hosue")
+    assert languagetool._sentence(text, start, start + 5) == sentence
+
+
+def test_sentences_that_matches_repeat_are_short(service):
+    matches = check(service, text="hosue " * 300)["matches"]
+    assert len(matches) == 300
+    assert {len(match["sentence"]) for match in matches[80:200]} == {2 * 240 + 5}
+
+
 def test_positions_count_markup_and_utf16(service):
     annotation = [
         {"markup": "<p>"},
@@ -87,6 +109,24 @@ def test_positions_count_markup_and_utf16(service):
         2 * context["offset"] : 2 * (context["offset"] + context["length"])
     ]
     assert inside.decode("utf-16-le") == "hosue"
+
+
+def test_positions_in_a_long_text_are_found_without_reading_it_from_the_start(monkeypatch):
+    read = []
+    monkeypatch.setattr(
+        languagetool, "utf16_length", lambda text: read.append(len(text)) or utf16_length(text)
+    )
+    text = "\U0001f600 a" * 10_000
+    document = AnnotatedText([Annotation(text=text), Annotation(markup="<b>"), Annotation(text="b")])
+    read.clear()
+    assert [document.offset(position) for position in (9_000, 30_000)] == [12_000, 40_003]
+    assert sum(read) <= 2 * 4096
+
+
+def test_parts_of_a_text_with_markup_are_read_in_steps():
+    request = LanguageToolRequest(language="en", data=json.dumps({"annotation": [{"text": "a"}] * 10_000}))
+    steps = list(request.document())
+    assert len(steps) > 50
 
 
 def test_what_markup_is_read_as_has_the_position_of_the_markup():
@@ -218,9 +258,11 @@ def test_an_empty_text_has_no_errors(service):
         ({"data": "no"}, "data: not JSON", "data"),
         ({"data": '{"annotation": [{"text": "a", "markup": "b"}]}'}, "give either text or markup", "data"),
         ({"data": '{"annotation": [{"offset": 3}]}'}, "give either text or markup", "data"),
-        ({"data": '{"annotation": [{"text": 3}]}'}, r"annotation\[0\].text", "data"),
+        ({"data": '{"annotation": [{"text": 3}]}'}, r"annotation\[0\]: text", "data"),
         ({"data": '{"metaData": {}}'}, "data: give either text or annotation", "data"),
         ({"text": "a", "level": "hard"}, "level is 'hard'", "level"),
+        ({"text": "a", "disabledRules": "," * 65_537}, "disabledRules .*65536 characters", "disabledRules"),
+        ({"data": json.dumps({"annotation": [{"text": ""}] * 65_537})}, "annotation .*65536 items", "data"),
         ({"text": "word " * 2000}, "text", "text"),
     ],
 )

@@ -7,6 +7,7 @@ import numpy as np
 from models.calls import run_calls
 from models.checking.checker import Checker, find_issues
 from models.checking.error_model import CheckSettings
+from models.checking.lexicon import UserDictionary
 from models.completion.prefix import split_prefix
 from models.completion.search import CompletionSearch, CompletionSettings
 from models.completion.token_trie import TokenTrie
@@ -115,10 +116,13 @@ def characters(letters):
     return FakeModel(tokenizer.vocabulary), tokenizer
 
 
-def weigh(model, tokenizer, text, **options):
+def weigh(model, tokenizer, text, *, dictionary=None, **options):
     """Results of rescoring each batch of a text."""
-    checker = Checker(tokenizer)
-    works = checker.rescore_all(model, list(checker.sentences(text)), CheckSettings(**options))
+    checker, settings = (
+        Checker(tokenizer),
+        CheckSettings(dictionary=UserDictionary(dictionary or {}), **options),
+    )
+    works = checker.rescore_all(model, list(checker.sentences(text)), settings)
     return [run_calls(work) for work in works]
 
 
@@ -128,5 +132,7 @@ def check(model, tokenizer, text, *, threshold=0.5, max_suggestions=5, **options
     return [
         issue
         for weighed in weigh(model, tokenizer, text, **options)
-        for issue in find_issues(weighed, tokens, threshold=threshold, max_suggestions=max_suggestions)
+        for issue in run_calls(
+            find_issues(weighed, tokens, threshold=threshold, max_suggestions=max_suggestions)
+        )
     ]

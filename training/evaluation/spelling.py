@@ -309,8 +309,8 @@ def detect_errors(
         [
             (issue.start, issue.end, issue.probability, issue.suggestions[0].text)
             for batch in batches
-            for issue in find_issues(
-                batch, tokens, threshold=_MIN_PROBABILITY, max_suggestions=_MAX_SUGGESTIONS
+            for issue in run_calls(
+                find_issues(batch, tokens, threshold=_MIN_PROBABILITY, max_suggestions=_MAX_SUGGESTIONS)
             )
         ]
         for batches in (

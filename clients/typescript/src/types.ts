@@ -1507,7 +1507,7 @@ export interface components {
             };
             /**
              * Sentence
-             * @description line of the error, without markup.
+             * @description sentence of the error, without markup, up to 240 characters on each side of the error.
              */
             sentence: string;
             /**

@@ -70,7 +70,7 @@ def test_replaced_tokens_are_those_of_the_replaced_text(kind, text, new):
     cutter = sentence_splitter_for(trigram(kind)[1])
     sentence = cutter.sentence(text)
     start = text.index("cat")
-    first, last, tokens = token_replacer(cutter, sentence, start, start + 3)(new)
+    first, last, tokens = token_replacer(cutter, sentence, start, start + 3)[0](new)
     ids = sentence.ids.tolist()
     replaced = [*ids[:first], *tokens, *ids[last:]]
     assert replaced == cutter.sentence(text[:start] + new + text[start + 3 :]).ids.tolist()
@@ -79,24 +79,24 @@ def test_replaced_tokens_are_those_of_the_replaced_text(kind, text, new):
 def test_no_more_tokens_change_than_must():
     cutter = sentence_splitter_for(trigram()[1])
     sentence = cutter.sentence("the cat sat on the mat")
-    first, last, tokens = token_replacer(cutter, sentence, 4, 11)("cat ran")
+    first, last, tokens = token_replacer(cutter, sentence, 4, 11)[0]("cat ran")
     assert (first, last, len(tokens)) == (2, 3, 1)
 
 
 def test_the_same_text_changes_nothing():
     cutter = sentence_splitter_for(trigram()[1])
-    assert token_replacer(cutter, cutter.sentence("the cat"), 4, 7)("cat") is None
+    assert token_replacer(cutter, cutter.sentence("the cat"), 4, 7)[0]("cat") is None
 
 
 @pytest.mark.parametrize("kind", ["word", "unigram"])
 def test_a_word_that_is_left_out_takes_its_space_with_it(kind):
     cutter = sentence_splitter_for(trigram(kind)[1])
     sentence = cutter.sentence("the cat sat")
-    first, last, _ = token_replacer(cutter, sentence, 4, 7)("")
+    first, last, _ = token_replacer(cutter, sentence, 4, 7)[0]("")
     ids = sentence.ids.tolist()
     assert [*ids[:first], *ids[last:]] == cutter.sentence("the sat").ids.tolist()
 
 
 def test_an_unknown_word_for_another_is_a_change():
     cutter = sentence_splitter_for(trigram()[1])
-    assert token_replacer(cutter, cutter.sentence("the newt sat"), 4, 8)("gnu") == (1, 2, (0,))
+    assert token_replacer(cutter, cutter.sentence("the newt sat"), 4, 8)[0]("gnu") == (1, 2, (0,))

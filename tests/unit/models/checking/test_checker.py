@@ -6,7 +6,12 @@ import math
 import numpy as np
 import pytest
 
-from models.checking.checker import MIN_SUGGESTION_PROBABILITY, error_probabilities
+from models.checking.checker import (
+    MIN_SUGGESTION_PROBABILITY,
+    Issue,
+    error_probabilities,
+    without_overlaps,
+)
 from models.checking.error_model import _NEIGHBOURS, _TWO_EDITS_WEIGHT, CandidateSettings, GivenSpan
 from models.tokenizers import WordTokenizer
 from models.vocabulary import BOS, EOS, Vocabulary
@@ -223,3 +228,19 @@ def test_suggestions_have_the_case_of_what_was_typed_where_the_model_has_none():
     texts = {s.text for issue in issues for s in issue.suggestions}
     assert {"HOUSE", "The"} <= texts
     assert "house" not in texts
+
+
+def test_the_most_probable_of_overlapping_issues_are_chosen():
+    """As by comparing each with all more probable ones."""
+    random = np.random.default_rng(3)
+    for size in (0, 1, 5, 60):
+        starts = np.sort(random.integers(0, 100, size)).tolist()
+        issues = [
+            Issue(start, start + int(random.integers(1, 8)), known=True, probability=p, suggestions=())
+            for start, p in zip(starts, random.choice([0.2, 0.5, 0.9], size).tolist(), strict=True)
+        ]
+        chosen = []
+        for issue in sorted(issues, key=lambda issue: -issue.probability):
+            if all(issue.end <= one.start or one.end <= issue.start for one in chosen):
+                chosen.append(issue)
+        assert without_overlaps(issues) == sorted(chosen)

@@ -1,7 +1,10 @@
 """Hunspell dictionaries: affixes, compounds, encodings, words near others, damaged files."""
 
+import threading
+
 import pytest
 
+from models.calls import run_calls
 from models.checking import lexicon
 from models.checking.lexicon import HunspellDictionary, UserDictionary
 from models.errors import FormatError
@@ -32,6 +35,10 @@ def write(folder, *, rules=RULES, entries=ENTRIES, encoding="UTF-8", count=None)
     lines = [str(len(entries)) if count is None else count, *entries]
     (folder / "xx.dic").write_text("\n".join(lines) + "\n", encoding=encoding)
     return folder / "xx.dic"
+
+
+def near(dictionary, word, max_edits):
+    return dict(run_calls(dictionary.nearby(word, max_edits, UserDictionary())))
 
 
 @pytest.fixture(params=["UTF-8", "ISO8859-1"])
@@ -66,20 +73,21 @@ def test_affixes_and_compounds_are_those_of_hunspell(dictionary, word, right):
 
 def test_punctuation_around_a_word_is_not_looked_up(dictionary):
     words = UserDictionary({"qwerty": "Qwerty"}, [dictionary])
+    run_calls(words.look_up(["(zebras),", "(zebrs),"]))
     assert words.has("(zebras),", known=False)
     assert not words.has("(zebras),", known=True)
     assert not words.has("(zebrs),", known=False)
     assert words.has("(QWERTY)", known=True)
     assert not UserDictionary({}).has("zebras", known=False)
-    near = [("(zebra)", 1, 1 / len(dictionary)), ("(zebras)", 1, 1 / len(dictionary))]
-    assert sorted(words.fuzzy_matches("(zebrs)", 1)) == near
-    assert list(words.fuzzy_matches("qwertz", 1)) == [("Qwerty", 1, 1.0)]
+    found = [("(zebra)", 1, 1 / len(dictionary)), ("(zebras)", 1, 1 / len(dictionary))]
+    assert sorted(run_calls(words.fuzzy_matches("(zebrs)", 1))) == found
+    assert run_calls(words.fuzzy_matches("qwertz", 1)) == [("Qwerty", 1, 1.0)]
     twice = UserDictionary({"zebra": "zebra"}, [dictionary, dictionary])
-    assert [text for text, *_ in twice.fuzzy_matches("zebrs", 1)] == ["zebra", "zebras"]
+    assert [text for text, *_ in run_calls(twice.fuzzy_matches("zebrs", 1))] == ["zebra", "zebras"]
 
 
 @pytest.mark.parametrize(
-    ("word", "max_edits", "near"),
+    ("word", "max_edits", "found"),
     [
         ("zebrs", 2, {"zebra": 1, "zebras": 1}),
         ("Zebrs", 1, {"Zebra": 1, "Zebras": 1}),
@@ -93,8 +101,8 @@ def test_punctuation_around_a_word_is_not_looked_up(dictionary):
         ("z" * 33, 2, {}),
     ],
 )
-def test_near_words_have_affixes_and_the_case_of_the_typed_one(dictionary, word, max_edits, near):
-    assert dict(dictionary.nearby(word, max_edits)) == near
+def test_near_words_have_affixes_and_the_case_of_the_typed_one(dictionary, word, max_edits, found):
+    assert near(dictionary, word, max_edits) == found
 
 
 def test_a_dictionary_without_an_encoding_is_latin_1(tmp_path):
@@ -125,7 +133,7 @@ def test_apostrophes_and_unicode_forms_make_no_difference(tmp_path, word, encodi
 def test_words_with_inner_capitals_are_suggested(tmp_path):
     found = HunspellDictionary(write(tmp_path, entries=("NASA", "McDonald", "iPhone")))
     for typed, meant in (("nasa", "NASA"), ("Nasa", "NASA"), ("mcdonld", "McDonald"), ("iphone", "iPhone")):
-        assert dict(found.nearby(typed, 1)) == {meant: 1}, typed
+        assert near(found, typed, 1) == {meant: 1}, typed
 
 
 @pytest.mark.parametrize(
@@ -143,7 +151,7 @@ def test_words_that_a_dictionary_does_not_suggest_are_right(tmp_path, rules, suf
     found = HunspellDictionary(write(tmp_path, rules=rules, entries=(f"darn/{darn}", f"barn/{barn}")))
     assert all(word in found for word in ("darn", "darns", "Darn", "barns"))
     for typed in ("arn", "Arns", "xarn"):
-        assert {word.lower().rstrip("s") for word, _ in found.nearby(typed, 2)} == {"barn"}
+        assert {word.lower().rstrip("s") for word in near(found, typed, 2)} == {"barn"}
 
 
 @pytest.mark.parametrize(
@@ -184,3 +192,45 @@ def test_missing_and_huge_files_are_refused(tmp_path, monkeypatch):
     path.with_suffix(".aff").unlink()
     with pytest.raises(FormatError, match=r"xx\.aff: cannot be read"):
         HunspellDictionary(path)
+
+
+def test_words_are_looked_up_on_a_thread_of_the_dictionary(dictionary, monkeypatch):
+    threads, spell = set(), HunspellDictionary._spell
+    monkeypatch.setattr(
+        HunspellDictionary, "_spell", lambda *args: threads.add(threading.get_ident()) or spell(*args)
+    )
+    words = UserDictionary({}, [dictionary])
+    run_calls(words.look_up(["zebras", "zebrs"]))
+    assert [words.has(word, known=False) for word in ("zebras", "zebrs")] == [True, False]
+    assert near(dictionary, "zebrs", 2)
+    assert len(threads) == 1
+    assert threading.get_ident() not in threads
+
+
+def test_a_look_up_that_never_ends_holds_up_nobody(dictionary, monkeypatch):
+    """Others run between its waits; then words count as right, without suggestions, and the next request asks anew."""
+    monkeypatch.setattr(lexicon, "_MAX_WAITS", 20)
+    going_on = threading.Event()
+    with monkeypatch.context() as patched:
+        patched.setattr(HunspellDictionary, "_spell", lambda *_: going_on.wait())
+        words = UserDictionary({}, [dictionary])
+        assert list(words.look_up(["zebrs", "zebras"])) == [None] * 20
+        assert words.has("zebrs", known=False)
+        assert run_calls(words.fuzzy_matches("zebrs", 2)) == []
+        going_on.set()
+    assert near(dictionary, "zebrs", 2)
+
+
+def test_a_request_waits_only_while_its_own_words_are_looked_up(dictionary, monkeypatch):
+    going_on = threading.Event()
+    with monkeypatch.context() as patched:
+        patched.setattr(HunspellDictionary, "_spell", lambda *_: going_on.wait())
+        first, second = UserDictionary({}, [dictionary]), UserDictionary({}, [dictionary])
+        waiting = first.look_up(["zebrs"]), second.look_up(["zebras"])
+        for _ in range(20):
+            assert [next(work) for work in waiting] == [None, None]
+        going_on.set()
+    assert first.waits_left <= lexicon._MAX_WAITS - 19
+    assert second.waits_left == lexicon._MAX_WAITS
+    for work in waiting:
+        run_calls(work)

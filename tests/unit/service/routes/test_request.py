@@ -6,9 +6,10 @@ import pytest
 
 from models.errors import InvalidInputError
 from service.engine.job import iter_outputs
-from service.routes.request import json_pieces, request_options, to_json
+from service.routes.request import json_pieces, reply_pieces, request_options, to_json
 from service.routes.streaming import write_lines
 from service.schemas.replies import NextTokenReply, NextTokenResult, TokenScore
+from service.schemas.suggestions import CheckReply, SuggestedText, TextIssue, WordSurprisal
 
 REQUEST = SimpleNamespace(state=SimpleNamespace(request_id="1"), scope={"state": {"facts": {"key": "web"}}})
 
@@ -72,6 +73,24 @@ def test_pieces_are_the_whole_reply(count):
     )
     assert b"".join(pieces) == to_json(NextTokenReply('"results":[]', [result(i) for i in range(count)]))
     assert len(pieces) == max(1, -(-count // 51))
+
+
+@pytest.mark.parametrize(("words", "issues"), [(0, 0), (1000, 0), (0, 300), (1000, 300)])
+def test_pieces_of_several_lists_are_the_whole_reply(words, issues):
+    issue = TextIssue(0, 1, '"issues":[]', "unknown_word", 0.5, [SuggestedText("b", 0.5, 1.0, 1)] * 20)
+    reply = CheckReply(
+        '"words":[]',
+        0.5,
+        None,
+        [WordSurprisal(0, 1, '"issues":[]', 1.0, known=True)] * words,
+        [issue] * issues,
+        1,
+        1,
+    )
+    pieces = list(reply_pieces(reply, words=words, issues=21 * issues))
+    assert b"".join(pieces) == to_json(reply)
+    assert max(piece.count(b'"text"') for piece in pieces) <= 512 + 512
+    assert len(pieces) >= (words + 21 * issues) // 512
 
 
 def answered(lines):

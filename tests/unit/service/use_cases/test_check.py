@@ -1,13 +1,11 @@
 """The check use case: refusals, priority, every family."""
 
-import contextlib
-from itertools import pairwise
+from itertools import takewhile
 
 import pytest
 
 from models.checking.error_model import GivenSpan
-from models.errors import ContextLengthError
-from service.engine.calls import run_single
+from models.errors import ContextLengthError, InvalidInputError
 from service.engine.job import run_to_completion
 from service.use_cases.check import CheckRequest, check
 from service.use_cases.inputs import Limits
@@ -60,33 +58,43 @@ def test_the_engine_is_told_what_is_told_without_it(name):
         assert one_issue.probability == pytest.approx(other.probability, rel=1e-3)
 
 
-class CountedDictionary:
-    """Dictionary without words that counts what is looked up."""
-
-    def __init__(self):
-        self.num_lookups = 0
-
-    def __len__(self):
-        return 0
-
-    def __contains__(self, word):
-        self.num_lookups += 1
-        return False
-
-    def nearby(self, *_):
-        return ()
+def steps_until_a_call(work):
+    """Number of steps of a use case before its first call of the model."""
+    return len(list(takewhile(lambda step: step is None, work)))
 
 
-def test_words_are_looked_up_in_steps_between_other_requests(words):
-    letters = "abcdefghijklmnopqrstuvwxyz"
-    text = " ".join(f"{a}{b}xq" for a in letters for b in letters)
-    limits = Limits(max_texts=1, max_tokens_per_sequence=1000, max_new_tokens=1)
-    dictionary, lookups, call = CountedDictionary(), [0], None
-    work = check([WeightedModel(words)], CheckRequest(text=text), None, limits, (dictionary,))
-    with contextlib.suppress(StopIteration):
-        while True:
-            call = work.send(None if call is None else run_single(call))
-            lookups.append(dictionary.num_lookups)
-    lookups.append(dictionary.num_lookups)
-    assert lookups[-1] > len(letters) ** 2
-    assert max(after - before for before, after in pairwise(lookups)) < 200
+def test_words_of_a_long_line_are_found_in_steps(characters):
+    limits = Limits(max_texts=1, max_tokens_per_sequence=100_000, max_new_tokens=1)
+    one, two = (
+        steps_until_a_call(check([WeightedModel(characters)], CheckRequest(text="ab " * size), None, limits))
+        for size in (10_000, 20_000)
+    )
+    assert two >= 2 * one >= 6
+
+
+def test_words_of_a_dictionary_are_read_in_steps(words):
+    request = CheckRequest(text="w1", dictionary=["x" * 200] * 10_000)
+    assert steps_until_a_call(check([WeightedModel(words)], request, None, LIMITS)) > 200
+
+
+def test_a_reply_has_a_limited_number_of_issues_and_suggestions(words):
+    limits = Limits(max_texts=99, max_tokens_per_sequence=1000, max_new_tokens=1, max_reply_entries=8)
+    span = {"start": 0, "end": 4, "suggestions": [f"gnu{number}" for number in range(20)]}
+    request = CheckRequest(text="newt w1", threshold=0.0, max_suggestions=20, candidates=[span])
+    with pytest.raises(
+        InvalidInputError, match=r"an entry for each error in text .*: \d+ entries"
+    ) as refused:
+        run_to_completion(check([WeightedModel(words)], request, None, limits))
+    assert refused.value.parameter == "text"
+
+
+def test_suggestions_in_a_text_without_spaces_are_tried_in_steps(words, finish):
+    """Each is tokenised with the whole word in which its span is."""
+    span = {"start": 0, "end": 4, "suggestions": [f"newt{number}" for number in range(64)]}
+    one, two = (
+        finish(check([WeightedModel(words)], CheckRequest(text="w" * size, candidates=[span]), None, LIMITS))[
+            1
+        ]
+        for size in (100, 10_000)
+    )
+    assert two >= one + 60
