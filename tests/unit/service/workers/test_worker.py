@@ -15,7 +15,7 @@ from service.settings import Settings
 from service.workers import worker as workers_worker
 from service.workers.pool import NOT_LISTENING, SharedStatus, WorkerPool
 from service.workers.supervisor import Supervisor
-from service.workers.worker import _MAX_DEFERRALS, FairListener, WorkerServer
+from service.workers.worker import FairListener, WorkerServer
 
 
 @pytest.fixture
@@ -118,10 +118,11 @@ def test_a_connection_is_taken_at_once_where_nobody_has_fewer(listening):
     assert list(board.connections) == [NOT_LISTENING, 3]
 
 
-def test_one_that_takes_nothing_is_waited_for_once(listening):
+@pytest.mark.parametrize("count", [6, 100])
+def test_one_that_takes_nothing_holds_up_no_burst(listening, count):
     board = SharedStatus(2)
     board.connections[1] = 0
-    assert asyncio.run(turns_left(listening, board, 6)) == _MAX_DEFERRALS
+    assert 0 < asyncio.run(turns_left(listening, board, count)) < 300
 
 
 def test_one_that_does_not_listen_is_not_waited_for(listening):
@@ -131,20 +132,21 @@ def test_one_that_does_not_listen_is_not_waited_for(listening):
     assert asyncio.run(turns_left(listening, board, 6)) == 0
 
 
-def test_it_is_waited_for_again_once_it_has_taken_something(listening):
+@pytest.mark.parametrize(("waited_s", "lead"), [(0.0, 1), (0.011, 2), (0.021, 4), (0.051, 32)])
+def test_the_lead_over_others_grows_while_a_connection_waits(listening, waited_s, lead):
     async def main():
         board = SharedStatus(2)
-        board.connections[1] = 0
+        board.connections[1] = 7
         listener = FairListener(listening.dup(), listening_crew(0, board), lambda _: None)
-        listener._connections, listener._unresponsive = 2, {1: 0}
-        listener._count(0)
-        before = listener._is_deferred()
-        board.connections[1] = 1
-        after = listener._is_deferred()
+        listener._waiting_since_s = listener._loop.time() - waited_s
+        deferred = []
+        for change in (7 + lead - 1, 1):
+            listener._count(change)
+            deferred.append(listener._is_deferred())
         listener.close()
-        return before, after
+        return deferred
 
-    assert asyncio.run(main()) == (False, True)
+    assert asyncio.run(main()) == [False, True]
 
 
 def test_connections_that_end_are_counted_off(listening):
