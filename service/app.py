@@ -25,6 +25,7 @@ from models.checkpoint.precision import FLOAT32
 from models.checkpoint.registry import local_registry_folder, open_registry
 from models.completion.user_model import UserModelLimits
 from models.errors import FormatError, RegistryError, UsersUnavailableError
+from service import logs
 from service.api_errors import install_error_handlers
 from service.api_keys import KeyStore
 from service.engine.engine import Engine
@@ -36,7 +37,6 @@ from service.engine.scheduler import Scheduler, SchedulerLimits
 from service.engine.state_store import StateStore
 from service.engine.user_store import IN_MEMORY, UserStore
 from service.http_server import DrainingServer, listen, tls_context, url_of
-from service.logs import configure_logs
 from service.middleware.authentication import AccessTable, Authentication
 from service.middleware.cross_origin import CrossOriginGuard, CrossOriginReplies
 from service.middleware.limits import BodyLimit, ConnectionLimit, HeldBodies
@@ -162,7 +162,7 @@ def serve(settings: Settings) -> None:
         FormatError: the file of API keys is missing or damaged.
     """
     log = partial(
-        configure_logs, level=settings.log_level, form=settings.log_format, texts=settings.log_texts
+        logs.configure_logs, level=settings.log_level, form=settings.log_format, texts=settings.log_texts
     )
     log()
     if sys.__stderr__ is not None:
@@ -388,6 +388,9 @@ def _add_gauges(services: Services, *, follows: bool) -> None:
     metrics.describe(version=importlib.metadata.version("gramophone-lm"))
     for name, (description, read) in gauges.items():
         metrics.add_gauge(name, description, read)
+    metrics.add_counter(
+        "log_lines_dropped", "Log lines that standard error did not take", lambda: logs.writer.num_dropped
+    )
     metrics.add_model_gauge("model_memory_bytes", "Memory of a loaded model, in bytes", host.bytes_by_model)
     for figure, description in _PREFIX_CACHE_GAUGES.items():
         name = f"prefix_cache_{figure.removeprefix('num_')}"

@@ -21,6 +21,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from models.errors import InvalidInputError
+from service import logs
 from service.engine.engine import Engine
 from service.http_protocol import GuardedProtocol, SlowClients
 from service.middleware.cross_origin import is_loopback
@@ -194,6 +195,7 @@ class DrainingServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start the application, then listen on the given sockets; without sockets, listen as uvicorn does."""
+        logs.writer.start()
         await super().startup(sockets=None if sockets is None else [])
         for listening in sockets or ():
             listener = SocketListener(listening, partial(self._connect, self.config.http_protocol_class))
@@ -219,6 +221,7 @@ class DrainingServer(uvicorn.Server):
             await asyncio.sleep(_LAST_REQUESTS_S)
         await super().shutdown(sockets)
         await draining
+        logs.writer.stop()
 
     def reload_certificate(self) -> None:
         """Read the certificate and its key again at the next connection; safe in a signal handler.

@@ -3,20 +3,25 @@
 Lines may contain values chosen by clients, such as field names and paths. Control characters are
 escaped, so a value can neither forge a line nor control a terminal. Messages of exceptions raised
 by requests are omitted, because they may quote request texts; types and tracebacks are logged.
+
+Nothing waits for the reader of the log: lines that it does not take are dropped and counted.
 """
 
-import contextlib
 import logging
+import os
+import queue
 import re
+import select
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Iterator, MutableMapping
 from functools import partial
-from typing import Any
+from typing import Any, TextIO
 
 import structlog
 from pydantic_core import to_json
-from typing_extensions import override
 
 _OWN_LOGGERS = ("service", "models", "training")
 _FRAMES = 50
@@ -24,6 +29,85 @@ _FRAMES = 50
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _SEPARATORS = frozenset(' =\t\n"')
 _Event = MutableMapping[str, Any]
+
+_MAX_WAITING_LINES = 8192
+_PIPE_BYTES = 4096
+"""Bytes that a pipe which is ready takes without blocking."""
+
+_PAUSE_S = 0.005
+"""Pause of the thread after each write; without it the event loop would lose time to the thread at every line."""
+
+
+class LineWriter:
+    """Writer of log lines, on a thread between `start` and `stop`; it is a logger of structlog and a file.
+
+    Without the thread, as in the supervisor, which forks, a line that would have to wait is dropped.
+
+    Attributes:
+        stream: file that receives the lines.
+        num_dropped: number of lines that were not written.
+    """
+
+    def __init__(self) -> None:
+        self.stream: TextIO = sys.stderr
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self.num_dropped = 0
+
+    def start(self) -> None:
+        """Start the thread."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="log", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Write the waiting lines, for up to a second, and end the thread."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._lines.put(None)
+            thread.join(1.0)
+
+    def write(self, text: str) -> None:
+        """Write complete lines, or have the thread write them."""
+        if self._thread is None:
+            self._write([text], patience_ms=0)
+        elif self._lines.qsize() < _MAX_WAITING_LINES:
+            self._lines.put(text)
+        else:
+            self.num_dropped += 1
+
+    def flush(self) -> None:
+        """Do nothing: nothing is buffered."""
+
+    def msg(self, message: str) -> None:
+        """Write a line."""
+        self.write(message + "\n")
+
+    debug = info = warning = error = critical = msg
+
+    def _run(self) -> None:
+        ended = False
+        while not ended:
+            lines = [self._lines.get()]
+            while not self._lines.empty():
+                lines.append(self._lines.get())
+            ended = None in lines
+            self._write([line for line in lines if line is not None], patience_ms=None)
+            time.sleep(_PAUSE_S)
+
+    def _write(self, lines: list[str], *, patience_ms: int | None) -> None:
+        try:
+            rest, poll = "".join(lines).encode(errors="backslashreplace"), select.poll()
+            poll.register(self.stream, select.POLLOUT)
+            while rest and poll.poll(patience_ms):
+                rest = rest[os.write(self.stream.fileno(), rest[:_PIPE_BYTES]) :]
+        except (OSError, ValueError):  # a full disk or a closed pipe must not fail a request
+            rest = b"all"
+        self.num_dropped += len(lines) if rest else 0
+
+
+writer = LineWriter()
+"""Writer of this process's log."""
 
 
 def configure_logs(*, level: str, form: str, texts: bool = False, worker: int | None = None) -> None:
@@ -51,21 +135,20 @@ def configure_logs(*, level: str, form: str, texts: bool = False, worker: int | 
         )
     else:
         finish = structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else _render_columns
-    logger = _LineLogger(sys.stderr)
+    writer.stream = sys.stderr
     structlog.configure(  # bypasses `logging`, which would double the cost of a request's line
         processors=[*shared, partial(_add_exception, texts=texts, is_ours=True), _escape_values, finish],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=lambda *_names: logger,
+        logger_factory=lambda *_names: writer,
         cache_logger_on_first_use=True,
     )
     # format lines of `logging` like structlog's
     remove_meta = structlog.stdlib.ProcessorFormatter.remove_processors_meta
     add_exception = partial(_add_exception, texts=texts, is_ours=False)
     processors = [*shared, add_exception, _escape_values, remove_meta, finish]
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(writer)
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(processors=processors))
-    # a full disk or a closed pipe must not fail a request
-    logging.raiseExceptions = False
+    logging.raiseExceptions = False  # a fault of a format must not be written by `logging` itself
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level.upper() if level != "debug" else "INFO")  # without debug lines of compilers
@@ -86,18 +169,6 @@ def _format_value(value: Any) -> str:
     if isinstance(value, str):
         return value if value.isprintable() and not _SEPARATORS & set(value) else repr(value)
     return repr(value)
-
-
-class _LineLogger(structlog.WriteLogger):
-    """Logger that writes complete lines and drops lines that cannot be written."""
-
-    @override
-    def msg(self, message: str) -> None:
-        # a full disk or a closed pipe must not fail a request
-        with contextlib.suppress(OSError, ValueError):
-            super().msg(message)
-
-    debug = info = warning = error = critical = msg
 
 
 def escape(text: str) -> str:

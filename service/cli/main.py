@@ -6,6 +6,7 @@ which keeps `--help` fast.
 
 import contextlib
 import io
+import os
 import sys
 from collections.abc import Iterator
 from importlib import metadata
@@ -91,6 +92,7 @@ def common(
 
 def main() -> None:
     """Run the command line; print errors as one line on standard error, with exit code 2 for invalid input."""
+    _open_closed_streams()
     _tolerate_encodings()
     try:
         _build_command()()
@@ -130,6 +132,15 @@ def _fail(error: Exception, code: int) -> None:
     sys.exit(code)
 
 
+def _open_closed_streams() -> None:
+    """Open the null device in place of closed standard streams, whose numbers other files would get."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # the lowest free number is the stream's own
+            stream = Path(os.devnull).open(mode)  # noqa: SIM115 - for the whole run
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)
+
+
 def _tolerate_encodings() -> None:
     """Escape unprintable output; accept input that is not UTF-8, which is reported later."""
     for stream, errors in (
@@ -137,7 +148,7 @@ def _tolerate_encodings() -> None:
         (sys.stdout, "backslashreplace"),
         (sys.stderr, "backslashreplace"),
     ):
-        if isinstance(stream, io.TextIOWrapper):  # a closed stream is None
+        if isinstance(stream, io.TextIOWrapper):
             # skip a byte-order mark
             marked = stream is sys.stdin and stream.encoding.lower() == "utf-8"
             stream.reconfigure(errors=errors, encoding="utf-8-sig" if marked else None)

@@ -13,7 +13,7 @@ from prometheus_client import (
     ProcessCollector,
     generate_latest,
 )
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 # model requests take 0.25 ms and more; most would fall into the first of the default buckets.
@@ -142,6 +142,12 @@ class Metrics:
             yield family
 
         self._registry.register(MetricsSource(collect))
+
+    def add_counter(self, name: str, description: str, read: Callable[[], float]) -> None:
+        """Add a counter that is read at each scrape."""
+        self._registry.register(
+            MetricsSource(lambda: [CounterMetricFamily(f"gramophone_{name}", description, read())])
+        )
 
     def add_gauge(self, name: str, description: str, read: Callable[[], float]) -> None:
         """Add a gauge that is read at each scrape."""

@@ -1,22 +1,36 @@
 """Log output never fails a request."""
 
 import contextlib
-import io
 import json
 import logging
+import os
+import tempfile
 
 import pytest
 import structlog
 
-from service.logs import configure_logs
+from service.logs import LineWriter, configure_logs
 
 pytestmark = pytest.mark.usefixtures("logs_as_before")
 
 
+class Written:
+    """File of log lines."""
+
+    def __init__(self):
+        self.file = tempfile.TemporaryFile("w+", encoding="utf-8", newline="")  # noqa: SIM115 - see `getvalue`
+
+    def getvalue(self):
+        """Return the lines and close the file."""
+        with self.file:
+            self.file.seek(0)
+            return self.file.read()
+
+
 def configured(form, *, level="info", texts=False):
-    """Configure logging and return the stream of its lines."""
-    written = io.StringIO()
-    with contextlib.redirect_stderr(written):
+    """Configure logging and return the file of its lines."""
+    written = Written()
+    with contextlib.redirect_stderr(written.file):
         configure_logs(level=level, form=form, texts=texts)
     return written
 
@@ -49,7 +63,7 @@ def test_lines_are_json_with_level_and_time():
 
 @pytest.mark.parametrize("form", ["json", "console"])
 def test_a_line_that_cannot_be_written_is_dropped(form):
-    configured(form).close()
+    configured(form).file.close()
     structlog.get_logger("a").info("still here", exc_info=ZeroDivisionError())
     logging.getLogger("library").warning("odd")
 
@@ -114,3 +128,56 @@ def test_columns_are_those_of_a_terminal_without_its_colours():
     for line, event in ((first, {"event": "request", **facts}), (second, {"event": "ready"})):
         event |= {"level": "info", "timestamp": line.split()[0]}
         assert line.rstrip() == shown(None, "info", event).rstrip()
+
+
+@pytest.fixture
+def piped():
+    """Writer to a pipe that nobody reads yet, and the pipe."""
+    reading, writing = os.pipe()
+    line_writer = LineWriter()
+    with os.fdopen(reading, "rb") as pipe, os.fdopen(writing, "w") as line_writer.stream:
+        yield line_writer, pipe
+
+
+LINES = [f"{number:099}\n" for number in range(2000)]  # 200 kB, three times as much as a pipe
+
+
+def test_lines_that_nobody_takes_are_dropped_and_counted(piped):
+    line_writer, pipe = piped
+    for line in LINES:
+        line_writer.write(line)
+    os.set_blocking(pipe.fileno(), False)
+    received = pipe.read().decode().splitlines(keepends=True)
+    assert received == LINES[: len(received)]
+    assert 0 < line_writer.num_dropped == len(LINES) - len(received)
+
+
+def test_a_thread_waits_for_the_reader_and_keeps_the_order(piped):
+    line_writer, pipe = piped
+    line_writer.start()
+    for line in LINES:
+        line_writer.write(line)
+    received = pipe.read(sum(map(len, LINES))).decode()
+    line_writer.stop()
+    assert (received, line_writer.num_dropped) == ("".join(LINES), 0)
+
+
+def test_lines_beyond_those_that_may_wait_are_dropped(piped, monkeypatch):
+    monkeypatch.setattr("service.logs._MAX_WAITING_LINES", 3)
+    line_writer, pipe = piped
+    line_writer.start()
+    for line in LINES:
+        line_writer.write(line * 700)  # more than a pipe holds
+    assert line_writer.num_dropped > len(LINES) // 2
+    pipe.close()  # ends the thread's write
+    line_writer.stop()
+
+
+def test_lines_that_wait_are_written_at_the_end(piped):
+    line_writer, pipe = piped
+    line_writer.start()
+    for line in LINES[:100]:
+        line_writer.write(line)
+    line_writer.stop()
+    line_writer.write("last\n")
+    assert pipe.read(10_005).decode() == "".join(LINES[:100]) + "last\n"
