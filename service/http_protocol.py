@@ -24,7 +24,7 @@ import select
 import socket
 import struct
 import termios
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from http import HTTPStatus
 from types import SimpleNamespace
@@ -47,11 +47,15 @@ class SlowClients:
     Args:
         timeout_s: time without progress after which a client is disconnected.
         max_bytes: maximum unsent bytes of all clients; above it the oldest connections are reset.
+        pending_bytes: function that returns the bytes of replies that wait to be sent, divided among these clients.
     """
 
-    def __init__(self, *, timeout_s: float, max_bytes: int) -> None:
+    def __init__(
+        self, *, timeout_s: float, max_bytes: int, pending_bytes: Callable[[], int] = lambda: 0
+    ) -> None:
         self._timeout_s = timeout_s
         self._max_bytes = max_bytes
+        self._pending_bytes = pending_bytes
         # unsent bytes at the last check, and the timer of the next check
         self._slow: dict[asyncio.Transport, tuple[int, asyncio.TimerHandle]] = {}
 
@@ -78,12 +82,13 @@ class SlowClients:
 
     def _enforce_limit(self) -> None:
         sizes = {transport: transport.get_write_buffer_size() for transport in self._slow}
-        excess = sum(sizes.values()) - self._max_bytes
+        each = self._pending_bytes() // len(sizes)
+        excess = sum(sizes.values()) + each * len(sizes) - self._max_bytes
         for transport, size in [*sizes.items()][:-1]:
             if excess <= 0:
                 break
             self._cut_off(transport)
-            excess -= size
+            excess -= size + each
 
     def _cut_off(self, transport: asyncio.Transport) -> None:
         self.discard(transport)

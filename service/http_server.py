@@ -277,7 +277,11 @@ def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
         "max_connections": reserve_descriptors(settings.max_connections),
         "max_header_bytes": settings.max_header_bytes,
         "receive_timeout_s": settings.body_timeout_s,
-        "slow_clients": SlowClients(timeout_s=settings.send_timeout_s, max_bytes=settings.max_unsent_bytes),
+        "slow_clients": SlowClients(
+            timeout_s=settings.send_timeout_s,
+            max_bytes=settings.max_unsent_bytes,
+            pending_bytes=lambda: app.state.services.engine.scheduler.pending_bytes,
+        ),
     }
     return uvicorn.Config(
         app,

@@ -89,7 +89,10 @@ def no_pictures():
 
 @pytest.fixture
 def logs_as_before():
-    """Restore the logging configuration that `serve` replaces for the process."""
+    """Restore the logging configuration that `serve` replaces for the process; lines are written at once."""
+    from service.logs import writer
+
+    writer.stop()  # of a service that another test runs
     root, configuration = logging.getLogger(), structlog.get_config()
     handlers, level, raises = root.handlers, root.level, logging.raiseExceptions
     yield

@@ -220,6 +220,10 @@ class Scheduler:
         clock: monotonic clock in seconds.
         limits: bounds and slice durations.
         metrics: records queue times, rejections, ends of jobs and batch sizes.
+
+    Attributes:
+        admission: admission control.
+        pending_bytes: size of all events delivered but not yet taken.
     """
 
     def __init__(self, *, clock: Callable[[], float], limits: SchedulerLimits, metrics: Metrics) -> None:
@@ -231,7 +235,7 @@ class Scheduler:
         self._ready: dict[str, deque[Job]] = {}  # by owner, the next to resume first
         self._ready_bulk: dict[str, deque[Job]] = {}
         self._cancelled: list[Job] = []
-        self._pending_bytes = 0
+        self.pending_bytes = 0
         # used by the model thread only, without the lock
         costs_s: dict[Hashable, float] = {}
         queues = (CallQueue(clock, costs_s, metrics.answered) for _ in range(3))
@@ -267,7 +271,7 @@ class Scheduler:
         with self._lock:
             job.cancelled = True
             self._cancelled.append(job)
-            self._pending_bytes -= sum(job.pending)
+            self.pending_bytes -= sum(job.pending)
             job.pending.clear()
             if not job.started:
                 self.admission.release(job, "cancelled")
@@ -279,7 +283,7 @@ class Scheduler:
             True if the job was parked.
         """
         with self._lock:
-            self._pending_bytes -= job.pending.popleft()
+            self.pending_bytes -= job.pending.popleft()
             was_parked, job.parked = job.parked, False
             if was_parked:
                 self._enqueue(job)
@@ -430,7 +434,7 @@ class Scheduler:
                 else 0
             )
             job.pending.append(size)
-            self._pending_bytes += size
+            self.pending_bytes += size
         job.deliver(WorkOutput(event, last=False))
 
     def _run_slices(self, queue: CallQueue, size: SliceSize, *, num_slices: int = 1) -> list[Job]:
@@ -484,7 +488,7 @@ class Scheduler:
         return bool(job.pending) and (
             len(job.pending) >= limits.max_pending_events
             or sum(job.pending) >= limits.max_job_pending_bytes
-            or self._pending_bytes >= limits.max_pending_bytes
+            or self.pending_bytes >= limits.max_pending_bytes
         )
 
     def _begin_next_turn(self) -> None:

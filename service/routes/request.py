@@ -6,6 +6,7 @@ requests. A newer autocomplete request of a session cancels older ones.
 """
 
 import asyncio
+import traceback
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, aclosing, contextmanager
 from dataclasses import dataclass, replace
@@ -431,6 +432,7 @@ async def start_stream(
         timeout_s: maximum time until the response starts; None to wait for the first item.
     """
     first = asyncio.ensure_future(anext(stream))
+    firsts = [first]  # removed once taken, since a task holds its result
     with ExitStack() as undo:  # also if the request is cancelled
         undo.callback(first.cancel)
         await while_connected(
@@ -443,9 +445,9 @@ async def start_stream(
     async def from_first() -> AsyncGenerator[R, None]:
         async with aclosing(stream):
             try:
-                yield await first
+                yield await firsts[0]
             finally:
-                first.cancel()
+                firsts.pop().cancel()
             async for item in stream:
                 yield item
 
@@ -461,5 +463,9 @@ class ClosingStream(StreamingResponse):
 
     async def stream_response(self, send: Send) -> None:
         """Send all chunks of the source."""
-        async with aclosing(self._source):
-            await super().stream_response(send)
+        try:
+            async with aclosing(self._source):
+                await super().stream_response(send)
+        except BaseException as error:  # a disconnect; its traceback would keep the last chunk until it is collected
+            traceback.clear_frames(error.__traceback__)
+            raise

@@ -248,6 +248,6 @@ def test_nothing_is_left_of_those_who_hang_up(server):
     until = time.monotonic() + 10
     while len(scheduler) and time.monotonic() < until:
         time.sleep(0.01)
-    assert (len(scheduler), scheduler.admission.num_waiting, scheduler.admission.num_tokens) == (0, 0, 0)
+    assert (len(scheduler), scheduler.admission.num_waiting, scheduler.admission.num_tokens.used) == (0, 0, 0)
     gc.collect()
     assert not [thing for thing in gc.get_objects() if isinstance(thing, StateView)]
