@@ -8,10 +8,12 @@
 """
 
 import contextlib
+import errno
 import gzip
 import json
 import lzma
 import os
+import stat
 import uuid
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -91,6 +93,24 @@ DECOMPRESSION_ERRORS = (
 """Exceptions raised while a damaged compressed file is read."""
 
 DAMAGED_HINT = "compress or download it again"
+
+
+_MAX_SETTINGS_FILE_BYTES = 1 << 20
+
+
+def read_settings_file(path: Path) -> bytes:
+    """Read a file that an operator writes, such as a certificate: a regular file of at most 1 MiB; never wait for it.
+
+    Raises:
+        OSError: it cannot be read, is no regular file, or is larger.
+    """
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        data = file.read(_MAX_SETTINGS_FILE_BYTES + 1)
+    if len(data) > _MAX_SETTINGS_FILE_BYTES:
+        raise OSError(errno.EFBIG, f"it has more than {_MAX_SETTINGS_FILE_BYTES} bytes")
+    return data
 
 
 @contextlib.contextmanager

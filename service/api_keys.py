@@ -23,6 +23,7 @@ from typing import NamedTuple
 import structlog
 
 from models.errors import FormatError, InvalidInputError
+from models.files import read_settings_file
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _HASH = re.compile(r"sha256-([0-9a-f]{32})-([0-9a-f]{64})")
@@ -217,7 +218,7 @@ class KeyStore:
 
     def _read(self, file: Path) -> tuple[ApiKey, ...]:
         try:
-            lines = file.read_text(encoding="utf-8-sig").splitlines()
+            lines = read_settings_file(file).decode("utf-8-sig").splitlines()
         except OSError as error:
             raise FormatError(
                 file, f"the file of GRAMOPHONE_API_KEYS_FILE cannot be read: {error.strerror}"

@@ -109,6 +109,7 @@ def _unsent_bytes(transport: asyncio.Transport) -> int:
     return buffered + int(struct.unpack("i", queued)[0])
 
 
+_VERSIONS = frozenset({"0.9", "1.0", "1.1"})
 OLD_VERSIONS = frozenset({"0.9", "1.0"})
 """HTTP versions without chunked encoding and without a required `Host` header."""
 
@@ -142,6 +143,9 @@ def head_error(num_hosts: int, codings: Sequence[bytes], version: str) -> tuple[
 
 _FRAME_BYTES = 4
 """Bytes between a header's name and value, and after the value."""
+
+_FRAMING_RATIO = 17
+"""Received bytes per byte of the body, itself included, that are not counted: chunks of one byte take six."""
 
 _GONE_POLL_S = 0.02
 """Interval of the disconnection checks of half-closed connections."""
@@ -282,7 +286,11 @@ class GuardedProtocol(HttpToolsProtocol):
             if self.parser.get_method() == b"CONNECT":
                 self._stop((HTTPStatus.BAD_REQUEST, "the method is CONNECT; this service is not a proxy"))
             return  # an upgrade request: see `_parse`
-        self._stop(head_error(num_hosts, codings, self.parser.get_http_version()))
+        version = self.parser.get_http_version()
+        if version not in _VERSIONS:
+            message = f"the request's version is HTTP/{version}; send HTTP/1.1"
+            self._stop((HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, message))
+        self._stop(head_error(num_hosts, codings, version))
         super().on_headers_complete()
         if self.scope["http_version"] in OLD_VERSIONS:
             self.cycle.keep_alive = False
@@ -292,14 +300,19 @@ class GuardedProtocol(HttpToolsProtocol):
         self._head_done = True
 
     def on_body(self, body: bytes) -> None:
-        """Receive a part of the body, whose size the application limits, and reset the count of framing bytes."""
-        self._framing_bytes = 0
+        """Receive a part of the body, whose size the application limits; it allows for some bytes of framing."""
+        self._framing_bytes = max(0, self._framing_bytes - _FRAMING_RATIO * len(body))
         super().on_body(body)
 
     def on_message_complete(self) -> None:
         """Mark the request as complete."""
         if not self._head_done:  # an upgrade request: the body follows, see `_parse`
             return
+        if (
+            self.headers
+            and sum(len(name) + len(value) for name, value in self.headers) > self.max_header_bytes
+        ):
+            self._stop(self._too_long())  # trailers
         self._request_complete = True
         super().on_message_complete()
 

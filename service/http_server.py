@@ -21,6 +21,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from models.errors import InvalidInputError
+from models.files import read_settings_file
 from service import logs
 from service.engine.engine import Engine
 from service.http_protocol import GuardedProtocol, SlowClients
@@ -156,7 +157,7 @@ def _readable(name: str, file: Path | None) -> Path:
     if file is None:
         raise _tls_error(name, "unset", f"set both {_CERTIFICATE} and {_KEY}, or neither")
     try:
-        file.read_bytes()
+        read_settings_file(file)
     except OSError as error:
         raise _tls_error(name, file, str(error.strerror)) from None
     return file

@@ -7,6 +7,7 @@ which keeps `--help` fast.
 import contextlib
 import io
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from importlib import metadata
@@ -92,6 +93,8 @@ def common(
 
 def main() -> None:
     """Run the command line; print errors as one line on standard error, with exit code 2 for invalid input."""
+    if "serve" in sys.argv[1:]:  # at SIGHUP a service reads its files again; it may be sent while one starts
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     _open_closed_streams()
     _tolerate_encodings()
     try:

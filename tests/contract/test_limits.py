@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import time
 
 import httpx
@@ -304,3 +305,30 @@ def test_long_bodies_are_rejected_while_others_fill_the_memory(url):
         assert answer(first).status == 408
     assert rejections(url, "overloaded") == 1
     assert asked(url, head + bytes(150_000)).status == 400  # not JSON: there is room again
+
+
+@pytest.mark.parametrize(("version", "status"), [(b"2.0", 505), (b"1.2", 400), (b"3.0", 400), (b"0.8", 400)])
+def test_other_versions_are_refused(url, version, status):
+    told = asked(url, b"POST /v1/score HTTP/" + version + b"\r\nhost: a\r\ncontent-length: 0\r\n\r\n")
+    assert (told.status, told.error["code"]) == (status, "bad_http")
+
+
+@pytest.mark.parametrize(
+    "framing",
+    [
+        (b"1;" + b"x" * 40_000 + b"\r\n{\r\n") * 10,
+        b"0\r\n" + (b"x: " + b"y" * 2000 + b"\r\n") * 30 + b"\r\n",
+        b"1\r\n{\r\n0\r\nx: " + b"y" * 50_000 + b"\r\n\r\n",
+    ],
+    ids=["extensions", "trailers", "a trailer"],
+)
+def test_bytes_around_a_body_are_limited_like_its_head(url, framing):
+    head = b"POST /v1/score HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
+    assert asked(url, head + framing).status in {0, 431}
+
+
+def test_a_body_in_chunks_of_a_byte_is_read(url):
+    body = json.dumps({"texts": ["the cat " * 5000]}).encode()
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
+    head = b"POST /v1/score HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
+    assert asked(url, head + chunks).status == 200

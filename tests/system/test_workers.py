@@ -188,6 +188,26 @@ def test_workers_end_when_their_supervisor_is_killed(registry, tmp_path, short_f
         assert not list(short_folder.glob("gramophone-*"))
 
 
+HANG_UPS = """
+import os, subprocess, sys
+from models.checkpoint import load
+from service.cli.main import main
+load.FAMILIES["fake"] = ("tests.support.fake_models", "SlowFakeModel")
+kill = f"sleep 0.2; for i in $(seq 40); do kill -HUP {os.getpid()}; sleep 0.1; done"
+subprocess.Popen(["sh", "-c", kill])
+sys.argv = ["gramophone", "serve"]
+main()
+"""
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_hang_ups_while_it_starts_end_no_service(registry, tmp_path, workers):
+    settings = {"GRAMOPHONE_MODELS": "mixture", "GRAMOPHONE_WORKERS": workers}
+    with running_process(registry, tmp_path / "log", program=HANG_UPS, **settings) as (child, _):
+        time.sleep(2)
+        assert child.poll() is None
+
+
 def test_after_a_hang_up_all_workers_show_the_renewed_certificate(registry, tmp_path):
     certificate, key = write_certificate(tmp_path)
     files = {"GRAMOPHONE_TLS_CERTIFICATE": str(certificate), "GRAMOPHONE_TLS_KEY": str(key)}

@@ -1,5 +1,6 @@
 """Certificates and keys that a server cannot use."""
 
+import os
 import re
 
 import pytest
@@ -25,6 +26,9 @@ def folder(tmp_path_factory):
     (folder / "cut.pem").write_bytes(certificate.read_bytes()[:300])
     (folder / "cut-key.pem").write_bytes(key.read_bytes()[:100])
     (folder / "text").write_text("certificate")
+    (folder / "large").write_bytes(bytes(1 << 21))
+    (folder / "device").symlink_to("/dev/zero")
+    os.mkfifo(folder / "pipe")
     return folder
 
 
@@ -48,6 +52,9 @@ def test_a_pair_makes_a_context_and_no_pair_makes_none(folder):
         ("none", "key.pem", rf"{CERTIFICATE} is \S+/none: No such file"),
         ("certificate.pem", "none", rf"{KEY} is \S+/none: No such file"),
         ("other", "key.pem", rf"{CERTIFICATE} is \S+/other: Is a directory"),
+        ("pipe", "key.pem", rf"{CERTIFICATE} is \S+/pipe: it is not a regular file"),
+        ("certificate.pem", "device", rf"{KEY} is \S+/device: it is not a regular file"),
+        ("certificate.pem", "large", rf"{KEY} is \S+/large: it has more than 1048576 bytes"),
         ("text", "key.pem", rf"{CERTIFICATE} is \S+/text: it is not a certificate"),
         ("cut.pem", "key.pem", rf"{CERTIFICATE} is \S+/cut.pem: it is not a certificate"),
         ("key.pem", "key.pem", rf"{CERTIFICATE} is \S+/key.pem: it is not a certificate"),

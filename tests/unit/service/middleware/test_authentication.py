@@ -121,6 +121,9 @@ def test_a_missing_file_and_one_of_bytes_stop_the_start(tmp_path):
     (tmp_path / "bytes").write_bytes(b"\xff\xfe")
     with pytest.raises(FormatError, match="UTF-8"):
         KeyStore(file=tmp_path / "bytes")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(FormatError, match="not a regular file"):
+        KeyStore(file=tmp_path / "pipe")
 
 
 def test_a_changed_file_is_read_again_after_a_second(file, clock):
