@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from models.arrays import Float64s, Int32s, Int64s
+from models.arrays import Float64s, Int32s
 from models.errors import InvalidInputError
 from models.ngram.build import NGrams, NGramWeights, build_automaton, list_ngrams
 from models.ngram.model import NGramModel
@@ -110,7 +110,7 @@ def _unite(
             if len(part) >= length
         ]
         keys = [own[-1][n.prefixes].astype(np.int64) * vocab_size + own[0][n.words] for n, own in longer]
-        merged = _merge_keys(keys)
+        merged = np.unique(np.concatenate(keys))  # may be empty: pruning can remove a whole order
         suffixes = np.full(len(merged), -1, dtype=np.int32)
         for (part_ngrams, own), key in zip(longer, keys, strict=True):
             own.append(np.searchsorted(merged, key).astype(np.int32))
@@ -119,14 +119,6 @@ def _unite(
         prefixes, words = np.divmod(merged, vocab_size)
         ngrams.append(NGrams(words.astype(np.int32), prefixes.astype(np.int32), suffixes))
     return ngrams, indices
-
-
-def _merge_keys(keys: Sequence[Int64s]) -> Int64s:
-    """Merge ascending lists into one without duplicates."""
-    together = np.sort(np.concatenate(keys), kind="stable")  # a stable sort merges runs in linear time
-    is_new = np.ones(len(together), dtype=np.bool_)  # may be empty: pruning can remove a whole order
-    is_new[1:] = together[1:] != together[:-1]
-    return together[is_new]
 
 
 def _score_part(
