@@ -6,6 +6,7 @@ are used.
 """
 
 import contextlib
+import functools
 import itertools
 import json
 import re
@@ -40,7 +41,7 @@ NUMBERS = [1 << n for n in range(0, 17, 2)]
 STEP = 2
 """Doublings between two sizes."""
 
-MAX_S, FLOOR_S, MAX_STEP_S = 0.7, 0.03, 0.1
+MAX_S, FLOOR_S, MAX_STEP_S = 0.5, 0.06, 0.2
 """CPU time after which a field is not grown any more; below which it is not judged; of a step."""
 
 FLOOR_BYTES = 64 << 20
@@ -49,6 +50,7 @@ TEXT = "return the lenght of the string and "
 HANDLE = re.compile(r"[\w-]+\.[0-9a-f]{6}\.[\w-]{16}")
 
 
+@functools.cache
 def strings(size):
     """Texts of a size, by form."""
     units = {
@@ -72,11 +74,11 @@ def strings(size):
     return made
 
 
-def lists(item, size):
-    """Lists of items with a size, by form."""
-    count = max(1, size // (len(json.dumps(item)) + 2))
-    made = {"equal": [item] * count}
-    spelled = json.dumps(item)
+@functools.lru_cache(64)
+def lists(spelled, size):
+    """Lists of items, given as JSON, with a size, by form."""
+    count = max(1, size // (len(spelled) + 2))
+    made = {"equal": [json.loads(spelled)] * count}
     if (
         old := next((text for text in ("lenght", "Gramophone", "records") if text in spelled), None)
     ) is not None:
@@ -95,7 +97,7 @@ def forms(schema, size):
         case "string" if "enum" not in schema:
             return strings(size)
         case "array":
-            return lists(sample(schema["items"]), size)
+            return lists(json.dumps(sample(schema["items"])), size)
         case "object" if isinstance(schema.get("additionalProperties"), dict):
             value = sample(schema["additionalProperties"])
             return {"names": {f"w{i}": value for i in range(max(1, size // (len(json.dumps(value)) + 9)))}}
@@ -408,10 +410,12 @@ def cases(document, model):
             yield (method, path, media_type), f"{path} {media_type.rpartition('/')[2]} {case}", bodies
 
 
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("model", ["ngram", "mixture"])
 def test_costs_grow_no_faster_than_bodies(meter, model):
     for request, case, bodies in cases(meter.document, model):
-        grow(meter, case, request, bodies)
+        if model == "ngram" or " with " not in case:  # pairs of fields once
+            grow(meter, case, request, bodies)
     for factor, case, cost in sorted(meter.rows, reverse=True)[:40]:
         print(f"{factor:.2f} {case} {cost}")
     print(f"{len(meter.rows)} cases")
