@@ -4,6 +4,7 @@ from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -30,12 +31,21 @@ from service.engine.scheduler import Scheduler, SchedulerLimits
 from tests.support.fake_models import NumberModel, Numbers, take_turn
 
 MAX_JOBS, MAX_TOKENS, MAX_UNTAKEN = 3, 100, 2
+MAX_AGE_S, MIN_LATE_JOBS = 0.5, 1
 MOST_JOBS = 3 + 3 // 2 + 3 // 3
 """Jobs at once if two owners with two kinds of jobs come one after the other."""
 ENDS = ("result", "invalid", "fault")
 CHUNKS = (None, "event", "ask", "read", "poison", "poisoned text")
 POISON = -1
 MODEL = NumberModel(poison=POISON)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _few_late_jobs():
+    """Let the age of so few jobs matter."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("service.engine.scheduler.MIN_LATE_JOBS", MIN_LATE_JOBS)
+        yield
 
 
 def charged(options):
@@ -90,6 +100,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             limits=SchedulerLimits(
                 max_jobs=MAX_JOBS,
                 max_tokens=MAX_TOKENS,
+                max_age_s=MAX_AGE_S,
                 max_pending_events=MAX_UNTAKEN,
                 slice_s=2e-4,
                 bulk_slice_s=2e-4,
@@ -105,7 +116,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert waited_s >= 0
 
     def rejected(self, reason):
-        assert reason in {"requests", "tokens", "share_exceeded", "draining"}
+        assert reason in {"requests", "tokens", "age", "share_exceeded", "draining"}
 
     def stepped(self, seconds):
         assert seconds >= 0
@@ -137,9 +148,10 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert self.draining
             return multiple()
         except OverloadedError:
-            assert self.is_too_much(options)
+            assert self.is_too_much(options) or self.is_too_late(options)
             return multiple()
         assert not self.is_too_much(options, job)
+        assert not self.is_too_late(options, job)
         entry = (job, recorder, chunks, end, log)
         self.live.append(entry)
         return entry
@@ -153,6 +165,16 @@ class SchedulerMachine(RuleBasedStateMachine):
             for maximum, cost in ((MAX_JOBS, lambda _: 1), (MAX_TOKENS, charged))
             if (mine := sum(cost(one) for one in others if one.party == options.party)) or cost is not charged
         )
+
+    def is_too_late(self, options, admitted=None):
+        """Return whether interactive jobs are old and most are of the request's owner, by an equal part of each."""
+        jobs = [job for job in self.scheduler.admission.jobs if not (job.options.bulk or job.parked)]
+        ages = [self.now - job.submitted_s for job in jobs if job is not admitted]
+        owners = [job.options.owner for job in jobs if job is not admitted]
+        if options.bulk or len(ages) < MIN_LATE_JOBS:
+            return False
+        part = len(owners) / len({options.owner, *owners})
+        return owners.count(options.owner) >= part and sum(ages) > MAX_AGE_S * len(ages)
 
     @rule()
     def step(self):
@@ -174,7 +196,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             take_turn(self.scheduler)
         assert len(log) == steps  # no further step
 
-    @rule(seconds=st.sampled_from([1.0, 20.0]))
+    @rule(seconds=st.sampled_from([0.25, 1.0, 20.0]))
     def pass_time(self, seconds):
         self.now += seconds
 

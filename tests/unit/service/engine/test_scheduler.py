@@ -52,6 +52,51 @@ def test_one_job_too_many_is_told_when_to_come_back():
     assert caught.value.retry_after_s == 2.5
 
 
+def old(count=32, *, age_s=0.41, owner="", parks=False, **options):
+    """Scheduler with interactive requests of an age, and its metrics."""
+    now, metrics = [0.0], Metrics()
+    limits = SchedulerLimits(max_jobs=100, max_pending_events=1, retry_after_s=2.5)
+    scheduler = Scheduler(clock=lambda: now[0], limits=limits, metrics=metrics)
+    for _ in range(count):
+        job = Job(endless("", []), Listener(), 9, RequestOptions(owner=owner, **options))
+        scheduler.submit(job)
+        job.parked = parks
+    now[0] = age_s
+    return scheduler, metrics
+
+
+def test_an_interactive_request_is_refused_while_those_before_are_old():
+    scheduler, metrics = old()
+    with pytest.raises(OverloadedError, match=r"32 requests .* 1\.0 times as old .* the 0\.4 s") as caught:
+        submitted(scheduler)
+    assert caught.value.retry_after_s == 2.5
+    assert b'gramophone_rejections_total{reason="age"} 1.0' in metrics.exposition()
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        {"age_s": 0.39},
+        {"count": 31},
+        {"bulk": True},
+        {"parks": True},
+        {"owner": "other"},
+        {"tokens": 1024 + 10},  # 0.05 s more
+    ],
+    ids=str,
+)
+def test_it_is_admitted_if_those_before_do_not_hold_it_up(before):
+    scheduler, _ = old(**before)
+    submitted(scheduler)
+    assert len(scheduler) == before.get("count", 32) + 1
+
+
+def test_a_bulk_request_is_admitted_however_old_the_interactive_ones_are():
+    scheduler, _ = old(age_s=100.0)
+    submitted(scheduler, bulk=True)
+    assert len(scheduler) == 33
+
+
 def test_out_of_time_is_an_error_that_names_the_limit():
     now, listener = [0.0], Listener()
     scheduler = made(clock=lambda: now[0])
