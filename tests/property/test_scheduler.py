@@ -183,7 +183,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(entry=jobs)
     def event_taken(self, entry):
         job, recorder, *_ = entry
-        if recorder.events and job.pending_events > 0 and not job.cancelled:
+        if job.pending and not job.cancelled:
             self.scheduler.event_taken(job)
 
     @rule(entry=consumes(jobs))
@@ -209,7 +209,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @invariant()
     def never_more_than_the_limit(self):
         assert 0 <= self.scheduler.admission.num_waiting <= len(self.scheduler) <= MOST_JOBS
-        assert all(job.pending_events <= MAX_UNTAKEN for job, *_ in self.live)
+        assert all(len(job.pending) <= MAX_UNTAKEN for job, *_ in self.live)
         assert self.scheduler.admission.num_tokens.used <= MAX_TOKENS + 3 * (MAX_TOKENS // 2 + 1)
 
     @invariant()
@@ -220,7 +220,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         """Run all jobs to their end and check that no outcome is lost or wrong."""
         for _ in range(1000):
             for job, recorder, *_ in self.live:
-                if job.pending_events > 0 and not recorder.silent:
+                if job.pending and not recorder.silent:
                     self.scheduler.event_taken(job)
             if not take_turn(self.scheduler) and not len(self.scheduler):
                 break
