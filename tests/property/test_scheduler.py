@@ -182,7 +182,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(entry=jobs)
     def event_taken(self, entry):
-        job, recorder, *_ = entry
+        job, *_ = entry
         if job.pending and not job.cancelled:
             self.scheduler.event_taken(job)
 
