@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from gramophone_client import AsyncClient
+from service.engine.job import Job
 from service.engine.scheduler import Scheduler
 from service.settings import Settings
 from tests.support.http import answer, asked, connect
@@ -332,3 +333,17 @@ def test_a_body_in_chunks_of_a_byte_is_read(url):
     chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
     head = b"POST /v1/score HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
     assert asked(url, head + chunks).status == 200
+
+
+def test_an_interactive_request_is_refused_while_others_are_old(server, monkeypatch):
+    monkeypatch.setattr("service.engine.scheduler.MIN_LATE_JOBS", 1)
+    jobs = server.app.state.services.engine.scheduler.admission.jobs
+    before = rejections(server.url, "age")
+    jobs.add(old := Job((None for _ in ()), print, deadline_s=1e9))  # submitted at 0 s
+    try:
+        told = asked(server.url, WHOLE)
+    finally:
+        jobs.discard(old)
+    assert (told.status, told.error["code"], told.headers["retry-after"]) == (429, "overloaded", "1")
+    assert "times as old" in told.error["message"]
+    assert rejections(server.url, "age") == before + 1

@@ -1,0 +1,51 @@
+"""Refusals of requests that the event loop has delayed."""
+
+import asyncio
+import json
+
+import pytest
+
+from service.engine.metrics import Metrics
+from service.middleware.limits import ARRIVAL_S, ConnectionLimit
+
+
+def replies(count, *, delay_s, path="/v1/score"):
+    """Statuses of requests that are under way together, the last reply, and the metrics."""
+    metrics, sent = Metrics(), []
+
+    async def app(_scope, _receive, send):
+        await asyncio.sleep(0.01)  # until all are under way
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def send(message):
+        sent.append(message)
+
+    async def main():
+        limit, arrival_s = ConnectionLimit(app, metrics=metrics), asyncio.get_running_loop().time() - delay_s
+        scope = {"type": "http", "method": "POST", "path": path, "headers": [], "state": {ARRIVAL_S: arrival_s}}
+        await asyncio.gather(*(limit(scope, None, send) for _ in range(count)))
+
+    asyncio.run(main())
+    return [message for message in sent if "status" in message], sent, metrics.exposition().decode()
+
+
+def test_a_delayed_request_is_refused_beside_others_and_told_when_to_come_back():
+    starts, sent, metrics = replies(33, delay_s=0.3)
+    assert sorted(start["status"] for start in starts) == [200] * 32 + [429]
+    headers = dict(next(start["headers"] for start in starts if start["status"] == 429))
+    assert (headers[b"retry-after"], headers[b"connection"]) == (b"1", b"close")
+    error = json.loads(next(message["body"] for message in sent if message.get("body")))["error"]
+    assert error["code"] == "overloaded"
+    assert "has waited 0.3" in error["message"]
+    assert 'gramophone_rejections_total{reason="delay"} 1.0' in metrics
+
+
+@pytest.mark.parametrize(
+    ("count", "delay_s", "path"),
+    [(32, 100.0, "/v1/score"), (40, 0.1, "/v1/score"), (40, 100.0, "/health/live")],
+    ids=["few", "soon", "health"],
+)
+def test_others_are_not(count, delay_s, path):
+    starts, _, metrics = replies(count, delay_s=delay_s, path=path)
+    assert [start["status"] for start in starts] == [200] * count
+    assert 'gramophone_rejections_total{reason="delay"} 0.0' in metrics
