@@ -190,6 +190,8 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         """Count the connection, and start the timeout of its first request."""
         super().connection_made(transport)
+        if self.scheme == "https" or not _is_ready(transport, select.POLLIN):
+            self._arrival_s = None  # the time until the client sends is no delay of the event loop
         self._over_limit = len(self.connections) > self.max_connections
         if len(self.connections) > 2 * self.max_connections:
             transport.abort()
@@ -253,6 +255,7 @@ class GuardedProtocol(HttpToolsProtocol):
         except HttpParserError:
             self.logger.warning(_INVALID)
             self.send_400_response(_INVALID)
+        self._arrival_s = None  # the rest of an incomplete head arrives later
         if self.transport.is_closing():
             return
         if self._request_complete and self.cycle is not None and not self.cycle.response_complete:
@@ -268,8 +271,6 @@ class GuardedProtocol(HttpToolsProtocol):
         self._head_done = self._request_complete = False
         super().on_message_begin()
         self.scope["state"][OVER_LIMIT] = self._over_limit
-        self.scope["state"][ARRIVAL_S] = self._arrival_s or self.loop.time()
-        self._arrival_s = None
 
     def on_headers_complete(self) -> None:
         """Check the head before the request is created; trailers are not part of it."""
@@ -292,6 +293,8 @@ class GuardedProtocol(HttpToolsProtocol):
             self._stop((HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, message))
         self._stop(head_error(num_hosts, codings, version))
         super().on_headers_complete()
+        if not self.pipeline:  # the request does not wait for an earlier one of its client
+            self.scope["state"][ARRIVAL_S] = self._arrival_s or self.loop.time()
         if self.scope["http_version"] in OLD_VERSIONS:
             self.cycle.keep_alive = False
             self.cycle.send = partial(_send_unchunked, self.cycle)  # type: ignore[method-assign]
@@ -461,8 +464,12 @@ class GuardedProtocol(HttpToolsProtocol):
 
 def _has_hung_up(transport: asyncio.Transport) -> bool:
     """Return whether the client has closed or reset the connection, not merely half-closed it."""
+    return _is_ready(transport, 0)  # hang-ups are always reported
+
+
+def _is_ready(transport: asyncio.Transport, events: int) -> bool:
     poll = select.poll()
-    poll.register(transport.get_extra_info("socket").fileno(), 0)  # hang-ups are always reported
+    poll.register(transport.get_extra_info("socket").fileno(), events)
     return bool(poll.poll(0))
 
 

@@ -261,7 +261,9 @@ class StateStore:
         form = _HANDLE.fullmatch(handle)
         address = self._unloaded.get(form["tag"]) if form is not None else None
         gave_way = " gave way to another key's," if len(self._counts.held) > 1 else ""
-        what = f"is no stored state: it was freed, was not used for {self.ttl_s:g} s,{gave_way} or never existed"
+        what = (
+            f"is no stored state: it was freed, was not used for {self.ttl_s:g} s,{gave_way} or never existed"
+        )
         if address is not None:
             what = f"was a state of {address}, which has been unloaded"
         return UnknownStateError(f"{parameter} {what}", parameter=parameter)

@@ -22,7 +22,8 @@ OVER_LIMIT = "crowded"
 """Key in a request's state: true if its connection is over the limit."""
 
 ARRIVAL_S = "arrival"
-"""Key in a request's state: time on the event loop's clock at which its connection was accepted, or its head began."""
+"""Key in a request's state: time on the event loop's clock at which its head was read; if the head waited already, at
+which its connection was accepted."""
 
 RECEIVE_TIMEOUT = "late"
 """Key in a request's state: the exceeded time limit for receiving the request, in seconds."""

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import socket
 import time
 
 import httpx
@@ -12,7 +13,7 @@ from gramophone_client import AsyncClient
 from service.engine.job import Job
 from service.engine.scheduler import Scheduler
 from service.settings import Settings
-from tests.support.http import answer, asked, connect
+from tests.support.http import answer, answers, asked, connect
 from tests.support.services import running
 
 HEAD = b"POST /v1/next-token HTTP/1.1\r\nhost: a\r\n"
@@ -333,6 +334,32 @@ def test_a_body_in_chunks_of_a_byte_is_read(url):
     chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
     head = b"POST /v1/score HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
     assert asked(url, head + chunks).status == 200
+
+
+@pytest.fixture
+def hurried(monkeypatch):
+    """Let a delay of one request matter."""
+    monkeypatch.setattr("service.middleware.limits._MIN_DELAYED", 0)
+
+
+@pytest.mark.parametrize("sent", [0, 10, len(WHOLE) - 2], ids=["connection", "head", "body"])
+def test_the_time_that_a_client_takes_is_no_delay(url, hurried, sent):
+    with connect(url) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.sendall(WHOLE[:sent])
+        time.sleep(0.35)
+        connection.sendall(WHOLE[sent:])
+        assert answer(connection).status == 200
+
+
+def test_the_time_of_earlier_requests_of_a_connection_is_no_delay(server, hurried):
+    body = b'{"prompt": "the", "model": "slow", "max_tokens": 20}'
+    request = (
+        b"POST /v1/generate HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n%s\r\n" % (len(body), b"%s") + body
+    )
+    with connect(server.url) as connection:
+        told = answers(connection, request % b"", request % b"connection: close\r\n")
+    assert [one.status for one in told] == [200, 200]
 
 
 def test_an_interactive_request_is_refused_while_others_are_old(server, monkeypatch):

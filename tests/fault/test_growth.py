@@ -31,7 +31,7 @@ MAX_FACTOR = 2.3
 
 QUADRATIC = re.compile(
     "mbr|confidences|num_beams|best_of|[.]n |max_words|models|folds|restarts|resamples|continuation"
-    "|query .* documents"  # the query is read after each document
+    "|query .*documents"  # the query is read after each document
     "|context comma"  # a word of any length, to which each text may belong
 )
 """Fields whose task compares all with all or multiplies with another number: their steps are short nevertheless."""

@@ -22,7 +22,13 @@ def replies(count, *, delay_s, path="/v1/score"):
 
     async def main():
         limit, arrival_s = ConnectionLimit(app, metrics=metrics), asyncio.get_running_loop().time() - delay_s
-        scope = {"type": "http", "method": "POST", "path": path, "headers": [], "state": {ARRIVAL_S: arrival_s}}
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": path,
+            "headers": [],
+            "state": {ARRIVAL_S: arrival_s},
+        }
         await asyncio.gather(*(limit(scope, None, send) for _ in range(count)))
 
     asyncio.run(main())
