@@ -261,12 +261,12 @@ class ContextEncoder:
         """Return where to cut a context, 0 for nowhere, and the ids before."""
         cut = context.rfind(" ", 0, len(context) - _TAIL)
         if cut > 0:
-            head = encode(self._loaded, context[:cut], parameter="context")
             tail, whole = (
                 encode_after(self._loaded, one, "", parameter="") for one in (context[cut:], context)
             )
-            if np.array_equal(np.concatenate([head, tail.context]), whole.context):
-                return cut, head
+            size = max(0, len(whole.context) - len(tail.context))
+            if np.array_equal(whole.context[size:], tail.context):
+                return cut, whole.context[:size]
         return 0, _NO_IDS
 
 

