@@ -21,7 +21,6 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import structlog
 
 from models.calls import ModelCall, WorkOutput
@@ -130,9 +129,8 @@ class Admission:
             self._metrics.rejected("draining")
             raise DrainingError("the service is shutting down and accepts no new requests")
         party = options.party
-        tokens = (
-            self._tokens(options) if self.num_tokens.held[party] else 0
-        )  # the only job may have any number
+        # the only job may have any number of tokens
+        tokens = self._tokens(options) if self.num_tokens.held[party] else 0
         whose = f"this key's {'bulk' if options.bulk else 'interactive'} requests"
         for unit, shares, amount in (("requests", self.num_jobs, 1), ("tokens", self.num_tokens, tokens)):
             if refusal := shares.refusal(party, amount, whose):
@@ -170,10 +168,12 @@ class Admission:
 
         Owners take turns, so this holds only for owners with at least their share of these jobs.
         """
+        if job.options.bulk or len(self.jobs) < MIN_LATE_JOBS:  # before the jobs are listed, for each request
+            return
         before = [other for other in self.jobs if not (other.options.bulk or other.parked)]
         owner, owners = job.options.owner, [other.options.owner for other in before]
         has_share = owners.count(owner) * len({owner, *owners}) >= len(before)
-        if job.options.bulk or len(before) < MIN_LATE_JOBS or not has_share:
+        if len(before) < MIN_LATE_JOBS or not has_share:
             return
         limits, now_s = self._limits, job.submitted_s
         ages = (
@@ -426,13 +426,8 @@ class Scheduler:
         with self._lock:
             if job.cancelled:
                 return
-            size = (
-                event.nbytes
-                if isinstance(event, np.ndarray)
-                else len(event)
-                if isinstance(event, bytes)
-                else 0
-            )
+            # rows and lines may be large, other events are small
+            size = len(event) if isinstance(event, bytes) else getattr(event, "nbytes", 0)
             job.pending.append(size)
             self.pending_bytes += size
         job.deliver(WorkOutput(event, last=False))

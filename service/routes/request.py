@@ -466,8 +466,7 @@ class ClosingStream(StreamingResponse):
         try:
             async with aclosing(self._source):
                 await super().stream_response(send)
-        except (
-            BaseException
-        ) as error:  # a disconnect; its traceback would keep the last chunk until it is collected
+        except BaseException as error:
+            # a disconnect; its traceback would keep the last chunk until it is collected
             traceback.clear_frames(error.__traceback__)
             raise
