@@ -466,7 +466,7 @@ class ClosingStream(StreamingResponse):
         try:
             async with aclosing(self._source):
                 await super().stream_response(send)
-        except BaseException as error:
-            # a disconnect; its traceback would keep the last chunk until it is collected
+        except (OSError, ClientDisconnect, asyncio.CancelledError) as error:
+            # the traceback of a disconnect would keep the last chunk until it is collected
             traceback.clear_frames(error.__traceback__)
             raise
