@@ -187,6 +187,9 @@ class Meter:
         SCHEMAS.update(self.document["components"]["schemas"])
         self._handles = set(HANDLE.findall(json.dumps(self.document)))
 
+    def close(self):
+        self._client.close()
+
     def get(self, path):
         return self._client.get(path).raise_for_status()
 
@@ -332,8 +335,11 @@ def registry(tmp_path_factory):
 def meter(registry, tmp_path):
     made = create_key("growth", list(KeyScope))
     settings = {"GRAMOPHONE_API_KEYS": made.key.line, "GRAMOPHONE_REQUEST_TIMEOUT_MS": "10000"}
-    with running_process(registry, tmp_path / "log", **settings) as (child, url):
-        yield Meter(child, url, made.secret)
+    with (
+        running_process(registry, tmp_path / "log", **settings) as (child, url),
+        contextlib.closing(Meter(child, url, made.secret)) as meter,
+    ):
+        yield meter
 
 
 def operations(document):
