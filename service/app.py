@@ -7,6 +7,7 @@ import secrets
 import signal
 import sys
 import time
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -348,7 +349,7 @@ def _compose(settings: Settings, pool: WorkerPool | None, copies: Copies | None)
         limits,
         dict(language.split("=", 1) for language in settings.languages) or {"en-US": None},
         _read_dictionaries(settings),
-        asyncio.Lock(),
+        defaultdict(asyncio.Lock),
     )
     _add_gauges(services, follows=settings.watch_interval_s > 0)
     return services

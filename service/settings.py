@@ -145,7 +145,7 @@ class Settings(BaseSettings):
     """Maximum bytes of a request's body; a larger one gets 413"""
     max_held_body_bytes: ByteSize = Field(default=ByteSize(128 * 2**20), ge=1)
     """Maximum memory of the bodies of all unanswered requests, in bytes or with a unit such as `2GiB`; above it, bodies
-    of more than 64 KiB get 429"""
+    of more than 64 KiB get 429, except within the share of their API key"""
     max_tokens_per_sequence: int = Field(default=65536, ge=1)
     """Maximum tokens of one text and its context together; a longer sequence gets 400"""
     max_texts_per_request: int = Field(default=4096, ge=1)

@@ -6,7 +6,6 @@ get 503, and requests that the event loop has delayed get 429, except for the he
 
 import asyncio
 import math
-from dataclasses import dataclass
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -14,8 +13,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from models.errors import OverloadedError
 from service.api_errors import RETRY_AFTER_S, error_response
+from service.engine.job import Shares
 from service.engine.metrics import Metrics
-from service.middleware.request_context import annotate, header
+from service.middleware.request_context import annotate, context_of, header
 from service.schemas.replies import ErrorBody
 
 OVER_LIMIT = "crowded"
@@ -48,36 +48,29 @@ def content_length(scope: Scope) -> int:
     return int(digits[:_MAX_DIGITS]) if digits.isdigit() else 0
 
 
-@dataclass(slots=True)
-class HeldBodies:
-    """Size of the bodies of all unanswered requests together.
+class HeldBodies(Shares[str]):
+    """Sizes of the bodies of all unanswered requests in bytes, by API key; each key has a share."""
 
-    Attributes:
-        max_bytes: size above which further bodies are rejected if they are long; a single one may have more.
-        num_bytes: present size.
-    """
-
-    max_bytes: int
-    num_bytes: int = 0
-
-    def add(self, count: int, *, size: int) -> None:
-        """Add received bytes, which the caller subtracts from `num_bytes` when the request ends.
+    def receive(self, owner: str, count: int, *, before: int) -> None:
+        """Add received bytes, which the caller subtracts when the request ends.
 
         Args:
+            owner: name of the API key; empty without keys.
             count: number of received bytes.
-            size: bytes of the same body received so far, `count` included.
+            before: bytes of the same body that were received before.
 
         Raises:
-            HTTPException: the body is long, and the maximum is exceeded.
+            HTTPException: the body is long, not the only one, and exceeds the maximum and the share of its owner.
         """
-        self.num_bytes += count
-        if self.num_bytes > self.max_bytes and _SHORT_BODY_BYTES < size < self.num_bytes:
+        is_long = before + count > _SHORT_BODY_BYTES
+        if is_long and self.used > before and (refusal := self.refusal(owner, count)):
             raise HTTPException(
                 429,
-                f"the bodies of unanswered requests have {self.num_bytes} bytes, {size} of them of this request; the "
-                f"maximum of this service is {self.max_bytes}",
+                f"the bodies of unanswered requests have {self.used} bytes, {before} of them of this request, which "
+                f"has at least {count} more; {refusal}",
                 {"retry-after": f"{RETRY_AFTER_S:.0f}", **_CLOSE},
             )
+        self.add(owner, count)
 
 
 class BodyLimit:
@@ -101,7 +94,7 @@ class BodyLimit:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        size = content_length(scope)
+        size, owner = content_length(scope), str(context_of(scope).get("key", ""))
         num_received, is_complete = 0, False
 
         async def receive_limited() -> Message:
@@ -119,8 +112,8 @@ class BodyLimit:
             if message["type"] != "http.request":
                 return message
             body = message.get("body", b"")
+            self._held.receive(owner, len(body), before=num_received)
             num_received += len(body)
-            self._held.add(len(body), size=num_received)
             is_complete = not message.get("more_body", False)
             if num_received > self._max_bytes:
                 raise self._too_large(num_received)
@@ -134,7 +127,7 @@ class BodyLimit:
         try:
             await self._app(scope, receive_limited, send)
         finally:
-            self._held.num_bytes -= num_received
+            self._held.add(owner, -num_received)
 
     def _too_large(self, size: int) -> HTTPException:
         return HTTPException(

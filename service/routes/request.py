@@ -121,7 +121,12 @@ _ENTRIES_PER_PIECE = 512
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Shared services of an application's routes; `parsing` is held while a long body is parsed."""
+    """Shared services of an application's routes.
+
+    Attributes:
+        parsing: locks by API key, held while a long body is parsed, the one of None by the body that is parsed now;
+            keys therefore take turns.
+    """
 
     host: ModelHost
     reloader: ModelReloader
@@ -136,7 +141,7 @@ class Services:
     limits: Limits
     languages: Mapping[str, str | None]
     dictionaries: Dictionaries
-    parsing: asyncio.Lock
+    parsing: Mapping[str | None, asyncio.Lock]
 
 
 def services_of(request: Request) -> Services:
@@ -276,7 +281,7 @@ async def read_body(request: Request, parse: Callable[[bytes], R]) -> R:
     if len(body) <= _SHORT_BODY_BYTES:
         return parse(body)
     services = services_of(request)
-    async with services.parsing:
+    async with services.parsing[owner_of(request)], services.parsing[None]:
         terms = RequestOptions(bulk=True, tokens=len(body) // BYTES_PER_TOKEN, owner=owner_of(request))
         services.engine.scheduler.admission.check_capacity(terms)
         return await asyncio.to_thread(parse, body)

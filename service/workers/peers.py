@@ -209,7 +209,7 @@ class _PeerConnection(ClientConnection):
 
 
 async def read_body(
-    scope: Scope, receive: Receive, *, max_bytes: int, held: HeldBodies
+    scope: Scope, receive: Receive, *, max_bytes: int, held: HeldBodies, owner: str = ""
 ) -> tuple[bytes | None, Receive]:
     """Read the body of a request, which is not held when this returns.
 
@@ -225,8 +225,9 @@ async def read_body(
         while True:
             message = await receive()
             messages.append(message)
-            size += len(message.get("body", b""))
-            held.add(len(message.get("body", b"")), size=size)
+            count = len(message.get("body", b""))
+            held.receive(owner, count, before=size)
+            size += count
             if message["type"] != "http.request" or size > max_bytes:
                 return None, _replay(messages, receive)
             if not message.get("more_body", False):
@@ -236,7 +237,7 @@ async def read_body(
     except HTTPException:
         return None, _replay(messages, receive)
     finally:
-        held.num_bytes -= size
+        held.add(owner, -size)
     body = b"".join(message.get("body", b"") for message in messages)
     return body, _replay([{"type": "http.request", "body": body, "more_body": False}], receive)
 
@@ -363,27 +364,34 @@ class AffinityRelay:
         """Answer or forward one request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
-        elif has_affinity(scope["path"]) and not is_from_peer(scope) and self._is_acceptable(scope):
-            await self._forward_to_owner(scope, receive, send)
+        elif (
+            has_affinity(scope["path"])
+            and not is_from_peer(scope)
+            and (key := self._acceptable_key(scope)) is not None
+        ):
+            await self._forward_to_owner(scope, receive, send, key)
         elif scope["path"].startswith(PEER_PREFIX) and is_from_peer(scope):
             await self.peer_endpoints(scope, receive, send)
         else:
             await self.app(scope, receive, send)
 
-    def _is_acceptable(self, scope: Scope) -> bool:
-        """Return whether to read the body of a request; if not, this worker rejects the request."""
+    def _acceptable_key(self, scope: Scope) -> str | None:
+        """Return the name of a request's key, empty without keys; None to let this worker reject the request."""
         if scope["method"] not in _METHODS or scope["state"].get(OVER_LIMIT):
-            return False
-        return not self.keys or self.keys.find(presented_key(scope)) is not None
+            return None
+        found = self.keys.find(presented_key(scope)) if self.keys else None
+        return found.name if found is not None else None if self.keys else ""
 
-    async def _forward_to_owner(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body, receive = await read_body(scope, receive, max_bytes=self.max_body_bytes, held=self.held)
+    async def _forward_to_owner(self, scope: Scope, receive: Receive, send: Send, key: str) -> None:
+        body, receive = await read_body(
+            scope, receive, max_bytes=self.max_body_bytes, held=self.held, owner=key
+        )
         owner = None if body is None else self._affinity.of(scope, body)
         if body is None or owner is None or owner == self.pool.number:
             await self.app(scope, receive, send)
             return
         self.metrics.relayed_requests.inc()
-        self.held.num_bytes += len(body)
+        self.held.add(key, len(body))
         exchange = asyncio.ensure_future(self.peers[owner].exchange(encode_scope(scope, body), send))
         try:
             await while_connected(receive, exchange)
@@ -399,7 +407,7 @@ class AffinityRelay:
                 reply = error_response(error_status(lost).status, error_body(lost), {"retry-after": "1"})
                 await RequestLog(reply, metrics=self.metrics)(scope, receive, send)
         finally:
-            self.held.num_bytes -= len(body)
+            self.held.add(key, -len(body))
 
 
 METRICS_PATH = PEER_PREFIX + "metrics"

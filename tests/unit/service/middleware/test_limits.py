@@ -1,12 +1,13 @@
-"""Refusals of requests that the event loop has delayed."""
+"""Refusals of requests that the event loop has delayed; shares of the memory of bodies."""
 
 import asyncio
 import json
 
 import pytest
+from starlette.exceptions import HTTPException
 
 from service.engine.metrics import Metrics
-from service.middleware.limits import ARRIVAL_S, ConnectionLimit
+from service.middleware.limits import ARRIVAL_S, ConnectionLimit, HeldBodies
 
 
 def replies(count, *, delay_s, path="/v1/score"):
@@ -55,3 +56,21 @@ def test_others_are_not(count, delay_s, path):
     starts, _, metrics = replies(count, delay_s=delay_s, path=path)
     assert [start["status"] for start in starts] == [200] * count
     assert 'gramophone_rejections_total{reason="delay"} 0.0' in metrics
+
+
+def test_a_key_has_its_share_of_the_bodies_while_another_holds_all():
+    held = HeldBodies(1 << 20)
+    held.receive("busy", 1 << 20, before=0)
+    held.receive("other", 1 << 19, before=0)
+    held.receive("other", 1 << 16, before=0)  # a short body
+    with pytest.raises(HTTPException, match="the share of this key 524288, of which 589824 are taken"):
+        held.receive("other", (1 << 16) + 1, before=0)
+    with pytest.raises(HTTPException, match="32768 of them of this request"):
+        held.receive("third", 1 << 20, before=1 << 15)
+
+
+def test_a_body_alone_may_have_more_than_the_maximum_of_all():
+    held = HeldBodies(1 << 17)
+    for before in range(0, 1 << 20, 1 << 16):
+        held.receive("", 1 << 16, before=before)
+    assert held.used == 1 << 20

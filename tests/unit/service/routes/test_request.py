@@ -1,12 +1,14 @@
-"""Priority of requests by their cost; replies written in pieces."""
+"""Priority of requests by their cost; replies written in pieces; turns of keys with long bodies."""
 
+import asyncio
+from collections import defaultdict
 from types import SimpleNamespace
 
 import pytest
 
 from models.errors import InvalidInputError
 from service.engine.job import iter_outputs
-from service.routes.request import json_pieces, reply_pieces, request_options, to_json
+from service.routes.request import json_pieces, read_body, reply_pieces, request_options, to_json
 from service.routes.streaming import write_lines
 from service.schemas.replies import NextTokenReply, NextTokenResult, TokenScore
 from service.schemas.suggestions import CheckReply, SuggestedText, TextIssue, WordSurprisal
@@ -116,3 +118,27 @@ def test_lines_are_sent_whole_so_a_later_error_has_a_line_of_its_own(size):
 def test_work_belongs_to_the_key_of_its_request():
     options = request_options(REQUEST, None, bytes(100_000))
     assert (options.owner, options.party) == ("web", ("web", True))
+
+
+def long_request(key, services):
+    async def body():
+        return key.encode() + bytes(1 << 17)
+
+    app = SimpleNamespace(state=SimpleNamespace(services=services))
+    return SimpleNamespace(app=app, body=body, scope={"state": {"facts": {"key": key}}})
+
+
+def test_keys_take_turns_while_long_bodies_are_parsed():
+    admission = SimpleNamespace(check_capacity=lambda _: None)
+    engine = SimpleNamespace(scheduler=SimpleNamespace(admission=admission))
+    services = SimpleNamespace(parsing=defaultdict(asyncio.Lock), engine=engine)
+    parsed = []
+
+    async def main():
+        waiting = [long_request(key, services) for key in ["busy"] * 4 + ["other"]]
+        await asyncio.gather(
+            *(read_body(request, lambda body: parsed.append(body[:5])) for request in waiting)
+        )
+
+    asyncio.run(main())
+    assert parsed == [b"busy\0", b"other", *[b"busy\0"] * 3]

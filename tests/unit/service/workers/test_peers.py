@@ -337,10 +337,11 @@ def test_one_that_is_too_long_is_left_to_who_refuses_it():
 
 
 def test_one_beyond_the_memory_of_all_bodies_is_left_to_who_refuses_it():
-    held = HeldBodies(1 << 17, num_bytes=1 << 17)
+    held = HeldBodies(1 << 17)
+    held.add("", 1 << 17)
     messages = [message(bytes(1 << 17), more=True), message(b"3")]
     assert read(messages, max_bytes=1 << 20, held=held) == (None, messages)
-    assert held.num_bytes == 1 << 17
+    assert held.used == 1 << 17
 
 
 def test_one_that_is_announced_too_long_is_not_waited_for():
