@@ -18,7 +18,7 @@ import asyncio
 import json
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
@@ -217,26 +217,26 @@ async def read_body(
         The body, and a `receive` for the application that replays the messages. The body is None if it is too long,
         too slow or incomplete; the application then rejects the request.
     """
-    if content_length(scope) > max_bytes:
-        return None, receive
     messages: list[Message] = []
-    size = 0
+    size, is_complete = 0, False
     try:
-        while True:
+        while not is_complete and content_length(scope) <= max_bytes:
             message = await receive()
             messages.append(message)
-            size += len(message.get("body", b""))
-            held.add(len(message.get("body", b"")), size=size)
+            count = len(message.get("body", b""))
+            size += count
+            held.add(count, size=size)
             if message["type"] != "http.request" or size > max_bytes:
-                return None, _replay(messages, receive)
-            if not message.get("more_body", False):
                 break
-            if scope["state"].get(RECEIVE_TIMEOUT):
-                return None, _replay(messages, receive)
+            is_complete = not message.get("more_body", False)
+            if not is_complete and scope["state"].get(RECEIVE_TIMEOUT):
+                break
     except HTTPException:
-        return None, _replay(messages, receive)
+        is_complete = False
     finally:
         held.num_bytes -= size
+    if not is_complete:
+        return None, _replay(messages, receive)
     body = b"".join(message.get("body", b"") for message in messages)
     return body, _replay([{"type": "http.request", "body": body, "more_body": False}], receive)
 
@@ -254,54 +254,37 @@ def _replay(messages: list[Message], receive: Receive) -> Receive:
 _AUTOCOMPLETE = "/v1/autocomplete"
 _OPEN_STATES = "/v1/states"
 _RERANK = "/v1/rerank"
-_WITH_HANDLES = frozenset({"/v1/states/advance", "/v1/states/next", "/v1/states/free"})
-_PATHS = frozenset({_AUTOCOMPLETE, _OPEN_STATES, _RERANK}) | _WITH_HANDLES
+AFFINITY_PATHS = frozenset(
+    {_AUTOCOMPLETE, _OPEN_STATES, _RERANK, "/v1/states/advance", "/v1/states/next", "/v1/states/free"}
+)
+"""Paths of requests that may need data of one particular worker."""
+
 _AFFINITY_HEADER = b"x-gramophone-session"
 
 _HANDLE = re.compile(rb'"([\w-]{1,63})\.[0-9a-f]{6}\.[\w-]{16}[",]')
 
 
-def has_affinity(path: str) -> bool:
-    """Return whether requests to a path may need data of one particular worker."""
-    return path in _PATHS
-
-
-class Affinity:
-    """Choice of the worker for a request.
+def affine_worker(scope: Scope, body: bytes, workers: Sequence[str]) -> int | None:
+    """Return the number of the worker for a request to one of `AFFINITY_PATHS`; None for any worker.
 
     Args:
-        pool: worker pool.
+        scope: the request.
+        body: its body.
+        workers: names of all workers in state handles.
     """
-
-    def __init__(self, pool: WorkerPool) -> None:
-        self._size = pool.size
-        self._by_name = {name.encode(): number for number, name in enumerate(pool.process_names)}
-
-    def of(self, scope: Scope, body: bytes) -> int | None:
-        """Return the number of the worker for a request to a path with affinity; None for any worker."""
-        path = scope["path"]
-        if path == _AUTOCOMPLETE:
-            name = _session_name(body)
-            return None if name is None else self._hash(name.encode(errors="replace"))
-        if path == _OPEN_STATES:
-            return self._worker_of_client(scope)
-        owner = self._state_owner(body) if path != _RERANK or b'"session"' in body else None
-        if owner is None and path == _RERANK and b'"commit"' in body:  # a session begins
-            return self._worker_of_client(scope)
-        return owner
-
-    def _state_owner(self, body: bytes) -> int | None:
-        """Return the worker of the first handle of this service in a body."""
-        names = (match[1] for match in _HANDLE.finditer(body))
-        return next((self._by_name[name] for name in names if name in self._by_name), None)
-
-    def _worker_of_client(self, scope: Scope) -> int:
-        client = scope.get("client")
-        address = b"" if client is None else client[0].encode()
-        return self._hash(header(scope, _AFFINITY_HEADER) or address)
-
-    def _hash(self, name: bytes) -> int:
-        return zlib.crc32(name) % self._size
+    path = scope["path"]
+    if path == _AUTOCOMPLETE:
+        session = _session_name(body)
+        return None if session is None else zlib.crc32(session.encode(errors="replace")) % len(workers)
+    if path != _OPEN_STATES and (path != _RERANK or b'"session"' in body):
+        names = (match[1].decode() for match in _HANDLE.finditer(body))
+        owner = next((workers.index(name) for name in names if name in workers), None)
+        if owner is not None:
+            return owner
+    if path == _OPEN_STATES or (path == _RERANK and b'"commit"' in body):  # a session begins
+        client = (scope.get("client") or ("",))[0].encode()
+        return zlib.crc32(header(scope, _AFFINITY_HEADER) or client) % len(workers)
+    return None
 
 
 def _session_name(body: bytes) -> str | None:
@@ -354,16 +337,12 @@ class AffinityRelay:
     metrics: Metrics
     max_body_bytes: int
     held: HeldBodies
-    _affinity: Affinity = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._affinity = Affinity(self.pool)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer or forward one request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
-        elif has_affinity(scope["path"]) and not is_from_peer(scope) and self._is_acceptable(scope):
+        elif scope["path"] in AFFINITY_PATHS and not is_from_peer(scope) and self._is_acceptable(scope):
             await self._forward_to_owner(scope, receive, send)
         elif scope["path"].startswith(PEER_PREFIX) and is_from_peer(scope):
             await self.peer_endpoints(scope, receive, send)
@@ -378,7 +357,7 @@ class AffinityRelay:
 
     async def _forward_to_owner(self, scope: Scope, receive: Receive, send: Send) -> None:
         body, receive = await read_body(scope, receive, max_bytes=self.max_body_bytes, held=self.held)
-        owner = None if body is None else self._affinity.of(scope, body)
+        owner = None if body is None else affine_worker(scope, body, self.pool.process_names)
         if body is None or owner is None or owner == self.pool.number:
             await self.app(scope, receive, send)
             return
