@@ -18,7 +18,6 @@ import socket
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import FrameType
-from typing import Any
 
 import structlog
 from fastapi import FastAPI
@@ -72,14 +71,14 @@ class FairListener(SocketListener):
     Args:
         listening: socket shared by all workers.
         pool: worker pool, with the number of connections of each worker.
-        connect: function that serves an accepted socket.
+        connect: function that serves an accepted socket, and calls a function at its end.
     """
 
     def __init__(
         self,
         listening: socket.socket,
         pool: WorkerPool,
-        connect: Callable[[socket.socket], None],
+        connect: Callable[[socket.socket, Callable[[], None]], None],
     ) -> None:
         super().__init__(listening, self._take)
         self._serve = connect
@@ -88,10 +87,6 @@ class FairListener(SocketListener):
         self._waiting_since_s: float | None = None
         self._connections = 0
         self._count(0)
-
-    def connection_ended(self) -> None:
-        """Count the end of a connection."""
-        self._count(-1)
 
     def close(self) -> None:
         """Stop accepting connections."""
@@ -121,7 +116,7 @@ class FairListener(SocketListener):
 
     def _take(self, accepted: socket.socket) -> None:
         self._count(1)
-        self._serve(accepted)
+        self._serve(accepted, partial(self._count, -1))
 
     def _count(self, change: int) -> None:
         self._connections += change
@@ -179,16 +174,7 @@ class WorkerServer(DrainingServer):
             self._listen()
 
     def _listen(self) -> None:
-        kind = self.config.http_protocol_class
-        listener: FairListener
-
-        def connection_lost(connection: Any, exc: Exception | None) -> None:
-            listener.connection_ended()
-            kind.connection_lost(connection, exc)
-
-        counted = type("Counted", (kind,), {"connection_lost": connection_lost})
-
-        listener = FairListener(self._listening, self._pool, partial(self._connect, counted))
+        listener = FairListener(self._listening, self._pool, self._connect)
         _log.info("worker accepts connections")
         self.servers.append(listener)  # type: ignore[arg-type]  # has the methods that uvicorn calls
 
