@@ -187,12 +187,11 @@ def serve(settings: Settings) -> None:
             pool.pin()
         app = create_app(settings, pool)
         pool.status.composed[pool.number] = 1
-        server: DrainingServer = WorkerServer(app, settings, pool, listening)
-        sockets = None
+        server: DrainingServer = WorkerServer(app, settings, pool)
     else:
         app = create_app(settings)
         listening = listen(settings)
-        server, sockets = DrainingServer(app, settings), [listening]
+        server = DrainingServer(app, settings)
 
     def reload(*_: object) -> None:
         app.state.keys.force_reload()
@@ -206,7 +205,7 @@ def serve(settings: Settings) -> None:
         default=app.state.services.host.default.address,
         reason=default.reason,
     )
-    server.run(sockets=sockets)
+    server.run(sockets=[listening])
 
 
 def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics, pool: WorkerPool | None) -> None:

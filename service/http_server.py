@@ -195,9 +195,9 @@ class DrainingServer(uvicorn.Server):
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start the application, then listen on the given sockets; without sockets, listen as uvicorn does."""
+        """Start the application, then listen on the given sockets."""
         logs.writer.start()
-        await super().startup(sockets=None if sockets is None else [])
+        await super().startup(sockets=[])
         for listening in sockets or ():
             listener = SocketListener(listening, self._connect)
             self.servers.append(listener)  # type: ignore[arg-type]  # has the methods that uvicorn calls

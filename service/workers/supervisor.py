@@ -28,6 +28,7 @@ import structlog
 
 from models.checkpoint.folders import locked_folder
 from models.errors import InvalidInputError, LanguageModelError
+from service.api_keys import file_stamp
 from service.engine.model_host import ModelHost
 from service.workers.pool import SharedStatus, Watchdog, WorkerPool
 
@@ -135,7 +136,8 @@ class Supervisor:
         self._status = SharedStatus(size)
         self._watchdog = Watchdog(self._status, size, patience_s=hang_timeout_s, clock=time.monotonic)
         self._slots = [_WorkerSlot() for _ in range(size)]
-        self._program = _program_stamp()
+        # changes as pip replaces the program's files, from which forked workers would import further modules
+        self._program = file_stamp(Path(__file__))
         self._stopping: int | None = None
         self._kill_s: float | None = None
         self._exit_code = 0
@@ -274,7 +276,7 @@ class Supervisor:
         if self._stopping is not None:
             return
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        is_replaced = code > 0 and _program_stamp() != self._program
+        is_replaced = code > 0 and file_stamp(Path(__file__)) != self._program
         if is_replaced or not self._status.composed[number]:
             what = "the program was replaced while it ran" if is_replaced else "worker failed to start"
             _log.error(f"{what}; the service stops", of=number, pid=pid, how=how)
@@ -304,18 +306,6 @@ class Supervisor:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, (self._stopping,))
             signal.raise_signal(self._stopping)
         return self._exit_code
-
-
-def _program_stamp() -> tuple[int, int] | None:
-    """Return values that change when the program's files are replaced, as by pip; None while they are missing.
-
-    Forked workers have the old modules in memory, and would import further ones from the new files.
-    """
-    try:
-        found = Path(__file__).stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns
 
 
 def _next_delay_s(delay_s: float) -> float:

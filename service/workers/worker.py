@@ -133,15 +133,13 @@ class WorkerServer(DrainingServer):
         app: application with its services and peers.
         settings: limits and drain timeout.
         pool: worker pool.
-        listening: socket shared by all workers.
     """
 
-    def __init__(self, app: FastAPI, settings: Settings, pool: WorkerPool, listening: socket.socket) -> None:
+    def __init__(self, app: FastAPI, settings: Settings, pool: WorkerPool) -> None:
         super().__init__(app, settings)
         self._services: Services = app.state.services
         self._peers: Mapping[int, Peer] = app.state.peers
         self._pool = pool
-        self._listening = listening
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop on SIGTERM from the supervisor; SIGINT (Ctrl-C) is ignored, because the supervisor then sends SIGTERM.
@@ -152,9 +150,9 @@ class WorkerServer(DrainingServer):
         if sig != signal.SIGINT and not self.should_exit:
             super().handle_exit(sig, frame)
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:  # noqa: ARG002 - uvicorn's
-        """Start the application, then listen."""
-        await super().startup(sockets=[])
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start the application, then listen on the socket shared by all workers."""
+        await super().startup()
         loop = asyncio.get_running_loop()
         loop.add_reader(self._pool.lifeline, self._on_supervisor_death)
         peer_socket = self._pool.socket_of(self._pool.number)
@@ -171,12 +169,10 @@ class WorkerServer(DrainingServer):
                     await sync_with_peers(self._services, self._peers)
         self._spawn(self._report_when_loaded())
         if not self.should_exit:
-            self._listen()
-
-    def _listen(self) -> None:
-        listener = FairListener(self._listening, self._pool, self._connect)
-        _log.info("worker accepts connections")
-        self.servers.append(listener)  # type: ignore[arg-type]  # has the methods that uvicorn calls
+            _log.info("worker accepts connections")
+            for listening in sockets or ():
+                listener = FairListener(listening, self._pool, self._connect)
+                self.servers.append(listener)  # type: ignore[arg-type]  # has the methods that uvicorn calls
 
     async def _send_heartbeats(self) -> None:
         """Send heartbeats while this worker makes progress; the supervisor kills workers without heartbeats."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from service.api_keys import file_stamp
 from service.workers import supervisor as workers_supervisor
 from service.workers.pool import HEARTBEAT_INTERVAL_S, SharedStatus, Watchdog
 from service.workers.supervisor import LockedFolder, Supervisor
@@ -47,7 +48,7 @@ def test_a_worker_that_fails_after_the_program_was_replaced_stops_the_service(
     file, pid = tmp_path / "supervisor.py", 10**7
     file.write_text("old")
     monkeypatch.setattr(workers_supervisor, "__file__", str(file))
-    supervisor._program = workers_supervisor._program_stamp()
+    supervisor._program = file_stamp(Path(workers_supervisor.__file__))
     supervisor._listening = socket.socket()
     supervisor._status.composed[0], supervisor._slots[0].pid = 1, pid
     if change != "none":

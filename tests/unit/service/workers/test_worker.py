@@ -48,10 +48,10 @@ async def started(board, folder, *, is_loaded=True, is_stopped=False):
     app = SimpleNamespace(state=SimpleNamespace(services=services, peers={}))
     with socket.create_server(("127.0.0.1", 0)) as listening, pytest.MonkeyPatch.context() as patch:
         patch.setattr(workers_worker, "sync_with_peers", take_over)
-        server = WorkerServer(app, Settings(), crew, listening)
+        server = WorkerServer(app, Settings(), crew)
         server.config, server.lifespan = config, config.lifespan_class(config)
         server.should_exit = is_stopped
-        await server.startup()
+        await server.startup([listening])
         await asyncio.sleep(0.1)
         told = board.connections[1], all(board.started)
         await server.shutdown()
