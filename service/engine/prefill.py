@@ -6,7 +6,6 @@ twice the median remaining length, so one long text does not delay short ones.
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +26,7 @@ from service.engine.batching import (
     concatenate_states,
     gather_states,
     is_range,
+    split_array,
     split_budget,
     split_rows,
     view,
@@ -209,8 +209,7 @@ class ReadBatch(CallBatch[Read, PrefillProgress]):
             check_no_nan(scores)
         counts = [len(segment.rows) for segment in segments]
         states = [None] * len(segments) if after is None else split_rows(after, counts)
-        ends = np.cumsum([0, *counts]).tolist()
-        log_probs = [None if scores is None else scores[begin:end] for begin, end in pairwise(ends)]
+        log_probs = [None] * len(segments) if scores is None else split_array(scores, counts)
         first = 0
         for reading, selected in chosen:
             cut = slice(first, first + len(selected))
