@@ -198,7 +198,7 @@ def serve(settings: Settings) -> None:
         server.reload_certificate()
 
     signal.signal(signal.SIGHUP, reload)
-    default = app.state.services.host.default_model
+    default = app.state.services.host.default_choice
     (_log.warning if default.is_guess else _log.info)(
         "serving",
         url=url_of(listening, settings),
@@ -312,7 +312,6 @@ def _compose(settings: Settings, pool: WorkerPool | None, copies: Copies | None)
     )
     engine = Engine(
         scheduler,
-        clock=time.monotonic,
         request_timeout_s=settings.request_timeout_ms / 1000,
         hang_timeout_s=settings.hang_timeout_s,
     )

@@ -217,17 +217,18 @@ class Scheduler:
     """Scheduler of jobs: turns of interactive work, with slices of long or bulk work between them.
 
     Args:
-        clock: monotonic clock in seconds.
+        clock: the clock.
         limits: bounds and slice durations.
         metrics: records queue times, rejections, ends of jobs and batch sizes.
 
     Attributes:
+        clock: monotonic clock in seconds.
         admission: admission control.
         pending_bytes: size of all events delivered but not yet taken.
     """
 
     def __init__(self, *, clock: Callable[[], float], limits: SchedulerLimits, metrics: Metrics) -> None:
-        self._clock = clock
+        self.clock = clock
         self._limits = limits
         self._metrics = metrics
         self._lock = threading.Lock()
@@ -258,7 +259,7 @@ class Scheduler:
             OverloadedError, ShareExceededError: a limit on jobs or tokens is reached.
         """
         with self._lock:
-            job.submitted_s = self._clock()
+            job.submitted_s = self.clock()
             self.admission.admit(job)
             self._enqueue(job)
 
@@ -302,7 +303,7 @@ class Scheduler:
 
     def serve_interactive(self) -> bool:
         """Advance all interactive jobs for a bounded time; return whether any work was done."""
-        until_s = self._clock() + self._limits.round_s
+        until_s = self.clock() + self._limits.round_s
         worked, owners = False, set[str]()
         while True:  # a keystroke makes two or three calls: no slice of long or bulk work comes between them
             self._end_stopped()
@@ -318,7 +319,7 @@ class Scheduler:
             if not (resumed or answered or len(self._urgent)):
                 break
             worked, self._interactive_s = True, until_s
-            if self._clock() >= until_s:
+            if self.clock() >= until_s:
                 break
         self._begin_next_turn()
         return worked
@@ -332,12 +333,12 @@ class Scheduler:
         Returns:
             Whether any job was resumed.
         """
-        until_s = self._clock() + self._limits.pass_s
+        until_s = self.clock() + self._limits.pass_s
         most_kinds = len(self._urgent.batches) + MAX_SHARED_KINDS
         with self._lock:
             count = sum(map(len, self._ready.values()))
         for resumed in range(count):
-            is_long = self._clock() >= until_s or len(self._urgent.batches) >= most_kinds
+            is_long = self.clock() >= until_s or len(self._urgent.batches) >= most_kinds
             if (is_long and len(owners) > 1) or (job := self._pop(self._ready)) is None:
                 return bool(resumed)
             owners.add(job.options.owner)
@@ -358,10 +359,10 @@ class Scheduler:
 
     def _serve_bulk_jobs(self) -> bool:
         """Resume bulk jobs up to their next calls, then run a slice of the calls; return whether any work was done."""
-        until_s = self._clock() + self._limits.bulk_slice_s / 2
+        until_s = self.clock() + self._limits.bulk_slice_s / 2
         resumed = False
         for _ in range(BULK_JOBS_AT_ONCE - len(self._bulk)):
-            if resumed and self._clock() >= until_s:
+            if resumed and self.clock() >= until_s:
                 return True
             if (job := self._pop(self._ready_bulk)) is None:
                 break
@@ -375,7 +376,7 @@ class Scheduler:
 
     def _bulk_slice(self) -> SliceSize:
         """Return the size of the next bulk slice: longer for late jobs, since long slices cost less per token."""
-        limits, now_s = self._limits, self._clock()
+        limits, now_s = self._limits, self.clock()
         if not len(self._long) and now_s - self._interactive_s > limits.idle_after_s:
             return self._idle_slice
         slowness_s = max(
@@ -402,7 +403,7 @@ class Scheduler:
         if not job.started:
             with self._lock:
                 self.admission.start(job)
-            self._metrics.queue_time.observe(self._clock() - job.submitted_s)
+            self._metrics.queue_time.observe(self.clock() - job.submitted_s)
         answer, job.answer = job.answer, None
         began_s = time.thread_time()
         try:
@@ -455,7 +456,7 @@ class Scheduler:
         """End the jobs that are cancelled or whose deadline has passed."""
         with self._lock:
             cancelled, self._cancelled = self._cancelled, []
-            late = self.admission.expired(self._clock())
+            late = self.admission.expired(self.clock())
         for job in cancelled:
             self._end(job, "cancelled")
         for job in late:

@@ -198,7 +198,14 @@ class StateStore:
             StateElsewhereError: a handle belongs to another process.
         """
         for index, handle in enumerate(handles):
-            self._check_process(handle, _indexed_name(parameter, index))
+            form = _HANDLE.fullmatch(handle)
+            if form is not None and form["process"] != self.process:
+                name = _indexed_name(parameter, index)
+                raise StateElsewhereError(
+                    f"{name} is stored by the process {form['process']}, and this is {self.process}: send "
+                    "requests with this state to the process that its handle names",
+                    parameter=name,
+                )
 
     def free_version(self, loaded: LoadedModel) -> None:
         """Delete all states of an unloaded version and accept no more; errors for its handles name the version."""
@@ -252,7 +259,7 @@ class StateStore:
         self._sizes.add(owner, sign * (stored.num_bytes + is_only * stored.phrases.num_bytes))
 
     def _unknown_state(self, handle: str, parameter: str) -> UnknownStateError:
-        self._check_process(handle, parameter)
+        self.check_process([handle], parameter=parameter)
         form = _HANDLE.fullmatch(handle)
         address = self._unloaded.get(form["tag"]) if form is not None else None
         gave_way = " gave way to another key's," if len(self._counts.held) > 1 else ""
@@ -262,15 +269,6 @@ class StateStore:
         if address is not None:
             what = f"was a state of {address}, which has been unloaded"
         return UnknownStateError(f"{parameter} {what}", parameter=parameter)
-
-    def _check_process(self, handle: str, parameter: str) -> None:
-        form = _HANDLE.fullmatch(handle)
-        if form is not None and form["process"] != self.process:
-            raise StateElsewhereError(
-                f"{parameter} is stored by the process {form['process']}, and this is {self.process}: send "
-                "requests with this state to the process that its handle names",
-                parameter=parameter,
-            )
 
 
 def _indexed_name(parameter: str, index: int) -> str:
