@@ -9,25 +9,13 @@ size of a slice.
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from models.calls import ModelCall
 from service.engine.batching import CallBatch
 from service.engine.calls import BATCHES, merges
 from service.engine.constants import COST_SMOOTHING, INITIAL_TOKEN_COST_S, MAX_CALL_KINDS
 from service.engine.job import Job
-
-
-class SliceSize(NamedTuple):
-    """Size of a slice.
-
-    Attributes:
-        seconds: target duration.
-        min_tokens: minimum number of tokens; a network takes nearly as long for fewer.
-    """
-
-    seconds: float
-    min_tokens: int
 
 
 @dataclass(slots=True, eq=False)
@@ -74,8 +62,12 @@ class CallQueue:
             self.batches[_batch_key(job, call)].remove(call)
             self._forget(call)
 
-    def run_slice(self, size: SliceSize) -> list[tuple[Job, Any]]:
+    def run_slice(self, seconds: float, min_tokens: int) -> list[tuple[Job, Any]]:
         """Run one slice of the next batch; return the jobs whose calls are finished, with the answers.
+
+        Args:
+            seconds: approximate duration.
+            min_tokens: minimum number of tokens; a network takes nearly as long for fewer.
 
         Raises:
             Exception: the model failed; call `isolate_failure` next.
@@ -88,7 +80,7 @@ class CallQueue:
         first = batch.oldest
         cost_s = self.costs_s.get(first.kind, INITIAL_TOKEN_COST_S)
         began_s = self.clock()
-        result = batch.run_slice(max(int(size.seconds / cost_s), size.min_tokens))
+        result = batch.run_slice(max(int(seconds / cost_s), min_tokens))
         self._update_cost(first.kind, result.tokens, self.clock() - began_s)
         if result.rows:
             self.record(type(first).__name__.lower(), result.rows)

@@ -472,17 +472,15 @@ class ModelReloader:
         return future
 
     async def _watch(self) -> None:
-        await self._log_failure(self._submit(self._load_all))
-        while self._interval_s > 0:
+        change = self._submit(self._load_all)
+        while True:
+            await asyncio.wait([change])
+            if error := change.exception():  # polling continues
+                _log.error("model update failed", exc_info=error)
+            if not self._interval_s:
+                return
             await asyncio.sleep(self._interval_s)
-            await self._log_failure(self.refresh())
-
-    async def _log_failure(self, change: asyncio.Future[None]) -> None:
-        """Wait for a change and log its error, so polling continues."""
-        await asyncio.wait([change])
-        error = change.exception()
-        if error is not None:
-            _log.error("model update failed", exc_info=error)
+            change = self.refresh()
 
     def _load_all(self) -> None:
         started_s = time.monotonic()

@@ -32,7 +32,7 @@ from models.errors import (
     OverloadedError,
     ShareExceededError,
 )
-from service.engine.call_queues import CallQueue, SliceSize
+from service.engine.call_queues import CallQueue
 from service.engine.calls import is_urgent
 from service.engine.constants import (
     BULK_JOBS_AT_ONCE,
@@ -241,8 +241,6 @@ class Scheduler:
         costs_s: dict[Hashable, float] = {}
         queues = (CallQueue(clock, costs_s, metrics.answered) for _ in range(3))
         self._urgent, self._long, self._bulk = queues
-        self._slice = SliceSize(limits.slice_s, MIN_SLICE_TOKENS)
-        self._idle_slice = SliceSize(limits.idle_slice_s, MIN_SLICE_TOKENS)
         self._next_turn: list[Job] = []
         self._interactive_s = -math.inf
         self._bulk_next = False
@@ -312,7 +310,7 @@ class Scheduler:
             num_slices = len(self._urgent.batches)
             if len(owners) > 1:
                 num_slices = min(num_slices, MAX_SHARED_KINDS)
-            answered = self._run_slices(self._urgent, self._slice, num_slices=num_slices)
+            answered = self._run_slices(self._urgent, self._limits.slice_s, num_slices=num_slices)
             with self._lock:
                 for job in answered:
                     self._enqueue(job)
@@ -352,7 +350,7 @@ class Scheduler:
         worked = not long_first and self._serve_bulk_jobs()
         if not worked and len(self._long):
             worked = True
-            for job in self._run_slices(self._long, self._slice):
+            for job in self._run_slices(self._long, self._limits.slice_s):
                 self._requeue(job)
         self._begin_next_turn()
         return worked
@@ -370,20 +368,23 @@ class Scheduler:
             resumed = True
         if not len(self._bulk):
             return resumed
-        for job in self._run_slices(self._bulk, self._bulk_slice()):
+        for job in self._run_slices(self._bulk, *self._bulk_slice()):
             self._requeue(job)
         return True
 
-    def _bulk_slice(self) -> SliceSize:
-        """Return the size of the next bulk slice: longer for late jobs, since long slices cost less per token."""
+    def _bulk_slice(self) -> tuple[float, int]:
+        """Return the duration and the minimum tokens of the next bulk slice.
+
+        It is longer for late jobs, since long slices cost less per token.
+        """
         limits, now_s = self._limits, self.clock()
         if not len(self._long) and now_s - self._interactive_s > limits.idle_after_s:
-            return self._idle_slice
+            return limits.idle_slice_s, MIN_SLICE_TOKENS
         slowness_s = max(
             (now_s - job.submitted_s) / max(job.options.tokens, MIN_LATE_TOKENS) for job in self._bulk.jobs
         )
         seconds = limits.bulk_slice_s * max(1.0, slowness_s * limits.bulk_tokens_per_s)
-        return SliceSize(min(seconds, limits.late_bulk_slice_s), MIN_BULK_SLICE_TOKENS)
+        return min(seconds, limits.late_bulk_slice_s), MIN_BULK_SLICE_TOKENS
 
     def _pop(self, queue: dict[str, deque[Job]]) -> Job | None:
         """Return the first job of the next owner that has not ended; None if there is none."""
@@ -433,13 +434,15 @@ class Scheduler:
             self.pending_bytes += size
         job.deliver(WorkOutput(event, last=False))
 
-    def _run_slices(self, queue: CallQueue, size: SliceSize, *, num_slices: int = 1) -> list[Job]:
+    def _run_slices(
+        self, queue: CallQueue, seconds: float, min_tokens: int = MIN_SLICE_TOKENS, *, num_slices: int = 1
+    ) -> list[Job]:
         """Run slices of a queue; return the jobs whose calls were answered."""
         answered = []
         for _ in range(num_slices):
             began_s = time.thread_time()
             try:
-                answers = queue.run_slice(size)
+                answers = queue.run_slice(seconds, min_tokens)
             except Exception as error:  # noqa: BLE001 - a fault of one request must not stop the others
                 at_fault = queue.isolate_failure()
                 if at_fault is not None:

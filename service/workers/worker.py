@@ -85,8 +85,7 @@ class FairListener(SocketListener):
         self._number = pool.number
         self._status = pool.status
         self._waiting_since_s: float | None = None
-        self._connections = 0
-        self._count(0)
+        self._status.connections[self._number] = 0
 
     def close(self) -> None:
         """Stop accepting connections."""
@@ -107,21 +106,21 @@ class FairListener(SocketListener):
     def _is_deferred(self) -> bool:
         """Return whether a worker with fewer connections should accept the connection."""
         fewest = min((count for count in self._status.connections if count >= 0), default=0)
-        if self._connections <= fewest:
+        lead = self._status.connections[self._number] - fewest
+        if lead <= 0:
             return False
         now_s = self._loop.time()
         if self._waiting_since_s is None:
             self._waiting_since_s = now_s
-        return self._connections - fewest >= 1 << int((now_s - self._waiting_since_s) / _PATIENCE_S)
+        return lead >= 1 << int((now_s - self._waiting_since_s) / _PATIENCE_S)
 
     def _take(self, accepted: socket.socket) -> None:
         self._count(1)
         self._serve(accepted, partial(self._count, -1))
 
     def _count(self, change: int) -> None:
-        self._connections += change
         if not self._is_closed:
-            self._status.connections[self._number] = self._connections
+            self._status.connections[self._number] += change
 
 
 class WorkerServer(DrainingServer):
