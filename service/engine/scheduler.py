@@ -104,7 +104,6 @@ class Admission:
         jobs: the admitted jobs, unordered; read-only.
         num_jobs: number of jobs by owner and kind.
         num_tokens: expected tokens likewise.
-        num_waiting: number of jobs that have not run their first step.
         draining: True if new jobs are rejected.
     """
 
@@ -114,8 +113,12 @@ class Admission:
         self._next_deadline_s = math.inf
         self.jobs: set[Job] = set()
         self.num_jobs, self.num_tokens = Shares[Party](limits.max_jobs), Shares[Party](limits.max_tokens)
-        self.num_waiting = 0
         self.draining = False
+
+    @property
+    def num_waiting(self) -> int:
+        """Number of jobs that have not run their first step."""
+        return sum(not job.started for job in list(self.jobs))
 
     def check_capacity(self, options: RequestOptions) -> None:
         """Check that a job can be admitted.
@@ -160,7 +163,6 @@ class Admission:
         self._check_ages(job)
         self.jobs.add(job)
         self._count(job.options, 1)
-        self.num_waiting += 1
         self._next_deadline_s = min(self._next_deadline_s, job.deadline_s)
 
     def _check_ages(self, job: Job) -> None:
@@ -189,19 +191,12 @@ class Admission:
                 retry_after_s=limits.retry_after_s,
             )
 
-    def start(self, job: Job) -> None:
-        """Mark a job as started, so it no longer counts as waiting."""
-        if not job.started:
-            job.started = True
-            self.num_waiting -= 1
-
     def release(self, job: Job, how: str) -> None:
         """Remove a job that has ended; a second call has no effect."""
         if job in self.jobs:
             self.jobs.discard(job)
             self._count(job.options, -1)
             self._metrics.ended_jobs.labels(how).inc()
-        self.start(job)
 
     def expired(self, now_s: float) -> list[Job]:
         """Return the jobs whose deadline has passed."""
@@ -403,7 +398,7 @@ class Scheduler:
         """Run a job up to its next call, event or end."""
         if not job.started:
             with self._lock:
-                self.admission.start(job)
+                job.started = True
             self._metrics.queue_time.observe(self.clock() - job.submitted_s)
         answer, job.answer = job.answer, None
         began_s = time.thread_time()

@@ -208,37 +208,55 @@ class _PeerConnection(ClientConnection):
         self._arrived.set()
 
 
-async def read_body(
-    scope: Scope, receive: Receive, *, max_bytes: int, held: HeldBodies
-) -> tuple[bytes | None, Receive]:
-    """Read the body of a request, which is not held when this returns.
+@dataclass(frozen=True, slots=True)
+class PeerMiddleware:
+    """Middleware that sends requests to other workers.
 
-    Returns:
-        The body, and a `receive` for the application that replays the messages. The body is None if it is too long,
-        too slow or incomplete; the application then rejects the request.
+    Attributes:
+        app: application of this worker.
+        pool: worker pool.
+        peers: other workers, by number.
+        metrics: metrics of this worker.
+        max_body_bytes: maximum size of a body; this worker rejects longer bodies.
+        held: size of the bodies of all requests.
     """
-    messages: list[Message] = []
-    size, is_complete = 0, False
-    try:
-        while not is_complete and content_length(scope) <= max_bytes:
-            message = await receive()
-            messages.append(message)
-            count = len(message.get("body", b""))
-            size += count
-            held.add(count, size=size)
-            if message["type"] != "http.request" or size > max_bytes:
-                break
-            is_complete = not message.get("more_body", False)
-            if not is_complete and scope["state"].get(RECEIVE_TIMEOUT):
-                break
-    except HTTPException:
-        is_complete = False
-    finally:
-        held.num_bytes -= size
-    if not is_complete:
-        return None, _replay(messages, receive)
-    body = b"".join(message.get("body", b"") for message in messages)
-    return body, _replay([{"type": "http.request", "body": body, "more_body": False}], receive)
+
+    app: ASGIApp
+    pool: WorkerPool
+    peers: Mapping[int, Peer]
+    metrics: Metrics
+    max_body_bytes: int
+    held: HeldBodies
+
+    async def read_body(self, scope: Scope, receive: Receive) -> tuple[bytes | None, Receive]:
+        """Read the body of a request, which is not held when this returns.
+
+        Returns:
+            The body, and a `receive` for the application that replays the messages. The body is None if it is too long,
+            too slow or incomplete; the application then rejects the request.
+        """
+        messages: list[Message] = []
+        size, is_complete = 0, False
+        try:
+            while not is_complete and content_length(scope) <= self.max_body_bytes:
+                message = await receive()
+                messages.append(message)
+                count = len(message.get("body", b""))
+                size += count
+                self.held.add(count, size=size)
+                if message["type"] != "http.request" or size > self.max_body_bytes:
+                    break
+                is_complete = not message.get("more_body", False)
+                if not is_complete and scope["state"].get(RECEIVE_TIMEOUT):
+                    break
+        except HTTPException:
+            is_complete = False
+        finally:
+            self.held.num_bytes -= size
+        if not is_complete:
+            return None, _replay(messages, receive)
+        body = b"".join(message.get("body", b"") for message in messages)
+        return body, _replay([{"type": "http.request", "body": body, "more_body": False}], receive)
 
 
 def _replay(messages: list[Message], receive: Receive) -> Receive:
@@ -312,31 +330,19 @@ def is_from_peer(scope: Scope) -> bool:
     return server is not None and server[1] is None
 
 
-@dataclass(slots=True)
-class AffinityRelay:
+@dataclass(frozen=True, slots=True)
+class AffinityRelay(PeerMiddleware):
     """Middleware that forwards requests to their worker, which authenticates, counts and logs them.
 
     It is the outermost middleware. This worker answers requests from other workers itself.
 
     Attributes:
-        app: application of this worker.
-        pool: worker pool.
-        peers: other workers, by number.
         peer_endpoints: application of the internal endpoints.
         keys: keys of the service; if keys exist, a valid one is required before a body is read.
-        metrics: metrics that count relayed requests.
-        max_body_bytes: maximum size of a body; this worker rejects longer bodies.
-        held: size of the bodies of all requests.
     """
 
-    app: ASGIApp
-    pool: WorkerPool
-    peers: Mapping[int, Peer]
     peer_endpoints: ASGIApp
     keys: KeyStore
-    metrics: Metrics
-    max_body_bytes: int
-    held: HeldBodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer or forward one request."""
@@ -356,7 +362,7 @@ class AffinityRelay:
         return not self.keys or self.keys.find(presented_key(scope)) is not None
 
     async def _forward_to_owner(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body, receive = await read_body(scope, receive, max_bytes=self.max_body_bytes, held=self.held)
+        body, receive = await self.read_body(scope, receive)
         owner = None if body is None else affine_worker(scope, body, self.pool.process_names)
         if body is None or owner is None or owner == self.pool.number:
             await self.app(scope, receive, send)

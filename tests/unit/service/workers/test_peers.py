@@ -12,10 +12,10 @@ from service.workers import peers
 from service.workers.peers import (
     AFFINITY_PATHS,
     Peer,
+    PeerMiddleware,
     PeerResponse,
     affine_worker,
     encode_scope,
-    read_body,
 )
 
 WHOLE = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nx-shape: 1,2\r\ndate: now\r\n\r\nhi"
@@ -302,7 +302,8 @@ def read(messages, *, max_bytes=10, held=None, state=None, headers=()):
             return next(left)
 
         scope = {"state": state or {}, "headers": headers}
-        body, again = await read_body(scope, receive, max_bytes=max_bytes, held=held or HeldBodies(1 << 20))
+        reader = PeerMiddleware(None, None, {}, None, max_bytes, held or HeldBodies(1 << 20))
+        body, again = await reader.read_body(scope, receive)
         received = []
         while True:
             try:
