@@ -65,13 +65,12 @@ class PrefillProgress:
 
     Attributes:
         tokens: ids of the texts [R, T].
-        lengths: lengths of the texts [R].
         left: number of unread tokens.
         scores: log-probabilities [R, T], 0 for unread tokens; None if not wanted.
     """
 
     def __init__(self, state: Any, tokens: TokenIds, lengths: TokenIds, want: Want) -> None:
-        self.tokens, self.lengths = tokens, lengths
+        self.tokens = tokens
         self.left = int(lengths.sum())
         self.scores = np.zeros(tokens.shape, dtype=np.float32) if want.scores else None
         self._keep = want.state

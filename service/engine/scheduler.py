@@ -413,7 +413,7 @@ class Scheduler:
                 queue = self._urgent if is_urgent(output) else self._long
                 (self._bulk if job.options.bulk else queue).add(job, output)
                 return
-            if output is not None and job.streams and not job.cancelled:
+            if output is not None and job.streams:
                 self._deliver_event(job, output)
             self._requeue(job)
         finally:
@@ -469,21 +469,19 @@ class Scheduler:
         self._end(job, "failed", error)
 
     def _requeue(self, job: Job) -> None:
-        """Queue a job for the next turn, or park it if too many of its events are pending."""
-        with self._lock:
-            if self._must_wait(job) and not job.cancelled:
-                job.parked = True
-            else:
-                self._next_turn.append(job)
+        """Queue a job for the next turn, or park it if its pending events, or those of all, are too many or too large.
 
-    def _must_wait(self, job: Job) -> bool:
-        """Return whether the pending events of a job, or of all jobs, are too many or too large."""
+        Events of a cancelled job are not pending.
+        """
         limits = self._limits
-        return bool(job.pending) and (
-            len(job.pending) >= limits.max_pending_events
-            or sum(job.pending) >= limits.max_job_pending_bytes
-            or self.pending_bytes >= limits.max_pending_bytes
-        )
+        with self._lock:
+            job.parked = bool(job.pending) and (
+                len(job.pending) >= limits.max_pending_events
+                or sum(job.pending) >= limits.max_job_pending_bytes
+                or self.pending_bytes >= limits.max_pending_bytes
+            )
+            if not job.parked:
+                self._next_turn.append(job)
 
     def _begin_next_turn(self) -> None:
         with self._lock:
