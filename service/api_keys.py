@@ -145,8 +145,8 @@ def _checked_scopes(scopes: Iterable[str]) -> frozenset[KeyScope]:
 
 _log = structlog.get_logger(__name__)
 _CHECK_INTERVAL_S = 1.0
-_FileStamp = tuple[int, int, int]
-_NEVER_SEEN: _FileStamp = (-1, -1, -1)
+FileStamp = tuple[int, int, int]
+_NEVER_SEEN: FileStamp = (-1, -1, -1)
 
 
 class KeyStore:
@@ -179,12 +179,9 @@ class KeyStore:
         _check_names(self._fixed)
         self._file = file
         self._clock = clock
-        self._keys = self._fixed
-        self._stamp: _FileStamp | None = None
+        self._stamp = None if file is None else file_stamp(file)
         self._next_check_s = clock() + _CHECK_INTERVAL_S
-        if file is not None:
-            self._stamp = _file_stamp(file)
-            self._keys = (*self._fixed, *self._read(file))
+        self._keys = self._fixed if file is None else self._read(file)
 
     def __bool__(self) -> bool:
         """Return whether any key exists; without keys everything except administration is open."""
@@ -204,12 +201,12 @@ class KeyStore:
         self._stamp = _NEVER_SEEN
 
     def _refresh(self, file: Path) -> None:
-        stamp = _file_stamp(file)
+        stamp = file_stamp(file)
         if stamp == self._stamp:
             return
         self._stamp = stamp  # a damaged file is logged once
         try:
-            keys = (*self._fixed, *self._read(file))
+            keys = self._read(file)
         except (FormatError, InvalidInputError) as error:
             _log.error("API keys not reloaded", reason=str(error))
         else:
@@ -217,6 +214,7 @@ class KeyStore:
             _log.info("API keys reloaded", keys=[key.name for key in keys])
 
     def _read(self, file: Path) -> tuple[ApiKey, ...]:
+        """Return the fixed keys and those of the file."""
         try:
             lines = read_settings_file(file).decode("utf-8-sig").splitlines()
         except OSError as error:
@@ -227,13 +225,13 @@ class KeyStore:
             raise FormatError(file, "is not UTF-8", hint="write one key per line") from None
         numbered = [(i, line.strip()) for i, line in enumerate(lines, 1)]
         try:
-            keys = tuple(
+            in_file = tuple(
                 _parse(line, f"line {i}") for i, line in numbered if line and not line.startswith("#")
             )
-            _check_names((*self._fixed, *keys))
+            _check_names(keys := (*self._fixed, *in_file))
         except InvalidInputError as error:
             raise FormatError(file, str(error), hint="`gramophone keys create` writes valid lines") from None
-        if not keys:
+        if not in_file:
             raise FormatError(file, "contains no key", hint="create one with `gramophone keys create`")
         return keys
 
@@ -254,8 +252,11 @@ def _check_names(keys: Sequence[ApiKey]) -> None:
         )
 
 
-def _file_stamp(file: Path) -> _FileStamp | None:
-    """Return a stamp that changes with the file, also if a link gets a new target (a mounted secret)."""
+def file_stamp(file: Path) -> FileStamp | None:
+    """Return a stamp that changes with the file, also if a link gets a new target (a mounted secret).
+
+    It is None while the file is missing.
+    """
     try:
         status = file.stat()
     except OSError:

@@ -188,26 +188,25 @@ def serve(settings: Settings) -> None:
             pool.pin()
         app = create_app(settings, pool)
         pool.status.composed[pool.number] = 1
-        server: DrainingServer = WorkerServer(app, settings, pool, listening)
-        sockets = None
+        server: DrainingServer = WorkerServer(app, settings, pool)
     else:
         app = create_app(settings)
         listening = listen(settings)
-        server, sockets = DrainingServer(app, settings), [listening]
+        server = DrainingServer(app, settings)
 
     def reload(*_: object) -> None:
         app.state.keys.force_reload()
         server.reload_certificate()
 
     signal.signal(signal.SIGHUP, reload)
-    default = app.state.services.host.default_model
+    default = app.state.services.host.default_choice
     (_log.warning if default.is_guess else _log.info)(
         "serving",
         url=url_of(listening, settings),
         default=app.state.services.host.default.address,
         reason=default.reason,
     )
-    server.run(sockets=sockets)
+    server.run(sockets=[listening])
 
 
 def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics, pool: WorkerPool | None) -> None:
@@ -314,7 +313,6 @@ def _compose(settings: Settings, pool: WorkerPool | None, copies: Copies | None)
     )
     engine = Engine(
         scheduler,
-        clock=time.monotonic,
         request_timeout_s=settings.request_timeout_ms / 1000,
         hang_timeout_s=settings.hang_timeout_s,
     )

@@ -168,6 +168,7 @@ class GuardedProtocol(HttpToolsProtocol):
         max_header_bytes: maximum bytes of a request line and its headers together.
         receive_timeout_s: maximum time for a request to arrive.
         slow_clients: clients that are slow to read their replies.
+        on_end: function that is called at the end of the connection.
     """
 
     max_connections = 4096
@@ -185,6 +186,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self.on_end: Callable[[], None] = lambda: None
         self._arrival_s: float | None = asyncio.get_running_loop().time()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
@@ -200,6 +202,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the timer and the watch of unsent bytes."""
+        self.on_end()
         self._stop_timer()
         self.slow_clients.discard(self.transport)
         super().connection_lost(exc)

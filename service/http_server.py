@@ -195,11 +195,11 @@ class DrainingServer(uvicorn.Server):
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start the application, then listen on the given sockets; without sockets, listen as uvicorn does."""
+        """Start the application, then listen on the given sockets."""
         logs.writer.start()
-        await super().startup(sockets=None if sockets is None else [])
+        await super().startup(sockets=[])
         for listening in sockets or ():
-            listener = SocketListener(listening, partial(self._connect, self.config.http_protocol_class))
+            listener = SocketListener(listening, self._connect)
             self.servers.append(listener)  # type: ignore[arg-type]  # has the methods that uvicorn calls
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -231,8 +231,10 @@ class DrainingServer(uvicorn.Server):
         """
         self._is_renewed = True
 
-    def _connect(self, kind: Any, accepted: socket.socket) -> None:
-        self._spawn(self._open(self._protocol(kind), accepted))
+    def _connect(self, accepted: socket.socket, on_end: Callable[[], None] = lambda: None) -> None:
+        protocol = self._protocol()
+        protocol.on_end = on_end
+        self._spawn(self._open(protocol, accepted))
 
     async def _open(self, protocol: GuardedProtocol, accepted: socket.socket) -> None:
         """Open a connection, after a TLS handshake if there is a certificate."""
@@ -259,8 +261,8 @@ class DrainingServer(uvicorn.Server):
         finally:
             self._num_handshakes -= 1
 
-    def _protocol(self, kind: Any = None) -> GuardedProtocol:
-        make: Any = kind or self.config.http_protocol_class
+    def _protocol(self) -> GuardedProtocol:
+        make: Any = self.config.http_protocol_class
         protocol: GuardedProtocol = make(
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )

@@ -39,7 +39,7 @@ _PAUSE_S = 0.005
 
 
 class LineWriter:
-    """Writer of log lines, on a thread between `start` and `stop`; it is a logger of structlog and a file.
+    """Writer of log lines, on a thread between `start` and `stop`; the file of all loggers.
 
     Without the thread, as in the supervisor, which forks, a line that would have to wait is dropped.
 
@@ -78,12 +78,6 @@ class LineWriter:
 
     def flush(self) -> None:
         """Do nothing: nothing is buffered."""
-
-    def msg(self, message: str) -> None:
-        """Write a line."""
-        self.write(message + "\n")
-
-    debug = info = warning = error = critical = msg
 
     def _run(self) -> None:
         ended = False
@@ -139,7 +133,7 @@ def configure_logs(*, level: str, form: str, texts: bool = False, worker: int | 
     structlog.configure(  # bypasses `logging`, which would double the cost of a request's line
         processors=[*shared, partial(_add_exception, texts=texts, is_ours=True), _escape_values, finish],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=lambda *_names: writer,
+        logger_factory=structlog.WriteLoggerFactory(writer),  # type: ignore[arg-type]  # has the methods that it calls
         cache_logger_on_first_use=True,
     )
     # format lines of `logging` like structlog's

@@ -201,9 +201,15 @@ def view(state: Any) -> StateView:
 
 def split_rows(state: Any, counts: Sequence[int]) -> list[StateView]:
     """Split a state into views of `counts` consecutive rows."""
-    rows = np.arange(len(state))
+    return [StateView(state, rows) for rows in split_array(np.arange(len(state)), counts)]
+
+
+def split_array(values: Any, counts: Sequence[int]) -> list[Any]:
+    """Split an array [ΣR, …] into parts of `counts` rows."""
+    if len(counts) == 1:
+        return [values]
     ends = np.cumsum(counts)
-    return [StateView(state, rows[end - count : end]) for count, end in zip(counts, ends, strict=True)]
+    return [values[end - count : end] for count, end in zip(counts, ends, strict=True)]
 
 
 def is_range(rows: TokenIds, count: int) -> bool:

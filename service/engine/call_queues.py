@@ -9,25 +9,13 @@ size of a slice.
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from models.calls import ModelCall
 from service.engine.batching import CallBatch
 from service.engine.calls import BATCHES, merges
 from service.engine.constants import COST_SMOOTHING, INITIAL_TOKEN_COST_S, MAX_CALL_KINDS
 from service.engine.job import Job
-
-
-class SliceSize(NamedTuple):
-    """Size of a slice.
-
-    Attributes:
-        seconds: target duration.
-        min_tokens: minimum number of tokens; a network takes nearly as long for fewer.
-    """
-
-    seconds: float
-    min_tokens: int
 
 
 @dataclass(slots=True, eq=False)
@@ -47,21 +35,20 @@ class CallQueue:
     record: Callable[[str, int], None]
     batches: OrderedDict[Hashable, CallBatch[Any, Any]] = field(default_factory=OrderedDict)
     turns: dict[str, dict[Hashable, None]] = field(default_factory=dict)
-    _calls: dict[Job, ModelCall] = field(default_factory=dict)
     _jobs: dict[ModelCall, Job] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """Return the number of jobs with a pending call."""
-        return len(self._calls)
+        return len(self._jobs)
 
     @property
     def jobs(self) -> Collection[Job]:
         """The jobs with a pending call, unordered; a live view."""
-        return self._calls.keys()
+        return self._jobs.values()
 
     def add(self, job: Job, call: ModelCall) -> None:
         """Queue the call of a job."""
-        self._calls[job] = call
+        job.call = call
         self._jobs[call] = job
         key = _batch_key(job, call)
         if key not in self.batches:
@@ -71,12 +58,16 @@ class CallQueue:
 
     def remove(self, job: Job) -> None:
         """Drop the call of a job, if it has one."""
-        if (call := self._calls.get(job)) is not None:
+        if (call := job.call) is not None and call in self._jobs:
             self.batches[_batch_key(job, call)].remove(call)
-            self._forget(job)
+            self._forget(call)
 
-    def run_slice(self, size: SliceSize) -> list[tuple[Job, Any]]:
+    def run_slice(self, seconds: float, min_tokens: int) -> list[tuple[Job, Any]]:
         """Run one slice of the next batch; return the jobs whose calls are finished, with the answers.
+
+        Args:
+            seconds: approximate duration.
+            min_tokens: minimum number of tokens; a network takes nearly as long for fewer.
 
         Raises:
             Exception: the model failed; call `isolate_failure` next.
@@ -89,23 +80,16 @@ class CallQueue:
         first = batch.oldest
         cost_s = self.costs_s.get(first.kind, INITIAL_TOKEN_COST_S)
         began_s = self.clock()
-        result = batch.run_slice(max(int(size.seconds / cost_s), size.min_tokens))
+        result = batch.run_slice(max(int(seconds / cost_s), min_tokens))
         self._update_cost(first.kind, result.tokens, self.clock() - began_s)
         if result.rows:
             self.record(type(first).__name__.lower(), result.rows)
-        answers = [(self._jobs[call], answer) for call, answer in result.answers]
-        for job, _ in answers:
-            self._forget(job)
-        return answers
+        return [(self._forget(call), answer) for call, answer in result.answers]
 
     def isolate_failure(self) -> Job | None:
         """Return the job whose call made the last slice fail, or None if further slices must identify it."""
         call = next(reversed(self.batches.values())).isolate_failure()  # run_slice has moved it to the end
-        if call is None:
-            return None
-        job = self._jobs[call]
-        self._forget(job)
-        return job
+        return None if call is None else self._forget(call)
 
     def _next_key(self) -> Hashable:
         while True:
@@ -128,13 +112,14 @@ class CallQueue:
             self.costs_s.clear()
         self.costs_s[kind] = COST_SMOOTHING * previous_s + (1 - COST_SMOOTHING) * seconds / tokens
 
-    def _forget(self, job: Job) -> None:
-        """Remove the call of a job, which has left its batch, and the batch if it is empty."""
-        call = self._calls.pop(job)
-        del self._jobs[call]
+    def _forget(self, call: ModelCall) -> Job:
+        """Remove a call, which has left its batch, and the batch if it is empty; return the job of the call."""
+        job = self._jobs.pop(call)
+        job.call = None
         key = _batch_key(job, call)
         if key in self.batches and not len(self.batches[key]):
             del self.batches[key]
+        return job
 
 
 def _batch_key(job: Job, call: ModelCall) -> Hashable:

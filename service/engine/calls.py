@@ -19,6 +19,7 @@ from service.engine.batching import (
     check_no_nan,
     gather_states,
     materialize,
+    split_array,
     split_budget,
     split_rows,
     view,
@@ -53,14 +54,14 @@ def _answer_steps(calls: Sequence[Step]) -> list[Any]:
     )
     log_probs = check_no_nan(to_numpy(model.next_log_probs(after)))
     counts = [len(call.tokens) for call in calls]
-    return list(zip(split_rows(after, counts), _split_array(log_probs, counts), strict=True))
+    return list(zip(split_rows(after, counts), split_array(log_probs, counts), strict=True))
 
 
 def _answer_predictions(calls: Sequence[Predict]) -> list[Any]:
     """Compute log-probabilities [R, V] for each call."""
     states = [call.state for call in calls]
     log_probs = check_no_nan(to_numpy(calls[0].model.next_log_probs(gather_states(states))))
-    return _split_array(log_probs, [len(state) for state in states])
+    return split_array(log_probs, [len(state) for state in states])
 
 
 def _answer_rankings(calls: Sequence[Rank]) -> list[Any]:
@@ -69,7 +70,7 @@ def _answer_rankings(calls: Sequence[Rank]) -> list[Any]:
     ranked = cast("TopKPredictor[Any]", calls[0].model).top_k(gather_states(states), calls[0].count)
     check_no_nan(ranked.log_probs)
     counts = [len(state) for state in states]
-    columns = (_split_array(column, counts) for column in ranked)
+    columns = (split_array(column, counts) for column in ranked)
     return [TopTokens(ids, log_probs) for ids, log_probs in zip(*columns, strict=True)]
 
 
@@ -88,14 +89,6 @@ _ANSWERS: Mapping[type[ModelCall], Callable[[Sequence[Any]], list[Any]]] = {
     ScoreRagged: _answer_ragged,
 }
 """Functions that answer calls of one kind in one slice; batching does not change an answer."""
-
-
-def _split_array(values: Any, counts: Sequence[int]) -> list[Any]:
-    """Split an array [ΣR, …] into parts of `counts` rows."""
-    if len(counts) == 1:
-        return [values]
-    ends = np.cumsum(counts)
-    return [values[end - count : end] for count, end in zip(counts, ends, strict=True)]
 
 
 @dataclass(slots=True)

@@ -28,13 +28,11 @@ class Engine:
 
     Attributes:
         scheduler: scheduler whose turns the thread runs.
-        clock: the scheduler's clock.
         request_timeout_s: time limit of a request.
         hang_timeout_s: duration after which a turn, normally milliseconds, counts as hung; 0 disables the check.
     """
 
     scheduler: Scheduler
-    clock: Callable[[], float]
     request_timeout_s: float
     hang_timeout_s: float = 0.0
 
@@ -51,7 +49,7 @@ class Engine:
     def is_hung(self) -> bool:
         """True if the current turn exceeds its time limit or the model thread has died; the process must restart."""
         began_s = self._turn_began_s
-        return 0 < self.hang_timeout_s < (0.0 if began_s is None else self.clock() - began_s)
+        return 0 < self.hang_timeout_s < (0.0 if began_s is None else self.scheduler.clock() - began_s)
 
     def start(self) -> None:
         """Start the model thread."""
@@ -64,8 +62,8 @@ class Engine:
             drain_timeout_s: time after which running requests end with DrainingError.
         """
         self.scheduler.drain()
-        deadline_s = self.clock() + drain_timeout_s
-        while len(self.scheduler) and self.clock() < deadline_s:  # noqa: ASYNC110 - the scheduler has no async signal
+        deadline_s = self.scheduler.clock() + drain_timeout_s
+        while len(self.scheduler) and self.scheduler.clock() < deadline_s:  # noqa: ASYNC110 - the scheduler has no async signal
             await asyncio.sleep(_POLL_S)
         self._stopping = True
         self._work_arrived.put(None)
@@ -100,7 +98,7 @@ class Engine:
         items: asyncio.Queue[WorkOutput] = asyncio.Queue()  # bounded by the scheduler
         job = self._submit(work, items.put_nowait, options, streams=True)
         # a parked job runs no steps, so the scheduler must be woken to end it after its deadline
-        timer = loop.call_later(job.deadline_s - self.clock() + _TIMER_RESOLUTION_S, self._wake)
+        timer = loop.call_later(job.deadline_s - self.scheduler.clock() + _TIMER_RESOLUTION_S, self._wake)
         try:
             while True:
                 item, last = await items.get()
@@ -131,7 +129,7 @@ class Engine:
         job = Job(
             work,
             lambda item: self._pending.append((deliver, item)),
-            self.clock() + timeout_s,
+            self.scheduler.clock() + timeout_s,
             options,
             streams,
         )
@@ -149,7 +147,7 @@ class Engine:
 
     def _run_thread(self) -> None:
         while not self._stopping:
-            self._turn_began_s = self.clock()
+            self._turn_began_s = self.scheduler.clock()
             interactive = self.scheduler.serve_interactive()
             self._flush()  # interactive answers must not wait for the bulk slice
             bulk = self.scheduler.serve_bulk()

@@ -73,6 +73,7 @@ class Job:
         cancelled: True if the client no longer waits.
         parked: True while the job is suspended until its events are taken.
         pending: sizes in bytes of the events delivered but not yet taken.
+        call: pending model call, if any.
         answer: result of the last model call, sent to the work when it resumes.
     """
 
@@ -86,6 +87,7 @@ class Job:
     cancelled: bool = field(default=False, init=False)
     parked: bool = field(default=False, init=False)
     pending: deque[int] = field(default_factory=deque, init=False)
+    call: ModelCall | None = field(default=None, init=False)
     answer: Any = field(default=None, init=False)
 
 

@@ -6,6 +6,7 @@ new one. The memory of an unloaded model is freed when the last request that use
 
 import itertools
 import json
+import math
 import secrets
 import weakref
 from collections.abc import Mapping
@@ -153,6 +154,8 @@ class HostedModel:
         aliases: aliases of the version.
         loaded: the model, once it is loaded.
         failure: error of a failed load; if `loaded` is set, the error of its successor.
+        failures: number of failed loads.
+        retry_s: time of the next load after a failed one.
         size: memory of the loaded model.
         load_s: loading time in seconds, including warm-up.
         warm_up_s: warm-up time in seconds.
@@ -163,6 +166,8 @@ class HostedModel:
     aliases: tuple[str, ...] = ()
     loaded: LoadedModel | None = None
     failure: str | None = None
+    failures: int = 0
+    retry_s: float = -math.inf
     size: ModelBytes | None = None
     load_s: float | None = None
     warm_up_s: float | None = None

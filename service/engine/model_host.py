@@ -1,11 +1,13 @@
 """Model host: loads models, resolves addresses, and replaces versions while the service runs.
 
 Only the loader thread changes the set of hosted models (`ModelReloader`). All other threads read
-one immutable address table, which is replaced atomically. The readiness probe and the metrics use
-the same function, `readiness`.
+one immutable address table, which is replaced atomically. Failed loads are retried after 10 s; the
+delay doubles with each failure, up to 600 s. The readiness probe and the metrics use the same
+function, `readiness`.
 """
 
 import asyncio
+import math
 import time
 import weakref
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -16,6 +18,7 @@ from typing import Any, TypeVar
 
 import structlog
 
+from models.checkpoint.manifest import DefaultChoice, choose_default
 from models.errors import (
     InvalidInputError,
     LanguageModelError,
@@ -35,10 +38,12 @@ from service.engine.loaded_model import (
 )
 from service.engine.loading import LOAD_ERRORS, Loader
 from service.engine.memory import freeze_garbage_collector, trim_heap
-from service.engine.registry_watcher import DefaultModel, RegistryWatcher, RetrySchedule
+from service.engine.registry_watcher import RegistryWatcher
 from service.engine.scheduler import Scheduler
 
 _log = structlog.get_logger(__name__)
+FIRST_RETRY_S = 10.0
+_LONGEST_RETRY_S = 600.0
 
 
 class ModelHost:
@@ -56,7 +61,7 @@ class ModelHost:
         registry: source of the models.
         budget: maximum bytes of all models together; None for no limit.
         address_table: the current addresses; replaced atomically.
-        default_model: choice of the default.
+        default_choice: served address of the default model, and the reason for the choice.
 
     Raises:
         RegistryError: the registry contains no model.
@@ -78,15 +83,15 @@ class ModelHost:
         self._watcher = RegistryWatcher(loader.registry, addresses)
         self._last_read_s = loader.clock()
         self._was_reachable = True
-        self._retries = RetrySchedule(loader.clock)
         self._models: dict[str, HostedModel] = {}
         self._unloading: tuple[UnloadingModel, ...] = ()
         self._stopping = False
-        self.default_model = DefaultModel(self._watcher, default)
+        self._configured, self._remembered = default, self._watcher.default
+        self.default_choice = DefaultChoice(next(iter(self._watcher.watched)), "")  # until `_choose_default`
         # until `_reconcile` publishes the first table
         self.address_table = AddressTable({}, {}, HostedModel("", None))
         self._reconcile()
-        self.default_model.choose(self.find)
+        self._choose_default()
         self._reconcile()
 
     # --- for any thread -----------------------------------------------------------------------------
@@ -116,11 +121,6 @@ class ModelHost:
     def unloading(self) -> list[UnloadingModel]:
         """Unloaded models that are still in memory, because requests use them."""
         return [model for model in self._unloading if model.model() is not None]
-
-    @property
-    def needs_reaping(self) -> bool:
-        """True if `reap` has yet to return memory of unloaded models to the system."""
-        return bool(self._unloading)
 
     @property
     def registry_look_age_s(self) -> float:
@@ -263,17 +263,16 @@ class ModelHost:
         if reachable:
             self._last_read_s = self._clock()
             if not self._was_reachable:
-                self._retries.make_all_due()  # the outage may have caused the failures
+                for address, model in self._models.items():
+                    self._models[address] = replace(model, retry_s=-math.inf)  # the outage may have failed it
         self._was_reachable = reachable
         self._reconcile()
         watched = self._watcher.watched.values()
         for target in {item.target for item in watched if item.target != item.failed_target}:
             model = self._models[target]
-            if model.version is not None and model.loaded is None and self._retries.is_due(target):
+            if model.version is not None and model.loaded is None and self._clock() >= model.retry_s:
                 self._load(model)
-        if self.default_model.update(self.find):
-            self._publish()
-            _log.info("default model changed", model=self.default.address, reason=self.default_model.reason)
+        self._follow_default()
 
     def reap(self) -> bool:
         """Return the memory of unused unloaded models to the system.
@@ -289,6 +288,41 @@ class ModelHost:
 
     # ------------------------------------------------------------------------------------------------
 
+    def _choose_default(self) -> None:
+        """Choose the default model.
+
+        Raises:
+            ModelNotFoundError: the default of the settings is not served.
+        """
+        watched = self._watcher.watched
+        if self._configured:
+            choice = DefaultChoice(self._configured, f"GRAMOPHONE_DEFAULT_MODEL is {self._configured}")
+        else:
+            self._remembered = self._watcher.default
+            choice = choose_default(sorted({item.name for item in watched.values()}), self._remembered)
+        address = choice.name
+        if address not in watched:
+            target = self.find(address).address
+            if self._configured and self._watcher.resolved_address(address) == target:
+                self._watcher.watch(address)
+            else:  # a model name that is not served itself: the served address of its hosted version
+                address = next(item.address for item in watched.values() if item.target == target)
+        self.default_choice = choice._replace(name=address)
+
+    def _follow_default(self) -> None:
+        """Choose again if the registry's default has changed to a served, loaded model."""
+        before, remembered = self.default_choice.name, self._watcher.default
+        if self._configured or remembered is None or remembered == self._remembered:
+            return
+        names = {watched.name for watched in self._watcher.watched.values()}
+        if remembered in names and self.find(remembered).loaded is not None:
+            self._choose_default()
+            if self.default_choice.name != before:
+                self._publish()
+                _log.info(
+                    "default model changed", model=self.default.address, reason=self.default_choice.reason
+                )
+
     def _load(self, model: HostedModel) -> None:
         if self._stopping or model.version is None:
             return
@@ -303,13 +337,14 @@ class ModelHost:
         except LOAD_ERRORS as error:
             outcome = "refused" if isinstance(error, MemoryBudgetError) else "failed"
             failure = self.registry.redact_location(str(error))
-            self._models[address] = replace(model, failure=failure)
-            self._retries.record_failure(address)
+            wait_s = min(FIRST_RETRY_S * 2.0 ** min(model.failures, 30), _LONGEST_RETRY_S)
+            self._models[address] = replace(
+                model, failure=failure, failures=model.failures + 1, retry_s=self._clock() + wait_s
+            )
             _log.error("model failed", model=address, reason=failure)
         else:
             outcome = "loaded"
             self._models[address] = hosted
-            self._retries.forget(address)
         self._report_load(outcome, self._clock() - started_s)
         self._reconcile()
 
@@ -327,7 +362,6 @@ class ModelHost:
         unloaded = [self._models.pop(address) for address in list(self._models) if address not in needed]
         self._publish()
         for model in unloaded:
-            self._retries.forget(model.address)
             if model.loaded is not None and model.size is not None:
                 use = model.loaded.use
                 read_by_all = without_members(model.loaded.model)  # also by models with members of requests
@@ -343,7 +377,7 @@ class ModelHost:
             },
             served={address: watched.serving_or_target for address, watched in self._watcher.watched.items()},
             aliases=self._watcher.aliases,
-            default=self.default_model.address,
+            default=self.default_choice.name,
             before=self.address_table,
         )
 
@@ -438,17 +472,15 @@ class ModelReloader:
         return future
 
     async def _watch(self) -> None:
-        await self._log_failure(self._submit(self._load_all))
-        while self._interval_s > 0:
+        change = self._submit(self._load_all)
+        while True:
+            await asyncio.wait([change])
+            if error := change.exception():  # polling continues
+                _log.error("model update failed", exc_info=error)
+            if not self._interval_s:
+                return
             await asyncio.sleep(self._interval_s)
-            await self._log_failure(self.refresh())
-
-    async def _log_failure(self, change: asyncio.Future[None]) -> None:
-        """Wait for a change and log its error, so polling continues."""
-        await asyncio.wait([change])
-        error = change.exception()
-        if error is not None:
-            _log.error("model update failed", exc_info=error)
+            change = self.refresh()
 
     def _load_all(self) -> None:
         started_s = time.monotonic()
@@ -462,7 +494,7 @@ class ModelReloader:
             _log.info("ready", models=self._host.num_loaded, of=len(self._host.models), seconds=seconds)
 
     def _reap(self) -> None:
-        if self._host.needs_reaping and not self._reaping and not self._closing:
+        if not self._reaping and not self._closing:
             self._spawn(self._reap_all())
 
     async def _reap_all(self) -> None:

@@ -5,8 +5,7 @@ reads as many columns as its token budget allows. If not all texts can be finish
 twice the median remaining length, so one long text does not delay short ones.
 """
 
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +26,7 @@ from service.engine.batching import (
     concatenate_states,
     gather_states,
     is_range,
+    split_array,
     split_budget,
     split_rows,
     view,
@@ -65,13 +65,12 @@ class PrefillProgress:
 
     Attributes:
         tokens: ids of the texts [R, T].
-        lengths: lengths of the texts [R].
         left: number of unread tokens.
         scores: log-probabilities [R, T], 0 for unread tokens; None if not wanted.
     """
 
     def __init__(self, state: Any, tokens: TokenIds, lengths: TokenIds, want: Want) -> None:
-        self.tokens, self.lengths = tokens, lengths
+        self.tokens = tokens
         self.left = int(lengths.sum())
         self.scores = np.zeros(tokens.shape, dtype=np.float32) if want.scores else None
         self._keep = want.state
@@ -115,18 +114,16 @@ class PrefillProgress:
             share -= int(strides[-1])
         return self._next
 
-    def record(
-        self, columns: int, states: Sequence[StateView | None], scores: Sequence[FloatArray | None]
-    ) -> None:
+    def record(self, columns: int, results: Iterator[tuple[StateView | None, FloatArray | None]]) -> None:
         """Record that the selected segments were read by `columns` columns, or to the ends of their texts.
 
         Args:
             columns: number of columns, at least one.
-            states: new state of each segment; None if all texts have ended and no state is wanted.
-            scores: log-probabilities of each segment [N, columns]; None if not wanted.
+            results: of each segment, and then of other calls, the new state, None if all texts have ended and no
+                state is wanted, and the log-probabilities [N, columns], None if not wanted.
         """
         self._pending = []
-        for segment, state, log_probs in zip(self._next, states, scores, strict=True):
+        for segment, (state, log_probs) in zip(self._next, results, strict=False):
             width = min(columns, int(segment.left[-1]))
             if self.scores is not None and log_probs is not None:
                 self.scores[segment.rows, segment.column : segment.column + width] = log_probs[:, :width]
@@ -209,13 +206,10 @@ class ReadBatch(CallBatch[Read, PrefillProgress]):
             check_no_nan(scores)
         counts = [len(segment.rows) for segment in segments]
         states = [None] * len(segments) if after is None else split_rows(after, counts)
-        ends = np.cumsum([0, *counts]).tolist()
-        log_probs = [None if scores is None else scores[begin:end] for begin, end in pairwise(ends)]
-        first = 0
-        for reading, selected in chosen:
-            cut = slice(first, first + len(selected))
-            reading.record(width, states[cut], log_probs[cut])
-            first = cut.stop
+        log_probs = [None] * len(segments) if scores is None else split_array(scores, counts)
+        results = zip(states, log_probs, strict=True)
+        for reading, _ in chosen:
+            reading.record(width, results)
         # calls of the last slice that this slice did not advance must not keep the joint state alive
         for reading in self._last:
             reading.detach(self._joint)

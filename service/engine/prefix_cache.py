@@ -55,7 +55,7 @@ class LimitedCache(Generic[K, V]):
             return self._entries[key][0]
 
     def insert(self, key: K, value: V, size: int) -> None:
-        """Cache a value of `size` bytes."""
+        """Cache a value of `size` bytes, or of another unit."""
         if size > self._max_bytes:
             return
         with self._lock:

@@ -32,7 +32,7 @@ from models.errors import (
     OverloadedError,
     ShareExceededError,
 )
-from service.engine.call_queues import CallQueue, SliceSize
+from service.engine.call_queues import CallQueue
 from service.engine.calls import is_urgent
 from service.engine.constants import (
     BULK_JOBS_AT_ONCE,
@@ -104,7 +104,6 @@ class Admission:
         jobs: the admitted jobs, unordered; read-only.
         num_jobs: number of jobs by owner and kind.
         num_tokens: expected tokens likewise.
-        num_waiting: number of jobs that have not run their first step.
         draining: True if new jobs are rejected.
     """
 
@@ -114,8 +113,12 @@ class Admission:
         self._next_deadline_s = math.inf
         self.jobs: set[Job] = set()
         self.num_jobs, self.num_tokens = Shares[Party](limits.max_jobs), Shares[Party](limits.max_tokens)
-        self.num_waiting = 0
         self.draining = False
+
+    @property
+    def num_waiting(self) -> int:
+        """Number of jobs that have not run their first step."""
+        return sum(not job.started for job in list(self.jobs))
 
     def check_capacity(self, options: RequestOptions) -> None:
         """Check that a job can be admitted.
@@ -160,7 +163,6 @@ class Admission:
         self._check_ages(job)
         self.jobs.add(job)
         self._count(job.options, 1)
-        self.num_waiting += 1
         self._next_deadline_s = min(self._next_deadline_s, job.deadline_s)
 
     def _check_ages(self, job: Job) -> None:
@@ -189,19 +191,12 @@ class Admission:
                 retry_after_s=limits.retry_after_s,
             )
 
-    def start(self, job: Job) -> None:
-        """Mark a job as started, so it no longer counts as waiting."""
-        if not job.started:
-            job.started = True
-            self.num_waiting -= 1
-
     def release(self, job: Job, how: str) -> None:
         """Remove a job that has ended; a second call has no effect."""
         if job in self.jobs:
             self.jobs.discard(job)
             self._count(job.options, -1)
             self._metrics.ended_jobs.labels(how).inc()
-        self.start(job)
 
     def expired(self, now_s: float) -> list[Job]:
         """Return the jobs whose deadline has passed."""
@@ -217,17 +212,18 @@ class Scheduler:
     """Scheduler of jobs: turns of interactive work, with slices of long or bulk work between them.
 
     Args:
-        clock: monotonic clock in seconds.
+        clock: the clock.
         limits: bounds and slice durations.
         metrics: records queue times, rejections, ends of jobs and batch sizes.
 
     Attributes:
+        clock: monotonic clock in seconds.
         admission: admission control.
         pending_bytes: size of all events delivered but not yet taken.
     """
 
     def __init__(self, *, clock: Callable[[], float], limits: SchedulerLimits, metrics: Metrics) -> None:
-        self._clock = clock
+        self.clock = clock
         self._limits = limits
         self._metrics = metrics
         self._lock = threading.Lock()
@@ -240,8 +236,6 @@ class Scheduler:
         costs_s: dict[Hashable, float] = {}
         queues = (CallQueue(clock, costs_s, metrics.answered) for _ in range(3))
         self._urgent, self._long, self._bulk = queues
-        self._slice = SliceSize(limits.slice_s, MIN_SLICE_TOKENS)
-        self._idle_slice = SliceSize(limits.idle_slice_s, MIN_SLICE_TOKENS)
         self._next_turn: list[Job] = []
         self._interactive_s = -math.inf
         self._bulk_next = False
@@ -258,7 +252,7 @@ class Scheduler:
             OverloadedError, ShareExceededError: a limit on jobs or tokens is reached.
         """
         with self._lock:
-            job.submitted_s = self._clock()
+            job.submitted_s = self.clock()
             self.admission.admit(job)
             self._enqueue(job)
 
@@ -302,7 +296,7 @@ class Scheduler:
 
     def serve_interactive(self) -> bool:
         """Advance all interactive jobs for a bounded time; return whether any work was done."""
-        until_s = self._clock() + self._limits.round_s
+        until_s = self.clock() + self._limits.round_s
         worked, owners = False, set[str]()
         while True:  # a keystroke makes two or three calls: no slice of long or bulk work comes between them
             self._end_stopped()
@@ -311,14 +305,14 @@ class Scheduler:
             num_slices = len(self._urgent.batches)
             if len(owners) > 1:
                 num_slices = min(num_slices, MAX_SHARED_KINDS)
-            answered = self._run_slices(self._urgent, self._slice, num_slices=num_slices)
+            answered = self._run_slices(self._urgent, self._limits.slice_s, num_slices=num_slices)
             with self._lock:
                 for job in answered:
                     self._enqueue(job)
             if not (resumed or answered or len(self._urgent)):
                 break
             worked, self._interactive_s = True, until_s
-            if self._clock() >= until_s:
+            if self.clock() >= until_s:
                 break
         self._begin_next_turn()
         return worked
@@ -332,12 +326,12 @@ class Scheduler:
         Returns:
             Whether any job was resumed.
         """
-        until_s = self._clock() + self._limits.pass_s
+        until_s = self.clock() + self._limits.pass_s
         most_kinds = len(self._urgent.batches) + MAX_SHARED_KINDS
         with self._lock:
             count = sum(map(len, self._ready.values()))
         for resumed in range(count):
-            is_long = self._clock() >= until_s or len(self._urgent.batches) >= most_kinds
+            is_long = self.clock() >= until_s or len(self._urgent.batches) >= most_kinds
             if (is_long and len(owners) > 1) or (job := self._pop(self._ready)) is None:
                 return bool(resumed)
             owners.add(job.options.owner)
@@ -351,17 +345,17 @@ class Scheduler:
         worked = not long_first and self._serve_bulk_jobs()
         if not worked and len(self._long):
             worked = True
-            for job in self._run_slices(self._long, self._slice):
+            for job in self._run_slices(self._long, self._limits.slice_s):
                 self._requeue(job)
         self._begin_next_turn()
         return worked
 
     def _serve_bulk_jobs(self) -> bool:
         """Resume bulk jobs up to their next calls, then run a slice of the calls; return whether any work was done."""
-        until_s = self._clock() + self._limits.bulk_slice_s / 2
+        until_s = self.clock() + self._limits.bulk_slice_s / 2
         resumed = False
         for _ in range(BULK_JOBS_AT_ONCE - len(self._bulk)):
-            if resumed and self._clock() >= until_s:
+            if resumed and self.clock() >= until_s:
                 return True
             if (job := self._pop(self._ready_bulk)) is None:
                 break
@@ -369,20 +363,23 @@ class Scheduler:
             resumed = True
         if not len(self._bulk):
             return resumed
-        for job in self._run_slices(self._bulk, self._bulk_slice()):
+        for job in self._run_slices(self._bulk, *self._bulk_slice()):
             self._requeue(job)
         return True
 
-    def _bulk_slice(self) -> SliceSize:
-        """Return the size of the next bulk slice: longer for late jobs, since long slices cost less per token."""
-        limits, now_s = self._limits, self._clock()
+    def _bulk_slice(self) -> tuple[float, int]:
+        """Return the duration and the minimum tokens of the next bulk slice.
+
+        It is longer for late jobs, since long slices cost less per token.
+        """
+        limits, now_s = self._limits, self.clock()
         if not len(self._long) and now_s - self._interactive_s > limits.idle_after_s:
-            return self._idle_slice
+            return limits.idle_slice_s, MIN_SLICE_TOKENS
         slowness_s = max(
             (now_s - job.submitted_s) / max(job.options.tokens, MIN_LATE_TOKENS) for job in self._bulk.jobs
         )
         seconds = limits.bulk_slice_s * max(1.0, slowness_s * limits.bulk_tokens_per_s)
-        return SliceSize(min(seconds, limits.late_bulk_slice_s), MIN_BULK_SLICE_TOKENS)
+        return min(seconds, limits.late_bulk_slice_s), MIN_BULK_SLICE_TOKENS
 
     def _pop(self, queue: dict[str, deque[Job]]) -> Job | None:
         """Return the first job of the next owner that has not ended; None if there is none."""
@@ -401,8 +398,8 @@ class Scheduler:
         """Run a job up to its next call, event or end."""
         if not job.started:
             with self._lock:
-                self.admission.start(job)
-            self._metrics.queue_time.observe(self._clock() - job.submitted_s)
+                job.started = True
+            self._metrics.queue_time.observe(self.clock() - job.submitted_s)
         answer, job.answer = job.answer, None
         began_s = time.thread_time()
         try:
@@ -416,7 +413,7 @@ class Scheduler:
                 queue = self._urgent if is_urgent(output) else self._long
                 (self._bulk if job.options.bulk else queue).add(job, output)
                 return
-            if output is not None and job.streams and not job.cancelled:
+            if output is not None and job.streams:
                 self._deliver_event(job, output)
             self._requeue(job)
         finally:
@@ -432,13 +429,15 @@ class Scheduler:
             self.pending_bytes += size
         job.deliver(WorkOutput(event, last=False))
 
-    def _run_slices(self, queue: CallQueue, size: SliceSize, *, num_slices: int = 1) -> list[Job]:
+    def _run_slices(
+        self, queue: CallQueue, seconds: float, min_tokens: int = MIN_SLICE_TOKENS, *, num_slices: int = 1
+    ) -> list[Job]:
         """Run slices of a queue; return the jobs whose calls were answered."""
         answered = []
         for _ in range(num_slices):
             began_s = time.thread_time()
             try:
-                answers = queue.run_slice(size)
+                answers = queue.run_slice(seconds, min_tokens)
             except Exception as error:  # noqa: BLE001 - a fault of one request must not stop the others
                 at_fault = queue.isolate_failure()
                 if at_fault is not None:
@@ -455,7 +454,7 @@ class Scheduler:
         """End the jobs that are cancelled or whose deadline has passed."""
         with self._lock:
             cancelled, self._cancelled = self._cancelled, []
-            late = self.admission.expired(self._clock())
+            late = self.admission.expired(self.clock())
         for job in cancelled:
             self._end(job, "cancelled")
         for job in late:
@@ -470,21 +469,19 @@ class Scheduler:
         self._end(job, "failed", error)
 
     def _requeue(self, job: Job) -> None:
-        """Queue a job for the next turn, or park it if too many of its events are pending."""
-        with self._lock:
-            if self._must_wait(job) and not job.cancelled:
-                job.parked = True
-            else:
-                self._next_turn.append(job)
+        """Queue a job for the next turn, or park it if its pending events, or those of all, are too many or too large.
 
-    def _must_wait(self, job: Job) -> bool:
-        """Return whether the pending events of a job, or of all jobs, are too many or too large."""
+        Events of a cancelled job are not pending.
+        """
         limits = self._limits
-        return bool(job.pending) and (
-            len(job.pending) >= limits.max_pending_events
-            or sum(job.pending) >= limits.max_job_pending_bytes
-            or self.pending_bytes >= limits.max_pending_bytes
-        )
+        with self._lock:
+            job.parked = bool(job.pending) and (
+                len(job.pending) >= limits.max_pending_events
+                or sum(job.pending) >= limits.max_job_pending_bytes
+                or self.pending_bytes >= limits.max_pending_bytes
+            )
+            if not job.parked:
+                self._next_turn.append(job)
 
     def _begin_next_turn(self) -> None:
         with self._lock:

@@ -74,14 +74,6 @@ class StoredState:
         return node, phrases.worth(found) + credit - before
 
 
-@dataclass(slots=True, eq=False)
-class _Entry:
-    """Stored state, and the time of its last use."""
-
-    stored: StoredState
-    used_s: float
-
-
 @dataclass(kw_only=True, eq=False)
 class StateStore:
     """Store of states by handle and owner, until they are freed, expire or are evicted; thread-safe.
@@ -104,7 +96,9 @@ class StateStore:
 
     def __post_init__(self) -> None:
         self._lock = threading.RLock()
-        self._owned: dict[str, OrderedDict[str, _Entry]] = {}  # least recently used first
+        self._owned: dict[
+            str, OrderedDict[str, tuple[StoredState, float]]
+        ] = {}  # with the last use, oldest first
         self._counts, self._sizes = Shares[str](self.max_states), Shares[str](self.max_bytes)
         self._unloaded: dict[str, str | None] = {}  # addresses by tag; None for versions without states
         self._num_sharing: Counter[tuple[str, PhraseAutomaton[int]]] = Counter()
@@ -137,10 +131,11 @@ class StateStore:
                 if handle not in entries:
                     raise self._unknown_state(handle, _indexed_name(parameter, index))
             now_s = self.clock()
-            for handle in handles:
-                entries[handle].used_s = now_s
+            states = [entries[handle][0] for handle in handles]
+            for handle, stored in zip(handles, states, strict=True):
+                entries[handle] = stored, now_s
                 entries.move_to_end(handle)
-            return [entries[handle].stored for handle in handles]
+            return states
 
     def check_capacity(self, owner: str, count: int, size: int = 0) -> None:
         """Reject `count` new states of `size` bytes together if `keep` would.
@@ -203,7 +198,14 @@ class StateStore:
             StateElsewhereError: a handle belongs to another process.
         """
         for index, handle in enumerate(handles):
-            self._check_process(handle, _indexed_name(parameter, index))
+            form = _HANDLE.fullmatch(handle)
+            if form is not None and form["process"] != self.process:
+                name = _indexed_name(parameter, index)
+                raise StateElsewhereError(
+                    f"{name} is stored by the process {form['process']}, and this is {self.process}: send "
+                    "requests with this state to the process that its handle names",
+                    parameter=name,
+                )
 
     def free_version(self, loaded: LoadedModel) -> None:
         """Delete all states of an unloaded version and accept no more; errors for its handles name the version."""
@@ -211,8 +213,8 @@ class StateStore:
             unloaded = [
                 (owner, handle)
                 for owner, entries in self._owned.items()
-                for handle, entry in entries.items()
-                if entry.stored.loaded is loaded
+                for handle, (stored, _) in entries.items()
+                if stored.loaded is loaded
             ]
             self._unloaded[loaded.tag] = loaded.address if unloaded else None
             if len(self._unloaded) > _MAX_UNLOADED_TAGS:
@@ -225,7 +227,7 @@ class StateStore:
         oldest_s = self.clock() - self.ttl_s
         with self._lock:
             for owner, entries in list(self._owned.items()):
-                while entries and next(iter(entries.values())).used_s < oldest_s:
+                while entries and next(iter(entries.values()))[1] < oldest_s:
                     self._remove(owner, next(iter(entries)))
 
     async def sweep(self) -> None:
@@ -236,12 +238,12 @@ class StateStore:
 
     def _insert(self, owner: str, stored: StoredState) -> str:
         handle = f"{self.process}.{stored.loaded.tag}.{secrets.token_urlsafe(_SECRET_BYTES)}"
-        self._owned.setdefault(owner, OrderedDict())[handle] = _Entry(stored, self.clock())
+        self._owned.setdefault(owner, OrderedDict())[handle] = (stored, self.clock())
         self._count(owner, stored, 1)
         return handle
 
     def _remove(self, owner: str, handle: str) -> None:
-        self._count(owner, self._owned[owner].pop(handle).stored, -1)
+        self._count(owner, self._owned[owner].pop(handle)[0], -1)
         if not self._owned[owner]:
             del self._owned[owner]
 
@@ -257,7 +259,7 @@ class StateStore:
         self._sizes.add(owner, sign * (stored.num_bytes + is_only * stored.phrases.num_bytes))
 
     def _unknown_state(self, handle: str, parameter: str) -> UnknownStateError:
-        self._check_process(handle, parameter)
+        self.check_process([handle], parameter=parameter)
         form = _HANDLE.fullmatch(handle)
         address = self._unloaded.get(form["tag"]) if form is not None else None
         gave_way = " gave way to another key's," if len(self._counts.held) > 1 else ""
@@ -267,15 +269,6 @@ class StateStore:
         if address is not None:
             what = f"was a state of {address}, which has been unloaded"
         return UnknownStateError(f"{parameter} {what}", parameter=parameter)
-
-    def _check_process(self, handle: str, parameter: str) -> None:
-        form = _HANDLE.fullmatch(handle)
-        if form is not None and form["process"] != self.process:
-            raise StateElsewhereError(
-                f"{parameter} is stored by the process {form['process']}, and this is {self.process}: send "
-                "requests with this state to the process that its handle names",
-                parameter=parameter,
-            )
 
 
 def _indexed_name(parameter: str, index: int) -> str:

@@ -13,7 +13,6 @@ import secrets
 import sqlite3
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +22,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from models.completion.user_model import UserModel, UserModelLimits, WordSequence, user_model_from_counts
 from models.errors import UnknownUserError, UsersUnavailableError
+from service.engine.prefix_cache import LimitedCache
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS users (
@@ -56,6 +56,9 @@ _TOUCH_S = 3600.0
 
 _MAX_CACHED = 1000
 _EMPTY_MODEL = UserModel()
+_UNKNOWN = 0, _EMPTY_MODEL
+"""Version and model of a user that are not cached; stored versions are positive."""
+
 _Count = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -92,8 +95,8 @@ class UserStore:
         self._path, self._max_users, self._ttl_s, self._clock = path, max_users, ttl_s, clock
         self.bounds = bounds
         self._connections: dict[float, sqlite3.Connection] = {}  # by the time that each waits for others
-        self._writing, self._caching = threading.Lock(), threading.Lock()
-        self._cache: OrderedDict[tuple[str, str], tuple[int, UserModel]] = OrderedDict()
+        self._writing = threading.Lock()
+        self._cache = LimitedCache[tuple[str, str], tuple[int, UserModel]](min(_MAX_CACHED, max_users))
         self._offset_s: float | None = None  # of the file's time to the clock
         self._log_has_deleted = False
 
@@ -174,8 +177,7 @@ class UserStore:
             with self._transaction(owner, deletes=True) as writer:
                 return writer.execute("DELETE FROM users WHERE owner = ? AND user = ?", key).rowcount > 0
         finally:
-            with self._caching:
-                self._cache.pop(key, None)
+            self._cache.insert(key, _UNKNOWN, 1)
 
     def close(self) -> None:
         """Close the file."""
@@ -185,7 +187,7 @@ class UserStore:
 
     def _model(self, connection: sqlite3.Connection, owner: str, user: str) -> UserModel | None:
         key, now = (owner, user), self._now(connection)
-        known, model = self._cache.get(key, (0, _EMPTY_MODEL))
+        known, model = self._cache.find(key) or _UNKNOWN
         row = connection.execute(_READ, (now, known, *key)).fetchone()
         if row is None or (row[1] is not None and row[1] < now - self._ttl_s):
             return None
@@ -200,7 +202,7 @@ class UserStore:
                     f"the words of {user!r} are damaged: {fault}; replace or delete them"
                 ) from None
             model = user_model_from_counts(stored.words, stored.pairs)
-            self._remember(key, version, model)
+            self._cache.insert(key, (version, model), 1)
         if used is None or used < now - _TOUCH_S:  # None: the time is damaged
             with contextlib.suppress(sqlite3.OperationalError):  # busy or full; the next use notes it
                 connection.execute("UPDATE users SET used = ? WHERE owner = ? AND user = ?", (now, *key))
@@ -214,7 +216,7 @@ class UserStore:
         version = 1 + secrets.randbits(62)
         row = (owner, user, version, self._now(writer), content)
         writer.execute("INSERT OR REPLACE INTO users VALUES (?, ?, ?, ?, ?)", row)
-        self._remember((owner, user), version, model)
+        self._cache.insert((owner, user), (version, model), 1)
         return model
 
     def _now(self, connection: sqlite3.Connection) -> float:
@@ -224,13 +226,6 @@ class UserStore:
         offset = latest - self._clock()
         self._offset_s = offset if self._offset_s is None else max(self._offset_s, offset)
         return self._offset_s + self._clock()
-
-    def _remember(self, key: tuple[str, str], version: int, model: UserModel) -> None:
-        with self._caching:
-            self._cache[key] = (version, model)
-            self._cache.move_to_end(key)
-            while len(self._cache) > min(_MAX_CACHED, self._max_users):
-                self._cache.popitem(last=False)
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:

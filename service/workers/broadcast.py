@@ -6,28 +6,25 @@ A file lock serialises changes across processes. `Broadcast` is plain ASGI middl
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from urllib.parse import urlencode
 
 import structlog
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
-from service.engine.metrics import Metrics, MetricsSource
+from service.engine.metrics import MetricsSource
 from service.http_client import ExchangeError
-from service.middleware.limits import HeldBodies
 from service.workers.peers import (
     METRICS_PATH,
     REFRESH_PATH,
     Peer,
+    PeerMiddleware,
     PeerResponse,
     encode_scope,
     is_from_peer,
-    read_body,
 )
-from service.workers.pool import WorkerPool
 
 _HELP = b"# HELP "
 
@@ -74,27 +71,11 @@ _FIRST_ERROR_STATUS = 400
 _KEPT_HEADERS = frozenset({b"content-type", b"retry-after"})
 
 
-@dataclass(frozen=True, slots=True)
-class Broadcast:
+class Broadcast(PeerMiddleware):
     """Middleware that applies model changes on all workers and merges their metrics.
 
     A worker that does not reply is skipped; when restarted, it loads the models that its peers serve.
-
-    Attributes:
-        app: application of this worker.
-        pool: worker pool.
-        peers: other workers, by number.
-        metrics: metrics of this worker.
-        max_body_bytes: maximum size of the body of a change.
-        held: size of the bodies of all requests.
     """
-
-    app: ASGIApp
-    pool: WorkerPool
-    peers: Mapping[int, Peer]
-    metrics: Metrics
-    max_body_bytes: int
-    held: HeldBodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -116,7 +97,7 @@ class Broadcast:
         return merge_expositions([*(texts[number] for number in sorted(texts)), generate_latest(pool)])
 
     async def _change(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body, receive = await read_body(scope, receive, max_bytes=self.max_body_bytes, held=self.held)
+        body, receive = await self.read_body(scope, receive)
         if body is None:
             await self.app(scope, receive, send)
             return

@@ -18,7 +18,7 @@ import asyncio
 import json
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
@@ -208,38 +208,57 @@ class _PeerConnection(ClientConnection):
         self._arrived.set()
 
 
-async def read_body(
-    scope: Scope, receive: Receive, *, max_bytes: int, held: HeldBodies, owner: str = ""
-) -> tuple[bytes | None, Receive]:
-    """Read the body of a request, which is not held when this returns.
+@dataclass(frozen=True, slots=True)
+class PeerMiddleware:
+    """Middleware that sends requests to other workers.
 
-    Returns:
-        The body, and a `receive` for the application that replays the messages. The body is None if it is too long,
-        too slow or incomplete; the application then rejects the request.
+    Attributes:
+        app: application of this worker.
+        pool: worker pool.
+        peers: other workers, by number.
+        metrics: metrics of this worker.
+        max_body_bytes: maximum size of a body; this worker rejects longer bodies.
+        held: size of the bodies of all requests.
     """
-    if content_length(scope) > max_bytes:
-        return None, receive
-    messages: list[Message] = []
-    size = 0
-    try:
-        while True:
-            message = await receive()
-            messages.append(message)
-            count = len(message.get("body", b""))
-            held.receive(owner, count, before=size)
-            size += count
-            if message["type"] != "http.request" or size > max_bytes:
-                return None, _replay(messages, receive)
-            if not message.get("more_body", False):
-                break
-            if scope["state"].get(RECEIVE_TIMEOUT):
-                return None, _replay(messages, receive)
-    except HTTPException:
-        return None, _replay(messages, receive)
-    finally:
-        held.add(owner, -size)
-    body = b"".join(message.get("body", b"") for message in messages)
-    return body, _replay([{"type": "http.request", "body": body, "more_body": False}], receive)
+
+    app: ASGIApp
+    pool: WorkerPool
+    peers: Mapping[int, Peer]
+    metrics: Metrics
+    max_body_bytes: int
+    held: HeldBodies
+
+    async def read_body(
+        self, scope: Scope, receive: Receive, owner: str = ""
+    ) -> tuple[bytes | None, Receive]:
+        """Read the body of a request, which is not held when this returns.
+
+        Returns:
+            The body, and a `receive` for the application that replays the messages. The body is None if it is too long,
+            too slow or incomplete; the application then rejects the request.
+        """
+        messages: list[Message] = []
+        size, is_complete = 0, False
+        try:
+            while not is_complete and content_length(scope) <= self.max_body_bytes:
+                message = await receive()
+                messages.append(message)
+                count = len(message.get("body", b""))
+                self.held.receive(owner, count, before=size)
+                size += count
+                if message["type"] != "http.request" or size > self.max_body_bytes:
+                    break
+                is_complete = not message.get("more_body", False)
+                if not is_complete and scope["state"].get(RECEIVE_TIMEOUT):
+                    break
+        except HTTPException:
+            is_complete = False
+        finally:
+            self.held.add(owner, -size)
+        if not is_complete:
+            return None, _replay(messages, receive)
+        body = b"".join(message.get("body", b"") for message in messages)
+        return body, _replay([{"type": "http.request", "body": body, "more_body": False}], receive)
 
 
 def _replay(messages: list[Message], receive: Receive) -> Receive:
@@ -255,54 +274,37 @@ def _replay(messages: list[Message], receive: Receive) -> Receive:
 _AUTOCOMPLETE = "/v1/autocomplete"
 _OPEN_STATES = "/v1/states"
 _RERANK = "/v1/rerank"
-_WITH_HANDLES = frozenset({"/v1/states/advance", "/v1/states/next", "/v1/states/free"})
-_PATHS = frozenset({_AUTOCOMPLETE, _OPEN_STATES, _RERANK}) | _WITH_HANDLES
+AFFINITY_PATHS = frozenset(
+    {_AUTOCOMPLETE, _OPEN_STATES, _RERANK, "/v1/states/advance", "/v1/states/next", "/v1/states/free"}
+)
+"""Paths of requests that may need data of one particular worker."""
+
 _AFFINITY_HEADER = b"x-gramophone-session"
 
 _HANDLE = re.compile(rb'"([\w-]{1,63})\.[0-9a-f]{6}\.[\w-]{16}[",]')
 
 
-def has_affinity(path: str) -> bool:
-    """Return whether requests to a path may need data of one particular worker."""
-    return path in _PATHS
-
-
-class Affinity:
-    """Choice of the worker for a request.
+def affine_worker(scope: Scope, body: bytes, workers: Sequence[str]) -> int | None:
+    """Return the number of the worker for a request to one of `AFFINITY_PATHS`; None for any worker.
 
     Args:
-        pool: worker pool.
+        scope: the request.
+        body: its body.
+        workers: names of all workers in state handles.
     """
-
-    def __init__(self, pool: WorkerPool) -> None:
-        self._size = pool.size
-        self._by_name = {name.encode(): number for number, name in enumerate(pool.process_names)}
-
-    def of(self, scope: Scope, body: bytes) -> int | None:
-        """Return the number of the worker for a request to a path with affinity; None for any worker."""
-        path = scope["path"]
-        if path == _AUTOCOMPLETE:
-            name = _session_name(body)
-            return None if name is None else self._hash(name.encode(errors="replace"))
-        if path == _OPEN_STATES:
-            return self._worker_of_client(scope)
-        owner = self._state_owner(body) if path != _RERANK or b'"session"' in body else None
-        if owner is None and path == _RERANK and b'"commit"' in body:  # a session begins
-            return self._worker_of_client(scope)
-        return owner
-
-    def _state_owner(self, body: bytes) -> int | None:
-        """Return the worker of the first handle of this service in a body."""
-        names = (match[1] for match in _HANDLE.finditer(body))
-        return next((self._by_name[name] for name in names if name in self._by_name), None)
-
-    def _worker_of_client(self, scope: Scope) -> int:
-        client = scope.get("client")
-        address = b"" if client is None else client[0].encode()
-        return self._hash(header(scope, _AFFINITY_HEADER) or address)
-
-    def _hash(self, name: bytes) -> int:
-        return zlib.crc32(name) % self._size
+    path = scope["path"]
+    if path == _AUTOCOMPLETE:
+        session = _session_name(body)
+        return None if session is None else zlib.crc32(session.encode(errors="replace")) % len(workers)
+    if path != _OPEN_STATES and (path != _RERANK or b'"session"' in body):
+        names = (match[1].decode() for match in _HANDLE.finditer(body))
+        owner = next((workers.index(name) for name in names if name in workers), None)
+        if owner is not None:
+            return owner
+    if path == _OPEN_STATES or (path == _RERANK and b'"commit"' in body):  # a session begins
+        client = (scope.get("client") or ("",))[0].encode()
+        return zlib.crc32(header(scope, _AFFINITY_HEADER) or client) % len(workers)
+    return None
 
 
 def _session_name(body: bytes) -> str | None:
@@ -330,42 +332,26 @@ def is_from_peer(scope: Scope) -> bool:
     return server is not None and server[1] is None
 
 
-@dataclass(slots=True)
-class AffinityRelay:
+@dataclass(frozen=True, slots=True)
+class AffinityRelay(PeerMiddleware):
     """Middleware that forwards requests to their worker, which authenticates, counts and logs them.
 
     It is the outermost middleware. This worker answers requests from other workers itself.
 
     Attributes:
-        app: application of this worker.
-        pool: worker pool.
-        peers: other workers, by number.
         peer_endpoints: application of the internal endpoints.
         keys: keys of the service; if keys exist, a valid one is required before a body is read.
-        metrics: metrics that count relayed requests.
-        max_body_bytes: maximum size of a body; this worker rejects longer bodies.
-        held: size of the bodies of all requests.
     """
 
-    app: ASGIApp
-    pool: WorkerPool
-    peers: Mapping[int, Peer]
     peer_endpoints: ASGIApp
     keys: KeyStore
-    metrics: Metrics
-    max_body_bytes: int
-    held: HeldBodies
-    _affinity: Affinity = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._affinity = Affinity(self.pool)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer or forward one request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
         elif (
-            has_affinity(scope["path"])
+            scope["path"] in AFFINITY_PATHS
             and not is_from_peer(scope)
             and (key := self._acceptable_key(scope)) is not None
         ):
@@ -383,10 +369,8 @@ class AffinityRelay:
         return found.name if found is not None else None if self.keys else ""
 
     async def _forward_to_owner(self, scope: Scope, receive: Receive, send: Send, key: str) -> None:
-        body, receive = await read_body(
-            scope, receive, max_bytes=self.max_body_bytes, held=self.held, owner=key
-        )
-        owner = None if body is None else self._affinity.of(scope, body)
+        body, receive = await self.read_body(scope, receive, key)
+        owner = None if body is None else affine_worker(scope, body, self.pool.process_names)
         if body is None or owner is None or owner == self.pool.number:
             await self.app(scope, receive, send)
             return

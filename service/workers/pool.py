@@ -4,7 +4,7 @@ import asyncio
 import fcntl
 import mmap
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +18,6 @@ NOT_LISTENING = -1
 
 HEARTBEAT_INTERVAL_S = 0.2
 """Interval of a worker's heartbeats."""
-
-_MAX_MISSED_HEARTBEATS = 5
 
 
 class SharedStatus:
@@ -50,54 +48,6 @@ class SharedStatus:
         """Record that a worker stopped listening; the supervisor calls this for a dead one."""
         self.connections[worker] = NOT_LISTENING
         self.heartbeats[worker] = 0
-
-
-class Watchdog:
-    """Detector of workers without recent heartbeats.
-
-    It counts its own checks instead of seconds, since the supervisor makes no checks either while the machine or
-    container is suspended.
-
-    Args:
-        status: status with the heartbeats of the workers.
-        size: number of workers.
-        patience_s: maximum time without a heartbeat, at least five intervals; 0 for no limit.
-        clock: monotonic clock in seconds.
-    """
-
-    def __init__(
-        self, status: SharedStatus, size: int, *, patience_s: float, clock: Callable[[], float]
-    ) -> None:
-        self._status = status
-        self._interval_s = (
-            max(patience_s / _MAX_MISSED_HEARTBEATS, HEARTBEAT_INTERVAL_S) if patience_s else 0.0
-        )
-        self._clock = clock
-        self._last_heartbeats = [0] * size
-        self._missed = [0] * size  # consecutive checks without a new heartbeat
-        self._due_s = clock() + self._interval_s
-
-    @property
-    def due_s(self) -> float | None:
-        """Time of the next check; None if none is due."""
-        return self._due_s if self._interval_s else None
-
-    def hung_workers(self) -> list[int]:
-        """Check the heartbeats if a check is due; return newly hung workers.
-
-        A worker without a first heartbeat is still starting and is never hung.
-        """
-        if not self._interval_s or self._clock() < self._due_s:
-            return []
-        self._due_s = self._clock() + self._interval_s
-        hung = []
-        for worker, count in enumerate(self._status.heartbeats):
-            is_silent = count > 0 and count == self._last_heartbeats[worker]
-            self._missed[worker] = self._missed[worker] + 1 if is_silent else 0
-            self._last_heartbeats[worker] = count
-            if self._missed[worker] == _MAX_MISSED_HEARTBEATS:
-                hung.append(worker)
-        return hung
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ next start removes unlocked folders.
 import contextlib
 import gc
 import importlib
+import math
 import os
 import secrets
 import shutil
@@ -28,8 +29,9 @@ import structlog
 
 from models.checkpoint.folders import locked_folder
 from models.errors import InvalidInputError, LanguageModelError
+from service.api_keys import file_stamp
 from service.engine.model_host import ModelHost
-from service.workers.pool import SharedStatus, Watchdog, WorkerPool
+from service.workers.pool import HEARTBEAT_INTERVAL_S, SharedStatus, WorkerPool
 
 _log = structlog.get_logger(__name__)
 _PREFIX = "gramophone-"
@@ -80,6 +82,7 @@ _MAX_NAME_LENGTH = 59
 _MAX_FOLDER_BYTES = 98
 """Maximum bytes of a folder's path: a socket's path may have 107 bytes, nine of them for its file name."""
 
+_MAX_MISSED_HEARTBEATS = 5
 _STABLE_S = 60.0
 """Lifetime after which a dead worker is restarted without delay."""
 
@@ -99,12 +102,16 @@ class _WorkerSlot:
         since_s: time of its start.
         due_s: time of the next start; None if none is due.
         delay_s: last delay of a restart.
+        heartbeats: number of its heartbeats at the last check.
+        missed: number of consecutive checks without a new heartbeat.
     """
 
     pid: int | None = None
     since_s: float = 0.0
     due_s: float | None = None
     delay_s: float = 0.0
+    heartbeats: int = 0
+    missed: int = 0
 
 
 class Supervisor:
@@ -114,7 +121,8 @@ class Supervisor:
         size: number of workers.
         name: name of the service in state handles; None for a random name.
         patience_s: maximum time for workers to stop.
-        hang_timeout_s: time without a heartbeat after which a worker is killed and restarted; 0 disables the check.
+        hang_timeout_s: time without a heartbeat after which a worker is killed and restarted, at least five of their
+            intervals; 0 disables the check.
 
     Raises:
         InvalidInputError: the name is too long to append a worker's number.
@@ -133,9 +141,12 @@ class Supervisor:
             )
         self._patience_s = patience_s
         self._status = SharedStatus(size)
-        self._watchdog = Watchdog(self._status, size, patience_s=hang_timeout_s, clock=time.monotonic)
+        interval_s = max(hang_timeout_s / _MAX_MISSED_HEARTBEATS, HEARTBEAT_INTERVAL_S)
+        self._check_interval_s = interval_s if hang_timeout_s else math.inf
+        self._check_s = time.monotonic() + self._check_interval_s
         self._slots = [_WorkerSlot() for _ in range(size)]
-        self._program = _program_stamp()
+        # changes as pip replaces the program's files, from which forked workers would import further modules
+        self._program = file_stamp(Path(__file__))
         self._stopping: int | None = None
         self._kill_s: float | None = None
         self._exit_code = 0
@@ -222,7 +233,7 @@ class Supervisor:
         """Return the time until the next task, at most `_MAX_WAIT_S`."""
         dues = [self._kill_s]
         if self._stopping is None:
-            dues = [self._watchdog.due_s, *(slot.due_s for slot in self._slots)]
+            dues = [self._check_s, *(slot.due_s for slot in self._slots)]
         left_s = [due_s - time.monotonic() for due_s in dues if due_s is not None]
         return max(0.0, min([*left_s, _MAX_WAIT_S]))
 
@@ -248,12 +259,21 @@ class Supervisor:
                     os.kill(slot.pid, kind)
 
     def _kill_hung(self) -> None:
-        """Kill hung workers; they are then restarted like dead ones."""
-        for number in self._watchdog.hung_workers():
-            pid = self._slots[number].pid
-            if self._stopping is None and pid is not None:
-                _log.error("hung worker killed", of=number, pid=pid)
-                os.kill(pid, signal.SIGKILL)  # not reaped yet, so the pid cannot have been reused
+        """Kill workers without recent heartbeats; they are then restarted like dead ones.
+
+        Checks are counted instead of seconds, since the supervisor makes none either while the machine or container
+        is suspended. A worker without a first heartbeat is still starting.
+        """
+        if time.monotonic() < self._check_s:
+            return
+        self._check_s = time.monotonic() + self._check_interval_s
+        for number, slot in enumerate(self._slots):
+            count = self._status.heartbeats[number]
+            slot.missed = slot.missed + 1 if 0 < count == slot.heartbeats else 0
+            slot.heartbeats = count
+            if slot.missed == _MAX_MISSED_HEARTBEATS and self._stopping is None and slot.pid is not None:
+                _log.error("hung worker killed", of=number, pid=slot.pid)
+                os.kill(slot.pid, signal.SIGKILL)  # not reaped yet, so the pid cannot have been reused
 
     def _reap(self) -> None:
         """Reap dead workers; kill workers that did not stop in time."""
@@ -274,7 +294,7 @@ class Supervisor:
         if self._stopping is not None:
             return
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        is_replaced = code > 0 and _program_stamp() != self._program
+        is_replaced = code > 0 and file_stamp(Path(__file__)) != self._program
         if is_replaced or not self._status.composed[number]:
             what = "the program was replaced while it ran" if is_replaced else "worker failed to start"
             _log.error(f"{what}; the service stops", of=number, pid=pid, how=how)
@@ -304,18 +324,6 @@ class Supervisor:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, (self._stopping,))
             signal.raise_signal(self._stopping)
         return self._exit_code
-
-
-def _program_stamp() -> tuple[int, int] | None:
-    """Return values that change when the program's files are replaced, as by pip; None while they are missing.
-
-    Forked workers have the old modules in memory, and would import further ones from the new files.
-    """
-    try:
-        found = Path(__file__).stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns
 
 
 def _next_delay_s(delay_s: float) -> float:

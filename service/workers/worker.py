@@ -18,7 +18,6 @@ import socket
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import FrameType
-from typing import Any
 
 import structlog
 from fastapi import FastAPI
@@ -72,26 +71,21 @@ class FairListener(SocketListener):
     Args:
         listening: socket shared by all workers.
         pool: worker pool, with the number of connections of each worker.
-        connect: function that serves an accepted socket.
+        connect: function that serves an accepted socket, and calls a function at its end.
     """
 
     def __init__(
         self,
         listening: socket.socket,
         pool: WorkerPool,
-        connect: Callable[[socket.socket], None],
+        connect: Callable[[socket.socket, Callable[[], None]], None],
     ) -> None:
         super().__init__(listening, self._take)
         self._serve = connect
         self._number = pool.number
         self._status = pool.status
         self._waiting_since_s: float | None = None
-        self._connections = 0
-        self._count(0)
-
-    def connection_ended(self) -> None:
-        """Count the end of a connection."""
-        self._count(-1)
+        self._status.connections[self._number] = 0
 
     def close(self) -> None:
         """Stop accepting connections."""
@@ -112,21 +106,21 @@ class FairListener(SocketListener):
     def _is_deferred(self) -> bool:
         """Return whether a worker with fewer connections should accept the connection."""
         fewest = min((count for count in self._status.connections if count >= 0), default=0)
-        if self._connections <= fewest:
+        lead = self._status.connections[self._number] - fewest
+        if lead <= 0:
             return False
         now_s = self._loop.time()
         if self._waiting_since_s is None:
             self._waiting_since_s = now_s
-        return self._connections - fewest >= 1 << int((now_s - self._waiting_since_s) / _PATIENCE_S)
+        return lead >= 1 << int((now_s - self._waiting_since_s) / _PATIENCE_S)
 
     def _take(self, accepted: socket.socket) -> None:
         self._count(1)
-        self._serve(accepted)
+        self._serve(accepted, partial(self._count, -1))
 
     def _count(self, change: int) -> None:
-        self._connections += change
         if not self._is_closed:
-            self._status.connections[self._number] = self._connections
+            self._status.connections[self._number] += change
 
 
 class WorkerServer(DrainingServer):
@@ -138,15 +132,13 @@ class WorkerServer(DrainingServer):
         app: application with its services and peers.
         settings: limits and drain timeout.
         pool: worker pool.
-        listening: socket shared by all workers.
     """
 
-    def __init__(self, app: FastAPI, settings: Settings, pool: WorkerPool, listening: socket.socket) -> None:
+    def __init__(self, app: FastAPI, settings: Settings, pool: WorkerPool) -> None:
         super().__init__(app, settings)
         self._services: Services = app.state.services
         self._peers: Mapping[int, Peer] = app.state.peers
         self._pool = pool
-        self._listening = listening
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop on SIGTERM from the supervisor; SIGINT (Ctrl-C) is ignored, because the supervisor then sends SIGTERM.
@@ -157,9 +149,9 @@ class WorkerServer(DrainingServer):
         if sig != signal.SIGINT and not self.should_exit:
             super().handle_exit(sig, frame)
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:  # noqa: ARG002 - uvicorn's
-        """Start the application, then listen."""
-        await super().startup(sockets=[])
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start the application, then listen on the socket shared by all workers."""
+        await super().startup()
         loop = asyncio.get_running_loop()
         loop.add_reader(self._pool.lifeline, self._on_supervisor_death)
         peer_socket = self._pool.socket_of(self._pool.number)
@@ -176,21 +168,10 @@ class WorkerServer(DrainingServer):
                     await sync_with_peers(self._services, self._peers)
         self._spawn(self._report_when_loaded())
         if not self.should_exit:
-            self._listen()
-
-    def _listen(self) -> None:
-        kind = self.config.http_protocol_class
-        listener: FairListener
-
-        def connection_lost(connection: Any, exc: Exception | None) -> None:
-            listener.connection_ended()
-            kind.connection_lost(connection, exc)
-
-        counted = type("Counted", (kind,), {"connection_lost": connection_lost})
-
-        listener = FairListener(self._listening, self._pool, partial(self._connect, counted))
-        _log.info("worker accepts connections")
-        self.servers.append(listener)  # type: ignore[arg-type]  # has the methods that uvicorn calls
+            _log.info("worker accepts connections")
+            for listening in sockets or ():
+                listener = FairListener(listening, self._pool, self._connect)
+                self.servers.append(listener)  # type: ignore[arg-type]  # has the methods that uvicorn calls
 
     async def _send_heartbeats(self) -> None:
         """Send heartbeats while this worker makes progress; the supervisor kills workers without heartbeats."""

@@ -37,8 +37,7 @@ from service.bench.connection import Connection
 from service.bench.driver import run_load
 from service.bench.plan import ClosedLoop, LoadSettings, Request, Target
 from service.bench.results import summarise_load
-from service.workers.peers import Affinity
-from service.workers.pool import SharedStatus, WorkerPool
+from service.workers.peers import affine_worker
 
 WORDS = (
     "it",
@@ -202,8 +201,9 @@ def compare(title, registry, model, seconds):
 def relay_costs(registry):
     """Print the additional CPU and wall time of a request that the other worker accepted."""
     with running(registry, NOVELS, 2) as service:
-        homes = Affinity(WorkerPool(0, 2, "", SharedStatus(2), Path(), Path(), -1))
-        names = [next(name for name in NAMES if homes.of(_scope(name), b"") == number) for number in (0, 1)]
+        workers = ["first", "second"]
+        homes = {name: affine_worker(_scope(name), b"", workers) for name in NAMES}
+        names = [next(name for name in NAMES if homes[name] == number) for number in (0, 1)]
         # one connection to either worker: one client's states are local there, the other's are relayed
         found = asyncio.run(_both(service, names))
     (near_s, near_cpu_s), (far_s, far_cpu_s) = sorted(found)

@@ -56,8 +56,8 @@ def started(registry, tmp_path):
             **{"watch_interval_s": 0.05, **options},
         )
         with running(settings) as server, httpx.Client(base_url=server.url, timeout=20) as client:
-            retries = server.app.state.services.host._retries
-            retries._clock = lambda: time.monotonic() * 100  # waits of tenths of a second
+            host = server.app.state.services.host
+            host._clock = lambda: time.monotonic() * 100  # waits of tenths of a second
             yield client
 
     return start

@@ -79,7 +79,7 @@ def test_swapping_under_load_fails_no_request_and_mixes_no_versions(registry):
         assert len(seen) >= 4
         wait_for(lambda: client.post("/v1/score", json=SCORE).json()["model"] == f"moving@{VERSIONS}")
         host = server.app.state.services.host
-        wait_for(lambda: not host.needs_reaping)
+        wait_for(lambda: not host._unloading)
         assert list(host.models) == [f"moving@{VERSIONS}"]
 
 
@@ -100,7 +100,7 @@ def copy_slowly_while_asking(registry, whole, target):
     settings = Settings(registry=registry.root, watch_interval_s=0.01)
     with running(settings) as server, httpx.Client(base_url=server.url, timeout=20) as client:
         host = server.app.state.services.host
-        host._retries._clock = lambda: time.monotonic() * 1000  # waits of milliseconds, not of seconds
+        host._clock = lambda: time.monotonic() * 1000  # waits of milliseconds, not of seconds
         target.mkdir()
         files = sorted(whole.iterdir(), key=lambda path: path.name != "manifest.json")
         (registry.root / "moving" / "aliases.json").unlink()  # the bare name now means the newest version

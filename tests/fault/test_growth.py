@@ -10,6 +10,7 @@ import functools
 import itertools
 import json
 import re
+import statistics
 import subprocess
 import sys
 import threading
@@ -26,8 +27,11 @@ from models.checkpoint.registry import LocalRegistry
 from service.api_keys import KeyScope, create_key
 from tests.support.services import ROOT, running_process
 
-MAX_FACTOR, MAX_CPU_FACTOR = 2.3, 2.6
-"""Permitted growth of memory and reply at a doubling; of CPU time, which varies by a tenth on a busy machine."""
+MAX_FACTOR = 2.3
+"""Permitted growth of CPU time, memory and reply at a doubling of the body."""
+
+MAX_REPETITIONS = 4
+"""Times that a CPU time which grows faster is measured again, since other tests run on the same cores."""
 
 QUADRATIC = re.compile(
     "mbr|confidences|num_beams|best_of|[.]n |max_words|models|folds|restarts|resamples|continuation"
@@ -293,16 +297,16 @@ class Meter:
                 early, late = getattr(first, name), getattr(last, name)
                 if late > floor:
                     factors[name] = (late / max(early, floor / 4**doublings)) ** (1 / doublings)
-            if factors.get("cpu_s", 0) > MAX_CPU_FACTOR:  # a busy machine only makes it slower
-                repeated = [again(cost) for cost in (first, last) for _ in range(2)]
-                early_s = max(cost.cpu_s for cost in repeated[:2])
-                late_s = min(cost.cpu_s for cost in repeated[2:])
-                factors["cpu_s"] = (late_s / max(early_s, FLOOR_S / 4**doublings)) ** (1 / doublings)
+            early_s, late_s = [], []
+            while factors.get("cpu_s", 0) > MAX_FACTOR and len(late_s) < MAX_REPETITIONS:
+                early_s.append(again(first).cpu_s)
+                late_s.append(again(last).cpu_s)  # a busy machine only makes it slower
+                early = max(statistics.median(early_s), FLOOR_S / 4**doublings)
+                factors["cpu_s"] = (min(late_s) / early) ** (1 / doublings)
         self.rows.append((max(factors.values(), default=0), case, last))
         print(f"{max(factors.values(), default=0):.2f} {case} {' '.join(map(str, costs[-2:]))}", flush=True)
         for name, factor in factors.items():
-            limit = MAX_CPU_FACTOR if name == "cpu_s" else MAX_FACTOR
-            if factor > limit and not QUADRATIC.search(case):
+            if factor > MAX_FACTOR and not QUADRATIC.search(case):
                 self.faults.append(f"{case}: {name} grows by {factor:.2f} a doubling, {costs[-2]} {last}")
 
     def _status(self, name):

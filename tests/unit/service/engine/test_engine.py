@@ -17,7 +17,7 @@ def run_with_engine(test, *, timeout_s=5.0):
         scheduler = Scheduler(
             clock=time.monotonic, limits=SchedulerLimits(max_jobs=10, max_pending_events=2), metrics=Metrics()
         )
-        engine = Engine(scheduler, clock=time.monotonic, request_timeout_s=timeout_s)
+        engine = Engine(scheduler, request_timeout_s=timeout_s)
         engine.start()
         try:
             return await test(engine)

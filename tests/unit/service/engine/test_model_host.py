@@ -91,8 +91,8 @@ def test_another_name_does_not_change_the_default_and_its_reason_is_told(registr
     for name in ("alpha", "mixture"):
         registry.publish(name, write_minimal)
         host = made(registry)
-        assert (host.default.address, host.default_model.is_guess) == (before, False)
-    assert host.default_model.reason == "it is set as the registry's default"
+        assert (host.default.address, host.default_choice.is_guess) == (before, False)
+    assert host.default_choice.reason == "it is set as the registry's default"
 
 
 @pytest.mark.parametrize(("coming", "default"), [("alpha", "alpha@1"), ("mixture", "mixture@1")])
@@ -101,8 +101,8 @@ def test_a_registry_that_remembers_none_is_served_as_ever_and_called_a_guess(reg
     registry.publish(coming, write_minimal)
     (registry.root / ".default").unlink()
     host = made(registry)
-    assert (host.default.address, host.default_model.is_guess) == (default, True)
-    assert "gramophone models default" in host.default_model.reason
+    assert (host.default.address, host.default_choice.is_guess) == (default, True)
+    assert "gramophone models default" in host.default_choice.reason
     registry.publish("aardvark", write_minimal)
     assert made(registry).default.address == default
 
@@ -183,8 +183,6 @@ def test_an_address_with_a_number_without_end_is_not_found(registry):
 
 class Host:
     """Host with a pending change and a model to free."""
-
-    needs_reaping = True
 
     def refresh(self):
         time.sleep(0.05)

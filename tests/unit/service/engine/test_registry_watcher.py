@@ -13,8 +13,8 @@ from models.errors import IntegrityError, InvalidInputError, ModelNotFoundError,
 from models.tokenizers import WordTokenizer
 from service.engine.loaded_model import LoadState
 from service.engine.loading import Loader
-from service.engine.model_host import ModelHost
-from service.engine.registry_watcher import FIRST_RETRY_S, RegistryWatcher
+from service.engine.model_host import FIRST_RETRY_S, ModelHost
+from service.engine.registry_watcher import RegistryWatcher
 from tests.support.checkpoints import write_minimal
 from tests.support.fake_models import FakeModel, fake_vocabulary
 from tests.support.object_stores import s3_server, using

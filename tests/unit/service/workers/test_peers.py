@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-from pathlib import Path
 
 import pytest
 
@@ -11,14 +10,13 @@ from service.http_client import ExchangeError, encode_request
 from service.middleware.limits import RECEIVE_TIMEOUT, HeldBodies
 from service.workers import peers
 from service.workers.peers import (
-    Affinity,
+    AFFINITY_PATHS,
     Peer,
+    PeerMiddleware,
     PeerResponse,
+    affine_worker,
     encode_scope,
-    has_affinity,
-    read_body,
 )
-from service.workers.pool import SharedStatus, WorkerPool
 
 WHOLE = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nx-shape: 1,2\r\ndate: now\r\n\r\nhi"
 
@@ -188,23 +186,16 @@ def test_an_application_may_answer_into_an_answer():
 SIZE = 5
 
 
-@pytest.fixture
-def homes():
-    crew = WorkerPool(
-        number=0,
-        size=SIZE,
-        name="host",
-        status=SharedStatus(SIZE),
-        folder=Path("/nowhere"),
-        weights=Path("/nowhere"),
-        lifeline=-1,
-    )
-    return Affinity(crew)
+WORKERS = [f"host-{number}" for number in range(SIZE)]
 
 
 def scope(path, *, session=None, client="10.0.0.1"):
     headers = [] if session is None else [(b"x-gramophone-session", session)]
     return {"path": path, "headers": headers, "client": (client, 1)}
+
+
+def home(request, sent):
+    return affine_worker(request, sent, WORKERS)
 
 
 def handle(process):
@@ -215,88 +206,86 @@ def body(**fields):
     return json.dumps(fields).encode()
 
 
-def test_states_are_with_the_process_that_their_handle_names(homes):
+def test_states_are_with_the_process_that_their_handle_names():
     asked = body(continuations=[{"state": handle("host-3"), "text": "a"}])
-    assert homes.of(scope("/v1/states/advance"), asked) == 3
-    assert homes.of(scope("/v1/states/next"), body(states=[handle("host-4"), handle("host-1")])) == 4
+    assert home(scope("/v1/states/advance"), asked) == 3
+    assert home(scope("/v1/states/next"), body(states=[handle("host-4"), handle("host-1")])) == 4
 
 
-def test_states_of_other_services_are_answered_where_they_come(homes):
-    assert homes.of(scope("/v1/states/free"), body(states=[handle("other-3")])) is None
-    assert homes.of(scope("/v1/states/free"), b"no handle at all") is None
+def test_states_of_other_services_are_answered_where_they_come():
+    assert home(scope("/v1/states/free"), body(states=[handle("other-3")])) is None
+    assert home(scope("/v1/states/free"), b"no handle at all") is None
 
 
-def test_states_of_one_client_are_opened_by_one_worker(homes):
-    opened = {homes.of(scope("/v1/states"), body(context=text)) for text in ("a", "b", "c")}
+def test_states_of_one_client_are_opened_by_one_worker():
+    opened = {home(scope("/v1/states"), body(context=text)) for text in ("a", "b", "c")}
     assert len(opened) == 1
-    clients = {homes.of(scope("/v1/states", client=f"10.0.0.{i}"), b"{}") for i in range(50)}
+    clients = {home(scope("/v1/states", client=f"10.0.0.{i}"), b"{}") for i in range(50)}
     assert clients == set(range(SIZE))
 
 
-def test_a_client_may_name_itself(homes):
-    named = {homes.of(scope("/v1/states", session=b"d7", client=f"10.0.0.{i}"), b"{}") for i in range(20)}
+def test_a_client_may_name_itself():
+    named = {home(scope("/v1/states", session=b"d7", client=f"10.0.0.{i}"), b"{}") for i in range(20)}
     assert len(named) == 1
 
 
-def session_home(homes, name):
-    return homes.of(scope("/v1/autocomplete"), body(text="", session=name))
+def session_home(name):
+    return home(scope("/v1/autocomplete"), body(text="", session=name))
 
 
-def test_a_session_may_be_written_as_some_clients_escape_it(homes):
+def test_a_session_may_be_written_as_some_clients_escape_it():
     escaped = rb'{"text": "", "session": "ann\u002Bx\u0040example.org"}'
-    assert homes.of(scope("/v1/autocomplete"), escaped) == session_home(homes, "ann+x@example.org")
+    assert home(scope("/v1/autocomplete"), escaped) == session_home("ann+x@example.org")
     escaped_key = rb'{"text": "", "\u0073ession": "ann"}'
-    assert homes.of(scope("/v1/autocomplete"), escaped_key) == session_home(homes, "ann")
-    assert homes.of(scope("/v1/autocomplete"), rb'{"text": "", "session": "ann\uD800"}') is not None
+    assert home(scope("/v1/autocomplete"), escaped_key) == session_home("ann")
+    assert home(scope("/v1/autocomplete"), rb'{"text": "", "session": "ann\uD800"}') is not None
 
 
-def test_a_session_is_the_one_that_the_request_is_answered_for(homes):
+def test_a_session_is_the_one_that_the_request_is_answered_for():
     """The last duplicate key counts, as in body validation; keys of inner objects do not."""
     for other in (f"s{i}" for i in range(20)):
         twice = f'{{"text": "", "session": "{other}", "session": "ann"}}'.encode()
-        assert homes.of(scope("/v1/autocomplete"), twice) == session_home(homes, "ann")
+        assert home(scope("/v1/autocomplete"), twice) == session_home("ann")
         within = body(dictionary=[{"text": "a", "session": other}], session="ann")
-        assert homes.of(scope("/v1/autocomplete"), within) == session_home(homes, "ann")
+        assert home(scope("/v1/autocomplete"), within) == session_home("ann")
     for wrong in (
         rb'{"session": "ann\uD8zz"}',
         b'["session"]',
         b'{"session": 1}',
         b'{"session"' + b"[" * 100_000,
     ):
-        assert homes.of(scope("/v1/autocomplete"), wrong) is None
+        assert home(scope("/v1/autocomplete"), wrong) is None
 
 
-def test_users_are_known_to_every_worker(homes):
-    assert homes.of(scope("/v1/autocomplete"), body(text="", user="ann")) is None
-    assert not has_affinity("/v1/autocomplete/users/ann/accepted")
+def test_users_are_known_to_every_worker():
+    assert home(scope("/v1/autocomplete"), body(text="", user="ann")) is None
+    assert "/v1/autocomplete/users/ann/accepted" not in AFFINITY_PATHS
 
 
-def test_sessions_are_spread_over_the_workers(homes):
-    fallen = {homes.of(scope("/v1/autocomplete"), body(text="", session=f"s{i}")) for i in range(50)}
+def test_sessions_are_spread_over_the_workers():
+    fallen = {home(scope("/v1/autocomplete"), body(text="", session=f"s{i}")) for i in range(50)}
     assert fallen == set(range(SIZE))
 
 
-def test_words_of_a_text_name_nobody(homes):
+def test_words_of_a_text_name_nobody():
     text = 'He said "user": "ann", "session": "s1"'
-    assert homes.of(scope("/v1/autocomplete"), body(text=text)) is None
-    assert homes.of(scope("/v1/autocomplete"), body(text="", dictionary=["user", "ann"])) is None
+    assert home(scope("/v1/autocomplete"), body(text=text)) is None
+    assert home(scope("/v1/autocomplete"), body(text="", dictionary=["user", "ann"])) is None
 
 
-def test_reranking_is_with_its_session_only_if_it_has_one(homes):
+def test_reranking_is_with_its_session_only_if_it_has_one():
     lists = [{"candidates": [{"text": "a"}]}]
-    assert homes.of(scope("/v1/rerank"), body(lists=lists)) is None
-    assert homes.of(scope("/v1/rerank"), body(lists=lists, commit_eos=True)) is None
+    assert home(scope("/v1/rerank"), body(lists=lists)) is None
+    assert home(scope("/v1/rerank"), body(lists=lists, commit_eos=True)) is None
     session = f"{handle('host-2')},{handle('host-2')}"
-    assert homes.of(scope("/v1/rerank"), body(lists=[*lists, {"session": session}])) == 2
+    assert home(scope("/v1/rerank"), body(lists=[*lists, {"session": session}])) == 2
     begun = body(lists=[{"commit": "a", "session": None}])
-    assert homes.of(scope("/v1/rerank"), begun) == homes.of(scope("/v1/states"), b"{}")
+    assert home(scope("/v1/rerank"), begun) == home(scope("/v1/states"), b"{}")
 
 
 def test_all_else_is_answered_where_it_comes():
-    assert not any(
-        has_affinity(path)
-        for path in ("/v1/score", "/v1/rerank/tune", "/v1/autocompletes", "/health/live", "/metrics", "/")
-    )
+    others = {"/v1/score", "/v1/rerank/tune", "/v1/autocompletes", "/health/live", "/metrics", "/"}
+    assert not others & AFFINITY_PATHS
 
 
 def message(body, *, more=False):
@@ -313,7 +302,8 @@ def read(messages, *, max_bytes=10, held=None, state=None, headers=()):
             return next(left)
 
         scope = {"state": state or {}, "headers": headers}
-        body, again = await read_body(scope, receive, max_bytes=max_bytes, held=held or HeldBodies(1 << 20))
+        reader = PeerMiddleware(None, None, {}, None, max_bytes, held or HeldBodies(1 << 20))
+        body, again = await reader.read_body(scope, receive)
         received = []
         while True:
             try:

@@ -2,17 +2,20 @@
 
 import errno
 import importlib.util
+import math
 import os
 import socket
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from service.api_keys import file_stamp
 from service.workers import supervisor as workers_supervisor
-from service.workers.pool import HEARTBEAT_INTERVAL_S, SharedStatus, Watchdog
+from service.workers.pool import HEARTBEAT_INTERVAL_S
 from service.workers.supervisor import LockedFolder, Supervisor
 from tests.support.services import ROOT
 
@@ -47,7 +50,7 @@ def test_a_worker_that_fails_after_the_program_was_replaced_stops_the_service(
     file, pid = tmp_path / "supervisor.py", 10**7
     file.write_text("old")
     monkeypatch.setattr(workers_supervisor, "__file__", str(file))
-    supervisor._program = workers_supervisor._program_stamp()
+    supervisor._program = file_stamp(Path(workers_supervisor.__file__))
     supervisor._listening = socket.socket()
     supervisor._status.composed[0], supervisor._slots[0].pid = 1, pid
     if change != "none":
@@ -63,62 +66,75 @@ def test_a_worker_that_fails_after_the_program_was_replaced_stops_the_service(
 
 
 @pytest.fixture
-def clock():
+def clock(monkeypatch):
     """Clock in seconds that tests set."""
-    return [0.0]
+    now = [0.0]
+    monkeypatch.setattr(workers_supervisor, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    return now
 
 
 @pytest.fixture
-def silence(clock):
-    board = SharedStatus(2)
-    return board, Watchdog(board, 2, patience_s=5.0, clock=lambda: clock[0])
+def killed(monkeypatch):
+    """Process ids of the killed workers."""
+    pids = []
+    monkeypatch.setattr(os, "kill", lambda pid, _signal: pids.append(pid))
+    return pids
 
 
-def looks(silence, clock, count, beating=()):
-    """Hung workers found in `count` polls; workers in `beating` send a heartbeat before each poll."""
-    board, silent = silence
-    found = []
+@pytest.fixture
+def watching(clock, killed):
+    supervisor = Supervisor(2, name="host", patience_s=1, hang_timeout_s=5.0)
+    for number, slot in enumerate(supervisor._slots):
+        slot.pid = number
+    return supervisor, clock, killed
+
+
+def looks(watching, count, beating=()):
+    """Workers killed in `count` checks; workers in `beating` send a heartbeat before each check."""
+    supervisor, clock, killed = watching
+    killed.clear()
     for _ in range(count):
         for worker in beating:
-            board.heartbeats[worker] += 1
-        clock[0] = silent.due_s
-        found += silent.hung_workers()
-    return found
+            supervisor._status.heartbeats[worker] += 1
+        clock[0] += supervisor._next_s()
+        supervisor._kill_hung()
+    return [*killed]
 
 
-def test_one_that_says_nothing_for_five_looks_hangs(silence, clock):
-    assert looks(silence, clock, 1, beating=[0, 1]) == []
-    assert looks(silence, clock, 4, beating=[0]) == []
-    assert looks(silence, clock, 1, beating=[0]) == [1]
-    assert looks(silence, clock, 5, beating=[0]) == []  # reported once
+def test_one_that_says_nothing_for_five_looks_hangs(watching):
+    assert looks(watching, 1, beating=[0, 1]) == []
+    assert looks(watching, 4, beating=[0]) == []
+    assert looks(watching, 1, beating=[0]) == [1]
+    assert looks(watching, 5, beating=[0]) == []  # reported once
 
 
-def test_one_that_has_not_begun_is_being_started(silence, clock):
-    assert looks(silence, clock, 20, beating=[0]) == []
+def test_one_that_has_not_begun_is_being_started(watching):
+    assert looks(watching, 20, beating=[0]) == []
 
 
-def test_one_that_took_the_place_of_another_is_listened_to_anew(silence, clock):
-    looks(silence, clock, 4, beating=[])
-    silence[0].mark_stopped(1)
-    assert looks(silence, clock, 10) == []
+def test_one_that_took_the_place_of_another_is_listened_to_anew(watching):
+    looks(watching, 1, beating=[0, 1])
+    looks(watching, 4, beating=[0])
+    watching[0]._status.mark_stopped(1)
+    assert looks(watching, 10, beating=[0]) == []
 
 
-def test_a_look_that_comes_late_counts_as_one(silence, clock):
+def test_a_look_that_comes_late_counts_as_one(watching):
     """The complete machine was suspended, so no worker could send heartbeats."""
-    looks(silence, clock, 1, beating=[0, 1])
-    clock[0] += 1000
-    assert silence[1].hung_workers() == []
-    assert looks(silence, clock, 10, beating=[0, 1]) == []
+    looks(watching, 1, beating=[0, 1])
+    watching[1][0] += 1000
+    watching[0]._kill_hung()
+    assert watching[2] == []
+    assert looks(watching, 10, beating=[0, 1]) == []
 
 
-def test_nobody_is_to_speak_more_often_than_workers_do():
-    silent = Watchdog(SharedStatus(2), 2, patience_s=0.01, clock=lambda: 0.0)
-    assert silent.due_s == HEARTBEAT_INTERVAL_S
+def test_nobody_is_to_speak_more_often_than_workers_do(clock):
+    supervisor = Supervisor(2, name="host", patience_s=1, hang_timeout_s=0.01)
+    assert supervisor._next_s() == HEARTBEAT_INTERVAL_S
 
 
-def test_without_a_limit_nobody_is_looked_at():
-    silent = Watchdog(SharedStatus(2), 2, patience_s=0, clock=lambda: 0.0)
-    assert (silent.due_s, silent.hung_workers()) == (None, [])
+def test_without_a_limit_nobody_is_looked_at(clock):
+    assert Supervisor(2, name="host", patience_s=1)._check_s == math.inf
 
 
 def left_over(parent, kind="weights"):

@@ -48,10 +48,10 @@ async def started(board, folder, *, is_loaded=True, is_stopped=False):
     app = SimpleNamespace(state=SimpleNamespace(services=services, peers={}))
     with socket.create_server(("127.0.0.1", 0)) as listening, pytest.MonkeyPatch.context() as patch:
         patch.setattr(workers_worker, "sync_with_peers", take_over)
-        server = WorkerServer(app, Settings(), crew, listening)
+        server = WorkerServer(app, Settings(), crew)
         server.config, server.lifespan = config, config.lifespan_class(config)
         server.should_exit = is_stopped
-        await server.startup()
+        await server.startup([listening])
         await asyncio.sleep(0.1)
         told = board.connections[1], all(board.started)
         await server.shutdown()
@@ -97,7 +97,7 @@ async def turns_left(listening, board, count):
     """Number of turns that worker 0 leaves to other workers before it accepts `count` connections."""
     accepted, done = [], asyncio.Event()
 
-    def connect(connection):
+    def connect(connection, _on_end):
         accepted.append(connection)
         if len(accepted) == count:
             done.set()
@@ -137,7 +137,7 @@ def test_the_lead_over_others_grows_while_a_connection_waits(listening, waited_s
     async def main():
         board = SharedStatus(2)
         board.connections[1] = 7
-        listener = FairListener(listening.dup(), listening_crew(0, board), lambda _: None)
+        listener = FairListener(listening.dup(), listening_crew(0, board), lambda *_: None)
         listener._waiting_since_s = listener._loop.time() - waited_s
         deferred = []
         for change in (7 + lead - 1, 1):
@@ -152,9 +152,13 @@ def test_the_lead_over_others_grows_while_a_connection_waits(listening, waited_s
 def test_connections_that_end_are_counted_off(listening):
     async def main():
         board = SharedStatus(2)
-        listener = FairListener(listening.dup(), listening_crew(1, board), lambda _: None)
-        listener._connections = 2
-        listener.connection_ended()
+        ends = []
+        listener = FairListener(
+            listening.dup(), listening_crew(1, board), lambda _, on_end: ends.append(on_end)
+        )
+        for _ in range(2):
+            listener._take(None)
+        ends[0]()
         now = list(board.connections)
         listener.close()
         return now, list(board.connections)
