@@ -11,9 +11,8 @@ from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from models.arrays import TokenIds
+from models.arrays import Float64s, Int64s, TokenIds
 from models.errors import InvalidInputError, UnsupportedParameterError
 from models.language_model import (
     LOG_ZERO,
@@ -141,8 +140,6 @@ def _check_compatible(first: LoadedModel, part: LoadedModel, index: int) -> None
 ScoreMode = Literal["normalised", "unnormalised"]
 """Kind of `lm` score: a log-probability, or a self-normalised model's score without its normalising sum."""
 
-LogProbs: TypeAlias = npt.NDArray[np.float64]
-
 
 class StartStates(NamedTuple):
     """States before candidates.
@@ -156,7 +153,7 @@ class StartStates(NamedTuple):
     of_models: Sequence[Sequence[StoredState]] = ()
 
 
-TokenScores: TypeAlias = tuple[TokenIds, LogProbs]
+TokenScores: TypeAlias = tuple[TokenIds, Float64s]
 """Tokens [T] of one candidate in text order, and their log-probabilities by the main model [T]."""
 
 
@@ -181,7 +178,7 @@ class _TextScores(NamedTuple):
     """Scores of U texts by a model or a mixture: their ids, and the log-probability of each id."""
 
     texts: RaggedTexts
-    log_probs: LogProbs
+    log_probs: Float64s
 
 
 NO_START_STATES = StartStates()
@@ -224,7 +221,7 @@ def score_candidates(
         _score_texts, distinct, limits, models.form, bos=bos, eos=eos, normalised=score_mode == "normalised"
     )
     main = None
-    columns: dict[str, npt.NDArray[np.float64]] = {}
+    columns: dict[str, Float64s] = {}
     if models.parts:
         main = yield from score_texts(models.parts, models.mixture_weights, stored[: len(models.parts)])
         columns |= _feature_columns(main, "")
@@ -276,7 +273,7 @@ def _score_texts(
 
 
 def _add_phrases(
-    columns: dict[str, npt.NDArray[np.float64]],
+    columns: dict[str, Float64s],
     phrases: PhraseList,
     distinct: DistinctTexts,
     models: ScoringModels,
@@ -302,7 +299,7 @@ def _add_phrases(
         np.maximum(unk, 0.0, out=unk)
 
 
-def _feature_columns(scores: _TextScores, name: str) -> dict[str, npt.NDArray[np.float64]]:
+def _feature_columns(scores: _TextScores, name: str) -> dict[str, Float64s]:
     """Compute the features of one model for U texts."""
     ids, offsets = scores.texts.ids, scores.texts.offsets
     sums = _ragged_sums(scores.log_probs, offsets)
@@ -313,7 +310,7 @@ def _feature_columns(scores: _TextScores, name: str) -> dict[str, npt.NDArray[np
     }
 
 
-def _ragged_sums(values: npt.NDArray[np.float64], offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+def _ragged_sums(values: Float64s, offsets: Int64s) -> Float64s:
     sums = np.zeros(len(offsets) - 1)
     filled = np.flatnonzero(np.diff(offsets))
     if filled.size:

@@ -11,11 +11,10 @@ from functools import cached_property
 from typing import Annotated, Any, Self
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from models.arrays import FloatArray, TokenIds
+from models.arrays import FloatArray, Int64s, TokenIds
 from models.calls import Predict, Read
 from models.errors import InvalidInputError
 from models.language_model import (
@@ -158,7 +157,7 @@ def _row_blocks(loaded: LoadedModel, states: Sequence[Any], ids: TokenIds | None
 def _score_and_advance(
     model: LanguageModel[Any],
     distinct: Any,
-    rows: npt.NDArray[np.int64],
+    rows: Int64s,
     *,
     tokens: TokenIds,
     lengths: TokenIds,
