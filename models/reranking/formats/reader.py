@@ -83,7 +83,7 @@ class References:
         if layout is None and lines and lines[0].lstrip(ASCII_WHITESPACE).startswith("{"):
             layout = "manifest"
         self._readings: dict[ReferenceLayout, list[_ReferenceEntry]] = {}
-        self._expected: ReferenceLayout | None = None if layout == "lines" else layout
+        self._expected: ReferenceLayout | None = None
         if layout == "manifest":
             self._in_order, has_ids = _parse_manifest(path, written)
             self._readings[layout] = self._in_order
@@ -95,14 +95,11 @@ class References:
             ]
             tried: Sequence[ReferenceLayout] = ("tab", "trn", "utterance") if layout is None else (layout,)
             for reading in tried if layout != "lines" else ():
-                self._readings[reading] = [
-                    _parse_reference(number, line, reading) for number, line in written
-                ]
-            if layout is None:
-                self._expected = (
-                    usual if usual == "utterance" else _detect_layout([one for _, one in written])
-                )
-        self._decided = False
+                self._readings[reading] = [_parse_reference(*line, reading) for line in written]
+            if layout is None and usual != "utterance":
+                self._expected = _detect_layout([line for _, line in written])
+            elif layout != "lines":
+                self._expected = layout or usual
         self._by_name: dict[str, _ReferenceEntry] = {}
         self._line_of: dict[str, int] = {}
         self._num_on_lines = 0
@@ -120,9 +117,8 @@ class References:
         Raises:
             FormatError: it is missing or also belongs to another list, or the layout is ambiguous.
         """
-        if not self._decided:
+        if not self._used:
             self._decide(one)
-            self._decided = True
         place, self._num_lists = self._num_lists, self._num_lists + 1
         if not self._by_name:
             entry = self._of_position(one, place)
@@ -150,20 +146,20 @@ class References:
         Raises:
             FormatError: the file has references of other lists, or its layout is ambiguous.
         """
-        num_lists = self._num_lists
+        left, num_lists = list[_ReferenceEntry](), self._num_lists
         if self._by_name:
             left = [one for one in self._by_name.values() if one not in self._used]
-        elif self._decided and 2 * self._num_on_lines > num_lists:
+        elif not self._used:
+            return
+        elif 2 * self._num_on_lines > num_lists:
             raise self._wrong(
                 f"lines seem to have the ids of {self._num_on_lines} of {num_lists} lists, but not every line has an id"
             )
-        elif self._decided and self._numbered:
+        elif self._numbered:
             left = [one for one in self._in_order if one.text and one not in self._used]
-        elif self._decided and len(self._in_order) != num_lists:
+        elif len(self._in_order) != num_lists:
             problem = f"has {len(self._in_order)} references, but there are {num_lists} lists"
             raise self._wrong(problem, _REFERENCE_ORDER_HINT)
-        else:
-            left = []
         if len(left) > self._num_bad:
             name = left[0].name or str(left[0].number - 1)
             raise self._wrong(
@@ -256,15 +252,14 @@ def _detect_layout(lines: Sequence[str]) -> ReferenceLayout | None:
 def _parse_reference(number: int, line: str, layout: ReferenceLayout) -> _ReferenceEntry:
     if layout == "tab":
         name, tab, text = line.partition("\t")
-        return _ReferenceEntry(
-            number, name.strip(ASCII_WHITESPACE) if tab else "", text.strip(ASCII_WHITESPACE)
-        )
-    if layout == "trn":
+        name = name if tab else ""
+    elif layout == "trn":
         match = _TRN.fullmatch(line.strip(ASCII_WHITESPACE))
         name, text = (match[2], match[1]) if match else ("", line)
-        return _ReferenceEntry(number, name, text.strip(ASCII_WHITESPACE))
-    name, *words = split_words(line)
-    return _ReferenceEntry(number, name, " ".join(words))
+    else:
+        name, *words = split_words(line)
+        text = " ".join(words)
+    return _ReferenceEntry(number, name.strip(ASCII_WHITESPACE), text.strip(ASCII_WHITESPACE))
 
 
 def _parse_manifest(path: Path, lines: Iterable[tuple[int, str]]) -> tuple[list[_ReferenceEntry], bool]:
