@@ -258,11 +258,6 @@ MAX_NEXT_WORDS = 100
 """Maximum number of words to rank."""
 
 
-def max_word_steps(loaded: LoadedModel) -> int:
-    """Return the maximum number of rows read after a context: none if tokens are words."""
-    return 0 if loaded.token_trie.whole_words else MAX_SEARCH_STEPS
-
-
 def rank_next_words(
     loaded: LoadedModel, request: NextTokenRequest, limits: Limits
 ) -> Work[Any, list[NextWordResult]]:
