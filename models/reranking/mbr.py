@@ -42,9 +42,7 @@ def merge_equal_candidates(
     number_of: dict[Hashable, int] = {}
     of_candidate = np.array([number_of.setdefault(candidate, len(number_of)) for candidate in candidates])
     first = np.unique(of_candidate, return_index=True)[1]
-    of_distinct = np.zeros(len(first))
-    np.add.at(of_distinct, of_candidate, mass / mass.sum())
-    return first, of_candidate, of_distinct
+    return first, of_candidate, np.bincount(of_candidate, mass / mass.sum())
 
 
 Utility: TypeAlias = Literal["wer", "chrf", "bleu"]

@@ -1,10 +1,10 @@
-"""Schemas of requests and replies, with examples for the reference."""
+"""Requests and replies of the HTTP interface."""
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ConfigDict
 
 
-def with_examples(*examples: Any, **config: Any) -> ConfigDict:
-    """Return the configuration of a request with examples; other settings are those of pydantic's models."""
-    return ConfigDict(json_schema_extra={"examples": [*examples]}, **config)
+def with_examples(*examples: Any, extra: Literal["allow", "forbid", "ignore"] = "forbid") -> ConfigDict:
+    """Return the configuration of a request with examples; `extra` concerns unknown fields."""
+    return ConfigDict(extra=extra, json_schema_extra={"examples": [*examples]})

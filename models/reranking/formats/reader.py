@@ -424,22 +424,16 @@ def read_lists(
 
 
 def read_bytes(
-    body: bytes,
-    format_name: str,
-    *,
-    source_name: str = "body",
-    beam_size: int | None = None,
-    reserved: Callable[[str], bool] | None = None,
+    body: bytes, format_name: str, *, reserved: Callable[[str], bool] | None = None
 ) -> Iterator[ListOrBadLine]:
     """Read lists from memory, without decompression.
 
     Raises:
-        InvalidInputError: an option is invalid or not an option of the format.
+        InvalidInputError: the format is unknown, or needs a beam size.
     """
     form = format_by_name(format_name)
-    _open_scores(form, beam_size, _NO_SCORES)
     blocks = (body[begin : begin + _BLOCK_BYTES] for begin in range(0, len(body), _BLOCK_BYTES))
-    items = form.read(SourceLines(source_name, blocks, form, beam_size=beam_size))
+    items = form.read(SourceLines("body", blocks, form))
     return items if reserved is None or form.custom_feature_names else _rename_reserved(items, reserved)
 
 
