@@ -139,13 +139,11 @@ class FinishedBeam(NamedTuple):
         score: its total over length ** length_penalty.
         end: its last token without `</s>`; None if it has none.
         eos: log-probabilities of the `</s>` that ended it; None if it ended otherwise.
-        full: True if `max_tokens` ended it.
     """
 
     score: float
     end: HypothesisNode | None
     eos: TokenInfo | None
-    full: bool
 
     def nodes(self) -> list[HypothesisNode]:
         """Return the tokens of the hypothesis in order, without `</s>`."""
@@ -241,7 +239,7 @@ class BeamSearch:
             tail = self._stops.advance(beam.tail, token) if self._stops else beam.tail
             if tail.stopped or full:
                 if rank < self._size or full:
-                    self._finish(group, total, link, full=not tail.stopped)
+                    self._finish(group, total, link)
                     taken.append(token)
             elif len(group.live) < self._size:
                 group.live.append(Beam(beam.row, total, link, tail))
@@ -252,16 +250,10 @@ class BeamSearch:
         return taken
 
     def _finish(
-        self,
-        group: _Group,
-        total: float,
-        end: HypothesisNode | None,
-        *,
-        eos: TokenInfo | None = None,
-        full: bool = False,
+        self, group: _Group, total: float, end: HypothesisNode | None, *, eos: TokenInfo | None = None
     ) -> None:
         score = total / self._steps**self._parameters.length_penalty
-        group.finished.append(FinishedBeam(score, end, eos, full))
+        group.finished.append(FinishedBeam(score, end, eos))
         group.finished.sort(key=lambda finished: -finished.score)
         del group.finished[self._size :]
 

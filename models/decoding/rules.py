@@ -18,17 +18,9 @@ from models.phrases import NO_TOKEN_PHRASES, PhraseAutomaton
 
 
 class BannedSequences(PhraseAutomaton[int]):
-    """Automaton over generated tokens that finds the tokens that would complete a banned sequence.
-
-    Args:
-        sequences: non-empty sequences of ids.
-    """
+    """Automaton over generated tokens that finds the tokens that would complete a banned sequence."""
 
     _overlap = True
-
-    def __init__(self, sequences: Iterable[Sequence[int]] = ()) -> None:
-        distinct = list(dict.fromkeys(map(tuple, sequences)))
-        super().__init__(distinct, [1.0] * len(distinct))
 
     def banned(self, node: int) -> set[int]:
         """Return the tokens that would complete a sequence."""
@@ -39,6 +31,8 @@ class BannedSequences(PhraseAutomaton[int]):
             if self._complete[child] >= 0
         }
 
+
+_NOTHING_BANNED = BannedSequences()
 
 _MAX_VALUES = 1 << 20
 """Maximum number of values that are kept (8 MiB)."""
@@ -55,7 +49,7 @@ class TokenBias:
 
     Args:
         always: tokens, and values that are always added.
-        banned: non-empty sequences of ids, or their automaton.
+        banned: sequences of ids.
         phrases: sequences of ids with weights.
 
     Attributes:
@@ -68,11 +62,11 @@ class TokenBias:
     def __init__(
         self,
         always: Iterable[tuple[int, float]] = (),
-        banned: Iterable[Sequence[int]] | BannedSequences = (),
+        banned: BannedSequences = _NOTHING_BANNED,
         phrases: PhraseAutomaton[int] = NO_TOKEN_PHRASES,
     ) -> None:
         self._always = dict(always)
-        self._banned = banned if isinstance(banned, BannedSequences) else BannedSequences(banned)
+        self._banned = banned
         self._weighted = phrases
         self._values: dict[Nodes, tuple[Int32s, FloatArray]] = {}
         self._num_values = 0
