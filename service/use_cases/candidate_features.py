@@ -238,10 +238,13 @@ def score_candidates(
     features = ListFeatures(tuple(columns), values, offsets_of(lists))
     if main is None:
         return CandidateScores(features, None)
-    main_scores, first = main, models.parts[0]
-    return CandidateScores(
-        features, lambda row: _token_scores(main_scores, first, int(distinct.text_of[row]), ends=eos)
-    )
+    (texts, log_probs), first = main, models.parts[0]
+
+    def tokens(row: int) -> TokenScores:
+        cut = slice(*texts.offsets[distinct.text_of[row] :][:2].tolist())
+        return to_text_order(first, texts.ids[cut], ends=eos), to_text_order(first, log_probs[cut], ends=eos)
+
+    return CandidateScores(features, tokens)
 
 
 def _score_texts(
@@ -316,12 +319,6 @@ def _ragged_sums(values: Float64s, offsets: Int64s) -> Float64s:
     if filled.size:
         sums[filled] = np.add.reduceat(values, offsets[filled])  # reduceat is wrong for empty segments
     return sums
-
-
-def _token_scores(scores: _TextScores, loaded: LoadedModel, text: int, *, ends: bool) -> TokenScores:
-    cut = slice(int(scores.texts.offsets[text]), int(scores.texts.offsets[text + 1]))
-    ids, log_probs = scores.texts.ids[cut], scores.log_probs[cut]
-    return to_text_order(loaded, ids, ends=ends), to_text_order(loaded, log_probs, ends=ends)
 
 
 def check_score_mode(models: ScoringModels, mode: ScoreMode) -> None:

@@ -67,17 +67,15 @@ class References:
     Args:
         path: plain, .gz, .xz or .zst.
         layout: None: detected from the lines and the id of the first list.
-        usual: usual layout of reference files for the lists' format; with `utterance`, lines have ids.
-        numbered: True if the name of a list is its line number, from 0, in files without ids.
+        form: the lists' format. If it usually has the layout `utterance`, lines have ids; if it numbers lists, the name
+            of a list is its line number, from 0, in files without ids.
 
     Raises:
         FormatError: the file cannot be read, or has another layout.
     """
 
-    def __init__(
-        self, path: Path, *, layout: ReferenceLayout | None, usual: ReferenceLayout, numbered: bool
-    ) -> None:
-        self._path, self._numbered = path, numbered
+    def __init__(self, path: Path, layout: ReferenceLayout | None, form: Format) -> None:
+        self._path, self._numbered, usual = path, form.numbered, form.reference_layout
         lines = _read_reference_lines(path)
         written = [(number, line) for number, line in enumerate(lines, 1) if line.strip(ASCII_WHITESPACE)]
         if layout is None and lines and lines[0].lstrip(ASCII_WHITESPACE).startswith("{"):
@@ -408,15 +406,13 @@ def read_lists(
         items = _read_folder(source, form, _open_scores(form, beam_size, scores))
     else:
         blocks = read_blocks(source, name)
-        head, blocks = _head(blocks)
-        form = format_by_name(format_name) if format_name else detect_format(head, name)
+        first = next(blocks, b"")
+        form = format_by_name(format_name) if format_name else detect_format(first[:_HEAD_BYTES], name)
         opened = _open_scores(form, beam_size, scores)
+        blocks = itertools.chain([first], blocks)
         items = form.read(SourceLines(name, blocks, form, beam_size=beam_size, scores=opened))
     if references:
-        usual, numbered = form.reference_layout, form.numbered
-        files = [
-            References(path, layout=reference_layout, usual=usual, numbered=numbered) for path in references
-        ]
+        files = [References(path, reference_layout, form) for path in references]
         items = attach_references(items, files)
     if reserved is not None:
         items = _rename_reserved(items, reserved, drop_from=name if form.custom_feature_names else None)
@@ -435,16 +431,6 @@ def read_bytes(
     blocks = (body[begin : begin + _BLOCK_BYTES] for begin in range(0, len(body), _BLOCK_BYTES))
     items = form.read(SourceLines("body", blocks, form))
     return items if reserved is None or form.custom_feature_names else _rename_reserved(items, reserved)
-
-
-def _head(blocks: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:
-    """Return the first bytes, and an iterator over all blocks."""
-    first: list[bytes] = []
-    for block in blocks:
-        first.append(block)
-        if sum(map(len, first)) >= _HEAD_BYTES:
-            break
-    return b"".join(first)[:_HEAD_BYTES], itertools.chain(first, blocks)
 
 
 def _open_scores(form: Format, beam_size: int | None, scores: Mapping[str, Path]) -> dict[str, SourceLines]:
