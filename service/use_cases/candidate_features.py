@@ -174,11 +174,8 @@ class CandidateScores(NamedTuple):
         return None if tokens is None else lambda row: tokens(first + row)
 
 
-class _TextScores(NamedTuple):
-    """Scores of U texts by a model or a mixture: their ids, and the log-probability of each id."""
-
-    texts: RaggedTexts
-    log_probs: Float64s
+_TextScores: TypeAlias = tuple[RaggedTexts, Float64s]
+"""Scores of U texts by a model or a mixture: their ids, and the log-probability of each id."""
 
 
 NO_START_STATES = StartStates()
@@ -224,11 +221,11 @@ def score_candidates(
     columns: dict[str, Float64s] = {}
     if models.parts:
         main = yield from score_texts(models.parts, models.mixture_weights, stored[: len(models.parts)])
-        columns |= _feature_columns(main, "")
+        columns |= _feature_columns(*main, "")
     for number, (name, loaded) in enumerate(models.extra.items(), start=len(models.parts)):
         scores = yield from score_texts([loaded], [1.0], [stored[number]])
-        columns |= _feature_columns(scores, name)
-    words = None if main is None else main.texts.words
+        columns |= _feature_columns(*scores, name)
+    words = None if main is None else main[0].words
     if words is None:
         words = np.array([count_words(text) for text in distinct.texts])
     columns[NUM_WORDS] = words.astype(np.float64)
@@ -272,7 +269,7 @@ def _score_texts(
             log_probs += np.log(weight)
         total = log_probs if total is None else np.logaddexp(total, log_probs, out=total)
     assert total is not None  # noqa: S101 - there is a part
-    return _TextScores(texts, total)
+    return texts, total
 
 
 def _add_phrases(
@@ -302,14 +299,13 @@ def _add_phrases(
         np.maximum(unk, 0.0, out=unk)
 
 
-def _feature_columns(scores: _TextScores, name: str) -> dict[str, Float64s]:
+def _feature_columns(texts: RaggedTexts, log_probs: Float64s, name: str) -> dict[str, Float64s]:
     """Compute the features of one model for U texts."""
-    ids, offsets = scores.texts.ids, scores.texts.offsets
-    sums = _ragged_sums(scores.log_probs, offsets)
+    sums = _ragged_sums(log_probs, texts.offsets)
     return {
         feature_name(LM, name): np.where(np.isneginf(sums), LOG_ZERO, sums),
-        feature_name(NUM_TOKENS, name): np.diff(offsets).astype(np.float64),
-        feature_name(NUM_UNKNOWN, name): _ragged_sums((ids == UNKNOWN).astype(np.float64), offsets),
+        feature_name(NUM_TOKENS, name): np.diff(texts.offsets).astype(np.float64),
+        feature_name(NUM_UNKNOWN, name): _ragged_sums((texts.ids == UNKNOWN).astype(float), texts.offsets),
     }
 
 
