@@ -42,7 +42,9 @@ def merge_equal_candidates(
     number_of: dict[Hashable, int] = {}
     of_candidate = np.array([number_of.setdefault(candidate, len(number_of)) for candidate in candidates])
     first = np.unique(of_candidate, return_index=True)[1]
-    return first, of_candidate, np.bincount(of_candidate, mass / mass.sum())
+    of_distinct = np.zeros(len(first))
+    np.add.at(of_distinct, of_candidate, mass / mass.sum())
+    return first, of_candidate, of_distinct
 
 
 Utility: TypeAlias = Literal["wer", "chrf", "bleu"]

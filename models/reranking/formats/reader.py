@@ -67,15 +67,17 @@ class References:
     Args:
         path: plain, .gz, .xz or .zst.
         layout: None: detected from the lines and the id of the first list.
-        form: the lists' format. If it usually has the layout `utterance`, lines have ids; if it numbers lists, the name
-            of a list is its line number, from 0, in files without ids.
+        usual: usual layout of reference files for the lists' format; with `utterance`, lines have ids.
+        numbered: True if the name of a list is its line number, from 0, in files without ids.
 
     Raises:
         FormatError: the file cannot be read, or has another layout.
     """
 
-    def __init__(self, path: Path, layout: ReferenceLayout | None, form: Format) -> None:
-        self._path, self._numbered, usual = path, form.numbered, form.reference_layout
+    def __init__(
+        self, path: Path, *, layout: ReferenceLayout | None, usual: ReferenceLayout, numbered: bool
+    ) -> None:
+        self._path, self._numbered = path, numbered
         lines = _read_reference_lines(path)
         written = [(number, line) for number, line in enumerate(lines, 1) if line.strip(ASCII_WHITESPACE)]
         if layout is None and lines and lines[0].lstrip(ASCII_WHITESPACE).startswith("{"):
@@ -284,21 +286,17 @@ def _quoted_id(one: CandidateList) -> str:
     return repr(shorten(one.name or ""))
 
 
-FORMATS: Mapping[str, Format] = MappingProxyType(
-    {
-        one.name: one
-        for one in (
-            json_formats.JSONL,
-            translations.MOSES,
-            *srilm.FORMATS,
-            kaldi.FORMAT,
-            json_formats.MLM_SCORING,
-            json_formats.HYPORADISE,
-            *speech_formats.FORMATS,
-            *translations.FORMATS,
-        )
-    }
+_ALL_FORMATS = (
+    json_formats.JSONL,
+    translations.MOSES,
+    *srilm.FORMATS,
+    kaldi.FORMAT,
+    json_formats.MLM_SCORING,
+    json_formats.HYPORADISE,
+    *speech_formats.FORMATS,
+    *translations.FORMATS,
 )
+FORMATS: Mapping[str, Format] = MappingProxyType({one.name: one for one in _ALL_FORMATS})
 FORMAT_NAMES = tuple(FORMATS)
 WRITTEN_FORMAT_NAMES = tuple(name for name, one in FORMATS.items() if one.write is not refuse_to_write)
 
@@ -412,7 +410,10 @@ def read_lists(
         blocks = itertools.chain([first], blocks)
         items = form.read(SourceLines(name, blocks, form, beam_size=beam_size, scores=opened))
     if references:
-        files = [References(path, reference_layout, form) for path in references]
+        usual, numbered = form.reference_layout, form.numbered
+        files = [
+            References(path, layout=reference_layout, usual=usual, numbered=numbered) for path in references
+        ]
         items = attach_references(items, files)
     if reserved is not None:
         items = _rename_reserved(items, reserved, drop_from=name if form.custom_feature_names else None)
@@ -475,12 +476,10 @@ def _rename_reserved(
     """Add the prefix `old_` to features with reserved names, or drop those of a source and report them once."""
     reported = False
     for item in items:
-        if isinstance(item, BadLine):
-            yield item
-            continue
-        names = {name for candidate in item.candidates for name in candidate.features}
+        given = () if isinstance(item, BadLine) else item.candidates
+        names = {name for candidate in given for name in candidate.features}
         renamed = {name: _free_name(name, names) for name in names if reserved(name)}
-        if not renamed:
+        if isinstance(item, BadLine) or not renamed:
             yield item
             continue
         kept = {name: renamed.get(name, name) for name in names if drop_from is None or name not in renamed}
@@ -489,7 +488,7 @@ def _rename_reserved(
             yield BadLine(drop_from, 1, f"features that are computed again: {', '.join(sorted(renamed))}")
         candidates = (
             replace(c, features={kept[name]: value for name, value in c.features.items() if name in kept})
-            for c in item.candidates
+            for c in given
         )
         yield replace(item, candidates=tuple(candidates))
 

@@ -35,6 +35,10 @@ class LossCurve(NamedTuple):
     angles: Floats
     losses: Floats
 
+    def at(self, angles: Floats) -> Floats:
+        """Return the loss at angles; where it changes, the value after the change."""
+        return self.losses[np.searchsorted(self.angles, angles, side="right")]
+
     def smoothed(self, angles: Floats, window: float) -> Floats:
         """Average the loss over `window` radians to either side of angles, within the line."""
         edges = np.concatenate(([-_MAX_ANGLE], self.angles, [_MAX_ANGLE]))
