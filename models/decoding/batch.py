@@ -169,9 +169,5 @@ class SequenceBatch:
 
 
 def _pad_columns(array: AnyArray, width: int) -> AnyArray:
-    """Widen an array [R, T] to [R, width]; the same array if it has that width."""
-    if array.shape[1] == width:
-        return array
-    wide = np.zeros((len(array), width), array.dtype)
-    wide[:, : array.shape[1]] = array
-    return wide
+    """Widen an array [R, T] to [R, width]."""
+    return np.pad(array, ((0, 0), (0, width - array.shape[1])))

@@ -92,24 +92,18 @@ def _rank_extensions(
                 least = ranks[last]
 
 
-class TokenInfo(NamedTuple):
-    """Log-probabilities of a generated token and its alternatives.
+class HypothesisNode(NamedTuple):
+    """Token of a hypothesis, linked to the tokens before it.
 
     Attributes:
         logprob: the model's own log-probability of the token.
         top: the most probable tokens, if requested.
     """
 
-    logprob: float
-    top: TopTokens | None
-
-
-class HypothesisNode(NamedTuple):
-    """Token of a hypothesis, linked to the tokens before it."""
-
     previous: "HypothesisNode | None"
     token: int
-    info: TokenInfo
+    logprob: float
+    top: TopTokens | None
 
 
 _EMPTY_TAIL = Tail()
@@ -138,14 +132,12 @@ class FinishedBeam(NamedTuple):
     Attributes:
         score: its total over length ** length_penalty.
         end: its last token without `</s>`; None if it has none.
-        eos: log-probabilities of the `</s>` that ended it; None if it ended otherwise.
-        full: True if `max_tokens` ended it.
+        eos: the `</s>` that ended it; None if it ended otherwise.
     """
 
     score: float
     end: HypothesisNode | None
-    eos: TokenInfo | None
-    full: bool
+    eos: HypothesisNode | None
 
     def nodes(self) -> list[HypothesisNode]:
         """Return the tokens of the hypothesis in order, without `</s>`."""
@@ -231,17 +223,16 @@ class BeamSearch:
         for rank, (index, token, total) in enumerate(extensions):
             beam = before[index]
             top = None if tops is None else TopTokens(tops.ids[beam.row], tops.log_probs[beam.row])
-            info = TokenInfo(float(log_probs[beam.row, token]), top)
+            link = HypothesisNode(beam.end, token, float(log_probs[beam.row, token]), top)
             if token == EOS:
                 if rank < self._size:
-                    self._finish(group, total, beam.end, eos=info)
+                    self._finish(group, total, beam.end, eos=link)
                     taken.append(token)
                 continue
-            link = HypothesisNode(beam.end, token, info)
             tail = self._stops.advance(beam.tail, token) if self._stops else beam.tail
             if tail.stopped or full:
                 if rank < self._size or full:
-                    self._finish(group, total, link, full=not tail.stopped)
+                    self._finish(group, total, link)
                     taken.append(token)
             elif len(group.live) < self._size:
                 group.live.append(Beam(beam.row, total, link, tail))
@@ -252,16 +243,10 @@ class BeamSearch:
         return taken
 
     def _finish(
-        self,
-        group: _Group,
-        total: float,
-        end: HypothesisNode | None,
-        *,
-        eos: TokenInfo | None = None,
-        full: bool = False,
+        self, group: _Group, total: float, end: HypothesisNode | None, *, eos: HypothesisNode | None = None
     ) -> None:
         score = total / self._steps**self._parameters.length_penalty
-        group.finished.append(FinishedBeam(score, end, eos, full))
+        group.finished.append(FinishedBeam(score, end, eos))
         group.finished.sort(key=lambda finished: -finished.score)
         del group.finished[self._size :]
 

@@ -202,11 +202,6 @@ class DecodingParameters:
         return self.n if self.best_of is None else self.best_of
 
     @property
-    def has_penalties(self) -> bool:
-        """True if scores depend on earlier tokens."""
-        return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
-
-    @property
     def never_raises_scores(self) -> bool:
         """True if no score exceeds 0, or the model's own log-probability."""
         biases = (bias for _, bias in self.logit_bias)

@@ -18,17 +18,9 @@ from models.phrases import NO_TOKEN_PHRASES, PhraseAutomaton
 
 
 class BannedSequences(PhraseAutomaton[int]):
-    """Automaton over generated tokens that finds the tokens that would complete a banned sequence.
-
-    Args:
-        sequences: non-empty sequences of ids.
-    """
+    """Automaton over generated tokens that finds the tokens that would complete a banned sequence."""
 
     _overlap = True
-
-    def __init__(self, sequences: Iterable[Sequence[int]] = ()) -> None:
-        distinct = list(dict.fromkeys(map(tuple, sequences)))
-        super().__init__(distinct, [1.0] * len(distinct))
 
     def banned(self, node: int) -> set[int]:
         """Return the tokens that would complete a sequence."""
@@ -39,6 +31,8 @@ class BannedSequences(PhraseAutomaton[int]):
             if self._complete[child] >= 0
         }
 
+
+_NOTHING_BANNED = BannedSequences()
 
 _MAX_VALUES = 1 << 20
 """Maximum number of values that are kept (8 MiB)."""
@@ -55,7 +49,7 @@ class TokenBias:
 
     Args:
         always: tokens, and values that are always added.
-        banned: non-empty sequences of ids, or their automaton.
+        banned: sequences of ids.
         phrases: sequences of ids with weights.
 
     Attributes:
@@ -68,11 +62,11 @@ class TokenBias:
     def __init__(
         self,
         always: Iterable[tuple[int, float]] = (),
-        banned: Iterable[Sequence[int]] | BannedSequences = (),
+        banned: BannedSequences = _NOTHING_BANNED,
         phrases: PhraseAutomaton[int] = NO_TOKEN_PHRASES,
     ) -> None:
         self._always = dict(always)
-        self._banned = banned if isinstance(banned, BannedSequences) else BannedSequences(banned)
+        self._banned = banned
         self._weighted = phrases
         self._values: dict[Nodes, tuple[Int32s, FloatArray]] = {}
         self._num_values = 0
@@ -245,26 +239,14 @@ def compile_rules(parameters: DecodingParameters, prompt: TokenIds, biases: Toke
         or parameters.typical_p < 1
         or parameters.min_p > 0
     )
-    changes = parameters.has_penalties or not biases.is_empty
+    penalises = looks_back or parameters.presence_penalty != 0 or parameters.frequency_penalty != 0
     is_cold = parameters.greedy or parameters.temperature < _MIN_BLOCK_TEMPERATURE
     return Rules(
         np.array(numbers),
         np.unique(prompt).astype(np.int32) if looks_back else _NO_IDS,
         biases,
-        unfiltered=not (truncates or changes or is_cold),
+        unfiltered=biases.is_empty and not (truncates or penalises or is_cold),
     )
-
-
-class RaggedArray(NamedTuple):
-    """Parts of one array, one per row; rows may share a part.
-
-    Attributes:
-        values: the concatenated parts.
-        spans: start and end of each row's part [R, 2].
-    """
-
-    values: AnyArray
-    spans: Int64s
 
 
 class RuleTable:
@@ -296,12 +278,12 @@ class RuleTable:
 
     def _biases_after(self, nodes: Sequence[Nodes]) -> tuple[Int32s, FloatArray, Int64s]:
         parts = [rules.biases.after((*own,)) for rules, own in zip(self.row_rules, nodes, strict=True)]
-        ids, values = (pack_ragged(column) for column in zip(*parts, strict=True))
-        return ids.values, values.values, ids.spans
+        (ids, spans), (values, _) = (pack_ragged(column) for column in zip(*parts, strict=True))
+        return ids, values, spans
 
     @cached_property
-    def prompt_ids(self) -> RaggedArray:
-        """Distinct tokens of the prompts."""
+    def prompt_ids(self) -> tuple[Int32s, Int64s]:
+        """Distinct tokens of the prompts, and the span of each row."""
         return pack_ragged([rules.prompt_ids for rules in self.row_rules])
 
     @cached_property
@@ -315,12 +297,15 @@ class RuleTable:
         return any(rules.biases.has_sequences for rules in self.row_rules)
 
 
-def pack_ragged(parts: Sequence[AnyArray]) -> RaggedArray:
-    """Concatenate the part of each row [R]; an array shared by several rows is stored once."""
+def pack_ragged(parts: Sequence[AnyArray]) -> tuple[AnyArray, Int64s]:
+    """Concatenate the part of each row; return also the start and end of each row's part [R, 2].
+
+    An array shared by several rows is stored once.
+    """
     spans: dict[int, tuple[int, int]] = {}
     different, end = [], 0
     for part in parts:
         if id(part) not in spans:
             spans[id(part)] = (end, end := end + len(part))
             different.append(part)
-    return RaggedArray(np.concatenate(different), np.array([spans[id(part)] for part in parts], np.int64))
+    return np.concatenate(different), np.array([spans[id(part)] for part in parts], np.int64)

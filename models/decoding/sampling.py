@@ -136,13 +136,6 @@ def choose_tokens(log_probs: FloatArray, rows: KernelRows, draws: Float64s) -> C
 
 
 @numba.njit(nogil=True)
-def _truncates(rules: Any, row: Any) -> Any:
-    return (
-        rules[row, TOP_K] > 0 or rules[row, TYPICAL_P] < 1 or rules[row, TOP_P] < 1 or rules[row, MIN_P] > 0
-    )
-
-
-@numba.njit(nogil=True)
 def _highest(scores: Any) -> Any:
     """Return the maximum of scores; their number is a multiple of the block size."""
     lanes = np.full(_LANES, _LOWEST)
@@ -150,15 +143,6 @@ def _highest(scores: Any) -> Any:
         for lane in range(_LANES):
             lanes[lane] = greater(lanes[lane], scores[first + lane])
     return lanes.max()
-
-
-@numba.njit(nogil=True)
-def _index_of(scores: Any, score: Any) -> Any:
-    """Return the first index of a score."""
-    index = 0
-    while scores[index] != score:
-        index += 1
-    return index
 
 
 @numba.njit(nogil=True)
@@ -213,10 +197,14 @@ def _choose_row(scores: Any, row: Any, rules: Any, draw: Any, buffers: Any, widt
     if not peak > _LOWEST:  # no token is possible, or all scores are NaN
         return EOS
     if rules[row, TEMPERATURE] == 0:
-        return _index_of(scores, peak)
+        best = 0
+        while scores[best] != peak:
+            best += 1
+        return best
     scale = np.float32(1 / max(rules[row, TEMPERATURE], _MIN_TEMPERATURE))
     _write_weights(scores, peak, scale, buffers.weights, buffers.sums)
-    if not _truncates(rules, row):
+    keeps_all = rules[row, TOP_K] <= 0 and rules[row, TYPICAL_P] >= 1
+    if keeps_all and rules[row, TOP_P] >= 1 and rules[row, MIN_P] <= 0:
         return _draw_index(buffers.weights, width, buffers.sums, draw)
     for index in range(width):
         scores[index] = (scores[index] - peak) * scale

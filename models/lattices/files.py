@@ -13,7 +13,7 @@ from models.errors import FormatError, InvalidInputError
 from models.files import atomic_writer
 from models.lattices.formats import read_kaldi, read_slf, write_kaldi, write_slf
 from models.lattices.lattice import Lattice, SymbolTable, read_symbols
-from models.reranking.formats.format import BadLine, read_blocks, unpacked_name
+from models.reranking.formats.format import BadLine, raw_lines, read_blocks, unpacked_name
 from models.reranking.formats.writer import is_valid_file_name, make_folder
 
 LatticeFormat = Literal["slf", "kaldi"]
@@ -134,13 +134,9 @@ def _write_files(texts: Iterable[tuple[Lattice, bytes]], folder: Path) -> None:
 
 
 def _read_lines(source: Path | BinaryIO, name: str) -> Iterator[bytes]:
-    rest = b""
-    for number, block in enumerate(read_blocks(source, name)):
-        *lines, rest = (rest + (block if number else block.removeprefix(codecs.BOM_UTF8))).split(b"\n")
-        yield from lines
-        if len(rest) > MAX_LATTICE_LINE_BYTES:
+    for number, line in enumerate(raw_lines(read_blocks(source, name), MAX_LATTICE_LINE_BYTES)):
+        if line is None:
             raise FormatError(
                 name, f"has a line of more than {MAX_LATTICE_LINE_BYTES:,} bytes", hint="is it a lattice?"
             )
-    if rest:
-        yield rest
+        yield line if number else line.removeprefix(codecs.BOM_UTF8)

@@ -181,11 +181,13 @@ def write_slf(lattice: Lattice, target: TextIO) -> None:
 
 def _add_line(file: _SlfFile, fields: SlfFields) -> None:
     """Store a line by its kind."""
-    if "SUBLAT" in fields or ("I" in fields and "L" in fields):
-        raise _sub_lattice()
-    if "J" in fields:
+    is_node, is_link = "I" in fields, "J" in fields
+    is_header = not (is_node or is_link or file.links)
+    if "SUBLAT" in fields or (is_node and "L" in fields) or (is_header and "S" in fields):
+        raise InvalidInputError("sub-lattices are not supported; expand them first")
+    if is_link:
         file.links.append((file.line, fields))
-    elif "I" in fields:
+    elif is_node:
         node = _integer(fields, "I")
         if node in file.nodes:
             raise InvalidInputError(f"node {node} occurs twice")
@@ -194,13 +196,7 @@ def _add_line(file: _SlfFile, fields: SlfFields) -> None:
     elif file.links:
         raise InvalidInputError(f"{next(iter(fields))}= follows the links; a file holds one lattice")
     else:
-        if "S" in fields:
-            raise _sub_lattice()
         file.header.update(fields)
-
-
-def _sub_lattice() -> InvalidInputError:
-    return InvalidInputError("sub-lattices are not supported; expand them first")
 
 
 def _slf_lattice(file: _SlfFile, no_words: Collection[str]) -> Lattice:

@@ -213,11 +213,6 @@ class LatticeGraph:
     by_target: ArcLevels
     last_use: Indices
 
-    @property
-    def num_nodes(self) -> int:
-        """Number of nodes N."""
-        return len(self.lattice_of)
-
 
 def build_graph(
     lattices: Sequence[Lattice], weights: Sequence[PathWeights], words: dict[str, int], spelling: LabelTokens
@@ -233,16 +228,11 @@ def build_graph(
     num_nodes = np.array([lattice.num_nodes + 1 for lattice in lattices])
     starts = np.cumsum(num_nodes) - num_nodes
     ends = starts + num_nodes - 1
-    sources, targets, labels, own_arcs, fixed, expected = (
-        np.concatenate(columns)
-        for columns in zip(
-            *(
-                _arc_columns(lattice, lattice_weights, int(start), words, spelling)
-                for lattice, lattice_weights, start in zip(lattices, weights, starts, strict=True)
-            ),
-            strict=True,
-        )
+    parts = (
+        _arc_columns(lattice, lattice_weights, int(start), words, spelling)
+        for lattice, lattice_weights, start in zip(lattices, weights, starts, strict=True)
     )
+    sources, targets, labels, own_arcs, fixed, expected = map(np.concatenate, zip(*parts, strict=True))
     levels = node_depths(sources, targets, int(num_nodes.sum()))
     num_levels = int(levels.max()) + 1
     by_source, by_target = (group_by_level(levels[nodes], num_levels) for nodes in (sources, targets))

@@ -318,9 +318,8 @@ def _merge_suffixes(ending: _Suffix, found: _Suffix) -> tuple[_Suffix, Bools]:
     order = np.lexsort((-totals, tokens))  # stable: of equal totals, the earlier one wins
     _, firsts = np.unique(tokens[order], return_index=True)
     best = order[firsts]
-    return ending._replace(tokens=tokens[best], totals=totals[best], steps=steps[best]), best >= len(
-        ending.tokens
-    )
+    is_new = best >= len(ending.tokens)
+    return ending._replace(tokens=tokens[best], totals=totals[best], steps=steps[best]), is_new
 
 
 def _paths_by_score(rescored: RescoredLattice) -> Iterator[LatticePath]:

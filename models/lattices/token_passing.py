@@ -439,7 +439,7 @@ class TokenPassing:
         self._states_are_keys = state_keys(self._states.initial) is not None
         num_words = 0 if self._states_are_keys else search.recombination_order or joined.by_target.num_levels
         num_added = joined.phrase_weights.shape[1] + 1
-        self._tokens = TokenTable(joined.num_nodes, num_words=num_words, num_added=num_added)
+        self._tokens = TokenTable(len(joined.lattice_of), num_words=num_words, num_added=num_added)
         self._live = np.zeros(0, dtype=np.int64)  # tokens with outgoing arcs still to score
         # start of each arc in the arrays below
         self._begins = np.zeros(len(joined.sources), dtype=np.int64)

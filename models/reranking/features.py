@@ -22,7 +22,7 @@ A corrected text has the rank and the given features of the text that it was mad
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeAlias, cast
 
 import numpy as np
 
@@ -233,37 +233,12 @@ def offsets_of(lists: Sequence[CandidateList]) -> Int64s:
     return np.cumsum([0, *(len(one.candidates) for one in lists)], dtype=np.int64)
 
 
-def feature_matrix(
-    lists: Sequence[CandidateList],
-    computed: ListFeatures,
-    names: Sequence[str],
-    *,
-    place: Callable[[int], str] = "lists[{}].".format,
-) -> Steps[Float64s]:
-    """Collect computed, derived or given features by name, of all candidates [N, len(names)], in bounded steps.
-
-    Comparing all pairs of texts takes many steps.
-
-    Args:
-        lists: the lists.
-        computed: their computed features.
-        names: names of the columns.
-        place: returns the prefix of `candidates` in messages, by list index.
-
-    Raises:
-        InvalidInputError: a feature is missing, out of range, or cannot be derived.
-    """
-    features = yield from with_derived(lists, computed, names, place=place)
-    given = {name: given_column(lists, name, place=place) for name in names if name not in features.names}
-    return features.matrix(names, given)
+Place: TypeAlias = Callable[[int], str]
+"""Return the prefix of `candidates` in messages, by list index."""
 
 
 def with_derived(
-    lists: Sequence[CandidateList],
-    computed: ListFeatures,
-    names: Iterable[str],
-    *,
-    place: Callable[[int], str] = "lists[{}].".format,
+    lists: Sequence[CandidateList], computed: ListFeatures, names: Iterable[str], *, place: Place
 ) -> Steps[ListFeatures]:
     """Add derived features, from each list's texts, order and given features.
 
@@ -283,7 +258,7 @@ def with_derived(
     parts = [np.zeros((0, len(made)))]
     num_candidates = 0
     for number, one in enumerate(lists):
-        given = partial(given_column, [one], place=place, first=number)
+        given = partial(given_column, [one], place=[place(number)].__getitem__)
         tokens = computed.of_lists(number, number + 1).column(NUM_TOKENS) if has_tokens else None
         columns = []
         for name in made:
@@ -297,14 +272,8 @@ def with_derived(
     return ListFeatures((*computed.names, *made), values, computed.offsets)
 
 
-def given_column(
-    lists: Sequence[CandidateList],
-    name: str,
-    *,
-    place: Callable[[int], str] = "lists[{}].".format,
-    first: int = 0,
-) -> Float64s:
-    """Collect a given feature of all candidates [N]; list indices in messages start at `first`.
+def given_column(lists: Sequence[CandidateList], name: str, *, place: Place) -> Float64s:
+    """Collect a given feature of all candidates [N].
 
     Raises:
         InvalidInputError: a candidate lacks it, or it is out of range.
@@ -312,19 +281,16 @@ def given_column(
     try:
         values = np.array([c.features[name] for one in lists for c in one.candidates], dtype=np.float64)
     except KeyError:
-        where = next(w for w, features in _feature_locations(lists, place, first) if name not in features)
+        where = next(w for w, features in _feature_locations(lists, place) if name not in features)
         raise InvalidInputError(f"{where} has no {name!r}, which has a weight", parameter=where) from None
     if not (np.abs(values) <= MAX_FEATURE).all():
-        for where, features in _feature_locations(lists, place, first):
+        for where, features in _feature_locations(lists, place):
             check_range(f"{where}.{name}", features[name], -MAX_FEATURE, MAX_FEATURE)
     return values
 
 
 def check_given(
-    lists: Sequence[CandidateList],
-    *,
-    models: Collection[str],
-    place: Callable[[int], str] = "lists[{}].".format,
+    lists: Sequence[CandidateList], *, models: Collection[str], place: Place = "lists[{}].".format
 ) -> None:
     """Refuse given features with the name of a computed one.
 
@@ -341,9 +307,9 @@ def check_given(
 
 
 def _feature_locations(
-    lists: Sequence[CandidateList], label: Callable[[int], str], first: int = 0
+    lists: Sequence[CandidateList], place: Place
 ) -> Iterator[tuple[str, Mapping[str, float]]]:
     """Yield the request field and the features of each candidate."""
-    for i, one in enumerate(lists, start=first):
+    for i, one in enumerate(lists):
         for j, candidate in enumerate(one.candidates):
-            yield f"{label(i)}candidates[{j}].features", candidate.features
+            yield f"{place(i)}candidates[{j}].features", candidate.features

@@ -203,18 +203,10 @@ class Profile(BaseModel):
         return ["".join(part) for part in parts if part[0] in names and part[2].isdecimal()]
 
     def weighting(self) -> LogLinearModel:
-        """Return the weights as a model.
-
-        Raises:
-            InvalidInputError: a weight or the exponent is out of range.
-        """
+        """Return the weights as a model."""
         return LogLinearModel(weights=self.weights, length_exponent=self.length_exponent)
 
     @cached_property
     def correction_table(self) -> CorrectionTable | None:
-        """Return the corrections as a table; None if there are none.
-
-        Raises:
-            InvalidInputError: a correction is outside its limits.
-        """
+        """Return the corrections as a table; None if there are none."""
         return CorrectionTable(self.corrections) if self.corrections else None

@@ -186,16 +186,10 @@ def _completion_options(
     num_tokens = 0
     if wire.echo and wire.logprobs:
         num_tokens = TOKENS_PER_PREDICTION * len(body) // BYTES_PER_TOKEN // max(count, 1)
-    if parameters is None:
-        return request_options(request, wire, body, count=count, work_each=num_tokens)
-    rows = parameters.best_of or parameters.n
+    rows, max_tokens = (1, 0) if parameters is None else (parameters.num_samples, parameters.max_tokens)
+    work_each = num_tokens // rows
     return request_options(
-        request,
-        wire,
-        body,
-        count=count * rows,
-        work_each=num_tokens // rows,
-        predicted_each=parameters.max_tokens,
+        request, wire, body, count=count * rows, work_each=work_each, predicted_each=max_tokens
     )
 
 

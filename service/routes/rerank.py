@@ -92,7 +92,10 @@ async def rerank_lists(request: Request) -> Response:
     body = await request.body()
     wire = await read_body(request, _parse_lists_or_documents)
     if isinstance(wire, DocumentsRequest):
-        return await _rank_documents(request, services, body, wire)
+        loaded = resolve_model(request, wire.model)
+        work_each = len(wire.query) // BYTES_PER_TOKEN
+        terms = request_options(request, wire, body, count=len(wire.documents), work_each=work_each)
+        return await run_request(request, rank_documents(loaded, wire, services.limits), to_json, terms)
     items = wire.items(services.limits)
     job = await _job(request, services, wire)
     states = OwnedStateStore(services.states, owner_of(request))
@@ -124,16 +127,6 @@ def _parse_lists_or_documents(body: bytes) -> RerankRequest | DocumentsRequest:
     if _DOCUMENTS.search(body) and not _LISTS.search(body):
         return parse_json(DocumentsRequest, body)
     return parse_json(RerankRequest, body)
-
-
-async def _rank_documents(
-    request: Request, services: Services, body: bytes, wire: DocumentsRequest
-) -> Response:
-    loaded = resolve_model(request, wire.model)
-    terms = request_options(
-        request, wire, body, count=len(wire.documents), work_each=len(wire.query) // BYTES_PER_TOKEN
-    )
-    return await run_request(request, rank_documents(loaded, wire, services.limits), to_json, terms)
 
 
 async def _job(request: Request, services: Services, settings: RerankSettings) -> RerankJob:

@@ -36,9 +36,9 @@ from service.schemas.replies import (
     TextQualityResult,
 )
 from service.schemas.wire import parse_json, parse_lines
+from service.use_cases.constants import MAX_SEARCH_STEPS
 from service.use_cases.next_token import (
     NextTokenRequest,
-    max_word_steps,
     next_distributions,
     next_token_result,
     rank_next_tokens,
@@ -203,8 +203,8 @@ async def next_token(request: Request) -> Response:
             inline=pairs <= INLINE_CONTINUATIONS and runs_inline(loaded, body),
         )
     if wire.unit == "word":
-        # half the maximum number of steps, because most searches end early
-        steps = count * max_word_steps(loaded) // 2
+        # none if tokens are words; else half the maximum number of steps, because most searches end early
+        steps = 0 if loaded.token_trie.whole_words else count * MAX_SEARCH_STEPS // 2
         return await run_request(
             request,
             rank_next_words(loaded, wire, limits),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from models.checkpoint.manifest import Version
 from models.normaliser import Writing
@@ -18,6 +18,7 @@ from models.reranking.corrections import MAX_CORRECTIONS, PhraseCorrection
 from models.reranking.ranking import MAX_WEIGHTS, Profile, ProfileModel
 from service.engine.loaded_model import HostedModel
 from service.engine.model_host import ModelHost
+from service.schemas import with_examples
 from service.schemas.replies import ModelCard
 from service.schemas.wire import LengthExponent, Weight, WireModel, schema_only
 
@@ -168,7 +169,7 @@ _MAX_ADDRESS_LENGTH = 201
 class LoadRequest(WireModel):
     """Body of POST /admin/models/load."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"model": "lstm@1", "wait": True}]})
+    model_config = with_examples({"model": "lstm@1", "wait": True})
 
     model: Annotated[str, Field(min_length=1, max_length=_MAX_ADDRESS_LENGTH)]
     """Address to load and serve: `name`, `name@7` or `name@champion`."""
@@ -180,7 +181,7 @@ class LoadRequest(WireModel):
 class UnloadRequest(WireModel):
     """Body of POST /admin/models/unload."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"model": "lstm@1"}]})
+    model_config = with_examples({"model": "lstm@1"})
 
     model: Annotated[str, Field(min_length=1, max_length=_MAX_ADDRESS_LENGTH)]
     """Address to stop serving."""
@@ -189,7 +190,7 @@ class UnloadRequest(WireModel):
 class AliasRequest(WireModel):
     """Body of PUT /admin/models/{name}/aliases/{alias}."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"version": 1, "wait": True}]})
+    model_config = with_examples({"version": 1, "wait": True})
 
     version: Annotated[int, Field(ge=1, le=999_999_999)]
     """Version to point the alias at."""
@@ -240,17 +241,13 @@ def admin_model(host: ModelHost, model: HostedModel | None, address: str) -> Adm
 class ProfileBody(WireModel):
     """A profile without a name, as returned by /v1/rerank/tune."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "weights": {"am": 1.0, "lm": 0.4, "words": 0.2},
-                    "metric": "wer",
-                    "models": [{"address": "mixture@1", "weight": 1.0}],
-                    "corrections": [{"heard": "a knew", "written": "a new", "log_odds": 2.5, "lists": 4}],
-                    "created": "2026-01-01T00:00:00+00:00",
-                }
-            ]
+    model_config = with_examples(
+        {
+            "weights": {"am": 1.0, "lm": 0.4, "words": 0.2},
+            "metric": "wer",
+            "models": [{"address": "mixture@1", "weight": 1.0}],
+            "corrections": [{"heard": "a knew", "written": "a new", "log_odds": 2.5, "lists": 4}],
+            "created": "2026-01-01T00:00:00+00:00",
         }
     )
 

@@ -11,9 +11,8 @@ from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from models.arrays import TokenIds
+from models.arrays import Float64s, Int64s, TokenIds
 from models.errors import InvalidInputError, UnsupportedParameterError
 from models.language_model import (
     LOG_ZERO,
@@ -141,8 +140,6 @@ def _check_compatible(first: LoadedModel, part: LoadedModel, index: int) -> None
 ScoreMode = Literal["normalised", "unnormalised"]
 """Kind of `lm` score: a log-probability, or a self-normalised model's score without its normalising sum."""
 
-LogProbs: TypeAlias = npt.NDArray[np.float64]
-
 
 class StartStates(NamedTuple):
     """States before candidates.
@@ -156,7 +153,7 @@ class StartStates(NamedTuple):
     of_models: Sequence[Sequence[StoredState]] = ()
 
 
-TokenScores: TypeAlias = tuple[TokenIds, LogProbs]
+TokenScores: TypeAlias = tuple[TokenIds, Float64s]
 """Tokens [T] of one candidate in text order, and their log-probabilities by the main model [T]."""
 
 
@@ -177,11 +174,8 @@ class CandidateScores(NamedTuple):
         return None if tokens is None else lambda row: tokens(first + row)
 
 
-class _TextScores(NamedTuple):
-    """Scores of U texts by a model or a mixture: their ids, and the log-probability of each id."""
-
-    texts: RaggedTexts
-    log_probs: LogProbs
+_TextScores: TypeAlias = tuple[RaggedTexts, Float64s]
+"""Scores of U texts by a model or a mixture: their ids, and the log-probability of each id."""
 
 
 NO_START_STATES = StartStates()
@@ -224,14 +218,14 @@ def score_candidates(
         _score_texts, distinct, limits, models.form, bos=bos, eos=eos, normalised=score_mode == "normalised"
     )
     main = None
-    columns: dict[str, npt.NDArray[np.float64]] = {}
+    columns: dict[str, Float64s] = {}
     if models.parts:
         main = yield from score_texts(models.parts, models.mixture_weights, stored[: len(models.parts)])
-        columns |= _feature_columns(main, "")
+        columns |= _feature_columns(*main, "")
     for number, (name, loaded) in enumerate(models.extra.items(), start=len(models.parts)):
         scores = yield from score_texts([loaded], [1.0], [stored[number]])
-        columns |= _feature_columns(scores, name)
-    words = None if main is None else main.texts.words
+        columns |= _feature_columns(*scores, name)
+    words = None if main is None else main[0].words
     if words is None:
         words = np.array([count_words(text) for text in distinct.texts])
     columns[NUM_WORDS] = words.astype(np.float64)
@@ -241,10 +235,13 @@ def score_candidates(
     features = ListFeatures(tuple(columns), values, offsets_of(lists))
     if main is None:
         return CandidateScores(features, None)
-    main_scores, first = main, models.parts[0]
-    return CandidateScores(
-        features, lambda row: _token_scores(main_scores, first, int(distinct.text_of[row]), ends=eos)
-    )
+    (texts, log_probs), first = main, models.parts[0]
+
+    def tokens(row: int) -> TokenScores:
+        cut = slice(*texts.offsets[distinct.text_of[row] :][:2].tolist())
+        return to_text_order(first, texts.ids[cut], ends=eos), to_text_order(first, log_probs[cut], ends=eos)
+
+    return CandidateScores(features, tokens)
 
 
 def _score_texts(
@@ -272,11 +269,11 @@ def _score_texts(
             log_probs += np.log(weight)
         total = log_probs if total is None else np.logaddexp(total, log_probs, out=total)
     assert total is not None  # noqa: S101 - there is a part
-    return _TextScores(texts, total)
+    return texts, total
 
 
 def _add_phrases(
-    columns: dict[str, npt.NDArray[np.float64]],
+    columns: dict[str, Float64s],
     phrases: PhraseList,
     distinct: DistinctTexts,
     models: ScoringModels,
@@ -302,29 +299,22 @@ def _add_phrases(
         np.maximum(unk, 0.0, out=unk)
 
 
-def _feature_columns(scores: _TextScores, name: str) -> dict[str, npt.NDArray[np.float64]]:
+def _feature_columns(texts: RaggedTexts, log_probs: Float64s, name: str) -> dict[str, Float64s]:
     """Compute the features of one model for U texts."""
-    ids, offsets = scores.texts.ids, scores.texts.offsets
-    sums = _ragged_sums(scores.log_probs, offsets)
+    sums = _ragged_sums(log_probs, texts.offsets)
     return {
         feature_name(LM, name): np.where(np.isneginf(sums), LOG_ZERO, sums),
-        feature_name(NUM_TOKENS, name): np.diff(offsets).astype(np.float64),
-        feature_name(NUM_UNKNOWN, name): _ragged_sums((ids == UNKNOWN).astype(np.float64), offsets),
+        feature_name(NUM_TOKENS, name): np.diff(texts.offsets).astype(np.float64),
+        feature_name(NUM_UNKNOWN, name): _ragged_sums((texts.ids == UNKNOWN).astype(float), texts.offsets),
     }
 
 
-def _ragged_sums(values: npt.NDArray[np.float64], offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+def _ragged_sums(values: Float64s, offsets: Int64s) -> Float64s:
     sums = np.zeros(len(offsets) - 1)
     filled = np.flatnonzero(np.diff(offsets))
     if filled.size:
         sums[filled] = np.add.reduceat(values, offsets[filled])  # reduceat is wrong for empty segments
     return sums
-
-
-def _token_scores(scores: _TextScores, loaded: LoadedModel, text: int, *, ends: bool) -> TokenScores:
-    cut = slice(int(scores.texts.offsets[text]), int(scores.texts.offsets[text + 1]))
-    ids, log_probs = scores.texts.ids[cut], scores.log_probs[cut]
-    return to_text_order(loaded, ids, ends=ends), to_text_order(loaded, log_probs, ends=ends)
 
 
 def check_score_mode(models: ScoringModels, mode: ScoreMode) -> None:

@@ -9,9 +9,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from models.arrays import TokenIds
+from models.arrays import Int64s, TokenIds
 from models.normaliser import Writing, written
 from models.reranking.candidates import CandidateList, map_in_steps
 from models.reranking.features import offsets_of
@@ -30,8 +29,6 @@ from service.use_cases.inputs import (
 )
 from service.use_cases.prefill import token_runs
 from service.use_cases.states import ids_after
-
-Indices = npt.NDArray[np.int64]
 
 _NO_IDS: TokenIds = np.zeros(0, dtype=np.int64)
 
@@ -64,9 +61,9 @@ class DistinctTexts(NamedTuple):
 
     texts: list[str]
     settings: list[Surroundings]
-    setting_of: Indices
-    list_of: Indices
-    text_of: Indices
+    setting_of: Int64s
+    list_of: Int64s
+    text_of: Int64s
     names: Callable[[int], str]
 
     def written(self, form: Writing) -> "DistinctTexts":
@@ -98,10 +95,10 @@ class RaggedTexts(NamedTuple):
     """
 
     contexts: list[TokenIds]
-    context_of: Indices
+    context_of: Int64s
     ids: TokenIds
-    offsets: Indices
-    words: Indices | None = None
+    offsets: Int64s
+    words: Int64s | None = None
 
     @classmethod
     def of(cls, sequences: Sequence[EncodedText]) -> "RaggedTexts":

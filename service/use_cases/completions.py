@@ -25,6 +25,7 @@ from models.tokenizers import Detokenizer
 from models.vocabulary import BOS, CONTROL_TOKENS, EOS
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
+from service.schemas import with_examples
 from service.schemas.replies import Usage
 from service.schemas.wire import (
     Biases,
@@ -135,14 +136,10 @@ class StreamOptions(BaseModel):
 class CompletionRequest(ModelRequest):
     """Continue texts, compatible with OpenAI's API; null means the default, and unknown fields are ignored."""
 
-    model_config = ConfigDict(
+    model_config = with_examples(
+        {"prompt": "Return the", "max_tokens": 2, "temperature": 0, "echo": True, "logprobs": 1},
+        {"prompt": ["Return the", "Raise an"], "max_tokens": 3, "seed": 1, "stream": True},
         extra="allow",
-        json_schema_extra={
-            "examples": [
-                {"prompt": "Return the", "max_tokens": 2, "temperature": 0, "echo": True, "logprobs": 1},
-                {"prompt": ["Return the", "Raise an"], "max_tokens": 3, "seed": 1, "stream": True},
-            ]
-        },
     )
 
     prompt: OneOrMoreContexts | None = None

@@ -274,9 +274,7 @@ def _run_beams(task: DecodeTask, prompts: Sequence[Prompt]) -> Work[Any, list[Be
         tokens = np.array([link.token for link in links], np.int64)
         for row, beam in enumerate(live):
             beam.row = row
-        batch = batch.select(before).append(
-            tokens, np.array([link.info.logprob for link in links], np.float32)
-        )
+        batch = batch.select(before).append(tokens, np.array([link.logprob for link in links], np.float32))
         if parameters.phrases:
             for beam, change in zip(live, batch.taken_back(), strict=True):
                 beam.total += change
@@ -290,13 +288,13 @@ def _build_continuation(
     continuation = Continuation(task, prompt, prompt.number * task.parameters.n + rank)
     choice = continuation.choice
     pieces = []
-    for _, token, (logprob, top) in finished.nodes():
+    for _, token, logprob, top in finished.nodes():
         text = continuation.push([token], [logprob], [] if top is None else [top])
         pieces.append(Piece(choice, text, (token, logprob, top), None))
     if finished.eos is None:
         continuation.end()
     else:
-        continuation.end_by_eos(*finished.eos)
+        continuation.end_by_eos(finished.eos.logprob, finished.eos.top)
     continuation.score = finished.score
     if task.emit is not None:
         last = pieces.pop() if pieces else Piece(choice, "", None, None)

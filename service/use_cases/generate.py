@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import repeat
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag
 
 from models.decoding.parameters import BEAM, SAMPLE, STRATEGIES, DecodingParameters
 from models.decoding.rules import BannedSequences, TokenBias
@@ -20,6 +20,7 @@ from models.language_model import TopTokens
 from models.phrases import MAX_TOKEN_PHRASES, Phrase
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
+from service.schemas import with_examples
 from service.schemas.replies import Choice, Usage
 from service.schemas.wire import (
     BadWords,
@@ -71,21 +72,17 @@ FlagOrCount = Annotated[
 class GenerateRequest(ModelRequest):
     """Continue a text."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "prompt": "Return the",
-                    "max_tokens": 24,
-                    "temperature": 0.7,
-                    "top_p": 0.9,
-                    "seed": 2,
-                    "stop": ["."],
-                },
-                {"prompt": "Return the", "strategy": "beam", "num_beams": 8, "n": 2, "max_tokens": 12},
-                {"prompt": "Return the", "max_tokens": 3, "seed": 2, "stream": True},
-            ]
-        }
+    model_config = with_examples(
+        {
+            "prompt": "Return the",
+            "max_tokens": 24,
+            "temperature": 0.7,
+            "top_p": 0.9,
+            "seed": 2,
+            "stop": ["."],
+        },
+        {"prompt": "Return the", "strategy": "beam", "num_beams": 8, "n": 2, "max_tokens": 12},
+        {"prompt": "Return the", "max_tokens": 3, "seed": 2, "stream": True},
     )
 
     prompt: OneContext = ""

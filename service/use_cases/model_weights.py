@@ -15,6 +15,7 @@ import numpy.typing as npt
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from models.arrays import Float64s, Int64s
 from models.checking.checker import Checker
 from models.checking.sentences import Word
 from models.completion.prefix import PrefixSplit
@@ -27,7 +28,6 @@ from service.schemas.wire import ModelRequest, WireModel
 from service.use_cases.inputs import EncodedText
 from service.use_cases.sequence_scoring import score_sequence_list
 
-Floats = npt.NDArray[np.float64]
 _SWITCH = 0.05
 """Probability that the model is drawn anew before a word; the same one may be drawn again."""
 
@@ -80,26 +80,24 @@ def shares(weights: Sequence[float], models: Sequence[WeightedModel]) -> dict[st
     return found
 
 
-def word_starts(text: str) -> npt.NDArray[np.int64]:
+def word_starts(text: str) -> Int64s:
     """Return the starts of the words of a text, split at white space [N]."""
     return np.array([found.start() for found in _WORD.finditer(text)], dtype=np.int64)
 
 
-def words_at(starts: npt.NDArray[np.int64], positions: npt.ArrayLike) -> npt.NDArray[np.int64]:
+def words_at(starts: Int64s, positions: npt.ArrayLike) -> Int64s:
     """Return the index of the word, of those that begin at `starts` [N], in which each position lies [K]."""
-    words: npt.NDArray[np.int64] = np.maximum(np.searchsorted(starts, positions, side="right") - 1, 0)
+    words: Int64s = np.maximum(np.searchsorted(starts, positions, side="right") - 1, 0)
     return words
 
 
-def sum_by_word(starts: npt.NDArray[np.int64], positions: npt.ArrayLike, values: npt.ArrayLike) -> Floats:
+def sum_by_word(starts: Int64s, positions: npt.ArrayLike, values: npt.ArrayLike) -> Float64s:
     """Sum values at positions of a text by the words that begin at `starts` [N]."""
     words = words_at(starts, positions)
     return np.bincount(words, np.maximum(values, LOG_ZERO), minlength=len(starts)).astype(np.float64)
 
 
-def sum_spellings(
-    checker: Checker, words: Sequence[Word], starts: npt.NDArray[np.int64]
-) -> Work[Any, Floats]:
+def sum_spellings(checker: Checker, words: Sequence[Word], starts: Int64s) -> Work[Any, Float64s]:
     """Sum the log-probabilities of the spellings of unknown words by the words that begin at `starts` [N]."""
     unknown = [word for word in words if not word.known]
     spellings = yield from map_in_steps(
@@ -108,7 +106,7 @@ def sum_spellings(
     return sum_by_word(starts, [word.start for word in unknown], spellings)
 
 
-def weights_before(prior: Floats, log_probs: Floats) -> Work[Any, Floats]:
+def weights_before(prior: Float64s, log_probs: Float64s) -> Work[Any, Float64s]:
     """Return the weights before each word, given the words before it, and after the last word [N + 1, M].
 
     A text may have many words, so other requests run in between.
@@ -126,7 +124,7 @@ def weights_before(prior: Floats, log_probs: Floats) -> Work[Any, Floats]:
     return np.array(weights)
 
 
-def weights_given_text(prior: Floats, log_probs: Floats) -> Work[Any, Floats]:
+def weights_given_text(prior: Float64s, log_probs: Float64s) -> Work[Any, Float64s]:
     """Return the weights at each word, given the complete text [N, M]; see `weights_before`."""
     likelihoods = _scaled(log_probs)
     weights = (yield from weights_before(prior, log_probs))[:-1] * likelihoods
@@ -138,19 +136,19 @@ def weights_given_text(prior: Floats, log_probs: Floats) -> Work[Any, Floats]:
         ahead = likelihoods[word] * after
         after = (1 - _SWITCH) * ahead + _SWITCH * (prior @ ahead)
         after /= after.max()
-    smoothed: Floats = weights / weights.sum(axis=1, keepdims=True)
+    smoothed: Float64s = weights / weights.sum(axis=1, keepdims=True)
     return smoothed
 
 
-def _scaled(log_probs: Floats) -> Floats:
+def _scaled(log_probs: Float64s) -> Float64s:
     """Return the probability of each word by each model, relative to the best model's [N, M]."""
-    scaled: Floats = np.exp(log_probs - log_probs.max(axis=0, initial=LOG_ZERO)).T
+    scaled: Float64s = np.exp(log_probs - log_probs.max(axis=0, initial=LOG_ZERO)).T
     return scaled
 
 
-def normalised_weights(models: Sequence[WeightedModel]) -> Floats:
+def normalised_weights(models: Sequence[WeightedModel]) -> Float64s:
     """Return the weights before the text, with the sum 1 [M]."""
-    weights: Floats = np.array([model.weight for model in models], dtype=np.float64)
+    weights: Float64s = np.array([model.weight for model in models], dtype=np.float64)
     weights /= weights.sum()
     np.maximum(weights, 1e-100, out=weights)  # with zeros, an impossible word might leave no weight
     return weights
@@ -161,7 +159,7 @@ def weights_after(
     splits: Sequence[PrefixSplit],
     entries: Sequence[NextTokenEntry],
     text: str,
-) -> Work[Any, Floats]:
+) -> Work[Any, Float64s]:
     """Return the weights after a typed text without the beginning of its last word [M].
 
     What comes before the beginning may differ, because the models' tokens do: the weights are of the text up to the
@@ -189,13 +187,13 @@ def weights_after(
             model.loaded.next_token_cache.put(split.context, entry._replace(evidence=evidence))
         log_probs.append(evidence.log_probs)
     scores = np.array(log_probs)
-    weights: Floats = (yield from weights_before(prior, scores[:, :-1]))[-1]
+    weights: Float64s = (yield from weights_before(prior, scores[:, :-1]))[-1]
     weights *= np.exp(scores[:, -1] - scores[:, -1].max())
     weights /= weights.sum()
     return weights
 
 
-def _log_probs(loaded: LoadedModel, text: str, starts: npt.NDArray[np.int64]) -> Work[Any, Floats]:
+def _log_probs(loaded: LoadedModel, text: str, starts: Int64s) -> Work[Any, Float64s]:
     """Return the log-probability of each part of a text that begins at `starts` [N]."""
     sentence = loaded.checker.splitter.sentence(text)
     if not len(sentence.ids):

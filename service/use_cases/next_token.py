@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
 import numpy as np
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from models.arrays import FloatArray, TokenIds
@@ -23,6 +23,7 @@ from service.engine.batching import materialize, view
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.engine.prefix_cache import NextTokenEntry
+from service.schemas import with_examples
 from service.schemas.replies import (
     NextTextResult,
     NextTokenResult,
@@ -54,16 +55,12 @@ from service.use_cases.states import next_log_probs, requested_token_ids
 class NextTokenRequest(ModelRequest):
     """Predict the next tokens or words after one or more contexts."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {"context": "Return the", "top_k": 3},
-                {"context": ["Return the", "Raise an"], "top_k": 2, "entropy": False},
-                {"context": "Return the", "top_k": 3, "unit": "word"},
-                {"context": "Return the", "candidates": [" value", " number of bytes"]},
-                {"context": "Return the", "token_ids": [2, 259, 311], "entropy": False},
-            ]
-        }
+    model_config = with_examples(
+        {"context": "Return the", "top_k": 3},
+        {"context": ["Return the", "Raise an"], "top_k": 2, "entropy": False},
+        {"context": "Return the", "top_k": 3, "unit": "word"},
+        {"context": "Return the", "candidates": [" value", " number of bytes"]},
+        {"context": "Return the", "token_ids": [2, 259, 311], "entropy": False},
     )
 
     context: OneOrMoreContexts
@@ -259,11 +256,6 @@ def predict_next(
 
 MAX_NEXT_WORDS = 100
 """Maximum number of words to rank."""
-
-
-def max_word_steps(loaded: LoadedModel) -> int:
-    """Return the maximum number of rows read after a context: none if tokens are words."""
-    return 0 if loaded.token_trie.whole_words else MAX_SEARCH_STEPS
 
 
 def rank_next_words(

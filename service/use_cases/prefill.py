@@ -8,9 +8,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from models.arrays import TokenIds
+from models.arrays import Int64s, TokenIds
 from models.calls import Read
 from models.language_model import STATE, LanguageModel, pad_sequences
 from models.vocabulary import BOS
@@ -77,7 +76,7 @@ def _prefill_all(model: LanguageModel[Any], contexts: Sequence[TokenIds], *, bos
     """Read contexts in chunks of similar length."""
     begin = model.initial_state if bos else model.empty_state
     states: list[Any] = []
-    orders: list[npt.NDArray[np.int64]] = []
+    orders: list[Int64s] = []
     for rows in chunks_by_length(np.array([len(context) for context in contexts], dtype=np.int64)):
         tokens, lengths = pad_sequences([contexts[i] for i in rows])
         state = begin(len(rows))
@@ -109,7 +108,7 @@ def token_runs(lengths: Sequence[int], most: int | None = None, *, padded: bool 
         yield slice(first, len(lengths))
 
 
-def chunks_by_length(lengths: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
+def chunks_by_length(lengths: Int64s) -> Iterator[Int64s]:
     """Split indices, sorted by length, into runs of at most `MAX_CALL_TOKENS` padded tokens, or one sequence."""
     order = np.argsort(lengths, kind="stable")
     for run in token_runs(lengths[order].tolist(), MAX_CALL_TOKENS, padded=True):

@@ -13,10 +13,9 @@ from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 from pydantic_core import to_json
 
-from models.arrays import TokenIds
+from models.arrays import Float64s, Int64s, TokenIds
 from models.errors import InvalidInputError, LanguageModelError, StatesFullError
 from models.language_model import LOG_ZERO, STATE
 from models.normaliser import Writing, written
@@ -172,10 +171,7 @@ MAX_COMPARED = 1000
 """Maximum candidates of a list if all pairs are compared, for risks, agreement and confidences."""
 
 
-Floats = npt.NDArray[np.float64]
-
-
-_FilteredList: TypeAlias = tuple[CandidateList, npt.NDArray[np.int64]]
+_FilteredList: TypeAlias = tuple[CandidateList, Int64s]
 """A list, possibly without duplicates or with corrected candidates, and the original indices of its candidates."""
 
 
@@ -196,12 +192,12 @@ class RankedList(NamedTuple):
     """
 
     given: CandidateList
-    indices: npt.NDArray[np.int64]
-    order: npt.NDArray[np.int64]
-    posteriors: Floats
-    totals: Floats
+    indices: Int64s
+    order: Int64s
+    posteriors: Float64s
+    totals: Float64s
     computed: ListFeatures
-    utilities: Floats | None
+    utilities: Float64s | None
     confidences: list[WordPosterior]
     tokens: Callable[[int], TokenScores] | None
     session: str | None
@@ -305,7 +301,7 @@ def _add_corrected(
 
 def _checked_columns(
     job: RerankJob, lists: Sequence[CandidateList], name: Callable[[int], str]
-) -> dict[str, Floats]:
+) -> dict[str, Float64s]:
     """Check weights and given features before scoring; return the columns of given features with weights."""
     models = job.models
     job.weighting.check(models.extra)
@@ -333,7 +329,7 @@ def _checked_columns(
 def _rank_lists(
     filtered: Sequence[_FilteredList],
     features: ListFeatures,
-    totals: Floats,
+    totals: Float64s,
     scores: CandidateScores,
     job: RerankJob,
 ) -> Work[Any, list[RankedList]]:

@@ -24,6 +24,7 @@ from models.reranking.formats.reader import read_bytes
 from models.reranking.mbr import Utility
 from models.reranking.ranking import MAX_POSTERIOR_SCALE, LogLinearModel, Profile
 from service.engine.loaded_model import LoadedModel
+from service.schemas import with_examples
 from service.schemas.wire import (
     LengthExponent,
     MixtureWeight,
@@ -104,7 +105,7 @@ class CandidateIn(Candidate):
 class CandidateListIn(WireModel):
     """The hypotheses for one input, in first-pass order."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [_ONE_LIST, _ANOTHER_LIST]})
+    model_config = with_examples(_ONE_LIST, _ANOTHER_LIST)
 
     candidates: list[CandidateIn] = Field(min_length=1)
     """Candidates, each a complete sentence; a space separates context and candidate."""
@@ -318,7 +319,7 @@ _EXAMPLE: JsonValue = {
 class RerankRequest(RerankSettings):
     """Order lists of candidates by a weighted sum of features."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE]})
+    model_config = with_examples(_EXAMPLE)
 
     lists: list[CandidateListIn] = Field(min_length=1)
     """Candidate lists, one or more."""
@@ -345,15 +346,11 @@ class DocumentIn(WireModel):
 class DocumentsRequest(TimedRequest):
     """Order documents by the probability of a query after each, with the body of Jina's and Cohere's re-ranking."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "query": "return a new list",
-                    "documents": ["Sort the list in place.", "Copy the elements into a new list."],
-                    "top_n": 1,
-                }
-            ]
+    model_config = with_examples(
+        {
+            "query": "return a new list",
+            "documents": ["Sort the list in place.", "Copy the elements into a new list."],
+            "top_n": 1,
         }
     )
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import ConfigDict, Field, StringConstraints, Tag, model_validator
+from pydantic import Field, StringConstraints, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from models.arrays import FloatArray, TokenIds
@@ -20,6 +20,7 @@ from models.reranking.candidates import map_in_steps
 from models.vocabulary import EOS, UNK
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
+from service.schemas import with_examples
 from service.schemas.replies import (
     ScoreReply,
     ScoreTotals,
@@ -106,13 +107,9 @@ class ScoreItem:
 class ScoreRequest(ScoreSettings):
     """Score texts, each given one common context."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {"texts": ["Return the value."], "detail": "word"},
-                {"context": "Return the", "texts": [" value.", " moon."]},
-            ]
-        }
+    model_config = with_examples(
+        {"texts": ["Return the value."], "detail": "word"},
+        {"context": "Return the", "texts": [" value.", " moon."]},
     )
 
     texts: list[str] | None = Field(default=None, min_length=1)
@@ -143,11 +140,7 @@ class ScoreRequest(ScoreSettings):
 class ScoreLine(WireModel):
     """One line of a stream, with one sequence to score."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"text": "Return a list."}, {"context": "Return the", "text": " value."}]
-        }
-    )
+    model_config = with_examples({"text": "Return a list."}, {"context": "Return the", "text": " value."})
 
     text: str | None = None
     """Text to score; give either `text` or `token_ids`."""
@@ -369,11 +362,7 @@ _MAX_ID_CHARACTERS = 200
 class QualityLine(WireModel):
     """One text to score."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"id": "1", "text": "Return a list."}, {"id": "2", "text": "zq zq zq"}]
-        }
-    )
+    model_config = with_examples({"id": "1", "text": "Return a list."}, {"id": "2", "text": "zq zq zq"})
 
     text: str
     """Text to score."""
@@ -407,13 +396,9 @@ class QualitySettings(WireModel):
 class QualityRequest(QualitySettings, TimedRequest):
     """Score the quality of texts, to filter corpora."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {"texts": ["Return a copy of the list.", "Click here to win a prize!!!"]},
-                {"texts": [{"id": "a", "text": "Return a list."}], "model": "mixture", "against": "ngram"},
-            ]
-        }
+    model_config = with_examples(
+        {"texts": ["Return a copy of the list.", "Click here to win a prize!!!"]},
+        {"texts": [{"id": "a", "text": "Return a list."}], "model": "mixture", "against": "ngram"},
     )
 
     texts: list[_Text] = Field(min_length=1)

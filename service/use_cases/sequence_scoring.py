@@ -13,9 +13,8 @@ from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
-import numpy.typing as npt
 
-from models.arrays import FloatArray, TokenIds
+from models.arrays import Float64s, FloatArray, Int64s, TokenIds
 from models.calls import Predict, Read, ScoreChoices, ScoreRagged
 from models.decoding.top_k import top_tokens_of_rows
 from models.errors import InvalidInputError
@@ -50,8 +49,6 @@ from service.use_cases.constants import (
 )
 from service.use_cases.inputs import ContextEncoder, EncodedText, Limits
 from service.use_cases.prefill import chunks_by_length, prefill, token_runs
-
-Indices = npt.NDArray[np.int64]
 
 
 def score_sequence_list(
@@ -102,7 +99,7 @@ class ScoredPair(NamedTuple):
 
 def score_pairs(
     loaded: LoadedModel, pairs: Sequence[ScoredPair], limits: Limits, *, exact: bool = False
-) -> Work[Any, tuple[list[EncodedText], npt.NDArray[np.float64]]]:
+) -> Work[Any, tuple[list[EncodedText], Float64s]]:
     """Score each text after its context, tokenised as one text; equal contexts and prefixes are read once.
 
     Args:
@@ -147,13 +144,13 @@ class TreeLevel(NamedTuple):
         continued: choices with further tokens, the prefixes of the next level.
     """
 
-    rows: Indices
+    rows: Int64s
     tokens: TokenIds
-    choices: Indices
-    continued: Indices
+    choices: Int64s
+    continued: Int64s
 
 
-def build_tree(contexts: Indices, tokens: TokenIds, lengths: TokenIds) -> Work[Any, list[TreeLevel]]:
+def build_tree(contexts: Int64s, tokens: TokenIds, lengths: TokenIds) -> Work[Any, list[TreeLevel]]:
     """Build the levels of texts, one per token of the longest text; a use case.
 
     Args:
@@ -186,7 +183,7 @@ def tree_is_cheaper(levels: list[TreeLevel], num_contexts: int, lengths: TokenId
     return _is_cheaper(num_prefixes, len(levels), lengths)
 
 
-def may_be_cheaper(contexts: Indices, tokens: TokenIds, lengths: TokenIds) -> bool:
+def may_be_cheaper(contexts: Int64s, tokens: TokenIds, lengths: TokenIds) -> bool:
     """Return True if a tree could be cheaper, by a lower bound: the longest text after each first token.
 
     Args:
@@ -241,9 +238,9 @@ class _PendingChoices(NamedTuple):
 
     depth: int
     state: Any
-    rows: Indices
+    rows: Int64s
     tokens: TokenIds
-    choices: Indices
+    choices: Int64s
 
     def split(self, count: int) -> "tuple[_PendingChoices, _PendingChoices | None]":
         """Split into the choices after the first `count` prefixes and the remainder."""
@@ -265,7 +262,7 @@ class _PendingChoices(NamedTuple):
         return first, rest
 
 
-def _advance_rows(model: LanguageModel[Any], state: Any, rows: Indices, tokens: TokenIds) -> Work[Any, Any]:
+def _advance_rows(model: LanguageModel[Any], state: Any, rows: Int64s, tokens: TokenIds) -> Work[Any, Any]:
     """Advance rows by one token each, a bounded number of rows per call."""
     parts = []
     for first in range(0, len(rows), MAX_TREE_ROWS):
@@ -313,7 +310,7 @@ def _score_pending(
 def score_ragged_texts(
     loaded: LoadedModel,
     texts: RaggedTexts,
-    list_of: Indices | None = None,
+    list_of: Int64s | None = None,
     *,
     bos: bool,
     starts: Sequence[StoredState] = (),
@@ -369,7 +366,7 @@ def score_ragged_texts(
     return out
 
 
-def _distinct(numbers: Indices) -> tuple[Indices, Indices]:
+def _distinct(numbers: Int64s) -> tuple[Int64s, Int64s]:
     """Return the distinct numbers in ascending order, and the index of each number among them."""
     if not numbers.any():  # the common case, several times as fast
         return np.zeros(1, dtype=np.int64), numbers
@@ -377,7 +374,7 @@ def _distinct(numbers: Indices) -> tuple[Indices, Indices]:
     return used, indices
 
 
-def _lists_by_length(lengths: Indices, list_of: Indices | None) -> Indices:
+def _lists_by_length(lengths: Int64s, list_of: Int64s | None) -> Int64s:
     """Order texts by list, lists with short texts first."""
     if list_of is None:
         return np.argsort(lengths, kind="stable")
@@ -387,7 +384,7 @@ def _lists_by_length(lengths: Indices, list_of: Indices | None) -> Indices:
     return np.argsort(of_list, kind="stable")
 
 
-def _new_ragged_context_lengths(texts: RaggedTexts, order: Indices) -> list[int]:
+def _new_ragged_context_lengths(texts: RaggedTexts, order: Int64s) -> list[int]:
     """Return the length of each text's context, in an order; 0 if an earlier text has an equal context."""
     if not any(map(len, texts.contexts)):
         return [0] * len(order)
@@ -399,7 +396,7 @@ def _new_ragged_context_lengths(texts: RaggedTexts, order: Indices) -> list[int]
 
 
 def _context_states(
-    loaded: LoadedModel, texts: RaggedTexts, used: Indices, starts: Sequence[StoredState], *, bos: bool
+    loaded: LoadedModel, texts: RaggedTexts, used: Int64s, starts: Sequence[StoredState], *, bos: bool
 ) -> Work[Any, Any]:
     """Compute the states after contexts and append stored states, one row each."""
     known = len(texts.contexts)
@@ -412,7 +409,7 @@ def _context_states(
 
 
 def _score_by_lookup(
-    loaded: LoadedModel, texts: RaggedTexts, rows: Indices, states: Any, numbers: Indices, out: FloatArray
+    loaded: LoadedModel, texts: RaggedTexts, rows: Int64s, states: Any, numbers: Int64s, out: FloatArray
 ) -> Work[Any, None]:
     """Score consecutive texts by lookup, a bounded number of tokens per call."""
     first, last = int(rows[0]), int(rows[-1]) + 1
@@ -431,7 +428,7 @@ def _score_by_lookup(
 def _score_padded(
     model: LanguageModel[Any],
     state: Any,
-    contexts: Indices,
+    contexts: Int64s,
     tokens: TokenIds,
     lengths: TokenIds,
     *,
@@ -455,7 +452,7 @@ def _score_padded(
     return scores
 
 
-def _pad_rows(texts: RaggedTexts, rows: Indices) -> tuple[TokenIds, TokenIds, Indices]:
+def _pad_rows(texts: RaggedTexts, rows: Int64s) -> tuple[TokenIds, TokenIds, Int64s]:
     """Pad texts' ids [R, T]; return also lengths [R] and positions among all ids, −1 past the end [R, T]."""
     starts = texts.offsets[rows]
     lengths = texts.offsets[rows + 1] - starts

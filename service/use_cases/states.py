@@ -11,11 +11,10 @@ from functools import cached_property
 from typing import Annotated, Any, Self
 
 import numpy as np
-import numpy.typing as npt
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from models.arrays import FloatArray, TokenIds
+from models.arrays import FloatArray, Int64s, TokenIds
 from models.calls import Predict, Read
 from models.errors import InvalidInputError
 from models.language_model import (
@@ -35,6 +34,7 @@ from service.engine.batching import concatenate_states, materialize
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.engine.state_store import StateStore, StoredState
+from service.schemas import with_examples
 from service.schemas.replies import AdvancedState, OpenedState
 from service.schemas.wire import (
     OneOrMoreContexts,
@@ -158,7 +158,7 @@ def _row_blocks(loaded: LoadedModel, states: Sequence[Any], ids: TokenIds | None
 def _score_and_advance(
     model: LanguageModel[Any],
     distinct: Any,
-    rows: npt.NDArray[np.int64],
+    rows: Int64s,
     *,
     tokens: TokenIds,
     lengths: TokenIds,
@@ -214,7 +214,7 @@ _STATE = "1f0e2d3c.a1b2c3.kJ9dXw0hT2mQvB7s"
 class OpenStatesRequest(TimedRequest):
     """Store the model state after one or more contexts."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"context": "Return the"}]})
+    model_config = with_examples({"context": "Return the"})
 
     context: OneOrMoreContexts = ""
     """A string, strings, a list of token ids, or several such lists; empty for the start of a sentence."""
@@ -261,17 +261,13 @@ class ContinuationIn(WireModel):
 class AdvanceRequest(TimedRequest):
     """Continue states: score the continuations, and store the states after them."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "continuations": [
-                        {"state": _STATE, "text": "value"},
-                        {"state": _STATE, "text": "moon", "eos": True, "keep": False},
-                    ],
-                    "next_token_ids": [2],
-                }
-            ]
+    model_config = with_examples(
+        {
+            "continuations": [
+                {"state": _STATE, "text": "value"},
+                {"state": _STATE, "text": "moon", "eos": True, "keep": False},
+            ],
+            "next_token_ids": [2],
         }
     )
 
@@ -286,9 +282,7 @@ class AdvanceRequest(TimedRequest):
 class NextRequest(TimedRequest):
     """Return next-token log-probabilities after states."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"states": [_STATE], "token_ids": [2, 259, 311]}]}
-    )
+    model_config = with_examples({"states": [_STATE], "token_ids": [2, 259, 311]})
 
     states: list[Handle] = Field(min_length=1)
     """Handles of states of one model version."""
@@ -299,7 +293,7 @@ class NextRequest(TimedRequest):
 class FreeRequest(WireModel):
     """Delete states."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"states": [_STATE]}]})
+    model_config = with_examples({"states": [_STATE]})
 
     states: list[Handle] = Field(min_length=1)
     """Handles of the states; unknown handles are ignored."""

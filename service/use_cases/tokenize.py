@@ -6,11 +6,10 @@ Requests and replies use the field names of OpenAI and vLLM.
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import ConfigDict
-
 from models.vocabulary import BOS, CONTROL_TOKENS, EOS, UNK
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
+from service.schemas import with_examples
 from service.schemas.replies import ModelReply
 from service.schemas.wire import TokenId, WireModel
 from service.use_cases.completions import EntryBuilder
@@ -20,9 +19,7 @@ from service.use_cases.inputs import Limits
 class TokenizeRequest(WireModel):
     """Tokenise a text; unknown fields are ignored."""
 
-    model_config = ConfigDict(
-        extra="ignore", json_schema_extra={"examples": [{"prompt": "Return the value."}]}
-    )
+    model_config = with_examples({"prompt": "Return the value."}, extra="ignore")
 
     prompt: str
     """Text to tokenise; the entire text `<s>`, `</s>` or `<unk>` is the control token."""
@@ -35,9 +32,7 @@ class TokenizeRequest(WireModel):
 class DetokenizeRequest(WireModel):
     """Decode token ids to text; unknown fields are ignored."""
 
-    model_config = ConfigDict(
-        extra="ignore", json_schema_extra={"examples": [{"tokens": [303, 260, 311, 259]}]}
-    )
+    model_config = with_examples({"tokens": [303, 260, 311, 259]}, extra="ignore")
 
     tokens: list[TokenId]
     """Token ids to decode."""

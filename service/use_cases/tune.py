@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from functools import cached_property, partial
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field, JsonValue, model_validator
+from pydantic import Field, JsonValue, model_validator
 from pydantic_core import PydanticCustomError
 
 from models.errors import InvalidInputError
@@ -52,6 +52,7 @@ from models.reranking.tuning.fitting import (
 from models.reranking.tuning.problem import Ints
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
+from service.schemas import with_examples
 from service.schemas.wire import (
     LengthExponent,
     Probability,
@@ -212,11 +213,7 @@ _EXAMPLE_LISTS: JsonValue = [
 class TuneRequest(TuneSettings):
     """Find weights for re-ranking, and evaluate them on held-out lists."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"lists": _EXAMPLE_LISTS, "features": ["am", "lm"], "max_p_value": 1}]
-        }
-    )
+    model_config = with_examples({"lists": _EXAMPLE_LISTS, "features": ["am", "lm"], "max_p_value": 1})
 
     lists: list[ReferredListIn] = Field(min_length=1)
     """Candidate lists as for /v1/rerank, with references."""

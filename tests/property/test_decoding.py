@@ -90,14 +90,18 @@ def test_branching_texts_stop_where_a_single_one_does(parts, stop):
             return
 
 
+def banned_sequences(sequences):
+    different = {*map(tuple, sequences)}
+    return BannedSequences(different, [1.0] * len(different))
+
+
 @given(rows, parameters, tokens, tokens, st.lists(draws, min_size=3, max_size=3), st.data())
 @settings(max_examples=400)
 def test_the_kernel_chooses_as_the_definition_does(log_probs, given_, prompt, generated, numbers, data):
     """Each row's random number falls into its token's interval of the reference distribution."""
     banned = data.draw(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=3), max_size=3))
-    batch = SequenceBatch.of(
-        [compile_rules(given_, np.array(prompt, np.int64), TokenBias(given_.logit_bias, banned))] * 3
-    )
+    biases = TokenBias(given_.logit_bias, banned_sequences(banned))
+    batch = SequenceBatch.of([compile_rules(given_, np.array(prompt, np.int64), biases)] * 3)
     for token in generated:
         batch = batch.append(np.full(3, token), np.zeros(3, np.float32))
     chosen = choose_tokens(log_probs, batch.rows(), np.array(numbers))
@@ -133,7 +137,7 @@ def test_what_the_model_said_is_never_written(log_probs, given_, numbers):
 @given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=4), max_size=6), st.data())
 def test_no_banned_sequence_is_ever_completed(sequences, data):
     """Only tokens that would complete a banned sequence are banned."""
-    banned = BannedSequences(sequences)
+    banned = banned_sequences(sequences)
     node, generated = banned.START, []
     for _ in range(12):
         forbidden = banned.banned(node)

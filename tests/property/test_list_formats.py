@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from models.errors import FormatError, InvalidInputError
 from models.reranking.candidates import Candidate, CandidateList
-from models.reranking.formats.format import BadLine, collapse_whitespace
+from models.reranking.formats.format import BadLine, SourceLines, collapse_whitespace
 from models.reranking.formats.reader import FORMAT_NAMES, FORMATS, read_bytes, read_lists
 from models.reranking.formats.srilm import BYTELOG
 from models.reranking.formats.writer import write_lists
@@ -52,7 +52,8 @@ def several(one, key=lambda one: one.name):
 
 
 def reread(written, name, **options):
-    return list(read_bytes("".join(format_lists(written, name)).encode(), name, **options))
+    body = "".join(format_lists(written, name)).encode()
+    return list(read_lists(io.BytesIO(body), format_name=name, source_name="body", **options))
 
 
 references = st.lists(any_text, max_size=3).map(tuple)
@@ -174,7 +175,7 @@ garbage = st.lists(pieces, max_size=12).map(b"".join)
 @pytest.mark.parametrize("name", FORMAT_NAMES)
 @given(garbage)
 def test_whatever_the_bytes_lines_are_served_or_complained_of(name, body):
-    for item in read_bytes(body, name, **beam_size(name)):
+    for item in FORMATS[name].read(SourceLines("body", [body], FORMATS[name], **beam_size(name))):
         if isinstance(item, BadLine):
             assert 1 <= item.number <= body.count(b"\n") + 1
             assert str(item).startswith(f"body:{item.number}: ")

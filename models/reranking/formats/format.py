@@ -91,7 +91,7 @@ class SourceLines:
 
     def __iter__(self) -> Iterator[TextLine | BadLine]:
         limit = self.form.max_line_bytes
-        for number, raw in enumerate(_raw_lines(self.blocks, limit), start=1):
+        for number, raw in enumerate(raw_lines(self.blocks, limit), start=1):
             if raw is None:
                 yield self.bad(number, f"the line is longer than {limit:,} bytes")
                 continue
@@ -100,8 +100,8 @@ class SourceLines:
             except UnicodeDecodeError as error:
                 byte = f"byte {error.start + 1} of the line is 0x{raw[error.start]:02x}"
                 yield self.bad(number, f"the text is not UTF-8: {byte}")
-                if not self.form.yields_undecodable:
-                    continue
+                if limit < MAX_DOCUMENT_LINE_BYTES:
+                    continue  # in a document, its brackets count: surrogates replace the invalid bytes
                 text = raw.decode("utf-8", errors="surrogateescape")
             if number == 1:
                 text = text.removeprefix("\ufeff")  # byte-order mark
@@ -142,8 +142,6 @@ class Format:
         one_list_per_file: True if a file holds one list, and several lists need a folder.
         needs_beam_size: True if only the number of candidates of each list separates lists.
         max_line_bytes: maximum size of a line.
-        yields_undecodable: True if a line that is not UTF-8 follows its `BadLine`, with surrogates for the invalid
-            bytes, because its brackets count.
         numbered: True if the names of lists are their indices, from 0.
         reference_layout: usual layout of reference files for this format.
         media_types: media types in HTTP.
@@ -163,7 +161,6 @@ class Format:
     one_list_per_file: bool = False
     needs_beam_size: bool = False
     max_line_bytes: int = MAX_CANDIDATE_LINE_BYTES
-    yields_undecodable: bool = False
     numbered: bool = False
     reference_layout: ReferenceLayout = "lines"
     media_types: tuple[str, ...] = ()
@@ -382,7 +379,7 @@ def read_blocks(source: Path | BinaryIO, name: str) -> Iterator[bytes]:
             yield block
 
 
-def _raw_lines(blocks: Iterable[bytes], max_bytes: int) -> Iterator[bytes | None]:
+def raw_lines(blocks: Iterable[bytes], max_bytes: int) -> Iterator[bytes | None]:
     """Yield lines as bytes; None for a line that is too long, which is not kept in memory."""
     parts, size = list[bytes](), 0
     for block in blocks:

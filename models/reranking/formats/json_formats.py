@@ -192,7 +192,6 @@ HYPORADISE = Format(
     write=_write_hyporadise,
     max_references=1,
     max_line_bytes=MAX_DOCUMENT_LINE_BYTES,
-    yields_undecodable=True,
     media_types=("application/x-hyporadise+json",),
 )
 
@@ -248,6 +247,5 @@ MLM_SCORING = Format(
     features=frozenset({"score"}),
     max_references=1,
     max_line_bytes=MAX_DOCUMENT_LINE_BYTES,
-    yields_undecodable=True,
     media_types=("application/x-mlm-scoring+json",),
 )

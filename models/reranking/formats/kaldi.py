@@ -14,7 +14,8 @@ egs/wsj/s5/steps/pytorchnn/lmrescore_nbest_pytorchnn.sh (file names), compute_se
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from itertools import chain
 
 from models.errors import InvalidInputError
 from models.reranking.candidates import Candidate, CandidateList
@@ -139,16 +140,6 @@ def _cost(line: str) -> tuple[str, float]:
     return normal, sum(parse_number(cost, "a cost") for cost in costs)
 
 
-def write(lists: Iterable[CandidateList]) -> Iterator[str]:
-    """Write the words; scores are in separate files, see `cost_lines`.
-
-    Raises:
-        InvalidInputError: an id would not be read back.
-    """
-    for name, one in named_lists(lists):
-        yield from word_lines(name, one)
-
-
 def word_lines(name: str, one: CandidateList) -> Iterator[str]:
     """Format the words of a list's candidates."""
     for rank, candidate in enumerate(one.candidates, start=1):
@@ -172,7 +163,8 @@ def cost_lines(name: str, one: CandidateList, feature: str) -> Iterator[str]:
 FORMAT = Format(
     name="kaldi",
     read=read,
-    write=write,
+    # words alone: scores are in separate files, see `cost_lines`
+    write=lambda lists: chain.from_iterable(word_lines(name, one) for name, one in named_lists(lists)),
     separate_score_files=True,
     reference_layout="utterance",
     media_types=("text/x-kaldi-nbest",),

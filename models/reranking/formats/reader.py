@@ -83,7 +83,7 @@ class References:
         if layout is None and lines and lines[0].lstrip(ASCII_WHITESPACE).startswith("{"):
             layout = "manifest"
         self._readings: dict[ReferenceLayout, list[_ReferenceEntry]] = {}
-        self._expected: ReferenceLayout | None = None if layout == "lines" else layout
+        self._expected: ReferenceLayout | None = None
         if layout == "manifest":
             self._in_order, has_ids = _parse_manifest(path, written)
             self._readings[layout] = self._in_order
@@ -95,14 +95,11 @@ class References:
             ]
             tried: Sequence[ReferenceLayout] = ("tab", "trn", "utterance") if layout is None else (layout,)
             for reading in tried if layout != "lines" else ():
-                self._readings[reading] = [
-                    _parse_reference(number, line, reading) for number, line in written
-                ]
-            if layout is None:
-                self._expected = (
-                    usual if usual == "utterance" else _detect_layout([one for _, one in written])
-                )
-        self._decided = False
+                self._readings[reading] = [_parse_reference(*line, reading) for line in written]
+            if layout is None and usual != "utterance":
+                self._expected = _detect_layout([line for _, line in written])
+            elif layout != "lines":
+                self._expected = layout or usual
         self._by_name: dict[str, _ReferenceEntry] = {}
         self._line_of: dict[str, int] = {}
         self._num_on_lines = 0
@@ -120,9 +117,8 @@ class References:
         Raises:
             FormatError: it is missing or also belongs to another list, or the layout is ambiguous.
         """
-        if not self._decided:
+        if not self._used:
             self._decide(one)
-            self._decided = True
         place, self._num_lists = self._num_lists, self._num_lists + 1
         if not self._by_name:
             entry = self._of_position(one, place)
@@ -150,20 +146,20 @@ class References:
         Raises:
             FormatError: the file has references of other lists, or its layout is ambiguous.
         """
-        num_lists = self._num_lists
+        left, num_lists = list[_ReferenceEntry](), self._num_lists
         if self._by_name:
             left = [one for one in self._by_name.values() if one not in self._used]
-        elif self._decided and 2 * self._num_on_lines > num_lists:
+        elif not self._used:
+            return
+        elif 2 * self._num_on_lines > num_lists:
             raise self._wrong(
                 f"lines seem to have the ids of {self._num_on_lines} of {num_lists} lists, but not every line has an id"
             )
-        elif self._decided and self._numbered:
+        elif self._numbered:
             left = [one for one in self._in_order if one.text and one not in self._used]
-        elif self._decided and len(self._in_order) != num_lists:
+        elif len(self._in_order) != num_lists:
             problem = f"has {len(self._in_order)} references, but there are {num_lists} lists"
             raise self._wrong(problem, _REFERENCE_ORDER_HINT)
-        else:
-            left = []
         if len(left) > self._num_bad:
             name = left[0].name or str(left[0].number - 1)
             raise self._wrong(
@@ -256,15 +252,14 @@ def _detect_layout(lines: Sequence[str]) -> ReferenceLayout | None:
 def _parse_reference(number: int, line: str, layout: ReferenceLayout) -> _ReferenceEntry:
     if layout == "tab":
         name, tab, text = line.partition("\t")
-        return _ReferenceEntry(
-            number, name.strip(ASCII_WHITESPACE) if tab else "", text.strip(ASCII_WHITESPACE)
-        )
-    if layout == "trn":
+        name = name if tab else ""
+    elif layout == "trn":
         match = _TRN.fullmatch(line.strip(ASCII_WHITESPACE))
         name, text = (match[2], match[1]) if match else ("", line)
-        return _ReferenceEntry(number, name, text.strip(ASCII_WHITESPACE))
-    name, *words = split_words(line)
-    return _ReferenceEntry(number, name, " ".join(words))
+    else:
+        name, *words = split_words(line)
+        text = " ".join(words)
+    return _ReferenceEntry(number, name.strip(ASCII_WHITESPACE), text.strip(ASCII_WHITESPACE))
 
 
 def _parse_manifest(path: Path, lines: Iterable[tuple[int, str]]) -> tuple[list[_ReferenceEntry], bool]:
@@ -291,21 +286,17 @@ def _quoted_id(one: CandidateList) -> str:
     return repr(shorten(one.name or ""))
 
 
-FORMATS: Mapping[str, Format] = MappingProxyType(
-    {
-        one.name: one
-        for one in (
-            json_formats.JSONL,
-            translations.MOSES,
-            *srilm.FORMATS,
-            kaldi.FORMAT,
-            json_formats.MLM_SCORING,
-            json_formats.HYPORADISE,
-            *speech_formats.FORMATS,
-            *translations.FORMATS,
-        )
-    }
+_ALL_FORMATS = (
+    json_formats.JSONL,
+    translations.MOSES,
+    *srilm.FORMATS,
+    kaldi.FORMAT,
+    json_formats.MLM_SCORING,
+    json_formats.HYPORADISE,
+    *speech_formats.FORMATS,
+    *translations.FORMATS,
 )
+FORMATS: Mapping[str, Format] = MappingProxyType({one.name: one for one in _ALL_FORMATS})
 FORMAT_NAMES = tuple(FORMATS)
 WRITTEN_FORMAT_NAMES = tuple(name for name, one in FORMATS.items() if one.write is not refuse_to_write)
 
@@ -413,9 +404,10 @@ def read_lists(
         items = _read_folder(source, form, _open_scores(form, beam_size, scores))
     else:
         blocks = read_blocks(source, name)
-        head, blocks = _head(blocks)
-        form = format_by_name(format_name) if format_name else detect_format(head, name)
+        first = next(blocks, b"")
+        form = format_by_name(format_name) if format_name else detect_format(first[:_HEAD_BYTES], name)
         opened = _open_scores(form, beam_size, scores)
+        blocks = itertools.chain([first], blocks)
         items = form.read(SourceLines(name, blocks, form, beam_size=beam_size, scores=opened))
     if references:
         usual, numbered = form.reference_layout, form.numbered
@@ -429,33 +421,17 @@ def read_lists(
 
 
 def read_bytes(
-    body: bytes,
-    format_name: str,
-    *,
-    source_name: str = "body",
-    beam_size: int | None = None,
-    reserved: Callable[[str], bool] | None = None,
+    body: bytes, format_name: str, *, reserved: Callable[[str], bool] | None = None
 ) -> Iterator[ListOrBadLine]:
     """Read lists from memory, without decompression.
 
     Raises:
-        InvalidInputError: an option is invalid or not an option of the format.
+        InvalidInputError: the format is unknown, or needs a beam size.
     """
     form = format_by_name(format_name)
-    _open_scores(form, beam_size, _NO_SCORES)
     blocks = (body[begin : begin + _BLOCK_BYTES] for begin in range(0, len(body), _BLOCK_BYTES))
-    items = form.read(SourceLines(source_name, blocks, form, beam_size=beam_size))
+    items = form.read(SourceLines("body", blocks, form))
     return items if reserved is None or form.custom_feature_names else _rename_reserved(items, reserved)
-
-
-def _head(blocks: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:
-    """Return the first bytes, and an iterator over all blocks."""
-    first: list[bytes] = []
-    for block in blocks:
-        first.append(block)
-        if sum(map(len, first)) >= _HEAD_BYTES:
-            break
-    return b"".join(first)[:_HEAD_BYTES], itertools.chain(first, blocks)
 
 
 def _open_scores(form: Format, beam_size: int | None, scores: Mapping[str, Path]) -> dict[str, SourceLines]:
@@ -500,12 +476,10 @@ def _rename_reserved(
     """Add the prefix `old_` to features with reserved names, or drop those of a source and report them once."""
     reported = False
     for item in items:
-        if isinstance(item, BadLine):
-            yield item
-            continue
-        names = {name for candidate in item.candidates for name in candidate.features}
+        given = () if isinstance(item, BadLine) else item.candidates
+        names = {name for candidate in given for name in candidate.features}
         renamed = {name: _free_name(name, names) for name in names if reserved(name)}
-        if not renamed:
+        if isinstance(item, BadLine) or not renamed:
             yield item
             continue
         kept = {name: renamed.get(name, name) for name in names if drop_from is None or name not in renamed}
@@ -514,7 +488,7 @@ def _rename_reserved(
             yield BadLine(drop_from, 1, f"features that are computed again: {', '.join(sorted(renamed))}")
         candidates = (
             replace(c, features={kept[name]: value for name, value in c.features.items() if name in kept})
-            for c in item.candidates
+            for c in given
         )
         yield replace(item, candidates=tuple(candidates))
 

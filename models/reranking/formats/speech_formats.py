@@ -268,7 +268,6 @@ def _format(name: str, first_key: str, example: str, *layouts: _Layout) -> Forma
         read=partial(_read, layouts=layouts),
         first_key=re.compile(first_key),
         max_line_bytes=MAX_DOCUMENT_LINE_BYTES,
-        yields_undecodable=True,
         numbered=True,
         media_types=(f"application/x-{name}+json",),
         example=example,

@@ -54,6 +54,12 @@ class Metric(Protocol):
         Raises:
             InvalidInputError: there is no reference.
         """
+        if not references:
+            raise InvalidInputError("references has 0 texts; it must have at least 1", parameter="references")
+        return self.count(texts, references)
+
+    def count(self, texts: Sequence[str], references: Sequence[str]) -> Statistics:
+        """Count the statistics of each text against at least one reference; see `statistics`."""
 
     def score(self, totals: Statistics) -> Float64s:
         """Compute the score in percent, such as a WER of 15.44 or a BLEU of 34.47.
@@ -69,16 +75,6 @@ class Metric(Protocol):
 def format_score(metric: str, score: float) -> str:
     """Format a score by the name of its metric: `25.33 %` for error rates, `34.47` for BLEU and chrF."""
     return f"{score:.2f} %" if metric in {"wer", "cer"} else f"{score:.2f}"
-
-
-def check_references(references: Sequence[str]) -> None:
-    """Refuse an input without references.
-
-    Raises:
-        InvalidInputError: there is none.
-    """
-    if not references:
-        raise InvalidInputError("references has 0 texts; it must have at least 1", parameter="references")
 
 
 UNCHANGED = "none"
@@ -242,8 +238,7 @@ class ErrorRate(Metric):
         return f"nrefs:{references}|units:{units}|normaliser:{self.normaliser}"
 
     @override
-    def statistics(self, texts: Sequence[str], references: Sequence[str]) -> Statistics:
-        check_references(references)
+    def count(self, texts: Sequence[str], references: Sequence[str]) -> Statistics:
         normalised = map(NORMALISERS[self.normaliser], (*texts, *references))
         if self.name == "wer":
             strings = run_calls(words_as_characters(text.split() for text in normalised))

@@ -22,7 +22,7 @@ from models.arrays import Float64s, Int32s, Int64s
 from models.calls import run_calls
 from models.kernels.compilation import kernel
 from models.reranking.candidates import Steps, map_in_steps
-from models.reranking.metrics.metric import Metric, Statistics, check_references
+from models.reranking.metrics.metric import Metric, Statistics
 
 _NGRAMS_PER_STEP = 1 << 14
 """N-grams counted per step, about a millisecond; a longer text is counted in one step."""
@@ -252,8 +252,7 @@ class Bleu(NgramMetric):
     name = "bleu"
 
     @override
-    def statistics(self, texts: Sequence[str], references: Sequence[str]) -> Statistics:
-        check_references(references)
+    def count(self, texts: Sequence[str], references: Sequence[str]) -> Statistics:
         counts = run_calls(count_word_ngrams([*texts, *references]))
         all_texts = np.arange(len(texts) + len(references))
         one_group = np.array([0, len(references)])
@@ -338,8 +337,7 @@ class ChrF(NgramMetric):
     name = "chrf"
 
     @override
-    def statistics(self, texts: Sequence[str], references: Sequence[str]) -> Statistics:
-        check_references(references)
+    def count(self, texts: Sequence[str], references: Sequence[str]) -> Statistics:
         counts = run_calls(count_character_ngrams([*texts, *references]))
         all_texts = np.arange(len(texts) + len(references))
         pairs = chrf_statistics(counts, all_texts[: len(texts)], all_texts[len(texts) :])

@@ -11,7 +11,7 @@ from models.arrays import runs_by_cost
 from models.errors import InvalidInputError
 from models.language_model import count_words
 from models.phrases import is_phrase_feature
-from models.reranking.candidates import CandidateList, Steps
+from models.reranking.candidates import CandidateList, Steps, map_in_steps
 from models.reranking.corrections import corrections_of
 from models.reranking.features import (
     CANDIDATES_PER_STEP,
@@ -23,9 +23,10 @@ from models.reranking.features import (
     RANK,
     RANK_LOG,
     ListFeatures,
-    feature_matrix,
+    given_column,
     length_scaled_name,
     text_ranks,
+    with_derived,
 )
 from models.reranking.metrics.metric import Metric, SignificanceResult, paired_bootstrap
 from models.reranking.tuning.fitting import (
@@ -150,12 +151,12 @@ def tuning_data(
         texts = [[candidate.text for candidate in one.candidates] for one in chunk_lists]
         highest_ranks = [np.maximum.accumulate(text_ranks(of_list)) for of_list in texts]
         distinct = np.concatenate([np.diff(ranks, prepend=-1) > 0 for ranks in highest_ranks])
-        matrix = yield from feature_matrix(
-            chunk_lists,
-            values.normalised(exponents[0]),
-            names,
-            place=partial(list_prefix, numbers[chunk]),
-        )
+        place = partial(list_prefix, numbers[chunk])
+        derived = yield from with_derived(chunk_lists, values.normalised(exponents[0]), names, place=place)
+        given = {
+            name: given_column(chunk_lists, name, place=place) for name in names if name not in derived.names
+        }
+        matrix = derived.matrix(names, given)
         shaped = []
         for exponent in exponents:
             own, of_exponent = matrix.copy(), values.normalised(exponent)
@@ -193,14 +194,12 @@ def tuning_data(
 
 def given_features(lists: Sequence[CandidateList]) -> Steps[tuple[tuple[str, ...], tuple[str, ...]]]:
     """Return the given features that every candidate has, and those that only some have, both sorted."""
-    kinds: set[frozenset[str]] = set()
-    looked_at = 0
-    for one in lists:
-        kinds.update(frozenset(candidate.features) for candidate in one.candidates)
-        looked_at += len(one.candidates)
-        if looked_at > CANDIDATES_PER_STEP:
-            looked_at = 0
-            yield
+    of_lists = yield from map_in_steps(
+        lists,
+        lambda one: {frozenset(candidate.features) for candidate in one.candidates},
+        size=lambda one: 32 * len(one.candidates),
+    )
+    kinds = set[frozenset[str]]().union(*of_lists)
     common, known = frozenset.intersection(*kinds), frozenset().union(*kinds)
     return tuple(sorted(common)), tuple(sorted(known - common))
 

@@ -6,7 +6,7 @@ import pytest
 from models.decoding import rules
 from models.decoding.batch import SequenceBatch
 from models.decoding.parameters import DecodingParameters
-from models.decoding.rules import TokenBias, compile_rules
+from models.decoding.rules import BannedSequences, TokenBias, compile_rules
 from models.decoding.sampling import adjust_scores
 from models.errors import InvalidInputError
 from models.phrases import PhraseAutomaton
@@ -122,7 +122,7 @@ with np.errstate(divide="ignore"):
 def adjusted(*generated, prompt=(), banned=(), **options):
     """Adjusted scores of a single row, as unnormalised probabilities."""
     parameters = DecodingParameters(max_tokens=9, **options)
-    biases = TokenBias(parameters.logit_bias, banned)
+    biases = TokenBias(parameters.logit_bias, BannedSequences(banned, [1.0] * len(banned)))
     batch = SequenceBatch.of([compile_rules(parameters, np.array(prompt, np.int64), biases)])
     for token in generated:
         batch = batch.append(np.array([token]), LOG[[token]])
@@ -190,7 +190,9 @@ def test_a_banned_sequence_cannot_be_completed():
 def grown(**options):
     """Three rows of twenty tokens each, more than the initial capacity."""
     parameters = DecodingParameters(max_tokens=99, **options)
-    rules = compile_rules(parameters, np.zeros(0, np.int64), TokenBias(banned=[(4, 4)]))
+    rules = compile_rules(
+        parameters, np.zeros(0, np.int64), TokenBias(banned=BannedSequences([(4, 4)], [1.0]))
+    )
     batch = SequenceBatch.of([rules] * 3, seeds=[7, 8, 9])
     for _ in range(20):
         batch = batch.append(np.array([3, 4, 5]), np.array([-3, -4, -5], np.float32))

@@ -13,11 +13,12 @@ from models.reranking.features import (
     check_given,
     check_model_names,
     derive,
-    feature_matrix,
     feature_model,
     feature_name,
+    given_column,
     is_derived,
     length_scaled_name,
+    with_derived,
 )
 
 LISTS = [
@@ -32,7 +33,10 @@ COMPUTED = ListFeatures(
 
 
 def matrix_of(lists, computed, names):
-    return run_calls(feature_matrix(lists, computed, names))
+    place = "lists[{}].".format
+    features = run_calls(with_derived(lists, computed, names, place=place))
+    given = {name: given_column(lists, name, place=place) for name in names if name not in features.names}
+    return features.matrix(names, given)
 
 
 def test_columns_are_found_by_name_wherever_they_come_from():

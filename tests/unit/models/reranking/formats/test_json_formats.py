@@ -1,5 +1,6 @@
 """N-best lists in JSON: JSON lines, documents, NeMo beams."""
 
+import io
 import json
 
 import pytest
@@ -8,7 +9,7 @@ from models.errors import InvalidInputError
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats import json_stream
 from models.reranking.formats.format import BadLine
-from models.reranking.formats.reader import read_bytes
+from models.reranking.formats.reader import read_bytes, read_lists
 from tests.support.written_lists import format_lists
 
 
@@ -190,7 +191,7 @@ def test_what_json_formats_cannot_say_is_refused(name, some):
 
 
 def read_nemo(text, beam_size=2):
-    return list(read_bytes(text.encode(), "nemo", beam_size=beam_size))
+    return list(read_lists(io.BytesIO(text.encode()), format_name="nemo", beam_size=beam_size))
 
 
 def test_lists_have_as_many_lines_as_the_beam_is_wide():

@@ -14,7 +14,6 @@ from models.reranking.formats.reader import (
     FORMATS,
     WRITTEN_FORMAT_NAMES,
     detect_format,
-    read_bytes,
     read_lists,
 )
 from tests.support.recogniser_lists import SAMPLES
@@ -27,7 +26,7 @@ def beam_size(form):
 
 def read(text, form):
     body = text if isinstance(text, bytes) else text.encode()
-    return list(read_bytes(body, form, beam_size=beam_size(form)))
+    return list(read_lists(io.BytesIO(body), format_name=form, beam_size=beam_size(form)))
 
 
 def problems(items):

@@ -1,5 +1,6 @@
 """N-best lists of Moses, SRILM and Kaldi."""
 
+import io
 import math
 
 import pytest
@@ -121,7 +122,7 @@ SCORED = "( st: {} et: {} g: {} a: {} )"
 
 
 def read_srilm(text, source="dir/utt-7.gz"):
-    return list(read_bytes(text.encode(), "srilm", source_name=source))
+    return list(read_lists(io.BytesIO(text.encode()), format_name="srilm", source_name=source))
 
 
 def candidates(text):
