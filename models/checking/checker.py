@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from models.arrays import Float64s, Int64s
 from models.calls import CallGenerator
-from models.checking.candidates import CandidateGenerator, CheckContext, Floats, Indices
+from models.checking.candidates import CandidateGenerator, CheckContext
 from models.checking.error_model import CheckSettings, ErrorModel, GivenSpan
 from models.checking.generators import SubwordCandidateGenerator, WordCandidateGenerator
 from models.checking.rescoring import RescoredBatch, rescore_batch
@@ -232,7 +233,7 @@ def _most_probable(group: list[tuple[float, int, Issue]]) -> list[Issue]:
     return chosen
 
 
-def error_probabilities(rescored: RescoredBatch) -> tuple[Indices, Floats]:
+def error_probabilities(rescored: RescoredBatch) -> tuple[Int64s, Float64s]:
     """Return the slots that have candidates, ascending [K], and the probability of an error in each [K]."""
     order = np.argsort(rescored.alternatives.slots, kind="stable")
     slots = rescored.alternatives.slots[order]

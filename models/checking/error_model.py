@@ -24,15 +24,13 @@ from math import log
 from typing import Annotated, Literal
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from rapidfuzz.distance import OSA, Prefix
 
+from models.arrays import Bools, Float64s, Int64s, UInt8s, UInt32s
 from models.checking.lexicon import UserDictionary
 from models.checking.sentences import is_alphabetic
 from models.errors import InvalidInputError
-
-Floats = npt.NDArray[np.float64]
 
 _TWO_EDITS_LETTERS = 5
 """Minimum letters of a word for two edits; with fewer letters, two edits lead to too many words."""
@@ -182,7 +180,7 @@ class ErrorRates:
         two = (table.two_edits + _PRIOR_TWO_EDITS) / (table.one_edit + table.two_edits + _PRIOR_PAIRS)
         self._log_shares = np.log([1.0, 1 - two, two])
 
-    def log_probs(self, words: Sequence[tuple[str, str]], edits: npt.NDArray[np.uint8]) -> Floats:
+    def log_probs(self, words: Sequence[tuple[str, str]], edits: UInt8s) -> Float64s:
         """Return ln P(typed | intended is misspelt) of pairs with one or two edits [N], for the most probable edits.
 
         It is minus infinity if the number of edits differs without differences of case.
@@ -227,7 +225,7 @@ class ErrorRates:
         return best + self._log_shares[edits]
 
 
-def _padded(words: Sequence[str], width: int, padding: int) -> npt.NDArray[np.uint32]:
+def _padded(words: Sequence[str], width: int, padding: int) -> UInt32s:
     """Return the characters of words, each after a zero and before `padding` [N, width]."""
     out = np.full((len(words), width), padding, dtype=np.uint32)
     out[:, 0] = 0
@@ -337,22 +335,18 @@ class ErrorModel:
         fewest = _TWO_EDITS_LETTERS if known else _TWO_EDITS_LETTERS_UNKNOWN
         return 1 if len(word) < fewest else self._max_edits
 
-    def known_word_log_probs(self, edits: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
+    def known_word_log_probs(self, edits: UInt8s) -> Float64s:
         """Return ln P(typed | intended) of a typed vocabulary word, for intended words by edit distance [N]."""
         return self.log_error + self._log_weights[edits] - self._log_neighbours
 
-    def unknown_word_log_probs(
-        self, edits: npt.NDArray[np.uint8], lengths: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.float64]:
+    def unknown_word_log_probs(self, edits: UInt8s, lengths: Int64s) -> Float64s:
         """Return ln P(typed | intended) of a typed unknown word, for intended words by edits and length [N]."""
         # deletions, swaps, substitutions, insertions
         log_num_strings = np.log(2 * lengths * _ALPHABET + _ALPHABET + lengths)
-        spread: npt.NDArray[np.float64] = self.log_error + self._log_shares[edits] - edits * log_num_strings
+        spread: Float64s = self.log_error + self._log_shares[edits] - edits * log_num_strings
         return spread
 
-    def log_ratios(
-        self, pairs: Sequence[tuple[str, str]], edits: npt.NDArray[np.uint8], known: npt.NDArray[np.bool_]
-    ) -> npt.NDArray[np.float64]:
+    def log_ratios(self, pairs: Sequence[tuple[str, str]], edits: UInt8s, known: Bools) -> Float64s:
         """Return what the table of edits adds to ln P(typed | intended) of pairs of typed and intended words [N]."""
         ratios = np.zeros(len(pairs))
         if self.errors is None or not pairs:

@@ -14,15 +14,13 @@ import numpy as np
 from rapidfuzz.distance import OSA
 from typing_extensions import override
 
-from models.arrays import TokenIds
+from models.arrays import Float64s, Int64s, TokenIds
 from models.calls import CallGenerator, Predict
 from models.checking.candidates import (
     CandidateGenerator,
     CheckContext,
     Correction,
     Corrections,
-    Floats,
-    Indices,
     concatenate_corrections,
     corrections_from,
 )
@@ -94,7 +92,7 @@ class WordCandidateGenerator(CandidateGenerator):
     def propose(self, context: CheckContext) -> CallGenerator[Corrections]:
         # near words; spaces; user dictionary for unknown words; the caller's suggestions
         nearby: list[FuzzyMatches] = []
-        log_weights: list[Floats] = []
+        log_weights: list[Float64s] = []
         owners: list[int] = []
         found: list[Correction] = []
         for number, word in enumerate(context.words):
@@ -158,7 +156,7 @@ class WordCandidateGenerator(CandidateGenerator):
 
     @override
     def propose_after_reading(
-        self, context: CheckContext, state: Any, rows: Indices, log_probs: Floats
+        self, context: CheckContext, state: Any, rows: Int64s, log_probs: Float64s
     ) -> CallGenerator[Corrections]:
         # suggest the words that the model predicts for unknown words, because their errors may be of any kind
         found: list[Correction] = []
@@ -296,7 +294,7 @@ class SubwordCandidateGenerator(CandidateGenerator):
 
     @override
     def propose_after_reading(
-        self, context: CheckContext, state: Any, rows: Indices, log_probs: Floats
+        self, context: CheckContext, state: Any, rows: Int64s, log_probs: Float64s
     ) -> CallGenerator[Corrections]:
         # strings near the most surprising words
         found: list[Correction] = []
@@ -311,7 +309,7 @@ class SubwordCandidateGenerator(CandidateGenerator):
             found += yield from self._joined(context, left)
         return corrections_from(found)
 
-    def _most_surprising(self, context: CheckContext, log_probs: Floats) -> set[int]:
+    def _most_surprising(self, context: CheckContext, log_probs: Float64s) -> set[int]:
         """Select the indices of the words to search."""
         before = np.concatenate([[0.0], np.cumsum(log_probs)])
         bits = [

@@ -21,10 +21,10 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 from rapidfuzz.distance import OSA
 from rapidfuzz.process import cdist
 
+from models.arrays import Int64s, UInt8s, UInt64s
 from models.calls import CallGenerator
 from models.checking.sentences import (
     SpellingModel,
@@ -39,7 +39,6 @@ from models.normaliser import Normaliser
 from models.reranking.candidates import map_in_steps
 
 T = TypeVar("T")
-Indices = npt.NDArray[np.int64]
 _MAX_CACHED_QUERIES = 1 << 14
 _MAX_CACHED_MATCHES = 1 << 20
 """Maximum matches in the cache, of nine bytes each; a short word can have thousands."""
@@ -76,8 +75,8 @@ class FuzzyMatches(NamedTuple):
         edits: edit distance of each, at least 1 [N].
     """
 
-    indices: Indices
-    edits: npt.NDArray[np.uint8]
+    indices: Int64s
+    edits: UInt8s
 
 
 NO_FUZZY_MATCHES = FuzzyMatches(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.uint8))
@@ -133,7 +132,7 @@ class FuzzyLexicon:
         return FuzzyMatches(self._order[close[within]], edits[within])
 
 
-def _letter_sets(words: Sequence[str], lengths: Indices) -> npt.NDArray[np.uint64]:
+def _letter_sets(words: Sequence[str], lengths: Int64s) -> UInt64s:
     """Encode each word's letter set in 64 bits [N]; letters may share a bit."""
     codes = np.frombuffer("".join(words).encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
     bits = np.left_shift(np.uint64(1), (codes % 64).astype(np.uint64))

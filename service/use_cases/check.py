@@ -10,9 +10,9 @@ import numpy as np
 from pydantic import ConfigDict, Field, StringConstraints, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
+from models.arrays import Float64s, Int64s
 from models.calls import CallGenerator, Read, run_call
 from models.checking.calibration import Calibration
-from models.checking.candidates import Floats, Indices
 from models.checking.checker import (
     MIN_SUGGESTION_PROBABILITY,
     Issue,
@@ -227,10 +227,10 @@ class _Checked(NamedTuple):
     """
 
     words: Sequence[Word]
-    surprisals: Floats
+    surprisals: Float64s
     issues: Sequence[Issue]
-    positions: Indices
-    log_probs: Floats
+    positions: Int64s
+    log_probs: Float64s
     num_ends: int
 
 
@@ -354,7 +354,7 @@ def _check(
 
 def _combine(
     models: Sequence[WeightedModel], results: Sequence[_Checked], text: str
-) -> Work[Any, tuple[_Checked, Floats]]:
+) -> Work[Any, tuple[_Checked, Float64s]]:
     """Combine the results of several models by their weights at each word, which are also returned [N, M].
 
     The probability of an error, or of a correction, is the mean of the models' probabilities. The surprisal of a word
@@ -363,7 +363,7 @@ def _combine(
     starts = word_starts(text)
     if not len(starts):
         return results[0], normalised_weights(models)[None, :]
-    by_model: list[Floats] = []
+    by_model: list[Float64s] = []
     for model, result in zip(models, results, strict=True):
         spellings = yield from sum_spellings(model.loaded.checker, result.words, starts)
         by_model.append(sum_by_word(starts, result.positions, result.log_probs) + spellings)
