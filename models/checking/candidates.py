@@ -16,8 +16,7 @@ from rapidfuzz.distance import OSA, Postfix, Prefix
 
 from models.arrays import AnyArray, Float64s, Int64s, TokenIds
 from models.calls import CallGenerator
-from models.checking.error_model import CandidateSettings, ErrorModel, GivenSpan
-from models.checking.lexicon import UserDictionary
+from models.checking.error_model import ErrorModel, GivenSpan
 from models.checking.sentences import Sentence, SentenceSplitter, Word, match_case, split_affixes
 from models.language_model import LanguageModel
 from models.reranking.candidates import map_in_steps
@@ -181,9 +180,7 @@ class CheckContext:
     Args:
         model: any left-to-right model.
         sentences: at least one; a sentence that continues the previous one is alone in its batch.
-        error_model: the error model.
-        search: limits of the candidate search.
-        dictionary: the user dictionary, and others.
+        error_model: the error model, with the settings of the check.
         given: the caller's suggestions, by sentence index.
 
     Attributes:
@@ -200,15 +197,11 @@ class CheckContext:
         self,
         model: LanguageModel[Any],
         sentences: Sequence[Sentence],
-        *,
         error_model: ErrorModel,
-        search: CandidateSettings,
-        dictionary: UserDictionary,
         given: Mapping[int, Sequence[GivenSpan]],
     ) -> None:
-        self.model, self.sentences = model, sentences
-        self.error_model, self.search = error_model, search
-        self.dictionary, self.given = dictionary, given
+        self.model, self.sentences, self.error_model, self.given = model, sentences, error_model, given
+        self.search, self.dictionary = error_model.settings.search, error_model.settings.dictionary
         self._given_texts = {
             (span.start, span.end): frozenset(text for text, _ in span.suggestions)
             for spans in given.values()

@@ -315,12 +315,11 @@ class ErrorModel:
     """Log-probabilities of typing errors.
 
     Args:
-        settings: error rate and maximum edits.
+        settings: settings of the check.
     """
 
     def __init__(self, settings: CheckSettings) -> None:
-        self.errors = settings.errors
-        self._max_edits = settings.max_edits
+        self.settings = settings
         self.log_correct = log(1 - settings.error_rate)
         self.log_error = log(settings.error_rate)
         self.log_space_error = self.log_error + log(_SPACE_SHARE)
@@ -333,7 +332,7 @@ class ErrorModel:
     def max_edits(self, word: str, *, known: bool) -> int:
         """Return the maximum edits for a typed word: 1 for a short word, otherwise that of the settings."""
         fewest = _TWO_EDITS_LETTERS if known else _TWO_EDITS_LETTERS_UNKNOWN
-        return 1 if len(word) < fewest else self._max_edits
+        return 1 if len(word) < fewest else self.settings.max_edits
 
     def known_word_log_probs(self, edits: UInt8s) -> Float64s:
         """Return ln P(typed | intended) of a typed vocabulary word, for intended words by edit distance [N]."""
@@ -349,11 +348,11 @@ class ErrorModel:
     def log_ratios(self, pairs: Sequence[tuple[str, str]], edits: UInt8s, known: Bools) -> Float64s:
         """Return what the table of edits adds to ln P(typed | intended) of pairs of typed and intended words [N]."""
         ratios = np.zeros(len(pairs))
-        if self.errors is None or not pairs:
+        if self.settings.errors is None or not pairs:
             return ratios
         lengths = np.array([[len(typed), len(intended)] for typed, intended in pairs])
         rows = np.flatnonzero((lengths <= _MAX_FITTED_LETTERS).all(axis=1) & ~(known & (edits > 1)))
-        fitted = self.errors.rates.log_probs([pairs[row] for row in rows.tolist()], edits[rows])
+        fitted = self.settings.errors.rates.log_probs([pairs[row] for row in rows.tolist()], edits[rows])
         gains = fitted + self.log_error - self.unknown_word_log_probs(edits[rows], lengths[rows, 1])
         mixed = np.logaddexp(gains + log(1 - _SLIPS_SHARE), log(_SLIPS_SHARE)) - known[rows] * log(
             _WORDS_GAIN

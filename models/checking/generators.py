@@ -140,7 +140,7 @@ class WordCandidateGenerator(CandidateGenerator):
 
     @override
     def weigh_shortlisted(self, context: CheckContext, found: Corrections) -> Corrections:
-        if context.error_model.errors is None:
+        if context.error_model.settings.errors is None:
             return found
         rows, pairs, known = [], [], []
         for row in np.flatnonzero((found.lengths == 1) & (found.slots < len(context.words))).tolist():
@@ -301,10 +301,10 @@ class SubwordCandidateGenerator(CandidateGenerator):
         searched = self._most_surprising(context, log_probs)
         if not searched:
             return corrections_from(found)
-        texts = sorted({self.key(word.text) for word in context.words if is_alphabetic(word.text)})
-        elsewhere = FuzzyLexicon(texts)
+        texts = {self.key(word.text) for word in context.words if is_alphabetic(word.text)}
+        elsewhere = FuzzyLexicon(sorted(texts))
         for number in sorted(searched):
-            found += yield from self._similar_strings(context, number, elsewhere, texts)
+            found += yield from self._similar_strings(context, number, elsewhere)
         for left in sorted({left for number in searched for left in (number - 1, number)}):
             found += yield from self._joined(context, left)
         return corrections_from(found)
@@ -325,12 +325,12 @@ class SubwordCandidateGenerator(CandidateGenerator):
         return set(sorted(enough, key=lambda number: -bits[number])[:most])
 
     def _similar_strings(
-        self, context: CheckContext, number: int, elsewhere: FuzzyLexicon, texts: list[str]
+        self, context: CheckContext, number: int, elsewhere: FuzzyLexicon
     ) -> CallGenerator[list[Correction]]:
         """Propose strings near a word, and splits of the word."""
         typed = context.words[number].text
         word = self.key(typed)
-        spellings = yield from self._spellings(context, word, elsewhere, texts)
+        spellings = yield from self._spellings(context, word, elsewhere)
         lengths = np.fromiter(map(len, spellings), np.int64, len(spellings))
         edits = np.fromiter(spellings.values(), np.uint8, len(spellings))
         log_probs = context.error_model.unknown_word_log_probs(edits, lengths)
@@ -365,7 +365,7 @@ class SubwordCandidateGenerator(CandidateGenerator):
         return self.replacements(context, number, new)
 
     def _spellings(
-        self, context: CheckContext, word: str, elsewhere: FuzzyLexicon, texts: list[str]
+        self, context: CheckContext, word: str, elsewhere: FuzzyLexicon
     ) -> CallGenerator[dict[str, int]]:
         """Find strings that may be intended, with their edit distances."""
         strings = one_edit_strings(word, self._letters)
@@ -378,9 +378,7 @@ class SubwordCandidateGenerator(CandidateGenerator):
             strings = [strings[index] for index in np.argsort(-np.array(scores), kind="stable").tolist()]
         spellings = dict.fromkeys([*common_typo_corrections(word), *strings[:most]], 1)
         max_edits = context.error_model.max_edits(word, known=False)
-        matches = elsewhere.fuzzy_matches(word, max_edits)
-        for index, edits in zip(matches.indices.tolist(), matches.edits.tolist(), strict=True):
-            spellings[texts[index]] = edits
+        spellings |= elsewhere.nearby(word, max_edits)
         near = yield from context.dictionary.fuzzy_matches(word, max_edits)
         spellings |= {text: edits for text, edits, _ in near}
         return spellings
