@@ -9,6 +9,7 @@ if the tokens there do not depend on the rest of the sentence; otherwise it re-t
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import log
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -337,7 +338,7 @@ class CandidateGenerator(ABC):
     ) -> Iterator[tuple[str, float, int]]:
         for text, log_prob in span.suggestions:
             if text != typed:
-                ours = context.error_model.given_log_prob(len(span.suggestions))
+                ours = context.error_model.log_error - log(len(span.suggestions))  # equally probable
                 yield text, ours if log_prob is None else log_prob, OSA.distance(typed, text)
             elif log_prob is not None:
                 slot = context.slots[index]

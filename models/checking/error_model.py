@@ -359,7 +359,3 @@ class ErrorModel:
         )
         ratios[rows] = np.where(np.isfinite(fitted), mixed, 0.0)
         return ratios
-
-    def given_log_prob(self, count: int) -> float:
-        """Return ln P(typed | intended) for each of `count` suggestions without an error model."""
-        return self.log_error - log(count)

@@ -273,14 +273,9 @@ class SubwordSentenceSplitter(SentenceSplitter):
             chunk_ids = _ids(self.tokenizer.encode(space + found.group()))
             inside = self._begins(space + found.group(), chunk_ids)
             ids.append(chunk_ids)
-            begins.append(
-                np.full(len(chunk_ids), found.start())
-                if inside is None
-                else found.start() - len(space) + inside
-            )
-        if not ids:
-            return _ids([]), np.zeros(0, dtype=np.int64)
-        return np.concatenate(ids), np.concatenate(begins)
+            begin = found.start() - len(space)
+            begins.append(np.full(len(chunk_ids), found.start()) if inside is None else begin + inside)
+        return np.concatenate([_ids([]), *ids]), np.concatenate([_ids([]), *begins])
 
     @override
     def _is_known(self, text: str, ids: TokenIds) -> bool:

@@ -5,6 +5,7 @@ groups the tokens by their effect on the current word.
 """
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
@@ -235,45 +236,30 @@ def _transitions(flags: Mapping[str, Bools]) -> dict[tuple[bool, bool, bool], To
 
 
 def _flag_tokens(token_bytes: Sequence[bytes]) -> dict[str, Bools]:
-    """Return a mask of the tokens with each of the `_FLAGS` [V each]."""
-    flags = {name: np.zeros(len(token_bytes), np.bool_) for name in _FLAGS}
+    """Return a mask of the tokens with each flag of `_token_flags` [V each]."""
+    flags: defaultdict[str, Bools] = defaultdict(lambda: np.zeros(len(token_bytes), np.bool_))
     for token in range(len(CONTROL_TOKENS), len(token_bytes)):
         for name in _token_flags(token_bytes[token]) if token_bytes[token] else ():
             flags[name][token] = True
     return flags
 
 
-_FLAGS = (
-    *TokenTransitions._fields,
-    "starting",
-    "undecided",
-    "spaced inside",
-    "spaced crossing",
-    "middle of character",
-)
-"""Of a token after a word character; at the start of a word; of one that may turn out to follow the word; of one whose
-word starts after a space; of one that begins within a character."""
-
-
 def _token_flags(spelled: bytes) -> Iterator[str]:
-    """Yield the `_FLAGS` of a token."""
+    """Yield the flags of a token: the sets of `TokenTransitions` that have it after a word character, and others.
+
+    A `starting` token may start a word, an `undecided` one may turn out to follow it, the word of a `spaced` one starts
+    after a space, and one in the `middle of character` begins with bytes after a character's first.
+    """
     spaced = spelled.startswith(_SPACE)
     if _decode(spelled[spaced:]).isalnum():  # the most frequent case: a word or a part of one
         yield from ("ending", "onward", "spaced inside") if spaced else ("inside", "starting")
         return
     if 0x80 <= spelled[0] < 0xC0:
         yield "middle of character"
-    if _may_hold_word(*scan_words(_BEFORE_WORD, spelled)):
+    if scan_words(_BEFORE_WORD, spelled) != ((), None):
         yield "starting"
-    yield from _flags_in_word(spelled)
-    if spaced:
-        ends, word_state = scan_words(_BEFORE_WORD, spelled[1:])
-        if _may_hold_word(ends, word_state):
-            yield "spaced crossing" if ends else "spaced inside"
-
-
-def _flags_in_word(spelled: bytes) -> Iterator[str]:
-    """Yield the flags of a token that follows a word character."""
+    if spaced and (after_space := scan_words(_BEFORE_WORD, spelled[1:])) != ((), None):
+        yield "spaced crossing" if after_space[0] else "spaced inside"
     ends, word_state = scan_words(_IN_WORD, spelled)
     if not ends:
         yield "inside"
@@ -287,11 +273,6 @@ def _flags_in_word(spelled: bytes) -> Iterator[str]:
             yield "leaping"
         elif word_state is not None:
             yield "onward"
-
-
-def _may_hold_word(ends: Sequence[int], word_state: WordState | None) -> bool:
-    """True if scanned bytes have a word or may start one."""
-    return bool(ends) or word_state is not None
 
 
 def _with_eos(flags: Bools) -> TokenIds:

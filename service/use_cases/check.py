@@ -2,7 +2,7 @@
 
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import accumulate, count, pairwise
+from itertools import pairwise
 from math import log
 from typing import Annotated, Any, NamedTuple, Self
 
@@ -457,29 +457,24 @@ def _sentences(loaded: LoadedModel, text: str, limits: Limits) -> Work[Any, list
             parameter="text",
         )
 
-    checker, texts = loaded.checker, text.split("\n")
-    offsets = accumulate((len(line) + 1 for line in texts), initial=0)
-    lines = [line for line in zip(count(1), offsets, texts, strict=False) if line[2]]
-
     def read() -> Iterator[Sentence]:
-        for number, offset, line in lines:
+        offset = 0
+        for number, line in enumerate(text.split("\n"), start=1):
             try:
-                limits.check_characters(line, parameter="text")
-                if (
-                    _BYTES_PER_CHARACTER * len(line) > limits.max_tokens_per_sequence
-                ):  # before its words are found
+                if _BYTES_PER_CHARACTER * len(line) > limits.max_tokens_per_sequence:
+                    limits.check_characters(line, parameter="text")
+                    # before its words are found
                     limits.check_length(len(loaded.tokenizer.encode(line)), parameter="text")
                 num_tokens = 0
-                for sentence in checker.sentences(line, offset):
+                for sentence in loaded.checker.sentences(line, offset) if line else ():
                     num_tokens += len(sentence.ids)
                     limits.check_length(num_tokens, parameter="text")
                     yield sentence
             except ContextLengthError as error:
                 raise ContextLengthError(f"line {number} of {error}", parameter="text") from None
+            offset += len(line) + 1
 
-    return (
-        yield from map_in_steps(read(), lambda sentence: sentence, size=lambda sentence: len(sentence.text))
-    )
+    return (yield from map_in_steps(read(), lambda one: one, size=lambda one: len(one.text)))
 
 
 def _answer_directly(work: CallGenerator[RescoredBatch]) -> Work[Any, RescoredBatch]:
