@@ -68,12 +68,11 @@ class WordCandidateGenerator(CandidateGenerator):
         self._id_of = {tokens[i]: i for i, _ in words}
         self._longest = max(map(len, self._id_of), default=0)
         self._members: dict[tuple[str, str], list[tuple[int, str]]] = {}
-        for i, word in words:
-            self._members.setdefault(word.affixes, []).append((i, word.core))
-        self._groups: dict[tuple[str, str], tuple[TokenIds, FuzzyLexicon]] = {}  # by punctuation
         self._cores = [""] * len(tokens)  # without punctuation
         for i, word in words:
+            self._members.setdefault(word.affixes, []).append((i, word.core))
             self._cores[i] = word.core
+        self._groups: dict[tuple[str, str], tuple[TokenIds, FuzzyLexicon]] = {}  # by punctuation
         self._lengths = np.fromiter(map(len, self._cores), np.int64, len(tokens))
         self._spelling = SpellingModel(list({word.core for _, word in words}))
         if NO_AFFIXES in self._members:  # built now because most requests need it

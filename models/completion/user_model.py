@@ -260,12 +260,8 @@ class ScoredPhrase(NamedTuple):
     probability: float
 
 
-def most_probable(rated: Iterable[ScoredPhrase], limit: int) -> list[ScoredPhrase]:
-    """Return the most probable phrases in descending order; equal ones sorted by text."""
-    return heapq.nsmallest(limit, rated, key=_rank_key)
-
-
 def _rank_key(one: ScoredPhrase) -> tuple[float, str]:
+    """Sort phrases by descending probability; equal ones by text."""
     return -one.probability, one.text
 
 
@@ -333,7 +329,7 @@ class NextWordModel:
                 yield
             rated = [ScoredPhrase(word, penalty(word) * self.probability(word)) for word in some]
             masses += [one.probability for one in rated]
-            best = most_probable(best + rated, limit)
+            best = heapq.nsmallest(limit, best + rated, key=_rank_key)
         return math.fsum(masses), best
 
     def fuzzy_matches(self, prefix: str, edits: int, *, ignore_case: bool) -> Steps[dict[str, int]]:

@@ -180,12 +180,10 @@ async def check_text(request: Request) -> Response:
     """
     services, body, wire = await read_request(request, CheckRequest)
     models = await resolve_models(request, wire)
-    needed = wire.precision is not None
+    given = [model.loaded for model in models]
     calibration, errors = await asyncio.to_thread(
-        _documents, services, [model.loaded for model in models], needed=needed
+        _prepare, services, given, needed=wire.precision is not None
     )
-    for model, _ in models:
-        await _build_checker(model)
 
     def write(checked: tuple[CheckReply, list[int]]) -> Iterator[bytes]:
         reply, num_tokens = checked
@@ -202,14 +200,15 @@ async def check_text(request: Request) -> Response:
     return await run_request(request, work, write, terms)
 
 
-def _documents(
+def _prepare(
     services: Services, models: Sequence[LoadedModel], *, needed: bool = False
 ) -> tuple[Calibration | None, dict[str, ErrorTable | None]]:
-    """Return the calibration, of a single model, and the tables of errors by address.
+    """Build the models' checkers; return the calibration, of a single model, and the tables of errors by address.
 
-    For a thread, because the registry may be remote. A damaged one is logged and not used, unless it is a calibration
-    that the request needs.
+    For a thread, to keep the model thread free, and because the registry may be remote. A damaged document is logged
+    and not used, unless it is a calibration that the request needs.
     """
+    _ = [model.checker for model in models]  # the first use builds it
 
     def read(kind: str, store: Callable[[str], T | None], address: str, *, needed: bool = False) -> T | None:
         try:
@@ -252,10 +251,8 @@ async def languagetool_check(request: Request) -> Response:
     wire = await read_body(request, partial(parse_form, LanguageToolRequest))
     codes = choose_languages(services.languages, wire.language)
     loaded = {code: resolve_model(request, services.languages[code]) for code in codes}
-    for model in loaded.values():
-        await _build_checker(model)
     word_lists = dictionaries_of_languages(services.dictionaries, [*codes, wire.language])
-    _, errors = await asyncio.to_thread(_documents, services, list(loaded.values()))
+    _, errors = await asyncio.to_thread(_prepare, services, list(loaded.values()))
     count = partial(count_scored, request)
     work = check_languages(wire, loaded, services.limits, count, word_lists, errors)
     terms = request_options(request, None, body, count=len(codes) - 1, work_each=len(body) // BYTES_PER_TOKEN)

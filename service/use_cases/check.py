@@ -388,19 +388,17 @@ def _combine(
     known_by_any = set().union(*known)
     factors = mixed / np.minimum(log_probs, -1e-300)  # [M, N], never infinite
     words: list[Word] = []
-    surprisals: list[float] = []
+    surprisals: list[Float64s] = []
     found: dict[tuple[int, int], list[tuple[float, Issue]]] = {}
     for number, result in enumerate(results):
-        of_words = words_at(starts, [word.start for word in result.words]).tolist()
-
-        def add_word(one: tuple[Word, int, float], number: int = number) -> None:
-            word, index, bits = one
-            if best[index] == number:
-                words.append(word._replace(known=(word.start, word.end) in known_by_any))
-                surprisals.append(bits * float(factors[number, index]))
-
-        pairs = zip(result.words, of_words, result.surprisals.tolist(), strict=True)
-        yield from map_in_steps(pairs, add_word, size=lambda _: 0)
+        of_words = words_at(starts, [word.start for word in result.words])
+        own = np.flatnonzero(best[of_words] == number)
+        surprisals.append(result.surprisals[own] * factors[number, of_words[own]])
+        words += yield from map_in_steps(
+            [result.words[index] for index in own.tolist()],
+            lambda word: word._replace(known=(word.start, word.end) in known_by_any),
+            size=lambda _: 0,
+        )
         of_issues = words_at(starts, [issue.start for issue in result.issues]).tolist()
 
         def add_issue(one: tuple[Issue, int], number: int = number) -> None:
@@ -412,10 +410,10 @@ def _combine(
     mean = yield from map_in_steps(
         found.values(), lambda issues: _mean_issue(issues, text, judged), size=lambda one: 256 * len(one)
     )
-    order = sorted(range(len(words)), key=lambda index: words[index].start)
+    order = np.argsort([word.start for word in words], kind="stable")
     combined = _Checked(
-        [words[index] for index in order],
-        np.array([surprisals[index] for index in order]),
+        [words[index] for index in order.tolist()],
+        np.concatenate(surprisals)[order],
         without_overlaps(mean),
         starts,
         mixed,
