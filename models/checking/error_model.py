@@ -283,16 +283,13 @@ class CheckSettings:
     """Options for checking one text.
 
     Attributes:
-        error_rate: prior probability that a word is wrong.
+        error_rate: prior probability that a word is wrong, above 0 and below 1.
         max_edits: maximum edits between the typed and the intended word, 1 or 2: insertions, deletions,
             substitutions or transpositions (optimal string alignment).
         search: limits of the candidate search.
         dictionary: correct words of the request.
         given: the caller's suggestions, with their positions.
         errors: edits counted in misspellings; None: all edits are equally probable.
-
-    Raises:
-        InvalidInputError: the error rate or the number of edits is out of range.
     """
 
     error_rate: float = 0.01
@@ -301,14 +298,6 @@ class CheckSettings:
     dictionary: UserDictionary = field(default_factory=UserDictionary)
     given: tuple[GivenSpan, ...] = ()
     errors: ErrorTable | None = None
-
-    def __post_init__(self) -> None:
-        if not 0 < self.error_rate < 1:
-            raise InvalidInputError(
-                f"error_rate is {self.error_rate}; it must be between 0 and 1", parameter="error_rate"
-            )
-        if self.max_edits not in {1, 2}:
-            raise InvalidInputError(f"max_edits is {self.max_edits}; must be 1 or 2", parameter="max_edits")
 
 
 class ErrorModel:
