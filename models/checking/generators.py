@@ -24,7 +24,7 @@ from models.checking.candidates import (
     concatenate_corrections,
     corrections_from,
 )
-from models.checking.lexicon import NO_FUZZY_MATCHES, FuzzyLexicon, FuzzyMatches
+from models.checking.lexicon import MAX_SEARCHED_LENGTH, NO_FUZZY_MATCHES, FuzzyLexicon, FuzzyMatches
 from models.checking.sentences import (
     MAX_WORD_LENGTH,
     NO_AFFIXES,
@@ -259,9 +259,6 @@ _CHARACTER_MODEL_FACTOR = 4
 """Character models have no pieces to rank strings by, so this many times as many strings are tried near fewer words,
 by the same factor; 500 characters are about a quarter as much text as 500 pieces."""
 
-_MAX_SEARCHED_LENGTH = 32
-"""Maximum characters of a searched word; longer runs of letters are rarely words and have thousands of neighbours."""
-
 
 class SubwordCandidateGenerator(CandidateGenerator):
     """Proposes strings one edit away, words of the user dictionary and other words of the text.
@@ -313,7 +310,7 @@ class SubwordCandidateGenerator(CandidateGenerator):
         before = np.concatenate([[0.0], np.cumsum(log_probs)])
         bits = [
             float(before[slot.first] - before[slot.last]) / np.log(2)
-            if not slot.exempt and slot.end - slot.start <= _MAX_SEARCHED_LENGTH
+            if not slot.exempt and slot.end - slot.start <= MAX_SEARCHED_LENGTH
             else 0.0
             for slot in context.slots[: len(context.words)]
         ]

@@ -46,8 +46,8 @@ _MAX_CACHED_MATCHES = 1 << 20
 _MAX_BYTES = 64 * 2**20
 """Maximum size of a file; the largest of LibreOffice's dictionaries has 10 MB."""
 _MAX_LETTERS = 40
-_MAX_SEARCHED_LENGTH = 32
-"""Maximum characters of a word that is searched; longer ones have thousands of neighbours."""
+MAX_SEARCHED_LENGTH = 32
+"""Maximum characters of a word that is searched; longer ones are rarely words and have thousands of neighbours."""
 _MAX_STRINGS = 128
 """Maximum strings near a word that are looked up, the most probable ones: with compounds, most take up to 0.1 ms."""
 _STRINGS_PER_STEP = 8
@@ -123,7 +123,8 @@ class FuzzyLexicon:
     def nearby(self, word: str, max_edits: int) -> list[tuple[str, int]]:
         """Return the same words with their edits."""
         found = self.fuzzy_matches(word, max_edits)
-        return [(self._given[i], edits) for i, edits in zip(*map(np.ndarray.tolist, found), strict=True)]
+        words = map(self._given.__getitem__, found.indices.tolist())
+        return list(zip(words, found.edits.tolist(), strict=True))
 
     def _search(self, word: str, max_edits: int) -> FuzzyMatches:
         first, last = np.searchsorted(self._lengths, [len(word) - max_edits, len(word) + max_edits + 1])
@@ -242,7 +243,7 @@ class HunspellDictionary:
     ) -> CallGenerator[Sequence[tuple[str, int]]]:
         """Return right words one edit from a word, in its case, and their edits; if there are none, entries at two."""
         key = dictionary_key(word)
-        if len(key) > _MAX_SEARCHED_LENGTH:
+        if len(key) > MAX_SEARCHED_LENGTH:
             return ()
         cached = self._cached.get((word, max_edits))
         if cached is not None:

@@ -64,7 +64,6 @@ from service.use_cases.languagetool import (
     LanguageToolRequest,
     check_languages,
     choose_languages,
-    supported_languages,
 )
 
 T = TypeVar("T")
@@ -264,4 +263,5 @@ async def languagetool_check(request: Request) -> Response:
 @router.endpoint("GET", "/v2/languages", tag="Check", reply=list[LanguageToolLanguage])
 async def languagetool_languages(request: Request) -> Response:
     """List the languages of `/v2/check`, as LanguageTool does."""
-    return json_response(supported_languages(services_of(request).languages))
+    codes = services_of(request).languages
+    return json_response([LanguageToolLanguage(code, code.partition("-")[0], code) for code in codes])

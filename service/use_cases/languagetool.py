@@ -20,7 +20,6 @@ from models.reranking.candidates import map_in_steps
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.schemas.suggestions import (
-    LanguageToolLanguage,
     LanguageToolMatch,
     LanguageToolReply,
     TextIssue,
@@ -191,11 +190,6 @@ class AnnotatedText:
 def utf16_length(text: str) -> int:
     """Return the number of UTF-16 code units of a text."""
     return len(text.encode("utf-16-le", "surrogatepass")) // 2
-
-
-def supported_languages(languages: Mapping[str, str | None]) -> list[LanguageToolLanguage]:
-    """Return the languages of a service, given the address of the model of each."""
-    return [LanguageToolLanguage(code, code.partition("-")[0], code) for code in languages]
 
 
 def choose_languages(languages: Mapping[str, str | None], code: str) -> list[str]:
