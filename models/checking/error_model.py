@@ -245,9 +245,6 @@ class CandidateSettings:
         max_alternatives: maximum candidates per word that are scored with their right context.
         likeliest: number of words that the model predicts, suggested for unknown words.
         min_surprisal_bits: minimum surprisal of a word to be searched, for models without word tokens.
-        max_searched_words: maximum words searched per batch of sentences (about 500 tokens), by descending surprisal,
-            for models without word tokens.
-        max_spellings: maximum strings near a word that are tried, by the probability of their characters.
     """
 
     right_tokens: int | None = None
@@ -255,8 +252,6 @@ class CandidateSettings:
     max_alternatives: int = 8
     likeliest: int = 5
     min_surprisal_bits: float = 14.0
-    max_searched_words: int = 32
-    max_spellings: int = 96
 
 
 @dataclass(frozen=True, slots=True)

@@ -255,6 +255,9 @@ def _exclude_given(words: Corrections, additions: Corrections, vocab_size: int) 
 _RIGHT_PIECES = 8
 _RIGHT_CHARACTERS = 20
 _ALPHABET_SIZE = 40
+_MAX_SEARCHED_WORDS, _MAX_SPELLINGS = 32, 96
+"""Maximum words searched per batch of sentences (about 500 tokens), by descending surprisal; and strings near each that
+are tried, by the probability of their characters."""
 _CHARACTER_MODEL_FACTOR = 4
 """Character models have no pieces to rank strings by, so this many times as many strings are tried near fewer words,
 by the same factor; 500 characters are about a quarter as much text as 500 pieces."""
@@ -279,6 +282,8 @@ class SubwordCandidateGenerator(CandidateGenerator):
         counts = Counter("".join(pieces))
         self._letters = "".join(letter for letter, _ in counts.most_common(_ALPHABET_SIZE))
         self._spelling = None if is_character else SpellingModel(pieces)
+        factor = _CHARACTER_MODEL_FACTOR if is_character else 1
+        self._max_searched, self._max_spellings = _MAX_SEARCHED_WORDS // factor, _MAX_SPELLINGS * factor
 
     @override
     def propose(self, context: CheckContext) -> CallGenerator[Corrections]:
@@ -314,11 +319,8 @@ class SubwordCandidateGenerator(CandidateGenerator):
             else 0.0
             for slot in context.slots[: len(context.words)]
         ]
-        most = context.search.max_searched_words
-        if self._spelling is None:
-            most //= _CHARACTER_MODEL_FACTOR
         enough = [number for number, b in enumerate(bits) if b >= context.search.min_surprisal_bits]
-        return set(sorted(enough, key=lambda number: -bits[number])[:most])
+        return set(sorted(enough, key=lambda number: -bits[number])[: self._max_searched])
 
     def _similar_strings(
         self, context: CheckContext, number: int, elsewhere: FuzzyLexicon
@@ -365,14 +367,11 @@ class SubwordCandidateGenerator(CandidateGenerator):
     ) -> CallGenerator[dict[str, int]]:
         """Find strings that may be intended, with their edit distances."""
         strings = one_edit_strings(word, self._letters)
-        most = context.search.max_spellings
-        if self._spelling is None:
-            most *= _CHARACTER_MODEL_FACTOR
-        else:
+        if self._spelling is not None:
             log_prob = self._spelling.log_prob
             scores = yield from map_in_steps(strings, lambda string: log_prob(string.lower()), size=len)
             strings = [strings[index] for index in np.argsort(-np.array(scores), kind="stable").tolist()]
-        spellings = dict.fromkeys([*common_typo_corrections(word), *strings[:most]], 1)
+        spellings = dict.fromkeys([*common_typo_corrections(word), *strings[: self._max_spellings]], 1)
         max_edits = context.error_model.max_edits(word, known=False)
         spellings |= elsewhere.nearby(word, max_edits)
         near = yield from context.dictionary.fuzzy_matches(word, max_edits)

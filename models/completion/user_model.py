@@ -276,13 +276,12 @@ class NextWordModel:
     def __init__(self, models: Sequence[UserModel], previous: str) -> None:
         self._models = [model for model in models if len(model)]
         self._total = sum(model.total for model in self._models)
-        after: Counter[str] = Counter()
+        self._after = Counter[str]()
         for model in self._models:
-            after.update(model.followers(previous))
-        self._after = after
+            self._after.update(model.followers(previous))
         self._followers: list[ScoredPhrase] | None = None
-        self._num_after = after.total()
-        self._novelty = sum(min(1.0, count) for count in after.values())
+        self._num_after = self._after.total()
+        self._novelty = sum(min(1.0, count) for count in self._after.values())
 
     def __bool__(self) -> bool:
         """True if there are any words."""
