@@ -224,8 +224,6 @@ def error_probabilities(rescored: RescoredBatch) -> tuple[Int64s, Float64s]:
     order = np.argsort(rescored.alternatives.slots, kind="stable")
     slots = rescored.alternatives.slots[order]
     begins = np.flatnonzero(np.diff(slots, prepend=-1))
-    if not begins.size:
-        return slots, np.zeros(0)
     log_odds = np.logaddexp.reduceat(rescored.log_odds[order], begins)
     return slots[begins], np.exp(-np.logaddexp(0.0, -log_odds))
 

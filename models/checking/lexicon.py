@@ -131,8 +131,6 @@ class FuzzyLexicon:
         letters = _letter_sets([word], np.array([len(word)]))
         differing = np.bitwise_count(self._letters[first:last] ^ letters)
         close = np.flatnonzero(differing <= 2 * max_edits) + first
-        if not close.size:
-            return NO_FUZZY_MATCHES
         compared = [self._words[i] for i in close.tolist()]
         edits = cdist([word], compared, scorer=OSA.distance, score_cutoff=max_edits, dtype=np.uint8)[0]
         within = np.flatnonzero((edits > 0) & (edits <= max_edits))
@@ -145,9 +143,8 @@ def _letter_sets(words: Sequence[str], lengths: Int64s) -> UInt64s:
     bits = np.left_shift(np.uint64(1), (codes % 64).astype(np.uint64))
     sets = np.zeros(len(words), dtype=np.uint64)
     filled = np.flatnonzero(lengths)
-    if filled.size:
-        begins = (np.cumsum(lengths) - lengths)[filled]
-        sets[filled] = np.bitwise_or.reduceat(bits, begins)
+    begins = (np.cumsum(lengths) - lengths)[filled]
+    sets[filled] = np.bitwise_or.reduceat(bits, begins)
     return sets
 
 
