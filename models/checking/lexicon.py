@@ -131,6 +131,8 @@ class FuzzyLexicon:
         letters = _letter_sets([word], np.array([len(word)]))
         differing = np.bitwise_count(self._letters[first:last] ^ letters)
         close = np.flatnonzero(differing <= 2 * max_edits) + first
+        if not close.size:
+            return NO_FUZZY_MATCHES
         compared = [self._words[i] for i in close.tolist()]
         edits = cdist([word], compared, scorer=OSA.distance, score_cutoff=max_edits, dtype=np.uint8)[0]
         within = np.flatnonzero((edits > 0) & (edits <= max_edits))
