@@ -250,7 +250,8 @@ class ContextEncoder:
         encoded = encode_after(self._loaded, context[cut:], given, parameter=parameter)
         whole = (id(head), encoded.context.tobytes())
         if whole not in self._contexts:
-            self._contexts[whole] = np.concatenate([head, encoded.context]) if cut else encoded.context
+            parts = [part for part in (head, encoded.context) if part.size]
+            self._contexts[whole] = np.concatenate(parts) if len(parts) > 1 else (*parts, _NO_IDS)[0]
         return EncodedText(self._contexts[whole], encoded.text)
 
     def _cut(self, context: TextOrIds) -> tuple[int, TokenIds]:
