@@ -99,8 +99,8 @@ async def complete(request: Request) -> Response:
     for model, _ in models:
         if wire.slots:
             await asyncio.to_thread(getattr, model, "token_trie")
-        if not alone:
-            await _build_checker(model)
+        if not alone and "checker" not in vars(model):  # the first use builds it
+            await asyncio.to_thread(getattr, model, "checker")
     owner = owner_of(request)
     personal = _personal_model(services, owner, wire.user)
     rows = max_search_rows(models, wire)
@@ -223,12 +223,6 @@ def _prepare(
         return None, tables
     find = partial(services.calibrations.read, any_version=needed)
     return read("calibration", find, models[0].address, needed=needed), tables
-
-
-async def _build_checker(loaded: LoadedModel) -> None:
-    """Build a model's checker, if it is the first to be used, on another thread, to keep the model thread free."""
-    if "checker" not in vars(loaded):
-        await asyncio.to_thread(lambda: loaded.checker)
 
 
 @router.endpoint(
