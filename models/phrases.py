@@ -183,8 +183,7 @@ class PhraseAutomaton(Generic[H]):
             child = bisect_left(self._keys, key, node + 1)
             if child < len(self._keys) and self._keys[child] == key:
                 return child, parts
-            node, more = self._shorten(node)
-            parts = _join(parts, more)
+            node, parts = self._rests[node], _join(parts, self._parts[node])
         return self._firsts[number], parts
 
     def read(self, node: int, items: Iterable[H]) -> tuple[int, Found]:
@@ -247,13 +246,8 @@ class PhraseAutomaton(Generic[H]):
         parts: _Parts = ()
         yield node, parts
         while node != self.START:
-            node, more = self._shorten(node)
-            parts = _join(parts, more)
+            node, parts = self._rests[node], _join(parts, self._parts[node])
             yield node, parts
-
-    def _shorten(self, node: int) -> tuple[int, _Parts]:
-        """Drop the first phrase or item of a node; return the node of the rest, and the phrases."""
-        return self._rests[node], self._parts[node]
 
 
 def _join(first: _Parts, second: _Parts) -> _Parts:

@@ -180,26 +180,26 @@ class _Positions:
         """Add a sequence; return whether it can be empty, and its first and last positions."""
         empty, firsts, lasts = True, list[int](), list[int]()
         for kind, given in items:
-            skipped, first, last = self._add(str(kind), given) or self._add_part(kind, given)
+            skipped, first, last = self._add(kind, given)
             self._join(lasts, first)
             firsts = firsts + first if empty else firsts
             lasts = lasts + last if skipped else last
             empty = empty and skipped
         return empty, firsts, lasts
 
-    def _add(self, kind: str, given: Any) -> tuple[bool, list[int], list[int]] | None:
-        if kind in {"ASSERT", "ASSERT_NOT"}:
+    def _add(self, kind: Any, given: Any) -> tuple[bool, list[int], list[int]]:
+        name = str(kind)
+        if name in {"ASSERT", "ASSERT_NOT"}:
             self._add_all(given[1])
-        if kind in {"AT", "ASSERT", "ASSERT_NOT"}:
+        if name in {"AT", "ASSERT", "ASSERT_NOT"}:
             return True, [], []
-        if kind in {"SUBPATTERN", "ATOMIC_GROUP"}:
-            return self._add_all(given[-1] if kind == "SUBPATTERN" else given)
-        if kind == "BRANCH":
+        if name in {"SUBPATTERN", "ATOMIC_GROUP"}:
+            return self._add_all(given[-1] if name == "SUBPATTERN" else given)
+        if name == "BRANCH":
             empty, firsts, lasts = zip(*map(self._add_all, given[1]), strict=True)
             return any(empty), [*chain(*firsts)], [*chain(*lasts)]
-        return self._repeat(*given) if kind.endswith("_REPEAT") else None
-
-    def _add_part(self, kind: Any, given: Any) -> tuple[bool, list[int], list[int]]:
+        if name.endswith("_REPEAT"):
+            return self._repeat(*given)
         self._parts.append((kind, given))
         self._following.append([])
         return False, [len(self._parts) - 1], [len(self._parts) - 1]

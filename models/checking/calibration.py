@@ -46,9 +46,8 @@ class Calibration(BaseModel):
         Raises:
             InvalidInputError: no threshold reaches it; the message names the highest precision.
         """
-        reached = [point.precision >= precision for point in self.points]
-        count = next((k for k, enough in enumerate(reversed(reached)) if not enough), len(reached))
-        if not count:
+        first = 1 + max((k for k, one in enumerate(self.points) if one.precision < precision), default=-1)
+        if first == len(self.points):
             best = max(point.precision for point in self.points)
             last = self.points[-1]
             raise InvalidInputError(
@@ -56,7 +55,7 @@ class Calibration(BaseModel):
                 f"highest threshold, {last.threshold:g}",
                 parameter="precision",
             )
-        return self.points[len(self.points) - count].threshold
+        return self.points[first].threshold
 
     def precision_at(self, threshold: float) -> float | None:
         """Precision at a threshold, from the next lower measured one; None below all thresholds."""

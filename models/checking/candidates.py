@@ -9,23 +9,19 @@ if the tokens there do not depend on the rest of the sentence; otherwise it re-t
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import log
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from rapidfuzz.distance import OSA, Postfix, Prefix
 
-from models.arrays import FloatArray, TokenIds
-from models.calls import CallGenerator, ScoreChoices
-from models.checking.error_model import CandidateSettings, ErrorModel, GivenSpan
-from models.checking.lexicon import UserDictionary
+from models.arrays import AnyArray, Float64s, Int64s, TokenIds
+from models.calls import CallGenerator
+from models.checking.error_model import ErrorModel, GivenSpan
 from models.checking.sentences import Sentence, SentenceSplitter, Word, match_case, split_affixes
 from models.language_model import LanguageModel
 from models.reranking.candidates import map_in_steps
 from models.vocabulary import UNK
-
-Indices = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 
 class Slot(NamedTuple):
@@ -64,21 +60,21 @@ class Corrections(NamedTuple):
         texts: spelling of each; None if its only token spells it [M].
     """
 
-    slots: Indices
-    firsts: Indices
-    lasts: Indices
+    slots: Int64s
+    firsts: Int64s
+    lasts: Int64s
     tokens: TokenIds
-    offsets: Indices
-    log_weights: Floats
-    edits: Indices
-    texts: npt.NDArray[Any]
+    offsets: Int64s
+    log_weights: Float64s
+    edits: Int64s
+    texts: AnyArray
 
     @property
-    def lengths(self) -> Indices:
+    def lengths(self) -> Int64s:
         """Number of tokens of each [M]."""
         return np.diff(self.offsets)
 
-    def select(self, rows: Indices) -> "Corrections":
+    def select(self, rows: Int64s) -> "Corrections":
         """Select rows."""
         lengths = self.lengths[rows]
         offsets = np.concatenate([[0], np.cumsum(lengths)])
@@ -130,16 +126,6 @@ def corrections_from(found: Sequence[Correction]) -> Corrections:
         np.array(edits, dtype=np.int64),
         np.array(texts, dtype=object),
     )
-
-
-def choice_log_probs(
-    model: LanguageModel[Any], state: Any, rows: TokenIds, tokens: TokenIds
-) -> CallGenerator[FloatArray]:
-    """Score tokens [C] as the next tokens of rows, in any order; return log-probabilities [C]."""
-    order = np.argsort(rows, kind="stable")
-    out = np.empty(len(rows), dtype=np.float32)
-    out[order] = yield from ScoreChoices(model, state, rows[order], tokens[order])
-    return out
 
 
 _MAX_RUN = 1024
@@ -195,9 +181,7 @@ class CheckContext:
     Args:
         model: any left-to-right model.
         sentences: at least one; a sentence that continues the previous one is alone in its batch.
-        error_model: the error model.
-        search: limits of the candidate search.
-        dictionary: the user dictionary, and others.
+        error_model: the error model, with the settings of the check.
         given: the caller's suggestions, by sentence index.
 
     Attributes:
@@ -214,15 +198,11 @@ class CheckContext:
         self,
         model: LanguageModel[Any],
         sentences: Sequence[Sentence],
-        *,
         error_model: ErrorModel,
-        search: CandidateSettings,
-        dictionary: UserDictionary,
         given: Mapping[int, Sequence[GivenSpan]],
     ) -> None:
-        self.model, self.sentences = model, sentences
-        self.error_model, self.search = error_model, search
-        self.dictionary, self.given = dictionary, given
+        self.model, self.sentences, self.error_model, self.given = model, sentences, error_model, given
+        self.search, self.dictionary = error_model.settings.search, error_model.settings.dictionary
         self._given_texts = {
             (span.start, span.end): frozenset(text for text, _ in span.suggestions)
             for spans in given.values()
@@ -236,7 +216,7 @@ class CheckContext:
         self.words: list[Word] = [word for sentence in sentences for word in sentence.words]
         counts = [len(sentence.words) for sentence in sentences]
         firsts = np.fromiter((word.first for word in self.words), np.int64, len(self.words))
-        self.positions: Indices = firsts + np.repeat(self.bases, counts)
+        self.positions: Int64s = firsts + np.repeat(self.bases, counts)
         self.slots: list[Slot] = []
 
     def is_given(self, number: int, text: str) -> bool:
@@ -279,7 +259,7 @@ class CandidateGenerator(ABC):
 
     @abstractmethod
     def propose_after_reading(
-        self, context: CheckContext, state: Any, rows: Indices, log_probs: Floats
+        self, context: CheckContext, state: Any, rows: Int64s, log_probs: Float64s
     ) -> CallGenerator[Corrections]:
         """Find further candidates after the model has read the text.
 
@@ -358,7 +338,7 @@ class CandidateGenerator(ABC):
     ) -> Iterator[tuple[str, float, int]]:
         for text, log_prob in span.suggestions:
             if text != typed:
-                ours = context.error_model.given_log_prob(len(span.suggestions))
+                ours = context.error_model.log_error - log(len(span.suggestions))  # equally probable
                 yield text, ours if log_prob is None else log_prob, OSA.distance(typed, text)
             elif log_prob is not None:
                 slot = context.slots[index]

@@ -5,15 +5,16 @@ sentences. `find_issues` turns rescored candidates into issues: the probability 
 wrong, and suggestions.
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import log
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from models.arrays import Float64s, Int64s
 from models.calls import CallGenerator
-from models.checking.candidates import CandidateGenerator, CheckContext, Floats, Indices
+from models.checking.candidates import CandidateGenerator, CheckContext
 from models.checking.error_model import CheckSettings, ErrorModel, GivenSpan
 from models.checking.generators import SubwordCandidateGenerator, WordCandidateGenerator
 from models.checking.rescoring import RescoredBatch, rescore_batch
@@ -90,14 +91,8 @@ class Checker:
         carried: list[Any] = []
 
         def work(first: int, batch: Sequence[Sentence]) -> CallGenerator[RescoredBatch]:
-            context = CheckContext(
-                model,
-                batch,
-                error_model=channel,
-                search=options.search,
-                dictionary=options.dictionary,
-                given={index: given[first + index] for index in range(len(batch)) if first + index in given},
-            )
+            own = {index: given[first + index] for index in range(len(batch)) if first + index in given}
+            context = CheckContext(model, batch, channel, own)
             state = carried.pop() if batch[0].continues_line else (begin or model.initial_state)(len(batch))
             rescored = yield from rescore_batch(
                 self._proposer, context, state=state, right_tokens=right_tokens
@@ -212,33 +207,23 @@ def find_issues(
 
 def without_overlaps(issues: Iterable[Issue]) -> list[Issue]:
     """Return issues in the order of the text; of overlapping ones, the most probable."""
-    groups: list[list[tuple[float, int, Issue]]] = []  # no issue overlaps one of another group
-    end = 0
-    for number, issue in sorted(enumerate(issues), key=lambda pair: pair[1].start):
-        if not groups or issue.start >= end:
-            groups.append([])
-        groups[-1].append((-issue.probability, number, issue))
-        end = max(end, issue.end)
-    return [issue for group in groups for issue in _most_probable(group)]
-
-
-def _most_probable(group: list[tuple[float, int, Issue]]) -> list[Issue]:
     chosen: list[Issue] = []
-    for _, _, issue in sorted(group):
-        index = bisect_left(chosen, issue)
-        before, behind = chosen[max(index - 1, 0) : index], chosen[index : index + 1]
-        if all(one.end <= issue.start for one in before) and all(issue.end <= one.start for one in behind):
-            chosen.insert(index, issue)
-    return chosen
+    ranked = sorted(issues, key=lambda issue: -issue.probability)
+    first, last = min((one.start for one in ranked), default=0), max((one.end for one in ranked), default=0)
+    is_taken = np.zeros(last - first, dtype=bool)
+    for issue in ranked:
+        span = slice(issue.start - first, issue.end - first)
+        if not is_taken[span].any():
+            is_taken[span] = True
+            chosen.append(issue)
+    return sorted(chosen, key=lambda issue: issue.start)
 
 
-def error_probabilities(rescored: RescoredBatch) -> tuple[Indices, Floats]:
+def error_probabilities(rescored: RescoredBatch) -> tuple[Int64s, Float64s]:
     """Return the slots that have candidates, ascending [K], and the probability of an error in each [K]."""
     order = np.argsort(rescored.alternatives.slots, kind="stable")
     slots = rescored.alternatives.slots[order]
     begins = np.flatnonzero(np.diff(slots, prepend=-1))
-    if not begins.size:
-        return slots, np.zeros(0)
     log_odds = np.logaddexp.reduceat(rescored.log_odds[order], begins)
     return slots[begins], np.exp(-np.logaddexp(0.0, -log_odds))
 

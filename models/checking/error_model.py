@@ -24,15 +24,13 @@ from math import log
 from typing import Annotated, Literal
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from rapidfuzz.distance import OSA, Prefix
 
+from models.arrays import Bools, Float64s, Int64s, UInt8s, UInt32s
 from models.checking.lexicon import UserDictionary
 from models.checking.sentences import is_alphabetic
 from models.errors import InvalidInputError
-
-Floats = npt.NDArray[np.float64]
 
 _TWO_EDITS_LETTERS = 5
 """Minimum letters of a word for two edits; with fewer letters, two edits lead to too many words."""
@@ -182,7 +180,7 @@ class ErrorRates:
         two = (table.two_edits + _PRIOR_TWO_EDITS) / (table.one_edit + table.two_edits + _PRIOR_PAIRS)
         self._log_shares = np.log([1.0, 1 - two, two])
 
-    def log_probs(self, words: Sequence[tuple[str, str]], edits: npt.NDArray[np.uint8]) -> Floats:
+    def log_probs(self, words: Sequence[tuple[str, str]], edits: UInt8s) -> Float64s:
         """Return ln P(typed | intended is misspelt) of pairs with one or two edits [N], for the most probable edits.
 
         It is minus infinity if the number of edits differs without differences of case.
@@ -227,7 +225,7 @@ class ErrorRates:
         return best + self._log_shares[edits]
 
 
-def _padded(words: Sequence[str], width: int, padding: int) -> npt.NDArray[np.uint32]:
+def _padded(words: Sequence[str], width: int, padding: int) -> UInt32s:
     """Return the characters of words, each after a zero and before `padding` [N, width]."""
     out = np.full((len(words), width), padding, dtype=np.uint32)
     out[:, 0] = 0
@@ -247,9 +245,6 @@ class CandidateSettings:
         max_alternatives: maximum candidates per word that are scored with their right context.
         likeliest: number of words that the model predicts, suggested for unknown words.
         min_surprisal_bits: minimum surprisal of a word to be searched, for models without word tokens.
-        max_searched_words: maximum words searched per batch of sentences (about 500 tokens), by descending surprisal,
-            for models without word tokens.
-        max_spellings: maximum strings near a word that are tried, by the probability of their characters.
     """
 
     right_tokens: int | None = None
@@ -257,8 +252,6 @@ class CandidateSettings:
     max_alternatives: int = 8
     likeliest: int = 5
     min_surprisal_bits: float = 14.0
-    max_searched_words: int = 32
-    max_spellings: int = 96
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,16 +278,13 @@ class CheckSettings:
     """Options for checking one text.
 
     Attributes:
-        error_rate: prior probability that a word is wrong.
+        error_rate: prior probability that a word is wrong, above 0 and below 1.
         max_edits: maximum edits between the typed and the intended word, 1 or 2: insertions, deletions,
             substitutions or transpositions (optimal string alignment).
         search: limits of the candidate search.
         dictionary: correct words of the request.
         given: the caller's suggestions, with their positions.
         errors: edits counted in misspellings; None: all edits are equally probable.
-
-    Raises:
-        InvalidInputError: the error rate or the number of edits is out of range.
     """
 
     error_rate: float = 0.01
@@ -304,25 +294,16 @@ class CheckSettings:
     given: tuple[GivenSpan, ...] = ()
     errors: ErrorTable | None = None
 
-    def __post_init__(self) -> None:
-        if not 0 < self.error_rate < 1:
-            raise InvalidInputError(
-                f"error_rate is {self.error_rate}; it must be between 0 and 1", parameter="error_rate"
-            )
-        if self.max_edits not in {1, 2}:
-            raise InvalidInputError(f"max_edits is {self.max_edits}; must be 1 or 2", parameter="max_edits")
-
 
 class ErrorModel:
     """Log-probabilities of typing errors.
 
     Args:
-        settings: error rate and maximum edits.
+        settings: settings of the check.
     """
 
     def __init__(self, settings: CheckSettings) -> None:
-        self.errors = settings.errors
-        self._max_edits = settings.max_edits
+        self.settings = settings
         self.log_correct = log(1 - settings.error_rate)
         self.log_error = log(settings.error_rate)
         self.log_space_error = self.log_error + log(_SPACE_SHARE)
@@ -335,38 +316,30 @@ class ErrorModel:
     def max_edits(self, word: str, *, known: bool) -> int:
         """Return the maximum edits for a typed word: 1 for a short word, otherwise that of the settings."""
         fewest = _TWO_EDITS_LETTERS if known else _TWO_EDITS_LETTERS_UNKNOWN
-        return 1 if len(word) < fewest else self._max_edits
+        return 1 if len(word) < fewest else self.settings.max_edits
 
-    def known_word_log_probs(self, edits: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
+    def known_word_log_probs(self, edits: UInt8s) -> Float64s:
         """Return ln P(typed | intended) of a typed vocabulary word, for intended words by edit distance [N]."""
         return self.log_error + self._log_weights[edits] - self._log_neighbours
 
-    def unknown_word_log_probs(
-        self, edits: npt.NDArray[np.uint8], lengths: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.float64]:
+    def unknown_word_log_probs(self, edits: UInt8s, lengths: Int64s) -> Float64s:
         """Return ln P(typed | intended) of a typed unknown word, for intended words by edits and length [N]."""
         # deletions, swaps, substitutions, insertions
         log_num_strings = np.log(2 * lengths * _ALPHABET + _ALPHABET + lengths)
-        spread: npt.NDArray[np.float64] = self.log_error + self._log_shares[edits] - edits * log_num_strings
+        spread: Float64s = self.log_error + self._log_shares[edits] - edits * log_num_strings
         return spread
 
-    def log_ratios(
-        self, pairs: Sequence[tuple[str, str]], edits: npt.NDArray[np.uint8], known: npt.NDArray[np.bool_]
-    ) -> npt.NDArray[np.float64]:
+    def log_ratios(self, pairs: Sequence[tuple[str, str]], edits: UInt8s, known: Bools) -> Float64s:
         """Return what the table of edits adds to ln P(typed | intended) of pairs of typed and intended words [N]."""
         ratios = np.zeros(len(pairs))
-        if self.errors is None or not pairs:
+        if self.settings.errors is None or not pairs:
             return ratios
         lengths = np.array([[len(typed), len(intended)] for typed, intended in pairs])
         rows = np.flatnonzero((lengths <= _MAX_FITTED_LETTERS).all(axis=1) & ~(known & (edits > 1)))
-        fitted = self.errors.rates.log_probs([pairs[row] for row in rows.tolist()], edits[rows])
+        fitted = self.settings.errors.rates.log_probs([pairs[row] for row in rows.tolist()], edits[rows])
         gains = fitted + self.log_error - self.unknown_word_log_probs(edits[rows], lengths[rows, 1])
         mixed = np.logaddexp(gains + log(1 - _SLIPS_SHARE), log(_SLIPS_SHARE)) - known[rows] * log(
             _WORDS_GAIN
         )
         ratios[rows] = np.where(np.isfinite(fitted), mixed, 0.0)
         return ratios
-
-    def given_log_prob(self, count: int) -> float:
-        """Return ln P(typed | intended) for each of `count` suggestions without an error model."""
-        return self.log_error - log(count)

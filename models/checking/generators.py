@@ -14,19 +14,17 @@ import numpy as np
 from rapidfuzz.distance import OSA
 from typing_extensions import override
 
-from models.arrays import TokenIds
+from models.arrays import Float64s, Int64s, TokenIds
 from models.calls import CallGenerator, Predict
 from models.checking.candidates import (
     CandidateGenerator,
     CheckContext,
     Correction,
     Corrections,
-    Floats,
-    Indices,
     concatenate_corrections,
     corrections_from,
 )
-from models.checking.lexicon import NO_FUZZY_MATCHES, FuzzyLexicon, FuzzyMatches
+from models.checking.lexicon import MAX_SEARCHED_LENGTH, NO_FUZZY_MATCHES, FuzzyLexicon, FuzzyMatches
 from models.checking.sentences import (
     MAX_WORD_LENGTH,
     NO_AFFIXES,
@@ -70,12 +68,11 @@ class WordCandidateGenerator(CandidateGenerator):
         self._id_of = {tokens[i]: i for i, _ in words}
         self._longest = max(map(len, self._id_of), default=0)
         self._members: dict[tuple[str, str], list[tuple[int, str]]] = {}
-        for i, word in words:
-            self._members.setdefault(word.affixes, []).append((i, word.core))
-        self._groups: dict[tuple[str, str], tuple[TokenIds, FuzzyLexicon]] = {}  # by punctuation
         self._cores = [""] * len(tokens)  # without punctuation
         for i, word in words:
+            self._members.setdefault(word.affixes, []).append((i, word.core))
             self._cores[i] = word.core
+        self._groups: dict[tuple[str, str], tuple[TokenIds, FuzzyLexicon]] = {}  # by punctuation
         self._lengths = np.fromiter(map(len, self._cores), np.int64, len(tokens))
         self._spelling = SpellingModel(list({word.core for _, word in words}))
         if NO_AFFIXES in self._members:  # built now because most requests need it
@@ -94,7 +91,7 @@ class WordCandidateGenerator(CandidateGenerator):
     def propose(self, context: CheckContext) -> CallGenerator[Corrections]:
         # near words; spaces; user dictionary for unknown words; the caller's suggestions
         nearby: list[FuzzyMatches] = []
-        log_weights: list[Floats] = []
+        log_weights: list[Float64s] = []
         owners: list[int] = []
         found: list[Correction] = []
         for number, word in enumerate(context.words):
@@ -142,7 +139,7 @@ class WordCandidateGenerator(CandidateGenerator):
 
     @override
     def weigh_shortlisted(self, context: CheckContext, found: Corrections) -> Corrections:
-        if context.error_model.errors is None:
+        if context.error_model.settings.errors is None:
             return found
         rows, pairs, known = [], [], []
         for row in np.flatnonzero((found.lengths == 1) & (found.slots < len(context.words))).tolist():
@@ -158,7 +155,7 @@ class WordCandidateGenerator(CandidateGenerator):
 
     @override
     def propose_after_reading(
-        self, context: CheckContext, state: Any, rows: Indices, log_probs: Floats
+        self, context: CheckContext, state: Any, rows: Int64s, log_probs: Float64s
     ) -> CallGenerator[Corrections]:
         # suggest the words that the model predicts for unknown words, because their errors may be of any kind
         found: list[Correction] = []
@@ -258,12 +255,12 @@ def _exclude_given(words: Corrections, additions: Corrections, vocab_size: int) 
 _RIGHT_PIECES = 8
 _RIGHT_CHARACTERS = 20
 _ALPHABET_SIZE = 40
+_MAX_SEARCHED_WORDS, _MAX_SPELLINGS = 32, 96
+"""Maximum words searched per batch of sentences (about 500 tokens), by descending surprisal; and strings near each that
+are tried, by the probability of their characters."""
 _CHARACTER_MODEL_FACTOR = 4
 """Character models have no pieces to rank strings by, so this many times as many strings are tried near fewer words,
 by the same factor; 500 characters are about a quarter as much text as 500 pieces."""
-
-_MAX_SEARCHED_LENGTH = 32
-"""Maximum characters of a searched word; longer runs of letters are rarely words and have thousands of neighbours."""
 
 
 class SubwordCandidateGenerator(CandidateGenerator):
@@ -285,6 +282,8 @@ class SubwordCandidateGenerator(CandidateGenerator):
         counts = Counter("".join(pieces))
         self._letters = "".join(letter for letter, _ in counts.most_common(_ALPHABET_SIZE))
         self._spelling = None if is_character else SpellingModel(pieces)
+        factor = _CHARACTER_MODEL_FACTOR if is_character else 1
+        self._max_searched, self._max_spellings = _MAX_SEARCHED_WORDS // factor, _MAX_SPELLINGS * factor
 
     @override
     def propose(self, context: CheckContext) -> CallGenerator[Corrections]:
@@ -296,43 +295,40 @@ class SubwordCandidateGenerator(CandidateGenerator):
 
     @override
     def propose_after_reading(
-        self, context: CheckContext, state: Any, rows: Indices, log_probs: Floats
+        self, context: CheckContext, state: Any, rows: Int64s, log_probs: Float64s
     ) -> CallGenerator[Corrections]:
         # strings near the most surprising words
         found: list[Correction] = []
         searched = self._most_surprising(context, log_probs)
         if not searched:
             return corrections_from(found)
-        texts = sorted({self.key(word.text) for word in context.words if is_alphabetic(word.text)})
-        elsewhere = FuzzyLexicon(texts)
+        texts = {self.key(word.text) for word in context.words if is_alphabetic(word.text)}
+        elsewhere = FuzzyLexicon(sorted(texts))
         for number in sorted(searched):
-            found += yield from self._similar_strings(context, number, elsewhere, texts)
+            found += yield from self._similar_strings(context, number, elsewhere)
         for left in sorted({left for number in searched for left in (number - 1, number)}):
             found += yield from self._joined(context, left)
         return corrections_from(found)
 
-    def _most_surprising(self, context: CheckContext, log_probs: Floats) -> set[int]:
+    def _most_surprising(self, context: CheckContext, log_probs: Float64s) -> set[int]:
         """Select the indices of the words to search."""
         before = np.concatenate([[0.0], np.cumsum(log_probs)])
         bits = [
             float(before[slot.first] - before[slot.last]) / np.log(2)
-            if not slot.exempt and slot.end - slot.start <= _MAX_SEARCHED_LENGTH
+            if not slot.exempt and slot.end - slot.start <= MAX_SEARCHED_LENGTH
             else 0.0
             for slot in context.slots[: len(context.words)]
         ]
-        most = context.search.max_searched_words
-        if self._spelling is None:
-            most //= _CHARACTER_MODEL_FACTOR
         enough = [number for number, b in enumerate(bits) if b >= context.search.min_surprisal_bits]
-        return set(sorted(enough, key=lambda number: -bits[number])[:most])
+        return set(sorted(enough, key=lambda number: -bits[number])[: self._max_searched])
 
     def _similar_strings(
-        self, context: CheckContext, number: int, elsewhere: FuzzyLexicon, texts: list[str]
+        self, context: CheckContext, number: int, elsewhere: FuzzyLexicon
     ) -> CallGenerator[list[Correction]]:
         """Propose strings near a word, and splits of the word."""
         typed = context.words[number].text
         word = self.key(typed)
-        spellings = yield from self._spellings(context, word, elsewhere, texts)
+        spellings = yield from self._spellings(context, word, elsewhere)
         lengths = np.fromiter(map(len, spellings), np.int64, len(spellings))
         edits = np.fromiter(spellings.values(), np.uint8, len(spellings))
         log_probs = context.error_model.unknown_word_log_probs(edits, lengths)
@@ -367,22 +363,17 @@ class SubwordCandidateGenerator(CandidateGenerator):
         return self.replacements(context, number, new)
 
     def _spellings(
-        self, context: CheckContext, word: str, elsewhere: FuzzyLexicon, texts: list[str]
+        self, context: CheckContext, word: str, elsewhere: FuzzyLexicon
     ) -> CallGenerator[dict[str, int]]:
         """Find strings that may be intended, with their edit distances."""
         strings = one_edit_strings(word, self._letters)
-        most = context.search.max_spellings
-        if self._spelling is None:
-            most *= _CHARACTER_MODEL_FACTOR
-        else:
+        if self._spelling is not None:
             log_prob = self._spelling.log_prob
             scores = yield from map_in_steps(strings, lambda string: log_prob(string.lower()), size=len)
             strings = [strings[index] for index in np.argsort(-np.array(scores), kind="stable").tolist()]
-        spellings = dict.fromkeys([*common_typo_corrections(word), *strings[:most]], 1)
+        spellings = dict.fromkeys([*common_typo_corrections(word), *strings[: self._max_spellings]], 1)
         max_edits = context.error_model.max_edits(word, known=False)
-        matches = elsewhere.fuzzy_matches(word, max_edits)
-        for index, edits in zip(matches.indices.tolist(), matches.edits.tolist(), strict=True):
-            spellings[texts[index]] = edits
+        spellings |= elsewhere.nearby(word, max_edits)
         near = yield from context.dictionary.fuzzy_matches(word, max_edits)
         spellings |= {text: edits for text, edits, _ in near}
         return spellings

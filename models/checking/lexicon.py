@@ -21,10 +21,10 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 from rapidfuzz.distance import OSA
 from rapidfuzz.process import cdist
 
+from models.arrays import Int64s, UInt8s, UInt64s
 from models.calls import CallGenerator
 from models.checking.sentences import (
     SpellingModel,
@@ -39,7 +39,6 @@ from models.normaliser import Normaliser
 from models.reranking.candidates import map_in_steps
 
 T = TypeVar("T")
-Indices = npt.NDArray[np.int64]
 _MAX_CACHED_QUERIES = 1 << 14
 _MAX_CACHED_MATCHES = 1 << 20
 """Maximum matches in the cache, of nine bytes each; a short word can have thousands."""
@@ -47,8 +46,8 @@ _MAX_CACHED_MATCHES = 1 << 20
 _MAX_BYTES = 64 * 2**20
 """Maximum size of a file; the largest of LibreOffice's dictionaries has 10 MB."""
 _MAX_LETTERS = 40
-_MAX_SEARCHED_LENGTH = 32
-"""Maximum characters of a word that is searched; longer ones have thousands of neighbours."""
+MAX_SEARCHED_LENGTH = 32
+"""Maximum characters of a word that is searched; longer ones are rarely words and have thousands of neighbours."""
 _MAX_STRINGS = 128
 """Maximum strings near a word that are looked up, the most probable ones: with compounds, most take up to 0.1 ms."""
 _STRINGS_PER_STEP = 8
@@ -76,8 +75,8 @@ class FuzzyMatches(NamedTuple):
         edits: edit distance of each, at least 1 [N].
     """
 
-    indices: Indices
-    edits: npt.NDArray[np.uint8]
+    indices: Int64s
+    edits: UInt8s
 
 
 NO_FUZZY_MATCHES = FuzzyMatches(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.uint8))
@@ -95,6 +94,7 @@ class FuzzyLexicon:
     """
 
     def __init__(self, words: Sequence[str]) -> None:
+        self._given = words
         lengths = np.fromiter(map(len, words), np.int64, len(words))
         self._order = np.argsort(lengths, kind="stable")
         self._words = [words[i] for i in self._order.tolist()]
@@ -120,6 +120,12 @@ class FuzzyLexicon:
             self._cached.move_to_end(key)
         return found
 
+    def nearby(self, word: str, max_edits: int) -> list[tuple[str, int]]:
+        """Return the same words with their edits."""
+        found = self.fuzzy_matches(word, max_edits)
+        words = map(self._given.__getitem__, found.indices.tolist())
+        return list(zip(words, found.edits.tolist(), strict=True))
+
     def _search(self, word: str, max_edits: int) -> FuzzyMatches:
         first, last = np.searchsorted(self._lengths, [len(word) - max_edits, len(word) + max_edits + 1])
         letters = _letter_sets([word], np.array([len(word)]))
@@ -133,15 +139,14 @@ class FuzzyLexicon:
         return FuzzyMatches(self._order[close[within]], edits[within])
 
 
-def _letter_sets(words: Sequence[str], lengths: Indices) -> npt.NDArray[np.uint64]:
+def _letter_sets(words: Sequence[str], lengths: Int64s) -> UInt64s:
     """Encode each word's letter set in 64 bits [N]; letters may share a bit."""
     codes = np.frombuffer("".join(words).encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
     bits = np.left_shift(np.uint64(1), (codes % 64).astype(np.uint64))
     sets = np.zeros(len(words), dtype=np.uint64)
     filled = np.flatnonzero(lengths)
-    if filled.size:
-        begins = (np.cumsum(lengths) - lengths)[filled]
-        sets[filled] = np.bitwise_or.reduceat(bits, begins)
+    begins = (np.cumsum(lengths) - lengths)[filled]
+    sets[filled] = np.bitwise_or.reduceat(bits, begins)
     return sets
 
 
@@ -170,14 +175,14 @@ class HunspellDictionary:
         self._handle = ctypes.c_void_p(self._library.Hunspell_create(*files))
         weakref.finalize(self, self._library.Hunspell_destroy, self._handle)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="dictionary")
-        self._lexicon, self._entries = FuzzyLexicon(list(self._spellings)), list(self._spellings.values())
+        self._lexicon = FuzzyLexicon(list(self._spellings))
         counts = Counter("".join(self._spellings)).most_common(_MAX_LETTERS)
         self._letters = "".join(letter for letter, _ in counts if letter.isalpha())
         self._spelling = SpellingModel(list(self._spellings))
         self._cached: dict[tuple[str, int], list[tuple[str, int]]] = {}
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._spellings)
 
     def __contains__(self, word: str) -> bool:
         composed = unicodedata.normalize("NFC", word)
@@ -237,7 +242,7 @@ class HunspellDictionary:
     ) -> CallGenerator[Sequence[tuple[str, int]]]:
         """Return right words one edit from a word, in its case, and their edits; if there are none, entries at two."""
         key = dictionary_key(word)
-        if len(key) > _MAX_SEARCHED_LENGTH:
+        if len(key) > MAX_SEARCHED_LENGTH:
             return ()
         cached = self._cached.get((word, max_edits))
         if cached is not None:
@@ -253,12 +258,10 @@ class HunspellDictionary:
         suggested = yield from self.look_up(cased, lookups, suggested=True)
         found = {match_case(word, one): 1 for one in cased if one in suggested}
         if max_edits > 1 and not found:
-            search = self._lexicon.fuzzy_matches
-            matches = (yield from self._on_thread(lookups, search, key, max_edits)) or NO_FUZZY_MATCHES
-            entries = [self._entries[index] for index in matches.indices.tolist()]
-            suggested = yield from self.look_up(entries, lookups, suggested=True)
-            pairs = zip(entries, matches.edits.tolist(), strict=True)
-            found = {match_case(word, entry): edits for entry, edits in pairs if entry in suggested}
+            pairs = (yield from self._on_thread(lookups, self._lexicon.nearby, key, max_edits)) or []
+            near = [(self._spellings[one], edits) for one, edits in pairs]
+            suggested = yield from self.look_up([one for one, _ in near], lookups, suggested=True)
+            found = {match_case(word, one): edits for one, edits in near if one in suggested}
         near = [one for one in found.items() if one[0] != word][:_MAX_NEARBY]
         if lookups.waits_left > 0:
             self._cached[word, max_edits] = near
@@ -334,8 +337,8 @@ class UserDictionary:
         self._looked_up, self._right = set[str](), set[str]()
 
     @cached_property
-    def _lexicon(self) -> tuple[FuzzyLexicon, list[str]]:
-        return FuzzyLexicon(list(self._words)), list(self._words.values())
+    def _lexicon(self) -> FuzzyLexicon:
+        return FuzzyLexicon(list(self._words))
 
     def look_up(self, words: Iterable[str]) -> CallGenerator[None]:
         """Look up words in the Hunspell dictionaries, before `has`; those that time does not allow count as right."""
@@ -362,10 +365,8 @@ class UserDictionary:
         """Return the words near an unknown word, as they are spelled, their edits, and their share of a dictionary."""
         near: dict[str, tuple[int, float]] = {}
         if self._words:
-            lexicon, spellings = self._lexicon
-            found = lexicon.fuzzy_matches(dictionary_key(word), max_edits)
-            for index, edits in zip(found.indices.tolist(), found.edits.tolist(), strict=True):
-                near[spellings[index]] = edits, 1 / len(spellings)
+            for key, edits in self._lexicon.nearby(dictionary_key(word), max_edits):
+                near[self._words[key]] = edits, 1 / len(self._words)
         if (parts := split_affixes(word)) is not None:
             for one in self._word_lists:
                 for text, edits in (yield from one.nearby(parts.core, max_edits, self)):

@@ -10,16 +10,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from models.arrays import TokenIds
-from models.calls import CallGenerator, Read
+from models.arrays import Float64s, Int64s, TokenIds
+from models.calls import CallGenerator, Read, ScoreChoices
 from models.checking.candidates import (
     CandidateGenerator,
     CheckContext,
     Corrections,
-    Floats,
-    Indices,
     Slot,
-    choice_log_probs,
     concatenate_corrections,
 )
 from models.checking.sentences import Sentence, Word
@@ -48,14 +45,14 @@ class RescoredBatch(NamedTuple):
     """
 
     words: Sequence[Word]
-    word_log_probs: Floats
-    log_probs: Floats
-    positions: Indices
+    word_log_probs: Float64s
+    log_probs: Float64s
+    positions: Int64s
     num_ends: int
     slots: Sequence[Slot]
     alternatives: Corrections
-    log_odds: Floats
-    gains_nats: Floats
+    log_odds: Float64s
+    gains_nats: Float64s
     state: Any
 
 
@@ -84,12 +81,11 @@ def rescore_batch(
     first = yield from proposer.propose(context)
     count = len(context.tokens)
     starts = np.flatnonzero(first.lengths)
-    choices = yield from choice_log_probs(
-        context.model,
-        states,
-        np.concatenate([rows, rows[first.firsts[starts]]]),
-        np.concatenate([context.tokens, first.tokens[first.offsets[starts]]]),
-    )
+    places = np.concatenate([rows, rows[first.firsts[starts]]])
+    tokens = np.concatenate([context.tokens, first.tokens[first.offsets[starts]]])
+    order = np.argsort(places, kind="stable")
+    choices = np.empty(len(places), dtype=np.float32)
+    choices[order] = yield from ScoreChoices(context.model, states, places[order], tokens[order])
     log_probs = np.maximum(choices[:count].astype(np.float64), LOG_ZERO)
     # gain of each candidate's first token over the token that it replaces
     before = np.zeros(len(first.slots))
@@ -120,13 +116,13 @@ def rescore_batch(
     )
 
 
-def _positions(sentence: Sentence) -> Indices:
+def _positions(sentence: Sentence) -> Int64s:
     """Return the positions of a sentence's tokens, and of the end of its line, in the complete text."""
     ends = [len(sentence.text)] if sentence.ends else []
     return sentence.offset + np.append(sentence.begins, ends).astype(np.int64)
 
 
-def _prefix_states(context: CheckContext, state: Any) -> CallGenerator[tuple[Any, Indices]]:
+def _prefix_states(context: CheckContext, state: Any) -> CallGenerator[tuple[Any, Int64s]]:
     """Read all sentences in parallel, one token of each per step; return the states before all tokens.
 
     Also returned is the row of the state before each token [P].
@@ -154,7 +150,7 @@ def _prefix_states(context: CheckContext, state: Any) -> CallGenerator[tuple[Any
     return states[0] if len(states) == 1 else states[0].concatenate(states[1:]), rows
 
 
-def _shortlist(context: CheckContext, found: Corrections, before: Floats) -> Indices:
+def _shortlist(context: CheckContext, found: Corrections, before: Float64s) -> Int64s:
     """Select the best candidates of each slot that the right context can still make win, in ascending order.
 
     For unknown words the best candidates are always selected, as suggestions.
@@ -172,12 +168,12 @@ def _shortlist(context: CheckContext, found: Corrections, before: Floats) -> Ind
     return np.sort(order[plausible & (rank < context.search.max_alternatives)])
 
 
-def _typed_log_weights(context: CheckContext) -> Floats:
+def _typed_log_weights(context: CheckContext) -> Float64s:
     """Collect ln P(typed | intended) of the typed text of each slot."""
     return np.array([slot.log_weight for slot in context.slots])
 
 
-def _unknown_word_log_odds(context: CheckContext, found: Corrections, log_probs: Floats) -> Floats:
+def _unknown_word_log_odds(context: CheckContext, found: Corrections, log_probs: Float64s) -> Float64s:
     """Log-odds bonus that raises unknown words to at least their prior probability [M].
 
     A model whose vocabulary has every word of its training text gives unknown words almost no probability.
@@ -189,16 +185,16 @@ def _unknown_word_log_odds(context: CheckContext, found: Corrections, log_probs:
     is_unknown = np.zeros(len(found.slots), dtype=bool)
     single = np.flatnonzero(found.lengths == 1)
     is_unknown[single] = found.tokens[found.offsets[single]] == UNK
-    added: Floats = np.where(is_unknown, missing[found.firsts], 0.0) - typed[found.slots]
+    added: Float64s = np.where(is_unknown, missing[found.firsts], 0.0) - typed[found.slots]
     return added
 
 
 def _sequence_log_probs(
     context: CheckContext,
-    prefix_states: tuple[Any, Indices],
+    prefix_states: tuple[Any, Int64s],
     found: Corrections,
     right_tokens: int,
-) -> CallGenerator[tuple[Floats, Indices]]:
+) -> CallGenerator[tuple[Float64s, Int64s]]:
     """Return the log-probabilities of candidates with the tokens after them [M], and the ends of those tokens [M]."""
     states, rows = prefix_states
     stops = np.minimum(
@@ -216,7 +212,7 @@ def _sequence_log_probs(
     return totals, stops
 
 
-def _padded_sequences(context: CheckContext, found: Corrections, rows: Indices, width: int) -> TokenIds:
+def _padded_sequences(context: CheckContext, found: Corrections, rows: Int64s, width: int) -> TokenIds:
     """Tokens of candidates followed by tokens of the text [R, width]; padded with arbitrary tokens."""
     steps = np.arange(width)
     own = found.lengths[rows][:, None]

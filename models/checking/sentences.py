@@ -20,15 +20,13 @@ from math import log
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from typing_extensions import override
 
-from models.arrays import TokenIds
+from models.arrays import Int64s, TokenIds
 from models.completion.text import JOINERS
 from models.tokenizers import CharacterTokenizer, Tokenizer, WordTokenizer
 from models.vocabulary import EOS, UNK
 
-Indices = npt.NDArray[np.int64]
 MAX_SENTENCE_TOKENS = 512
 """Maximum tokens of a sentence; a longer line is split into consecutive parts."""
 
@@ -75,7 +73,7 @@ class Sentence(NamedTuple):
     text: str
     offset: int
     ids: TokenIds
-    begins: Indices
+    begins: Int64s
     words: tuple[Word, ...]
     after: TokenIds
     continues_line: bool = False
@@ -248,7 +246,7 @@ class SubwordSentenceSplitter(SentenceSplitter):
             ids, begins = self._by_chunks(line)
         return Sentence(line, offset, ids, begins, (), _END_OF_LINE)
 
-    def _begins(self, text: str, ids: TokenIds) -> Indices | None:
+    def _begins(self, text: str, ids: TokenIds) -> Int64s | None:
         """Return each token's offset in the text; None if the tokens decode to a text that is not its normal form."""
         read = self.tokenizer.normaliser(text)
         if self.tokenizer.decode(ids.tolist()) != read:
@@ -260,29 +258,24 @@ class SubwordSentenceSplitter(SentenceSplitter):
         sizes = self._num_bytes[ids]
         own_space = int(sizes.sum()) - len(raw)
         visible = np.cumsum(sizes) - sizes - own_space + self._num_spaces[ids]
-        begins: Indices = character_of[np.clip(visible, 0, len(raw))]
+        begins: Int64s = character_of[np.clip(visible, 0, len(raw))]
         return begins
 
     @override
     def _start_of(self, sentence: Sentence, token: int) -> int:
         return max(int(sentence.begins[token] - self._num_spaces[sentence.ids[token]]), 0)
 
-    def _by_chunks(self, line: str) -> tuple[TokenIds, Indices]:
+    def _by_chunks(self, line: str) -> tuple[TokenIds, Int64s]:
         ids: list[TokenIds] = []
-        begins: list[Indices] = []
+        begins: list[Int64s] = []
         for found in _NON_SPACE.finditer(line):
             space = " " if found.start() and not self.tokenizer.leading_space else ""
             chunk_ids = _ids(self.tokenizer.encode(space + found.group()))
             inside = self._begins(space + found.group(), chunk_ids)
             ids.append(chunk_ids)
-            begins.append(
-                np.full(len(chunk_ids), found.start())
-                if inside is None
-                else found.start() - len(space) + inside
-            )
-        if not ids:
-            return _ids([]), np.zeros(0, dtype=np.int64)
-        return np.concatenate(ids), np.concatenate(begins)
+            begin = found.start() - len(space)
+            begins.append(np.full(len(chunk_ids), found.start()) if inside is None else begin + inside)
+        return np.concatenate([_ids([]), *ids]), np.concatenate([_ids([]), *begins])
 
     @override
     def _is_known(self, text: str, ids: TokenIds) -> bool:

@@ -5,7 +5,8 @@ groups the tokens by their effect on the current word.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -143,7 +144,8 @@ class TokenTrie:
         self.lexicon = Lexicon((*tokenizer.lexicon, *members)) if tokenizer.lexicon else None
         self._letters: dict[tuple[bool, bool], LetterTable] = {}
         if not self.whole_words:
-            self._kinds = _TransitionTable(self.token_bytes)
+            self._flags = _flag_tokens(self.token_bytes)
+            self._transitions = _transitions(self._flags)
 
     @cached_property
     def folded_bytes(self) -> tuple[bytes, ...]:
@@ -172,16 +174,12 @@ class TokenTrie:
 
     def transitions(self, word_state: WordState) -> TokenTransitions:
         """Return the transitions of all tokens from a word state."""
-        kinds = self._kinds
-        if not word_state.pending:
-            return kinds.in_word if word_state.begun else kinds.before_word
-        if word_state.pending in JOINER_BYTES:
-            return kinds.after_joiner
-        return kinds.in_character if word_state.begun else kinds.in_first_character
+        pending = word_state.pending
+        return self._transitions[word_state.begun, bool(pending), pending in JOINER_BYTES]
 
     def undecided(self, tokens: TokenIds) -> TokenIds:
         """Select the tokens that may turn out to follow a word: joiners and the first bytes of characters."""
-        return tokens[self._kinds.undecided[tokens]]
+        return tokens[self._flags["undecided"][tokens]]
 
     def transitions_along(
         self, word_state: WordState, spelled: bytes, tokens: SortedTokens
@@ -193,15 +191,12 @@ class TokenTrie:
             spelled: at least one byte; if the first is a space, the word starts after it.
             tokens: exact or case-folded order, for the comparison.
         """
-        reaching, kinds = tokens.with_prefix(spelled), self._kinds
-        within = tokens.proper_prefixes_of(spelled)
+        reaching, within = tokens.with_prefix(spelled), tokens.proper_prefixes_of(spelled)
         if word_state.pending and word_state.pending not in JOINER_BYTES:
             return TokenTransitions(inside=within, crossing=reaching)
-        inside, crossing = kinds.after_space if spelled.startswith(_SPACE) else kinds.directly
-        return TokenTransitions(
-            inside=np.concatenate([within, reaching[inside[reaching]]]),
-            crossing=reaching[crossing[reaching]],
-        )
+        spaced = "spaced " if spelled.startswith(_SPACE) else ""
+        inside, crossing = (reaching[self._flags[spaced + kind][reaching]] for kind in ("inside", "crossing"))
+        return TokenTransitions(inside=np.concatenate([within, inside]), crossing=crossing)
 
 
 def fold_case(spelled: bytes) -> bytes:
@@ -220,75 +215,51 @@ def _decode(spelled: bytes) -> str:
         return ""
 
 
-class _TransitionTable:
-    """Token transitions by word state.
-
-    Attributes:
-        before_word: transitions at the start of a word.
-        in_word: transitions after a word character.
-        after_joiner: transitions after a joiner, which may turn out to follow the word.
-        in_character: transitions within the bytes of a character of a word that has begun.
-        in_first_character: the same for the first character of a word.
-        undecided: mask of the tokens inside a word that may turn out to follow it [V].
-        directly: masks of the tokens that are inside a word, and that cross its end, if they start in it [V each].
-        after_space: the same masks for tokens whose word starts after a space.
-    """
-
-    def __init__(self, token_bytes: Sequence[bytes]) -> None:
-        flags = {name: np.zeros(len(token_bytes), np.bool_) for name in _FLAGS}
-        for token in range(len(CONTROL_TOKENS), len(token_bytes)):
-            for name in _token_flags(token_bytes[token]) if token_bytes[token] else ():
-                flags[name][token] = True
-        ordinary = flags["inside"] | flags["crossing"] | flags["ending"]
-        middle, starting = flags["middle of character"], flags["starting"]
-        self.in_word = TokenTransitions(
-            ending=_with_eos(flags["ending"]),
-            inside=np.flatnonzero(flags["inside"]),
-            crossing=np.flatnonzero(flags["crossing"]),
-            onward=np.flatnonzero(flags["onward"]),
-            leaping=np.flatnonzero(flags["leaping"]),
-        )
-        self.before_word = TokenTransitions(
-            inside=np.flatnonzero(flags["inside"] & starting),
-            crossing=np.flatnonzero(flags["crossing"] & starting),
-        )
-        self.after_joiner = self.before_word._replace(ending=_with_eos(ordinary & ~starting))
-        self.in_first_character = TokenTransitions(crossing=np.flatnonzero(middle))
-        self.in_character = self.in_first_character._replace(ending=_with_eos(ordinary & ~middle))
-        self.undecided = flags["undecided"]
-        self.directly = flags["inside"], flags["crossing"]
-        self.after_space = flags["spaced inside"], flags["spaced crossing"]
+def _transitions(flags: Mapping[str, Bools]) -> dict[tuple[bool, bool, bool], TokenTransitions]:
+    """Return the transitions by word state: whether the word has begun, bytes are pending, and they are a joiner."""
+    ordinary = flags["inside"] | flags["crossing"] | flags["ending"]
+    middle, starting = flags["middle of character"], flags["starting"]
+    in_word = TokenTransitions(**{name: np.flatnonzero(flags[name]) for name in TokenTransitions._fields})
+    before_word = TokenTransitions(
+        inside=np.flatnonzero(flags["inside"] & starting),
+        crossing=np.flatnonzero(flags["crossing"] & starting),
+    )
+    in_character = TokenTransitions(crossing=np.flatnonzero(middle))
+    return {
+        (False, False, False): before_word,
+        (True, False, False): in_word._replace(ending=_with_eos(flags["ending"])),
+        # the joiner may turn out to follow the word
+        (True, True, True): before_word._replace(ending=_with_eos(ordinary & ~starting)),
+        (False, True, False): in_character,
+        (True, True, False): in_character._replace(ending=_with_eos(ordinary & ~middle)),
+    }
 
 
-_FLAGS = (
-    *TokenTransitions._fields,
-    "starting",
-    "undecided",
-    "spaced inside",
-    "spaced crossing",
-    "middle of character",
-)
+def _flag_tokens(token_bytes: Sequence[bytes]) -> dict[str, Bools]:
+    """Return a mask of the tokens with each flag of `_token_flags` [V each]."""
+    flags: defaultdict[str, Bools] = defaultdict(lambda: np.zeros(len(token_bytes), np.bool_))
+    for token in range(len(CONTROL_TOKENS), len(token_bytes)):
+        for name in _token_flags(token_bytes[token]) if token_bytes[token] else ():
+            flags[name][token] = True
+    return flags
 
 
 def _token_flags(spelled: bytes) -> Iterator[str]:
-    """Yield the `_FLAGS` of a token."""
+    """Yield the flags of a token: the sets of `TokenTransitions` that have it after a word character, and others.
+
+    A `starting` token may start a word, an `undecided` one may turn out to follow it, the word of a `spaced` one starts
+    after a space, and one in the `middle of character` begins with bytes after a character's first.
+    """
     spaced = spelled.startswith(_SPACE)
     if _decode(spelled[spaced:]).isalnum():  # the most frequent case: a word or a part of one
         yield from ("ending", "onward", "spaced inside") if spaced else ("inside", "starting")
         return
     if 0x80 <= spelled[0] < 0xC0:
         yield "middle of character"
-    if _may_hold_word(*scan_words(_BEFORE_WORD, spelled)):
+    if scan_words(_BEFORE_WORD, spelled) != ((), None):
         yield "starting"
-    yield from _flags_in_word(spelled)
-    if spaced:
-        ends, word_state = scan_words(_BEFORE_WORD, spelled[1:])
-        if _may_hold_word(ends, word_state):
-            yield "spaced crossing" if ends else "spaced inside"
-
-
-def _flags_in_word(spelled: bytes) -> Iterator[str]:
-    """Yield the flags of a token that follows a word character."""
+    if spaced and (after_space := scan_words(_BEFORE_WORD, spelled[1:])) != ((), None):
+        yield "spaced crossing" if after_space[0] else "spaced inside"
     ends, word_state = scan_words(_IN_WORD, spelled)
     if not ends:
         yield "inside"
@@ -302,11 +273,6 @@ def _flags_in_word(spelled: bytes) -> Iterator[str]:
             yield "leaping"
         elif word_state is not None:
             yield "onward"
-
-
-def _may_hold_word(ends: Sequence[int], word_state: WordState | None) -> bool:
-    """True if scanned bytes have a word or may start one."""
-    return bool(ends) or word_state is not None
 
 
 def _with_eos(flags: Bools) -> TokenIds:

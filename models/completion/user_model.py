@@ -260,12 +260,8 @@ class ScoredPhrase(NamedTuple):
     probability: float
 
 
-def most_probable(rated: Iterable[ScoredPhrase], limit: int) -> list[ScoredPhrase]:
-    """Return the most probable phrases in descending order; equal ones sorted by text."""
-    return heapq.nsmallest(limit, rated, key=_rank_key)
-
-
 def _rank_key(one: ScoredPhrase) -> tuple[float, str]:
+    """Sort phrases by descending probability; equal ones by text."""
     return -one.probability, one.text
 
 
@@ -280,13 +276,12 @@ class NextWordModel:
     def __init__(self, models: Sequence[UserModel], previous: str) -> None:
         self._models = [model for model in models if len(model)]
         self._total = sum(model.total for model in self._models)
-        after: Counter[str] = Counter()
+        self._after = Counter[str]()
         for model in self._models:
-            after.update(model.followers(previous))
-        self._after = after
+            self._after.update(model.followers(previous))
         self._followers: list[ScoredPhrase] | None = None
-        self._num_after = after.total()
-        self._novelty = sum(min(1.0, count) for count in after.values())
+        self._num_after = self._after.total()
+        self._novelty = sum(min(1.0, count) for count in self._after.values())
 
     def __bool__(self) -> bool:
         """True if there are any words."""
@@ -333,7 +328,7 @@ class NextWordModel:
                 yield
             rated = [ScoredPhrase(word, penalty(word) * self.probability(word)) for word in some]
             masses += [one.probability for one in rated]
-            best = most_probable(best + rated, limit)
+            best = heapq.nsmallest(limit, best + rated, key=_rank_key)
         return math.fsum(masses), best
 
     def fuzzy_matches(self, prefix: str, edits: int, *, ignore_case: bool) -> Steps[dict[str, int]]:

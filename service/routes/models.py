@@ -36,7 +36,6 @@ from service.schemas.replies import Health, ModelCard, ModelList
 router = EndpointRouter()
 R = TypeVar("R")
 _admin = partial(router.endpoint, tag="Admin", scope=KeyScope.ADMIN)
-_ACCEPTED = 202
 _ModelName = Annotated[str, Path(description="Name of a model, without a version.", examples=["ngram"])]
 _Alias = Annotated[str, Path(description="Alias of a version, as in `name@alias`.", examples=["candidate"])]
 _ProfileName = Annotated[str, Path(description="Name of a profile.", examples=["speech"])]
@@ -114,7 +113,7 @@ async def load_model(request: Request) -> Response:
         model = services.host.models.get(version.address)
         if model is not None and model.state is LoadState.LOADED:
             return json_response(admin_model(services.host, model, version.address))
-        return json_response(AdminModel(id=version.address, state=LoadState.LOADING.value), _ACCEPTED)
+        return json_response(AdminModel(id=version.address, state=LoadState.LOADING.value), 202)
     model = await asyncio.shield(loading)  # the loading continues after a disconnect
     if model.state is not LoadState.LOADED:
         raise NotReadyError(f"model {model.address} could not be loaded: {model.failure}")

@@ -64,7 +64,6 @@ from service.use_cases.languagetool import (
     LanguageToolRequest,
     check_languages,
     choose_languages,
-    supported_languages,
 )
 
 T = TypeVar("T")
@@ -100,8 +99,8 @@ async def complete(request: Request) -> Response:
     for model, _ in models:
         if wire.slots:
             await asyncio.to_thread(getattr, model, "token_trie")
-        if not alone:
-            await _build_checker(model)
+        if not alone and "checker" not in vars(model):  # the first use builds it
+            await asyncio.to_thread(getattr, model, "checker")
     owner = owner_of(request)
     personal = _personal_model(services, owner, wire.user)
     rows = max_search_rows(models, wire)
@@ -180,12 +179,10 @@ async def check_text(request: Request) -> Response:
     """
     services, body, wire = await read_request(request, CheckRequest)
     models = await resolve_models(request, wire)
-    needed = wire.precision is not None
+    given = [model.loaded for model in models]
     calibration, errors = await asyncio.to_thread(
-        _documents, services, [model.loaded for model in models], needed=needed
+        _prepare, services, given, needed=wire.precision is not None
     )
-    for model, _ in models:
-        await _build_checker(model)
 
     def write(checked: tuple[CheckReply, list[int]]) -> Iterator[bytes]:
         reply, num_tokens = checked
@@ -202,14 +199,15 @@ async def check_text(request: Request) -> Response:
     return await run_request(request, work, write, terms)
 
 
-def _documents(
+def _prepare(
     services: Services, models: Sequence[LoadedModel], *, needed: bool = False
 ) -> tuple[Calibration | None, dict[str, ErrorTable | None]]:
-    """Return the calibration, of a single model, and the tables of errors by address.
+    """Build the models' checkers; return the calibration, of a single model, and the tables of errors by address.
 
-    For a thread, because the registry may be remote. A damaged one is logged and not used, unless it is a calibration
-    that the request needs.
+    For a thread, to keep the model thread free, and because the registry may be remote. A damaged document is logged
+    and not used, unless it is a calibration that the request needs.
     """
+    _ = [model.checker for model in models]  # the first use builds it
 
     def read(kind: str, store: Callable[[str], T | None], address: str, *, needed: bool = False) -> T | None:
         try:
@@ -225,12 +223,6 @@ def _documents(
         return None, tables
     find = partial(services.calibrations.read, any_version=needed)
     return read("calibration", find, models[0].address, needed=needed), tables
-
-
-async def _build_checker(loaded: LoadedModel) -> None:
-    """Build a model's checker, if it is the first to be used, on another thread, to keep the model thread free."""
-    if "checker" not in vars(loaded):
-        await asyncio.to_thread(lambda: loaded.checker)
 
 
 @router.endpoint(
@@ -252,10 +244,8 @@ async def languagetool_check(request: Request) -> Response:
     wire = await read_body(request, partial(parse_form, LanguageToolRequest))
     codes = choose_languages(services.languages, wire.language)
     loaded = {code: resolve_model(request, services.languages[code]) for code in codes}
-    for model in loaded.values():
-        await _build_checker(model)
     word_lists = dictionaries_of_languages(services.dictionaries, [*codes, wire.language])
-    _, errors = await asyncio.to_thread(_documents, services, list(loaded.values()))
+    _, errors = await asyncio.to_thread(_prepare, services, list(loaded.values()))
     count = partial(count_scored, request)
     work = check_languages(wire, loaded, services.limits, count, word_lists, errors)
     terms = request_options(request, None, body, count=len(codes) - 1, work_each=len(body) // BYTES_PER_TOKEN)
@@ -267,4 +257,5 @@ async def languagetool_check(request: Request) -> Response:
 @router.endpoint("GET", "/v2/languages", tag="Check", reply=list[LanguageToolLanguage])
 async def languagetool_languages(request: Request) -> Response:
     """List the languages of `/v2/check`, as LanguageTool does."""
-    return json_response(supported_languages(services_of(request).languages))
+    codes = services_of(request).languages
+    return json_response([LanguageToolLanguage(code, code.partition("-")[0], code) for code in codes])

@@ -85,8 +85,12 @@ class ImportRequest(WireModel):
             InvalidInputError: there are too many words or pairs, one occurs twice, or the word of a pair
                 is not among the words.
         """
-        _check_count(len(self.words), bounds.max_words, parameter="words")
-        _check_count(len(self.pairs), bounds.max_pairs, parameter="pairs")
+        given = ("words", self.words, bounds.max_words), ("pairs", self.pairs, bounds.max_pairs)
+        for name, entries, most in given:
+            if len(entries) > most:
+                raise InvalidInputError(
+                    f"{name} has {len(entries)} entries; at most {most} are stored per user", parameter=name
+                )
         words = _unique_counts([(word.text, word.count) for word in self.words], parameter="words")
         pairs = _unique_counts(
             [((pair.previous, pair.text), pair.count) for pair in self.pairs], parameter="pairs"
@@ -112,13 +116,6 @@ def check_user_name(user: str) -> str:
             parameter="user",
         )
     return user
-
-
-def _check_count(count: int, limit: int, *, parameter: str) -> None:
-    if count > limit:
-        raise InvalidInputError(
-            f"{parameter} has {count} entries; at most {limit} are stored per user", parameter=parameter
-        )
 
 
 def _unique_counts(items: Iterable[tuple[K, float]], *, parameter: str) -> dict[K, float]:

@@ -518,7 +518,9 @@ def autocomplete(
     candidates = [
         CompletionCandidate(
             completion.text,
-            _suffix(completion.text, given, space=typed.space and not completion.begun),
+            " " * (typed.space and not completion.begun) + completion.text[len(given) :]
+            if completion.text.startswith(given)
+            else None,  # typed characters change
             len(request.text) - len(given),
             completion.probability,
             completion.num_words,
@@ -621,13 +623,6 @@ def _begun_members(
             found, lambda one: RankedCompletion(one[0], 1, 0, of_model=one[1], begun=begun), size=lambda _: 0
         )
     )
-
-
-def _suffix(text: str, prefix: str, *, space: bool) -> str | None:
-    """Return the text to append to the typed text; None if typed characters change."""
-    if not text.startswith(prefix):
-        return None
-    return (" " if space else "") + text[len(prefix) :]
 
 
 def _searches(

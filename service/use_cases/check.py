@@ -2,7 +2,7 @@
 
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import accumulate, count, pairwise
+from itertools import pairwise
 from math import log
 from typing import Annotated, Any, NamedTuple, Self
 
@@ -10,9 +10,9 @@ import numpy as np
 from pydantic import ConfigDict, Field, StringConstraints, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
+from models.arrays import Float64s, Int64s
 from models.calls import CallGenerator, Read, run_call
 from models.checking.calibration import Calibration
-from models.checking.candidates import Floats, Indices
 from models.checking.checker import (
     MIN_SUGGESTION_PROBABILITY,
     Issue,
@@ -227,10 +227,10 @@ class _Checked(NamedTuple):
     """
 
     words: Sequence[Word]
-    surprisals: Floats
+    surprisals: Float64s
     issues: Sequence[Issue]
-    positions: Indices
-    log_probs: Floats
+    positions: Int64s
+    log_probs: Float64s
     num_ends: int
 
 
@@ -354,7 +354,7 @@ def _check(
 
 def _combine(
     models: Sequence[WeightedModel], results: Sequence[_Checked], text: str
-) -> Work[Any, tuple[_Checked, Floats]]:
+) -> Work[Any, tuple[_Checked, Float64s]]:
     """Combine the results of several models by their weights at each word, which are also returned [N, M].
 
     The probability of an error, or of a correction, is the mean of the models' probabilities. The surprisal of a word
@@ -363,7 +363,7 @@ def _combine(
     starts = word_starts(text)
     if not len(starts):
         return results[0], normalised_weights(models)[None, :]
-    by_model: list[Floats] = []
+    by_model: list[Float64s] = []
     for model, result in zip(models, results, strict=True):
         spellings = yield from sum_spellings(model.loaded.checker, result.words, starts)
         by_model.append(sum_by_word(starts, result.positions, result.log_probs) + spellings)
@@ -388,19 +388,17 @@ def _combine(
     known_by_any = set().union(*known)
     factors = mixed / np.minimum(log_probs, -1e-300)  # [M, N], never infinite
     words: list[Word] = []
-    surprisals: list[float] = []
+    surprisals: list[Float64s] = []
     found: dict[tuple[int, int], list[tuple[float, Issue]]] = {}
     for number, result in enumerate(results):
-        of_words = words_at(starts, [word.start for word in result.words]).tolist()
-
-        def add_word(one: tuple[Word, int, float], number: int = number) -> None:
-            word, index, bits = one
-            if best[index] == number:
-                words.append(word._replace(known=(word.start, word.end) in known_by_any))
-                surprisals.append(bits * float(factors[number, index]))
-
-        pairs = zip(result.words, of_words, result.surprisals.tolist(), strict=True)
-        yield from map_in_steps(pairs, add_word, size=lambda _: 0)
+        of_words = words_at(starts, [word.start for word in result.words])
+        own = np.flatnonzero(best[of_words] == number)
+        surprisals.append(result.surprisals[own] * factors[number, of_words[own]])
+        words += yield from map_in_steps(
+            [result.words[index] for index in own.tolist()],
+            lambda word: word._replace(known=(word.start, word.end) in known_by_any),
+            size=lambda _: 0,
+        )
         of_issues = words_at(starts, [issue.start for issue in result.issues]).tolist()
 
         def add_issue(one: tuple[Issue, int], number: int = number) -> None:
@@ -412,10 +410,10 @@ def _combine(
     mean = yield from map_in_steps(
         found.values(), lambda issues: _mean_issue(issues, text, judged), size=lambda one: 256 * len(one)
     )
-    order = sorted(range(len(words)), key=lambda index: words[index].start)
+    order = np.argsort([word.start for word in words], kind="stable")
     combined = _Checked(
-        [words[index] for index in order],
-        np.array([surprisals[index] for index in order]),
+        [words[index] for index in order.tolist()],
+        np.concatenate(surprisals)[order],
         without_overlaps(mean),
         starts,
         mixed,
@@ -457,29 +455,24 @@ def _sentences(loaded: LoadedModel, text: str, limits: Limits) -> Work[Any, list
             parameter="text",
         )
 
-    checker, texts = loaded.checker, text.split("\n")
-    offsets = accumulate((len(line) + 1 for line in texts), initial=0)
-    lines = [line for line in zip(count(1), offsets, texts, strict=False) if line[2]]
-
     def read() -> Iterator[Sentence]:
-        for number, offset, line in lines:
+        offset = 0
+        for number, line in enumerate(text.split("\n"), start=1):
             try:
-                limits.check_characters(line, parameter="text")
-                if (
-                    _BYTES_PER_CHARACTER * len(line) > limits.max_tokens_per_sequence
-                ):  # before its words are found
+                if _BYTES_PER_CHARACTER * len(line) > limits.max_tokens_per_sequence:
+                    limits.check_characters(line, parameter="text")
+                    # before its words are found
                     limits.check_length(len(loaded.tokenizer.encode(line)), parameter="text")
                 num_tokens = 0
-                for sentence in checker.sentences(line, offset):
+                for sentence in loaded.checker.sentences(line, offset) if line else ():
                     num_tokens += len(sentence.ids)
                     limits.check_length(num_tokens, parameter="text")
                     yield sentence
             except ContextLengthError as error:
                 raise ContextLengthError(f"line {number} of {error}", parameter="text") from None
+            offset += len(line) + 1
 
-    return (
-        yield from map_in_steps(read(), lambda sentence: sentence, size=lambda sentence: len(sentence.text))
-    )
+    return (yield from map_in_steps(read(), lambda one: one, size=lambda one: len(one.text)))
 
 
 def _answer_directly(work: CallGenerator[RescoredBatch]) -> Work[Any, RescoredBatch]:

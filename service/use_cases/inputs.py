@@ -234,31 +234,30 @@ class ContextEncoder:
 
     def __init__(self, loaded: LoadedModel) -> None:
         self._loaded = loaded
-        self._heads: dict[str, tuple[int, TokenIds]] = {}
-        self._checked: dict[int, tuple[Sequence[int], TokenIds]] = {}  # by id of the list, which is kept
+        # where each is cut, and the ids before; by the text or the id of the list, which is kept
+        self._heads: dict[str | int, tuple[TextOrIds, int, TokenIds]] = {}
         self._contexts: dict[tuple[int, bytes], TokenIds] = {}
 
     def encode(self, context: TextOrIds, given: TextOrIds, *, parameter: str) -> EncodedText:
         """Encode a context and its continuation, see `encode_after`."""
-        if context and not isinstance(context, str) and not isinstance(given, str):
-            if id(context) not in self._checked:
-                self._checked[id(context)] = context, encode(self._loaded, context, parameter="context")
-            return EncodedText(
-                self._checked[id(context)][1], encode(self._loaded, given, parameter=parameter)
-            )
         cut, head = 0, _NO_IDS
-        if isinstance(context, str) and isinstance(given, str) and len(context) > _LONG_CONTEXT:
-            if context not in self._heads:
-                self._heads[context] = self._cut(context)
-            cut, head = self._heads[context]
+        is_text = isinstance(context, str)
+        if is_text == isinstance(given, str) and len(context) > (_LONG_CONTEXT if is_text else 0):
+            key = context if isinstance(context, str) else id(context)
+            if key not in self._heads:
+                self._heads[key] = context, *self._cut(context)
+            _, cut, head = self._heads[key]
         encoded = encode_after(self._loaded, context[cut:], given, parameter=parameter)
-        key = (id(head), encoded.context.tobytes())
-        if key not in self._contexts:
-            self._contexts[key] = np.concatenate([head, encoded.context]) if cut else encoded.context
-        return EncodedText(self._contexts[key], encoded.text)
+        whole = (id(head), encoded.context.tobytes())
+        if whole not in self._contexts:
+            parts = [part for part in (head, encoded.context) if part.size]
+            self._contexts[whole] = np.concatenate(parts) if len(parts) > 1 else (*parts, _NO_IDS)[0]
+        return EncodedText(self._contexts[whole], encoded.text)
 
-    def _cut(self, context: str) -> tuple[int, TokenIds]:
-        """Return where to cut a context, 0 for nowhere, and the ids before."""
+    def _cut(self, context: TextOrIds) -> tuple[int, TokenIds]:
+        """Return where to cut a context, 0 for nowhere, and the ids before; ids are only checked."""
+        if not isinstance(context, str):
+            return len(context), encode(self._loaded, context, parameter="context")
         cut = context.rfind(" ", 0, len(context) - _TAIL)
         if cut > 0:
             tail, whole = (

@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from operator import itemgetter
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field, StringConstraints, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
@@ -20,7 +20,6 @@ from models.reranking.candidates import map_in_steps
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.schemas.suggestions import (
-    LanguageToolLanguage,
     LanguageToolMatch,
     LanguageToolReply,
     TextIssue,
@@ -56,42 +55,41 @@ _SOFTWARE: dict[str, str | int | bool] = {
 }
 
 
-class Annotation(WireModel):
-    """A part of a text with markup: either text or markup; other fields are ignored."""
+class _TextOr(WireModel):
+    """A text, or the field `_other` instead; other fields are ignored, such as metaData of the browser add-on."""
 
     model_config = ConfigDict(extra="ignore")
+    _other: ClassVar[str]
 
     text: str | None = None
+
+    @model_validator(mode="after")
+    def _one_of(self) -> Self:
+        if (self.text is None) == (getattr(self, self._other) is None):
+            raise PydanticCustomError("one_of", "give either text or {other}", {"other": self._other})
+        return self
+
+
+class Annotation(_TextOr):
+    """A part of a text with markup: either text or markup."""
+
+    _other = "markup"
     markup: str | None = None
     interpretAs: str = ""
 
-    @model_validator(mode="after")
-    def _one_of(self) -> Self:
-        if (self.text is None) == (self.markup is None):
-            raise PydanticCustomError("one_of", "give either text or markup")
-        return self
 
-
-class _AnnotatedBody(WireModel):
-    model_config = ConfigDict(extra="ignore")  # such as metaData of the browser add-on
-
-    text: str | None = None
+class _AnnotatedBody(_TextOr):
+    _other = "annotation"
     annotation: list[Any] | None = Field(default=None, max_length=_MAX_PARTS)
 
-    @model_validator(mode="after")
-    def _one_of(self) -> Self:
-        if (self.text is None) == (self.annotation is None):
-            raise PydanticCustomError("one_of", "give either text or annotation")
-        return self
 
-
-class LanguageToolRequest(WireModel):
+class LanguageToolRequest(_TextOr):
     """Find probable errors, with LanguageTool's form fields; its other fields are ignored."""
 
     model_config = ConfigDict(
-        extra="ignore",
-        json_schema_extra={"examples": [{"text": "Return the lenght of the string.", "language": "auto"}]},
+        json_schema_extra={"examples": [{"text": "Return the lenght of the string.", "language": "auto"}]}
     )
+    _other = "data"
 
     text: str | None = None
     """Text to check; each line is a sentence."""
@@ -112,12 +110,6 @@ class LanguageToolRequest(WireModel):
     """`true` uses only the enabled rules and categories."""
     level: Literal["default", "picky"] = "default"
     """`picky` also reports errors that are less probable: from 0.3 on instead of 0.5."""
-
-    @model_validator(mode="after")
-    def _one_of(self) -> Self:
-        if (self.text is None) == (self.data is None):
-            raise PydanticCustomError("one_of", "give either text or data")
-        return self
 
     def document(self) -> Work[Any, "AnnotatedText"]:
         """Return the text to check.
@@ -198,11 +190,6 @@ class AnnotatedText:
 def utf16_length(text: str) -> int:
     """Return the number of UTF-16 code units of a text."""
     return len(text.encode("utf-16-le", "surrogatepass")) // 2
-
-
-def supported_languages(languages: Mapping[str, str | None]) -> list[LanguageToolLanguage]:
-    """Return the languages of a service, given the address of the model of each."""
-    return [LanguageToolLanguage(code, code.partition("-")[0], code) for code in languages]
 
 
 def choose_languages(languages: Mapping[str, str | None], code: str) -> list[str]:
