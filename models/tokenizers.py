@@ -380,6 +380,13 @@ class CharacterTokenizer(Tokenizer):
         return {**super().settings(), "tokens": list(self.vocabulary.ids)}
 
 
+_PART_LENGTH = 1 << 13
+"""Characters of a long text that are encoded together."""
+
+_BETWEEN_WORDS = re.compile("(?<=[0-9A-Za-z]) (?=[0-9A-Za-z])")
+"""A single space that no normalisation changes."""
+
+
 def read_piece_model(model: bytes) -> sentencepiece.SentencePieceProcessor:
     """Read a serialised SentencePiece model.
 
@@ -452,9 +459,24 @@ class SentencePieceTokenizer(Tokenizer):
     def _is_byte(self, piece: str) -> bool:
         return bool(self._processor.IsByte(self._processor.PieceToId(piece)))
 
+    @cached_property
+    def _divides_at_spaces(self) -> bool:
+        """True if no piece continues over a space, and each word begins with the piece of its space."""
+        alone = [*self._processor.EncodeAsIds("a"), *self._processor.EncodeAsIds("b")]
+        inner_spaces = any(_SPACE_MARK in piece[1:] for piece in self.pieces)
+        return self._space != UNK and not inner_spaces and self._processor.EncodeAsIds("a b") == alone
+
     @override
     def _encode(self, text: str) -> list[int]:
-        return self._join_spaces(self._processor.EncodeAsIds(text))
+        ids, begin = [], 0
+        while len(text) - begin > _PART_LENGTH and self._divides_at_spaces:
+            # in parts, because the time of the library grows faster than the text
+            border = _BETWEEN_WORDS.search(text, begin + _PART_LENGTH)
+            if border is None:
+                break
+            ids += self._processor.EncodeAsIds(text[begin : border.start()])
+            begin = border.end()
+        return self._join_spaces([*ids, *self._processor.EncodeAsIds(text[begin:])])
 
     def _join_spaces(self, ids: Sequence[int]) -> list[int]:
         """Remove the pieces of the spaces before classes, whose tokens contain them."""
@@ -474,7 +496,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text, in one native call unless there are members."""
-        if self.members is not None:
+        if self.members is not None or max(map(len, texts), default=0) > _PART_LENGTH:
             return super().encode_all(texts)
         rows = self._processor.Encode(list(self.normaliser.all(texts)), out_type=int)
         return list(map(self._join_spaces, rows))

@@ -4,8 +4,9 @@ import time
 
 import pytest
 
+from models import tokenizers
 from models.errors import InvalidInputError, ManifestError
-from models.tokenizers import CharacterTokenizer, WordTokenizer, load_tokenizer
+from models.tokenizers import CharacterTokenizer, WordTokenizer, load_tokenizer, read_piece_model
 from models.vocabulary import BOS, CONTROL_TOKENS, EOS, UNK, Vocabulary
 from training.progress import Progress
 from training.scale.tables import stream_corpus
@@ -174,6 +175,18 @@ def test_pieces_of_a_long_repetitive_line_are_learnt_in_no_time(kind, text):
     """Processing the complete line at once would take minutes and gigabytes."""
     tokenizer = learn_tokenizer(TokenizerSettings(kind=kind), [text], progress=Progress())
     assert len(tokenizer.encode(text)) < len(text)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+@pytest.mark.parametrize("separator", [" ", "  ", " \u0301", "\u3000", "", ". ", "\n", " é"])
+def test_the_pieces_of_a_long_text_are_those_of_the_whole(kind, separator, monkeypatch):
+    """A long text is encoded in parts."""
+    tokenizer = learn(kind=kind, vocab_size=280)
+    text = separator.join(TEXT) + "x"
+    whole = read_piece_model(tokenizer._model).EncodeAsIds(text)
+    for length in (1, 7, 100):
+        monkeypatch.setattr(tokenizers, "_PART_LENGTH", length)
+        assert tokenizer.encode(text) == tokenizer.encode_all(["a", text])[1] == whole
 
 
 def test_a_bad_pattern_is_an_error_that_names_it():
