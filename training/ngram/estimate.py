@@ -12,10 +12,9 @@ from training.corpus import EncodedCorpus
 from training.ngram.counts import Observations, count_ngrams
 from training.ngram.pruning import compress, history_frequencies
 from training.ngram.smoothing.good_turing import good_turing
-from training.ngram.smoothing.interface import Smoothing
+from training.ngram.smoothing.interpolation import Additive, Smoothing, maximum_likelihood, witten_bell
 from training.ngram.smoothing.jelinek_mercer import JelinekMercer
 from training.ngram.smoothing.kneser_ney import Discounting, DiscountSource
-from training.ngram.smoothing.simple import Additive, maximum_likelihood, witten_bell
 from training.progress import SILENT, Progress
 
 SmoothingName: TypeAlias = Literal[

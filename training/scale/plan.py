@@ -19,7 +19,7 @@ Words are columns w1, w2, … of ids; `a` is the adjusted count for smoothing. S
 from typing import NamedTuple
 
 from models.vocabulary import BOS
-from training.ngram.smoothing.interface import Discounts
+from training.ngram.smoothing.kneser_ney import Discounts
 
 ABSENT = -1
 """Filler of a window after `</s>`."""

@@ -15,7 +15,7 @@ from training.corpus import EncodedCorpus
 from training.evaluation.published import COUNTS_FILE
 from training.ngram.counts import thresholds_by_order
 from training.ngram.estimate import release_memory
-from training.ngram.smoothing.interface import Discounts, discounts_from_counts
+from training.ngram.smoothing.kneser_ney import Discounts, discounts_from_counts
 from training.progress import Progress
 from training.publish import RunContext, facts_by_split
 from training.recipe import NGramSettings, Recipe

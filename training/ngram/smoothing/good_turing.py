@@ -10,8 +10,7 @@ from models.ngram.build import NGrams
 from models.vocabulary import BOS
 from training.corpus import EncodedCorpus
 from training.ngram.counts import Observations, OrderCounts
-from training.ngram.smoothing.interface import Smoothed
-from training.ngram.smoothing.interpolation import attach_backoffs, uniform_distribution
+from training.ngram.smoothing.interpolation import Smoothed, attach_backoffs, uniform_distribution
 
 MAX_DISCOUNTED = 5
 """Highest discounted count; higher counts are reliable without discount."""

@@ -11,10 +11,14 @@ import numpy as np
 from models.arrays import Float64s, Int32s, Int64s
 from models.errors import check_range
 from training.corpus import EncodedCorpus
-from training.ngram.counts import Observations, OrderCounts
-from training.ngram.held_out import Matches, match_counts
-from training.ngram.smoothing.interface import Smoothed, require_held_out
-from training.ngram.smoothing.interpolation import Level, interpolate, uniform_distribution
+from training.ngram.counts import Matches, Observations, OrderCounts, match_counts
+from training.ngram.smoothing.interpolation import (
+    Level,
+    Smoothed,
+    interpolate,
+    require_held_out,
+    uniform_distribution,
+)
 
 MAX_BUCKETS = 31
 """Number of powers of two below the largest int32 count."""

@@ -12,8 +12,8 @@ from models.vocabulary import BOS, EOS, UNK, Vocabulary
 from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import evaluate
 from training.ngram.estimate import SmoothingName, estimate, make_smoothing
+from training.ngram.smoothing.interpolation import Additive
 from training.ngram.smoothing.jelinek_mercer import JelinekMercer
-from training.ngram.smoothing.simple import Additive
 from training.progress import Progress
 
 VOCABULARY = Vocabulary(["i", "love", "cats", "dogs", "chase", "mice"])
