@@ -36,10 +36,8 @@ def test_a_missing_count_allows_no_estimate(missing):
 
 
 def test_a_negative_discount_is_no_estimate():
-    assert discounts_from_counts([0, 8, 1, 9, 0], num_discounts=3) == (
-        FALLBACK_DISCOUNTS,
-        False,
-    )  # D₂ = 2 − 3·0.8·9
+    # D₂ = 2 − 3·0.8·9
+    assert discounts_from_counts([0, 8, 1, 9, 0], num_discounts=3) == (FALLBACK_DISCOUNTS, False)
 
 
 def test_one_discount_follows_the_formula():
