@@ -185,17 +185,20 @@ def adapt_cache(
         corpus: the text.
         progress: counts tokens.
     """
-    window, sample = chosen.config.window, _sample_distributions(model, corpus, progress)
-    rows, targets = np.arange(len(sample.numbers)), sample.tokens[sample.numbers]
-    shares, evidence = (part[sample.numbers] for part in readings.of(chosen.config))
-    frequencies = np.exp(sample.log_probs).mean(axis=0)
+    window, (tokens, numbers, log_probs) = (
+        chosen.config.window,
+        _sample_distributions(model, corpus, progress),
+    )
+    rows, targets = np.arange(len(numbers)), tokens[numbers]
+    shares, evidence = (part[numbers] for part in readings.of(chosen.config))
+    frequencies = np.exp(log_probs).mean(axis=0)
 
     def marginals_of(values: Mapping[str, float]) -> MarginalsConfig:
         return MarginalsConfig(**{**values, "half_life": max(1.0, values["half_life"] * window)})
 
     def total(values: Mapping[str, float]) -> float:
         marginals = DynamicMarginals(marginals_of(values), frequencies, window=window)
-        own = marginals.adapt(sample.log_probs, sample.tokens, sample.numbers)[rows, targets]
+        own = marginals.adapt(log_probs, tokens, numbers)[rows, targets]
         return float(_fit_cache_weight(chosen.config, own, shares, evidence)[1].sum(dtype=np.float64))
 
     values = dict(_FIRST_MARGINALS)
@@ -211,27 +214,16 @@ def adapt_cache(
         cached = _score_with_cache(CacheModel(model, changed), corpus, progress=progress)
         scores, config = cached._replace(log_probs=scores.log_probs), changed
     config = dataclasses.replace(config, marginals=marginals_of(values), gate=_fit_gate(scores))
-    log_probs = scores.mixed(config)
-    if log_probs.sum(dtype=np.float64) <= chosen.log_probs.sum(dtype=np.float64):
+    mixed = scores.mixed(config)
+    if mixed.sum(dtype=np.float64) <= chosen.log_probs.sum(dtype=np.float64):
         return chosen
-    return ChosenCache(config, log_probs, frequencies)
+    return ChosenCache(config, mixed, frequencies)
 
 
-class _Sample(NamedTuple):
-    """A model's distributions before some predicted tokens of a stream.
-
-    Attributes:
-        tokens: the predicted tokens of the stream, without `<s>` [N].
-        numbers: positions of the sampled ones [S].
-        log_probs: distributions before them [S, V].
-    """
-
-    tokens: Int32s
-    numbers: Int64s
-    log_probs: FloatArray
-
-
-def _sample_distributions(model: LanguageModel[Any], corpus: EncodedCorpus, progress: Progress) -> _Sample:
+def _sample_distributions(
+    model: LanguageModel[Any], corpus: EncodedCorpus, progress: Progress
+) -> tuple[Int32s, Int64s, FloatArray]:
+    """Return the predicted tokens of a stream [N], positions of some [S], and distributions before these [S, V]."""
     text = running_text(corpus)[:_MARGINALS_TOKENS]
     predicted = np.flatnonzero(text != BOS)
     tokens = text[predicted].astype(np.int32)
@@ -245,7 +237,7 @@ def _sample_distributions(model: LanguageModel[Any], corpus: EncodedCorpus, prog
         start += len(chunk)
         progress.advance(int((chunk != BOS).sum()))
     progress.finish()
-    return _Sample(tokens, numbers, np.concatenate(rows))
+    return tokens, numbers, np.concatenate(rows)
 
 
 def _score_with_cache(model: CacheModel, corpus: EncodedCorpus, *, progress: Progress) -> CacheScores:

@@ -107,11 +107,6 @@ class WordSpan(NamedTuple):
     spaced: bool
     joined: bool
 
-    @property
-    def num_letters(self) -> int:
-        """Length in code points."""
-        return self.end - self.begin
-
 
 class TypingLine(NamedTuple):
     """A line to type.
@@ -212,18 +207,18 @@ class Ranks(NamedTuple):
     def of(cls, typed: list[TypedLine]) -> "Ranks":
         """Collect the words of all lines."""
         numbers = range(len(LIST_LENGTHS))
-        words = [word for line in typed for word in line.line.words]
-        table = np.full(
-            (len(words), max((word.num_letters for word in words), default=0)), -1, dtype=np.int64
-        )
+        words = np.array([word for line in typed for word in line.line.words], np.int64).reshape(-1, 4)
+        begins, ends, spaced, joined = words.T
+        letters = ends - begins
+        table = np.full((len(words), letters.max(initial=0)), -1, dtype=np.int64)
         word_ranks = (ranks for line in typed for ranks in line.completion_ranks)
         for row, ranks in enumerate(word_ranks):
             table[row, : len(ranks)] = [rank.rank for rank in ranks]
         return cls(
             table=table,
-            letters=np.array([word.num_letters for word in words], dtype=np.int64),
-            spaced=np.array([word.spaced for word in words], dtype=np.bool_),
-            joined=np.array([word.joined for word in words], dtype=np.bool_),
+            letters=letters,
+            spaced=spaced.astype(np.bool_),
+            joined=joined.astype(np.bool_),
             lines=np.repeat(np.arange(len(typed)), [len(line.line.words) for line in typed]),
             num_keys=np.array([line.line.num_keys for line in typed], dtype=np.float64),
             keys=np.array(

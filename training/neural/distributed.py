@@ -274,13 +274,8 @@ class Processes:
 
     def broadcast_value(self, value: float) -> float:
         """Broadcast the value of rank 0, which may need a long time to compute it."""
-        if self.count == 1:
-            return value
         self.barrier()
-        tensor = torch.tensor([value], dtype=torch.float64)
-        with self._detect_lost_peer():
-            dist.broadcast(tensor, src=0)
-        return float(tensor)
+        return float(np.frombuffer(self.broadcast_bytes(np.float64(value).tobytes()) or b"")[0])
 
     def broadcast_bytes(self, content: bytes | None, *, source: int = 0) -> bytes | None:
         """Broadcast the bytes, or None, of one process, by default rank 0; other processes' bytes are ignored."""

@@ -196,7 +196,7 @@ def test_what_is_first_stays_first_while_more_of_it_is_typed(kind):
     for typed in looks(FakeModel(tokenizer.vocabulary), tokenizer, *TEXT):
         for word, of_word in zip(typed.line.words, typed.completion_ranks, strict=True):
             ranks = [look.rank for look in of_word]
-            assert len(ranks) == word.num_letters
+            assert len(ranks) == word.end - word.begin
             assert 1 not in ranks or set(ranks[ranks.index(1) :]) == {1}
 
 
