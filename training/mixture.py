@@ -125,7 +125,7 @@ def mix_dynamically(
 
     Args:
         title: title of the mixture.
-        recipe: recipe of the mixture.
+        recipe: recipe of the mixture, which passes `check_mixing_plan`.
         parts: parts with one vocabulary.
         inputs: inputs of the run; the training text is not used.
         began: start of the training, by the monotonic clock.
@@ -134,10 +134,9 @@ def mix_dynamically(
         The outermost stage; each stage has the previous stage as a part.
 
     Raises:
-        InvalidInputError: there is no held-out token, or no part supports the recipe.
+        InvalidInputError: there is no held-out token.
     """
     models, texts, progress = [part.model for part in parts], inputs.texts, inputs.progress
-    check_mixing_plan(recipe, [model.family for model in models])
     valid = score_parts(models, texts.valid, recipe, with_caches=recipe.mixture.cache, progress=progress)
     log_probs = [targets.log_probs for targets in valid.targets]
     cache, cached_part = None, None

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 import sentencepiece
@@ -30,7 +30,8 @@ from models.word_index import TextSize, WordCounter, WordSplitter, compile_patte
 from training.corpus import Corpus, EncodedCorpus, Sentences
 from training.progress import SILENT, Progress
 
-_BATCH = 8192
+Item = TypeVar("Item")
+_CORES = os.cpu_count() or 1  # batches in a group: compiled tokenizers release the interpreter lock
 _DEFAULT_PIECES = 8000
 _SAMPLE_SENTENCES = 1_000_000
 _SAMPLE_SEED = 1
@@ -228,7 +229,7 @@ def encode_corpus(
     """Encode every sentence, and count the words and bytes of the original text."""
     progress.start("tokenising", len(sentences))
     blocks: list[EncodedCorpus] = []
-    for group in _groups_of_batches(sentences):
+    for group in batches(batches(sentences), _CORES):
         blocks += run_parts(partial(encode_block, tokenizer), group)
         progress.advance(sum(map(len, group)))
     progress.finish()
@@ -251,18 +252,11 @@ def encode_block(tokenizer: Tokenizer, block: list[str]) -> EncodedCorpus:
     return EncodedCorpus(ids.copy(), offsets, size.num_words, size.num_bytes)  # ids may be a view
 
 
-def batches(sentences: Iterable[str]) -> Iterator[list[str]]:
-    """Yield sentences in batches large enough to amortise a call."""
-    rest = iter(sentences)
-    while batch := list(islice(rest, _BATCH)):
+def batches(items: Iterable[Item], size: int = 8192) -> Iterator[list[Item]]:
+    """Yield sentences or other items in batches, by default large enough to amortise a call."""
+    rest = iter(items)
+    while batch := list(islice(rest, size)):
         yield batch
-
-
-def _groups_of_batches(sentences: Iterable[str]) -> Iterator[list[list[str]]]:
-    """Yield groups of batches, one batch per core; compiled tokenizers release the interpreter lock."""
-    rest = batches(sentences)
-    while group := list(islice(rest, os.cpu_count() or 1)):
-        yield group
 
 
 def _shorten_runs(lines: Sequence[str]) -> Sequence[str]:
@@ -287,7 +281,7 @@ def _count_tokens(
     if convert is None:
         convert = Normaliser(settings.normalise, lowercase=settings.lowercase and settings.kind == "word").all
     progress.start(f"counting {'characters' if settings.kind == 'char' else 'words'}", len(sentences))
-    for group in _groups_of_batches(sentences):
+    for group in batches(batches(sentences), _CORES):
         lines = list(map(convert, group))
         if split is not None:
             counts.update(chain.from_iterable(map(split, chain.from_iterable(lines))))

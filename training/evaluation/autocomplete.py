@@ -610,20 +610,13 @@ def autocomplete_figures(
             )
     carries_state = context == "stream"
     sampled_lines = sample_lines(texts, words, consecutive=carries_state)
-    facts, own = _model_figures(checkpoint, sampled_lines, progress, carries_state=carries_state)
     draws = bootstrap_counts(len(sampled_lines))
-    figures = {
-        "model": facts["model"],
-        "task": "autocomplete",
-        "context": context,
-        **facts,
-        "figures": _with_intervals(own, draws),
-    }
+    facts, own = _model_figures(checkpoint, sampled_lines, draws, progress, carries_state=carries_state)
+    figures = {"model": facts["model"], "task": "autocomplete", "context": context, **facts}
     if against is not None:
-        facts, other = _model_figures(against, sampled_lines, progress, carries_state=carries_state)
+        facts, other = _model_figures(against, sampled_lines, draws, progress, carries_state=carries_state)
         figures["against"] = {
             **facts,
-            "figures": _with_intervals(other, draws),
             "difference": {
                 name: bootstrap_interval(ratio, draws, less=other[name]) for name, ratio in own.items()
             },
@@ -631,12 +624,8 @@ def autocomplete_figures(
     return figures
 
 
-def _with_intervals(figures: Mapping[str, Ratio], draws: Float64s) -> dict[str, Any]:
-    return {name: bootstrap_interval(ratio, draws) for name, ratio in figures.items()}
-
-
 def _model_figures(
-    checkpoint: Checkpoint, texts: Sequence[str], progress: Progress, *, carries_state: bool
+    checkpoint: Checkpoint, texts: Sequence[str], draws: Float64s, progress: Progress, *, carries_state: bool
 ) -> tuple[dict[str, Any], dict[str, Ratio]]:
     """Return a model's figures as JSON values, and its figures with intervals as ratios."""
     lines = [typing_line(checkpoint.tokenizer, text) for text in texts]
@@ -646,6 +635,7 @@ def _model_figures(
     typist = Typist(checkpoint.model, checkpoint.tokenizer, carries_state=carries_state)
     typed = typist.type_lines(lines, progress=progress)
     ranks = Ranks.of(typed)
+    figures = ratios(ranks)
     keys, *pressed = map(int, ranks.keys.sum(axis=0))
     unknown = sum(UNK in ids for ids in checkpoint.tokenizer.encode_all(spelled))
     facts = {
@@ -662,8 +652,9 @@ def _model_figures(
             "any_letter": acceptance(typed, first_only=False),
         },
         "keystroke_ms": _keystroke_ms(typist, lines, progress),
+        "figures": {name: bootstrap_interval(ratio, draws) for name, ratio in figures.items()},
     }
-    return facts, ratios(ranks)
+    return facts, figures
 
 
 def _keystroke_ms(typist: Typist, lines: Sequence[TypingLine], progress: Progress) -> dict[str, Any]:

@@ -147,7 +147,10 @@ class PeerMonitor:
         try:
             while self._exit_reason is None:
                 self._publish()
-                self._poll()
+                messages = self._store.multi_get([_key(rank) for rank in self._peers])
+                for peer, message in zip(self._peers.values(), messages, strict=True):
+                    peer.update(message)
+                self._heard = time.monotonic()
                 if self._wake.wait(pause):
                     self._wake.clear()
                     pause = _FIRST_PAUSE_S
@@ -165,12 +168,6 @@ class PeerMonitor:
             "farewell": self._exit_reason,
         }
         self._store.set(_key(self._rank), json.dumps(own))
-
-    def _poll(self) -> None:
-        messages = self._store.multi_get([_key(rank) for rank in self._peers])
-        for peer, message in zip(self._peers.values(), messages, strict=True):
-            peer.update(message)
-        self._heard = time.monotonic()
 
 
 def _key(rank: int) -> str:

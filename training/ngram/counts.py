@@ -252,15 +252,10 @@ def thresholds_by_order(prune: Sequence[int], *, order: int) -> tuple[int, ...]:
     """Return one threshold per order; n-grams with a count up to the threshold are dropped.
 
     Args:
-        prune: thresholds of the orders 1, 2, …; the last applies to all higher orders; empty means 0.
+        prune: thresholds of the orders 1, 2, …, without a `threshold_problem`; the last applies to all higher
+            orders; empty means 0.
         order: length of the longest n-grams.
-
-    Raises:
-        InvalidInputError: the thresholds are negative, decrease, are too many, or would drop words.
     """
-    problem = threshold_problem(prune, order=order)
-    if problem is not None:
-        raise InvalidInputError(f"ngram.prune {problem}", parameter="ngram.prune")
     given = tuple(prune) or (0,)
     return given + given[-1:] * (order - len(given))
 
@@ -308,9 +303,6 @@ class Observations:
     Args:
         counted: n-grams of the orders 1, 2, ….
         prune: count thresholds by order; see `thresholds_by_order`.
-
-    Raises:
-        InvalidInputError: the thresholds are invalid.
     """
 
     def __init__(self, counted: Sequence[CountedNGrams], *, prune: Sequence[int] = ()) -> None:

@@ -18,7 +18,6 @@ from torch.nn import functional
 from typing_extensions import override
 
 from models.arrays import Float64s
-from models.errors import InvalidInputError
 from models.neural.adaptive_softmax import AdaptiveSoftmax
 from models.neural.softmax import Softmax
 from models.vocabulary import BOS
@@ -295,17 +294,12 @@ def make_loss(
     """Create the loss of the settings.
 
     Args:
-        settings: training settings.
+        settings: training settings, which can train the layer; see `TrainSettings.problem_with`.
         output: output layer to train.
         counts: count of each token in the training text [V].
         seed: random seed of the draws; the same in all processes of a run, which share the draws.
-
-    Raises:
-        InvalidInputError: the loss cannot train this kind of layer.
     """
     if isinstance(output, AdaptiveSoftmax):
-        if problem := settings.problem_with("adaptive"):
-            raise InvalidInputError(problem, parameter="train.loss")
         return AdaptiveCrossEntropy(output)
     full = FullSoftmax(output, self_normalise=settings.self_normalise)
     if settings.loss == "softmax":

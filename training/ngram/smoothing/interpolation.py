@@ -185,16 +185,9 @@ class Additive:
 
     Args:
         k: added constant, above 0.
-
-    Raises:
-        InvalidInputError: k is not a number above 0.
     """
 
     k: float = 0.1
-
-    def __post_init__(self) -> None:
-        if not 0 < self.k < np.inf:
-            raise InvalidInputError(f"ngram.k is {self.k}; it must be above 0", parameter="ngram.k")
 
     def __call__(self, observations: Observations, held_out: EncodedCorpus | None) -> Smoothed:  # noqa: ARG002 - a smoothing's signature
         """Estimate a model."""

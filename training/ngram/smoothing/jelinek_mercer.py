@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from models.arrays import Float64s, Int32s, Int64s
-from models.errors import check_range
 from training.corpus import EncodedCorpus
 from training.ngram.counts import Matches, Observations, OrderCounts, match_counts
 from training.ngram.smoothing.interpolation import (
@@ -41,15 +40,9 @@ class JelinekMercer:
 
     Args:
         buckets: number of buckets, from 1 to `MAX_BUCKETS`.
-
-    Raises:
-        InvalidInputError: the number of buckets is out of range.
     """
 
     buckets: int = 1
-
-    def __post_init__(self) -> None:
-        check_range("ngram.buckets", self.buckets, 1, MAX_BUCKETS)
 
     def __call__(self, observations: Observations, held_out: EncodedCorpus | None) -> Smoothed:
         """Estimate a model."""
