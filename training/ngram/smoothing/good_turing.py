@@ -49,7 +49,7 @@ def good_turing(observations: Observations, held_out: EncodedCorpus | None) -> S
             yield order.ngrams, probs, backoffs
 
     orders = attach_backoffs(estimate())
-    return Smoothed(orders, {"discount_ratios": ratios, "fallback_orders": fallback_orders})
+    return orders, {"discount_ratios": ratios, "fallback_orders": fallback_orders}
 
 
 def discount_ratios(counts_of_counts: Sequence[int] | Int64s) -> list[float] | None:

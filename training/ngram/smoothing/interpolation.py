@@ -12,7 +12,7 @@ probability γ(h) p(w|h'). γ is 1 for contexts without a following word.
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -25,18 +25,8 @@ from models.vocabulary import BOS
 from training.corpus import EncodedCorpus
 from training.ngram.counts import Observations, OrderCounts
 
-
-class Smoothed(NamedTuple):
-    """Back-off model by order, and statistics of its estimation.
-
-    Attributes:
-        orders: n-grams and weights of the orders 1, 2, …, for `build_automaton`.
-        facts: fitted values for metrics.json: numbers, strings, and lists of them; see `NGramEstimate`.
-    """
-
-    orders: Sequence[tuple[NGrams, NGramWeights]]
-    facts: Mapping[str, Any]
-
+Smoothed: TypeAlias = tuple[Sequence[tuple[NGrams, NGramWeights]], Mapping[str, Any]]
+"""N-grams and weights of the orders 1, 2, …, for `build_automaton`, and fitted values; see `NGramEstimate`."""
 
 Smoothing: TypeAlias = Callable[[Observations, EncodedCorpus | None], Smoothed]
 """Smoothing method: estimates a normalised model from a counted text.
@@ -206,7 +196,7 @@ class Additive:
             return np.zeros(4), np.where(estimated, shares, 1.0)
 
         orders = interpolate(observations.occurrences(), level)
-        return Smoothed(orders, {"k": self.k})
+        return orders, {"k": self.k}
 
 
 def maximum_likelihood(observations: Observations, held_out: EncodedCorpus | None) -> Smoothed:  # noqa: ARG001 - a smoothing's signature
@@ -219,7 +209,7 @@ def maximum_likelihood(observations: Observations, held_out: EncodedCorpus | Non
     Source: Jelinek (1997), "Statistical methods for speech recognition", section 4.2.
     """
     orders = interpolate(observations.occurrences(), lambda order: (np.zeros(4), np.zeros(len(order.totals))))
-    return Smoothed(orders, {})
+    return orders, {}
 
 
 def witten_bell(observations: Observations, held_out: EncodedCorpus | None) -> Smoothed:  # noqa: ARG001 - likewise
@@ -235,4 +225,4 @@ def witten_bell(observations: Observations, held_out: EncodedCorpus | None) -> S
         shares = np.divide(types, order.totals + types, out=np.ones_like(types), where=types > 0)
         return np.zeros(4), shares
 
-    return Smoothed(interpolate(observations.occurrences(), level), {})
+    return interpolate(observations.occurrences(), level), {}

@@ -57,7 +57,7 @@ class JelinekMercer:
 
         orders = interpolate(observations.occurrences(), level)
         found = [row.tolist() if self.buckets > 1 else float(row[0]) for row in lambdas]
-        return Smoothed(orders, {"lambdas": found})
+        return orders, {"lambdas": found}
 
 
 def fit_lambdas(matches: Sequence[Matches], *, buckets: int, vocab_size: int) -> Float64s:
@@ -103,19 +103,17 @@ def _em_step(orders: Sequence[_Evidence], lambdas: Float64s, uniform_prob: float
     """Run one step of EM; return the new weights [orders, buckets]."""
     num_tokens = len(orders[0].tokens)  # the context of a unigram, which is empty, is always seen
     probs = np.full(num_tokens, uniform_prob)
-    below = []  # by order, the probabilities of the order below
+    found = []  # by order, its own probabilities, and those interpolated with the order below
     for order, row in zip(orders, lambdas, strict=True):
         lower = probs[order.tokens]
         own = order.frequencies + order.pruned * lower
-        below.append(lower)
-        probs[order.tokens] = lower + row[order.buckets] * (own - lower)
+        probs[order.tokens] = total = lower + row[order.buckets] * (own - lower)
+        found.append((own, total))
     reaching = np.ones(num_tokens)
     updated = np.empty_like(lambdas)
     for k in reversed(range(len(orders))):
-        order, lower = orders[k], below[k]
+        order, (own, total) = orders[k], found[k]
         weights, here = lambdas[k][order.buckets], reaching[order.tokens]
-        own = order.frequencies + order.pruned * lower
-        total = lower + weights * (own - lower)
         stopped = np.bincount(order.buckets, here * weights * own / total, minlength=lambdas.shape[1])
         reached = np.bincount(order.buckets, here, minlength=lambdas.shape[1])
         # the share that stops, by bucket; unchanged for buckets without tokens

@@ -235,7 +235,7 @@ class Discounting:
 
         orders = interpolate(self._orders(observations), level)
         facts = {"discounts": used, "fallback_orders": fallback_orders, "discounts_from": self.discounts}
-        return Smoothed(orders, facts)
+        return orders, facts
 
     def _orders(self, observations: Observations) -> Iterator[OrderCounts]:
         return observations.continuations() if self.continuations else observations.occurrences()
