@@ -226,9 +226,9 @@ def test_drawing_losses_refuse_an_adaptive_softmax(name):
     with pytest.raises(
         InvalidInputError, match=f"train.loss={name} requires neural.output=softmax, given adaptive"
     ):
-        load_recipe("lstm", ["neural.output=adaptive", f"train.loss={name}"])
+        load_recipe("lstm", ["neural.output=adaptive", "neural.cutoffs=[10]", f"train.loss={name}"])
 
 
 def test_self_normalisation_refuses_an_adaptive_softmax():
     with pytest.raises(InvalidInputError, match=r"train\.self_normalise requires neural\.output=softmax"):
-        load_recipe("lstm", ["neural.output=adaptive", "train.self_normalise=0.1"])
+        load_recipe("lstm", ["neural.output=adaptive", "neural.cutoffs=[10]", "train.self_normalise=0.1"])
