@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 from collections.abc import Mapping
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -93,6 +92,10 @@ class ChosenCache(NamedTuple):
     log_probs: Float32s
     frequencies: FloatArray | None = None
 
+    def total(self) -> float:
+        """Return the log-probability of the text."""
+        return float(self.log_probs.sum(dtype=np.float64))
+
 
 def score_with_caches(
     model: LanguageModel[Any],
@@ -154,15 +157,22 @@ def choose_cache(readings: CacheGridScores, log_probs: Float32s) -> ChosenCache:
     """
     if not (readings.evidence[:, 0, 0] > 0).any():
         raise InvalidInputError("the held-out text has one token; a cache needs two", parameter="valid")
-    trials = [
-        _try_cache(readings, log_probs, flatness, half_life, _FIRST_PRIOR)
-        for flatness, half_life in itertools.product(readings.flatnesses, readings.half_lives)
-    ]
-    best = max(trials, key=itemgetter(2))
-    flatness, half_life = best[0].flatness, best[0].half_life
-    prior_trials = [_try_cache(readings, log_probs, flatness, half_life, share) for share in _PRIORS]
-    config, cached, _ = max([best, *prior_trials], key=itemgetter(2))
-    return ChosenCache(config, cached)
+
+    def fit(flatness: float, half_life: float | None, prior_share: float) -> ChosenCache:
+        """Fit λ of a cache whose prior is `prior_share` times the median evidence."""
+        config = CacheConfig(
+            kind=readings.kind, window=readings.window, flatness=flatness, half_life=half_life, weight=0.5
+        )
+        shares, evidence = readings.of(config)
+        positive = evidence[evidence > 0].astype(np.float64)
+        prior = prior_share * float(np.median(positive)) if len(positive) else 0.0
+        config = dataclasses.replace(config, prior=prior)
+        return ChosenCache(*_fit_cache_weight(config, log_probs, shares, evidence))
+
+    grid = itertools.product(readings.flatnesses, readings.half_lives, [_FIRST_PRIOR])
+    best = max(itertools.starmap(fit, grid), key=ChosenCache.total)
+    priors = (fit(best.config.flatness, best.config.half_life, share) for share in _PRIORS)
+    return max([best, *priors], key=ChosenCache.total)
 
 
 def adapt_cache(
@@ -215,9 +225,7 @@ def adapt_cache(
         scores, config = cached._replace(log_probs=scores.log_probs), changed
     config = dataclasses.replace(config, marginals=marginals_of(values), gate=_fit_gate(scores))
     mixed = scores.mixed(config)
-    if mixed.sum(dtype=np.float64) <= chosen.log_probs.sum(dtype=np.float64):
-        return chosen
-    return ChosenCache(config, mixed, frequencies)
+    return max(chosen, ChosenCache(config, mixed, frequencies), key=ChosenCache.total)
 
 
 def _sample_distributions(
@@ -285,25 +293,3 @@ def _fit_cache_weight(
         both = np.stack([own, np.log(trust * cached + (1 - trust) * np.exp(own))], axis=1)
     config = dataclasses.replace(config, weight=fit_weights(both)[1])
     return config, CacheScores(log_probs, shares, evidence).mixed(config)
-
-
-def _try_cache(
-    readings: CacheGridScores,
-    log_probs: Float32s,
-    flatness: float,
-    half_life: float | None,
-    prior_share: float,
-) -> tuple[CacheConfig, Float32s, float]:
-    """Fit a cache's weight by EM; its prior is `prior_share` times the median evidence.
-
-    Returns:
-        The cache, the log-probabilities of the text with it [N], and their sum.
-    """
-    config = CacheConfig(
-        kind=readings.kind, window=readings.window, flatness=flatness, half_life=half_life, weight=0.5
-    )
-    shares, evidence = readings.of(config)
-    positive = evidence[evidence > 0].astype(np.float64)
-    prior = prior_share * float(np.median(positive)) if len(positive) else 0.0
-    config, cached = _fit_cache_weight(dataclasses.replace(config, prior=prior), log_probs, shares, evidence)
-    return config, cached, float(cached.sum(dtype=np.float64))

@@ -31,7 +31,6 @@ from training.corpus import Corpus, EncodedCorpus, Sentences
 from training.progress import SILENT, Progress
 
 Item = TypeVar("Item")
-_CORES = os.cpu_count() or 1  # batches in a group: compiled tokenizers release the interpreter lock
 _DEFAULT_PIECES = 8000
 _SAMPLE_SENTENCES = 1_000_000
 _SAMPLE_SEED = 1
@@ -229,7 +228,7 @@ def encode_corpus(
     """Encode every sentence, and count the words and bytes of the original text."""
     progress.start("tokenising", len(sentences))
     blocks: list[EncodedCorpus] = []
-    for group in batches(batches(sentences), _CORES):
+    for group in batches(batches(sentences), os.cpu_count() or 1):  # compiled tokenizers release the lock
         blocks += run_parts(partial(encode_block, tokenizer), group)
         progress.advance(sum(map(len, group)))
     progress.finish()
@@ -281,7 +280,7 @@ def _count_tokens(
     if convert is None:
         convert = Normaliser(settings.normalise, lowercase=settings.lowercase and settings.kind == "word").all
     progress.start(f"counting {'characters' if settings.kind == 'char' else 'words'}", len(sentences))
-    for group in batches(batches(sentences), _CORES):
+    for group in batches(batches(sentences), os.cpu_count() or 1):
         lines = list(map(convert, group))
         if split is not None:
             counts.update(chain.from_iterable(map(split, chain.from_iterable(lines))))
