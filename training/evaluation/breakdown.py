@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from models.arrays import Float32s, Float64s, Int64s, TokenIds, to_numpy
+from models.arrays import Float64s, Int64s, TokenIds, to_numpy
 from models.language_model import LanguageModel
 from models.vocabulary import BOS, EOS, UNK
 from training.corpus import EncodedCorpus
@@ -165,7 +165,11 @@ def sampled_distributions(
     for start in range(0, len(texts), most):
         for state in _rebatch_states(_states_at_stops(model, texts[start : start + most]), most):
             progress.advance(len(state))
-            yield renormalised(to_numpy(model.next_log_probs(state)))
+            rows = to_numpy(model.next_log_probs(state)).astype(np.float64)
+            rows -= rows.max(axis=1, keepdims=True)
+            with np.errstate(divide="ignore"):
+                rows -= np.log(np.exp(rows).sum(axis=1, keepdims=True))
+            yield rows
 
 
 def _sampled_texts(
@@ -216,16 +220,6 @@ def _rebatch_states(states: Iterator[Any], rows: int) -> Iterator[Any]:
             pending = []
     if pending:
         yield pending[0].concatenate(pending[1:])
-
-
-def renormalised(log_probs: Float32s) -> Float64s:
-    """Normalise rows of log-probabilities, in float64."""
-    rows = log_probs.astype(np.float64)
-    peak = rows.max(axis=1, keepdims=True)
-    rows -= peak
-    with np.errstate(divide="ignore"):
-        rows -= np.log(np.exp(rows).sum(axis=1, keepdims=True))
-    return rows
 
 
 def mean_over_positions(
