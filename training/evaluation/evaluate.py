@@ -155,11 +155,6 @@ def windows(corpus: EncodedCorpus, window: int) -> Iterator[tuple[TokenIds, Toke
             yield before, document[start:end]
 
 
-def read_segments(model: LanguageModel[Any], segments: Sequence[TokenIds], state: Any) -> Any:
-    """Return the state after one segment of tokens per row."""
-    return prefill_sequences(model, state, *pad_sequences(segments))
-
-
 def _score_long(
     model: LanguageModel[Any], texts: Iterable[tuple[TokenIds, TokenIds]], progress: Progress
 ) -> CorpusScores:
@@ -167,7 +162,7 @@ def _score_long(
     log_probs, targets = [np.zeros(0, dtype=np.float32)], [np.zeros(0, dtype=np.int64)]
     matched: list[npt.NDArray[np.integer[Any]]] = []
     for before, text in texts:
-        state = read_segments(model, [before], model.empty_state(1))
+        state = prefill_sequences(model, model.empty_state(1), *pad_sequences([before]))
         for start in range(0, len(text), CHUNK_TOKENS):
             chunk = text[None, start : start + CHUNK_TOKENS]
             lengths = np.asarray([chunk.shape[1]])

@@ -56,6 +56,7 @@ class NoiseSampler:
 
     Attributes:
         log_expected: log of each token's inclusion probability [V], at most 0.
+        generator: random generator of the draws.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class NoiseSampler:
         expected = inclusion_probabilities(weights, samples)
         self.samples = round(float(expected.sum()))
         # differs from the generator of the streams, which has the same seed
-        self._generator = np.random.default_rng([seed, 0x6E6F697365])
+        self.generator = np.random.default_rng([seed, 0x6E6F697365])
         drawable = np.flatnonzero(expected)
         self._order = np.random.default_rng(0).permutation(drawable)  # independent of the seed
         self._ends = np.cumsum(expected[self._order])
@@ -74,19 +75,11 @@ class NoiseSampler:
 
     def draw(self) -> Tensor:
         """Draw the next sample: distinct ids in ascending order [S]."""
-        points = self._generator.random() + np.arange(self.samples)
+        points = self.generator.random() + np.arange(self.samples)
         slots = np.searchsorted(self._ends, points, side="right")
         # rounding may put two points into one token, or the last point past the end
         ids = np.unique(self._order[np.minimum(slots, len(self._order) - 1)])
         return torch.as_tensor(ids, device=self._device)
-
-    def state(self) -> dict[str, Any]:
-        """Return the random generator's state."""
-        return dict(self._generator.bit_generator.state)
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the result of `state`."""
-        self._generator.bit_generator.state = dict(state)
 
 
 def noise_weights(counts: npt.ArrayLike, kind: Literal["unigram", "log-uniform"]) -> Float64s:
@@ -188,11 +181,11 @@ class _SampledLoss(Loss):
 
     @override
     def state(self) -> dict[str, Any]:
-        return self._sampler.state()
+        return dict(self._sampler.generator.bit_generator.state)
 
     @override
     def restore(self, state: Mapping[str, Any]) -> None:
-        self._sampler.restore(state)
+        self._sampler.generator.bit_generator.state = dict(state)
 
 
 class NoiseContrastive(_SampledLoss):
