@@ -160,16 +160,6 @@ def learn_tokenizer(
     return tokenizer
 
 
-def _member_matcher(tokenizer: TokenizerSettings | Tokenizer) -> tuple[Normaliser, MemberMatcher]:
-    """Return the normaliser and a matcher without members for the texts of a tokenizer, learnt or not."""
-    if isinstance(tokenizer, Tokenizer):
-        return tokenizer.normaliser, tokenizer.member_matcher(tokenizer.slots)
-    is_word = tokenizer.kind == "word"
-    spans = WordSplitter(tokenizer.words_pattern).spans if is_word else word_spans
-    normaliser = Normaliser(tokenizer.normalise, lowercase=tokenizer.lowercase and is_word)
-    return normaliser, MemberMatcher(tokenizer.slots, spans, words_only=is_word)
-
-
 def mark_members(
     tokenizer: TokenizerSettings | Tokenizer, slots: Slots, texts: Sequence[Corpus], *, progress: Progress
 ) -> tuple[list[Corpus], Slots]:
@@ -184,7 +174,13 @@ def mark_members(
     Returns:
         The texts, and one more than the number of times that the first text contains each member.
     """
-    normaliser, matcher = _member_matcher(tokenizer)
+    if isinstance(tokenizer, Tokenizer):
+        normaliser, matcher = tokenizer.normaliser, tokenizer.member_matcher(tokenizer.slots)
+    else:
+        is_word = tokenizer.kind == "word"
+        spans = WordSplitter(tokenizer.words_pattern).spans if is_word else word_spans
+        normaliser = Normaliser(tokenizer.normalise, lowercase=tokenizer.lowercase and is_word)
+        matcher = MemberMatcher(tokenizer.slots, spans, words_only=is_word)
     members = [(name, member) for name, of_class in slots.items() for member in of_class]
     for number, (name, member) in enumerate(members):
         matcher.add(normaliser(member), name, number)

@@ -459,7 +459,9 @@ class TrainingRun:
         self.streams = Streams(train, settings, seed=seed)
         self.processes = Processes.current()
         self.rows = self.processes.rows(self.streams.batch_size)
-        network = recipe.neural.model_copy(update={"self_normalised": settings.self_normalises})
+        is_normalising = settings.loss == "nce" and settings.sampled_share == 1
+        update = {"self_normalised": settings.self_normalise > 0 or is_normalising}
+        network = recipe.neural.model_copy(update=update)
         self.network = Network(network, len(vocabulary)).to(device)
         self.processes.divide_dropout(self.network)
         occurrences = np.bincount(train.tokens, minlength=len(vocabulary)) + 1.0

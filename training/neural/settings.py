@@ -175,11 +175,6 @@ class TrainSettings(BaseModel):
             )
         return self
 
-    @property
-    def self_normalises(self) -> bool:
-        """True if `self_normalise` or `nce` trains logits to approximate log-probabilities."""
-        return self.self_normalise > 0 or (self.loss == "nce" and self.sampled_share == 1)
-
     def problem_with(self, output: str) -> str | None:
         """Return the reason why these settings cannot train the output layer `neural.output`; None if they can."""
         loss = f"loss={self.loss}" if self.loss != "softmax" else ""

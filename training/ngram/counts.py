@@ -303,21 +303,16 @@ class Observations:
     Args:
         counted: n-grams of the orders 1, 2, ….
         prune: count thresholds by order; see `thresholds_by_order`.
+
+    Attributes:
+        order: length of the longest n-grams.
+        vocab_size: V.
     """
 
     def __init__(self, counted: Sequence[CountedNGrams], *, prune: Sequence[int] = ()) -> None:
         self._counted = counted
+        self.order, self.vocab_size = len(counted), len(counted[0].counts)
         self.thresholds = thresholds_by_order(prune, order=len(counted))
-
-    @property
-    def order(self) -> int:
-        """Length of the longest n-grams."""
-        return len(self._counted)
-
-    @property
-    def vocab_size(self) -> int:
-        """Vocabulary size, V."""
-        return len(self._counted[0].counts)
 
     def occurrences(self) -> Iterator[OrderCounts]:
         """Yield the occurrence counts of each order, from 1."""
