@@ -396,19 +396,6 @@ def sample_rows(corpus: EncodedCorpus, tokens: int) -> np.ndarray[tuple[int, int
     return np.asarray(text[starts[:, None] + np.arange(width)])
 
 
-def copy_weights(base: Network, network: Network) -> None:
-    """Copy the weights of a network into one of the same shape, whose vocabulary begins with that of the first.
-
-    Further tokens keep their initial vectors and biases; an adaptive softmax has them in its last cluster.
-    """
-    given = base.state_dict()
-    for name, weights in network.state_dict().items():
-        size = len(given[name])
-        weights[:size] = given[name]
-        if is_rank(name):
-            weights[size:] = torch.arange(size, len(weights))
-
-
 STOP_REQUESTED = ("interrupted", "terminated")
 """Stop reasons from outside the run, which continues when it is resumed."""
 
@@ -470,8 +457,13 @@ class TrainingRun:
         self.network.output.initialise_from_counts(counts)
         if embeddings is not None:
             initialise_embeddings(self.network, embeddings)
-        if base is not None:
-            copy_weights(base, self.network)
+        if base is not None:  # tokens after those of the base keep their initial vectors and biases
+            given = base.state_dict()
+            for name, weights in self.network.state_dict().items():
+                size = len(given[name])
+                weights[:size] = given[name]
+                if is_rank(name):  # an adaptive softmax has them in its last cluster
+                    weights[size:] = torch.arange(size, len(weights))
         self.processes.broadcast_weights(self.network)
         self.optimizer = make_optimizer(self.network, settings)
         self.average = WeightAverage(self.network, settings)
