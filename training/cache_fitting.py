@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 from collections.abc import Mapping
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -93,6 +92,10 @@ class ChosenCache(NamedTuple):
     log_probs: Float32s
     frequencies: FloatArray | None = None
 
+    def total(self) -> float:
+        """Return the log-probability of the text."""
+        return float(self.log_probs.sum(dtype=np.float64))
+
 
 def score_with_caches(
     model: LanguageModel[Any],
@@ -154,15 +157,22 @@ def choose_cache(readings: CacheGridScores, log_probs: Float32s) -> ChosenCache:
     """
     if not (readings.evidence[:, 0, 0] > 0).any():
         raise InvalidInputError("the held-out text has one token; a cache needs two", parameter="valid")
-    trials = [
-        _try_cache(readings, log_probs, flatness, half_life, _FIRST_PRIOR)
-        for flatness, half_life in itertools.product(readings.flatnesses, readings.half_lives)
-    ]
-    best = max(trials, key=itemgetter(2))
-    flatness, half_life = best[0].flatness, best[0].half_life
-    prior_trials = [_try_cache(readings, log_probs, flatness, half_life, share) for share in _PRIORS]
-    config, cached, _ = max([best, *prior_trials], key=itemgetter(2))
-    return ChosenCache(config, cached)
+
+    def fit(flatness: float, half_life: float | None, prior_share: float) -> ChosenCache:
+        """Fit λ of a cache whose prior is `prior_share` times the median evidence."""
+        config = CacheConfig(
+            kind=readings.kind, window=readings.window, flatness=flatness, half_life=half_life, weight=0.5
+        )
+        shares, evidence = readings.of(config)
+        positive = evidence[evidence > 0].astype(np.float64)
+        prior = prior_share * float(np.median(positive)) if len(positive) else 0.0
+        config = dataclasses.replace(config, prior=prior)
+        return ChosenCache(*_fit_cache_weight(config, log_probs, shares, evidence))
+
+    grid = itertools.product(readings.flatnesses, readings.half_lives, [_FIRST_PRIOR])
+    best = max(itertools.starmap(fit, grid), key=ChosenCache.total)
+    priors = (fit(best.config.flatness, best.config.half_life, share) for share in _PRIORS)
+    return max([best, *priors], key=ChosenCache.total)
 
 
 def adapt_cache(
@@ -185,17 +195,20 @@ def adapt_cache(
         corpus: the text.
         progress: counts tokens.
     """
-    window, sample = chosen.config.window, _sample_distributions(model, corpus, progress)
-    rows, targets = np.arange(len(sample.numbers)), sample.tokens[sample.numbers]
-    shares, evidence = (part[sample.numbers] for part in readings.of(chosen.config))
-    frequencies = np.exp(sample.log_probs).mean(axis=0)
+    window, (tokens, numbers, log_probs) = (
+        chosen.config.window,
+        _sample_distributions(model, corpus, progress),
+    )
+    rows, targets = np.arange(len(numbers)), tokens[numbers]
+    shares, evidence = (part[numbers] for part in readings.of(chosen.config))
+    frequencies = np.exp(log_probs).mean(axis=0)
 
     def marginals_of(values: Mapping[str, float]) -> MarginalsConfig:
         return MarginalsConfig(**{**values, "half_life": max(1.0, values["half_life"] * window)})
 
     def total(values: Mapping[str, float]) -> float:
         marginals = DynamicMarginals(marginals_of(values), frequencies, window=window)
-        own = marginals.adapt(sample.log_probs, sample.tokens, sample.numbers)[rows, targets]
+        own = marginals.adapt(log_probs, tokens, numbers)[rows, targets]
         return float(_fit_cache_weight(chosen.config, own, shares, evidence)[1].sum(dtype=np.float64))
 
     values = dict(_FIRST_MARGINALS)
@@ -211,27 +224,14 @@ def adapt_cache(
         cached = _score_with_cache(CacheModel(model, changed), corpus, progress=progress)
         scores, config = cached._replace(log_probs=scores.log_probs), changed
     config = dataclasses.replace(config, marginals=marginals_of(values), gate=_fit_gate(scores))
-    log_probs = scores.mixed(config)
-    if log_probs.sum(dtype=np.float64) <= chosen.log_probs.sum(dtype=np.float64):
-        return chosen
-    return ChosenCache(config, log_probs, frequencies)
+    mixed = scores.mixed(config)
+    return max(chosen, ChosenCache(config, mixed, frequencies), key=ChosenCache.total)
 
 
-class _Sample(NamedTuple):
-    """A model's distributions before some predicted tokens of a stream.
-
-    Attributes:
-        tokens: the predicted tokens of the stream, without `<s>` [N].
-        numbers: positions of the sampled ones [S].
-        log_probs: distributions before them [S, V].
-    """
-
-    tokens: Int32s
-    numbers: Int64s
-    log_probs: FloatArray
-
-
-def _sample_distributions(model: LanguageModel[Any], corpus: EncodedCorpus, progress: Progress) -> _Sample:
+def _sample_distributions(
+    model: LanguageModel[Any], corpus: EncodedCorpus, progress: Progress
+) -> tuple[Int32s, Int64s, FloatArray]:
+    """Return the predicted tokens of a stream [N], positions of some [S], and distributions before these [S, V]."""
     text = running_text(corpus)[:_MARGINALS_TOKENS]
     predicted = np.flatnonzero(text != BOS)
     tokens = text[predicted].astype(np.int32)
@@ -245,7 +245,7 @@ def _sample_distributions(model: LanguageModel[Any], corpus: EncodedCorpus, prog
         start += len(chunk)
         progress.advance(int((chunk != BOS).sum()))
     progress.finish()
-    return _Sample(tokens, numbers, np.concatenate(rows))
+    return tokens, numbers, np.concatenate(rows)
 
 
 def _score_with_cache(model: CacheModel, corpus: EncodedCorpus, *, progress: Progress) -> CacheScores:
@@ -293,25 +293,3 @@ def _fit_cache_weight(
         both = np.stack([own, np.log(trust * cached + (1 - trust) * np.exp(own))], axis=1)
     config = dataclasses.replace(config, weight=fit_weights(both)[1])
     return config, CacheScores(log_probs, shares, evidence).mixed(config)
-
-
-def _try_cache(
-    readings: CacheGridScores,
-    log_probs: Float32s,
-    flatness: float,
-    half_life: float | None,
-    prior_share: float,
-) -> tuple[CacheConfig, Float32s, float]:
-    """Fit a cache's weight by EM; its prior is `prior_share` times the median evidence.
-
-    Returns:
-        The cache, the log-probabilities of the text with it [N], and their sum.
-    """
-    config = CacheConfig(
-        kind=readings.kind, window=readings.window, flatness=flatness, half_life=half_life, weight=0.5
-    )
-    shares, evidence = readings.of(config)
-    positive = evidence[evidence > 0].astype(np.float64)
-    prior = prior_share * float(np.median(positive)) if len(positive) else 0.0
-    config, cached = _fit_cache_weight(dataclasses.replace(config, prior=prior), log_probs, shares, evidence)
-    return config, cached, float(cached.sum(dtype=np.float64))

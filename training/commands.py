@@ -51,8 +51,7 @@ from training.overlap import overlap_with_files, overlaps
 from training.progress import SILENT, Progress
 from training.publish import RunContext, facts_by_split, publish, published_result
 from training.recipe import Recipe, load_recipe
-from training.scale.engines import require_engine
-from training.scale.options import ScaleOptions, check_relational, engine_memory_bytes
+from training.scale.options import ScaleOptions, check_relational, engine_memory_bytes, require_engine
 from training.scale.tables import workspace
 from training.scale.training import train_out_of_core
 from training.signals import Terminated, exit_on_sigterm

@@ -98,18 +98,6 @@ def divide_minutes(mixture: Recipe, parts: Mapping[str, Recipe], device: str) ->
     return limited
 
 
-class _Report(NamedTuple):
-    """Progress of a network.
-
-    Attributes:
-        percent: new progress.
-        note: current figures; may be empty.
-    """
-
-    percent: float
-    note: str
-
-
 class _Result(NamedTuple):
     """Trained network, whose model is in a folder, and the notes on its run."""
 
@@ -118,7 +106,7 @@ class _Result(NamedTuple):
 
 
 class _Reporter(Progress):
-    """Progress of a network's training, the first stage, sent to the parent."""
+    """Progress of a network's training, the first stage, sent to the parent: percent to add, and a note."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -135,7 +123,7 @@ class _Reporter(Progress):
         if parent is not None and not parent.is_alive():
             raise Terminated
         if len(self._totals) == 1:
-            self._connection.send(_Report(100 * amount / (self._totals[0] or 100), note))
+            self._connection.send((100 * amount / (self._totals[0] or 100), note))
 
 
 def train_side_by_side(
@@ -224,12 +212,13 @@ class _Worker:
                 f"the process that trained {self.title} ended without a result, with status "
                 f"{self._process.exitcode}; --resume continues it"
             )
-        if isinstance(message, _Report):
-            self.note = message.note or self.note
-            return message.percent
-        self.outcome = message
-        self._process.join()
-        return 0.0
+        if isinstance(message, _Result | BaseException):
+            self.outcome = message
+            self._process.join()
+            return 0.0
+        percent, note = message
+        self.note = note or self.note
+        return float(percent)
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to the process, if it is running."""

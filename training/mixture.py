@@ -24,7 +24,7 @@ from models.language_model import ContextMatcher, LanguageModel, Want, feature_s
 from models.mixture import MixtureModel, find_context_matcher
 from models.ngram.model import NGramModel
 from models.tokenizers import Tokenizer
-from models.vocabulary import BOS, Vocabulary
+from models.vocabulary import BOS
 from training.cache_fitting import CacheGridScores, ChosenCache, adapt_cache, choose_cache, score_with_caches
 from training.corpus import EncodedCorpus
 from training.ensemble import divide_minutes, networks_at_once, train_side_by_side, training_waves
@@ -40,7 +40,6 @@ from training.progress import Progress
 from training.recipe import MixtureSettings, PartSettings, Recipe, merge_tables, parse_recipe, recipe_table
 from training.single_model import TrainingInputs, base_facts, in_model_direction, train_single
 from training.static_mixture import id_translation, mix_statically, union_tokenizer
-from training.texts import EncodedTexts
 from training.trained import Figures, Trained, held_out_figures, normalisation_facts, part_title
 
 
@@ -125,7 +124,7 @@ def mix_dynamically(
 
     Args:
         title: title of the mixture.
-        recipe: recipe of the mixture.
+        recipe: recipe of the mixture, which passes `check_mixing_plan`.
         parts: parts with one vocabulary.
         inputs: inputs of the run; the training text is not used.
         began: start of the training, by the monotonic clock.
@@ -134,10 +133,9 @@ def mix_dynamically(
         The outermost stage; each stage has the previous stage as a part.
 
     Raises:
-        InvalidInputError: there is no held-out token, or no part supports the recipe.
+        InvalidInputError: there is no held-out token.
     """
     models, texts, progress = [part.model for part in parts], inputs.texts, inputs.progress
-    check_mixing_plan(recipe, [model.family for model in models])
     valid = score_parts(models, texts.valid, recipe, with_caches=recipe.mixture.cache, progress=progress)
     log_probs = [targets.log_probs for targets in valid.targets]
     cache, cached_part = None, None
@@ -339,14 +337,6 @@ def shared_tokenizer(
     return tokenizer or next((model.tokenizer for model in [*published, *teachers]), None)
 
 
-def translate_texts(part: Vocabulary, texts: EncodedTexts, vocabulary: Vocabulary) -> EncodedTexts:
-    """Translate texts from a mixture's vocabulary to a part's smaller vocabulary."""
-    if part.fingerprint == vocabulary.fingerprint:
-        return texts
-    ids = id_translation(vocabulary, part)
-    return texts.map(lambda corpus: corpus._replace(tokens=ids[corpus.tokens]))
-
-
 def _tokenizer_difference(part: Checkpoint, first: Checkpoint) -> str | None:
     """Return the difference between two models' tokenizers, as a message; None if they are equal."""
     if part.tokenizer.fingerprint == first.tokenizer.fingerprint:
@@ -530,12 +520,15 @@ def _mix_statically(
     facts |= normalisation_facts(model)
     seconds = time.monotonic() - began
     figures = held_out_figures(model, texts, progress=inputs.progress)
-    part_figures = [
-        part.figures
-        if isinstance(part, Trained)
-        else held_out_figures(
-            part.model, translate_texts(part.model.vocabulary, texts, vocabulary), progress=inputs.progress
-        )
-        for part in parts
-    ]
+
+    def figures_of(part: Trained | Checkpoint) -> Figures:
+        if isinstance(part, Trained):
+            return part.figures
+        own = texts
+        if part.model.vocabulary.fingerprint != vocabulary.fingerprint:  # smaller
+            ids = id_translation(vocabulary, part.model.vocabulary)
+            own = texts.map(lambda corpus: corpus._replace(tokens=ids[corpus.tokens]))
+        return held_out_figures(part.model, own, progress=inputs.progress)
+
+    part_figures = list(map(figures_of, parts))
     return Trained(title, recipe, model, (), facts, figures, seconds, parts, part_figures)

@@ -133,15 +133,11 @@ def _problem(key: str, kind: str, message: str, context: Mapping[str, Any]) -> s
     if key in _LISTS and kind != "value_error":
         return f"must be {_LISTS[key]}"
     if kind in _MUST_BE:
-        return _MUST_BE[kind].format_map({name: _plain_limit(limit) for name, limit in context.items()})
+        whole = {name: int(x) for name, x in context.items() if isinstance(x, float) and x.is_integer()}
+        return _MUST_BE[kind].format_map({**context, **whole})  # without a decimal point
     if kind == "value_error":
         return str(context["error"])
     return _KINDS.get(kind.split("_", maxsplit=1)[0], message)
-
-
-def _plain_limit(limit: Any) -> Any:
-    """Convert an integral float to an int, to print it without a decimal point."""
-    return int(limit) if isinstance(limit, float) and limit.is_integer() else limit
 
 
 def _known_keys(table: Sequence[str]) -> str:

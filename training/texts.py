@@ -33,7 +33,7 @@ _SKIPPED = {
 }
 _DECORATION = set("*=-~^+|.#_ ")
 _SHARED_LENGTH = 40
-_PARTS_OF_20 = {"valid": (0,), "test": (1,)}
+_PARTS_OF_20 = {0: "valid", 1: "test"}
 
 
 def read_default_corpus(progress: Progress) -> tuple[Corpus, Corpus, Corpus]:
@@ -88,8 +88,7 @@ def _docstrings(path: Path) -> Iterator[str]:
 
 
 def _part_of(document: str) -> str:
-    bucket = hashlib.sha256(document.encode()).digest()[0] * 20 // 256
-    return next((part for part, buckets in _PARTS_OF_20.items() if bucket in buckets), "train")
+    return _PARTS_OF_20.get(hashlib.sha256(document.encode()).digest()[0] * 20 // 256, "train")
 
 
 def _sentences(text: str) -> list[str]:

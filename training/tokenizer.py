@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 import sentencepiece
@@ -30,7 +30,7 @@ from models.word_index import TextSize, WordCounter, WordSplitter, compile_patte
 from training.corpus import Corpus, EncodedCorpus, Sentences
 from training.progress import SILENT, Progress
 
-_BATCH = 8192
+Item = TypeVar("Item")
 _DEFAULT_PIECES = 8000
 _SAMPLE_SENTENCES = 1_000_000
 _SAMPLE_SEED = 1
@@ -160,16 +160,6 @@ def learn_tokenizer(
     return tokenizer
 
 
-def _member_matcher(tokenizer: TokenizerSettings | Tokenizer) -> tuple[Normaliser, MemberMatcher]:
-    """Return the normaliser and a matcher without members for the texts of a tokenizer, learnt or not."""
-    if isinstance(tokenizer, Tokenizer):
-        return tokenizer.normaliser, tokenizer.member_matcher(tokenizer.slots)
-    is_word = tokenizer.kind == "word"
-    spans = WordSplitter(tokenizer.words_pattern).spans if is_word else word_spans
-    normaliser = Normaliser(tokenizer.normalise, lowercase=tokenizer.lowercase and is_word)
-    return normaliser, MemberMatcher(tokenizer.slots, spans, words_only=is_word)
-
-
 def mark_members(
     tokenizer: TokenizerSettings | Tokenizer, slots: Slots, texts: Sequence[Corpus], *, progress: Progress
 ) -> tuple[list[Corpus], Slots]:
@@ -184,7 +174,13 @@ def mark_members(
     Returns:
         The texts, and one more than the number of times that the first text contains each member.
     """
-    normaliser, matcher = _member_matcher(tokenizer)
+    if isinstance(tokenizer, Tokenizer):
+        normaliser, matcher = tokenizer.normaliser, tokenizer.member_matcher(tokenizer.slots)
+    else:
+        is_word = tokenizer.kind == "word"
+        spans = WordSplitter(tokenizer.words_pattern).spans if is_word else word_spans
+        normaliser = Normaliser(tokenizer.normalise, lowercase=tokenizer.lowercase and is_word)
+        matcher = MemberMatcher(tokenizer.slots, spans, words_only=is_word)
     members = [(name, member) for name, of_class in slots.items() for member in of_class]
     for number, (name, member) in enumerate(members):
         matcher.add(normaliser(member), name, number)
@@ -228,7 +224,7 @@ def encode_corpus(
     """Encode every sentence, and count the words and bytes of the original text."""
     progress.start("tokenising", len(sentences))
     blocks: list[EncodedCorpus] = []
-    for group in _groups_of_batches(sentences):
+    for group in batches(batches(sentences), os.cpu_count() or 1):  # compiled tokenizers release the lock
         blocks += run_parts(partial(encode_block, tokenizer), group)
         progress.advance(sum(map(len, group)))
     progress.finish()
@@ -251,18 +247,11 @@ def encode_block(tokenizer: Tokenizer, block: list[str]) -> EncodedCorpus:
     return EncodedCorpus(ids.copy(), offsets, size.num_words, size.num_bytes)  # ids may be a view
 
 
-def batches(sentences: Iterable[str]) -> Iterator[list[str]]:
-    """Yield sentences in batches large enough to amortise a call."""
-    rest = iter(sentences)
-    while batch := list(islice(rest, _BATCH)):
+def batches(items: Iterable[Item], size: int = 8192) -> Iterator[list[Item]]:
+    """Yield sentences or other items in batches, by default large enough to amortise a call."""
+    rest = iter(items)
+    while batch := list(islice(rest, size)):
         yield batch
-
-
-def _groups_of_batches(sentences: Iterable[str]) -> Iterator[list[list[str]]]:
-    """Yield groups of batches, one batch per core; compiled tokenizers release the interpreter lock."""
-    rest = batches(sentences)
-    while group := list(islice(rest, os.cpu_count() or 1)):
-        yield group
 
 
 def _shorten_runs(lines: Sequence[str]) -> Sequence[str]:
@@ -287,7 +276,7 @@ def _count_tokens(
     if convert is None:
         convert = Normaliser(settings.normalise, lowercase=settings.lowercase and settings.kind == "word").all
     progress.start(f"counting {'characters' if settings.kind == 'char' else 'words'}", len(sentences))
-    for group in _groups_of_batches(sentences):
+    for group in batches(batches(sentences), os.cpu_count() or 1):
         lines = list(map(convert, group))
         if split is not None:
             counts.update(chain.from_iterable(map(split, chain.from_iterable(lines))))

@@ -1,12 +1,11 @@
 """Trained models with their metrics, and a check that the rows of an n-gram model sum to 1."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from models.arrays import Int64s
 from models.checkpoint.load import Checkpoint
 from models.checkpoint.manifest import version_address
 from models.checkpoint.write import StorableModel
@@ -32,24 +31,20 @@ def row_sum_facts(model: NGramModel) -> dict[str, Any]:
         For metrics.json: the number of `contexts`, the `largest_deviation` |Σp − 1|, and `normalised`, True if
         all sums are 1 up to rounding.
     """
-    states = np.concatenate([[0, model.automaton.initial], *_sample_states(model)]).astype(np.int32)
-    worst = 0.0
+    automaton, worst = model.automaton, 0.0
+    sampled = [np.array([0, automaton.initial])]
+    for begin, end in pairwise(automaton.order_starts[:-1].tolist()):
+        # [n, 1]; quantised: bytes, the lowest first [n, 3]; n may be 0
+        words = automaton.words[begin:end].reshape(end - begin, *automaton.words.shape[1:] or (1,))
+        is_end = (words == np.array([EOS, 0, 0])[: words.shape[1]]).all(axis=1)  # no token follows
+        arcs = np.flatnonzero(~is_end) + begin
+        chosen = np.linspace(0, len(arcs) - 1, min(len(arcs), _CONTEXTS_BY_LENGTH)).astype(np.int64)
+        sampled.append(arcs[chosen] + 1)  # arc i leads to state i + 1
+    states = np.concatenate(sampled).astype(np.int32)
     for begin in range(0, len(states), _BATCH):
         rows = np.exp(model.next_log_probs(NGramState(states[begin : begin + _BATCH])), dtype=np.float64)
         worst = max(worst, float(np.abs(rows.sum(axis=1) - 1).max()))
     return {"contexts": len(states), "largest_deviation": worst, "normalised": worst <= SUM_TOLERANCE}
-
-
-def _sample_states(model: NGramModel) -> Iterator[Int64s]:
-    """Yield evenly spread states of each length, except the states after `</s>`, which no token follows."""
-    automaton = model.automaton
-    for begin, end in pairwise(automaton.order_starts[:-1].tolist()):
-        # [n, 1]; quantised: bytes, the lowest first [n, 3]; n may be 0
-        words = automaton.words[begin:end].reshape(end - begin, *automaton.words.shape[1:] or (1,))
-        is_end = (words == np.array([EOS, 0, 0])[: words.shape[1]]).all(axis=1)
-        arcs = np.flatnonzero(~is_end) + begin
-        chosen = np.linspace(0, len(arcs) - 1, min(len(arcs), _CONTEXTS_BY_LENGTH)).astype(np.int64)
-        yield arcs[chosen] + 1  # arc i leads to state i + 1
 
 
 Figures: TypeAlias = dict[str, dict[str, Any]]

@@ -24,7 +24,7 @@ from models.neural.network import Network
 from models.vocabulary import BOS
 from training.corpus import EncodedCorpus, read_corpus
 from training.evaluation.evaluate import evaluate
-from training.neural.optimization import Schedule
+from training.neural.run import Schedule
 from training.neural.settings import TrainSettings
 from training.neural.streams import Streams
 from training.neural.trainer import train_network

@@ -159,11 +159,6 @@ def test_a_threshold_must_be_a_share(threshold):
         prune_by_entropy(backoff.to_orders(backoff.random_model(1)), threshold)
 
 
-def test_history_probabilities_must_fit_the_model():
-    with pytest.raises(InvalidInputError, match=r"history_probs has \[3\] values"):
-        prune_by_entropy(backoff.to_orders(backoff.random_model(1)), 1e-3, history_probs=[np.ones(3)])
-
-
 @pytest.mark.data
 def test_counted_contexts_beat_the_chain_rule_on_a_kneser_ney_model(data_dir):
     """The full model has 785,747 n-grams and perplexity 243.79; at equal size counts are 2 % better."""

@@ -24,7 +24,7 @@ from service.use_cases.model_weights import WeightedModel
 from tests.reference.decoding import WORD, Branching, Pieces, masses
 from tests.support.fake_models import FakeModel, fake_vocabulary
 from tests.support.text_models import drive, learnt_pieces, piece_model, searched, state_after
-from training.evaluation.autocomplete_metrics import (
+from training.evaluation.autocomplete import (
     CompletionRank,
     Ranks,
     TypedLine,
@@ -357,7 +357,7 @@ def typed_lines(draw):
                 WordSpan(begin, end, draw(st.booleans()), joined=bool(words) and draw(st.booleans()))
             )
             looks |= {begin + letters: CompletionRank(rank, 0.5) for letters, rank in enumerate(ranks)}
-        num_keys = sum(word.num_letters + 1 for word in words)
+        num_keys = sum(word.end - word.begin + 1 for word in words)
         lines.append(TypedLine(TypingLine("", "", num_keys, tuple(words)), looks))
     return lines
 

@@ -208,7 +208,7 @@ def all_contexts(model):
 def estimated_orders(corpus, vocab_size, *, order, prune=()):
     """N-grams and weights of a modified Kneser-Ney model before the automaton; empty orders are included."""
     counted = count_ngrams(corpus, vocab_size, order=order, progress=SILENT)
-    return Discounting()(Observations(counted, prune=prune), None).orders
+    return Discounting()(Observations(counted, prune=prune), None)[0]
 
 
 def weights_by_words(orders, vocabulary):

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from models.arrays import Float32s, Float64s, Int64s, TokenIds, to_numpy
-from models.language_model import LanguageModel
+from models.arrays import Float64s, Int64s, TokenIds, to_numpy
+from models.language_model import LanguageModel, pad_sequences, prefill_sequences
 from models.vocabulary import BOS, EOS, UNK
 from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import (
@@ -21,7 +21,6 @@ from training.evaluation.evaluate import (
     Context,
     CorpusScores,
     group_figures,
-    read_segments,
     running_text,
     windows,
 )
@@ -165,7 +164,11 @@ def sampled_distributions(
     for start in range(0, len(texts), most):
         for state in _rebatch_states(_states_at_stops(model, texts[start : start + most]), most):
             progress.advance(len(state))
-            yield renormalised(to_numpy(model.next_log_probs(state)))
+            rows = to_numpy(model.next_log_probs(state)).astype(np.float64)
+            rows -= rows.max(axis=1, keepdims=True)
+            with np.errstate(divide="ignore"):
+                rows -= np.log(np.exp(rows).sum(axis=1, keepdims=True))
+            yield rows
 
 
 def _sampled_texts(
@@ -196,13 +199,14 @@ def _sampled_texts(
 
 def _states_at_stops(model: LanguageModel[Any], texts: Sequence[_SampledText]) -> Iterator[Any]:
     """Yield the states at the first stops of all texts, at their second stops, …; most stops first."""
-    state = read_segments(model, [text.before for text in texts], model.empty_state(len(texts)))
+    before = pad_sequences([text.before for text in texts])
+    state = prefill_sequences(model, model.empty_state(len(texts)), *before)
     for number in range(len(texts[0].stops)):
         live = [text for text in texts if len(text.stops) > number]
         if len(live) < len(state):
             state = state.select(np.arange(len(live)))
         segments = [text.text[text.stops[number - 1] if number else 0 : text.stops[number]] for text in live]
-        state = read_segments(model, segments, state)
+        state = prefill_sequences(model, state, *pad_sequences(segments))
         yield state
 
 
@@ -216,16 +220,6 @@ def _rebatch_states(states: Iterator[Any], rows: int) -> Iterator[Any]:
             pending = []
     if pending:
         yield pending[0].concatenate(pending[1:])
-
-
-def renormalised(log_probs: Float32s) -> Float64s:
-    """Normalise rows of log-probabilities, in float64."""
-    rows = log_probs.astype(np.float64)
-    peak = rows.max(axis=1, keepdims=True)
-    rows -= peak
-    with np.errstate(divide="ignore"):
-        rows -= np.log(np.exp(rows).sum(axis=1, keepdims=True))
-    return rows
 
 
 def mean_over_positions(

@@ -84,9 +84,8 @@ def _score_sentences(model: LanguageModel[Any], corpus: EncodedCorpus, progress:
     lengths = np.diff(corpus.offsets) + 1  # with </s>
     starts = np.concatenate([[0], np.cumsum(lengths)])
     log_probs = np.zeros(starts[-1], dtype=np.float32)
-    matched = None if as_ngram(model) is None else np.zeros(starts[-1], dtype=np.uint8)
-    tokens = np.full(starts[-1], EOS, dtype=np.int64)
-    tokens[np.arange(len(corpus.tokens)) + np.repeat(np.arange(len(lengths)), lengths - 1)] = corpus.tokens
+    matched = None if ngram_order(model) is None else np.zeros(starts[-1], dtype=np.uint8)
+    tokens = np.insert(corpus.tokens.astype(np.int64), corpus.offsets[1:], EOS)
     for rows in _batches_of_similar_length(lengths):
         width = int(lengths[rows].max())
         inside = np.arange(width) < lengths[rows, None]  # [B, T]
@@ -102,21 +101,15 @@ def _score_sentences(model: LanguageModel[Any], corpus: EncodedCorpus, progress:
 
 
 def _read(
-    model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds, want: Want
+    model: Any, state: Any, tokens: TokenIds, lengths: TokenIds, want: Want
 ) -> tuple[FloatArray, npt.NDArray[np.integer[Any]] | None, Any]:
     """Return log-probabilities [B, T], lengths of the n-grams found by an n-gram model [B, T], and the new state."""
-    ngram = as_ngram(model)
-    if ngram is None:
+    if ngram_order(model) is None:
         read = read_sequences(model, state, tokens, lengths, want)
         return read.log_probs, None, read.state
-    scores = ngram.score_detailed(state, tokens, lengths)
+    scores = model.score_detailed(state, tokens, lengths)
     after = prefill_sequences(model, state, tokens, lengths) if want.state else None
     return scores.log_probs, scores.orders, after
-
-
-def as_ngram(model: Any) -> Any:
-    """Return the model if it is an n-gram model, on any device; None for another family."""
-    return model if ngram_order(model) is not None else None
 
 
 def _batches_of_similar_length(lengths: Int64s) -> Iterator[Int64s]:
@@ -162,11 +155,6 @@ def windows(corpus: EncodedCorpus, window: int) -> Iterator[tuple[TokenIds, Toke
             yield before, document[start:end]
 
 
-def read_segments(model: LanguageModel[Any], segments: Sequence[TokenIds], state: Any) -> Any:
-    """Return the state after one segment of tokens per row."""
-    return prefill_sequences(model, state, *pad_sequences(segments))
-
-
 def _score_long(
     model: LanguageModel[Any], texts: Iterable[tuple[TokenIds, TokenIds]], progress: Progress
 ) -> CorpusScores:
@@ -174,7 +162,7 @@ def _score_long(
     log_probs, targets = [np.zeros(0, dtype=np.float32)], [np.zeros(0, dtype=np.int64)]
     matched: list[npt.NDArray[np.integer[Any]]] = []
     for before, text in texts:
-        state = read_segments(model, [before], model.empty_state(1))
+        state = prefill_sequences(model, model.empty_state(1), *pad_sequences([before]))
         for start in range(0, len(text), CHUNK_TOKENS):
             chunk = text[None, start : start + CHUNK_TOKENS]
             lengths = np.asarray([chunk.shape[1]])
@@ -262,10 +250,10 @@ def summarise_scores(
     ends = 0 if context == "document" else corpus.num_sentences
     count = len(targets.tokens)
     rates = []
-    ngram = as_ngram(model)
-    if targets.matched is not None and ngram is not None:
-        figures = group_figures(targets.log_probs, targets.matched, ngram.order + 1)
-        rates = [{"order": order, **own} for order, own in enumerate(figures) if order]
+    order = ngram_order(model)
+    if targets.matched is not None and order is not None:
+        figures = group_figures(targets.log_probs, targets.matched, order + 1)
+        rates = [{"order": length, **own} for length, own in enumerate(figures) if length]
     bits = bits_per_unit(logprob, count)
     return Evaluation(
         context=context,

@@ -108,26 +108,20 @@ def check_comparable(a: Checkpoint, b: Checkpoint) -> None:
     Raises:
         InvalidInputError: their vocabularies, tokenizers or reading directions differ.
     """
-    names, vocabularies = [version_address(c.path) for c in (a, b)], [c.model.vocabulary for c in (a, b)]
-    if vocabularies[0].fingerprint != vocabularies[1].fingerprint:
-        sizes = " and ".join(
-            f"{len(v):,} tokens ({name})" for v, name in zip(vocabularies, names, strict=True)
+    (name_a, of_a), (name_b, of_b) = ((version_address(c.path), c.model.vocabulary) for c in (a, b))
+    problem = None
+    if of_a.fingerprint != of_b.fingerprint:
+        problem = (
+            " requires a model with the same vocabulary; the vocabularies have "
+            f"{len(of_a):,} tokens ({name_a}) and {len(of_b):,} tokens ({name_b}); "
+            "evaluate each model alone and compare perplexities per word or byte"
         )
-        raise InvalidInputError(
-            f"--against requires a model with the same vocabulary; the vocabularies have {sizes}; "
-            "evaluate each model alone and compare perplexities per word or byte",
-            parameter="against",
-        )
-    if a.tokenizer.fingerprint != b.tokenizer.fingerprint:
-        raise InvalidInputError(
-            f"--against requires a model with the same tokenizer; {names[0]} and {names[1]} split texts differently",
-            parameter="against",
-        )
-    if a.manifest.direction != b.manifest.direction:
-        raise InvalidInputError(
-            f"--against: {names[0]} reads {a.manifest.direction}, but {names[1]} reads {b.manifest.direction}",
-            parameter="against",
-        )
+    elif a.tokenizer.fingerprint != b.tokenizer.fingerprint:
+        problem = f" requires a model with the same tokenizer; {name_a} and {name_b} split texts differently"
+    elif a.manifest.direction != b.manifest.direction:
+        problem = f": {name_a} reads {a.manifest.direction}, but {name_b} reads {b.manifest.direction}"
+    if problem is not None:
+        raise InvalidInputError(f"--against{problem}", parameter="against")
 
 
 def training_counts(directory: Path, vocab_size: int) -> Int64s | None:

@@ -147,7 +147,10 @@ class PeerMonitor:
         try:
             while self._exit_reason is None:
                 self._publish()
-                self._poll()
+                messages = self._store.multi_get([_key(rank) for rank in self._peers])
+                for peer, message in zip(self._peers.values(), messages, strict=True):
+                    peer.update(message)
+                self._heard = time.monotonic()
                 if self._wake.wait(pause):
                     self._wake.clear()
                     pause = _FIRST_PAUSE_S
@@ -165,12 +168,6 @@ class PeerMonitor:
             "farewell": self._exit_reason,
         }
         self._store.set(_key(self._rank), json.dumps(own))
-
-    def _poll(self) -> None:
-        messages = self._store.multi_get([_key(rank) for rank in self._peers])
-        for peer, message in zip(self._peers.values(), messages, strict=True):
-            peer.update(message)
-        self._heard = time.monotonic()
 
 
 def _key(rank: int) -> str:
@@ -274,13 +271,8 @@ class Processes:
 
     def broadcast_value(self, value: float) -> float:
         """Broadcast the value of rank 0, which may need a long time to compute it."""
-        if self.count == 1:
-            return value
         self.barrier()
-        tensor = torch.tensor([value], dtype=torch.float64)
-        with self._detect_lost_peer():
-            dist.broadcast(tensor, src=0)
-        return float(tensor)
+        return float(np.frombuffer(self.broadcast_bytes(np.float64(value).tobytes()) or b"")[0])
 
     def broadcast_bytes(self, content: bytes | None, *, source: int = 0) -> bytes | None:
         """Broadcast the bytes, or None, of one process, by default rank 0; other processes' bytes are ignored."""

@@ -175,22 +175,12 @@ class TrainSettings(BaseModel):
             )
         return self
 
-    @property
-    def self_normalises(self) -> bool:
-        """True if `self_normalise` or `nce` trains logits to approximate log-probabilities."""
-        return self.self_normalise > 0 or (self.loss == "nce" and self.sampled_share == 1)
-
     def problem_with(self, output: str) -> str | None:
         """Return the reason why these settings cannot train the output layer `neural.output`; None if they can."""
-        if output == "softmax":
-            return None
-        if self.loss != "softmax":
-            return f"train.loss={self.loss} requires neural.output=softmax, given {output}"
-        if self.teacher:
-            return f"train.teacher requires neural.output=softmax, given {output}"
-        if self.self_normalise:
-            return f"train.self_normalise requires neural.output=softmax, given {output}"
-        return None
+        loss = f"loss={self.loss}" if self.loss != "softmax" else ""
+        key = loss or ("teacher" if self.teacher else "self_normalise" if self.self_normalise else "")
+        is_trained = output == "softmax" or not key
+        return None if is_trained else f"train.{key} requires neural.output=softmax, given {output}"
 
     def unused_key(self) -> str | None:
         """Return a message about a key that is set but has no effect; None without such a key."""

@@ -80,7 +80,10 @@ class Streams:
             starts = generator.integers(len(self._text)) + self._length * np.arange(self.batch_size)
             ends = np.cumsum(self._lengths(generator))
             order = self._order(generator)
-            text = self._with_unknown(generator)
+            text = self._text
+            if self._once is not None:  # some of the words of one occurrence are unknown in this epoch
+                text = text.copy()
+                text[self._once[generator.random(len(self._once)) < self._settings.unknown_share]] = UNK
             for step in range(first_step if epoch == first_epoch else 0, len(ends)):
                 steps = np.arange(ends[step - 1] if step else 0, ends[step] + 1)
                 positions = order[(starts + steps[:, None]) % len(self._text)]  # [T + 1, B]
@@ -97,14 +100,6 @@ class Streams:
         cuts = sentences[np.searchsorted(sentences, order[::block]) % len(sentences)]
         blocks = np.split(order, np.unique(cuts))
         return np.concatenate([blocks[number] for number in generator.permutation(len(blocks))])
-
-    def _with_unknown(self, generator: np.random.Generator) -> Int64s:
-        """Return the text of one epoch, in which some of the words of one occurrence are unknown."""
-        if self._once is None:
-            return self._text
-        text = self._text.copy()
-        text[self._once[generator.random(len(self._once)) < self._settings.unknown_share]] = UNK
-        return text
 
     def _lengths(self, generator: np.random.Generator) -> Int64s:
         """Sample the segment lengths of one epoch [steps_per_epoch]; their sum is at most the stream length."""

@@ -1,4 +1,4 @@
-"""N-gram counts of all orders from one sort, and count pruning.
+"""N-gram counts of all orders from one sort, count pruning, and matches of held-out text with the counts.
 
 The positions of the text are sorted once by the N words that start at each, as in a suffix array cut
 at depth N, with one partition of first words per core. The n-grams of every order k ≤ N are then runs
@@ -12,7 +12,7 @@ listed n-gram, which occur at least as often, are also listed.
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -252,15 +252,10 @@ def thresholds_by_order(prune: Sequence[int], *, order: int) -> tuple[int, ...]:
     """Return one threshold per order; n-grams with a count up to the threshold are dropped.
 
     Args:
-        prune: thresholds of the orders 1, 2, …; the last applies to all higher orders; empty means 0.
+        prune: thresholds of the orders 1, 2, …, without a `threshold_problem`; the last applies to all higher
+            orders; empty means 0.
         order: length of the longest n-grams.
-
-    Raises:
-        InvalidInputError: the thresholds are negative, decrease, are too many, or would drop words.
     """
-    problem = threshold_problem(prune, order=order)
-    if problem is not None:
-        raise InvalidInputError(f"ngram.prune {problem}", parameter="ngram.prune")
     given = tuple(prune) or (0,)
     return given + given[-1:] * (order - len(given))
 
@@ -309,23 +304,15 @@ class Observations:
         counted: n-grams of the orders 1, 2, ….
         prune: count thresholds by order; see `thresholds_by_order`.
 
-    Raises:
-        InvalidInputError: the thresholds are invalid.
+    Attributes:
+        order: length of the longest n-grams.
+        vocab_size: V.
     """
 
     def __init__(self, counted: Sequence[CountedNGrams], *, prune: Sequence[int] = ()) -> None:
         self._counted = counted
+        self.order, self.vocab_size = len(counted), len(counted[0].counts)
         self.thresholds = thresholds_by_order(prune, order=len(counted))
-
-    @property
-    def order(self) -> int:
-        """Length of the longest n-grams."""
-        return len(self._counted)
-
-    @property
-    def vocab_size(self) -> int:
-        """Vocabulary size, V."""
-        return len(self._counted[0].counts)
 
     def occurrences(self) -> Iterator[OrderCounts]:
         """Yield the occurrence counts of each order, from 1."""
@@ -395,3 +382,92 @@ def _by_context(prefixes: Int32s, counts: Int32s, num_contexts: int) -> tuple[In
         if count <= MAX_COUNT_OF_COUNTS:
             counts_of_counts[count] += 1
     return totals, types, counts_of_counts
+
+
+class Matches(NamedTuple):
+    """Counts of one order for every held-out token, including `</s>`; 0 for unseen n-grams and contexts.
+
+    Attributes:
+        counts: count of the n-gram that ends in the token [T], int32.
+        totals: sum of the counts after its context [T], int32.
+        pruned: part of `totals` due to unlisted n-grams [T], int32.
+        types: number of listed words after the context with a count of 1, 2, and 3 or more [T, 3], int32.
+    """
+
+    counts: Int32s
+    totals: Int32s
+    pruned: Int32s
+    types: Int32s
+
+
+def match_counts(
+    orders: Iterable[OrderCounts], held_out: EncodedCorpus, *, vocab_size: int
+) -> Iterator[Matches]:
+    """Yield the matches of all held-out tokens with each order.
+
+    Args:
+        orders: the counts of the orders 1, 2, ….
+        held_out: sentences of ids in [0, V), without `<s>` and `</s>`.
+        vocab_size: V.
+
+    Raises:
+        InvalidInputError: the held-out text has ids outside the vocabulary, or ids of `<s>` or `</s>`.
+    """
+    check_ids(held_out, vocab_size, what="the held-out text", parameter="valid")
+    text = held_out.with_boundaries()
+    predicted = text != BOS
+    contexts = np.zeros_like(text)
+    for k, order in enumerate(orders, start=1):
+        words, prefixes, _ = order.ngrams
+        numbers = text if k == 1 else _find_ngrams(words, prefixes, contexts, text)
+        listed, types = _listed_by_context(prefixes, order.counts, len(order.totals))
+        at = contexts[predicted]
+        yield Matches(
+            counts=_values_at(numbers[predicted], order.counts),
+            totals=_values_at(at, order.totals),
+            pruned=_values_at(at, order.totals - listed),
+            types=_values_at(at, types),
+        )
+        contexts = np.roll(numbers, 1)  # the first value is wrong, but unused: `<s>` is not predicted
+
+
+def _values_at(indices: Int32s, values: Int32s) -> Int32s:
+    """Return values of n-grams or contexts [T, …]; 0 for an index of −1."""
+    found = np.zeros((len(indices), *values.shape[1:]), dtype=np.int32)
+    known = indices >= 0
+    found[known] = values[indices[known]]
+    return found
+
+
+@kernel()
+def _find_ngrams(words: Int32s, prefixes: Int32s, contexts: Int32s, text: Int32s) -> Int32s:
+    """Find the n-gram that ends at each position by bisection; −1 if none ends there.
+
+    `contexts` has the n-gram of the order below that ends at the previous position [T].
+    """
+    numbers = np.full(len(text), -1, np.int32)  # [T]
+    for position in range(len(text)):
+        context, word = contexts[position], text[position]
+        if context < 0:
+            continue
+        begin, end = 0, len(words)  # n-grams are sorted by (prefix, word)
+        while begin < end:
+            middle = (begin + end) >> 1
+            if prefixes[middle] < context or (prefixes[middle] == context and words[middle] < word):
+                begin = middle + 1
+            else:
+                end = middle
+        if begin < len(words) and prefixes[begin] == context and words[begin] == word:
+            numbers[position] = begin
+    return numbers
+
+
+@kernel()
+def _listed_by_context(prefixes: Int32s, counts: Int32s, num_contexts: int) -> tuple[Int32s, Int32s]:
+    """Sum the listed counts after each context [m], and count the counts of 1, 2, and 3 or more [m, 3]."""
+    listed, types = np.zeros(num_contexts, np.int32), np.zeros((num_contexts, 3), np.int32)
+    for i in range(len(counts)):
+        listed[prefixes[i]] += counts[i]
+        if counts[i] > 0:
+            types[prefixes[i], min(counts[i], 3) - 1] += 1
+    return listed, types

@@ -12,10 +12,9 @@ from training.corpus import EncodedCorpus
 from training.ngram.counts import Observations, count_ngrams
 from training.ngram.pruning import compress, history_frequencies
 from training.ngram.smoothing.good_turing import good_turing
-from training.ngram.smoothing.interface import Smoothing
+from training.ngram.smoothing.interpolation import Additive, Smoothing, maximum_likelihood, witten_bell
 from training.ngram.smoothing.jelinek_mercer import JelinekMercer
 from training.ngram.smoothing.kneser_ney import Discounting, DiscountSource
-from training.ngram.smoothing.simple import Additive, maximum_likelihood, witten_bell
 from training.progress import SILENT, Progress
 
 SmoothingName: TypeAlias = Literal[
@@ -47,9 +46,6 @@ def make_smoothing(
         k: constant that `add-k` adds to every count.
         buckets: number of weights that `jelinek-mercer` fits per order.
         discounts: source of the discounts of `absolute`, `kneser-ney` and `modified-kneser-ney`.
-
-    Raises:
-        InvalidInputError: a value is out of range.
     """
     smoothings: dict[SmoothingName, Smoothing] = {
         "mle": maximum_likelihood,
@@ -119,8 +115,8 @@ def estimate(
         progress: display of the stages.
 
     Raises:
-        InvalidInputError: the order or a threshold is out of range; a text is empty or does not match
-            the vocabulary; or the required held-out text is missing.
+        InvalidInputError: the order is out of range; a text is empty or does not match the vocabulary; or the
+            required held-out text is missing.
     """
     counted = count_ngrams(corpus, len(vocabulary), order=order, progress=progress)
     progress.start("smoothing n-grams", None)

@@ -62,24 +62,17 @@ def prune_by_entropy(
         The kept n-grams and their weights, without empty orders; a removed suffix is −1.
 
     Raises:
-        InvalidInputError: the threshold is negative or not finite, or `history_probs` do not fit.
+        InvalidInputError: the threshold is negative or not finite.
     """
     if not 0 <= threshold < math.inf:
         raise InvalidInputError(
             f"ngram.prune_entropy is {threshold}; it must be at least 0 and finite",
             parameter="ngram.prune_entropy",
         )
-    if history_probs is None:
-        history_probs = _chain_rule(orders)
-    expected = [len(ngrams.words) for ngrams, _ in orders[:-1]]
-    given = [len(one_order) for one_order in history_probs[: len(expected)]]
-    if given != expected:
-        raise InvalidInputError(
-            f"history_probs has {given} values by order; the model has {expected} contexts",
-            parameter="history_probs",
-        )
     if threshold == 0 or len(orders) == 1:
         return list(orders)
+    if history_probs is None:
+        history_probs = _chain_rule(orders)
     trie = link([ngrams for ngrams, _ in orders])
     contexts = _context_masses(trie, orders)
     masks = _kept_masks(orders, contexts, history_probs, threshold)

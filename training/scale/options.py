@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
-from models.errors import InvalidInputError
+from models.errors import InvalidInputError, require_package
 from training.ngram.estimate import WITH_DISCOUNTS
 from training.recipe import Recipe
 
@@ -56,6 +56,16 @@ def scale_options(engine: str, *, memory_limit: str | None, work_dir: Path | Non
     raise InvalidInputError(f"--engine is {engine!r}; use one of {', '.join(ENGINES)}", parameter="engine")
 
 
+def require_engine(engine: EngineName) -> None:
+    """Check that an engine's packages are installed.
+
+    Raises:
+        InvalidInputError: a package is missing; the message gives the command that installs it.
+    """
+    for package in ("duckdb" if engine == "duckdb" else "pyspark", "pyarrow"):
+        require_package(package, f"--engine {engine}", parameter="engine")
+
+
 def check_relational(recipe: Recipe, engine: EngineName, *, name: str) -> None:
     """Check that the relational plan supports a recipe.
 
@@ -67,30 +77,24 @@ def check_relational(recipe: Recipe, engine: EngineName, *, name: str) -> None:
     Raises:
         InvalidInputError: the plan does not support it; the message names the key, its possible values and its value.
     """
-
-    def refuse(key: str, value: object, possible: str) -> None:
-        raise InvalidInputError(
-            f"recipe {name}: --engine {engine} estimates with {key} {possible} only, given {value}; "
-            "use --engine memory",
-            parameter=key,
-        )
-
-    settings = recipe.ngram
-    if any(recipe.tokenizer.slots.values()):
-        refuse("tokenizer.slots", recipe.tokenizer.slots, "without lists")
-    if recipe.family != "ngram":
-        refuse("family", recipe.family, "ngram")
-    if recipe.train.base:
-        refuse("train.from", recipe.train.base, "not set")
-    if settings.smoothing not in WITH_DISCOUNTS:
-        *some, last = WITH_DISCOUNTS
-        refuse("ngram.smoothing", settings.smoothing, f"{', '.join(some)} or {last}")
-    if settings.discounts != "counts":
-        refuse("ngram.discounts", settings.discounts, "counts")
-    if settings.prune_entropy > 0:
-        refuse("ngram.prune_entropy", settings.prune_entropy, "0")
-    if settings.quantize_bits is not None:
-        refuse("ngram.quantize_bits", settings.quantize_bits, "not set")
+    ngram, slots = recipe.ngram, recipe.tokenizer.slots
+    *some, last = WITH_DISCOUNTS
+    smoothings = f"{', '.join(some)} or {last}"
+    for key, value, possible, is_possible in (
+        ("tokenizer.slots", slots, "without lists", not any(slots.values())),
+        ("family", recipe.family, "ngram", recipe.family == "ngram"),
+        ("train.from", recipe.train.base, "not set", not recipe.train.base),
+        ("ngram.smoothing", ngram.smoothing, smoothings, ngram.smoothing in WITH_DISCOUNTS),
+        ("ngram.discounts", ngram.discounts, "counts", ngram.discounts == "counts"),
+        ("ngram.prune_entropy", ngram.prune_entropy, "0", ngram.prune_entropy == 0),
+        ("ngram.quantize_bits", ngram.quantize_bits, "not set", ngram.quantize_bits is None),
+    ):
+        if not is_possible:
+            raise InvalidInputError(
+                f"recipe {name}: --engine {engine} estimates with {key} {possible} only, given {value}; "
+                "use --engine memory",
+                parameter=key,
+            )
 
 
 def _bytes_of(size: str) -> int:

@@ -19,8 +19,9 @@ Words are columns w1, w2, … of ids; `a` is the adjusted count for smoothing. S
 from typing import NamedTuple
 
 from models.vocabulary import BOS
-from training.ngram.smoothing.interface import Discounts
+from training.ngram.smoothing.kneser_ney import Discounts
 
+_TOTAL = "CAST(sum(c) AS BIGINT)"
 ABSENT = -1
 """Filler of a window after `</s>`."""
 
@@ -98,10 +99,9 @@ def _counts(k: int, order: int, *, continuations: bool) -> Stage:
             f"WHERE w{k} <> {ABSENT} GROUP BY {word_columns(1, k)}"
         )
         return Stage(f"counts_{k}", sql, ("windows",), f"counting {k}-grams")
-    of_starts = "CAST(sum(c) AS BIGINT)"
     sql = (
         f"{_by_suffix(k, continuations=continuations)} UNION ALL "
-        f"SELECT {word_columns(1, k)}, {of_starts} AS a, {of_starts} AS c FROM starts "
+        f"SELECT {word_columns(1, k)}, {_TOTAL} AS a, {_TOTAL} AS c FROM starts "
         f"WHERE w{k} <> {ABSENT} GROUP BY {word_columns(1, k)}"
     )
     return Stage(f"counts_{k}", sql, (f"counts_{k + 1}", "starts"), f"counting {k}-grams")
@@ -109,10 +109,9 @@ def _counts(k: int, order: int, *, continuations: bool) -> Stage:
 
 def _by_suffix(k: int, *, continuations: bool) -> str:
     renamed = ", ".join(f"w{i + 1} AS w{i}" for i in range(1, k + 1))
-    occurrences = "CAST(sum(c) AS BIGINT)"
-    adjusted = "count(*)" if continuations else occurrences
+    adjusted = "count(*)" if continuations else _TOTAL
     return (
-        f"SELECT {renamed}, {adjusted} AS a, {occurrences} AS c "
+        f"SELECT {renamed}, {adjusted} AS a, {_TOTAL} AS c "
         f"FROM counts_{k + 1} GROUP BY {word_columns(2, k + 1)}"
     )
 

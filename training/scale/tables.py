@@ -41,7 +41,7 @@ from training.tokenizer import batches, encode_block
 
 _MARKER_FILE = "estimation"
 _FACTS_FILE = "stage.json"
-_STAGE, _SPILL = "stage-", "spill"
+_STAGE = "stage-"
 
 
 def stage_key(*parts: object) -> str:
@@ -54,20 +54,17 @@ class Workspace:
 
     Attributes:
         folder: folder of the stages.
+        spill: folder for data beyond an engine's memory limit.
         keys: keys of all completed stages, by name.
         reused: number of stages that were already complete.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.spill = folder / "spill"
         self.keys: dict[str, str] = {}
         self.reused = 0
         self._removed = False
-
-    @property
-    def spill(self) -> Path:
-        """Folder for data beyond an engine's memory limit."""
-        return self.folder / _SPILL
 
     def path(self, name: str) -> Path:
         """Return the folder of a stage."""
@@ -167,9 +164,10 @@ def workspace(folder: Path) -> Iterator[Workspace]:
                 (folder / _MARKER_FILE).touch()
             for left in folder.glob(f"{TEMPORARY_PREFIX}*"):  # left by a killed process
                 shutil.rmtree(left)
-            shutil.rmtree(folder / _SPILL, ignore_errors=True)
-            (folder / _SPILL).mkdir()
-        yield Workspace(folder)
+            work = Workspace(folder)
+            shutil.rmtree(work.spill, ignore_errors=True)
+            work.spill.mkdir()
+        yield work
 
 
 def _discard(stage: Path) -> None:

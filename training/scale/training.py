@@ -5,7 +5,7 @@ import functools
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -15,12 +15,11 @@ from training.corpus import EncodedCorpus
 from training.evaluation.published import COUNTS_FILE
 from training.ngram.counts import thresholds_by_order
 from training.ngram.estimate import release_memory
-from training.ngram.smoothing.interface import Discounts, discounts_from_counts
+from training.ngram.smoothing.kneser_ney import Discounts, discounts_from_counts
 from training.progress import Progress
 from training.publish import RunContext, facts_by_split
 from training.recipe import NGramSettings, Recipe
 from training.scale.assembly import assemble, open_automaton
-from training.scale.engines import QueryEngine, start_engine
 from training.scale.options import ScaleOptions
 from training.scale.plan import PLAN_VERSION, Stage, counting_stages, counts_of_counts, estimation_stages
 from training.scale.tables import (
@@ -34,6 +33,46 @@ from training.single_model import in_model_direction
 from training.texts import EncodedTexts, read_texts
 from training.tokenizer import encode_corpus, learn_tokenizer
 from training.trained import Trained, held_out_figures
+
+
+class QueryEngine(Protocol):
+    """Runs SQL over folders of Parquet files."""
+
+    def read(self, name: str, folder: Path) -> None:
+        """Register the table in a folder under a name.
+
+        Raises:
+            FormatError: the table is missing or damaged.
+        """
+
+    def write(self, stage: Stage, folder: Path, progress: Progress) -> None:
+        """Write a stage's table into an existing, empty folder; sorted tables in order of the file names.
+
+        Raises:
+            InvalidInputError: the memory limit is too small.
+            RegistryError: a file operation failed, or the disk is full.
+        """
+
+    def rows(self, sql: str) -> Sequence[Sequence[Any]]:
+        """Return the rows of a query with a small result."""
+
+    def close(self) -> None:
+        """Release memory and processes."""
+
+
+def start_engine(options: ScaleOptions, spill: Path) -> QueryEngine:
+    """Start the engine of the options, whose packages are installed; `spill` is for data beyond the limit.
+
+    Raises:
+        InvalidInputError: the memory limit is too small.
+    """
+    if options.engine == "duckdb":
+        from training.scale.duckdb_engine import DuckDBEngine
+
+        return DuckDBEngine(options.memory_limit_bytes, spill)
+    from training.scale.spark_engine import SparkEngine
+
+    return SparkEngine(options.memory_limit_bytes, spill)
 
 
 class PlanRunner(NamedTuple):

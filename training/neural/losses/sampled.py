@@ -18,7 +18,6 @@ from torch.nn import functional
 from typing_extensions import override
 
 from models.arrays import Float64s
-from models.errors import InvalidInputError
 from models.neural.adaptive_softmax import AdaptiveSoftmax
 from models.neural.softmax import Softmax
 from models.vocabulary import BOS
@@ -57,6 +56,7 @@ class NoiseSampler:
 
     Attributes:
         log_expected: log of each token's inclusion probability [V], at most 0.
+        generator: random generator of the draws.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class NoiseSampler:
         expected = inclusion_probabilities(weights, samples)
         self.samples = round(float(expected.sum()))
         # differs from the generator of the streams, which has the same seed
-        self._generator = np.random.default_rng([seed, 0x6E6F697365])
+        self.generator = np.random.default_rng([seed, 0x6E6F697365])
         drawable = np.flatnonzero(expected)
         self._order = np.random.default_rng(0).permutation(drawable)  # independent of the seed
         self._ends = np.cumsum(expected[self._order])
@@ -75,19 +75,11 @@ class NoiseSampler:
 
     def draw(self) -> Tensor:
         """Draw the next sample: distinct ids in ascending order [S]."""
-        points = self._generator.random() + np.arange(self.samples)
+        points = self.generator.random() + np.arange(self.samples)
         slots = np.searchsorted(self._ends, points, side="right")
         # rounding may put two points into one token, or the last point past the end
         ids = np.unique(self._order[np.minimum(slots, len(self._order) - 1)])
         return torch.as_tensor(ids, device=self._device)
-
-    def state(self) -> dict[str, Any]:
-        """Return the random generator's state."""
-        return dict(self._generator.bit_generator.state)
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the result of `state`."""
-        self._generator.bit_generator.state = dict(state)
 
 
 def noise_weights(counts: npt.ArrayLike, kind: Literal["unigram", "log-uniform"]) -> Float64s:
@@ -189,11 +181,11 @@ class _SampledLoss(Loss):
 
     @override
     def state(self) -> dict[str, Any]:
-        return self._sampler.state()
+        return dict(self._sampler.generator.bit_generator.state)
 
     @override
     def restore(self, state: Mapping[str, Any]) -> None:
-        self._sampler.restore(state)
+        self._sampler.generator.bit_generator.state = dict(state)
 
 
 class NoiseContrastive(_SampledLoss):
@@ -295,17 +287,12 @@ def make_loss(
     """Create the loss of the settings.
 
     Args:
-        settings: training settings.
+        settings: training settings, which can train the layer; see `TrainSettings.problem_with`.
         output: output layer to train.
         counts: count of each token in the training text [V].
         seed: random seed of the draws; the same in all processes of a run, which share the draws.
-
-    Raises:
-        InvalidInputError: the loss cannot train this kind of layer.
     """
     if isinstance(output, AdaptiveSoftmax):
-        if problem := settings.problem_with("adaptive"):
-            raise InvalidInputError(problem, parameter="train.loss")
         return AdaptiveCrossEntropy(output)
     full = FullSoftmax(output, self_normalise=settings.self_normalise)
     if settings.loss == "softmax":

@@ -10,8 +10,7 @@ from models.ngram.build import NGrams
 from models.vocabulary import BOS
 from training.corpus import EncodedCorpus
 from training.ngram.counts import Observations, OrderCounts
-from training.ngram.smoothing.interface import Smoothed
-from training.ngram.smoothing.interpolation import attach_backoffs, uniform_distribution
+from training.ngram.smoothing.interpolation import Smoothed, attach_backoffs, uniform_distribution
 
 MAX_DISCOUNTED = 5
 """Highest discounted count; higher counts are reliable without discount."""
@@ -50,7 +49,7 @@ def good_turing(observations: Observations, held_out: EncodedCorpus | None) -> S
             yield order.ngrams, probs, backoffs
 
     orders = attach_backoffs(estimate())
-    return Smoothed(orders, {"discount_ratios": ratios, "fallback_orders": fallback_orders})
+    return orders, {"discount_ratios": ratios, "fallback_orders": fallback_orders}
 
 
 def discount_ratios(counts_of_counts: Sequence[int] | Int64s) -> list[float] | None:

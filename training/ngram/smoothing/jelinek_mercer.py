@@ -9,12 +9,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from models.arrays import Float64s, Int32s, Int64s
-from models.errors import check_range
 from training.corpus import EncodedCorpus
-from training.ngram.counts import Observations, OrderCounts
-from training.ngram.held_out import Matches, match_counts
-from training.ngram.smoothing.interface import Smoothed, require_held_out
-from training.ngram.smoothing.interpolation import Level, interpolate, uniform_distribution
+from training.ngram.counts import Matches, Observations, OrderCounts, match_counts
+from training.ngram.smoothing.interpolation import (
+    Level,
+    Smoothed,
+    interpolate,
+    require_held_out,
+    uniform_distribution,
+)
 
 MAX_BUCKETS = 31
 """Number of powers of two below the largest int32 count."""
@@ -37,15 +40,9 @@ class JelinekMercer:
 
     Args:
         buckets: number of buckets, from 1 to `MAX_BUCKETS`.
-
-    Raises:
-        InvalidInputError: the number of buckets is out of range.
     """
 
     buckets: int = 1
-
-    def __post_init__(self) -> None:
-        check_range("ngram.buckets", self.buckets, 1, MAX_BUCKETS)
 
     def __call__(self, observations: Observations, held_out: EncodedCorpus | None) -> Smoothed:
         """Estimate a model."""
@@ -60,7 +57,7 @@ class JelinekMercer:
 
         orders = interpolate(observations.occurrences(), level)
         found = [row.tolist() if self.buckets > 1 else float(row[0]) for row in lambdas]
-        return Smoothed(orders, {"lambdas": found})
+        return orders, {"lambdas": found}
 
 
 def fit_lambdas(matches: Sequence[Matches], *, buckets: int, vocab_size: int) -> Float64s:
@@ -106,19 +103,17 @@ def _em_step(orders: Sequence[_Evidence], lambdas: Float64s, uniform_prob: float
     """Run one step of EM; return the new weights [orders, buckets]."""
     num_tokens = len(orders[0].tokens)  # the context of a unigram, which is empty, is always seen
     probs = np.full(num_tokens, uniform_prob)
-    below = []  # by order, the probabilities of the order below
+    found = []  # by order, its own probabilities, and those interpolated with the order below
     for order, row in zip(orders, lambdas, strict=True):
         lower = probs[order.tokens]
         own = order.frequencies + order.pruned * lower
-        below.append(lower)
-        probs[order.tokens] = lower + row[order.buckets] * (own - lower)
+        probs[order.tokens] = total = lower + row[order.buckets] * (own - lower)
+        found.append((own, total))
     reaching = np.ones(num_tokens)
     updated = np.empty_like(lambdas)
     for k in reversed(range(len(orders))):
-        order, lower = orders[k], below[k]
+        order, (own, total) = orders[k], found[k]
         weights, here = lambdas[k][order.buckets], reaching[order.tokens]
-        own = order.frequencies + order.pruned * lower
-        total = lower + weights * (own - lower)
         stopped = np.bincount(order.buckets, here * weights * own / total, minlength=lambdas.shape[1])
         reached = np.bincount(order.buckets, here, minlength=lambdas.shape[1])
         # the share that stops, by bucket; unchanged for buckets without tokens

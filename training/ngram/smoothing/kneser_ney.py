@@ -11,25 +11,66 @@ closed vocabularies and texts with replaced rare words, where hardly any token o
 discounts fitted by held-out likelihood are better.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from models.arrays import Float64s
+from models.arrays import Float64s, Int64s
 from training.corpus import EncodedCorpus
-from training.ngram.counts import Observations, OrderCounts
-from training.ngram.held_out import Matches, match_counts
-from training.ngram.smoothing.interface import (
-    FALLBACK_DISCOUNTS,
-    SINGLE_FALLBACK_DISCOUNT,
-    Discounts,
+from training.ngram.counts import Matches, Observations, OrderCounts, match_counts
+from training.ngram.smoothing.interpolation import (
+    Level,
     Smoothed,
-    discounts_from_counts,
+    interpolate,
     require_held_out,
+    uniform_distribution,
 )
-from training.ngram.smoothing.interpolation import Level, interpolate, uniform_distribution
+
+
+class Discounts(NamedTuple):
+    """Discounts of n-gram counts of 1, 2, and 3 or more."""
+
+    one: float
+    two: float
+    three_plus: float
+
+
+FALLBACK_DISCOUNTS = Discounts(0.5, 1.0, 1.5)
+"""Discounts for an order whose counts of counts allow no estimate, as in tiny texts or closed vocabularies."""
+
+SINGLE_FALLBACK_DISCOUNT = Discounts(0.5, 0.5, 0.5)
+"""Fallback discount for smoothings with one discount."""
+
+
+def discounts_from_counts(
+    counts_of_counts: Sequence[int] | Int64s, *, num_discounts: Literal[1, 3]
+) -> tuple[Discounts, bool]:
+    """Return one or three discounts, estimated or else constant, and True if they are estimated.
+
+    One discount for all counts is Y = n₁ / (n₁ + 2 n₂); no estimate exists if n₁ or n₂ is 0. Three are
+    D_j = j − (j + 1) Y n_{j+1} / n_j; no estimate exists if n₁, n₂ or n₃ is 0 or a D_j is outside [0, j].
+
+    Source: Ney, Essen and Kneser (1994), "On structuring probabilistic dependences in
+    stochastic language modelling"; for three discounts, Chen and Goodman (1998), section 3.
+
+    Args:
+        counts_of_counts: number of n-grams with the count 0, 1, 2, 3, 4, ….
+        num_discounts: number of discounts.
+    """
+    n = [int(count) for count in counts_of_counts]
+    fallback = FALLBACK_DISCOUNTS if num_discounts == 3 else SINGLE_FALLBACK_DISCOUNT
+    if 0 in (n[1:4] if num_discounts == 3 else n[1:3]):
+        return fallback, False
+    y = n[1] / (n[1] + 2 * n[2])
+    if num_discounts == 1:
+        return Discounts(y, y, y), True
+    discounts = [j - (j + 1) * y * n[j + 1] / n[j] for j in (1, 2, 3)]
+    if any(not 0 <= discount <= j for j, discount in enumerate(discounts, start=1)):
+        return fallback, False
+    return Discounts(*discounts), True
+
 
 MIN_DISCOUNT = 1e-3
 """Minimum fitted discount, so words that occur in neither text keep a probability."""
@@ -194,7 +235,7 @@ class Discounting:
 
         orders = interpolate(self._orders(observations), level)
         facts = {"discounts": used, "fallback_orders": fallback_orders, "discounts_from": self.discounts}
-        return Smoothed(orders, facts)
+        return orders, facts
 
     def _orders(self, observations: Observations) -> Iterator[OrderCounts]:
         return observations.continuations() if self.continuations else observations.occurrences()

@@ -11,8 +11,7 @@ from models.vocabulary import BOS, EOS, UNK, Vocabulary
 from service.console.evaluation import show_autocomplete_evaluation
 from tests.support.fake_models import FakeModel, RememberingModel, fake_vocabulary
 from training.commands import run_evaluate_autocomplete, run_train
-from training.evaluation.autocomplete import TypingContexts, Typist, sample_lines, typing_line
-from training.evaluation.autocomplete_metrics import Ranks, ratios
+from training.evaluation.autocomplete import Ranks, TypingContexts, Typist, ratios, sample_lines, typing_line
 from training.progress import SILENT
 from training.tokenizer import TokenizerSettings, learn_tokenizer
 
@@ -196,7 +195,7 @@ def test_what_is_first_stays_first_while_more_of_it_is_typed(kind):
     for typed in looks(FakeModel(tokenizer.vocabulary), tokenizer, *TEXT):
         for word, of_word in zip(typed.line.words, typed.completion_ranks, strict=True):
             ranks = [look.rank for look in of_word]
-            assert len(ranks) == word.num_letters
+            assert len(ranks) == word.end - word.begin
             assert 1 not in ranks or set(ranks[ranks.index(1) :]) == {1}
 
 

@@ -7,7 +7,7 @@ from torch import nn
 
 from models.neural.config import NetworkConfig
 from models.neural.network import Network
-from training.neural.optimization import OutputPenalties, Schedule, WeightAverage, make_optimizer
+from training.neural.run import OutputPenalties, Schedule, WeightAverage, make_optimizer
 from training.neural.settings import TrainSettings
 
 NAMES = ["adamw", "adam", "sgd", "rmsprop"]

@@ -12,8 +12,6 @@ from models.vocabulary import BOS, EOS, UNK, Vocabulary
 from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import evaluate
 from training.ngram.estimate import SmoothingName, estimate, make_smoothing
-from training.ngram.smoothing.jelinek_mercer import JelinekMercer
-from training.ngram.smoothing.simple import Additive
 from training.progress import Progress
 
 VOCABULARY = Vocabulary(["i", "love", "cats", "dogs", "chase", "mice"])
@@ -276,15 +274,3 @@ def test_rows_sum_to_one_however_little_or_much_is_added(k):
     model = estimated("add-k", [[3, 4, 3], [3]], k=k).model
     rows = np.exp(model.next_log_probs(NGramState(np.arange(model.automaton.num_states, dtype=np.int32))))
     assert rows.sum(axis=1) == pytest.approx(np.ones(len(rows)), abs=1e-6)
-
-
-@pytest.mark.parametrize("k", [0, -1, math.nan, math.inf])
-def test_what_is_added_must_be_above_zero(k):
-    with pytest.raises(InvalidInputError, match=rf"ngram\.k is {k}"):
-        Additive(k)
-
-
-@pytest.mark.parametrize("buckets", [0, 32])
-def test_the_number_of_buckets_has_limits(buckets):
-    with pytest.raises(InvalidInputError, match=rf"ngram\.buckets is {buckets}; it must be from 1 to 31"):
-        JelinekMercer(buckets)

@@ -10,9 +10,8 @@ from models.vocabulary import BOS, EOS, Vocabulary
 from tests.reference import smoothing as slow
 from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import evaluate
-from training.ngram.counts import Observations, count_ngrams
+from training.ngram.counts import Observations, count_ngrams, match_counts
 from training.ngram.estimate import estimate, make_smoothing
-from training.ngram.held_out import match_counts
 from training.ngram.smoothing.kneser_ney import MIN_DISCOUNT
 from training.progress import Progress
 

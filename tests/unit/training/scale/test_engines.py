@@ -14,12 +14,12 @@ from training.progress import SILENT
 from training.recipe import load_recipe
 from training.scale import options as scale_options
 from training.scale.duckdb_engine import DuckDBEngine
-from training.scale.engines import require_engine
 from training.scale.options import (
     DEFAULT_LIMIT_BYTES,
     check_relational,
     engine_memory_bytes,
     own_memory_bytes,
+    require_engine,
 )
 from training.scale.options import scale_options as options_scale_options
 from training.scale.plan import Stage

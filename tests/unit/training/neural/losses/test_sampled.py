@@ -21,6 +21,7 @@ from training.neural.losses.sampled import (
 )
 from training.neural.losses.softmax import AdaptiveCrossEntropy, FullSoftmax
 from training.neural.settings import TrainSettings
+from training.recipe import load_recipe
 
 V, E, N = 30, 8, 40
 COUNTS = torch.arange(V, 0, -1).float() ** 2
@@ -221,14 +222,13 @@ def test_the_second_loss_takes_over_after_its_share(layer, text):
 
 
 @pytest.mark.parametrize("name", ["sampled", "nce", "negative-sampling"])
-def test_drawing_losses_refuse_an_adaptive_softmax(adaptive, name):
-    settings = TrainSettings(loss=name)
+def test_drawing_losses_refuse_an_adaptive_softmax(name):
     with pytest.raises(
         InvalidInputError, match=f"train.loss={name} requires neural.output=softmax, given adaptive"
     ):
-        make_loss(settings, adaptive, COUNTS, seed=1)
+        load_recipe("lstm", ["neural.output=adaptive", "neural.cutoffs=[10]", f"train.loss={name}"])
 
 
-def test_self_normalisation_refuses_an_adaptive_softmax(adaptive):
+def test_self_normalisation_refuses_an_adaptive_softmax():
     with pytest.raises(InvalidInputError, match=r"train\.self_normalise requires neural\.output=softmax"):
-        make_loss(TrainSettings(self_normalise=0.1), adaptive, COUNTS, seed=1)
+        load_recipe("lstm", ["neural.output=adaptive", "neural.cutoffs=[10]", "train.self_normalise=0.1"])

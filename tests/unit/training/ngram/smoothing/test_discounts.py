@@ -10,34 +10,34 @@ from training.corpus import EncodedCorpus
 from training.ngram.counts import OrderCounts
 from training.ngram.estimate import estimate
 from training.ngram.smoothing.good_turing import _back_off, _remaining_mass, discount_ratios, good_turing
-from training.ngram.smoothing.interface import (
+from training.ngram.smoothing.kneser_ney import (
     FALLBACK_DISCOUNTS,
     SINGLE_FALLBACK_DISCOUNT,
     Discounts,
     discounts_from_counts,
-    modified_discounts,
 )
 from training.progress import Progress
 
 
 def test_modified_discounts_follow_the_formula():
     """With n = 8, 4, 2, 1: Y = 8/16, D = 1 − 2·½·4/8, 2 − 3·½·2/4, 3 − 4·½·1/2."""
-    assert modified_discounts([99, 8, 4, 2, 1]) == pytest.approx((0.5, 1.25, 2.0))
+    assert discounts_from_counts([99, 8, 4, 2, 1], num_discounts=3) == (pytest.approx((0.5, 1.25, 2.0)), True)
 
 
 def test_no_count_of_four_is_no_obstacle():
-    assert modified_discounts([0, 8, 4, 2, 0]) == pytest.approx((0.5, 1.25, 3.0))
+    assert discounts_from_counts([0, 8, 4, 2, 0], num_discounts=3) == (pytest.approx((0.5, 1.25, 3.0)), True)
 
 
 @pytest.mark.parametrize("missing", [1, 2, 3])
 def test_a_missing_count_allows_no_estimate(missing):
     counts_of_counts = [0, 8, 4, 2, 1]
     counts_of_counts[missing] = 0
-    assert modified_discounts(counts_of_counts) is None
+    assert discounts_from_counts(counts_of_counts, num_discounts=3) == (FALLBACK_DISCOUNTS, False)
 
 
 def test_a_negative_discount_is_no_estimate():
-    assert modified_discounts([0, 8, 1, 9, 0]) is None  # D₂ = 2 − 3·0.8·9
+    # D₂ = 2 − 3·0.8·9
+    assert discounts_from_counts([0, 8, 1, 9, 0], num_discounts=3) == (FALLBACK_DISCOUNTS, False)
 
 
 def test_one_discount_follows_the_formula():
