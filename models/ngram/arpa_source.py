@@ -9,8 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from io import BufferedReader, FileIO
 from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO, NoReturn, Self
+from typing import BinaryIO, NoReturn
 
 import numpy as np
 from typing_extensions import override
@@ -39,7 +38,7 @@ _KNOWN_FORMATS = {
 
 
 class ArpaSource:
-    """Block-by-block reader of a file; a context manager.
+    """Block-by-block reader of a file, to be closed.
 
     Args:
         path: the file; its compression is detected by its first bytes, not by its name.
@@ -67,17 +66,13 @@ class ArpaSource:
         self._on_read = on_read
         self._reported = 0
         self._stream: BinaryIO | None = None
-
-    def __enter__(self) -> Self:
-        with report_read_errors(self.path):
-            self._file = _HashedFile(self.path)
+        with report_read_errors(path):
+            self._file = _HashedFile(path)
         self._thread = ThreadPoolExecutor(1)
         self._next = self._thread.submit(self._next_chunk)
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """End the thread and close the file."""
         self._thread.shutdown()
         self._file.close()
 
