@@ -14,7 +14,7 @@ import errno
 import re
 import shutil
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias, cast
 
 from typing_extensions import override
 
@@ -65,12 +65,12 @@ def open_registry(address: Address, *, create: bool = False, cache: Path | None 
     folder = local_registry_folder(address)
     if folder is not None:
         return LocalRegistry(folder, create=create)
-    from models.checkpoint.remote_registry import RemoteRegistry
-
     store = open_store(address)
+    from models.checkpoint.remote_registry import RemoteRegistry  # imports fsspec, as the store does
+
     if create:
         require_writable(store).entries()
-    return RemoteRegistry(store, cache=cache)
+    return RemoteRegistry(cast("Any", store), cache=cache)  # a URL's store is one of fsspec
 
 
 def local_registry_folder(address: Address) -> Path | None:

@@ -74,11 +74,11 @@ class S3Store(FsspecStore, ConditionalStore):
             finally:
                 answer["Body"].close()
 
-        with self._translate_errors("read", key):
-            try:
+        try:
+            with self._translate_errors("read", key):
                 return self._run_sync(whole)
-            except FileNotFoundError:
-                return None
+        except FileNotFoundError:
+            return None
 
     @override
     def put(self, key: str, content: bytes) -> None:

@@ -22,8 +22,6 @@ from models.checkpoint.folders import fsync_path, locked_folder, replace_file, r
 from models.checkpoint.manifest import ALIASES_FILE, MANIFEST_FILE, is_name, is_version_number
 from models.errors import RegistryAccessError, RegistryError
 
-_CHUNK_BYTES = 1 << 20
-
 
 class StoreTimeouts(NamedTuple):
     """Timeouts of a store's calls.
@@ -88,14 +86,6 @@ class ObjectStore(ABC):
     @abstractmethod
     def read(self, key: str, num_bytes: int | None = None) -> TaggedContent | None:
         """Read a small object, or its first bytes, with a tag of what was read; None if it does not exist."""
-
-    @abstractmethod
-    def chunks(self, key: str, num_bytes: int) -> Iterator[bytes]:
-        """Yield the first bytes of an object in pieces; fewer than requested if it is shorter.
-
-        Raises:
-            FileNotFoundError: the object does not exist.
-        """
 
 
 class ConditionalStore(ObjectStore):
@@ -190,13 +180,6 @@ class FolderStore(LockedStore):
         except OSError as error:
             raise RegistryError(f"cannot read {self._root / key}: {error.strerror}") from None
         return TaggedContent(content, hashlib.sha256(content).hexdigest())
-
-    @override
-    def chunks(self, key: str, num_bytes: int) -> Iterator[bytes]:
-        with (self._root / key).open("rb") as file:
-            while chunk := file.read(min(num_bytes, _CHUNK_BYTES)):
-                num_bytes -= len(chunk)
-                yield chunk
 
     @override
     def put(self, key: str, content: bytes) -> None:
