@@ -89,6 +89,8 @@ class Tokenizer(ABC):
     """Members of classes in the training text, with their counts."""
     members: Members | None = None
     """Members that are tokens; None if there are none."""
+    classes: Mapping[str, int] = MappingProxyType({})
+    """Ids of the classes that the vocabulary contains, by name."""
 
     def __init__(self, vocabulary: Vocabulary, *, normalise: str = "none", lowercase: bool = False) -> None:
         self.vocabulary = vocabulary
@@ -106,11 +108,6 @@ class Tokenizer(ABC):
     @abstractmethod
     def _encode(self, text: str) -> list[int]:
         """Return the ids of a normalised text."""
-
-    @property
-    def classes(self) -> Mapping[str, int]:
-        """Ids of the classes that the vocabulary contains, by name."""
-        return {}
 
     def _word_spans(self, text: str) -> list[tuple[int, int]]:
         """Return the start and end of each word of a normalised text, as members consist of."""
@@ -434,8 +431,8 @@ class SentencePieceTokenizer(Tokenizer):
         super().__init__(vocabulary or self._own_vocabulary(), normalise=normalise)
         self.unknown = self.vocabulary.id_of(self.pieces[self._processor.unk_id()])
         self._space = self.vocabulary.id_of(_SPACE_MARK)
-        self._classes = {name: self.vocabulary.id_of(class_mark(name)) for name in classes}
-        if UNK in self._classes.values():
+        self.classes = {name: self.vocabulary.id_of(class_mark(name)) for name in classes}
+        if UNK in self.classes.values():
             raise ManifestError(
                 f"the SentencePiece model lacks the mark of one of the classes {list(classes)}"
             )
@@ -462,11 +459,6 @@ class SentencePieceTokenizer(Tokenizer):
             return list(ids)
         classes = set(self.classes.values())
         return [i for i, after in pairwise([*ids, UNK]) if i != self._space or after not in classes]
-
-    @property
-    def classes(self) -> Mapping[str, int]:
-        """Ids of the pieces that are marks of classes, by the class's name."""
-        return self._classes
 
     @override
     def _token(self, spelled: str) -> str:

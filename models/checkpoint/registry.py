@@ -249,15 +249,11 @@ def open_store(address: Address) -> ObjectStore:
         )
     if not rest.strip("/"):
         raise InvalidInputError(f"the registry is {url!r}, without a bucket or folder", parameter="registry")
-    if protocol == "memory":
-        from models.checkpoint.fsspec_store import MemoryStore
-
-        return MemoryStore(url, STORE_TIMEOUTS)
     if protocol == "s3":
         require_package("s3fs", "a registry at s3://", parameter="registry")
         from models.checkpoint.s3_store import S3Store
 
         return S3Store(url, STORE_TIMEOUTS)
-    from models.checkpoint.fsspec_store import FsspecStore
+    from models.checkpoint.fsspec_store import FsspecStore, MemoryStore
 
-    return FsspecStore(url, STORE_TIMEOUTS)
+    return (MemoryStore if protocol == "memory" else FsspecStore)(url, STORE_TIMEOUTS)
