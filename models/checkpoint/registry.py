@@ -153,19 +153,11 @@ class LocalRegistry(Registry):
         return self.version(name, number)
 
     def replace_aliases(self, name: str, aliases: dict[str, int]) -> None:
-        """Replace all aliases of a model atomically, without checking the versions.
-
-        Raises:
-            RegistryError: the registry cannot be written.
-        """
+        """Replace all aliases of a model atomically, without checking the versions."""
         require_writable(self._store).put(f"{name}/{ALIASES_FILE}", format_json(aliases))
 
     def retire_numbers(self, name: str, backup: "LocalRegistry") -> None:
-        """Reserve the version numbers that were deleted in a backup, so that no new version gets them.
-
-        Raises:
-            RegistryError: the registry cannot be written.
-        """
+        """Reserve the version numbers that were deleted in a backup, so that no new version gets them."""
         versions, present = self.root / name / "versions", self.versions(name)
         with report_write_errors(versions):
             for tombstone in (backup.root / name / "versions").glob(f"{_DELETED}*"):
