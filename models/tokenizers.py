@@ -89,8 +89,6 @@ class Tokenizer(ABC):
     """Members of classes in the training text, with their counts."""
     members: Members | None = None
     """Members that are tokens; None if there are none."""
-    classes: Mapping[str, int] = MappingProxyType({})
-    """Ids of the classes that the vocabulary contains, by name."""
 
     def __init__(self, vocabulary: Vocabulary, *, normalise: str = "none", lowercase: bool = False) -> None:
         self.vocabulary = vocabulary
@@ -108,6 +106,11 @@ class Tokenizer(ABC):
     @abstractmethod
     def _encode(self, text: str) -> list[int]:
         """Return the ids of a normalised text."""
+
+    @cached_property
+    def classes(self) -> Mapping[str, int]:
+        """Ids of the classes that the vocabulary contains, by name."""
+        return {}
 
     def _word_spans(self, text: str) -> list[tuple[int, int]]:
         """Return the start and end of each word of a normalised text, as members consist of."""
