@@ -355,7 +355,11 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
         """
         path = directory / CONFIG_FILE
         config = check_config(CacheConfig, read_config(path), path)
-        frequencies = None if config.marginals is None else _read_frequencies(directory / FREQUENCIES_FILE)
+        frequencies = None
+        if config.marginals is not None:
+            frequencies = map_tensors(directory / FREQUENCIES_FILE).get("frequencies")
+            if frequencies is None or frequencies.dtype != np.float32 or not (frequencies >= 0).all():
+                raise ManifestError(f"{directory / FREQUENCIES_FILE}: no frequencies")
         try:
             (inner,) = parts
             return cls(inner, config, frequencies)
@@ -378,10 +382,3 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
         size = max(1, _MAX_FEATURE_VALUES // max(min(width, _SEGMENT_TOKENS) * self._width, 1))
         for start in range(0, rows, size):
             yield slice(start, start + size)
-
-
-def _read_frequencies(path: Path) -> FloatArray:
-    frequencies = map_tensors(path).get("frequencies")
-    if frequencies is None or frequencies.dtype != np.float32 or not (frequencies >= 0).all():
-        raise ManifestError(f"{path}: no frequencies")
-    return frequencies

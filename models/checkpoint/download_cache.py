@@ -113,12 +113,11 @@ class DownloadCache:
         with report_write_errors(self._blobs), temporary_folder(self._blobs) as folder:
             temporary = folder / entry.sha256
             digest = hashlib.sha256()
-            num_bytes = 0
             with temporary.open("wb") as file:
                 for chunk in self._download(version, name, entry):
                     digest.update(chunk)
-                    num_bytes += len(chunk)
                     file.write(chunk)
+                num_bytes = file.tell()
                 file.flush()
                 os.fsync(file.fileno())
             if num_bytes != entry.bytes:

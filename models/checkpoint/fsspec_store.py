@@ -91,7 +91,7 @@ class FsspecStore(ObjectStore):
         """Call the file system with a timeout."""
         file_system = self._file_system
         if file_system.async_impl:
-            options["timeout"] = self._timeouts.for_bytes(num_bytes)
+            options["timeout"] = self._timeouts.call_s + num_bytes / self._timeouts.bytes_per_s
         return getattr(file_system, method)(*arguments, **options)
 
     @property

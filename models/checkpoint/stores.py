@@ -40,10 +40,6 @@ class StoreTimeouts(NamedTuple):
     bytes_per_s: float = 256 * 1024
     attempts: int = 3
 
-    def for_bytes(self, num_bytes: int) -> float:
-        """Timeout in seconds of a call that transfers `num_bytes`."""
-        return self.call_s + num_bytes / self.bytes_per_s
-
 
 class ObjectEntry(NamedTuple):
     """Object in a listing.

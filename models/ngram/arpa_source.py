@@ -23,17 +23,18 @@ MAX_LINE_BYTES = 1 << 20
 _MAGIC_BYTES = 64
 
 _FIELD = re.compile(rb"[^ \t\r\n]+")
-_KNOWN_FORMATS = {
+_KNOWN_FORMATS: dict[bytes | tuple[bytes, ...], str] = {
     b"mmap lm http://kheafield.com/code": "it is a binary file of KenLM; give the ARPA file that it was built from",
     b"SRILM_BINARY_NGRAM": "it is a binary file of SRILM; ngram -lm FILE -write-lm ARPA makes an ARPA file of it",
-    b"blmt": "it is a binary file of IRSTLM; compile-lm --text=yes FILE ARPA makes an ARPA file of it",
-    b"Qblmt": "it is a binary file of IRSTLM; compile-lm --text=yes FILE ARPA makes an ARPA file of it",
+    (
+        b"blmt",
+        b"Qblmt",
+    ): "it is a binary file of IRSTLM; compile-lm --text=yes FILE ARPA makes an ARPA file of it",
     b"iARPA": "it is IRSTLM's own iARPA; compile-lm --text=yes FILE ARPA makes an ARPA file of it",
     b"<": "it looks like a web page; was the download refused?",
     b"PK\x03\x04": "it is a zip archive; unpack it first",
     b"BZh": "it is packed with bzip2; unpack it first",
-    b"\xff\xfe": "it is UTF-16; convert it first, for example with iconv -t utf-8",
-    b"\xfe\xff": "it is UTF-16; convert it first, for example with iconv -t utf-8",
+    (b"\xff\xfe", b"\xfe\xff"): "it is UTF-16; convert it first, for example with iconv -t utf-8",
 }
 
 

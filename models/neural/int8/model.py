@@ -33,20 +33,6 @@ from models.tensor_files import PackedWeightCache
 from models.vocabulary import Vocabulary
 
 
-class NetworkOutputs(NamedTuple):
-    """Outputs of a network for T tokens per row.
-
-    Attributes:
-        before: the body's outputs before each token [T, B, W].
-        rows: the same outputs as `Int8Rows` [T * B].
-        hidden: the next state.
-    """
-
-    before: FloatArray
-    rows: Int8Rows
-    hidden: HiddenArrays
-
-
 class Int8Model(NetworkModel, BlockSampler[NeuralState]):
     """Neural language model with eight-bit weights and activations, on a CPU.
 
@@ -77,8 +63,8 @@ class Int8Model(NetworkModel, BlockSampler[NeuralState]):
         weight_cache = weight_cache or PackedWeightCache()
         self._weights = weight_cache.arrays
         parameters = Parameters(arrays, weight_cache)
-        self._body = _make_body(config, parameters.part("body"))
-        self._empty = NeuralState((np.zeros((1, 1, config.hidden_size), np.float32), *self._body.start))
+        self.body = _make_body(config, parameters.part("body"))
+        self._empty = NeuralState((np.zeros((1, 1, config.hidden_size), np.float32), *self.body.start))
         self._embedding = parameters.matrix("embedding", lambda: _token_vectors(config, parameters))
         projection = parameters.part("projection")
         is_projected = config.feature_size != config.hidden_size
@@ -100,7 +86,7 @@ class Int8Model(NetworkModel, BlockSampler[NeuralState]):
 
         def work(part: slice) -> None:
             hidden, alive = state.select(part).hidden, np.array([len(ids[part])])
-            outputs, carried = self._body.read(self._embedded(ids[None, part]), alive, hidden[1:])
+            outputs, carried = self.body.read(self.embedded(ids[None, part]), alive, hidden[1:])
             results[part.start] = NeuralState((outputs.floats, *carried))
 
         run_row_slices(work, len(state))
@@ -142,24 +128,12 @@ class Int8Model(NetworkModel, BlockSampler[NeuralState]):
         top = state.top
         return top if self._projection is None else multiply(self._projection, to_int8_rows(top))
 
-    def read_segment(self, tokens: TokenIds, alive: TokenIds, hidden: HiddenArrays) -> NetworkOutputs:
-        """Read up to T tokens per row.
-
-        Args:
-            tokens: ids [T, B], all in [0, V), including ids that are not read.
-            alive: number of leading rows that each step reads [T], descending.
-            hidden: the state; unchanged.
+    def embedded(self, tokens: TokenIds) -> Int8Rows:
+        """Return the vectors of tokens [T, B] as rows [(T + 1) * B], the first B unused.
 
         Raises:
             InvalidInputError: an id is not in [0, V).
         """
-        outputs, carried = self._body.read(self._embedded(tokens), alive, hidden[1:])
-        quantise_rows(np.ascontiguousarray(hidden[0][0]), outputs.rows, 0)
-        before = np.concatenate([hidden[0], outputs.floats])
-        return NetworkOutputs(before[:-1], outputs.rows, (last_vectors(before, alive, 1), *carried))
-
-    def _embedded(self, tokens: TokenIds) -> Int8Rows:
-        """Return the vectors of tokens [T, B] as rows [(T + 1) * B], the first B unused."""
         steps, batch = tokens.shape
         vectors = zero_int8_rows((steps + 1) * batch, self.config.embedding_size)
         bad = gather_rows(
@@ -193,6 +167,18 @@ def _token_vectors(config: NetworkConfig, parameters: Parameters) -> FloatArray:
     return np.concatenate([clusters["tables.0"], *widened])[clusters["rank"]]
 
 
+class NetworkOutputs(NamedTuple):
+    """Outputs of a network for T tokens per row.
+
+    Attributes:
+        before: the body's outputs before each token [T, B, W].
+        rows: the same outputs as `Int8Rows` [T * B].
+    """
+
+    before: FloatArray
+    rows: Int8Rows
+
+
 class Int8Reader(BatchReader):
     """Reader of segments with a model in int8.
 
@@ -209,8 +195,11 @@ class Int8Reader(BatchReader):
         self, tokens: TokenIds, is_read: Any, hidden: HiddenArrays, *, exact: bool
     ) -> tuple[NetworkOutputs, HiddenArrays]:
         alive = np.count_nonzero(is_read, axis=1)
-        outputs = self._model.read_segment(tokens, alive, tuple(map(np.ascontiguousarray, hidden)))
-        return outputs, outputs.hidden
+        last, *rest = map(np.ascontiguousarray, hidden)
+        outputs, carried = self._model.body.read(self._model.embedded(tokens), alive, tuple(rest))
+        quantise_rows(last[0], outputs.rows, 0)
+        before = np.concatenate([last, outputs.floats])
+        return NetworkOutputs(before[:-1], outputs.rows), (last_vectors(before, alive, 1), *carried)
 
     @override
     def scores(
