@@ -206,11 +206,7 @@ class FolderStore(LockedStore):
 
 
 def require_writable(store: ObjectStore) -> ConditionalStore:
-    """Return the store if it is writable.
-
-    Raises:
-        RegistryAccessError: it is not.
-    """
+    """Return the store if it is writable, else raise RegistryAccessError."""
     if not isinstance(store, ConditionalStore):
         raise RegistryAccessError(
             f"the registry {store.location} is read-only: its store has neither create-only writes nor "
