@@ -124,10 +124,6 @@ def _dropout_mask(mask: Tensor, share: float) -> Tensor:
     return mask.bernoulli_(1 - share).div_(1 - share)
 
 
-SINGLE_LAYER_ARGS = (True, 1, 0.0, True, False, False)
-"""Arguments of torch's layer functions: biases, layers, dropout, train, bidirectional, batch first."""
-
-
 class TorchCell(SequenceLayer):
     """Recurrent layer that wraps `nn.RNN`, `nn.GRU` or `nn.LSTM`, with G gates of H outputs and I inputs.
 
@@ -184,7 +180,9 @@ class TorchCell(SequenceLayer):
         hidden = before if self.parts > 1 else before[0]
         if self.training and self.weight_drop > 0:
             read = getattr(torch, self.kernel.mode.lower())  # such as `torch.rnn_tanh`
-            outputs, *after = read(inputs, hidden, self.dropped_weights(), *SINGLE_LAYER_ARGS)
+            # with biases, one layer, without dropout, in training, in one direction, time first
+            options = (True, 1, 0.0, True, False, False)
+            outputs, *after = read(inputs, hidden, self.dropped_weights(), *options)
         else:
             outputs, after = self.kernel(inputs, hidden)
             after = after if self.parts > 1 else [after]
