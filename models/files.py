@@ -138,19 +138,17 @@ _GZIP_LEVEL, _XZ_PRESET, _ZSTD_LEVEL = 6, 1, 3
 
 def decompressed(raw: BufferedReader) -> BinaryIO:
     """Return a file's content, decompressed if needed; reading it may raise `DECOMPRESSION_ERRORS`."""
-    magic = raw.peek(8)
+    magic, compressed = raw.peek(8), _CountingReader(raw)
+    chunks: Iterator[bytes]
     if magic.startswith(b"\x1f\x8b"):
-        return _open_bounded(raw, lambda compressed: gzip.GzipFile(fileobj=compressed, mode="rb"))
-    if magic.startswith(b"\xfd7zXZ"):
-        return _open_bounded(raw, lzma.LZMAFile)
-    if magic.startswith(b"\x28\xb5\x2f\xfd"):
-        return _open_bounded(raw, _ZstandardReader)
-    return raw
-
-
-def _open_bounded(raw: BufferedReader, decompress: Callable[[Any], Any]) -> BinaryIO:
-    compressed = _CountingReader(raw)
-    return BufferedReader(_BoundedReader(compressed, decompress(compressed)), _BUFFER_BYTES)
+        chunks = _chunks_of(gzip.GzipFile(fileobj=cast("BinaryIO", compressed), mode="rb"))
+    elif magic.startswith(b"\xfd7zXZ"):
+        chunks = _chunks_of(lzma.LZMAFile(cast("BinaryIO", compressed)))  # noqa: SIM115 - read below
+    elif magic.startswith(b"\x28\xb5\x2f\xfd"):
+        chunks = _zstandard_chunks(compressed)
+    else:
+        return raw
+    return BufferedReader(_BoundedReader(compressed, chunks), _BUFFER_BYTES)
 
 
 class _CountingReader:
@@ -167,13 +165,28 @@ class _CountingReader:
         return data
 
 
+def _chunks_of(stream: gzip.GzipFile | lzma.LZMAFile) -> Iterator[bytes]:
+    return iter(lambda: stream.read(_BUFFER_BYTES), b"")
+
+
+def _zstandard_chunks(raw: _CountingReader) -> Iterator[bytes]:
+    """Yield the content of a Zstandard file; unlike the library's own reader, detect a truncated file."""
+    frame = None
+    while compressed := (frame and frame.unused_data) or raw.read(_ZSTD_CHUNK_BYTES):
+        if frame is None or frame.eof:
+            frame = zstandard.ZstdDecompressor().decompressobj()
+        yield frame.decompress(compressed)
+    if frame is not None and not frame.eof:
+        raise EOFError("it ends in the middle of a frame")
+
+
 class _BoundedReader(RawIOBase):
     """Content of a compressed file, with bounded expansion."""
 
-    def __init__(self, compressed: _CountingReader, stream: Any) -> None:
-        self._packed = compressed
-        self._stream = stream
+    def __init__(self, compressed: _CountingReader, chunks: Iterator[bytes]) -> None:
+        self._packed, self._chunks = compressed, chunks
         self._num_bytes = 0
+        self._unpacked = memoryview(b"")
 
     def readable(self) -> bool:
         return True
@@ -184,40 +197,13 @@ class _BoundedReader(RawIOBase):
         Raises:
             ExpansionError: the content exceeds the bound for the bytes read.
         """
-        size: int = self._stream.readinto(buffer)
+        while not self._unpacked and (chunk := next(self._chunks, None)) is not None:
+            self._unpacked = memoryview(chunk)
+        size = min(len(buffer), len(self._unpacked))
+        buffer[:size], self._unpacked = self._unpacked[:size], self._unpacked[size:]
         self._num_bytes += size
         if self._num_bytes > max(_UNCHECKED_BYTES, MAX_EXPANSION * self._packed.num_bytes):
             raise ExpansionError(f"it unpacks to over {MAX_EXPANSION} times its size, the limit for text")
-        return size
-
-
-class _ZstandardReader(RawIOBase):
-    """Content of a Zstandard file; unlike the library's own reader, it detects a truncated file."""
-
-    def __init__(self, raw: _CountingReader) -> None:
-        self._raw = raw
-        self._frame = zstandard.ZstdDecompressor().decompressobj()
-        self._begun = False
-        self._unpacked = memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Fill a buffer, possibly in part; return the number of bytes, 0 at the end."""
-        while not self._unpacked:
-            compressed = self._frame.unused_data or self._raw.read(_ZSTD_CHUNK_BYTES)
-            if self._frame.eof:
-                self._frame, self._begun = zstandard.ZstdDecompressor().decompressobj(), False
-            if not compressed:
-                if self._begun:
-                    raise EOFError("it ends in the middle of a frame")
-                return 0
-            self._begun = True
-            self._unpacked = memoryview(self._frame.decompress(compressed))
-        size = min(len(buffer), len(self._unpacked))
-        buffer[:size] = self._unpacked[:size]
-        self._unpacked = self._unpacked[size:]
         return size
 
 

@@ -50,10 +50,8 @@ class MixtureState(NamedTuple):
 
     def concatenate(self, states: Sequence["MixtureState"]) -> "MixtureState":
         """Return the rows of this state followed by the rows of `states`, for every part."""
-        columns = zip(*(state.parts for state in states), strict=True) if states else ((),) * len(self.parts)
-        return MixtureState(
-            tuple(part.concatenate(rest) for part, rest in zip(self.parts, columns, strict=True))
-        )
+        columns = zip(*(state.parts for state in (self, *states)), strict=True)
+        return MixtureState(tuple(first.concatenate(rest) for first, *rest in columns))
 
 
 class MixtureModel(

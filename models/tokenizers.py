@@ -107,7 +107,7 @@ class Tokenizer(ABC):
     def _encode(self, text: str) -> list[int]:
         """Return the ids of a normalised text."""
 
-    @property
+    @cached_property
     def classes(self) -> Mapping[str, int]:
         """Ids of the classes that the vocabulary contains, by name."""
         return {}
@@ -441,8 +441,8 @@ class SentencePieceTokenizer(Tokenizer):
         super().__init__(vocabulary or self._own_vocabulary(), normalise=normalise)
         self.unknown = self.vocabulary.id_of(self.pieces[self._processor.unk_id()])
         self._space = self.vocabulary.id_of(_SPACE_MARK)
-        self._classes = {name: self.vocabulary.id_of(class_mark(name)) for name in classes}
-        if UNK in self._classes.values():
+        self.classes = {name: self.vocabulary.id_of(class_mark(name)) for name in classes}
+        if UNK in self.classes.values():
             raise ManifestError(
                 f"the SentencePiece model lacks the mark of one of the classes {list(classes)}"
             )
@@ -484,11 +484,6 @@ class SentencePieceTokenizer(Tokenizer):
             return list(ids)
         classes = set(self.classes.values())
         return [i for i, after in pairwise([*ids, UNK]) if i != self._space or after not in classes]
-
-    @property
-    def classes(self) -> Mapping[str, int]:
-        """Ids of the pieces that are marks of classes, by the class's name."""
-        return self._classes
 
     @override
     def _token(self, spelled: str) -> str:

@@ -178,6 +178,7 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
         frequencies: u of the dynamic marginals, expected frequency of each token [V]; None without them.
 
     Attributes:
+        parts: the wrapped model.
         num_parameters: number of learnt values: the wrapped model's, and those of the configuration.
 
     Raises:
@@ -195,7 +196,7 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
                 f"cache.kind is continuous, but a model of the family {inner.family} has no features: use unigram",
                 parameter="cache.kind",
             )
-        self.inner = inner
+        self.inner, self.parts = inner, (inner,)
         self.config = config
         self.vocabulary, self.normalised = inner.vocabulary, inner.normalised
         learnt = 2 + len(_coefficients(config)) + (4 if config.marginals else 0)
@@ -213,11 +214,6 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
         if config.kind == "continuous" and isinstance(inner, FeatureExtractor):
             self._featured = inner
         self._width = padded_width(feature_size(inner)) if self._featured else 0
-
-    @property
-    def parts(self) -> tuple[LanguageModel[Any]]:
-        """The wrapped model."""
-        return (self.inner,)
 
     def with_parts(self, parts: Sequence[LanguageModel[Any]]) -> "CacheModel":
         """Return the cache around another model, the only part."""
@@ -359,7 +355,11 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
         """
         path = directory / CONFIG_FILE
         config = check_config(CacheConfig, read_config(path), path)
-        frequencies = None if config.marginals is None else _read_frequencies(directory / FREQUENCIES_FILE)
+        frequencies = None
+        if config.marginals is not None:
+            frequencies = map_tensors(directory / FREQUENCIES_FILE).get("frequencies")
+            if frequencies is None or frequencies.dtype != np.float32 or not (frequencies >= 0).all():
+                raise ManifestError(f"{directory / FREQUENCIES_FILE}: no frequencies")
         try:
             (inner,) = parts
             return cls(inner, config, frequencies)
@@ -382,10 +382,3 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
         size = max(1, _MAX_FEATURE_VALUES // max(min(width, _SEGMENT_TOKENS) * self._width, 1))
         for start in range(0, rows, size):
             yield slice(start, start + size)
-
-
-def _read_frequencies(path: Path) -> FloatArray:
-    frequencies = map_tensors(path).get("frequencies")
-    if frequencies is None or frequencies.dtype != np.float32 or not (frequencies >= 0).all():
-        raise ManifestError(f"{path}: no frequencies")
-    return frequencies

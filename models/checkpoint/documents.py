@@ -170,7 +170,7 @@ _SUFFIX = ".json"
 
 
 class _TypedStore(Generic[_Document]):
-    """Documents of one kind of a registry.
+    """Documents of one kind of a registry; all methods raise RegistryError if it cannot be read or written.
 
     Args:
         registry: its address; it need not have models.
@@ -190,11 +190,7 @@ class _TypedStore(Generic[_Document]):
         self._documents = DocumentStore(registry, self._folder)
 
     def names(self) -> list[str]:
-        """Return the sorted names of the documents.
-
-        Raises:
-            RegistryError: they cannot be listed.
-        """
+        """Return the sorted names of the documents."""
         return sorted(
             name.removesuffix(_SUFFIX)
             for name in self._documents.names()
@@ -206,7 +202,6 @@ class _TypedStore(Generic[_Document]):
 
         Raises:
             DocumentError: its file is damaged, or is that of another name.
-            RegistryError: it cannot be read.
         """
         content = self._documents.read(name + _SUFFIX)
         if content is None:
@@ -225,7 +220,6 @@ class _TypedStore(Generic[_Document]):
 
         Raises:
             InvalidInputError: the document is too large to be read.
-            RegistryError: the registry cannot be written.
         """
         content = document.model_dump_json(indent=1).encode() + b"\n"
         if len(content) > MAX_DOCUMENT_BYTES:
@@ -269,7 +263,6 @@ class ProfileStore(_TypedStore[Profile]):
 
         Raises:
             InvalidInputError: it does not exist.
-            RegistryError: the registry cannot be written.
         """
         check_name(name, parameter="profile")
         if not self._documents.delete(name + _SUFFIX):

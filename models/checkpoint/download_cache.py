@@ -29,6 +29,7 @@ from models.checkpoint.folders import (
     report_write_errors,
     temporary_folder,
 )
+from models.checkpoint.fsspec_store import FsspecStore
 from models.checkpoint.manifest import (
     MANIFEST_FILE,
     FileEntry,
@@ -63,7 +64,7 @@ class DownloadCache:
         store: the registry's store.
     """
 
-    def __init__(self, folder: Path, store: ObjectStore) -> None:
+    def __init__(self, folder: Path, store: FsspecStore) -> None:
         self._store = store
         self._blobs = folder / "blobs"
         readable = _NOT_IN_NAMES.sub("_", store.location)[-_MAX_NAME_LENGTH:]
@@ -112,12 +113,11 @@ class DownloadCache:
         with report_write_errors(self._blobs), temporary_folder(self._blobs) as folder:
             temporary = folder / entry.sha256
             digest = hashlib.sha256()
-            num_bytes = 0
             with temporary.open("wb") as file:
                 for chunk in self._download(version, name, entry):
                     digest.update(chunk)
-                    num_bytes += len(chunk)
                     file.write(chunk)
+                num_bytes = file.tell()
                 file.flush()
                 os.fsync(file.fileno())
             if num_bytes != entry.bytes:
@@ -275,10 +275,6 @@ class CachedStore(ObjectStore):
 
         [found] = self.ask(lambda: [note()], recall)  # lists, because None is a valid value
         return found
-
-    @override
-    def chunks(self, key: str, num_bytes: int) -> Iterator[bytes]:
-        return self._store.chunks(key, num_bytes)
 
     def refresh(self) -> list[ObjectEntry]:
         """Read all entries from the store.

@@ -54,26 +54,23 @@ class FsspecStore(ObjectStore):
     @override
     def read(self, key: str, num_bytes: int | None = None) -> TaggedContent | None:
         part = {} if num_bytes is None else {"start": 0, "end": num_bytes}
-        with self._translate_errors("read", key):
-            try:
+        try:
+            with self._translate_errors("read", key):
                 content = bytes(self._invoke("cat_file", self._path(key), **part))[:num_bytes]
-            except FileNotFoundError:
-                return None
+        except FileNotFoundError:
+            return None
         return TaggedContent(content, hashlib.sha256(content).hexdigest())
 
-    @override
     def chunks(self, key: str, num_bytes: int) -> Iterator[bytes]:
+        """Yield the first bytes of an object in pieces; fewer than requested if it is shorter.
+
+        Raises:
+            FileNotFoundError: the object does not exist.
+        """
         for start in range(0, num_bytes, _CHUNK_BYTES):
             end = min(start + _CHUNK_BYTES, num_bytes)
-            try:
-                with self._translate_errors("read", key):
-                    chunk = self._invoke(
-                        "cat_file", self._path(key), start=start, end=end, num_bytes=end - start
-                    )
-            except RegistryError as error:
-                if isinstance(error.__cause__, FileNotFoundError):
-                    raise error.__cause__ from None
-                raise
+            with self._translate_errors("read", key):
+                chunk = self._invoke("cat_file", self._path(key), start=start, end=end, num_bytes=end - start)
             yield chunk
 
     def _found(self, folder: str) -> list[ObjectEntry]:
@@ -94,7 +91,7 @@ class FsspecStore(ObjectStore):
         """Call the file system with a timeout."""
         file_system = self._file_system
         if file_system.async_impl:
-            options["timeout"] = self._timeouts.for_bytes(num_bytes)
+            options["timeout"] = self._timeouts.call_s + num_bytes / self._timeouts.bytes_per_s
         return getattr(file_system, method)(*arguments, **options)
 
     @property
@@ -114,10 +111,16 @@ class FsspecStore(ObjectStore):
 
     @contextlib.contextmanager
     def _translate_errors(self, what: str, key: str) -> Iterator[None]:
-        """Convert errors of the file system to a RegistryError that names the failed operation."""
+        """Convert errors of the file system to a RegistryError that names the failed operation.
+
+        Raises:
+            FileNotFoundError: what is to be read does not exist.
+        """
         try:
             yield
         except self.failures as error:
+            if what == "read" and isinstance(error, FileNotFoundError):
+                raise
             path = f"{self.location}/{key}" if key else self.location
             why = (
                 "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__

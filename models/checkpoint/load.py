@@ -11,6 +11,7 @@ import json
 import logging
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -114,27 +115,20 @@ def load_checkpoint(
     """
     manifest = read_manifest(directory)
     copy = None if copies is None else copies.take(directory, manifest)
-    if copy is None:
-        verify_files(directory, manifest)
-        loaded = _load_verified(directory, directory, manifest, device, precision, shared)
-        return _with_members(loaded) if members else loaded
-    try:
-        loaded = _load_verified(copy.path, directory, manifest, device, precision, shared)
-    except CheckpointError as error:
-        copy.release()
-        raise type(error)(str(error).replace(str(copy.path), str(directory))) from error
-    except BaseException:
-        copy.release()
-        raise
-    weakref.finalize(loaded.model, copy.release)
-    return _with_members(loaded) if members else loaded
-
-
-def _with_members(loaded: Checkpoint) -> Checkpoint:
-    """Add the members of classes that the training text had, if any."""
-    if not loaded.tokenizer.slots:
+    folder = directory if copy is None else copy.path
+    with ExitStack() as cleanup:
+        if copy is None:
+            verify_files(directory, manifest)
+        else:
+            cleanup.callback(copy.release)
+        try:
+            loaded = _load_verified(folder, directory, manifest, device, precision, shared)
+        except CheckpointError as error:
+            raise type(error)(str(error).replace(str(folder), str(directory))) from error
+        weakref.finalize(loaded.model, cleanup.pop_all().close)
+    if not (members and loaded.tokenizer.slots):
         return loaded
-    model, tokenizer = with_slots(loaded.model, loaded.tokenizer, {})
+    model, tokenizer = with_slots(loaded.model, loaded.tokenizer, {})  # those of the training text
     return loaded._replace(model=model, tokenizer=tokenizer)
 
 

@@ -257,11 +257,7 @@ def check_name(name: str, *, parameter: str = "name") -> None:
 
 
 def check_unaliased(version: Version, aliases: dict[str, int]) -> None:
-    """Refuse to delete a version with an alias.
-
-    Raises:
-        InvalidInputError: an alias points to it.
-    """
+    """Raise InvalidInputError if an alias points to a version, which then must not be deleted."""
     pointing = [alias for alias, target in aliases.items() if target == version.number]
     if pointing:
         raise InvalidInputError(

@@ -28,11 +28,7 @@ MAX_INT8_COST = 0.005
 
 
 def check_precision(precision: str) -> Precision:
-    """Check the name of a precision.
-
-    Raises:
-        InvalidInputError: the name is unknown.
-    """
+    """Return the precision of a name, or raise InvalidInputError if it is unknown."""
     if precision not in PRECISIONS:
         raise InvalidInputError(
             f"precision is {precision!r}; it must be one of {', '.join(PRECISIONS)}", parameter="precision"

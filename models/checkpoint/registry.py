@@ -14,7 +14,7 @@ import errno
 import re
 import shutil
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias, cast
 
 from typing_extensions import override
 
@@ -65,12 +65,12 @@ def open_registry(address: Address, *, create: bool = False, cache: Path | None 
     folder = local_registry_folder(address)
     if folder is not None:
         return LocalRegistry(folder, create=create)
-    from models.checkpoint.remote_registry import RemoteRegistry
-
     store = open_store(address)
+    from models.checkpoint.remote_registry import RemoteRegistry  # imports fsspec, as the store does
+
     if create:
         require_writable(store).entries()
-    return RemoteRegistry(store, cache=cache)
+    return RemoteRegistry(cast("Any", store), cache=cache)  # a URL's store is one of fsspec
 
 
 def local_registry_folder(address: Address) -> Path | None:
@@ -153,19 +153,11 @@ class LocalRegistry(Registry):
         return self.version(name, number)
 
     def replace_aliases(self, name: str, aliases: dict[str, int]) -> None:
-        """Replace all aliases of a model atomically, without checking the versions.
-
-        Raises:
-            RegistryError: the registry cannot be written.
-        """
+        """Replace all aliases of a model atomically, without checking the versions."""
         require_writable(self._store).put(f"{name}/{ALIASES_FILE}", format_json(aliases))
 
     def retire_numbers(self, name: str, backup: "LocalRegistry") -> None:
-        """Reserve the version numbers that were deleted in a backup, so that no new version gets them.
-
-        Raises:
-            RegistryError: the registry cannot be written.
-        """
+        """Reserve the version numbers that were deleted in a backup, so that no new version gets them."""
         versions, present = self.root / name / "versions", self.versions(name)
         with report_write_errors(versions):
             for tombstone in (backup.root / name / "versions").glob(f"{_DELETED}*"):
@@ -249,15 +241,11 @@ def open_store(address: Address) -> ObjectStore:
         )
     if not rest.strip("/"):
         raise InvalidInputError(f"the registry is {url!r}, without a bucket or folder", parameter="registry")
-    if protocol == "memory":
-        from models.checkpoint.fsspec_store import MemoryStore
-
-        return MemoryStore(url, STORE_TIMEOUTS)
     if protocol == "s3":
         require_package("s3fs", "a registry at s3://", parameter="registry")
         from models.checkpoint.s3_store import S3Store
 
         return S3Store(url, STORE_TIMEOUTS)
-    from models.checkpoint.fsspec_store import FsspecStore
+    from models.checkpoint.fsspec_store import FsspecStore, MemoryStore
 
-    return FsspecStore(url, STORE_TIMEOUTS)
+    return (MemoryStore if protocol == "memory" else FsspecStore)(url, STORE_TIMEOUTS)

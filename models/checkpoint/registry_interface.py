@@ -55,6 +55,8 @@ class ModelSnapshot(NamedTuple):
 class Catalogue:
     """Versions and aliases of the models in a store.
 
+    All methods raise RegistryError if the registry cannot be read, or no longer exists.
+
     Args:
         store: store to read.
         folder: local folder of the versions.
@@ -69,27 +71,15 @@ class Catalogue:
         self.location, self.work_folder = store.location, folder
 
     def entries(self, folder: str = "") -> dict[str, ModelEntries]:
-        """Return models by name, including models without versions: all, or those in a folder.
-
-        Raises:
-            RegistryError: the registry cannot be read.
-        """
+        """Return models by name, including models without versions: all, or those in a folder."""
         return list_models(self._reads.entries(folder))
 
     def models(self) -> list[str]:
-        """Return the sorted names of models with at least one version.
-
-        Raises:
-            RegistryError: the registry cannot be read, or no longer exists.
-        """
+        """Return the sorted names of models with at least one version."""
         return sorted(name for name, model in self.entries().items() if model.versions)
 
     def versions(self, name: str) -> list[int]:
-        """Return a model's version numbers, ascending; empty if the model does not exist.
-
-        Raises:
-            RegistryError: the registry cannot be read.
-        """
+        """Return a model's version numbers, ascending; empty if the model does not exist."""
         return self.entries(name).get(name, ModelEntries()).versions if is_name(name) else []
 
     def aliases(self, name: str) -> dict[str, int]:
@@ -97,26 +87,17 @@ class Catalogue:
 
         Raises:
             ManifestError: aliases.json is damaged.
-            RegistryError: the registry cannot be read.
         """
         return self._parse_aliases(name, self._reads.read(f"{name}/{ALIASES_FILE}"))
 
     def default(self) -> str | None:
-        """Return the stored name of the default model, which may not exist; None if no name is stored.
-
-        Raises:
-            RegistryError: the registry cannot be read.
-        """
+        """Return the stored name of the default model, which may not exist; None if no name is stored."""
         found = self._reads.read(DEFAULT_FILE)
         name = "" if found is None else found.content.decode("utf-8-sig", errors="replace").strip()
         return name if is_name(name) else None
 
     def published(self) -> list[Version]:
-        """Return every version of every model.
-
-        Raises:
-            RegistryError: the registry cannot be read.
-        """
+        """Return every version of every model."""
         models = sorted(self.entries().items())
         return [self.version(name, number) for name, model in models for number in model.versions]
 
@@ -137,7 +118,6 @@ class Catalogue:
             InvalidInputError: the part after the `@` is empty.
             ModelNotFoundError: the model, version or alias does not exist; the message lists the existing ones.
             ManifestError: aliases.json is needed and damaged.
-            RegistryError: the registry cannot be read.
         """
         name, at, which = address.partition("@")
         if at and not which and is_name(name):
@@ -198,6 +178,8 @@ _ALIAS_RETRY_PAUSE_S = 0.02
 class Registry(Catalogue, ABC):
     """Models with immutable, numbered versions and movable aliases, in any store.
 
+    All methods raise RegistryError if the registry cannot be read or, to change it, cannot be written.
+
     Args:
         store: store to write to.
         folder: local folder of the versions.
@@ -228,7 +210,6 @@ class Registry(Catalogue, ABC):
 
         Raises:
             ManifestError: aliases.json is damaged.
-            RegistryError: the registry cannot be read.
         """
         if not is_name(name):
             return ModelSnapshot({}, ModelStamp((), ""))
@@ -256,7 +237,6 @@ class Registry(Catalogue, ABC):
 
         Raises:
             CheckpointError: it is missing or damaged.
-            RegistryError: it cannot be read.
         """
 
     @abstractmethod
@@ -265,7 +245,6 @@ class Registry(Catalogue, ABC):
 
         Raises:
             CheckpointError: it is missing or damaged.
-            RegistryError: it cannot be read.
         """
 
     def publish(self, name: str, write: Callable[[Path], None]) -> Version:
@@ -300,7 +279,6 @@ class Registry(Catalogue, ABC):
             ModelNotFoundError: the version does not exist.
             InvalidInputError: the alias is not a name, or is a number.
             ManifestError: aliases.json is damaged (it is replaced if `alias` is the champion).
-            RegistryError: the registry cannot be written.
         """
         if alias.isdecimal():
             raise InvalidInputError(f"the alias {alias!r} would read as a version number", parameter="alias")
@@ -330,7 +308,6 @@ class Registry(Catalogue, ABC):
         Raises:
             ModelNotFoundError: the model or alias does not exist.
             ManifestError: aliases.json is damaged.
-            RegistryError: the registry cannot be written.
         """
         require_writable(self._store)
         self.resolve(name)
@@ -347,17 +324,12 @@ class Registry(Catalogue, ABC):
 
         Raises:
             ModelNotFoundError: the model does not exist.
-            RegistryError: the registry cannot be written.
         """
         self.resolve(name)
         require_writable(self._store).put(DEFAULT_FILE, f"{name}\n".encode())
 
     def pin_default(self, coming: str) -> None:
-        """Store the current default if it is not stored yet and a model with a new name is about to be published.
-
-        Raises:
-            RegistryError: the registry cannot be read or written.
-        """
+        """Store the current default if it is not stored yet and a model with a new name is about to be published."""
         names = self.models()
         if names and coming not in names and self.default() not in names:
             self.set_default(choose_default(names, None).name)
@@ -371,9 +343,6 @@ class Registry(Catalogue, ABC):
 
         Returns:
             Number of removed files or folders.
-
-        Raises:
-            RegistryError: the registry cannot be read or written.
         """
 
     def change_stamps(self, names: Iterable[str] | None = None) -> dict[str, ModelStamp]:
@@ -381,9 +350,6 @@ class Registry(Catalogue, ABC):
 
         Args:
             names: names of models, existing or not; None: all models of the registry.
-
-        Raises:
-            RegistryError: the registry cannot be read.
         """
         models = self._stored_models(names)
         return {
@@ -398,7 +364,6 @@ class Registry(Catalogue, ABC):
         Raises:
             ModelNotFoundError: the version does not exist.
             InvalidInputError: an alias points to it.
-            RegistryError: the registry cannot be written.
         """
 
     def _stored_models(self, names: Iterable[str] | None) -> dict[str, ModelEntries]:

@@ -21,12 +21,12 @@ from typing_extensions import override
 
 from models.checkpoint import folders
 from models.checkpoint.download_cache import BLOBS_FOLDER, CachedStore, DownloadCache
+from models.checkpoint.fsspec_store import FsspecStore
 from models.checkpoint.manifest import MANIFEST_FILE, Manifest, Version, check_unaliased, parse_manifest
 from models.checkpoint.registry_interface import Catalogue, Registry
 from models.checkpoint.stores import (
     ConditionalStore,
     ModelEntries,
-    ObjectStore,
     list_models,
     manifest_key,
     require_writable,
@@ -71,7 +71,7 @@ class RemoteRegistry(Registry):
     """
 
     def __init__(
-        self, store: ObjectStore, *, cache: Path | None = None, clock: Callable[[], float] = time.monotonic
+        self, store: FsspecStore, *, cache: Path | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._cache = DownloadCache(folders.cache_folder(cache), store)
         self._cached = CachedStore(store, self._cache.root, clock)

@@ -74,11 +74,11 @@ class S3Store(FsspecStore, ConditionalStore):
             finally:
                 answer["Body"].close()
 
-        with self._translate_errors("read", key):
-            try:
+        try:
+            with self._translate_errors("read", key):
                 return self._run_sync(whole)
-            except FileNotFoundError:
-                return None
+        except FileNotFoundError:
+            return None
 
     @override
     def put(self, key: str, content: bytes) -> None:
@@ -106,7 +106,8 @@ class S3Store(FsspecStore, ConditionalStore):
                 try:
                     self._run_sync(self._call, "put_object", **arguments)
                 except self.failures as error:
-                    status = _status(error)
+                    reply = error.__cause__.response if isinstance(error.__cause__, ClientError) else {}
+                    status = reply.get("ResponseMetadata", {}).get("HTTPStatusCode")
                     if status == _CONFLICT:  # concurrent writes, none of which may have succeeded
                         time.sleep(_PAUSE_S * (attempt + random.random()))
                         continue
@@ -157,9 +158,3 @@ class S3Store(FsspecStore, ConditionalStore):
         )
         file_system.retries = 1  # botocore already retries
         return file_system
-
-
-def _status(error: Exception) -> int | None:
-    """HTTP status of S3's response."""
-    cause = error.__cause__
-    return cause.response["ResponseMetadata"]["HTTPStatusCode"] if isinstance(cause, ClientError) else None

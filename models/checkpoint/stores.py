@@ -22,8 +22,6 @@ from models.checkpoint.folders import fsync_path, locked_folder, replace_file, r
 from models.checkpoint.manifest import ALIASES_FILE, MANIFEST_FILE, is_name, is_version_number
 from models.errors import RegistryAccessError, RegistryError
 
-_CHUNK_BYTES = 1 << 20
-
 
 class StoreTimeouts(NamedTuple):
     """Timeouts of a store's calls.
@@ -41,10 +39,6 @@ class StoreTimeouts(NamedTuple):
     call_s: float = 30.0
     bytes_per_s: float = 256 * 1024
     attempts: int = 3
-
-    def for_bytes(self, num_bytes: int) -> float:
-        """Timeout in seconds of a call that transfers `num_bytes`."""
-        return self.call_s + num_bytes / self.bytes_per_s
 
 
 class ObjectEntry(NamedTuple):
@@ -88,14 +82,6 @@ class ObjectStore(ABC):
     @abstractmethod
     def read(self, key: str, num_bytes: int | None = None) -> TaggedContent | None:
         """Read a small object, or its first bytes, with a tag of what was read; None if it does not exist."""
-
-    @abstractmethod
-    def chunks(self, key: str, num_bytes: int) -> Iterator[bytes]:
-        """Yield the first bytes of an object in pieces; fewer than requested if it is shorter.
-
-        Raises:
-            FileNotFoundError: the object does not exist.
-        """
 
 
 class ConditionalStore(ObjectStore):
@@ -192,13 +178,6 @@ class FolderStore(LockedStore):
         return TaggedContent(content, hashlib.sha256(content).hexdigest())
 
     @override
-    def chunks(self, key: str, num_bytes: int) -> Iterator[bytes]:
-        with (self._root / key).open("rb") as file:
-            while chunk := file.read(min(num_bytes, _CHUNK_BYTES)):
-                num_bytes -= len(chunk)
-                yield chunk
-
-    @override
     def put(self, key: str, content: bytes) -> None:
         path = self._root / key
         with report_write_errors(path.parent):
@@ -227,11 +206,7 @@ class FolderStore(LockedStore):
 
 
 def require_writable(store: ObjectStore) -> ConditionalStore:
-    """Return the store if it is writable.
-
-    Raises:
-        RegistryAccessError: it is not.
-    """
+    """Return the store if it is writable, else raise RegistryAccessError."""
     if not isinstance(store, ConditionalStore):
         raise RegistryAccessError(
             f"the registry {store.location} is read-only: its store has neither create-only writes nor "

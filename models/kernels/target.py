@@ -29,10 +29,6 @@ class Level(NamedTuple):
     flags: str
     features: frozenset[str]
 
-    def has(self, *features: str) -> bool:
-        """True if kernels may use instructions of all these features."""
-        return self.features.issuperset(features)
-
 
 # LLVM would halve 512-bit vectors
 _WIDE = "-prefer-256-bit,+avx512vnni"

@@ -124,19 +124,6 @@ def _dropout_mask(mask: Tensor, share: float) -> Tensor:
     return mask.bernoulli_(1 - share).div_(1 - share)
 
 
-SINGLE_LAYER_ARGS = (True, 1, 0.0, True, False, False)
-"""Arguments of torch's layer functions: biases, layers, dropout, train, bidirectional, batch first."""
-
-
-_TORCH_FUNCTIONS: dict[str, tuple[Any, Any]] = {
-    "LSTM": (torch.lstm, torch.lstm_cell),
-    "GRU": (torch.gru, torch.gru_cell),
-    "RNN_TANH": (torch.rnn_tanh, torch.rnn_tanh_cell),
-    "RNN_RELU": (torch.rnn_relu, torch.rnn_relu_cell),
-}
-"""Torch functions for a layer and for a single step, by the `mode` of a module."""
-
-
 class TorchCell(SequenceLayer):
     """Recurrent layer that wraps `nn.RNN`, `nn.GRU` or `nn.LSTM`, with G gates of H outputs and I inputs.
 
@@ -192,8 +179,10 @@ class TorchCell(SequenceLayer):
         before = tuple(part[None] for part in carried)
         hidden = before if self.parts > 1 else before[0]
         if self.training and self.weight_drop > 0:
-            read, _ = _TORCH_FUNCTIONS[self.kernel.mode]
-            outputs, *after = read(inputs, hidden, self.dropped_weights(), *SINGLE_LAYER_ARGS)
+            read = getattr(torch, self.kernel.mode.lower())  # such as `torch.rnn_tanh`
+            # with biases, one layer, without dropout, in training, in one direction, time first
+            options = (True, 1, 0.0, True, False, False)
+            outputs, *after = read(inputs, hidden, self.dropped_weights(), *options)
         else:
             outputs, after = self.kernel(inputs, hidden)
             after = after if self.parts > 1 else [after]
@@ -201,8 +190,8 @@ class TorchCell(SequenceLayer):
 
     @override
     def step(self, inputs: Tensor, carried: CellState) -> tuple[Tensor, CellState]:
-        _, advance = _TORCH_FUNCTIONS[self.kernel.mode]
         hidden = carried if self.parts > 1 else carried[0]
+        advance = getattr(torch, f"{self.kernel.mode.lower()}_cell")
         after = advance(inputs, hidden, *self.weights())
         after = after if self.parts > 1 else (after,)
         return after[0], after

@@ -238,11 +238,7 @@ class TorchReader(BatchReader):
     def __init__(self, network: Network, device: torch.device) -> None:
         group_rows = GROUP_ROWS_ON_CUDA if device.type == "cuda" else GROUP_ROWS
         super().__init__(group_rows, SEGMENT_STEPS)
-        self._network, self._device = network, device
-
-    @override
-    def index(self, rows: TokenIds) -> Tensor:
-        return torch.as_tensor(rows, device=self._device)
+        self._network = network
 
     @override
     def read(self, tokens: TokenIds, is_read: Any, hidden: Hidden, *, exact: bool) -> tuple[Tensor, Hidden]:

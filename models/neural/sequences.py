@@ -96,10 +96,6 @@ class BatchReader(ABC):
     def join(self, outputs: Sequence[Any], order: TokenIds) -> NeuralState:
         """Return a state, for prediction only, of concatenated results of `take` in a given order [N]."""
 
-    def index(self, rows: TokenIds) -> Any:
-        """Return row numbers as an index of states."""
-        return rows
-
     @abstractmethod
     def shares(self, lengths: TokenIds) -> int:
         """Return the number of threads for sequences of given lengths [B]."""
@@ -169,6 +165,5 @@ def _read_group(
         if want.before or want.features:
             before.append((rows[row] * tokens.shape[1] + start + step, reader.take(outputs, step, row)))
     if want.state:
-        index = reader.index(group)
         for part, changed in zip(result.state.hidden, state.hidden, strict=True):
-            part[:, index] = changed
+            part[:, group] = changed

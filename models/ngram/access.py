@@ -48,21 +48,13 @@ def compile_kernels(automaton: Automaton) -> None:
     compile_declared(_QUANTISED if automaton.quantised else _EXACT)
 
 
+@numba.njit(nogil=True, forceinline=True)
 def word_at(words: Any, arc: Any) -> Any:
-    """Return the id of the word of an arc, int32, from `Automaton.words`; for kernels only."""
-    raise NotImplementedError
-
-
-@overload(word_at, jit_options={"forceinline": True, "nogil": True})
-def _word_at(words: Any, arc: Any) -> Any:  # noqa: ARG001 - the types decide
-    def whole(words: Any, arc: Any) -> Any:
-        return words[arc]
-
-    def bytewise(words: Any, arc: Any) -> Any:
+    """Return the id of the word of an arc, int32, from `Automaton.words`."""
+    if words.ndim == 2:  # numba compiles one of the branches
         low = np.int32(words[arc, 0]) | (np.int32(words[arc, 1]) << 8)
         return np.int32(low | (np.int32(words[arc, 2]) << 16))
-
-    return bytewise if words.ndim == 2 else whole
+    return words[arc]
 
 
 def value_at(coded: Any, values: Any, index: Any) -> Any:
@@ -79,12 +71,6 @@ def _value_at(coded: Any, values: Any, index: Any) -> Any:  # noqa: ARG001
         return values[coded[index]]
 
     return decoded if coded.dtype == types.uint8 else value
-
-
-@numba.njit(nogil=True, forceinline=True)
-def word_of(automaton: Automaton, arc: Any) -> Any:
-    """Return the id of the word of an arc, int32."""
-    return word_at(automaton.words, arc)
 
 
 @numba.njit(nogil=True, forceinline=True)
@@ -157,12 +143,6 @@ def arc_at(first_arcs: Any, words: Any, state: Any, word: Any) -> Any:
 
 
 @numba.njit(nogil=True, forceinline=True)
-def arc_of(automaton: Automaton, state: Any, word: Any) -> Any:
-    """Return `arc_at` for the arrays of an automaton."""
-    return arc_at(automaton.first_arcs, automaton.words, state, word)
-
-
-@numba.njit(nogil=True, forceinline=True)
 def context_length(order_starts: Any, state: Any) -> Any:
     """Return the length of a state's context, or of the n-gram of arc a if given a + 1."""
     length = U(0)
@@ -188,7 +168,7 @@ def next_state(automaton: Automaton, state: Any, word: Any) -> Any:
     """Return the state of the longest suffix of a context followed by a word."""
     num_states, missing = U(len(automaton.suffixes)), U(len(automaton.words))
     while True:
-        arc = arc_of(automaton, state, word)
+        arc = arc_at(automaton.first_arcs, automaton.words, state, word)
         if arc != missing and arc + U(1) < num_states:
             return arc + U(1)
         if state == U(0):  # order 1: the only state

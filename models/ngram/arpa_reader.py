@@ -10,6 +10,7 @@ hexadecimal digits per byte, as in URLs, and the empty word is a single `%`; a c
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -449,7 +450,7 @@ def read_arpa(path: Path, *, on_read: Callable[[int], None] = lambda _: None) ->
     Raises:
         FormatError: the file cannot be read or is not valid; the message has the line and a hint.
     """
-    with ArpaSource(path, on_read=on_read) as source:
+    with closing(ArpaSource(path, on_read=on_read)) as source:
         counts, options = read_header(source)
         log_zero = _log_zero(path, options)
         words = WordTable()

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from io import BufferedReader, FileIO
 from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO, NoReturn, Self
+from typing import BinaryIO, NoReturn
 
 import numpy as np
 from typing_extensions import override
@@ -24,22 +23,23 @@ MAX_LINE_BYTES = 1 << 20
 _MAGIC_BYTES = 64
 
 _FIELD = re.compile(rb"[^ \t\r\n]+")
-_KNOWN_FORMATS = {
+_KNOWN_FORMATS: dict[bytes | tuple[bytes, ...], str] = {
     b"mmap lm http://kheafield.com/code": "it is a binary file of KenLM; give the ARPA file that it was built from",
     b"SRILM_BINARY_NGRAM": "it is a binary file of SRILM; ngram -lm FILE -write-lm ARPA makes an ARPA file of it",
-    b"blmt": "it is a binary file of IRSTLM; compile-lm --text=yes FILE ARPA makes an ARPA file of it",
-    b"Qblmt": "it is a binary file of IRSTLM; compile-lm --text=yes FILE ARPA makes an ARPA file of it",
+    (
+        b"blmt",
+        b"Qblmt",
+    ): "it is a binary file of IRSTLM; compile-lm --text=yes FILE ARPA makes an ARPA file of it",
     b"iARPA": "it is IRSTLM's own iARPA; compile-lm --text=yes FILE ARPA makes an ARPA file of it",
     b"<": "it looks like a web page; was the download refused?",
     b"PK\x03\x04": "it is a zip archive; unpack it first",
     b"BZh": "it is packed with bzip2; unpack it first",
-    b"\xff\xfe": "it is UTF-16; convert it first, for example with iconv -t utf-8",
-    b"\xfe\xff": "it is UTF-16; convert it first, for example with iconv -t utf-8",
+    (b"\xff\xfe", b"\xfe\xff"): "it is UTF-16; convert it first, for example with iconv -t utf-8",
 }
 
 
 class ArpaSource:
-    """Block-by-block reader of a file; a context manager.
+    """Block-by-block reader of a file, to be closed.
 
     Args:
         path: the file; its compression is detected by its first bytes, not by its name.
@@ -67,17 +67,13 @@ class ArpaSource:
         self._on_read = on_read
         self._reported = 0
         self._stream: BinaryIO | None = None
-
-    def __enter__(self) -> Self:
-        with report_read_errors(self.path):
-            self._file = _HashedFile(self.path)
+        with report_read_errors(path):
+            self._file = _HashedFile(path)
         self._thread = ThreadPoolExecutor(1)
         self._next = self._thread.submit(self._next_chunk)
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """End the thread and close the file."""
         self._thread.shutdown()
         self._file.close()
 

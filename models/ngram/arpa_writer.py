@@ -104,7 +104,11 @@ def write_arpa(
         for order in range(1, len(orders) + 1):
             write(b"\n" + section_heading(order) + b"\n")
             for lines in _chunks(orders, order, log_zero):
-                write(_format_lines(lines, spelling, starts))
+                num_bytes = int(np.diff(starts)[lines.words].sum()) + lines.words.size
+                out = np.empty(
+                    num_bytes + len(lines.log10_probs) * (2 * MAX_NUMBER_BYTES + 2), dtype=np.uint8
+                )
+                write(out[: _write_lines(lines, spelling, starts, out)].tobytes())
                 on_write(len(lines.log10_probs))
         write(b"\n" + END_HEADING + b"\n")
     return ArpaWriteReport(counts, num_escaped, log_zero)
@@ -155,13 +159,6 @@ def _words_of(orders: Sequence[tuple[NGrams, NGramWeights]], here: slice) -> Int
         words.append(ngrams.words[rows])
         rows = ngrams.prefixes[rows]
     return np.stack(words[::-1])
-
-
-def _format_lines(lines: _Lines, spelling: UInt8s, starts: Int64s) -> bytes:
-    num_bytes = int(np.diff(starts)[lines.words].sum())
-    capacity = num_bytes + lines.words.size + len(lines.log10_probs) * (2 * MAX_NUMBER_BYTES + 2)
-    out = np.empty(capacity, dtype=np.uint8)
-    return out[: _write_lines(lines, spelling, starts, out)].tobytes()
 
 
 @kernel()

@@ -145,11 +145,7 @@ class Automaton(NamedTuple):
 
 
 def reject(path: Path, problem: str) -> NoReturn:
-    """Raise the error of a file that is not an automaton.
-
-    Raises:
-        ManifestError: always.
-    """
+    """Raise the ManifestError of a file that is not an automaton."""
     raise ManifestError(f"{path} is not a back-off automaton: {problem}")
 
 

@@ -31,7 +31,7 @@ from models.ngram.access import (
     link_states,
     log10_backoff_of,
     log10_prob_of,
-    word_of,
+    word_at,
 )
 from models.ngram.automaton import Automaton, reject
 from models.vocabulary import UNK
@@ -469,7 +469,7 @@ def find_problem(automaton: Automaton) -> int:  # noqa: C901, PLR0911 - one pass
             return 6
         before = np.int64(-1)
         for arc in range(first[state], first[state + 1]):
-            word = np.int64(word_of(automaton, U(arc)))
+            word = np.int64(word_at(automaton.words, U(arc)))
             if word <= before or word >= vocab_size:
                 return 4
             before = word

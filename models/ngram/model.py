@@ -50,11 +50,7 @@ def token_spans(tokens: TokenIds, lengths: TokenIds, rows: int) -> tuple[TokenId
 
 
 def check_one_per_row(shape: tuple[int, ...], rows: int) -> None:
-    """Check that a shape is that of one token per row of a state.
-
-    Raises:
-        InvalidInputError: it is not.
-    """
+    """Raise InvalidInputError unless a shape is that of one token per row of a state."""
     if shape != (rows,):
         raise InvalidInputError(
             f"tokens have the shape {list(shape)}, the state has {rows} rows", parameter="tokens"
@@ -62,11 +58,7 @@ def check_one_per_row(shape: tuple[int, ...], rows: int) -> None:
 
 
 def check_shapes(tokens: TokenIds, lengths: TokenIds, rows: int) -> None:
-    """Check that tokens are [B, T], and lengths [B] and at most T.
-
-    Raises:
-        InvalidInputError: they are not.
-    """
+    """Raise InvalidInputError unless tokens are [B, T], and lengths [B] and at most T."""
     if tokens.ndim != 2 or len(tokens) != rows or lengths.shape != (rows,):
         raise InvalidInputError(
             f"tokens have the shape {list(tokens.shape)} and lengths {list(lengths.shape)}; "
@@ -80,11 +72,7 @@ def check_shapes(tokens: TokenIds, lengths: TokenIds, rows: int) -> None:
 
 
 def check_offsets(tokens: TokenIds, offsets: TokenIds, rows: int) -> None:
-    """Check that tokens are [N], and offsets [B + 1] ascend from 0 to N.
-
-    Raises:
-        InvalidInputError: they are not.
-    """
+    """Raise InvalidInputError unless tokens are [N], and offsets [B + 1] ascend from 0 to N."""
     if tokens.ndim != 1 or offsets.shape != (rows + 1,):
         raise InvalidInputError(
             f"tokens have the shape {list(tokens.shape)} and offsets {list(offsets.shape)}; "
@@ -96,11 +84,7 @@ def check_offsets(tokens: TokenIds, offsets: TokenIds, rows: int) -> None:
 
 
 def check_k(k: int, vocab_size: int) -> None:
-    """Check that k is in [1, V].
-
-    Raises:
-        InvalidInputError: it is not.
-    """
+    """Raise InvalidInputError unless k is in [1, V]."""
     if not 1 <= k <= vocab_size:
         raise InvalidInputError(
             f"k is {k}, it can be 1 to {vocab_size}, the size of the vocabulary", parameter="k"
@@ -108,11 +92,7 @@ def check_k(k: int, vocab_size: int) -> None:
 
 
 def check_known(tokens: TokenIds, bad: int, vocab_size: int) -> None:
-    """Refuse the token at the index `bad` of a batch, which is outside the vocabulary, unless the index is negative.
-
-    Raises:
-        InvalidInputError: there is such a token.
-    """
+    """Raise InvalidInputError for the token at the index `bad` of a batch, unless the index is negative."""
     if bad >= 0:
         raise InvalidInputError(
             f"token {bad} of the batch is {tokens.flat[bad]}, but token ids are 0 to {vocab_size - 1}",

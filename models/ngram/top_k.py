@@ -15,7 +15,6 @@ from models.arrays import Float32s, Float64s, Int32s, Int64s, UInt32s, UInt64s
 from models.ngram.access import (
     U,
     arc_at,
-    arc_of,
     automaton_kernel,
     prefetch,
     readonly,
@@ -127,13 +126,12 @@ def _fill_with_impossible(
     column: int,
 ) -> None:
     """Fill a row from `column` on with words of probability 0, in order of id."""
-    missing = U(len(automaton.words))
-    word = np.int64(0)
+    first_arcs, words, word = automaton.first_arcs, automaton.words, np.int64(0)
     while column < len(ids):
-        level, arc = 0, arc_of(automaton, chain[0], word)
-        while arc == missing and level + 1 < depth:
+        level, arc = 0, arc_at(first_arcs, words, chain[0], word)
+        while arc == U(len(words)) and level + 1 < depth:
             level += 1
-            arc = arc_of(automaton, chain[level], word)
+            arc = arc_at(first_arcs, words, chain[level], word)
         value = _natural_log_prob(automaton.log10_probs, automaton.prob_values, arc, backoffs[level])
         if value == -np.inf:
             ids[column], log_probs[column] = word, -np.inf

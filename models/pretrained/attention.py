@@ -107,16 +107,14 @@ def group_texts(
         for cut in runs_by_cost(np.array([counts[text] for text in run]), most):
             sizes, first = [counts[text] for text in run[cut]], run[cut][0]
             end = begin + sum(sizes)
-            mask = None if end - begin == 1 else _mask(sizes, before[first].length, device)
+            mask = None
+            if end - begin > 1:
+                text = torch.as_tensor(np.repeat(np.arange(len(sizes)), sizes), device=device)
+                own = (text[:, None] == text).tril_()
+                mask = torch.cat([own.new_ones(len(text), before[first].length), own], dim=1)
             groups.append(Group(slice(begin, end), before[first], after[first], mask))
             begin = end
     return groups
-
-
-def _mask(counts: Sequence[int], num_known: int, device: torch.device) -> Tensor:
-    text = torch.as_tensor(np.repeat(np.arange(len(counts)), counts), device=device)
-    own = (text[:, None] == text).tril_()
-    return torch.cat([own.new_ones(len(text), num_known), own], dim=1)
 
 
 def attend(

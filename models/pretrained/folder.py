@@ -172,11 +172,7 @@ def files_of(folder: Path) -> list[str]:
 
 
 def _check_files(folder: Path) -> None:
-    """Check that a folder has no pipes and devices, which may have no end, and no enormous JSON.
-
-    Raises:
-        ManifestError: it has; the message names the file.
-    """
+    """Raise ManifestError for a pipe or device in a folder, which may have no end, or enormous JSON."""
     for file in folder.iterdir():
         if file.exists() and not file.is_file() and not file.is_dir():
             raise ManifestError(f"{file} is not a regular file")
@@ -186,11 +182,7 @@ def _check_files(folder: Path) -> None:
 
 
 def _check_numbers(path: Path, config: Mapping[str, Any]) -> None:
-    """Check the numbers in a configuration, at any depth.
-
-    Raises:
-        ManifestError: one is too large, or is not finite.
-    """
+    """Raise ManifestError for a number in a configuration, at any depth, that is too large or not finite."""
     pending = [*config.items()]
     for name, value in pending:
         if isinstance(value, dict | list):
@@ -202,11 +194,7 @@ def _check_numbers(path: Path, config: Mapping[str, Any]) -> None:
 
 
 def _check_num_weights(folder: Path) -> None:
-    """Check that a configuration does not describe far more weights than the files have, before memory is allocated.
-
-    Raises:
-        ManifestError: it does.
-    """
+    """Raise ManifestError, before memory is allocated, if far more weights are described than the files have."""
     stored = sum((folder / name).stat().st_size for name in _weight_files(folder))
     with torch.device("meta"):
         config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)

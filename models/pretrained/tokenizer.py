@@ -42,19 +42,10 @@ _PROBE_GROWTH, _PROBE_STRINGS = 32, 128
 _PROBE_LETTERS = "aA0 \t\n.'_-é日\u0301\u2581😀"
 
 
-def _characters_of_bytes() -> dict[str, int]:
-    """Return the byte of each character of byte-level tokens: printable bytes stand for themselves."""
-    printable = [
-        *range(ord("!"), ord("~") + 1),
-        *range(ord("¡"), ord("¬") + 1),
-        *range(ord("®"), ord("ÿ") + 1),
-    ]
-    others = [byte for byte in range(256) if byte not in printable]
-    table = {chr(byte): byte for byte in printable}
-    return table | {chr(256 + number): byte for number, byte in enumerate(others)}
-
-
-_BYTES = _characters_of_bytes()
+_PRINTABLE = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+_OTHERS = (byte for byte in range(256) if byte not in _PRINTABLE)
+_BYTES = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + n): byte for n, byte in enumerate(_OTHERS)}
+"""Byte of each character of byte-level tokens: printable bytes stand for themselves."""
 
 
 class PretrainedVocabulary(Vocabulary):

@@ -226,7 +226,6 @@ def test_everything_is_caught_in_few_places():
         if everything.search(source.text)
     } == {
         "training/commands.py": 1,
-        "models/checkpoint/load.py": 1,
         "models/pretrained/folder.py": 1,
         "models/pretrained/tokenizer.py": 1,
         "service/engine/scheduler.py": 2,

@@ -43,8 +43,8 @@ _PRODUCTS = ir.VectorType(ir.IntType(32), _VECTOR_BYTES // 2)
 _GROUP_BYTES = ROW_LANES * COLUMN_GROUP
 _SUM_VECTORS = ROW_LANES // VECTOR_WIDTH  # vectors of 16 sums for 64 rows
 
-_HAS_AVX512_VNNI = LEVEL.has("avx512vnni")
-HAS_VNNI = _HAS_AVX512_VNNI or LEVEL.has("avxvnni")
+_HAS_AVX512_VNNI = "avx512vnni" in LEVEL.features
+HAS_VNNI = _HAS_AVX512_VNNI or "avxvnni" in LEVEL.features
 """True if kernels are compiled for VNNI instructions."""
 
 

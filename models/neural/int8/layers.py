@@ -10,7 +10,7 @@ results of a row do not depend on the batch or the segmentation of its text.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numba
@@ -233,38 +233,25 @@ def run_dense_layer(matrix: Any, bias: Any, inputs: Any, first: Any, rectified: 
                 tanh_in_place(output)
 
 
-class LayerNormWeights(NamedTuple):
-    """Weights of a layer normalisation to mean 0 and variance 1, with a scale and shift per column (Ba et al. 2016).
-
-    Attributes:
-        weight: [W].
-        bias: [W].
-        epsilon: added to the variance.
-    """
-
-    weight: FloatArray
-    bias: FloatArray
-    epsilon: float
+_EPSILON = np.float32(1e-5)  # added to the variance; torch's default
 
 
-_EPSILON = 1e-5  # torch's default
-
-LAYER_NORM_TYPE = tuple_type(LayerNormWeights, FLOATS, FLOATS, types.float64)
-
-
-@kernel(types.void(LAYER_NORM_TYPE, FLOATS_2D, FLOATS_2D), error_model="numpy")
+@kernel(types.void(*[FLOATS_2D] * 3), error_model="numpy")
 def normalise_rows(norm: Any, vectors: Any, normalised: Any) -> None:
-    """Normalise each of the vectors [N, W] and write it to `normalised` [N, W]."""
-    size = vectors.shape[1]
+    """Normalise vectors [N, W] to mean 0 and variance 1, and write them to `normalised` [N, W] (Ba et al. 2016).
+
+    `norm` has a scale and a shift per column [2, W].
+    """
+    size, scales, shifts = vectors.shape[1], norm[0], norm[1]
     padded = np.zeros(-(-size // ROW_LANES) * ROW_LANES, np.float32)
     centred = padded[:size]
     for row in range(len(vectors)):
         copy_values(vectors[row], centred)
         centred -= sum_lanes(padded) / np.float32(size)
         variance = sum_lanes(padded * padded) / np.float32(size)
-        inverse = np.float32(1) / np.sqrt(variance + np.float32(norm.epsilon))
+        inverse = np.float32(1) / np.sqrt(variance + _EPSILON)
         for column in range(size):
-            normalised[row, column] = fma(centred[column] * inverse, norm.weight[column], norm.bias[column])
+            normalised[row, column] = fma(centred[column] * inverse, scales[column], shifts[column])
 
 
 class Activations:
@@ -277,28 +264,28 @@ class Activations:
     """
 
     def __init__(self, rows: Int8Rows | None, floats: FloatArray | None, shape: tuple[int, int, int]) -> None:
-        self._rows, self._floats = rows, floats
         self._shape = shape
+        if rows is not None:
+            self.rows = rows
+        if floats is not None:
+            self.floats = floats
 
-    @property
+    @cached_property
     def rows(self) -> Int8Rows:
         """Vectors as integers, quantised at first use."""
-        if self._rows is None:
-            steps, batch, width = self._shape
-            self._rows = zero_int8_rows((steps + 1) * batch, width)
-            quantise_rows(self.floats.reshape(-1, width), self._rows, batch)
-        return self._rows
+        steps, batch, width = self._shape
+        rows = zero_int8_rows((steps + 1) * batch, width)
+        quantise_rows(self.floats.reshape(-1, width), rows, batch)
+        return rows
 
-    @property
+    @cached_property
     def floats(self) -> FloatArray:
         """Vectors in single precision, converted at first use."""
-        if self._floats is None:
-            _, batch, width = self._shape
-            self._floats = np.empty(self._shape, np.float32)
-            dequantise_rows(self.rows, batch, self._floats.reshape(-1, width))
-        return self._floats
+        floats = np.empty(self._shape, np.float32)
+        dequantise_rows(self.rows, self._shape[1], floats.reshape(-1, self._shape[2]))
+        return floats
 
-    def normalised(self, norm: LayerNormWeights | None) -> "Activations":
+    def normalised(self, norm: FloatArray | None) -> "Activations":
         """Return the vectors normalised; unchanged if `norm` is None."""
         if norm is None:
             return self
@@ -360,10 +347,10 @@ class Int8Layers(Int8Body):
 
     def __init__(self, config: NetworkConfig, parameters: Parameters) -> None:
         self._skips = config.skips
-        self._norms: list[LayerNormWeights | None] = [None] * (config.layers + 1)
+        self._norms: list[FloatArray | None] = [None] * (config.layers + 1)
         if config.layer_norm:
             norms = [parameters.part(f"norms.{number}") for number in range(len(self._norms))]
-            self._norms = [LayerNormWeights(n["weight"].copy(), n["bias"].copy(), _EPSILON) for n in norms]
+            self._norms = [np.stack([norm["weight"], norm["bias"]]) for norm in norms]
 
     def _run_layers(self, outputs: Activations, run: Callable[[int, Int8Rows], Activations]) -> Activations:
         """Return the last layer's outputs from the first layer's inputs; `run` takes a layer's number and inputs."""

@@ -141,10 +141,12 @@ def quantise_matrix(matrix: FloatArray) -> Int8Matrix:
     rows, columns = matrix.shape
     blocks, groups = -(-rows // ROW_LANES), -(-columns // COLUMN_MULTIPLE) * (COLUMN_MULTIPLE // COLUMN_GROUP)
     scales = np.zeros(blocks * ROW_LANES, np.float32)
-    weights = _aligned_empty(blocks, groups * ROW_LANES * COLUMN_GROUP)
-    for block, start in enumerate(
-        range(0, rows, ROW_LANES)
-    ):  # block by block, to avoid a temporary of the matrix's size
+    width = groups * ROW_LANES * COLUMN_GROUP
+    memory = np.empty(blocks * width + _ALIGNMENT, np.uint8)
+    begin = -memory.ctypes.data % _ALIGNMENT  # so no 64-byte read spans two lines
+    weights = memory[begin : begin + blocks * width].reshape(blocks, width)
+    # block by block, to avoid a temporary of the matrix's size
+    for block, start in enumerate(range(0, rows, ROW_LANES)):
         block_rows = matrix[start : start + ROW_LANES]
         steps = np.abs(block_rows).max(axis=1, initial=0.0) / MAX_INT8
         scales[start : start + len(block_rows)] = steps
@@ -155,13 +157,6 @@ def quantise_matrix(matrix: FloatArray) -> Int8Matrix:
         # [64, K/4, 4] to [K/4, 64, 4], the order in which the products read weights
         weights[block] = integers.reshape(ROW_LANES, groups, COLUMN_GROUP).transpose(1, 0, 2).reshape(-1)
     return Int8Matrix(weights, scales)
-
-
-def _aligned_empty(rows: int, width: int) -> UInt8s:
-    """Return an array aligned to a cache line, so no 64-byte read spans two lines."""
-    memory = np.empty(rows * width + _ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % _ALIGNMENT
-    return memory[start : start + rows * width].reshape(rows, width)
 
 
 @kernel(types.void(INT8_MATRIX_TYPE, FLOATS, INT8_ROWS_TYPE, types.int64, types.int64, FLOATS_2D))

@@ -56,16 +56,28 @@ class Int8Model(NetworkModel, BlockSampler[NeuralState]):
         *,
         weight_cache: PackedWeightCache | None = None,
     ) -> None:
-        super().__init__(weights.config, weights.vocab_size, vocabulary)
-        self._network = Int8Network(weights, weight_cache or PackedWeightCache())
+        config, _, arrays = weights
+        super().__init__(config, weights.vocab_size, vocabulary)
+        if config.int8_problem is not None:
+            raise InvalidInputError(config.int8_problem, parameter="precision")
+        weight_cache = weight_cache or PackedWeightCache()
+        self._weights = weight_cache.arrays
+        parameters = Parameters(arrays, weight_cache)
+        self.body = _make_body(config, parameters.part("body"))
+        self._empty = NeuralState((np.zeros((1, 1, config.hidden_size), np.float32), *self.body.start))
+        self._embedding = parameters.matrix("embedding", lambda: _token_vectors(config, parameters))
+        projection = parameters.part("projection")
+        is_projected = config.feature_size != config.hidden_size
+        self._projection = projection.linear("weight", projection["bias"]) if is_projected else None
+        self.output = make_output(config, weights.vocab_size, parameters, self._embedding)
 
     @override
     def memory(self) -> ModelBytes:
-        return array_bytes(self._network.weights)
+        return array_bytes(self._weights)
 
     @override
     def empty_state(self, batch: int) -> NeuralState:
-        return NeuralState(self._network.start).select(np.zeros(batch, dtype=np.int64))
+        return self._empty.select(np.zeros(batch, dtype=np.int64))
 
     @override
     def advance(self, state: NeuralState, tokens: TokenIds) -> NeuralState:
@@ -73,7 +85,9 @@ class Int8Model(NetworkModel, BlockSampler[NeuralState]):
         results: dict[int, NeuralState] = {}
 
         def work(part: slice) -> None:
-            results[part.start] = NeuralState(self._network.step(ids[part], state.select(part).hidden))
+            hidden, alive = state.select(part).hidden, np.array([len(ids[part])])
+            outputs, carried = self.body.read(self.embedded(ids[None, part]), alive, hidden[1:])
+            results[part.start] = NeuralState((outputs.floats, *carried))
 
         run_row_slices(work, len(state))
         first, *rest = (results[start] for start in sorted(results))
@@ -81,20 +95,20 @@ class Int8Model(NetworkModel, BlockSampler[NeuralState]):
 
     @override
     def next_log_probs(self, state: NeuralState) -> FloatArray:
-        return self._network.output.log_probs(self._network.features_of(state.top))
+        return self.output.log_probs(self.features_of(state.top))
 
     @override
     def block_sums(self, state: NeuralState, temperatures: FloatArray) -> BlockSums:
-        features = self._network.features_of(state.top)
-        return self._network.output.block_sums(features, np.ascontiguousarray(temperatures, dtype=np.float32))
+        features = self.features_of(state.top)
+        return self.output.block_sums(features, np.ascontiguousarray(temperatures, dtype=np.float32))
 
     @override
     def logits(self, sums: BlockSums, rows: TokenIds, blocks: TokenIds) -> FloatArray:
-        return self._network.output.block_logits(sums.features, np.asarray(rows), np.asarray(blocks))
+        return self.output.block_logits(sums.features, np.asarray(rows), np.asarray(blocks))
 
     @override
     def read(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
-        return read_batch(Int8Reader(self._network), state, tokens, lengths, want)
+        return read_batch(Int8Reader(self), state, tokens, lengths, want)
 
     @override
     def score_choices(self, state: NeuralState, rows: TokenIds, tokens: TokenIds) -> FloatArray:
@@ -102,99 +116,39 @@ class Int8Model(NetworkModel, BlockSampler[NeuralState]):
 
         def score_part(part: slice) -> None:
             cut = slice(*np.searchsorted(rows, [part.start, part.stop]))
-            features = self._network.features_of(top[part])
+            features = self.features_of(top[part])
             choices = rows[cut] - part.start, tokens[cut]
-            scores[cut] = self._network.output.choice_log_probs(features, *choices)
+            scores[cut] = self.output.choice_log_probs(features, *choices)
 
         run_row_slices(score_part, len(top))
         return scores
 
     @override
     def features(self, state: NeuralState) -> FloatArray:
-        return self._network.features(state.top)
+        top = state.top
+        return top if self._projection is None else multiply(self._projection, to_int8_rows(top))
 
-
-class NetworkOutputs(NamedTuple):
-    """Outputs of a network for T tokens per row.
-
-    Attributes:
-        before: the body's outputs before each token [T, B, W].
-        rows: the same outputs as `Int8Rows` [T * B].
-        hidden: the next state.
-    """
-
-    before: FloatArray
-    rows: Int8Rows
-    hidden: HiddenArrays
-
-
-class Int8Network:
-    """Network in int8; the results of a row do not depend on the other rows, to the last bit.
-
-    Args:
-        weights: in single precision; not kept.
-        weight_cache: cache of quantised weights.
-
-    Raises:
-        InvalidInputError: int8 does not support the network.
-    """
-
-    def __init__(self, weights: NetworkWeights, weight_cache: PackedWeightCache) -> None:
-        config, self.vocab_size, arrays = weights
-        if config.int8_problem is not None:
-            raise InvalidInputError(config.int8_problem, parameter="precision")
-        self.weights = weight_cache.arrays
-        self.feature_size, self.embedding_size = config.feature_size, config.embedding_size
-        parameters = Parameters(arrays, weight_cache)
-        self.body = _make_body(config, parameters.part("body"))
-        self.start: HiddenArrays = (np.zeros((1, 1, config.hidden_size), np.float32), *self.body.start)
-        self.embedding = parameters.matrix("embedding", lambda: _token_vectors(config, parameters))
-        projection = parameters.part("projection")
-        is_projected = config.feature_size != config.hidden_size
-        self.projection = projection.linear("weight", projection["bias"]) if is_projected else None
-        self.output = make_output(config, self.vocab_size, parameters, self.embedding)
-
-    def read(self, tokens: TokenIds, alive: TokenIds, hidden: HiddenArrays) -> NetworkOutputs:
-        """Read up to T tokens per row.
-
-        Args:
-            tokens: ids [T, B], all in [0, V), including ids that are not read.
-            alive: number of leading rows that each step reads [T], descending.
-            hidden: the state; unchanged.
+    def embedded(self, tokens: TokenIds) -> Int8Rows:
+        """Return the vectors of tokens [T, B] as rows [(T + 1) * B], the first B unused.
 
         Raises:
             InvalidInputError: an id is not in [0, V).
         """
-        outputs, carried = self.body.read(self._embedded(tokens), alive, hidden[1:])
-        quantise_rows(np.ascontiguousarray(hidden[0][0]), outputs.rows, 0)
-        before = np.concatenate([hidden[0], outputs.floats])
-        return NetworkOutputs(before[:-1], outputs.rows, (last_vectors(before, alive, 1), *carried))
-
-    def step(self, tokens: TokenIds, hidden: HiddenArrays) -> HiddenArrays:
-        """Return the next state after one token per row, ids [B]: `read` without the outputs for scores."""
-        alive = np.array([len(tokens)])
-        outputs, carried = self.body.read(self._embedded(tokens[None]), alive, hidden[1:])
-        return (outputs.floats, *carried)
-
-    def _embedded(self, tokens: TokenIds) -> Int8Rows:
-        """Return the vectors of tokens [T, B] as rows [(T + 1) * B], the first B unused."""
         steps, batch = tokens.shape
-        vectors = zero_int8_rows((steps + 1) * batch, self.embedding_size)
+        vectors = zero_int8_rows((steps + 1) * batch, self.config.embedding_size)
         bad = gather_rows(
-            self.embedding, self.vocab_size, np.ascontiguousarray(tokens).reshape(-1), vectors, batch
+            self._embedding, len(self.vocabulary), np.ascontiguousarray(tokens).reshape(-1), vectors, batch
         )
         if bad:
-            raise InvalidInputError(f"token id {bad} is not in [0, {self.vocab_size})", parameter="tokens")
+            raise InvalidInputError(
+                f"token id {bad} is not in [0, {len(self.vocabulary)})", parameter="tokens"
+            )
         return vectors
-
-    def features(self, outputs: FloatArray) -> FloatArray:
-        """Return inputs of the output layer [N, E], before quantisation, from outputs of the body [N, W]."""
-        return outputs if self.projection is None else multiply(self.projection, to_int8_rows(outputs))
 
     def features_of(self, outputs: FloatArray | Int8Rows) -> Int8Rows:
         """Return quantised inputs of the output layer from outputs of the body [N, W]."""
         rows = outputs if isinstance(outputs, Int8Rows) else to_int8_rows(outputs)
-        return rows if self.projection is None else to_int8_rows(multiply(self.projection, rows))
+        return rows if self._projection is None else to_int8_rows(multiply(self._projection, rows))
 
 
 def _make_body(config: NetworkConfig, parameters: Parameters) -> Int8Body:
@@ -213,33 +167,48 @@ def _token_vectors(config: NetworkConfig, parameters: Parameters) -> FloatArray:
     return np.concatenate([clusters["tables.0"], *widened])[clusters["rank"]]
 
 
-class Int8Reader(BatchReader):
-    """Reader of segments with an int8 network.
+class NetworkOutputs(NamedTuple):
+    """Outputs of a network for T tokens per row.
 
-    Args:
-        network: in int8.
+    Attributes:
+        before: the body's outputs before each token [T, B, W].
+        rows: the same outputs as `Int8Rows` [T * B].
     """
 
-    def __init__(self, network: Int8Network) -> None:
+    before: FloatArray
+    rows: Int8Rows
+
+
+class Int8Reader(BatchReader):
+    """Reader of segments with a model in int8.
+
+    Args:
+        model: the model.
+    """
+
+    def __init__(self, model: Int8Model) -> None:
         super().__init__(GROUP_ROWS, INT8_SEGMENT_STEPS)
-        self._network = network
+        self._model = model
 
     @override
     def read(
         self, tokens: TokenIds, is_read: Any, hidden: HiddenArrays, *, exact: bool
     ) -> tuple[NetworkOutputs, HiddenArrays]:
         alive = np.count_nonzero(is_read, axis=1)
-        outputs = self._network.read(tokens, alive, tuple(map(np.ascontiguousarray, hidden)))
-        return outputs, outputs.hidden
+        last, *rest = map(np.ascontiguousarray, hidden)
+        outputs, carried = self._model.body.read(self._model.embedded(tokens), alive, tuple(rest))
+        quantise_rows(last[0], outputs.rows, 0)
+        before = np.concatenate([last, outputs.floats])
+        return NetworkOutputs(before[:-1], outputs.rows), (last_vectors(before, alive, 1), *carried)
 
     @override
     def scores(
         self, before: NetworkOutputs, steps: TokenIds, rows: TokenIds, ids: TokenIds, *, normalised: bool
     ) -> FloatArray:
         taken = take_rows(before.rows, steps * before.before.shape[1] + rows)
-        output = self._network.output
+        output = self._model.output
         score = output.target_log_probs if normalised else output.target_logits
-        return score(self._network.features_of(taken), ids)
+        return score(self._model.features_of(taken), ids)
 
     @override
     def take(self, before: NetworkOutputs, steps: TokenIds, rows: TokenIds) -> FloatArray:

@@ -135,15 +135,6 @@ def log_sum_of_lanes(lanes: Any, highest: Any) -> Any:
     return np.log(fold_lanes(lanes)) + highest
 
 
-@kernel(types.void(FLOATS_2D, FLOATS))
-def normalise_logits(logits: Any, log_sums: Any) -> None:
-    """Convert logits [N, V] to log-probabilities in place."""
-    for row in range(len(logits)):
-        log_sum = log_sums[row]
-        for token in range(logits.shape[1]):
-            logits[row, token] -= log_sum
-
-
 _ONE = np.float32(1)
 
 
@@ -412,7 +403,7 @@ def _log_softmax(layer: Int8Linear, rows: Int8Rows) -> FloatArray:
     run_row_slices(work, count)
     if len(layer.bias) != layer.size:
         logits = logits[:, : layer.size].copy()
-    normalise_logits(logits, log_sums)
+    logits -= log_sums[:, None]
     return logits
 
 

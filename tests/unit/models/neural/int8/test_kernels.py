@@ -10,7 +10,7 @@ import pytest
 from models.kernels.log_sum_exp import add_exp_in_lanes, block_sums_in_lanes
 from models.kernels.math import exp, fold_lanes
 from models.neural.int8 import kernels
-from models.neural.int8.layers import LayerNormWeights, normalise_rows, sigmoid_in_place, tanh_in_place
+from models.neural.int8.layers import normalise_rows, sigmoid_in_place, tanh_in_place
 from models.neural.int8.matrix import (
     SPARE_ROWS,
     gather_rows,
@@ -129,7 +129,7 @@ def test_normalised_rows_have_mean_0_and_variance_1_before_they_are_scaled(width
     vectors = random_matrix(3, width) * 5 + 1
     weight, bias = random_matrix(2, width, seed=1)
     normalised = np.empty_like(vectors)
-    normalise_rows(LayerNormWeights(weight, bias, 1e-5), vectors, normalised)
+    normalise_rows(np.stack([weight, bias]), vectors, normalised)
     exact = vectors.astype(np.float64)
     centred = exact - exact.mean(axis=1, keepdims=True)
     expected = centred / np.sqrt(exact.var(axis=1, keepdims=True) + 1e-5) * weight + bias
