@@ -4,10 +4,11 @@ import re
 from collections.abc import Iterable
 from typing import Annotated, TypeVar
 
-from pydantic import ConfigDict, Field, StringConstraints
+from pydantic import Field, StringConstraints
 
 from models.completion.user_model import UserModel, UserModelLimits, user_model_from_counts
 from models.errors import InvalidInputError
+from service.schemas import with_examples
 from service.schemas.wire import WireModel
 
 NAME_PATTERN = r"^[A-Za-z0-9_@:+=-][A-Za-z0-9._@:+=-]{0,127}$"
@@ -26,9 +27,7 @@ AcceptedCount = Annotated[float, Field(gt=0, le=1e9)]
 class AcceptedRequest(WireModel):
     """Learn words and word pairs from a text that a user has accepted or written."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"text": "length of an object", "context": "Return the "}]}
-    )
+    model_config = with_examples({"text": "length of an object", "context": "Return the "})
 
     text: str = Field(min_length=1, max_length=MAX_ACCEPTED_CHARACTERS)
     """Accepted completion, or one or several sentences."""
@@ -60,14 +59,10 @@ class PairIn(WireModel):
 class ImportRequest(WireModel):
     """Replace all words and pairs stored for a user; the format is that of the export."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "words": [{"text": "Gramophone", "count": 3}, {"text": "records", "count": 1}],
-                    "pairs": [{"previous": "Gramophone", "text": "records", "count": 1}],
-                }
-            ]
+    model_config = with_examples(
+        {
+            "words": [{"text": "Gramophone", "count": 3}, {"text": "records", "count": 1}],
+            "pairs": [{"previous": "Gramophone", "text": "records", "count": 1}],
         }
     )
 

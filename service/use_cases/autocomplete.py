@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 from unicodedata import normalize
 
 import numpy as np
-from pydantic import ConfigDict, Field, StringConstraints, Tag
+from pydantic import Field, StringConstraints, Tag
 
 from models.calls import Read
 from models.completion.prefix import (
@@ -50,6 +50,7 @@ from service.engine.batching import view
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.engine.prefix_cache import NextTokenEntry
+from service.schemas import with_examples
 from service.schemas.suggestions import AutocompleteReply, CompletionCandidate
 from service.schemas.wire import WireModel, text_or_object
 from service.use_cases.accepted_words import UserName
@@ -85,21 +86,17 @@ DictionaryEntry = Annotated[
 class AutocompleteRequest(ModelsRequest):
     """Complete the word being typed, or predict the next one."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {"text": "Return the len", "limit": 3},
-                {
-                    "text": "If the obj",
-                    "limit": 5,
-                    "max_words": 2,
-                    "rank": "savings",
-                    "fuzzy": 1,
-                    "dictionary": ["objcopy", {"text": "objdump", "weight": 2}],
-                },
-                {"text": "Return the len", "models": [{"model": "ngram"}, {"model": "mixture", "weight": 2}]},
-            ]
-        }
+    model_config = with_examples(
+        {"text": "Return the len", "limit": 3},
+        {
+            "text": "If the obj",
+            "limit": 5,
+            "max_words": 2,
+            "rank": "savings",
+            "fuzzy": 1,
+            "dictionary": ["objcopy", {"text": "objdump", "weight": 2}],
+        },
+        {"text": "Return the len", "models": [{"model": "ngram"}, {"model": "mixture", "weight": 2}]},
     )
 
     text: str

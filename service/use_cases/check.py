@@ -7,7 +7,7 @@ from math import log
 from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
-from pydantic import ConfigDict, Field, StringConstraints, Tag, model_validator
+from pydantic import Field, StringConstraints, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from models.arrays import Float64s, Int64s
@@ -31,6 +31,7 @@ from models.tokenizers import CharacterTokenizer
 from service.engine.batching import view
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
+from service.schemas import with_examples
 from service.schemas.suggestions import CheckReply, SuggestedText, TextIssue, WordSurprisal
 from service.schemas.wire import WireModel, text_or_object
 from service.use_cases.inputs import Limits, WordLists, check_reads_forward
@@ -98,22 +99,18 @@ class CandidateSpan(WireModel):
 class CheckRequest(ModelsRequest):
     """Find probable errors: unknown words, and known words that do not fit the context."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {"text": "Return the lenght of the string."},
-                {
-                    "text": "If the key is not fund, raise a KeyEror.",
-                    "threshold": 0.3,
-                    "dictionary": ["KeyError"],
-                    "candidates": [{"start": 18, "end": 22, "suggestions": ["found", "fond"]}],
-                },
-                {
-                    "text": "Return the lenght of the string.",
-                    "models": [{"model": "ngram"}, {"model": "mixture", "weight": 2}],
-                },
-            ]
-        }
+    model_config = with_examples(
+        {"text": "Return the lenght of the string."},
+        {
+            "text": "If the key is not fund, raise a KeyEror.",
+            "threshold": 0.3,
+            "dictionary": ["KeyError"],
+            "candidates": [{"start": 18, "end": 22, "suggestions": ["found", "fond"]}],
+        },
+        {
+            "text": "Return the lenght of the string.",
+            "models": [{"model": "ngram"}, {"model": "mixture", "weight": 2}],
+        },
     )
 
     text: str
