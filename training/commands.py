@@ -32,7 +32,7 @@ from training.corpus import read_corpus, read_lines, read_members
 from training.ensemble import divide_minutes
 from training.evaluation.autocomplete import DEFAULT_WORDS, autocomplete_figures
 from training.evaluation.breakdown import DEFAULT_SAMPLE, EvaluationOptions
-from training.evaluation.evaluate import CONTEXTS, Context, score_corpus, summarise_scores
+from training.evaluation.evaluate import Context, score_corpus, summarise_scores
 from training.evaluation.published import (
     OOV_POLICY,
     check_comparable,
@@ -78,12 +78,6 @@ def check_same_command(
     recipe: Recipe, parts: Mapping[str, Recipe], *, device: str, resume: bool
 ) -> list[str]:
     """Check that all processes run the same command, before any work starts.
-
-    Args:
-        recipe: recipe of the model.
-        parts: recipes of its networks, by title.
-        device: compute device.
-        resume: resume from the saved state.
 
     Returns:
         Notes on permitted differences.
@@ -197,17 +191,7 @@ def run_train(
 ) -> dict[str, Any]:
     """Train a model from a recipe and publish it; under torchrun only rank 0 publishes.
 
-    Args:
-        recipe_name: name or path of the recipe.
-        name: name of the published model.
-        registry: registry to publish to.
-        corpus: training files.
-        valid: validation files.
-        test: test files.
-        assignments: overridden keys of the recipe.
-        device: compute device.
-        resume: resume an interrupted run of this name, if one exists.
-        scale: options of out-of-core n-gram estimation; None estimates in memory.
+    See `gramophone train` for the arguments; without `scale`, n-grams are estimated in memory.
 
     Returns:
         The new version's address, directory and held-out figures; empty if the rank is not 0.
@@ -430,7 +414,7 @@ def run_evaluate(
     *,
     corpus: Sequence[Path],
     registry: Address,
-    context: str,
+    context: Context,
     unit: str,
     window: int,
     device: str,
@@ -444,26 +428,13 @@ def run_evaluate(
 ) -> dict[str, Any]:
     """Evaluate a published model on files, or on the test part of the default corpus.
 
-    Args:
-        address: address of the model.
-        corpus: held-out files; empty for the default corpus.
-        registry: registry of the model.
-        context: `sentence`, `stream` or `document`; see `training.evaluation.evaluate`.
-        unit: `line` or `paragraph`; see `training.corpus.read_corpus`.
-        window: tokens per window, for `document`.
-        device: compute device.
-        precision: precision of networks; see `models.checkpoint.load`.
-        detail: add the entropy of the predictions, unless `dynamic`, and figures by frequency and position.
-        sample: maximum number of predictions with full distributions.
-        against: address of a second model to compare with.
-        overlap: training files to compare the text with.
-        dynamic: read the text as one stream, with a float32 copy that learns from each segment after scoring it.
-        slots: members of the model's classes.
+    See `gramophone evaluate` for the arguments; a `dynamic` model has no entropy in its `detail`.
 
     Raises:
         LanguageModelError: a model, a file or an option is invalid, or a dynamic model has no gradient.
     """
-    options = _evaluation_options("stream" if dynamic else context, window, sample)
+    _check_counts(window=window, sample=sample)
+    options = EvaluationOptions("stream" if dynamic else context, window, sample)
     if dynamic and check_precision(precision) not in {"auto", FLOAT32}:
         raise InvalidInputError(
             f"--precision is {precision}; --dynamic computes gradients and requires float32",
@@ -520,17 +491,10 @@ def run_evaluate(
     return result
 
 
-def _evaluation_options(context: str, window: int, sample: int) -> EvaluationOptions:
-    """Validate the options of an evaluation."""
-    for name, value in {"window": window, "sample": sample}.items():
+def _check_counts(**counts: int) -> None:
+    for name, value in counts.items():
         if value < 1:
             raise InvalidInputError(f"--{name} is {value}; it must be at least 1", parameter=name)
-    for known in CONTEXTS:
-        if context == known:
-            return EvaluationOptions(known, window, sample)
-    raise InvalidInputError(
-        f"--context is {context!r}; use one of {', '.join(CONTEXTS)}", parameter="context"
-    )
 
 
 def _load_models(
@@ -569,24 +533,12 @@ def run_evaluate_autocomplete(
 ) -> dict[str, Any]:
     """Evaluate a published model's autocomplete on files, or on the test part of the default corpus.
 
-    Args:
-        address: address of the model.
-        corpus: held-out files; empty for the default corpus.
-        registry: registry of the model.
-        unit: `line` or `paragraph`; see `training.corpus.read_corpus`.
-        device: compute device.
-        context: `sentence` or `stream`; see `training.evaluation.evaluate`.
-        precision: precision of networks; see `models.checkpoint.load`.
-        sample: minimum number of words to type.
-        against: address of a second model to compare with; its tokenizer may differ.
-        report: path of the HTML report to write; None writes none.
-        slots: members of the model's classes.
+    See `gramophone evaluate` for the arguments.
 
     Raises:
         LanguageModelError: a model, a file or an option is invalid.
     """
-    if sample < 1:
-        raise InvalidInputError(f"--sample is {sample}; it must be at least 1", parameter="sample")
+    _check_counts(sample=sample)
     if report is not None and not report.parent.is_dir():
         raise InvalidInputError(
             f"--report is {report}; the folder {report.parent} does not exist", parameter="report"

@@ -36,7 +36,6 @@ from training.corpus import EncodedCorpus
 from training.progress import Progress
 
 Context = Literal["sentence", "stream", "document"]
-CONTEXTS: tuple[Context, ...] = ("sentence", "stream", "document")
 DEFAULT_WINDOW_TOKENS = 65_534
 """Tokens predicted in one window of a document."""
 
