@@ -8,13 +8,14 @@ import pytest
 
 from models.checking.checker import (
     MIN_SUGGESTION_PROBABILITY,
+    Checker,
     Issue,
     error_probabilities,
     without_overlaps,
 )
 from models.checking.error_model import _NEIGHBOURS, _TWO_EDITS_WEIGHT, CandidateSettings, GivenSpan
 from models.tokenizers import WordTokenizer
-from models.vocabulary import BOS, EOS, Vocabulary
+from models.vocabulary import BOS, EOS, UNK, Vocabulary
 from tests.support.fake_models import FakeModel
 from tests.support.text_models import check, fake, trigram, weigh
 
@@ -52,6 +53,40 @@ def test_the_probability_is_that_of_bayes_rule_with_both_contexts(right_tokens, 
     assert found[slots.tolist().index(1)] == pytest.approx(
         slow_probability(model, words, 1, near, error_rate), rel=1e-4
     )
+
+
+def wrong_probability(model, tokenizer, text, typed, *, right, wrong):
+    """Probability of an error in some words of a text, and the one by Bayes' rule over two joint log-probabilities."""
+    (weighed,) = weigh(model, tokenizer, text, error_rate=0.1, search=EXACT)
+    slots, found = error_probabilities(weighed)
+    spans = [(weighed.slots[slot].start, weighed.slots[slot].end) for slot in slots.tolist()]
+    start = text.index(typed)
+    expected = math.exp(wrong) / (math.exp(wrong) + 0.9 * math.exp(right))
+    return found[spans.index((start, start + len(typed)))], expected
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("ofon", "of on"), ("of on", "ofon")])
+def test_one_error_in_ten_adds_or_omits_a_space(typed, meant):
+    """All words are known, and no single word is near."""
+    model, tokenizer = fake(["ofon"])
+    text = "the cat {} the mat"
+    right, wrong = (log_prob(model, text.format(some).split()) for some in (typed, meant))
+    found, expected = wrong_probability(
+        model, tokenizer, text.format(typed), typed, right=right, wrong=wrong + math.log(0.1 * 0.1)
+    )
+    assert found == pytest.approx(expected, rel=1e-4)
+
+
+def test_one_word_in_a_thousand_is_unknown_whatever_the_model_predicts():
+    """Its spelling has a probability of its own, and the error of the known word is one of about 53 a letter."""
+    model, tokenizer = fake()
+    model.table[:, UNK] = -40
+    text = "the houge sat"
+    right = log_prob(model, text.split()) + 40 + math.log(1e-3) + Checker(tokenizer).log_spelling("houge")
+    wrong = log_prob(model, ["the", "house", "sat"]) + math.log(0.1 * 0.8 / (5 * 53 + 26))
+    found, expected = wrong_probability(model, tokenizer, text, "houge", right=right, wrong=wrong)
+    assert found == pytest.approx(expected, rel=1e-3)
+    assert 0.01 < expected < 0.99
 
 
 def test_surprisals_are_those_of_the_model():
