@@ -104,7 +104,8 @@ def test_words_of_a_word_tokenizer_are_not_divided():
 @pytest.mark.parametrize("words_only", [False, True])
 def test_white_space_between_the_words_of_a_listed_member_is_a_space(words_only):
     found = matcher(words_only=words_only)
-    found.add(" bad \t homburg ", "city", 4)
+    assert found.mark("ulm or bad homburg").members == [2]
+    found.add(" bad \t homburg ", "city", 4)  # also after a text was marked
     assert found.mark("to bad homburg or bad") == ("to $city or bad", [4], [(3, 14, 5)])
 
 

@@ -1,6 +1,7 @@
 """Registries in object stores: addresses, deduplicated contents, races, the cache, offline use."""
 
 import logging
+import math
 import sys
 import threading
 from functools import partial
@@ -202,6 +203,37 @@ def test_contents_that_a_publisher_stores_during_a_sweep_are_kept(registry, stor
     monkeypatch.setattr(store, "read", stored_again)
     assert registry.sweep(older_than_s=0) == 0
     assert {entry.key for entry in store.entries(".blobs")} == {entry.key for entry in before}
+
+
+@pytest.mark.parametrize(
+    ("stored_s", "older_than_s", "removed"),
+    [(40.0, 60.0, 0), (39.9, 60.0, 1), (100.0, 0.0, 0), (float("inf"), 0.0, 0)],
+)
+def test_a_sweep_removes_what_is_older_by_the_clock_of_the_store(
+    registry, store, monkeypatch, stored_s, older_than_s, removed
+):
+    """The time is that of a new object, 100 s; what has no time is kept."""
+    registry.delete("m", registry.publish("m", write_minimal).number)
+    entries = store.entries
+
+    def timed(folder=""):
+        now_s = 100.0 if math.isfinite(stored_s) else stored_s
+        return [e._replace(modified_s=now_s if "clock" in e.key else stored_s) for e in entries(folder)]
+
+    monkeypatch.setattr(store, "entries", timed)
+    assert registry.sweep(older_than_s=older_than_s) == removed
+    assert len(entries(".blobs")) == 1 - removed
+
+
+def test_a_sweep_leaves_the_clock_of_another_one_and_reads_no_deleted_version(registry, store, monkeypatch):
+    for _ in range(3):
+        registry.delete("m", registry.publish("m", write_minimal).number)
+    delete, read = store.delete, []
+    monkeypatch.setattr(store, "delete", lambda key: None if "clock" in key else delete(key))
+    monkeypatch.setattr(store, "read", read.append)
+    assert registry.sweep(older_than_s=-1) == 1
+    assert [entry.key for entry in store.entries(".blobs")] == [".blobs/.clock"]
+    assert read == []
 
 
 # --- aliases --------------------------------------------------------------------------------------
