@@ -213,6 +213,16 @@ def test_what_has_faded_to_nothing_is_not_exported():
     assert model.export() == ([("dog", 1.0)], [("the", "dog", 1.0)])
 
 
+def test_a_word_is_exported_for_less_than_forty_half_lives():
+    bounds = UserModelLimits(half_life_words=1.0)
+    model = UserModel().updated([WordSequence(SENTENCE_START, ["cat"])], bounds)
+    old = model.updated([WordSequence(SENTENCE_START, ["a"] * 39)], bounds)
+    assert old.count("cat") == pytest.approx(2.0**-39)
+    assert {word for word, _ in old.export()[0]} == {"cat", "a"}
+    older = old.updated([WordSequence(SENTENCE_START, ["a"])], bounds)
+    assert {word for word, _ in older.export()[0]} == {"a"}
+
+
 def test_phrases_of_words_with_many_followers_are_the_likeliest():
     hub = user_model_from_counts(
         [("the", 50.0), *((f"w{n}", 1.0) for n in range(50))],

@@ -2,9 +2,11 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from rapidfuzz.distance import OSA
 
 from models.checking.checker import Checker
 from models.checking.sentences import sentence_splitter_for
@@ -14,17 +16,23 @@ from tests.support.text_models import SENTENCES, trigram
 from training.commands import run_train
 from training.evaluation.spelling import (
     KINDS,
+    CorruptedLine,
     Detections,
     ErrorInjector,
+    InjectedError,
     LineDetections,
+    _detect_in_halves,
     _figures,
+    _match_errors,
     _misspelling_rate,
     best_threshold,
+    detect_errors,
     f_score,
     figures_at_threshold,
     read_misspellings,
     run_check_task,
 )
+from training.progress import Progress
 
 COUNTS = {word: 5 for line in SENTENCES for word in line.split()}
 
@@ -134,6 +142,68 @@ def test_the_best_threshold_is_the_best_of_all():
     every = [figures_at_threshold(some, t).f0_5 for t in np.concatenate([some.errors, some.alarms])]
     assert figures_at_threshold(some, best_threshold(some)).f0_5 == max(every)
     assert best_threshold(found([-np.inf], [0.5])) == 1.0
+
+
+def test_of_thresholds_that_are_as_good_the_highest_is_chosen():
+    """One error of eight without false alarms, or two with two: F0.5 is 5/12."""
+    some = found([0.5, 0.9, *[-np.inf] * 6], [0.6, 0.7])
+    assert [figures_at_threshold(some, t).f0_5 for t in (0.5, 0.9)] == [pytest.approx(5 / 12)] * 2
+    assert best_threshold(some) == 0.9
+
+
+THE_CAT = CorruptedLine("the hte cat", (InjectedError(4, 7, "the"),))
+
+
+@pytest.mark.parametrize(
+    ("detections", "scores", "corrected", "alarms"),
+    [
+        ([(14, 17, 0.5, "the")], [0.5], [True], []),
+        ([(14, 17, 0.5, "hat")], [0.5], [False], []),
+        ([(10, 17, 0.5, "the")], [0.5], [False], []),  # replaces another word, too
+        ([(10, 17, 0.4, "the"), (14, 17, 0.5, "the")], [0.5], [True], []),
+        ([(10, 17, 0.5, "the"), (14, 17, 0.4, "the")], [0.5], [False], []),
+        ([(10, 13, 0.3, ""), (13, 14, 0.2, ""), (17, 21, 0.1, "")], [-np.inf], [False], [0.3, 0.2, 0.1]),
+        ([(4, 7, 0.5, "the"), (21, 24, 0.5, "the")], [-np.inf], [False], []),  # in other lines
+    ],
+)
+def test_detections_are_of_the_error_that_they_overlap_or_false_alarms(detections, scores, corrected, alarms):
+    matched = _match_errors(THE_CAT, 10, detections)
+    assert [column.tolist() for column in matched] == [scores, corrected, alarms]
+
+
+def test_equal_lines_have_equal_detections():
+    model, tokenizer = trigram()
+    line = CorruptedLine("the cat sat on teh mat", (InjectedError(15, 18, "the"),))
+    first, second = detect_errors(
+        SimpleNamespace(model=model, tokenizer=tokenizer), Checker(tokenizer), [line] * 2
+    )
+    assert first.method.corrected.tolist() == second.method.corrected.tolist() == [True]
+    for one, other in zip(first, second, strict=True):
+        assert one.errors == pytest.approx(other.errors)
+        assert one.alarms == pytest.approx(other.alarms)
+
+
+def test_every_other_line_is_of_the_other_half():
+    """Also with more than one batch."""
+
+    def one_alarm_each(lines):
+        for line in lines:
+            alone = found([], [float(line.text)])
+            yield LineDetections(alone, alone, alone)
+
+    checker, lines = Checker(trigram()[1]), [str(number) for number in range(70)]
+    halves, words = _detect_in_halves(
+        one_alarm_each, checker, damager("space", rate=0.0), lines, progress=Progress(), title=""
+    )
+    assert [half.method.alarms.tolist() for half in halves] == [[*range(0, 70, 2)], [*range(1, 70, 2)]]
+    assert words == 70
+
+
+def test_four_in_five_non_words_are_one_edit_away():
+    sentence, put = sentence_splitter_for(trigram()[1]).sentence("thought"), damager("non_word", rate=1.0)
+    edits = [OSA.distance(put.inject_errors(sentence).text, "thought") for _ in range(500)]
+    assert edits.count(1) / len(edits) == pytest.approx(0.8, abs=0.06)
+    assert edits.count(2) == 500 - edits.count(1)
 
 
 @pytest.fixture(scope="module")
