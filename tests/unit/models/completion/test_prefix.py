@@ -242,6 +242,7 @@ def test_edits_and_another_first_letter_are_penalised():
 def test_an_edit_makes_a_prefix_a_hundred_times_less_probable():
     assert near("helo", 1)["help"].penalty == pytest.approx(1e-2)
     assert near("wrlod", 2)["world"].penalty == pytest.approx(1e-4)
+    assert near("jello", 1)["hello"].penalty == pytest.approx(1e-3)  # another first letter: ten times less
 
 
 def test_the_likeliest_come_first():
@@ -263,8 +264,9 @@ def test_words_of_many_letters_are_left_alone():
 def test_pieces_may_spell_a_part_and_the_rest_is_as_typed():
     tokens = spelled_pieces("bpe")
     rows = np.full(len(learnt_pieces("bpe").vocabulary), -5.0, np.float32)
-    found = {p.spelled.decode() for p in corrected_prefixes(tokens, b" tehy", rows, 1, limit=50)}
+    found = {p.spelled.decode(): p for p in corrected_prefixes(tokens, b" tehy", rows, 1, limit=50)}
     assert " they" in found, "the, and the y typed"
+    assert found[" they"].weight == pytest.approx(0.01 * np.exp(-5) * 0.1), "a letter has a tenth"
 
 
 def test_distances_are_those_of_optimal_string_alignment():
