@@ -206,18 +206,23 @@ def test_contents_that_a_publisher_stores_during_a_sweep_are_kept(registry, stor
 
 
 @pytest.mark.parametrize(
-    ("stored_s", "older_than_s", "removed"),
-    [(40.0, 60.0, 0), (39.9, 60.0, 1), (100.0, 0.0, 0), (float("inf"), 0.0, 0)],
+    ("stored_s", "now_s", "older_than_s", "removed"),
+    [
+        (40.0, 100.0, 60.0, 0),
+        (39.9, 100.0, 60.0, 1),
+        (100.0, 100.0, 0.0, 0),
+        (math.inf, 100.0, 0.0, 0),
+        (40.0, math.inf, 0.0, 0),
+    ],
 )
 def test_a_sweep_removes_what_is_older_by_the_clock_of_the_store(
-    registry, store, monkeypatch, stored_s, older_than_s, removed
+    registry, store, monkeypatch, stored_s, now_s, older_than_s, removed
 ):
-    """The time is that of a new object, 100 s; what has no time is kept."""
+    """The time is that of a new object; nothing is removed if either has no time."""
     registry.delete("m", registry.publish("m", write_minimal).number)
     entries = store.entries
 
     def timed(folder=""):
-        now_s = 100.0 if math.isfinite(stored_s) else stored_s
         return [e._replace(modified_s=now_s if "clock" in e.key else stored_s) for e in entries(folder)]
 
     monkeypatch.setattr(store, "entries", timed)

@@ -74,11 +74,15 @@ def test_a_first_token_of_the_vocabulary_counts_like_others():
 
 
 def test_the_size_of_a_cached_distribution_counts_its_state_and_its_row():
-    model, known = families.model("lstm"), NextTokenCache(1 << 20)
+    model, sizes = families.model("lstm"), []
     state = model.initial_state(1)
     row = to_numpy(model.next_log_probs(state))
-    known.put("the cat", NextTokenEntry(2, state, row))
-    assert known.num_bytes - state_bytes(state) - row.nbytes in range(7, 1000)
+    for entry in (NextTokenEntry(2), NextTokenEntry(2, state), NextTokenEntry(2, state, row)):
+        known = NextTokenCache(1 << 20)
+        known.put("the cat", entry)
+        sizes.append(known.num_bytes)
+    assert np.diff(sizes).tolist() == [state_bytes(state), row.nbytes]
+    assert min(sizes) > len("the cat")
 
 
 def test_what_is_larger_than_the_whole_is_not_kept():

@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from models.errors import InvalidInputError
 from models.neural.config import NetworkConfig
@@ -108,6 +109,32 @@ def test_the_rate_follows_the_length_of_the_stretch(fit):
     lengths = [record.learning_rate * 1000 for record in history]  # 16 tokens have rate 0.016
     assert len({round(length) for length in lengths}) > 3
     assert lengths == pytest.approx([round(length) for length in lengths])
+
+
+def test_the_optimiser_uses_the_rates_that_are_recorded(fit):
+    used = []
+    hook = register_optimizer_step_pre_hook(
+        lambda optimizer, *_: used.append({group["lr"] for group in optimizer.param_groups})
+    )
+    history = fit(schedule="one-cycle", max_steps=10, validations=10).history
+    hook.remove()
+    assert used == [{record.learning_rate} for record in history]
+    assert len({record.learning_rate for record in history}) > 5
+
+
+def test_the_loss_in_a_record_is_the_mean_of_about_the_last_fifty(fit, monkeypatch):
+    losses, original = [], trainer.backward
+
+    def spy(*arguments, **options):
+        losses.append(original(*arguments, **options))
+        return losses[-1]
+
+    monkeypatch.setattr(trainer, "backward", spy)
+    history = fit(max_steps=30, validations=1).history
+    ages = np.arange(30)[::-1]
+    weights = np.where(ages == 29, 0.98**29, 0.02 * 0.98**ages)  # of the first, as if it had always been so
+    assert history[-1].train_loss == pytest.approx(float(weights @ losses), rel=1e-5)
+    assert weights.sum() == pytest.approx(1)
 
 
 def test_validation_leaves_the_training_as_it_was(fit):
