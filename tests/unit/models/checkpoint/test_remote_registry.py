@@ -151,6 +151,16 @@ def test_equal_contents_are_stored_once(registry, store):
     assert len(store.entries(".blobs")) == 1
 
 
+def test_contents_that_are_published_again_are_young_again(registry, store):
+    """A sweep must not remove them before the second manifest exists."""
+    registry.publish("m", write_minimal)
+    (before,) = store.entries(".blobs")
+    registry.publish("m", write_minimal)
+    (after,) = store.entries(".blobs")
+    assert before.key == after.key
+    assert before.modified_s < after.modified_s
+
+
 def test_whoever_loses_a_number_takes_the_next_one(registry, store, other):
     store.before_put = lambda: other.publish("m", partial(write_minimal, content=b"faster"))
     version = registry.publish("m", partial(write_minimal, content=b"slower"))

@@ -24,6 +24,7 @@ def test_character_errors_count_the_spaces_between_words():
 
 def test_the_reference_with_the_fewest_errors_counts():
     assert counts("wer", "a b", "a x y z", "b a b") == [1, 3]
+    assert counts("wer", "a", "a b c", "") == [1, 0]
 
 
 def test_of_references_with_as_few_errors_the_longest_counts():

@@ -86,9 +86,23 @@ def test_the_size_of_a_cached_distribution_counts_its_state_and_its_row():
 
 
 def test_what_is_larger_than_the_whole_is_not_kept():
-    known = PrefixCache(100)
-    known.put(np.array([1]), families.model("lstm").initial_state(1))
-    assert (len(known), known.num_bytes) == (0, 0)
+    state = families.model("lstm").initial_state(1)
+    known = PrefixCache(state_bytes(state) + 1000)
+    known.put(np.array([1]), state)
+    before = known.num_bytes
+    known.put(np.arange(1000), state)
+    assert (len(known), known.num_bytes) == (1, before)
+    assert known.longest_match(np.array([1]))[0] == 1
+
+
+def test_a_large_entry_makes_several_small_ones_go():
+    state = families.model("lstm").initial_state(1)
+    known = PrefixCache(4 * (state_bytes(state) + 600))
+    for last in (1, 2, 3, 4):
+        known.put(np.array([last]), state)
+    known.put(np.arange(5, 205), state)  # of 8 bytes each
+    assert known.num_bytes <= 4 * (state_bytes(state) + 600)
+    assert [known.longest_match(np.array([last]))[0] for last in (3, 4)] == [0, 1]
 
 
 @pytest.mark.parametrize("name", families.NAMES)

@@ -122,6 +122,18 @@ def test_the_optimiser_uses_the_rates_that_are_recorded(fit):
     assert len({record.learning_rate for record in history}) > 5
 
 
+def test_an_update_is_by_its_own_gradient_with_the_penalties_of_its_outputs(fit, monkeypatch):
+    original = trainer.backward
+
+    def spy(network, *arguments, **options):
+        assert not any(p.grad is not None and p.grad.any() for p in network.parameters())
+        return original(network, *arguments, **options)
+
+    monkeypatch.setattr(trainer, "backward", spy)
+    plain, penalised = (weights(fit(max_steps=4, activation_penalty=alpha)) for alpha in (0.0, 10.0))
+    assert not all(torch.equal(plain[name], penalised[name]) for name in plain)
+
+
 def test_the_loss_in_a_record_is_the_mean_of_about_the_last_fifty(fit, monkeypatch):
     losses, original = [], trainer.backward
 
