@@ -21,6 +21,7 @@ from training.evaluation.spelling import (
     ErrorInjector,
     InjectedError,
     LineDetections,
+    _calibration,
     _detect_in_halves,
     _figures,
     _match_errors,
@@ -70,7 +71,21 @@ def test_figures_are_those_of_one_half_at_the_threshold_chosen_on_the_other():
     figures = _figures(strict, lenient)
     for method in ("tuned", "left_only", "surprisal"):
         assert (figures[method]["threshold"], figures[method]["recall"]) == (0.9, 0.5)
+        assert figures["gain"] == 0  # of a method over an equal one
     assert _figures(lenient, strict)["tuned"]["precision"] == 0.5
+    recalls = {one["threshold"]: one["recall"] for one in figures["at_thresholds"]}
+    assert (recalls[0.2], recalls[0.3], recalls[0.95]) == (1, 0.5, 0)
+
+
+def test_half_of_the_errors_of_spaces_omit_one():
+    sentence, put = sentence_splitter_for(trigram()[1]).sentence("house thought"), damager("space", rate=1.0)
+    texts = [put.inject_errors(sentence).text for _ in range(300)]
+    assert texts.count("housethought") / len(texts) == pytest.approx(0.5, abs=0.1)
+
+
+def test_a_calibration_has_the_words_for_each_error_of_all_kinds():
+    some = found([0.9, 0.6, 0.4, -np.inf], [0.7])
+    assert _calibration("m@1", some, ["space"], 100, "").words_per_error == 25
 
 
 LISTED = {"the": ["teh", "hte"], "zyzzyva": ["ziziva"], "cat": ["cut"]}
