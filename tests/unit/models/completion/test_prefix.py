@@ -294,6 +294,12 @@ def test_pieces_may_spell_a_part_and_the_rest_is_as_typed():
     assert found[" they"].weight == pytest.approx(0.01 * np.exp(-5) * 0.1), "a letter has a tenth"
 
 
+def test_a_correction_is_the_beginning_of_one_word():
+    tokens = TokenTrie(Pieces([b" the", b" t,e"]))
+    found = corrected_prefixes(tokens, b" tehy", np.full(5, -1.0, np.float32), 1)
+    assert [prefix.text for prefix in found] == ["they"]  # not "t,ehy"
+
+
 def test_distances_are_those_of_optimal_string_alignment():
     random = np.random.default_rng(0)
     texts = ["".join(random.choice(list("ab"), random.integers(1, 8))) for _ in range(60)]

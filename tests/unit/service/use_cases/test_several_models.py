@@ -11,7 +11,7 @@ from models.completion.prefix import split_prefix
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import BOS, UNK, Vocabulary
 from service.engine.job import run_to_completion
-from service.engine.prefix_cache import NextTokenEntry
+from service.engine.prefix_cache import Evidence, NextTokenEntry
 from service.use_cases.autocomplete import AutocompleteRequest, autocomplete
 from service.use_cases.check import _Checked, _combine
 from service.use_cases.inputs import Limits
@@ -108,6 +108,19 @@ def test_weights_after_a_text_are_drawn_anew_before_each_word_but_the_last(text,
     splits = [split_prefix(one.loaded.checkpoint.tokenizer, text) for one in models]
     found = run_to_completion(weights_after(models, splits, [NextTokenEntry(0)] * 2, text))
     assert found == pytest.approx(expected, rel=1e-4)
+
+
+def test_evidence_that_is_cached_counts_if_it_ends_where_the_words_do():
+    models = [WeightedModel(OF_WORDS), WeightedModel(OF_CHARACTERS)]
+    splits = [split_prefix(one.loaded.checkpoint.tokenizer, "a an") for one in models]
+
+    def weights(*evidence):
+        entries = [NextTokenEntry(0, evidence=one) for one in evidence]
+        return run_to_completion(weights_after(models, splits, entries, "a an"))
+
+    certain = [np.array([0.0, 0.0]), np.array([-500.0, 0.0])]
+    assert weights(*(Evidence(2, one) for one in certain)) == pytest.approx([0.975, 0.025])
+    assert weights(*(Evidence(1, one) for one in certain)) == pytest.approx(weights(None, None))
 
 
 def test_shares_of_one_model_given_twice_add_up():

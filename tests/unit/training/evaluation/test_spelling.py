@@ -1,6 +1,7 @@
 """`run_check_task`: artificial errors in text, and detection metrics."""
 
 import json
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,6 +12,8 @@ from rapidfuzz.distance import OSA
 from models.checking.checker import Checker
 from models.checking.sentences import sentence_splitter_for
 from models.checkpoint.documents import CalibrationStore
+from models.checkpoint.load import load_checkpoint
+from models.checkpoint.registry import open_registry
 from models.errors import FormatError, InvalidInputError, UnsupportedParameterError
 from tests.support.text_models import SENTENCES, trigram
 from training.commands import run_train
@@ -26,6 +29,7 @@ from training.evaluation.spelling import (
     _figures,
     _match_errors,
     _misspelling_rate,
+    _word_counts,
     best_threshold,
     detect_errors,
     f_score,
@@ -233,6 +237,14 @@ def registry(tmp_path_factory):
 def evaluated(registry, model="words", **options):
     fixed = {"corpus": [registry / "text.txt"], "registry": registry, "device": "cpu"}
     return run_check_task(model, **{**fixed, "sample": 280, **options})
+
+
+def test_real_words_are_as_frequent_as_in_the_text_that_a_model_was_trained_on(registry):
+    """One in ten lines is not trained on, and each word counts once more."""
+    store = open_registry(registry)
+    checkpoint = load_checkpoint(store.fetch(store.resolve("words")), device="cpu")
+    counts = Counter(word for line in SENTENCES for word in line.split())
+    assert _word_counts(checkpoint, ["a text of other words"]) == pytest.approx(counts, rel=0.15)
 
 
 def test_both_contexts_find_more_than_surprisal_does(registry):
