@@ -15,6 +15,7 @@ from models.vocabulary import BOS
 from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import evaluate
 from training.neural import trainer
+from training.neural.distributed import Processes
 from training.neural.settings import TrainSettings
 from training.neural.trainer import train_network
 from training.progress import Progress
@@ -132,6 +133,28 @@ def test_an_update_is_by_its_own_gradient_with_the_penalties_of_its_outputs(fit,
     monkeypatch.setattr(trainer, "backward", spy)
     plain, penalised = (weights(fit(max_steps=4, activation_penalty=alpha)) for alpha in (0.0, 10.0))
     assert not all(torch.equal(plain[name], penalised[name]) for name in plain)
+
+
+def test_a_process_counts_by_its_share_of_the_predicted_tokens(fit, monkeypatch):
+    """Of the rows of a batch it has some; starts of sentences are not predicted."""
+    shares, predicted, original, exchange = [], [], trainer.backward, Processes.exchange
+
+    def backward(network, outputs, targets, *others, **options):
+        predicted.append(int((targets != BOS).sum()))
+        return original(network, outputs, targets, *others, **options)
+
+    def exchanging(self, *arguments, weight):
+        shares.append(weight)
+        return exchange(self, *arguments, weight=weight)
+
+    monkeypatch.setattr(trainer, "backward", backward)
+    monkeypatch.setattr(Processes, "exchange", exchanging)
+    text = EncodedCorpus.from_sentences([[3, 4, 5, 6][: 1 + n % 4] for n in range(3000)])
+    for rows in (slice(0, 2), slice(2, 8)):
+        monkeypatch.setattr(Processes, "rows", lambda *_, own=rows: own)
+        fit(text, max_steps=5)
+    first, second = np.split(np.array(predicted), 2)
+    assert shares == pytest.approx([*first / (first + second), *second / (first + second)])
 
 
 def test_the_loss_in_a_record_is_the_mean_of_about_the_last_fifty(fit, monkeypatch):
