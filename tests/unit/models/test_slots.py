@@ -101,6 +101,14 @@ def test_words_of_a_word_tokenizer_are_not_divided():
     assert matcher(words_only=True).mark("x$city $cityy new  york").text == "x$city $cityy $city"
 
 
+@pytest.mark.parametrize("words_only", [False, True])
+def test_white_space_between_the_words_of_a_listed_member_is_a_space(words_only):
+    found = matcher(words_only=words_only)
+    assert found.mark("ulm or bad homburg").members == [2]
+    found.add(" bad \t homburg ", "city", 4)  # also after a text was marked
+    assert found.mark("to bad homburg or bad") == ("to $city or bad", [4], [(3, 14, 5)])
+
+
 @given(st.lists(st.sampled_from(["new", "york", "city", "ulm", "$city", "x", ","]), max_size=12))
 def test_offsets_of_marked_texts_return_to_the_original(parts):
     text = " ".join(parts)

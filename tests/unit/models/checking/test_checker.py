@@ -1,5 +1,6 @@
 """Error probabilities of words, against a word-by-word computation."""
 
+import dataclasses
 import itertools
 import math
 
@@ -8,13 +9,14 @@ import pytest
 
 from models.checking.checker import (
     MIN_SUGGESTION_PROBABILITY,
+    Checker,
     Issue,
     error_probabilities,
     without_overlaps,
 )
 from models.checking.error_model import _NEIGHBOURS, _TWO_EDITS_WEIGHT, CandidateSettings, GivenSpan
 from models.tokenizers import WordTokenizer
-from models.vocabulary import BOS, EOS, Vocabulary
+from models.vocabulary import BOS, EOS, UNK, Vocabulary
 from tests.support.fake_models import FakeModel
 from tests.support.text_models import check, fake, trigram, weigh
 
@@ -52,6 +54,89 @@ def test_the_probability_is_that_of_bayes_rule_with_both_contexts(right_tokens, 
     assert found[slots.tolist().index(1)] == pytest.approx(
         slow_probability(model, words, 1, near, error_rate), rel=1e-4
     )
+
+
+RATE = 0.1
+
+
+def log_odds(model, tokenizer, text, typed, meant, *, search=EXACT, **options):
+    """Log-odds of one correction of some words of a text."""
+    (weighed,) = weigh(model, tokenizer, text, error_rate=RATE, search=search, **options)
+    found, start = weighed.alternatives, text.index(typed)
+    for number, slot in enumerate(found.slots.tolist()):
+        told, span = found.texts[number], weighed.slots[slot][:2]
+        if told is None:
+            told = tokenizer.vocabulary[found.tokens[found.offsets[number]]]
+        if (told, *span) == (meant, start, start + len(typed)):
+            return weighed.log_odds[number]
+    raise AssertionError(f"{meant} was not tried for {typed}")
+
+
+SPACES = [("ofon", "of on"), ("of on", "ofon"), ("gn u", "gnu")]
+
+
+@pytest.mark.parametrize(("typed", "meant"), SPACES)
+def test_one_error_in_ten_adds_or_omits_a_space(typed, meant):
+    model, tokenizer = fake(["ofon", "gnu"])
+    model.table[:, UNK] = math.log(0.002)
+    text, spelling = "the cat {} the mat", Checker(tokenizer).log_spelling
+    unknown = sum(spelling(word) for word in typed.split() if word not in tokenizer.vocabulary.ids)
+    right, wrong = (log_prob(model, text.format(some).split()) for some in (typed, meant))
+    expected = wrong + math.log(RATE * 0.1) - right - unknown - math.log(1 - RATE)
+    assert log_odds(model, tokenizer, text.format(typed), typed, meant) == pytest.approx(expected, rel=1e-5)
+
+
+def text_log_prob(model, tokenizer, text):
+    """Ln P(text, `</s>`) by a model of pieces or characters."""
+    state, total = model.initial_state(1), 0.0
+    for token in [*tokenizer.encode(text), EOS]:
+        total += float(model.next_log_probs(state)[0, token])
+        state = model.advance(state, np.array([token]))
+    return total
+
+
+@pytest.mark.parametrize("kind", ["char", "unigram"])
+@pytest.mark.parametrize(("typed", "meant"), [("tookoff", "took off"), ("ma t", "mat")])
+def test_one_error_in_ten_is_of_a_space_whatever_the_tokens(kind, typed, meant):
+    model, tokenizer = trigram(kind)
+    text, search = "he {} the hat", CandidateSettings(slack_nats=1e9, min_surprisal_bits=0.0)
+    right, wrong = (text_log_prob(model, tokenizer, text.format(some)) for some in (typed, meant))
+    expected = wrong + math.log(RATE * 0.1) - right - math.log(1 - RATE)
+    found = log_odds(model, tokenizer, text.format(typed), typed, meant, search=search)
+    assert found == pytest.approx(expected, rel=1e-4)
+
+
+def test_one_word_in_a_thousand_is_unknown_whatever_the_model_predicts():
+    """Its spelling has a probability of its own."""
+    model, tokenizer = fake()
+    model.table[:, UNK] = -40
+    text = "the houge sat"
+    right = log_prob(model, text.split()) + 40 + math.log(1e-3) + Checker(tokenizer).log_spelling("houge")
+    wrong = log_prob(model, ["the", "house", "sat"]) + math.log(RATE * 0.8 / (53 * 5 + 26))
+    expected = wrong - right - math.log(1 - RATE)
+    assert log_odds(model, tokenizer, text, "houge", "house") == pytest.approx(expected, rel=1e-3)
+
+
+def test_every_second_unknown_word_is_one_of_the_dictionary():
+    """The model predicts both unknown words alike, however improbable they are."""
+    model, tokenizer = fake()
+    model.table[:, UNK] = -40
+    wrong = math.log(RATE * 0.8 / (53 * 7 + 26) * 0.5 / 2)
+    right = math.log(1 - RATE) + Checker(tokenizer).log_spelling("gnuplto")
+    dictionary = {"gnuplot": "gnuplot", "zebra": "zebra"}
+    found = log_odds(model, tokenizer, "the gnuplto sat", "gnuplto", "gnuplot", dictionary=dictionary)
+    assert found == pytest.approx(wrong - right, rel=1e-3)
+
+
+def test_one_error_in_a_thousand_million_makes_a_word_like_no_other():
+    """Both have the probability of the same spelling."""
+    model, tokenizer = fake()
+    model.table[:, UNK] = math.log(0.002)
+    right, wrong = (log_prob(model, ["the", word, "sat"]) for word in ("zyxwvu", "house"))
+    expected = wrong + math.log(RATE * 1e-9) - right - math.log(1 - RATE)
+    search = dataclasses.replace(EXACT, likeliest=10)
+    found = log_odds(model, tokenizer, "the zyxwvu sat", "zyxwvu", "house", search=search)
+    assert found == pytest.approx(expected, rel=1e-5)
 
 
 def test_surprisals_are_those_of_the_model():

@@ -1,6 +1,7 @@
 """Registries in object stores: addresses, deduplicated contents, races, the cache, offline use."""
 
 import logging
+import math
 import sys
 import threading
 from functools import partial
@@ -150,6 +151,16 @@ def test_equal_contents_are_stored_once(registry, store):
     assert len(store.entries(".blobs")) == 1
 
 
+def test_contents_that_are_published_again_are_young_again(registry, store):
+    """A sweep must not remove them before the second manifest exists."""
+    registry.publish("m", write_minimal)
+    (before,) = store.entries(".blobs")
+    registry.publish("m", write_minimal)
+    (after,) = store.entries(".blobs")
+    assert before.key == after.key
+    assert before.modified_s < after.modified_s
+
+
 def test_whoever_loses_a_number_takes_the_next_one(registry, store, other):
     store.before_put = lambda: other.publish("m", partial(write_minimal, content=b"faster"))
     version = registry.publish("m", partial(write_minimal, content=b"slower"))
@@ -202,6 +213,42 @@ def test_contents_that_a_publisher_stores_during_a_sweep_are_kept(registry, stor
     monkeypatch.setattr(store, "read", stored_again)
     assert registry.sweep(older_than_s=0) == 0
     assert {entry.key for entry in store.entries(".blobs")} == {entry.key for entry in before}
+
+
+@pytest.mark.parametrize(
+    ("stored_s", "now_s", "older_than_s", "removed"),
+    [
+        (40.0, 100.0, 60.0, 0),
+        (39.9, 100.0, 60.0, 1),
+        (100.0, 100.0, 0.0, 0),
+        (math.inf, 100.0, 0.0, 0),
+        (40.0, math.inf, 0.0, 0),
+    ],
+)
+def test_a_sweep_removes_what_is_older_by_the_clock_of_the_store(
+    registry, store, monkeypatch, stored_s, now_s, older_than_s, removed
+):
+    """The time is that of a new object; nothing is removed if either has no time."""
+    registry.delete("m", registry.publish("m", write_minimal).number)
+    entries = store.entries
+
+    def timed(folder=""):
+        return [e._replace(modified_s=now_s if "clock" in e.key else stored_s) for e in entries(folder)]
+
+    monkeypatch.setattr(store, "entries", timed)
+    assert registry.sweep(older_than_s=older_than_s) == removed
+    assert len(entries(".blobs")) == 1 - removed
+
+
+def test_a_sweep_leaves_the_clock_of_another_one_and_reads_no_deleted_version(registry, store, monkeypatch):
+    for _ in range(3):
+        registry.delete("m", registry.publish("m", write_minimal).number)
+    delete, read = store.delete, []
+    monkeypatch.setattr(store, "delete", lambda key: None if "clock" in key else delete(key))
+    monkeypatch.setattr(store, "read", read.append)
+    assert registry.sweep(older_than_s=-1) == 1
+    assert [entry.key for entry in store.entries(".blobs")] == [".blobs/.clock"]
+    assert read == []
 
 
 # --- aliases --------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from models.completion.text import LetterTable
 from models.completion.token_trie import TokenTrie
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import Vocabulary
+from tests.reference.decoding import Pieces
 from tests.support.text_models import learnt_pieces, spelled_pieces
 
 WORDS = Vocabulary(["the", "cat"])
@@ -242,6 +243,7 @@ def test_edits_and_another_first_letter_are_penalised():
 def test_an_edit_makes_a_prefix_a_hundred_times_less_probable():
     assert near("helo", 1)["help"].penalty == pytest.approx(1e-2)
     assert near("wrlod", 2)["world"].penalty == pytest.approx(1e-4)
+    assert near("jello", 1)["hello"].penalty == pytest.approx(1e-3)  # another first letter: ten times less
 
 
 def test_the_likeliest_come_first():
@@ -260,11 +262,42 @@ def test_words_of_many_letters_are_left_alone():
     assert not near("h" * 40, 2)
 
 
+@pytest.mark.parametrize(("letters", "edits", "found"), [(30, 2, 1), (31, 2, 0), (31, 1, 1), (32, 1, 0)])
+def test_a_correction_of_a_long_word_has_at_most_as_many_letters_as_are_compared(letters, edits, found):
+    word = "abcdefghijklmnopqrstuvwxyz" * 2
+    tokens = TokenTrie(WordTokenizer(Vocabulary([word])))
+    typed = f" {word[:9]}-{word[10:letters]}".encode()
+    assert len(corrected_prefixes(tokens, typed, np.zeros(4, np.float32), edits)) == found
+
+
+def test_of_beginnings_with_as_many_edits_the_longer_is_meant():
+    """Two letters were left out, or the word was abandoned: "aaab" is two edits from "ab" and from "abcaab"."""
+    tokens = TokenTrie(WordTokenizer(Vocabulary(["abcaab"])))
+    (one,) = corrected_prefixes(tokens, b" aaab", np.zeros(4, np.float32), 2)
+    assert (one.text, one.edits) == ("abcaab", 2)
+
+
+@pytest.mark.parametrize(("the", "they"), [(0.5, 0.01), (0.01, 0.5), (0.5, 0.1), (0.3, 0.3)])
+def test_of_ways_to_spell_a_correction_the_most_probable_counts(the, they):
+    """Each letter that is left as typed has a tenth."""
+    tokens = TokenTrie(Pieces([b" the", b" they"]))
+    row = np.log(np.array([1e-9, 1e-9, 1e-9, the, they], np.float32))
+    (found,) = (p for p in corrected_prefixes(tokens, b" tehyz", row, 1) if p.text == "theyz")
+    assert found.weight == pytest.approx(0.01 * max(the * 0.1**2, they * 0.1), rel=1e-4)
+
+
 def test_pieces_may_spell_a_part_and_the_rest_is_as_typed():
     tokens = spelled_pieces("bpe")
     rows = np.full(len(learnt_pieces("bpe").vocabulary), -5.0, np.float32)
-    found = {p.spelled.decode() for p in corrected_prefixes(tokens, b" tehy", rows, 1, limit=50)}
+    found = {p.spelled.decode(): p for p in corrected_prefixes(tokens, b" tehy", rows, 1, limit=50)}
     assert " they" in found, "the, and the y typed"
+    assert found[" they"].weight == pytest.approx(0.01 * np.exp(-5) * 0.1), "a letter has a tenth"
+
+
+def test_a_correction_is_the_beginning_of_one_word():
+    tokens = TokenTrie(Pieces([b" the", b" t,e"]))
+    found = corrected_prefixes(tokens, b" tehy", np.full(5, -1.0, np.float32), 1)
+    assert [prefix.text for prefix in found] == ["they"]  # not "t,ehy"
 
 
 def test_distances_are_those_of_optimal_string_alignment():

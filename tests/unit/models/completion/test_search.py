@@ -361,6 +361,8 @@ def test_what_is_told_last_decides_what_may_change_it():
 def test_the_best_of_each_length_are_told():
     found = findings(("a", 1, 0.5), ("b", 1, 0.1), ("a c", 2, 0.3), ("a d", 2, 0.2))
     assert [one.text for one in found.result(1, {}).completions] == ["a", "a c"]
+    equal = findings(("b", 1, 0.5), ("a", 1, 0.5))
+    assert [one.text for one in equal.result(2, {}).completions] == ["a", "b"]
 
 
 def test_few_texts_are_ranked_and_a_text_that_grows_is_among_them_again():

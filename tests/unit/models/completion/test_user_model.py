@@ -72,6 +72,13 @@ def test_the_mass_of_a_beginning_is_that_of_all_its_words(model):
     assert run_calls(every)[0] == 1
 
 
+def test_the_mass_of_a_beginning_is_also_of_words_beyond_the_limit():
+    words = NextWordModel([user_model_from_counts([("sat", 3.0), ("sit", 2.0), ("cat", 5.0)])], "never")
+    assert run_calls(words.words_with_prefix("s", ignore_case=False, limit=1)) == (0.5, [("sat", 0.3)])
+    mass, best = run_calls(words.rate(["sat", "sit"], 1, penalty={"sat": 0.1, "sit": 0.5}.get))
+    assert (mass, best) == (pytest.approx(0.03 + 0.1), [("sit", 0.1)])
+
+
 def test_case_counts_unless_it_is_ignored():
     words = NextWordModel(
         [user_model_from_counts([("Paris", 1.0), ("part", 1.0), ("PAR", 1.0)])], SENTENCE_START
@@ -114,6 +121,7 @@ def test_the_rarest_words_are_forgotten_first():
     words, pairs = model.export()
     assert {word for word, _ in words} == {"a", "b"}
     assert {pair[1] for pair in pairs} == {"a", "b"}
+    assert model.num_pairs == len(pairs)
 
 
 def test_pairs_are_bounded_and_long_words_not_learnt():
@@ -152,7 +160,13 @@ def test_a_phrase_is_as_probable_as_its_words_in_turn(model):
 
 @pytest.mark.parametrize(
     ("typed", "edits", "expected"),
-    [("ct", 1, {"cat": 1}), ("acts", 2, {"cat": 2}), ("SAT", 1, {"sat": 0, "cat": 1}), ("xyz", 1, {})],
+    [
+        ("ct", 1, {"cat": 1}),
+        ("ca", 1, {"cat": 0, "sat": 1}),
+        ("acts", 2, {"cat": 2}),
+        ("SAT", 1, {"sat": 0, "cat": 1}),
+        ("xyz", 1, {}),
+    ],
 )
 def test_mistyped_beginnings_are_found(model, typed, edits, expected):
     words = NextWordModel([model], SENTENCE_START)
@@ -211,6 +225,16 @@ def test_what_has_faded_to_nothing_is_not_exported():
         [("cat", 5e-324), ("dog", 1.0)], [("the", "cat", 1.0), ("the", "dog", 1.0)]
     )
     assert model.export() == ([("dog", 1.0)], [("the", "dog", 1.0)])
+
+
+def test_a_word_is_exported_for_less_than_forty_half_lives():
+    bounds = UserModelLimits(half_life_words=1.0)
+    model = UserModel().updated([WordSequence(SENTENCE_START, ["cat"])], bounds)
+    old = model.updated([WordSequence(SENTENCE_START, ["a"] * 39)], bounds)
+    assert old.count("cat") == pytest.approx(2.0**-39)
+    assert {word for word, _ in old.export()[0]} == {"cat", "a"}
+    older = old.updated([WordSequence(SENTENCE_START, ["a"])], bounds)
+    assert {word for word, _ in older.export()[0]} == {"a"}
 
 
 def test_phrases_of_words_with_many_followers_are_the_likeliest():

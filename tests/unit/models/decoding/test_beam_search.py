@@ -119,6 +119,36 @@ def test_a_long_text_is_not_given_up_while_a_penalty_of_length_may_still_lift_it
     assert (answers[0][1], steps) == ((3,) * 12, 12)
 
 
+def test_a_text_is_not_given_up_while_a_bias_may_still_lift_it():
+    """After two steps it is worse than both finished texts; each further token adds almost 1 to its score."""
+    rows = {(): {EOS: -1.0, 3: -4.0, 4: -1.1}, (4,): {EOS: -0.1}}
+
+    def of(history):
+        row = np.full(SIZE, -20.0, np.float32)
+        for token, log_prob in rows.get(history, {3: -0.001}).items():
+            row[token] = log_prob
+        return row
+
+    bias = {"logit_bias": ((3, 1.0),), "length_penalty": 0.0}
+    answers, steps = found(of, num_beams=2, max_tokens=12, **bias)
+    assert (answers[0][1], steps) == ((3,) * 12, 12)
+    assert answers[0][0] == pytest.approx(-3 + 11 * 0.999, rel=1e-5)
+
+
+def test_of_equal_extensions_those_of_the_first_beam_and_the_smallest_ids_are_kept():
+    """Both beams could end at the second step, so only two of six equal words are among the best four."""
+    row = np.array([-99.0, -99.0, -1.0, -2.0, -2.0, -2.0], np.float32)
+    answers, _ = found(lambda _: row, num_beams=2, n=2, length_penalty=10.0)
+    assert [tokens for _, tokens, _ in answers] == [(3, 3), (3, 4)]
+
+
+def test_a_stop_string_ends_no_beam_for_which_other_tokens_are_better():
+    stops = StopBytes(["b"], [b"", b"", b"", b"a", b"b", b"c"], strip_space=False)
+    row = np.array([-99.0, -99.0, -9.0, -0.1, -2.5, -9.0], np.float32)
+    ((_, tokens, _),), _ = found(lambda _: row, stops, num_beams=1)
+    assert tokens == (3,) * MAX_TOKENS
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_one_beam_is_greedy_search(seed):
     of, history = model(seed), ()

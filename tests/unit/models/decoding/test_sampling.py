@@ -98,6 +98,15 @@ def test_top_p_keeps_the_fewest_tokens_that_reach_p(p, expected):
     assert len(set(chosen(row, np.linspace(0, 0.999, 200), top_p=p).tolist())) == expected
 
 
+@pytest.mark.parametrize("share", [0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.9])
+def test_min_p_keeps_tokens_with_exactly_that_share_of_the_maximum(share):
+    """Shares in single precision may be a little less."""
+    numbers = np.linspace(0, 0.999, 200)
+    for highest in (0.3, 0.5, 0.51):
+        row = np.append([-np.inf] * 3, np.log([highest, highest * share, highest * share * 0.99]))
+        assert set(chosen(row, numbers, min_p=share).tolist()) == {3, 4}
+
+
 def test_top_p_counts_after_the_temperature():
     row = np.append([-np.inf] * 3, np.log([0.5, 0.3, 0.15, 0.05]))
     numbers = np.linspace(0, 0.999, 200)

@@ -24,6 +24,7 @@ def test_character_errors_count_the_spaces_between_words():
 
 def test_the_reference_with_the_fewest_errors_counts():
     assert counts("wer", "a b", "a x y z", "b a b") == [1, 3]
+    assert counts("wer", "a", "a b c", "") == [1, 0]
 
 
 def test_of_references_with_as_few_errors_the_longest_counts():
@@ -115,11 +116,23 @@ def test_a_difference_by_chance_is_rarely_significant():
 
 
 def test_chance_counts_differences_in_both_directions():
-    """The difference is 1.005 standard errors: further out are 31.5 % of a normal distribution, 15.7 % on one side."""
+    """The difference is 1.005 standard errors: further out are 31.5 % of a normal distribution, 15.7 % on one side.
+
+    95 % are within 1.96 standard errors.
+    """
     before, after = np.full((100, 2), 10), np.full((100, 2), 10)
     after[:55, 0] -= 1
     after[55:, 0] += 1
-    assert compared(before, after, samples=4000).p_value == pytest.approx(0.315, abs=0.04)
+    test = compared(before, after, samples=4000)
+    assert test.p_value == pytest.approx(0.315, abs=0.04)
+    assert (test.low, test.high) == pytest.approx((-1 - 1.96 * 0.995, -1 + 1.96 * 0.995), abs=0.15)
+
+
+def test_each_sample_of_many_segments_is_another():
+    """A step draws one sample of so many segments."""
+    before, after = errors(0.3, seed=1, segments=1 << 14), errors(0.3, seed=2, segments=1 << 14)
+    test = compared(before, after, samples=10)
+    assert test.low < test.high
 
 
 def test_equal_seeds_give_equal_results_and_others_do_not():

@@ -11,7 +11,7 @@ from models.language_model import read_sequences
 from service.engine import prefix_cache
 from service.engine.batching import materialize
 from service.engine.job import run_to_completion
-from service.engine.prefix_cache import PrefixCache, state_bytes
+from service.engine.prefix_cache import NextTokenCache, NextTokenEntry, PrefixCache, state_bytes
 from service.use_cases.prefill import prefill
 from tests.support import families
 
@@ -51,10 +51,58 @@ def test_what_was_used_least_recently_goes_first():
     assert known.num_bytes <= 3 * (state_bytes(state) + 600)
 
 
+def test_a_prefix_that_is_kept_again_takes_no_more_memory():
+    state, known = families.model("lstm").initial_state(1), PrefixCache(1 << 20)
+    for _ in range(3):
+        known.put(np.array([1, 5]), state)
+    assert known.num_bytes - state_bytes(state) in range(1, 1000)
+
+
+def test_ids_that_change_later_change_no_prefix():
+    known, ids = PrefixCache(1 << 20), np.array([1, 5])
+    known.put(ids, families.model("lstm").initial_state(1))
+    ids[1] = 6
+    assert known.longest_match(np.array([1, 5]))[0] == 2
+    assert known.longest_match(ids)[0] == 0
+
+
+def test_a_first_token_of_the_vocabulary_counts_like_others():
+    known = PrefixCache(1 << 20)
+    for ids, state in states_of([5], [5, 0], [0], model="lstm"):
+        known.put(ids, state)
+    assert [known.longest_match(np.array(ids))[0] for ids in ([5, 7], [5, 0, 7], [0, 7])] == [1, 2, 1]
+
+
+def test_the_size_of_a_cached_distribution_counts_its_state_and_its_row():
+    model, sizes = families.model("lstm"), []
+    state = model.initial_state(1)
+    row = to_numpy(model.next_log_probs(state))
+    for entry in (NextTokenEntry(2), NextTokenEntry(2, state), NextTokenEntry(2, state, row)):
+        known = NextTokenCache(1 << 20)
+        known.put("the cat", entry)
+        sizes.append(known.num_bytes)
+    assert np.diff(sizes).tolist() == [state_bytes(state), row.nbytes]
+    assert min(sizes) > len("the cat")
+
+
 def test_what_is_larger_than_the_whole_is_not_kept():
-    known = PrefixCache(100)
-    known.put(np.array([1]), families.model("lstm").initial_state(1))
-    assert (len(known), known.num_bytes) == (0, 0)
+    state = families.model("lstm").initial_state(1)
+    known = PrefixCache(state_bytes(state) + 1000)
+    known.put(np.array([1]), state)
+    before = known.num_bytes
+    known.put(np.arange(1000), state)
+    assert (len(known), known.num_bytes) == (1, before)
+    assert known.longest_match(np.array([1]))[0] == 1
+
+
+def test_a_large_entry_makes_several_small_ones_go():
+    state = families.model("lstm").initial_state(1)
+    known = PrefixCache(4 * (state_bytes(state) + 600))
+    for last in (1, 2, 3, 4):
+        known.put(np.array([last]), state)
+    known.put(np.arange(5, 205), state)  # of 8 bytes each
+    assert known.num_bytes <= 4 * (state_bytes(state) + 600)
+    assert [known.longest_match(np.array([last]))[0] for last in (3, 4)] == [0, 1]
 
 
 @pytest.mark.parametrize("name", families.NAMES)

@@ -127,6 +127,11 @@ def test_a_model_is_read_once_until_it_changes(users):
     assert users.learn("", "ann", words("a")).count("a") == pytest.approx(2, rel=0.01)
 
 
+def test_as_many_models_are_remembered_as_a_key_may_have(users):
+    learnt = [users.learn(f"key{n}", "ann", words("a")) for n in range(5)]
+    assert [users.get(f"key{n}", "ann") is learnt[n] for n in (4, 3, 2)] == [True, True, False]
+
+
 def test_another_process_sees_every_change(path, clock):
     first, second = opened(path, clock), opened(path, clock)
     first.learn("", "ann", words("a"))
@@ -389,7 +394,7 @@ def test_a_damaged_entry_is_named_and_others_are_read(path, clock):
     check_damage(users)
 
 
-@pytest.mark.parametrize("used", ["secret", b"secret", 1e300, math.inf])
+@pytest.mark.parametrize("used", ["secret", b"secret", 2e11, 1e300, math.inf])
 def test_a_damaged_time_makes_nobody_old_and_is_mended_by_a_use(path, clock, used):
     users = opened(path, clock)
     for user in ("ann", "bob"):

@@ -7,15 +7,19 @@ import pytest
 
 from models.checking.checker import Issue, Suggestion
 from models.checking.sentences import Word
+from models.completion.prefix import split_prefix
 from models.tokenizers import CharacterTokenizer, WordTokenizer
-from models.vocabulary import Vocabulary
+from models.vocabulary import BOS, UNK, Vocabulary
 from service.engine.job import run_to_completion
+from service.engine.prefix_cache import Evidence, NextTokenEntry
 from service.use_cases.autocomplete import AutocompleteRequest, autocomplete
 from service.use_cases.check import _Checked, _combine
 from service.use_cases.inputs import Limits
 from service.use_cases.model_weights import (
     WeightedModel,
     normalised_weights,
+    shares,
+    weights_after,
     weights_before,
     weights_given_text,
 )
@@ -72,6 +76,57 @@ def test_weights_that_round_to_nothing_stay_finite():
     for function in (weights_before, weights_given_text):
         weights = run_to_completion(function(prior, log_probs))
         assert weights.sum(axis=1) == pytest.approx(np.ones(len(weights)))
+
+
+def part_log_probs(one, parts):
+    """Ln P(part | parts before it) by the table of a fake model; an unknown word also has a spelling."""
+    tokenizer, before, found = one.checkpoint.tokenizer, BOS, []
+    for part in parts:
+        found.append(0.0)
+        for token in tokenizer.encode(part):
+            found[-1] += float(one.checkpoint.model.table[before, token])
+            found[-1] += one.checker.log_spelling(part.strip()) if token == UNK else 0.0
+            before = token
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "of_words", "of_characters"),
+    [
+        ("a cat,", ["a ", ""], ["a ", "cat,"]),  # after a comma, characters begin another word
+        ("a and a an", ["a ", "and ", "a ", ""], ["a ", "and ", "a ", ""]),
+        ("bed an", ["bed ", ""], ["bed ", ""]),  # unknown to the model of words
+    ],
+)
+def test_weights_after_a_text_are_drawn_anew_before_each_word_but_the_last(text, of_words, of_characters):
+    models = [WeightedModel(OF_WORDS, 1.0), WeightedModel(OF_CHARACTERS, 3.0)]
+    expected = prior = np.array([0.25, 0.75])
+    scores = np.exp([part_log_probs(OF_WORDS, of_words), part_log_probs(OF_CHARACTERS, of_characters)])
+    for word in scores.T[:-1]:
+        expected = 0.95 * expected * word / (expected @ word) + 0.05 * prior
+    expected = expected * scores[:, -1] / (expected @ scores[:, -1])
+    splits = [split_prefix(one.loaded.checkpoint.tokenizer, text) for one in models]
+    found = run_to_completion(weights_after(models, splits, [NextTokenEntry(0)] * 2, text))
+    assert found == pytest.approx(expected, rel=1e-4)
+
+
+def test_evidence_that_is_cached_counts_if_it_ends_where_the_words_do():
+    models = [WeightedModel(OF_WORDS), WeightedModel(OF_CHARACTERS)]
+    splits = [split_prefix(one.loaded.checkpoint.tokenizer, "a an") for one in models]
+
+    def weights(*evidence):
+        entries = [NextTokenEntry(0, evidence=one) for one in evidence]
+        return run_to_completion(weights_after(models, splits, entries, "a an"))
+
+    certain = [np.array([0.0, 0.0]), np.array([-500.0, 0.0])]
+    assert weights(*(Evidence(2, one) for one in certain)) == pytest.approx([0.975, 0.025])
+    assert weights(*(Evidence(1, one) for one in certain)) == pytest.approx(weights(None, None))
+
+
+def test_shares_of_one_model_given_twice_add_up():
+    models = [WeightedModel(OF_WORDS)] * 2
+    assert shares([0.25, 0.75], models) == {"fake@1": 1.0}
+    assert shares([1.0], models[:1]) is None
 
 
 def combined(text, words, issues, log_probs=(-5.0, -5.0), weights=(1.0, 1.0), of=None):

@@ -1,30 +1,43 @@
 """`run_check_task`: artificial errors in text, and detection metrics."""
 
 import json
+from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from rapidfuzz.distance import OSA
 
 from models.checking.checker import Checker
 from models.checking.sentences import sentence_splitter_for
 from models.checkpoint.documents import CalibrationStore
+from models.checkpoint.load import load_checkpoint
+from models.checkpoint.registry import open_registry
 from models.errors import FormatError, InvalidInputError, UnsupportedParameterError
 from tests.support.text_models import SENTENCES, trigram
 from training.commands import run_train
 from training.evaluation.spelling import (
     KINDS,
+    CorruptedLine,
     Detections,
     ErrorInjector,
+    InjectedError,
     LineDetections,
+    _calibration,
+    _detect_in_halves,
     _figures,
+    _match_errors,
     _misspelling_rate,
+    _word_counts,
     best_threshold,
+    detect_errors,
     f_score,
     figures_at_threshold,
     read_misspellings,
     run_check_task,
 )
+from training.progress import Progress
 
 COUNTS = {word: 5 for line in SENTENCES for word in line.split()}
 
@@ -62,7 +75,21 @@ def test_figures_are_those_of_one_half_at_the_threshold_chosen_on_the_other():
     figures = _figures(strict, lenient)
     for method in ("tuned", "left_only", "surprisal"):
         assert (figures[method]["threshold"], figures[method]["recall"]) == (0.9, 0.5)
+        assert figures["gain"] == 0  # of a method over an equal one
     assert _figures(lenient, strict)["tuned"]["precision"] == 0.5
+    recalls = {one["threshold"]: one["recall"] for one in figures["at_thresholds"]}
+    assert (recalls[0.2], recalls[0.3], recalls[0.95]) == (1, 0.5, 0)
+
+
+def test_half_of_the_errors_of_spaces_omit_one():
+    sentence, put = sentence_splitter_for(trigram()[1]).sentence("house thought"), damager("space", rate=1.0)
+    texts = [put.inject_errors(sentence).text for _ in range(300)]
+    assert texts.count("housethought") / len(texts) == pytest.approx(0.5, abs=0.1)
+
+
+def test_a_calibration_has_the_words_for_each_error_of_all_kinds():
+    some = found([0.9, 0.6, 0.4, -np.inf], [0.7])
+    assert _calibration("m@1", some, ["space"], 100, "").words_per_error == 25
 
 
 LISTED = {"the": ["teh", "hte"], "zyzzyva": ["ziziva"], "cat": ["cut"]}
@@ -136,6 +163,68 @@ def test_the_best_threshold_is_the_best_of_all():
     assert best_threshold(found([-np.inf], [0.5])) == 1.0
 
 
+def test_of_thresholds_that_are_as_good_the_highest_is_chosen():
+    """One error of eight without false alarms, or two with two: F0.5 is 5/12."""
+    some = found([0.5, 0.9, *[-np.inf] * 6], [0.6, 0.7])
+    assert [figures_at_threshold(some, t).f0_5 for t in (0.5, 0.9)] == [pytest.approx(5 / 12)] * 2
+    assert best_threshold(some) == 0.9
+
+
+THE_CAT = CorruptedLine("the hte cat", (InjectedError(4, 7, "the"),))
+
+
+@pytest.mark.parametrize(
+    ("detections", "scores", "corrected", "alarms"),
+    [
+        ([(14, 17, 0.5, "the")], [0.5], [True], []),
+        ([(14, 17, 0.5, "hat")], [0.5], [False], []),
+        ([(10, 17, 0.5, "the")], [0.5], [False], []),  # replaces another word, too
+        ([(10, 17, 0.4, "the"), (14, 17, 0.5, "the")], [0.5], [True], []),
+        ([(10, 17, 0.5, "the"), (14, 17, 0.4, "the")], [0.5], [False], []),
+        ([(10, 13, 0.3, ""), (13, 14, 0.2, ""), (17, 21, 0.1, "")], [-np.inf], [False], [0.3, 0.2, 0.1]),
+        ([(4, 7, 0.5, "the"), (21, 24, 0.5, "the")], [-np.inf], [False], []),  # in other lines
+    ],
+)
+def test_detections_are_of_the_error_that_they_overlap_or_false_alarms(detections, scores, corrected, alarms):
+    matched = _match_errors(THE_CAT, 10, detections)
+    assert [column.tolist() for column in matched] == [scores, corrected, alarms]
+
+
+def test_equal_lines_have_equal_detections():
+    model, tokenizer = trigram()
+    line = CorruptedLine("the cat sat on teh mat", (InjectedError(15, 18, "the"),))
+    first, second = detect_errors(
+        SimpleNamespace(model=model, tokenizer=tokenizer), Checker(tokenizer), [line] * 2
+    )
+    assert first.method.corrected.tolist() == second.method.corrected.tolist() == [True]
+    for one, other in zip(first, second, strict=True):
+        assert one.errors == pytest.approx(other.errors)
+        assert one.alarms == pytest.approx(other.alarms)
+
+
+def test_every_other_line_is_of_the_other_half():
+    """Also with more than one batch."""
+
+    def one_alarm_each(lines):
+        for line in lines:
+            alone = found([], [float(line.text)])
+            yield LineDetections(alone, alone, alone)
+
+    checker, lines = Checker(trigram()[1]), [str(number) for number in range(70)]
+    halves, words = _detect_in_halves(
+        one_alarm_each, checker, damager("space", rate=0.0), lines, progress=Progress(), title=""
+    )
+    assert [half.method.alarms.tolist() for half in halves] == [[*range(0, 70, 2)], [*range(1, 70, 2)]]
+    assert words == 70
+
+
+def test_four_in_five_non_words_are_one_edit_away():
+    sentence, put = sentence_splitter_for(trigram()[1]).sentence("thought"), damager("non_word", rate=1.0)
+    edits = [OSA.distance(put.inject_errors(sentence).text, "thought") for _ in range(500)]
+    assert edits.count(1) / len(edits) == pytest.approx(0.8, abs=0.06)
+    assert edits.count(2) == 500 - edits.count(1)
+
+
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory):
     folder = tmp_path_factory.mktemp("checking")
@@ -148,6 +237,14 @@ def registry(tmp_path_factory):
 def evaluated(registry, model="words", **options):
     fixed = {"corpus": [registry / "text.txt"], "registry": registry, "device": "cpu"}
     return run_check_task(model, **{**fixed, "sample": 280, **options})
+
+
+def test_real_words_are_as_frequent_as_in_the_text_that_a_model_was_trained_on(registry):
+    """One in ten lines is not trained on, and each word counts once more."""
+    store = open_registry(registry)
+    checkpoint = load_checkpoint(store.fetch(store.resolve("words")), device="cpu")
+    counts = Counter(word for line in SENTENCES for word in line.split())
+    assert _word_counts(checkpoint, ["a text of other words"]) == pytest.approx(counts, rel=0.15)
 
 
 def test_both_contexts_find_more_than_surprisal_does(registry):

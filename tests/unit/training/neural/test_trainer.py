@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from models.errors import InvalidInputError
 from models.neural.config import NetworkConfig
@@ -14,6 +15,7 @@ from models.vocabulary import BOS
 from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import evaluate
 from training.neural import trainer
+from training.neural.distributed import Processes
 from training.neural.settings import TrainSettings
 from training.neural.trainer import train_network
 from training.progress import Progress
@@ -108,6 +110,66 @@ def test_the_rate_follows_the_length_of_the_stretch(fit):
     lengths = [record.learning_rate * 1000 for record in history]  # 16 tokens have rate 0.016
     assert len({round(length) for length in lengths}) > 3
     assert lengths == pytest.approx([round(length) for length in lengths])
+
+
+def test_the_optimiser_uses_the_rates_that_are_recorded(fit):
+    used = []
+    hook = register_optimizer_step_pre_hook(
+        lambda optimizer, *_: used.append({group["lr"] for group in optimizer.param_groups})
+    )
+    history = fit(schedule="one-cycle", max_steps=10, validations=10).history
+    hook.remove()
+    assert used == [{record.learning_rate} for record in history]
+    assert len({record.learning_rate for record in history}) > 5
+
+
+def test_an_update_is_by_its_own_gradient_with_the_penalties_of_its_outputs(fit, monkeypatch):
+    original = trainer.backward
+
+    def spy(network, *arguments, **options):
+        assert not any(p.grad is not None and p.grad.any() for p in network.parameters())
+        return original(network, *arguments, **options)
+
+    monkeypatch.setattr(trainer, "backward", spy)
+    plain, penalised = (weights(fit(max_steps=4, activation_penalty=alpha)) for alpha in (0.0, 10.0))
+    assert not all(torch.equal(plain[name], penalised[name]) for name in plain)
+
+
+def test_a_process_counts_by_its_share_of_the_predicted_tokens(fit, monkeypatch):
+    """Of the rows of a batch it has some; starts of sentences are not predicted."""
+    shares, predicted, original, exchange = [], [], trainer.backward, Processes.exchange
+
+    def backward(network, outputs, targets, *others, **options):
+        predicted.append(int((targets != BOS).sum()))
+        return original(network, outputs, targets, *others, **options)
+
+    def exchanging(self, *arguments, weight):
+        shares.append(weight)
+        return exchange(self, *arguments, weight=weight)
+
+    monkeypatch.setattr(trainer, "backward", backward)
+    monkeypatch.setattr(Processes, "exchange", exchanging)
+    text = EncodedCorpus.from_sentences([[3, 4, 5, 6][: 1 + n % 4] for n in range(3000)])
+    for rows in (slice(0, 2), slice(2, 8)):
+        monkeypatch.setattr(Processes, "rows", lambda *_, own=rows: own)
+        fit(text, max_steps=5)
+    first, second = np.split(np.array(predicted), 2)
+    assert shares == pytest.approx([*first / (first + second), *second / (first + second)])
+
+
+def test_the_loss_in_a_record_is_the_mean_of_about_the_last_fifty(fit, monkeypatch):
+    losses, original = [], trainer.backward
+
+    def spy(*arguments, **options):
+        losses.append(original(*arguments, **options))
+        return losses[-1]
+
+    monkeypatch.setattr(trainer, "backward", spy)
+    history = fit(max_steps=30, validations=1).history
+    ages = np.arange(30)[::-1]
+    weights = np.where(ages == 29, 0.98**29, 0.02 * 0.98**ages)  # of the first, as if it had always been so
+    assert history[-1].train_loss == pytest.approx(float(weights @ losses), rel=1e-5)
+    assert weights.sum() == pytest.approx(1)
 
 
 def test_validation_leaves_the_training_as_it_was(fit):
