@@ -6,6 +6,7 @@ requests. A newer autocomplete request of a session cancels older ones.
 """
 
 import asyncio
+import gc
 import traceback
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, aclosing, contextmanager
@@ -284,7 +285,11 @@ async def read_body(request: Request, parse: Callable[[bytes], R]) -> R:
     async with services.parsing[owner_of(request)], services.parsing[None]:
         terms = RequestOptions(bulk=True, tokens=len(body) // BYTES_PER_TOKEN, owner=owner_of(request))
         services.engine.scheduler.admission.check_capacity(terms)
-        return await asyncio.to_thread(parse, body)
+        gc.disable()  # the objects of a body form no cycles, and each collection would visit all of them
+        try:
+            return await asyncio.to_thread(parse, body)
+        finally:
+            gc.enable()
 
 
 async def read_json(request: Request, kind: type[B]) -> B:

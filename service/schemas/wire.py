@@ -23,6 +23,7 @@ from pydantic import (
     ValidationError,
 )
 from pydantic_core import CoreSchema, from_json
+from pydantic_core.core_schema import no_info_after_validator_function
 
 from models.checkpoint.manifest import MAX_NAME_LENGTH
 from models.decoding import parameters as decoding
@@ -84,16 +85,30 @@ _MANY_ERRORS = 1000
 """Limit above which errors are only counted: their details take far more memory and time than the body."""
 
 
-def _fail_fast_lists(schema: Any) -> None:
-    """Stop validating a list at its first error: millions of errors take a hundred times a body's memory."""
+def _give_way(value: Any) -> Any:
+    """Return a value; between functions written in Python, other threads can run."""
+    return value
+
+
+def _bound_steps(schema: Any) -> None:
+    """Stop validating a list at its first error, and let other threads run between items of lists and objects.
+
+    Millions of errors take a hundred times a body's memory. Numbers in lists take no time.
+    """
     if isinstance(schema, dict):
+        for part in schema.values():
+            _bound_steps(part)
+        items = {"list": "items_schema", "dict": "values_schema"}.get(str(schema.get("type")))
         if schema.get("type") == "list":
             schema["fail_fast"] = True
-        for part in schema.values():
-            _fail_fast_lists(part)
+        if items in schema and (items, schema[items]["type"]) not in _SHORT_ITEMS:
+            schema[items] = no_info_after_validator_function(_give_way, schema[items])
     elif isinstance(schema, list):
         for part in schema:
-            _fail_fast_lists(part)
+            _bound_steps(part)
+
+
+_SHORT_ITEMS = {("items_schema", "int"), ("items_schema", "float")}
 
 
 class WireModel(BaseModel):
@@ -106,7 +121,7 @@ class WireModel(BaseModel):
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         schema = handler(source)
-        _fail_fast_lists(schema)
+        _bound_steps(schema)
         return schema
 
 
