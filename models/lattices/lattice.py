@@ -309,11 +309,7 @@ class SymbolTable(NamedTuple):
 
 
 def read_symbols(lines: Iterable[bytes], source: str) -> SymbolTable:
-    """Read a symbol table: a word and its number per line.
-
-    Args:
-        lines: lines of the file.
-        source: file name, for messages.
+    """Read a symbol table, a word and its number per line; messages name the file `source`.
 
     Raises:
         FormatError: a line is invalid, or a word or number occurs twice.
@@ -355,11 +351,7 @@ def is_whole_number(text: str) -> bool:
 
 
 def word_of_label(label: str, no_words: Collection[str]) -> str:
-    """Return the word of a label, or an empty string if the label is not a word.
-
-    Args:
-        label: label in the file.
-        no_words: labels that are not words.
+    """Return the word of a label in a file; an empty string for `no_words`, the labels that are not words.
 
     Raises:
         InvalidInputError: it cannot be a word.

@@ -186,11 +186,6 @@ class LatticePath(NamedTuple):
     edges: Indices
 
 
-def nbest_paths(rescored: RescoredLattice, count: int) -> list[LatticePath]:
-    """Return the best paths of up to `count` distinct word strings, in descending order of their totals."""
-    return list(itertools.islice(_paths_by_score(rescored), count))
-
-
 def nbest_candidates(rescored: RescoredLattice, count: int) -> CandidateList:
     """Return the best paths as an n-best list, with the features that `PathWeights` weights, and the references."""
     features = rescored.features()
@@ -322,9 +317,9 @@ def _merge_suffixes(ending: _Suffix, found: _Suffix) -> tuple[_Suffix, Bools]:
     return ending._replace(tokens=tokens[best], totals=totals[best], steps=steps[best]), is_new
 
 
-def _paths_by_score(rescored: RescoredLattice) -> Iterator[LatticePath]:
-    """Yield the best path of each distinct string, in descending order of totals."""
-    graph, words = _SuffixGraph(rescored), rescored.lattice.words
+def nbest_paths(rescored: RescoredLattice, count: int) -> list[LatticePath]:
+    """Return the best paths of up to `count` distinct word strings, in descending order of their totals."""
+    graph, words, paths = _SuffixGraph(rescored), rescored.lattice.words, list[LatticePath]()
     serial = itertools.count()
     heap: list[tuple[float, int, LatticePath | Callable[[], _Suffix]]] = []
 
@@ -338,12 +333,13 @@ def _paths_by_score(rescored: RescoredLattice) -> Iterator[LatticePath]:
             heapq.heappush(heap, (-bound, next(serial), extend))
 
     reach(graph.sentence_end())
-    while heap:
+    while heap and len(paths) < count:
         _, _, item = heapq.heappop(heap)
         if isinstance(item, LatticePath):
-            yield item
+            paths.append(item)
         else:
             reach(item())
+    return paths
 
 
 def oracle_errors(lattice: Lattice, reference: Sequence[str]) -> int:
