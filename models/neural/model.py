@@ -36,7 +36,7 @@ from models.neural.constants import (
 )
 from models.neural.network import Network, read_network, resolve_device, write_network
 from models.neural.network_model import NetworkModel, NeuralState
-from models.neural.sequences import BatchReader, read_batch
+from models.neural.sequences import read_batch
 from models.vocabulary import EOS, Vocabulary
 
 
@@ -148,6 +148,8 @@ class NeuralModel(NetworkModel):
         recordable = self._device.type == "cuda" and self.config.attention == "none"
         self._recorded = CudaGraphSteps(self.network, capture_on_cuda) if recordable else None
         self._is_mapped = False
+        self.group_rows = GROUP_ROWS_ON_CUDA if self._device.type == "cuda" else GROUP_ROWS
+        self.segment_steps = SEGMENT_STEPS
 
     @override
     def memory(self) -> ModelBytes:
@@ -181,7 +183,67 @@ class NeuralModel(NetworkModel):
     @override
     @torch.inference_mode()
     def read(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
-        return read_batch(TorchReader(self.network, self._device), state, tokens, lengths, want)
+        return read_batch(self, state, tokens, lengths, want)
+
+    @override
+    def read_segment(
+        self, tokens: TokenIds, is_read: Any, hidden: Hidden, *, exact: bool
+    ) -> tuple[Tensor, Hidden]:
+        device, steps = hidden[0].device, len(tokens)
+        if steps == 1 and not exact:  # the state after the only token is not needed
+            return hidden[0], hidden
+        if exact:
+            ids = torch.as_tensor(tokens, device=device)
+            outputs, after = self._read_exactly(ids, np.count_nonzero(is_read, axis=1), hidden)
+        else:  # rows that continue fill the segment; only the last segment is padded
+            padding = -steps % STEPS_MULTIPLE
+            ids = torch.as_tensor(np.pad(tokens, ((0, padding), (0, 0)), constant_values=EOS), device=device)
+            outputs, after = advance_many(self.network, ids, hidden)
+        return torch.cat([hidden[0], outputs[: steps - 1]]), after
+
+    @override
+    def score_outputs(
+        self, before: Tensor, steps: TokenIds, rows: TokenIds, ids: TokenIds, *, normalised: bool
+    ) -> FloatArray:
+        network, outputs = self.network, self.take_outputs(before, steps, rows)
+        given = torch.as_tensor(ids, device=outputs.device)
+        predict = network.output.target_log_probs if normalised else network.output.target_logits
+        held = MAX_LOGITS_ON_CUDA if outputs.is_cuda else MAX_LOGITS
+        size = max(1, held // (network.vocab_size if normalised else outputs.shape[1]))
+        parts = zip(torch.split(outputs, size), torch.split(given, size), strict=True)
+        scored = [predict(network.features(part), of_part) for part, of_part in parts]
+        return torch.cat(scored).cpu().numpy()
+
+    @override
+    def take_outputs(self, before: Tensor, steps: TokenIds, rows: TokenIds) -> Tensor:
+        step, row = torch.as_tensor(np.stack([steps, rows]), device=before.device)
+        return before[step, row]
+
+    @override
+    def join_outputs(self, outputs: Sequence[Tensor], order: TokenIds) -> NeuralState:
+        return TensorState((torch.cat(list(outputs))[None],)).select(order)
+
+    @override
+    def num_shares(self, lengths: TokenIds) -> int:
+        return 1  # torch has its own threads
+
+    def _read_exactly(self, ids: Tensor, alive: TokenIds, hidden: Hidden) -> tuple[Tensor, Hidden]:
+        """Return the outputs [T, B, W] after each token and the state after each row's last token."""
+        after = tuple(part.clone() for part in hidden)
+        outputs = after[0].new_zeros(len(ids), *after[0].shape[1:])
+        for start, end in ragged_segments(alive, any_width=ids.is_cuda):
+            count = int(alive[start])
+            before = tuple(part[:, :count] for part in after)
+            if end - start == 1:
+                changed = advance_one(self.network, ids[start, :count], before)
+                outputs[start, :count] = changed[0][0]
+            else:
+                outputs[start:end, :count], changed = advance_many(
+                    self.network, ids[start:end, :count], before
+                )
+            for part, new in zip(after, changed, strict=True):
+                part[:, :count] = new
+        return outputs, after
 
     @override
     @torch.inference_mode()
@@ -225,78 +287,6 @@ class NeuralModel(NetworkModel):
         model = cls(read_network(directory, vocab_size=len(vocabulary)), vocabulary, device=device)
         model._is_mapped = True
         return model
-
-
-class TorchReader(BatchReader):
-    """Reader of segments with a torch network.
-
-    Args:
-        network: in evaluation mode.
-        device: device of its parameters.
-    """
-
-    def __init__(self, network: Network, device: torch.device) -> None:
-        group_rows = GROUP_ROWS_ON_CUDA if device.type == "cuda" else GROUP_ROWS
-        super().__init__(group_rows, SEGMENT_STEPS)
-        self._network = network
-
-    @override
-    def read(self, tokens: TokenIds, is_read: Any, hidden: Hidden, *, exact: bool) -> tuple[Tensor, Hidden]:
-        device, steps = hidden[0].device, len(tokens)
-        if steps == 1 and not exact:  # the state after the only token is not needed
-            return hidden[0], hidden
-        if exact:
-            ids = torch.as_tensor(tokens, device=device)
-            outputs, after = self._read_exactly(ids, np.count_nonzero(is_read, axis=1), hidden)
-        else:  # rows that continue fill the segment; only the last segment is padded
-            padding = -steps % STEPS_MULTIPLE
-            ids = torch.as_tensor(np.pad(tokens, ((0, padding), (0, 0)), constant_values=EOS), device=device)
-            outputs, after = advance_many(self._network, ids, hidden)
-        return torch.cat([hidden[0], outputs[: steps - 1]]), after
-
-    @override
-    def scores(
-        self, before: Tensor, steps: TokenIds, rows: TokenIds, ids: TokenIds, *, normalised: bool
-    ) -> FloatArray:
-        network, outputs = self._network, self.take(before, steps, rows)
-        given = torch.as_tensor(ids, device=outputs.device)
-        predict = network.output.target_log_probs if normalised else network.output.target_logits
-        held = MAX_LOGITS_ON_CUDA if outputs.is_cuda else MAX_LOGITS
-        size = max(1, held // (network.vocab_size if normalised else outputs.shape[1]))
-        parts = zip(torch.split(outputs, size), torch.split(given, size), strict=True)
-        scored = [predict(network.features(part), of_part) for part, of_part in parts]
-        return torch.cat(scored).cpu().numpy()
-
-    @override
-    def take(self, before: Tensor, steps: TokenIds, rows: TokenIds) -> Tensor:
-        step, row = torch.as_tensor(np.stack([steps, rows]), device=before.device)
-        return before[step, row]
-
-    @override
-    def join(self, outputs: Sequence[Tensor], order: TokenIds) -> NeuralState:
-        return TensorState((torch.cat(list(outputs))[None],)).select(order)
-
-    @override
-    def shares(self, lengths: TokenIds) -> int:
-        return 1  # torch has its own threads
-
-    def _read_exactly(self, ids: Tensor, alive: TokenIds, hidden: Hidden) -> tuple[Tensor, Hidden]:
-        """Return the outputs [T, B, W] after each token and the state after each row's last token."""
-        after = tuple(part.clone() for part in hidden)
-        outputs = after[0].new_zeros(len(ids), *after[0].shape[1:])
-        for start, end in ragged_segments(alive, any_width=ids.is_cuda):
-            count = int(alive[start])
-            before = tuple(part[:, :count] for part in after)
-            if end - start == 1:
-                changed = advance_one(self._network, ids[start, :count], before)
-                outputs[start, :count] = changed[0][0]
-            else:
-                outputs[start:end, :count], changed = advance_many(
-                    self._network, ids[start:end, :count], before
-                )
-            for part, new in zip(after, changed, strict=True):
-                part[:, :count] = new
-        return outputs, after
 
 
 def advance_one(network: Network, tokens: Tensor, hidden: Hidden) -> Hidden:
