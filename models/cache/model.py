@@ -43,23 +43,6 @@ _MAX_ENTRIES = 1 << 21  # probabilities of distributions in memory at once (8 Mi
 _MAX_COSINES = 1 << 21  # in memory at once, unless four windows have more
 
 
-class CacheShares(NamedTuple):
-    """Cache shares of T tokens.
-
-    Attributes:
-        shares: share of each token in the sum of weights, for F values of θ and H half-lives [T, F, H],
-            float32; 0 if the window is empty.
-        evidence: sum of the weights [T, F, H], float32; see `kernels.cache_shares`.
-        largest: largest share of one token [T]; 0 unless requested.
-        history: history after the tokens.
-    """
-
-    shares: FloatArray
-    evidence: FloatArray
-    largest: Float64s
-    history: History
-
-
 def score_with_history(
     history: History,
     tokens: TokenIds,
@@ -67,10 +50,8 @@ def score_with_history(
     *,
     decay: SimilarityDecay,
     vocab_size: int = 0,
-) -> CacheShares:
-    """Return the shares of tokens that follow a history.
-
-    Memory is bounded by window and T.
+) -> tuple[FloatArray, FloatArray, Float64s, History]:
+    """Compute the shares of tokens that follow a history, in memory bounded by window and T.
 
     Args:
         history: history before the first token; its window applies to all tokens.
@@ -78,6 +59,10 @@ def score_with_history(
         features: unit vector before each token [T, W]; W is 0 for a unigram cache.
         decay: decay within the history's window.
         vocab_size: V, to compute the largest shares too, of one value of θ and one half-life; else 0.
+
+    Returns:
+        The results of `kernels.cache_shares`, for F values of θ and H half-lives: shares and evidence [T, F, H],
+        float32, and largest shares [T], 0 unless requested; and the history after the tokens.
     """
     tokens = np.ascontiguousarray(tokens, dtype=np.int64)  # the kernels are compiled for this type
     is_stored = tokens != BOS
@@ -113,7 +98,7 @@ def score_with_history(
             masses,
             largest[cut],
         )
-    return CacheShares(shares, evidence, largest, history.appended(tokens[is_stored], new))
+    return shares, evidence, largest, history.appended(tokens[is_stored], new)
 
 
 class CacheState(NamedTuple):
@@ -139,7 +124,7 @@ class CacheState(NamedTuple):
 
 
 class CacheScores(NamedTuple):
-    """Terms that a cache model mixes for each of N tokens; see `CacheShares`, for one θ and one half-life.
+    """Terms that a cache model mixes for each of N tokens; see `score_with_history`, for one θ and one half-life.
 
     Attributes:
         log_probs: log-probabilities by the wrapped model, adapted by dynamic marginals if configured [N].
@@ -318,11 +303,11 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
                 histories.append(history.appended(ids[is_stored], units[is_stored]))
                 continue
             size = len(self.vocabulary) if self.config.gate else 0
-            cached = score_with_history(history, ids, units, decay=self._decay, vocab_size=size)
-            scores.append(
-                CacheScores(log_probs, cached.shares[:, 0, 0], cached.evidence[:, 0, 0], cached.largest)
+            shares, evidence, largest, after = score_with_history(
+                history, ids, units, decay=self._decay, vocab_size=size
             )
-            histories.append(cached.history)
+            scores.append(CacheScores(log_probs, shares[:, 0, 0], evidence[:, 0, 0], largest))
+            histories.append(after)
         return scores, CacheState(result.state, tuple(histories))
 
     def _adapted(

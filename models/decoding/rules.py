@@ -161,24 +161,18 @@ _MAX_WIDTHS = 32
 """Vocabulary sizes with buffers per thread; the oldest buffers are dropped."""
 
 
-class _ThreadBuffers(threading.local):
-    """Buffers of a thread, for its most recent widths."""
-
-    def __init__(self) -> None:
-        self.by_width: dict[int, KernelBuffers] = {}
-
-
-_thread_buffers = _ThreadBuffers()
+_thread_buffers = threading.local()
 
 
 def buffers_for(width: int) -> KernelBuffers:
     """Return this thread's buffers for rows of V entries, small enough for the processor's inner caches."""
-    buffers = _thread_buffers.by_width.get(width)
+    by_width: dict[str, KernelBuffers] = vars(_thread_buffers)  # those of this thread
+    buffers = by_width.get(str(width))
     if buffers is None:
-        if len(_thread_buffers.by_width) == _MAX_WIDTHS:
-            del _thread_buffers.by_width[next(iter(_thread_buffers.by_width))]
+        if len(by_width) == _MAX_WIDTHS:
+            del by_width[next(iter(by_width))]
         padded = -(-width // SUM_BLOCK) * SUM_BLOCK
-        buffers = _thread_buffers.by_width[width] = KernelBuffers(
+        buffers = by_width[str(width)] = KernelBuffers(
             np.full(padded, -np.inf, np.float32),
             np.zeros(padded, np.float32),
             np.zeros(padded, np.float32),

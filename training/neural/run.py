@@ -257,26 +257,6 @@ def _hook_gradient(tensor: Tensor, change: Callable[[Tensor], Tensor]) -> None:
     tensor.register_hook(change)  # type: ignore[no-untyped-call]  # torch ships it untyped
 
 
-class DropoutSchedule:
-    """Dropout shares that rise linearly over a run (Morerio et al. 2017, "curriculum dropout").
-
-    Dropout of weights and of entire tokens is constant.
-
-    Args:
-        network: network with the final shares in its layers.
-        start: initial fraction of the final shares, from 0 to 1.
-    """
-
-    def __init__(self, network: Network, *, start: float) -> None:
-        self._layers = [(module, module.share) for module in network.modules() if isinstance(module, Dropout)]
-        self._start = start
-
-    def set_progress(self, done: float) -> None:
-        """Set the dropout shares for the completed share of the run."""
-        for layer, share in self._layers:
-            layer.share = share * (self._start + (1 - self._start) * done)
-
-
 @dataclass
 class BestWeights:
     """Weights of the lowest validation perplexity.
@@ -467,7 +447,8 @@ class TrainingRun:
         self.processes.broadcast_weights(self.network)
         self.optimizer = make_optimizer(self.network, settings)
         self.average = WeightAverage(self.network, settings)
-        self.dropout = DropoutSchedule(self.network, start=settings.dropout_start)
+        modules = self.network.modules()
+        self._dropouts = [(module, module.share) for module in modules if isinstance(module, Dropout)]
         self.penalties = OutputPenalties(self.network, settings)
         self.criterion = make_loss(settings, self.network.output, counts.to(device), seed=seed)
         self.precision = training_precision(settings, device)
@@ -481,6 +462,12 @@ class TrainingRun:
         self.stopped = ""
         self.notes: list[str] = []
         self.soft_targets = soft_targets
+
+    def raise_dropout(self) -> None:
+        """Set the dropout of values, which rises linearly over the run (Morerio et al. 2017, "curriculum dropout")."""
+        start = self.settings.dropout_start
+        for module, share in self._dropouts:
+            module.share = share * (start + (1 - start) * self.done)
 
     def state(self) -> dict[str, Any]:
         """Return the state for resuming; every process must call it, because it gathers hidden states."""

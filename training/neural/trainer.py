@@ -337,7 +337,7 @@ def _update(
     if run.soft_targets is not None:
         share = settings.teacher_weight
         run.criterion.changes = run.soft_targets.changes(segment, weight=share, device=run.device)
-    run.dropout.set_progress(run.done)
+    run.raise_dropout()
     run.optimizer.zero_grad()
     with autocast(run.precision, run.device):
         outputs, run.hidden = network(inputs, run.hidden)
