@@ -325,7 +325,6 @@ class TokenTable:
     Args:
         num_nodes: number of nodes of all lattices.
         num_words: number of last words stored per token.
-        num_added: width of `TokenEdges.added`.
 
     Attributes:
         first: first token of each node [N].
@@ -335,15 +334,12 @@ class TokenTable:
         phrases: node of the phrases after each token.
     """
 
-    def __init__(self, num_nodes: int, *, num_words: int, num_added: int) -> None:
+    def __init__(self, num_nodes: int, *, num_words: int) -> None:
         self.first = np.zeros(num_nodes, dtype=np.int64)
         self.count = np.zeros(num_nodes, dtype=np.int64)
         self.nodes, self.forward = GrowableArray(np.int64), GrowableArray(np.float64)
         self.phrases = GrowableArray(np.int64)
         self._words = GrowableArray(np.int64, num_words)
-        self._num_edges = GrowableArray(np.int64)
-        self._edges = [GrowableArray[Any](dtype) for dtype in (np.int64, np.int64, np.float64, np.float64)]
-        self._edges.append(GrowableArray(np.float64, num_added))
 
     def __len__(self) -> int:
         return len(self.nodes)
@@ -357,10 +353,8 @@ class TokenTable:
         before[spoken] = np.column_stack([before[spoken, 1:], labels[spoken]])
         return before
 
-    def add(
-        self, nodes: Indices, totals: Scores, words: Indices, phrases: Indices, num_edges: Indices
-    ) -> None:
-        """Add tokens: nodes [T], totals [T], last words [T, num_words], nodes of phrases [T], numbers of edges [T]."""
+    def add(self, nodes: Indices, totals: Scores, words: Indices, phrases: Indices) -> None:
+        """Add tokens: nodes [T], totals [T], last words [T, num_words], nodes of phrases [T]."""
         indices = len(self) + np.arange(len(nodes))
         self.first[nodes[::-1]] = indices[::-1]
         np.add.at(self.count, nodes, 1)
@@ -368,18 +362,6 @@ class TokenTable:
         self.forward.append(totals)
         self._words.append(words)
         self.phrases.append(phrases)
-        self._num_edges.append(num_edges)
-
-    def add_edges(self, edges: TokenEdges) -> None:
-        """Add the edges to the newest tokens, ordered by token."""
-        for column, values in zip(self._edges, edges, strict=True):
-            column.append(values)
-
-    def graph(self) -> TokenGraph:
-        """Return the graph of all tokens."""
-        offsets = np.concatenate([[0], np.cumsum(self._num_edges[:])])
-        ways = TokenEdges(*(column[:] for column in self._edges))
-        return TokenGraph(self.nodes[:], self.forward[:], offsets, ways)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -439,7 +421,7 @@ class TokenPassing:
         self._states_are_keys = state_keys(self._states.initial) is not None
         num_words = 0 if self._states_are_keys else search.recombination_order or joined.by_target.num_levels
         num_added = joined.phrase_weights.shape[1] + 1
-        self._tokens = TokenTable(len(joined.lattice_of), num_words=num_words, num_added=num_added)
+        self._tokens = TokenTable(len(joined.lattice_of), num_words=num_words)
         self._live = np.zeros(0, dtype=np.int64)  # tokens with outgoing arcs still to score
         # start of each arc in the arrays below
         self._begins = np.zeros(len(joined.sources), dtype=np.int64)
@@ -448,14 +430,17 @@ class TokenPassing:
         self._best = np.full((joined.by_target.num_levels, len(joined.starts)), -np.inf)
         nothing = np.zeros(len(joined.starts), dtype=np.int64)
         words = np.full((len(joined.starts), num_words), NO_WORD)
-        self._tokens.add(joined.starts, nothing.astype(np.float64), words, nothing, nothing)
+        self._tokens.add(joined.starts, nothing.astype(np.float64), words, nothing)
+        self._num_edges, self._edges = [nothing], list[TokenEdges]()  # to the tokens of each level
         self._score_outgoing(0, self._states.initial, nothing)
 
     def run(self) -> TokenGraph:
         """Search to the ends; return the token graph, with nodes and arcs numbered as in the graph of the lattices."""
         for level in range(1, self._joined.by_target.num_levels):
             self._advance_level(level)
-        return self._tokens.graph()
+        offsets = np.concatenate([[0], np.cumsum(np.concatenate(self._num_edges))])
+        ways = TokenEdges(*map(np.concatenate, zip(*self._edges, strict=True)))
+        return TokenGraph(self._tokens.nodes[:], self._tokens.forward[:], offsets, ways)
 
     def _advance_level(self, level: int) -> None:
         """Collect and recombine the tokens at the nodes of a level, then score the next words."""
@@ -471,8 +456,9 @@ class TokenPassing:
         futures = np.where(ended[:, None], 0, futures)  # after the end, all futures are equal
         merged = recombine(nodes, futures, totals, max_tokens_per_node=self._search.max_tokens_per_node)
         best = merged.best
-        self._tokens.add(nodes[best], totals[best], words[best], phrases[best], np.diff(merged.offsets))
-        self._tokens.add_edges(ways.select(merged.candidates))
+        self._tokens.add(nodes[best], totals[best], words[best], phrases[best])
+        self._num_edges.append(np.diff(merged.offsets))
+        self._edges.append(ways.select(merged.candidates))
         going = ~ended[best]
         best = best[going]
         if self._states_are_keys:
