@@ -205,20 +205,6 @@ class ActiveStates:
 _LARGEST_KEY = 1 << 62
 
 
-class RecombinedEdges(NamedTuple):
-    """Edges grouped into tokens; edges to a node with the same future share a token.
-
-    Attributes:
-        candidates: indices of the edges that are kept, ordered by token [E].
-        offsets: start of each token's edges, and E at the end [T + 1].
-        best: index of the best edge of each token [T].
-    """
-
-    candidates: Indices
-    offsets: Indices
-    best: Indices
-
-
 def state_keys(state: Any) -> Indices | None:
     """Return keys [B, K] that are equal for rows with the same future; None if the state does not determine them.
 
@@ -235,17 +221,18 @@ def state_keys(state: Any) -> Indices | None:
 
 def recombine(
     nodes: Indices, futures: Indices, totals: Scores, *, max_tokens_per_node: int
-) -> RecombinedEdges:
-    """Recombine candidates into tokens.
+) -> tuple[Indices, Indices, Indices]:
+    """Recombine edges into tokens; edges to a node with the same future share a token.
 
     Args:
-        nodes: node of each candidate [P].
-        futures: keys; equal rows mean the same future for candidates of one node [P, K].
-        totals: total of each candidate [P]; larger is better.
-        max_tokens_per_node: maximum tokens per node; the best are kept, equal ones in the order of candidates.
+        nodes: node of each edge [P].
+        futures: keys; equal rows mean the same future for edges to one node [P, K].
+        totals: total of each edge [P]; larger is better.
+        max_tokens_per_node: maximum tokens per node; the best are kept, equal ones in the order of edges.
 
     Returns:
-        Tokens ordered by node and, within a node, by descending total.
+        Indices of the edges that are kept, by token [E]; number of edges and best edge of each token [T]. Tokens are
+        ordered by node, then by descending total.
     """
     keys = _pack_columns(np.column_stack([nodes, futures]))
     order = np.lexsort((-totals, *keys.T))
@@ -263,7 +250,7 @@ def recombine(
     by_token = np.argsort(tokens, kind="stable")
     by_token = by_token[np.searchsorted(tokens[by_token], 0) :]
     offsets = np.searchsorted(tokens[by_token], np.arange(len(selected) + 1))
-    return RecombinedEdges(order[by_token], offsets, best[selected])
+    return order[by_token], np.diff(offsets), best[selected]
 
 
 def _pack_columns(columns: Indices) -> Indices:
@@ -454,11 +441,11 @@ class TokenPassing:
             futures = cast("Indices", state_keys(state))[rows]
         futures = np.column_stack([futures, phrases])
         futures = np.where(ended[:, None], 0, futures)  # after the end, all futures are equal
-        merged = recombine(nodes, futures, totals, max_tokens_per_node=self._search.max_tokens_per_node)
-        best = merged.best
+        most = self._search.max_tokens_per_node
+        kept, counts, best = recombine(nodes, futures, totals, max_tokens_per_node=most)
         self._tokens.add(nodes[best], totals[best], words[best], phrases[best])
-        self._num_edges.append(np.diff(merged.offsets))
-        self._edges.append(ways.select(merged.candidates))
+        self._num_edges.append(counts)
+        self._edges.append(ways.select(kept))
         going = ~ended[best]
         best = best[going]
         if self._states_are_keys:
@@ -473,11 +460,11 @@ class TokenPassing:
     def _shared_states(self, ways: TokenEdges, totals: Scores, words: Indices) -> tuple[Any, Indices]:
         """Compute the states after edges; edges of a lattice with equal last words share the state of the best one."""
         lattices = self._joined.lattice_of[self._joined.sources[ways.arcs]]
-        merged = recombine(lattices, words, totals, max_tokens_per_node=len(totals))
-        labels = self._spelling.canonical[self._joined.labels[ways.arcs[merged.best]]]
-        state, rows = self._states.after(ways.parents[merged.best], labels)
+        kept, counts, best = recombine(lattices, words, totals, max_tokens_per_node=len(totals))
+        labels = self._spelling.canonical[self._joined.labels[ways.arcs[best]]]
+        state, rows = self._states.after(ways.parents[best], labels)
         indices = np.empty(len(totals), dtype=np.int64)
-        indices[merged.candidates] = np.repeat(rows, np.diff(merged.offsets))
+        indices[kept] = np.repeat(rows, counts)
         return state, indices
 
     def _incoming_edges(self, level: int) -> tuple[TokenEdges, Scores, Indices]:
