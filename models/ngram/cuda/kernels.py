@@ -170,22 +170,6 @@ def _minimal_states(
     return minimal
 
 
-class ScoredTokens(NamedTuple):
-    """Scores of N tokens.
-
-    Attributes:
-        log_probs: natural-log probabilities [N], float32.
-        orders: length of the n-gram found for each token [N], uint8.
-        log_backoffs: natural logarithm of the back-off weights charged to reach it [N], float32.
-        states: state of each length that ends in each token [order, N]; 0 if it is not listed.
-    """
-
-    log_probs: Tensor
-    orders: Tensor
-    log_backoffs: Tensor
-    states: Tensor
-
-
 def suffix_chain(automaton: TensorAutomaton, ids: Tensor) -> Tensor:
     """Return states [B] and their suffixes [order, B], int64, the longest first; then the empty context, 0."""
     chain = [ids.long()]
@@ -222,7 +206,7 @@ def suffixes_by_length(automaton: TensorAutomaton, ids: Tensor) -> Tensor:
 
 def score_contexts(
     automaton: TensorAutomaton, tokens: Tensor, starts: Tensor, before: Tensor
-) -> ScoredTokens:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Score the tokens of R concatenated sequences, each given the tokens before it.
 
     Args:
@@ -230,6 +214,10 @@ def score_contexts(
         tokens: ids of the vocabulary [N].
         starts: start of each sequence [R]; none is empty.
         before: states before each sequence, by length [order, R].
+
+    Returns:
+        The results of `score_unpadded`, and the state of each length that ends in each token [order, N]; 0 if it is
+        not listed.
     """
     probs = automaton.log10_probs[tokens].double() * LN_10
     backoffs = torch.zeros_like(probs)
@@ -245,7 +233,7 @@ def score_contexts(
         probs = torch.where(found, automaton.log10_probs[arcs].double() * LN_10, probs)
         backoffs = torch.where(found, 0.0, backoffs + charged)
         orders = torch.where(found, length + 1, orders)
-    return ScoredTokens((probs + backoffs).float(), orders, backoffs.float(), torch.stack(states))
+    return (probs + backoffs).float(), orders, backoffs.float(), torch.stack(states)
 
 
 class _Contexts(NamedTuple):
@@ -395,7 +383,8 @@ def score_unpadded(
         texts: tokens of the rows [N].
 
     Returns:
-        Natural-log probabilities, lengths of the n-grams found and log back-offs, each [N].
+        Natural-log probabilities, float32, lengths of the n-grams found, uint8, and natural logarithms of the
+        back-off weights charged to reach these, float32, each [N].
     """
     size = len(texts.tokens)
     out: list[AnyArray] = [np.empty(size, kind) for kind in (np.float32, np.uint8, np.float32)]
@@ -408,9 +397,9 @@ def score_unpadded(
         if begin > 0 and 0 not in starts[:1]:  # a row continues from the previous segment
             starts, contexts = np.append(starts, 0), torch.cat([contexts, last], dim=1)
         tokens, offsets = (to_device(array, automaton.device) for array in (texts.tokens[begin:end], starts))
-        reading = score_contexts(automaton, tokens, offsets, contexts)
-        last = reading.states[:, -1:]
-        for array, found in zip(out, reading[: len(out)], strict=True):
+        *scores, states = score_contexts(automaton, tokens, offsets, contexts)
+        last = states[:, -1:]
+        for array, found in zip(out, scores, strict=True):
             array[begin:end] = found.cpu().numpy()
     return out[0], out[1], out[2]
 
@@ -423,6 +412,6 @@ def prefill_unpadded(automaton: TensorAutomaton, ids: Tensor, texts: UnpaddedTok
     if len(texts.rows) == 0:
         return ids
     tokens, starts, rows = (to_device(array, automaton.device) for array in texts)
-    reading = score_contexts(automaton, tokens, starts, suffixes_by_length(automaton, ids[rows]))
+    *_, states = score_contexts(automaton, tokens, starts, suffixes_by_length(automaton, ids[rows]))
     ends = torch.cat([starts[1:], starts.new_full((1,), len(tokens))]) - 1
-    return ids.index_copy(0, rows, _longest_state(automaton, reading.states[:, ends]))
+    return ids.index_copy(0, rows, _longest_state(automaton, states[:, ends]))
