@@ -71,17 +71,9 @@ class GrowableArray(Generic[T]):
 def word_log_probs(
     model: LanguageModel[Any], state: Any, rows: Indices, labels: Indices, spelling: LabelTokens
 ) -> Scores:
-    """Natural-log probabilities [P] of words after rows of a state; 0 for labels without tokens.
+    """Return natural-log probabilities [P] of labels [P] after rows [P] of a state; 0 for labels without tokens.
 
-    Equal pairs are scored once. A model that always computes complete distributions does so once per row, for any
-    number of words after it.
-
-    Args:
-        model: any model.
-        state: B rows.
-        rows: rows of the state [P].
-        labels: labels of the words [P].
-        spelling: tokens of the labels.
+    Equal pairs are scored once. A model that always computes complete distributions does so once per row.
     """
     num_labels = len(spelling.lengths)
     pairs, indices = np.unique(rows * num_labels + labels, return_inverse=True)
@@ -357,12 +349,10 @@ class LatticeSearchSettings:
 
     Attributes:
         max_tokens_per_node: maximum tokens per node; the best are kept.
-        beam: a token is dropped if its total, completed with the best remaining scores of the lattice itself, is
-            lower by more than this than the best total of its level or of later levels; None drops no token. The
-            unit is that of weighted totals.
-        recombination_order: for models whose states do not determine the future: paths with the same last
-            `recombination_order` words are recombined at a node and share a state at a level; None compares all words.
-            For n-gram models the states decide, and recombination is exact.
+        beam: a token is dropped if its weighted total, completed with the best remaining scores of the lattice, is
+            lower by more than this than the best of its level or of later levels; None drops no token.
+        recombination_order: number of last words; paths on which these are equal are recombined at a node and share a
+            state at a level. None compares all words. For n-gram models the states decide, exactly.
 
     Raises:
         InvalidInputError: a value is out of range.

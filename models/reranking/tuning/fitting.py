@@ -2,10 +2,9 @@
 
 A search on error counts overfits its lists. The weights are therefore the mean of the best weights of
 many resamples of the lists (bagging, Breiman 1996); a feature gets no weight if the resamples
-disagree on its sign. A more complex result must beat a simpler one on the lists it was found with, by
-more than chance explains; otherwise the simplest result, the first pass, remains. Without this rule,
-the folds of a useless model contradict each other: each fold selects what is best on the other lists
-by chance, and therefore worst on its own.
+disagree on its sign. A more complex result must beat a simpler one on its lists by more than chance;
+otherwise the simplest result, the first pass, remains. Without this rule, each fold of a useless
+model selects what is best on the other lists by chance, and therefore worst on its own.
 
 The posterior scale is the factor that makes totals log-posteriors, up to a constant.
 """
@@ -45,13 +44,12 @@ class TuningSettings:
 
     Attributes:
         folds: number of parts of the lists, each held out once.
-        seed: random seed of folds, starts and resamples; equal seeds give equal results.
+        seed: random seed of folds, starts and resamples.
         restarts: random starts of a search, in addition to one start per feature.
         resamples: number of resamples whose best weights are averaged.
         length_exponents: candidate exponents of the language models, the simplest first.
-        max_p_value: maximum two-sided p-value of a gain on held-out lists to be accepted; 1 accepts any gain. The
-            default accepts a gain that is only chance once in ten times; stricter values reject so many small gains
-            that they lose more than they save.
+        max_p_value: maximum two-sided p-value of a gain on held-out lists; 1 accepts any gain. The default accepts
+            what is chance once in ten times; stricter values lose more small gains than they save.
         bootstrap_samples: number of samples that estimate the p-value.
         window: radians to either side over which the loss along a line is averaged.
 
@@ -220,14 +218,9 @@ def _resampled_weights(
 
 
 def assign_folds(lists: Sequence[CandidateList], *, folds: int, seed: int) -> Ints:
-    """Assign lists to folds of about equal size; return the fold of each list, from 0 [N].
+    """Assign lists with references to folds of about equal size; return the fold of each list, from 0 [N].
 
     Lists with equal references share a fold; otherwise held-out references would have been used in the fit.
-
-    Args:
-        lists: lists with references.
-        folds: number of folds, at least 2.
-        seed: random seed of the assignment.
     """
     groups: dict[tuple[str, ...], list[int]] = {}
     for number, one in enumerate(lists):
