@@ -12,6 +12,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from typing_extensions import override
 
 from models.errors import InvalidInputError
 from models.neural.config import cluster_shapes, cutoffs_problem
@@ -137,15 +138,15 @@ class AdaptiveSoftmax(OutputLayer):
         cluster = torch.bucketize(ranks, self.starts, right=True)
         return torch.where(cluster == 0, ranks, self.vectors.bounds[1] + cluster - 1)
 
+    @override
     def log_probs(self, features: Tensor) -> Tensor:
-        """Return natural-log probabilities [N, V] after vectors [N, E]."""
         head = torch.log_softmax(functional.linear(features, *self.head()), dim=-1)
         size = self.vectors.bounds[1]
         tails = (self._inside(i, features) + head[:, size + i - 1, None] for i in range(1, len(self.vectors)))
         return torch.cat([head[:, :size], *tails], dim=1).index_select(1, self.vectors.rank)
 
+    @override
     def target_log_probs(self, features: Tensor, ids: Tensor) -> Tensor:
-        """Return natural-log probabilities [N] of ids [N]; a cluster is computed only for rows with its ids."""
         ranks = self.vectors.rank[ids]
         head = functional.linear(features, *self.head())
         answer = -functional.cross_entropy(head, self.head_index(ranks), reduction="none")
@@ -154,8 +155,8 @@ class AdaptiveSoftmax(OutputLayer):
             answer = answer.index_add(0, rows, inside[:, 0].to(answer.dtype))
         return answer
 
+    @override
     def choice_log_probs(self, features: Tensor, rows: Tensor, ids: Tensor) -> Tensor:
-        """Return natural-log probabilities [C] of ids [C] after vectors [N, E], given by index in `rows` [C]."""
         ranks = self.vectors.rank[ids]
         head = torch.log_softmax(functional.linear(features, *self.head()), dim=-1)
         answer = head[rows, self.head_index(ranks)]
@@ -177,9 +178,9 @@ class AdaptiveSoftmax(OutputLayer):
         logits = functional.linear(narrow, self.vectors.table(cluster), self.biases[cluster])
         return torch.log_softmax(logits, dim=-1)
 
+    @override
     @torch.no_grad()
     def initialise_from_counts(self, counts: Tensor) -> None:
-        """Rank the tokens, set the biases of the head and the clusters to log frequencies, and scale each table."""
         ordered = counts[self.vectors.rank_tokens(counts)]
         bounds = self.vectors.bounds
         tails = [ordered[begin:end] for begin, end in itertools.pairwise(bounds[1:])]
