@@ -45,8 +45,7 @@ class Scales:
 class Lattice:
     """N nodes in topological order and A arcs between them, ordered by source.
 
-    Node 0 is the start and node N − 1 the end; every node is on a path between them (see `build_lattice`). Scores
-    are natural logarithms; larger is better.
+    Node 0 is the start and node N − 1 the end; every node is on a path between them. Scores are natural logarithms.
 
     Attributes:
         name: utterance id.
@@ -88,11 +87,7 @@ class Lattice:
 
 
 def check_size(num_nodes: int, num_arcs: int) -> None:
-    """Refuse lattices without arcs or beyond the limits.
-
-    Raises:
-        InvalidInputError: the message names the limit.
-    """
+    """Raise InvalidInputError for a lattice without arcs or beyond the limits."""
     if num_arcs == 0:
         raise InvalidInputError("the lattice has no arcs", parameter="lattice")
     for what, count, limit in (("nodes", num_nodes, MAX_NODES), ("arcs", num_arcs, MAX_ARCS)):
@@ -334,11 +329,7 @@ def read_symbols(lines: Iterable[bytes], source: str) -> SymbolTable:
 
 
 def decode_line(line: bytes) -> str:
-    """Decode a line of a text file.
-
-    Raises:
-        InvalidInputError: it is not UTF-8.
-    """
+    """Decode a line of a text file; raise InvalidInputError if it is not UTF-8."""
     try:
         return line.decode()
     except UnicodeDecodeError:

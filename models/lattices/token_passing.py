@@ -100,11 +100,11 @@ class PhrasePaths:
     """Phrases along paths: nodes of the automaton, and the features that a label after a node adds.
 
     The features are those of the phrases, ln share of unknown words, and minus the number of unknown tokens
-    [F + 2]. Credit for the beginning of a phrase is added with its words, and taken back if the phrase does not follow.
+    [F + 2]. Credit for the beginning of a phrase is taken back if the phrase does not follow.
 
     Args:
         phrases: the phrases.
-        words: words of the labels, of which the first is empty; the end of the sentence follows them.
+        words: words of the labels, of which the first is empty, before the end of the sentence.
         tokenizer: the model's tokenizer.
     """
 
@@ -139,7 +139,7 @@ class PhrasePaths:
         return self._steps[pair]
 
     def _credit(self, node: int) -> Scores:
-        """Return the credit for a node's words [F + 2]; that of an incomplete phrase has no part for unknown words."""
+        """Return the credit for a node's words [F + 2]; an incomplete phrase has none for unknown words."""
         found, share = self._phrases.automaton.credit(node)
         values = self._values(found) * share
         if share < 1:
@@ -158,12 +158,7 @@ NO_STATE = -1
 
 
 class ActiveStates:
-    """Model states after the tokens that can still be extended; tokens with the same history share a state.
-
-    Args:
-        model: any model.
-        spelling: tokens of the labels.
-    """
+    """Model states after the tokens that can still be extended; tokens with the same history share a state."""
 
     def __init__(self, model: LanguageModel[Any], spelling: LabelTokens) -> None:
         self._model, self._spelling = model, spelling
@@ -198,10 +193,7 @@ _LARGEST_KEY = 1 << 62
 
 
 def state_keys(state: Any) -> Indices | None:
-    """Return keys [B, K] that are equal for rows with the same future; None if the state does not determine them.
-
-    Only states of n-gram models and of mixtures of n-gram models have keys.
-    """
+    """Return keys [B, K], equal for rows with the same future; None for states that contain other than n-grams."""
     if isinstance(state, NGramState):
         return state.ids[:, None].astype(np.int64)
     if isinstance(state, MixtureState):
@@ -374,15 +366,7 @@ class LatticeSearchSettings:
 
 
 class TokenPassing:
-    """Search through lattices, level by level, from one token on each start.
-
-    Args:
-        model: any model.
-        joined: the graph of the lattices.
-        spelling: tokens of their words.
-        phrases: phrases of their words.
-        search: pruning and recombination settings.
-    """
+    """Search through the graph of lattices, level by level, from one token on each start."""
 
     def __init__(
         self,
@@ -412,7 +396,7 @@ class TokenPassing:
         self._score_outgoing(0, self._states.initial, nothing)
 
     def run(self) -> TokenGraph:
-        """Search to the ends; return the token graph, with nodes and arcs numbered as in the graph of the lattices."""
+        """Search to the ends; return the token graph, with nodes and arcs of the lattices' graph."""
         for level in range(1, self._joined.by_target.num_levels):
             self._advance_level(level)
         offsets = np.concatenate([[0], np.cumsum(np.concatenate(self._num_edges))])
@@ -448,7 +432,7 @@ class TokenPassing:
         self._score_outgoing(level, state, rows)
 
     def _shared_states(self, ways: TokenEdges, totals: Scores, words: Indices) -> tuple[Any, Indices]:
-        """Compute the states after edges; edges of a lattice with equal last words share the state of the best one."""
+        """Compute the states after edges; in a lattice, edges with equal last words share that of the best."""
         lattices = self._joined.lattice_of[self._joined.sources[ways.arcs]]
         kept, counts, best = recombine(lattices, words, totals, max_tokens_per_node=len(totals))
         labels = self._spelling.canonical[self._joined.labels[ways.arcs[best]]]
@@ -481,7 +465,7 @@ class TokenPassing:
         return ways.select(inside), totals[inside], phrases[inside]
 
     def _score_outgoing(self, level: int, state: Any, rows: Indices) -> None:
-        """Score the words after the newest tokens, which are those of a level; `rows` are their rows of the state."""
+        """Score the words after the newest tokens, those of a level; `rows` are their rows of the state."""
         joined, tokens = self._joined, self._tokens
         begin = len(tokens) - len(rows)
         self._states.add(state, rows)
