@@ -98,11 +98,10 @@ _NUM_MINIMA = 3
 """Number of the lowest minima that every resample starts from."""
 
 _IN_SAMPLE_P_FACTOR = 1.5
-"""Factor of `max_p_value` on the lists that weights were found with: these lists are fewer, and the result is tested
-again on held-out lists."""
+"""Factor of `max_p_value` on the fewer lists that weights were found with; held-out lists test the result again."""
 
 _MIN_AGREEMENT = 0.5
-"""Minimum mean weight relative to its deviation over the resamples; features below it get no weight."""
+"""Minimum mean weight relative to its deviation over the resamples, or the weight is 0."""
 
 
 class FittedWeights(NamedTuple):
@@ -171,10 +170,9 @@ def fit_feature_weights(
 def _mean_weights(
     problem: TuningProblem, settings: TuningSettings, searched: Callable[[], None]
 ) -> Steps[Floats | None]:
-    """Compute the mean of the resamples' best weights [D], scaled so that the most influential feature has ±1.
+    """Compute the mean of the resamples' best weights [D]; None if no feature distinguishes candidates reliably.
 
-    Weights are scaled down further if one would exceed `MAX_WEIGHT`. Returns None if no feature distinguishes
-    candidates, or the resamples agree on none.
+    The most influential feature has ±1, or less if another weight would exceed `MAX_WEIGHT`.
     """
     scaled, deviations = standardise_features(problem)
     telling = np.flatnonzero(deviations > 0)
@@ -258,7 +256,7 @@ class PosteriorResult:
 
 
 def fit_posterior_scale(problem: TuningProblem, totals: Floats) -> Steps[tuple[float, PosteriorResult]]:
-    """Find the factor that maximises the geometric mean of the posterior mass of the lists' best candidates.
+    """Find the factor with the largest geometric mean of the posterior mass of the lists' best candidates.
 
     Args:
         problem: the lists; a list whose candidates are all equally good is ignored.
