@@ -1,8 +1,7 @@
 """Sequences of several requests decoded together (an immutable value), and their random numbers.
 
-A row's random number at a position is a function of its seed and the position. It does not depend on
-the other rows of a batch, and there is no generator state. Source: SplitMix64, Steele, Lea and Flood
-2014.
+A row's random number is a function of its seed and its position, without a generator's state. Source:
+SplitMix64, Steele, Lea and Flood 2014.
 """
 
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ _GAMMA, _MULTIPLIER_1, _MULTIPLIER_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0
 
 
 def row_seed(seed: int, *numbers: int) -> int:
-    """Derive the seed of a row from the request's seed and numbers such as the indices of its prompt and choice."""
+    """Derive a row's seed from the request's and numbers, such as the indices of its prompt and choice."""
     mixed = _mix_bits(seed + _GAMMA)
     for number in numbers:
         mixed = _mix_bits(mixed + (number + 1) * _GAMMA)
@@ -59,7 +58,7 @@ class SequenceBatch:
     """Rows with their rules and generated tokens.
 
     A batch and its `append` share memory beyond the end of the shorter one. A row may therefore be
-    continued only once, unless it is selected first, which copies.
+    continued only once, unless `select` copies it first.
 
     Attributes:
         table: rules of the rows.

@@ -21,7 +21,7 @@ def top_tokens(log_probs: FloatArray, k: int) -> TopTokens:
 
 
 TokenChoice: TypeAlias = int | tuple[int, ...]
-"""Tokens to report at each position: the number of the most probable ones, or ids; 0 and () for none."""
+"""Tokens to report at each position: the number of the most probable, or ids; 0 and () for none."""
 
 
 def top_tokens_of_rows(log_probs: FloatArray, k: TokenChoice) -> TopTokens:

@@ -74,7 +74,7 @@ class ClusteredEmbedding(nn.Module):
         """Return the input vectors [..., E] of tokens [...]."""
         ranks = self.rank[tokens]
         vectors: Tensor | None = None
-        # every token is looked up in every cluster and masked, because shapes must not depend on the tokens
+        # look up every token in every cluster and mask it: shapes must not depend on the tokens
         for i in range(len(self)):
             begin, end = self.bounds[i], self.bounds[i + 1]
             inside = (ranks >= begin) & (ranks < end)
@@ -99,8 +99,8 @@ class ClusteredEmbedding(nn.Module):
 class AdaptiveSoftmax(OutputLayer):
     """Two-level softmax: a head of frequent tokens and clusters of rare tokens, then a cluster (Grave et al. 2017).
 
-    The probability of a frequent token is its softmax probability in the head. The probability of a rare
-    token is the head's probability of its cluster times its softmax probability within the cluster.
+    A frequent token has its softmax probability in the head. A rare one has the head's probability of its
+    cluster times its softmax probability within the cluster.
 
     Attributes:
         vectors: token vectors, shared with the embedding if the network is tied.
@@ -166,7 +166,7 @@ class AdaptiveSoftmax(OutputLayer):
         return answer
 
     def _in_clusters(self, ranks: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """Yield clusters after the first with some of the ranks [N], their positions, and their indices inside."""
+        """Yield the other clusters with some of the ranks [N], their positions, and their indices inside."""
         for i, (begin, end) in enumerate(itertools.pairwise(self.vectors.bounds[1:]), start=1):
             members = ((ranks >= begin) & (ranks < end)).nonzero().squeeze(1)
             if len(members):

@@ -109,8 +109,8 @@ def drop_tokens(embedded: Tensor, tokens: Tensor, share: float, vocab_size: int)
 def drop_weights(weights: Tensor, share: float) -> Tensor:
     """Set a share of the weights to 0, DropConnect (Wan et al. 2013; Merity et al. 2018).
 
-    On a CPU torch samples 32 bits per weight sequentially, which takes as long as the layer; sixteen
-    bits suffice, with an error of the share of at most 1 in 65,536.
+    On a CPU torch samples 32 bits per weight in turn, which takes as long as the layer; sixteen suffice,
+    for an error of the share of at most 1 in 65,536.
     """
     if weights.is_cuda:
         return functional.dropout(weights, share)
@@ -165,7 +165,7 @@ class TorchCell(SequenceLayer):
         return cast("list[Tensor]", list(self.kernel._flat_weights))  # noqa: SLF001 - no public list
 
     def dropped_weights(self) -> list[Tensor]:
-        """Return the weights with dropout of the second; contiguous on a CUDA device, as cuDNN requires."""
+        """Return the weights with dropout of the second; contiguous on CUDA, as cuDNN requires."""
         of_inputs, of_hidden, *biases = self.weights()
         weights = [of_inputs, drop_weights(of_hidden, self.weight_drop), *biases]
         if not of_inputs.is_cuda:
@@ -198,19 +198,13 @@ class TorchCell(SequenceLayer):
 
 
 def linear_recurrence(decays: Tensor, drives: Tensor, start: Tensor) -> Tensor:
-    """Return h_1 … h_T [T, ...] of h_t = a_t h_{t-1} + b_t.
-
-    Args:
-        decays: a [T, ...].
-        drives: b, of the same shape.
-        start: h_0 [...].
-    """
+    """Return h_1 … h_T [T, ...] of h_t = a_t h_{t-1} + b_t, with decays a and drives b, from h_0 [...]."""
     outputs: Tensor = _LinearRecurrence.apply(decays, drives, start)  # type: ignore[no-untyped-call]
     return outputs
 
 
 class _LinearRecurrence(torch.autograd.Function):
-    """Linear recurrence and its gradient, which is the same recurrence from the last step to the first."""
+    """Linear recurrence and its gradient, the same recurrence from the last step to the first."""
 
     @staticmethod
     def forward(ctx: Any, decays: Tensor, drives: Tensor, start: Tensor) -> Tensor:

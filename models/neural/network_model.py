@@ -17,7 +17,7 @@ from models.neural.weights import count_parameters
 from models.vocabulary import BOS, Vocabulary
 
 HiddenArrays: TypeAlias = tuple[AnyArray, ...]
-"""Arrays whose dimension 1 is the batch; the first is the body's last output [1, B, W], float32."""
+"""Arrays whose dimension 1 is the batch; the first is the body's last output [1, B, W], to predict from."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,8 +25,7 @@ class NeuralState:
     """State of B texts.
 
     Attributes:
-        hidden: arrays (tensors in `TensorState`) whose dimension 1 is the batch; the first is the body's last output
-            [1, B, W], stored to predict without repeating the step.
+        hidden: see `HiddenArrays`; tensors in `TensorState`.
     """
 
     hidden: tuple[Any, ...]
@@ -113,8 +112,8 @@ class NetworkModel(
             exact: whether the final state is needed for rows that end in the segment.
 
         Returns:
-            The body's outputs before each token, as input of the other methods; and the state after the segment,
-            undefined for rows that end in it unless `exact`.
+            The body's outputs before each token, for the methods below; and the state after the segment, undefined
+            for rows that end in it unless `exact`.
         """
 
     @abstractmethod
