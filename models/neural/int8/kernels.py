@@ -1,9 +1,8 @@
 """LLVM kernels of int8 inference: dot products of 64 rows of weights with 1 or 4 vectors.
 
-numba cannot emit instructions for products of bytes, so the loops are LLVM IR: with `vpdpbusd` (VNNI: 64 products
-and sums per instruction with AVX-512, 32 without), or else with sums of two 16-bit products, for which LLVM
-selects `vpmaddwd` on AVX2. All are exact, so their results are equal. `dequantise_sums` converts the integer sums
-to floats, sixteen at a time.
+numba cannot emit instructions for products of bytes, so the loops are LLVM IR: with `vpdpbusd` (VNNI: 64
+products and sums per instruction with AVX-512, 32 without), or with sums of two 16-bit products, for
+which LLVM selects `vpmaddwd` on AVX2. All are exact, so their results are equal.
 """
 
 from collections.abc import Callable
@@ -49,7 +48,7 @@ HAS_VNNI = _HAS_AVX512_VNNI or "avxvnni" in LEVEL.features
 
 
 def _at(builder: Any, address: Any, index: Any, size: int) -> Any:
-    """Return the address of an element of an array, from its index and the size of elements in bytes."""
+    """Return the address of an array's element, given its index and the size of elements in bytes."""
     if isinstance(index, int):
         index = ir.Constant(INT64, index)
     return builder.gep(address, [builder.mul(index, ir.Constant(index.type, size))])
@@ -97,7 +96,7 @@ def _multiply_bytes(builder: Any, sums: Any, weights: Any, factors: list[Any]) -
 
 
 def _split_bytes(builder: Any, values: Any, shift: Any) -> list[Any]:
-    """Return the even and the odd ones of 64 bytes as 16-bit integers; the kind of shift decides on the sign."""
+    """Return the even and the odd ones of 64 bytes as 16-bit integers; the shift decides on the sign."""
     words, byte = builder.bitcast(values, _WORDS), ir.Constant(_WORDS, [8] * _WORDS.count)
     return [shift(builder.shl(words, byte), byte), shift(words, byte)]
 
@@ -109,7 +108,7 @@ def _split_activations(builder: Any, address: Any) -> list[Any]:
 
 
 def _multiply_words(builder: Any, sums: Any, weights: Any, factors: list[Any]) -> Any:
-    """Compute `_multiply_bytes` from 16-bit factors; LLVM selects one instruction for two products and their sum."""
+    """Compute `_multiply_bytes` from 16-bit factors, two products and their sum per instruction."""
     neighbours = [ir.Constant(INT_VECTOR, list(range(first, _PRODUCTS.count, 2))) for first in range(2)]
     for half, factor in zip(_split_bytes(builder, weights, builder.lshr), factors, strict=True):
         words = builder.sext(builder.bitcast(factor, _WORDS), _PRODUCTS)

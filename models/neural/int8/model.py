@@ -39,9 +39,8 @@ NetworkOutputs: TypeAlias = tuple[FloatArray, Int8Rows]
 class Int8Model(NetworkModel, BlockSampler[NeuralState]):
     """Neural language model with eight-bit weights and activations, on a CPU.
 
-    Weights have a scale per row, activations a scale per row of the batch, and integer sums are exact.
-    The results of a row therefore depend only on its own text, to the last bit, in any batch, step by
-    step or at once.
+    Weights and activations have a scale per row, and integer sums are exact. The results of a row
+    therefore depend only on its own text, to the last bit, step by step or at once.
 
     Args:
         weights: in single precision; not kept.
