@@ -262,12 +262,7 @@ class NeuralModel(NetworkModel):
 
     @classmethod
     def load(cls, directory: Path, vocabulary: Vocabulary, *, device: str = "cpu") -> "NeuralModel":
-        """Load a saved model.
-
-        Args:
-            directory: a checkpoint.
-            vocabulary: the vocabulary that it was saved with.
-            device: see the class.
+        """Load a model from a checkpoint with its vocabulary.
 
         Raises:
             ManifestError: a file was not written by `save`, or does not match the vocabulary.
