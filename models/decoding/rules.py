@@ -18,7 +18,7 @@ from models.phrases import NO_TOKEN_PHRASES, PhraseAutomaton
 
 
 class BannedSequences(PhraseAutomaton[int]):
-    """Automaton over generated tokens that finds the tokens that would complete a banned sequence."""
+    """Automaton over generated tokens that finds those that would complete a banned sequence."""
 
     _overlap = True
 
@@ -213,7 +213,7 @@ class Rules:
 
 
 def compile_rules(parameters: DecodingParameters, prompt: TokenIds, biases: TokenBias | None = None) -> Rules:
-    """Compile the rules of a request for rows that continue a prompt [T], by default with `logit_bias`."""
+    """Compile the rules of rows that continue a prompt [T], by default with `logit_bias`."""
     biases = biases or TokenBias(parameters.logit_bias)
     numbers = [
         0.0 if parameters.greedy else parameters.temperature,

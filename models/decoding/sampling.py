@@ -382,7 +382,7 @@ def insert_sorted(values: Any, items: Any, value: Any, item: Any) -> None:
 
 @kernel(types.void(LOG_PROBS_TYPE, _SPANS, _TABLE))
 def write_top_tokens(log_probs: Any, ids: Any, values: Any) -> None:
-    """Write the k largest entries of each row of log_probs [R, V] to `ids` and `values` [R, k]; equal ones by id."""
+    """Write the k largest entries of rows [R, V] to `ids` and `values` [R, k]; equal ones by id."""
     last = ids.shape[1] - 1
     for row in range(len(log_probs)):
         # insert the first k tokens unconditionally, so impossible ones are ranked too

@@ -69,7 +69,7 @@ def _negate(scores: Any, keys: Any, count: Any) -> None:
 
 @numba.njit(nogil=True)
 def _keep_typical(buffers: Any, count: Any, share: Any) -> Any:
-    """Keep the tokens whose surprisal is closest to the entropy; the logarithm of the total cancels."""
+    """Keep the tokens with surprisal closest to the entropy; the total's logarithm cancels."""
     scores, weights, keys = buffers.scores, buffers.weights, buffers.keys
     total, moment = 0.0, 0.0
     for index in range(count):

@@ -25,7 +25,7 @@ _KALDI = re.compile(rb"\S+[ \t]*\r?\n[0-9]+[ \t]+[0-9]+[ \t]")
 
 
 def slf_files(folder: Path) -> list[Path]:
-    """Return a folder's files .slf, .lat and .htk, also compressed, by name; none if it is no folder."""
+    """Return a folder's files .slf, .lat and .htk, also compressed, by name."""
     paths = folder.iterdir() if folder.is_dir() else ()
     return sorted(path for path in paths if PurePath(unpacked_name(path)).suffix in _SLF_SUFFIXES)
 

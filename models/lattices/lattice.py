@@ -285,7 +285,7 @@ def _find_cycle_node(sources: Indices, targets: Indices, depth: Indices) -> int:
 
 
 NON_WORD_LABELS = frozenset({"!NULL", "!ENTER", "!EXIT", "!SENT_START", "!SENT_END", "<s>", "</s>", "<eps>"})
-"""Labels without a word: sentence ends, and labels of HTK and Kaldi on arcs that only connect the graph."""
+"""Labels without a word: sentence ends, and those of HTK and Kaldi on connecting arcs."""
 
 _BACKOFF_SYMBOL = "#0"
 _MOST_DIGITS = 18

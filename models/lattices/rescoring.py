@@ -184,7 +184,7 @@ class LatticePath(NamedTuple):
 
 
 def nbest_candidates(rescored: RescoredLattice, count: int) -> CandidateList:
-    """Return the best paths as an n-best list, with the features that `PathWeights` weights, and the references."""
+    """Return the best paths as an n-best list with features and references."""
     features = rescored.features()
     candidates = tuple(
         Candidate(path.text, {name: _path_sum(name, values[path.edges]) for name, values in features.items()})
@@ -227,7 +227,7 @@ class _Suffix(NamedTuple):
 
 
 class _SuffixGraph:
-    """Rescored lattice with the steps of the paths found so far; a step is an edge and its next step."""
+    """Rescored lattice with the steps of paths found; a step is an edge and its next step."""
 
     def __init__(self, rescored: RescoredLattice) -> None:
         self.tokens, self.labels = rescored.tokens, rescored.labels()
@@ -244,7 +244,7 @@ class _SuffixGraph:
         return self._with_silence(_Suffix(NO_WORD, None, tokens, np.zeros(1), none))
 
     def extensions(self, ending: _Suffix) -> Iterator[tuple[float, Callable[[], _Suffix]]]:
-        """Yield the best total with each word that can precede a suffix, and a function that makes that suffix."""
+        """Yield the best total with each word before a suffix, and a function that extends it."""
         ways, indices = self._edges_to(ending.tokens)
         order = np.argsort(self.labels[ways], kind="stable")
         order = order[np.searchsorted(self.labels[ways[order]], NO_WORD, side="right") :]
@@ -303,7 +303,7 @@ class _SuffixGraph:
 
 
 def _merge_suffixes(ending: _Suffix, found: _Suffix) -> tuple[_Suffix, Bools]:
-    """Merge two suffixes with equal words; return the result and a mask of the tokens that are new or improved."""
+    """Merge suffixes of equal words; return also a mask of the tokens that are new or better."""
     tokens = np.concatenate([ending.tokens, found.tokens])
     totals = np.concatenate([ending.totals, found.totals])
     steps = np.concatenate([ending.steps, found.steps])
@@ -315,13 +315,13 @@ def _merge_suffixes(ending: _Suffix, found: _Suffix) -> tuple[_Suffix, Bools]:
 
 
 def nbest_paths(rescored: RescoredLattice, count: int) -> list[LatticePath]:
-    """Return the best paths of up to `count` distinct word strings, in descending order of their totals."""
+    """Return the best paths of up to `count` distinct word strings, in order."""
     graph, words, paths = _SuffixGraph(rescored), rescored.lattice.words, list[LatticePath]()
     serial = itertools.count()
     heap: list[tuple[float, int, LatticePath | Callable[[], _Suffix]]] = []
 
     def reach(ending: _Suffix) -> None:
-        """Push the complete string of a suffix, if it is one, and the longer suffixes onto the heap."""
+        """Push a suffix's string, if it is complete, and the longer suffixes onto the heap."""
         if ending.tokens[0] == 0:
             text = " ".join(words[label] for label in ending.words())
             path = LatticePath(text, float(ending.totals[0]), graph.path(int(ending.steps[0])))
@@ -340,7 +340,7 @@ def nbest_paths(rescored: RescoredLattice, count: int) -> list[LatticePath]:
 
 
 def oracle_errors(lattice: Lattice, reference: Sequence[str]) -> int:
-    """Count substitutions, insertions and deletions on the path with the fewest; words are compared as written."""
+    """Count the edits on the path with the fewest; words are compared as written."""
     indices = {word: label for label, word in enumerate(lattice.words) if word}
     right = np.array([indices.get(word, -1) for word in reference], dtype=np.int64)
     # minimum errors on a path to each node, against each prefix of the reference [N, R + 1]

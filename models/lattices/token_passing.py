@@ -158,7 +158,7 @@ NO_STATE = -1
 
 
 class ActiveStates:
-    """Model states after the tokens that can still be extended; tokens with the same history share a state."""
+    """Model states after the tokens to extend; tokens with the same history share one."""
 
     def __init__(self, model: LanguageModel[Any], spelling: LabelTokens) -> None:
         self._model, self._spelling = model, spelling
@@ -167,7 +167,7 @@ class ActiveStates:
         self._rows = GrowableArray(np.int64)
 
     def after(self, tokens: Indices, labels: Indices) -> tuple[Any, Indices]:
-        """Advance tokens by one label each; return a state of distinct rows, and the row of each pair [P]."""
+        """Advance tokens by a label each; return distinct rows, and the row of each pair [P]."""
         num_labels = len(self._spelling.lengths)
         pairs, indices = np.unique(self._rows[tokens] * num_labels + labels, return_inverse=True)
         rows, labels = np.divmod(pairs, num_labels)
@@ -193,7 +193,7 @@ _LARGEST_KEY = 1 << 62
 
 
 def state_keys(state: Any) -> Indices | None:
-    """Return keys [B, K], equal for rows with the same future; None for states that contain other than n-grams."""
+    """Return keys [B, K], equal for rows with the same future; None unless all parts are n-grams."""
     if isinstance(state, NGramState):
         return state.ids[:, None].astype(np.int64)
     if isinstance(state, MixtureState):
@@ -316,7 +316,7 @@ class TokenTable:
         return len(self.nodes)
 
     def words_after(self, parents: Indices, labels: Indices) -> Indices:
-        """Return the last words after tokens and one more label [P, num_words]; an empty word adds nothing."""
+        """Return the last words after tokens and a label [P, num_words]."""
         before = self._words[parents]
         if not before.shape[1]:
             return before
@@ -396,7 +396,7 @@ class TokenPassing:
         self._score_outgoing(0, self._states.initial, nothing)
 
     def run(self) -> TokenGraph:
-        """Search to the ends; return the token graph, with nodes and arcs of the lattices' graph."""
+        """Search to the ends; return the token graph over the lattices' graph."""
         for level in range(1, self._joined.by_target.num_levels):
             self._advance_level(level)
         offsets = np.concatenate([[0], np.cumsum(np.concatenate(self._num_edges))])
@@ -432,7 +432,7 @@ class TokenPassing:
         self._score_outgoing(level, state, rows)
 
     def _shared_states(self, ways: TokenEdges, totals: Scores, words: Indices) -> tuple[Any, Indices]:
-        """Compute the states after edges; in a lattice, edges with equal last words share that of the best."""
+        """Compute states after edges; in a lattice, equal last words share that of the best."""
         lattices = self._joined.lattice_of[self._joined.sources[ways.arcs]]
         kept, counts, best = recombine(lattices, words, totals, max_tokens_per_node=len(totals))
         labels = self._spelling.canonical[self._joined.labels[ways.arcs[best]]]
@@ -465,7 +465,7 @@ class TokenPassing:
         return ways.select(inside), totals[inside], phrases[inside]
 
     def _score_outgoing(self, level: int, state: Any, rows: Indices) -> None:
-        """Score the words after the newest tokens, those of a level; `rows` are their rows of the state."""
+        """Score the words after a level's tokens, the newest; `rows` are theirs of the state."""
         joined, tokens = self._joined, self._tokens
         begin = len(tokens) - len(rows)
         self._states.add(state, rows)

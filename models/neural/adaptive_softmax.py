@@ -134,7 +134,7 @@ class AdaptiveSoftmax(OutputLayer):
         return weight, self.biases[0] + self.never_predicted
 
     def head_index(self, ranks: Tensor) -> Tensor:
-        """Return the index in the head of tokens of given ranks [N]: the token's own, or its cluster's."""
+        """Return the index in the head of ranks [N]: the token's own, or its cluster's."""
         cluster = torch.bucketize(ranks, self.starts, right=True)
         return torch.where(cluster == 0, ranks, self.vectors.bounds[1] + cluster - 1)
 
@@ -166,7 +166,7 @@ class AdaptiveSoftmax(OutputLayer):
         return answer
 
     def _in_clusters(self, ranks: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """Yield the other clusters with some of the ranks [N], their positions, and their indices inside."""
+        """Yield the other clusters of ranks [N], with their positions and indices inside."""
         for i, (begin, end) in enumerate(itertools.pairwise(self.vectors.bounds[1:]), start=1):
             members = ((ranks >= begin) & (ranks < end)).nonzero().squeeze(1)
             if len(members):

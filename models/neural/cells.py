@@ -161,7 +161,7 @@ class TorchCell(SequenceLayer):
             nn.init.constant_(self.weights()[2][size : 2 * size], config.forget_bias)
 
     def weights(self) -> list[Tensor]:
-        """Return the weights of the inputs [G H, I] and of the last outputs [G H, H], and two biases [G H]."""
+        """Return weights of inputs [G H, I] and last outputs [G H, H], and two biases [G H]."""
         return cast("list[Tensor]", list(self.kernel._flat_weights))  # noqa: SLF001 - no public list
 
     def dropped_weights(self) -> list[Tensor]:
@@ -262,7 +262,7 @@ class MinGRU(SequenceLayer):
         return output, (output,)
 
     def _terms(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the factor of the last h and the added term, both [..., H] in the weights' precision."""
+        """Return the factor of the last h and the added term [..., H] in the weights' precision."""
         z, n = self.gates(inputs).to(self.gates.weight.dtype).chunk(2, dim=-1)
         candidate = torch.where(n > 0, n + 0.5, torch.sigmoid(n))
         return torch.sigmoid(-z), torch.sigmoid(z) * candidate

@@ -58,7 +58,7 @@ class TensorState(NeuralState):
 _WARM_UPS = 3  # as torch's documentation recommends: libraries select kernels and allocate memory in their first calls
 
 CapturedGraph: TypeAlias = tuple[Callable[[], None], Hidden]
-"""Function that repeats a computation with its input tensors' content, and the results, valid until the next call."""
+"""Function that repeats a computation on its input tensors, and results until the next call."""
 
 
 class CudaGraphSteps:
@@ -319,6 +319,6 @@ def ragged_segments(alive: TokenIds, *, any_width: bool) -> Iterator[tuple[int, 
 
 
 def _padded_row_count(rows: int) -> int:
-    """Round up to one of 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, …: at most a half more, a sixth on average."""
+    """Round up to one of 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, …: a sixth more on average."""
     power = 1 << max(rows - 1, 0).bit_length()
     return power * 3 // 4 if power >= 4 and rows <= power * 3 // 4 else power

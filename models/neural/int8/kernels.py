@@ -80,7 +80,7 @@ class _Arithmetic(NamedTuple):
 
 
 def _multiply_bytes(builder: Any, sums: Any, weights: Any, factors: list[Any]) -> Any:
-    """Add the products in groups of four to sums, with one instruction of 512 bits or two of 256."""
+    """Add products in groups of four to sums, by an instruction of 512 bits or two of 256."""
     lanes = VECTOR_WIDTH if _HAS_AVX512_VNNI else VECTOR_WIDTH // 2
     part = ir.VectorType(ir.IntType(32), lanes)
     name = f"llvm.x86.avx512.vpdpbusd.{32 * lanes}"
@@ -96,7 +96,7 @@ def _multiply_bytes(builder: Any, sums: Any, weights: Any, factors: list[Any]) -
 
 
 def _split_bytes(builder: Any, values: Any, shift: Any) -> list[Any]:
-    """Return the even and the odd ones of 64 bytes as 16-bit integers; the shift decides on the sign."""
+    """Return even and odd ones of 64 bytes as 16-bit integers; the shift decides on the sign."""
     words, byte = builder.bitcast(values, _WORDS), ir.Constant(_WORDS, [8] * _WORDS.count)
     return [shift(builder.shl(words, byte), byte), shift(words, byte)]
 
@@ -154,7 +154,7 @@ def _add_products(
 
 
 def _dot_intrinsic(rows: int, arithmetic: _Arithmetic) -> Any:
-    """Return an intrinsic that writes the dot products [rows, 64] of 64 rows of weights and `rows` vectors."""
+    """Return an intrinsic that writes dot products [rows, 64] of weights and vectors."""
     per_row = min(_SUM_VECTORS, arithmetic.sums // rows)
 
     @procedure

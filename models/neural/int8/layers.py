@@ -348,7 +348,7 @@ class Int8Layers(Int8Body):
             self._norms = [np.stack([norm["weight"], norm["bias"]]) for norm in norms]
 
     def _run_layers(self, outputs: Activations, run: Callable[[int, Int8Rows], Activations]) -> Activations:
-        """Return the last outputs from the first layer's inputs; `run` takes a layer's number and inputs."""
+        """Return the last outputs; `run` takes a layer's number and inputs."""
         for number, skip in enumerate(self._skips):
             above = run(number, outputs.normalised(self._norms[number]).rows)
             outputs = above.plus(outputs) if skip else above

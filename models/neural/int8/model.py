@@ -1,4 +1,4 @@
-"""Network with eight-bit integers as a language model: embedding → body → (projection) → output layer."""
+"""Network with eight-bit integers as a language model."""
 
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -33,7 +33,7 @@ from models.tensor_files import PackedWeightCache
 from models.vocabulary import Vocabulary
 
 NetworkOutputs: TypeAlias = tuple[FloatArray, Int8Rows]
-"""The body's outputs before each of T tokens per row [T, B, W], and the same as integers [T * B]."""
+"""The body's outputs before T tokens per row [T, B, W], and the same as integers [T * B]."""
 
 
 class Int8Model(NetworkModel, BlockSampler[NeuralState]):

@@ -153,7 +153,7 @@ def paired_bootstrap(
 
 
 def resampled_scores(metric: Metric, stats: Statistics, *, samples: int, seed: int) -> Float64s:
-    """Score K systems [samples, K] on resampled segments of their statistics [K, N, S], the same for all systems."""
+    """Score K systems [samples, K] on the same resampled segments of statistics [K, N, S]."""
     systems, segments, width = stats.shape
     by_segment = stats.transpose(1, 0, 2).reshape(segments, systems * width).astype(np.float64)
     draws = np.random.default_rng(seed).integers(segments, size=(samples, segments))

@@ -355,7 +355,7 @@ def count_character_ngrams(texts: Sequence[str]) -> Steps[NgramCounts]:
 
 
 def chrf_statistics(counts: NgramCounts, texts: Int64s, references: Int64s) -> Statistics:
-    """Count n-grams of texts [C] and references [R], given by index, and shared ones, by order [C, R, 18]."""
+    """Count n-grams of texts [C] and references [R], and shared ones, by order [C, R, 18]."""
     shared = counts.matches(texts, references, np.arange(len(references) + 1))
     in_reference = np.broadcast_to(counts.totals(references), shared.shape)
     # orders that the reference is too short for do not count

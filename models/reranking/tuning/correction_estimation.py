@@ -27,7 +27,7 @@ from models.reranking.corrections import (
 from models.reranking.tuning.problem import Ints
 
 _MIN_LISTS = 2
-"""Minimum lists with a correction; so each one is confirmed by a list that others were learnt from."""
+"""Minimum lists with a correction, so another list confirms each."""
 
 _KEPT_PRIOR = 2.0
 """Number of times that every phrase is assumed to have been kept, in addition to those counted."""
@@ -72,7 +72,7 @@ def _align(heard: Words, right: Words) -> list[_Block]:
 
 
 def _split_span(heard: tuple[str, ...], written: tuple[str, ...]) -> list[_Block]:
-    """Divide a span into blocks with the fewest changed characters, spaces aside, then the most; a long span is one."""
+    """Divide a span into blocks with the fewest changed letters, then the most; a long one is one."""
     if max(len(heard), len(written)) > _MAX_SPLIT_WORDS:
         return [_Block(heard, written)]
     best: dict[tuple[int, int], tuple[int, int, list[_Block]]] = {(0, 0): (0, 0, [])}
@@ -175,7 +175,7 @@ def count_corrections(lists: Sequence[CandidateList], folds: Ints) -> Steps[list
 
 
 def _hypotheses(one: CandidateList) -> _Hypotheses:
-    """Return the words of hypotheses that are good enough to align, with those of the closest reference."""
+    """Return the words of hypotheses good enough to align, and of the closest reference."""
     references = [reference.split() for reference in one.references]
     texts = dict.fromkeys(candidate.text for candidate in one.candidates)
     found = []

@@ -1,4 +1,4 @@
-"""Tuning with cross-fitting: every list is held out once, so the gain can be expected on new lists."""
+"""Tuning with cross-fitting: every list is held out once, for the gain on new lists."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ _MIN_LENGTH_CORRELATION = 0.5
 _SAME_SIGN_SHARE = 0.9
 
 _MIN_CORRECTION_GAIN = 0.01
-"""Minimum share of held-out errors that weights with corrections remove; for less, their risk is too high."""
+"""Minimum share of held-out errors that weights with corrections remove, for their risk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ def tuning_data(
 
 
 def given_features(lists: Sequence[CandidateList]) -> Steps[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Return the given features that every candidate has, and those that only some have, both sorted."""
+    """Return the given features of every candidate, and those of only some, both sorted."""
     of_lists = yield from map_in_steps(
         lists,
         lambda one: {frozenset(candidate.features) for candidate in one.candidates},
@@ -225,7 +225,7 @@ def default_features(
 
 
 def looks_like_mean(values: Floats, words: Floats) -> bool:
-    """True if scores of first candidates [N] are probably means: they do not grow with their words [N]."""
+    """True if scores [N] are probably means: they do not grow with numbers of words [N]."""
     if (
         min((values < 0).mean(), (values > 0).mean()) > 1 - _SAME_SIGN_SHARE
         or (values == 0).mean() > 1 - _SAME_SIGN_SHARE

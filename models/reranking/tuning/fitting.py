@@ -98,7 +98,7 @@ _NUM_MINIMA = 3
 """Number of the lowest minima that every resample starts from."""
 
 _IN_SAMPLE_P_FACTOR = 1.5
-"""Factor of `max_p_value` on the fewer lists that weights were found with; held-out lists test the result again."""
+"""Factor of `max_p_value` on the lists of the search, which are fewer and no final test."""
 
 _MIN_AGREEMENT = 0.5
 """Minimum mean weight relative to its deviation over the resamples, or the weight is 0."""
@@ -122,7 +122,7 @@ class FittedWeights(NamedTuple):
         return problem.first_pass() if self.weights is None else problem.chosen(self.weights)
 
     def by_feature(self, names: Sequence[str]) -> dict[str, float]:
-        """Return the nonzero weights by feature; for the first pass, a weight that keeps its order."""
+        """Return the nonzero weights by feature; for the first pass, that of the rank."""
         if self.weights is None:
             return {RANK: 1.0}
         return {name: weight for name, weight in zip(names, self.weights.tolist(), strict=True) if weight}

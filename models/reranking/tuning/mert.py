@@ -60,7 +60,7 @@ class LossCurve(NamedTuple):
 
 
 def line_loss(problem: TuningProblem, values: Floats, slopes: Floats) -> Steps[LossCurve]:
-    """Compute the exact loss along a line, from the total at angle 0 and the slope of each candidate [C]."""
+    """Compute the exact loss along a line from each candidate's total at angle 0 and slope [C]."""
     from models.reranking.tuning.envelope import upper_envelopes
 
     first = np.empty(problem.num_lists, dtype=np.int64)
