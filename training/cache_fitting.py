@@ -138,9 +138,9 @@ def score_with_caches(
     progress.finish()
     if not parts:
         raise InvalidInputError("the held-out text has no token to fit a cache on", parameter="valid")
-    log_probs, *cached = map(np.concatenate, zip(*parts, strict=True))
+    log_probs, every_share, all_evidence = map(np.concatenate, zip(*parts, strict=True))
     targets = CorpusScores(log_probs, text[text != BOS], None)
-    return CacheGridScores(targets, *cached, *grid, kind, window)
+    return CacheGridScores(targets, every_share, all_evidence, *grid, kind, window)
 
 
 def choose_cache(readings: CacheGridScores, log_probs: Float32s) -> ChosenCache:

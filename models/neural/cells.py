@@ -217,7 +217,7 @@ class _LinearRecurrence(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, of_outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         decays, start, outputs = ctx.saved_tensors
-        # the gradient of b_t equals that of h_t: the output's gradient plus a_{t+1} times the gradient of h_{t+1}
+        # the gradient of b_t is that of h_t: the output's plus a_{t+1} times that of h_{t+1}
         later = torch.cat([decays[1:], torch.zeros_like(start)[None]])
         of_drives = _scan(later.flip(0), of_outputs.flip(0)).flip(0)
         before = torch.cat([start[None], outputs[:-1]])

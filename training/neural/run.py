@@ -148,7 +148,7 @@ class WeightAverage:
 
     @property
     def is_pending(self) -> bool:
-        """True until `nt-asgd` begins; until then, a worse validation starts it instead of ending the run."""
+        """True until `nt-asgd` begins, which a worse validation starts instead of ending the run."""
         return self._settings.average == "nt-asgd" and not self.updates
 
     @torch.no_grad()
@@ -212,8 +212,7 @@ class WeightAverage:
 class OutputPenalties:
     """Penalty α · mean(d²) + β · mean((h_t − h_{t−1})²) on outputs h, where d is h after dropout.
 
-    Backward hooks add the closed-form gradients to the gradient of the loss, so one backward pass is
-    enough. The reported loss excludes the penalty.
+    Backward hooks add the closed-form gradients to that of the loss, whose reported value excludes them.
 
     Args:
         network: network with the penalised outputs [T, B, W].
@@ -357,7 +356,7 @@ class Validation:
 
 
 def sample_sentences(corpus: EncodedCorpus, tokens: int) -> EncodedCorpus:
-    """Sample sentences spread over a corpus: about `tokens` predicted tokens, at least one sentence."""
+    """Sample about `tokens` predicted tokens in sentences spread over a corpus, at least one."""
     every = -(-corpus.num_tokens // tokens)
     return EncodedCorpus.from_sentences(
         [corpus.sentence(i).tolist() for i in range(0, corpus.num_sentences, every)]
@@ -365,7 +364,7 @@ def sample_sentences(corpus: EncodedCorpus, tokens: int) -> EncodedCorpus:
 
 
 def sample_rows(corpus: EncodedCorpus, tokens: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-    """Sample rows of running text [R, T] spread over a corpus, up to about `tokens` tokens in total."""
+    """Sample rows of text [R, T] spread over a corpus, up to about `tokens` tokens."""
     text = corpus.with_boundaries().astype(np.int64)
     count = max(1, min(_NUM_ROWS, min(len(text), tokens) // _MIN_ROW_TOKENS))
     width = max(2, min(len(text), tokens) // count)
@@ -467,7 +466,7 @@ class TrainingRun:
             module.share = share * (start + (1 - start) * self.done)
 
     def state(self) -> dict[str, Any]:
-        """Return the state for resuming; every process must call it, because it gathers hidden states."""
+        """Return the state for resuming; every process must call it, to gather hidden states."""
         cuda = torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None
         return {
             "step": self.step,
