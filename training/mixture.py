@@ -322,8 +322,8 @@ def shared_tokenizer(
     """Return the tokenizer of the published parts, or base, and published teachers of a recipe; None without any.
 
     Raises:
-        InvalidInputError: see `mixture_tokenizer`; or a teacher has another tokenizer than the published parts or the
-            first teacher, or another reading direction than the model.
+        InvalidInputError: see `mixture_tokenizer`; or a teacher has another tokenizer than the first model, or reads
+            in another direction.
     """
     tokenizer = mixture_tokenizer(recipe.mixture, published) if recipe.family == "mixture" else None
     for teacher in teachers:

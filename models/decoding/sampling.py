@@ -346,8 +346,7 @@ def choose_next_tokens(
 ) -> TokenChoices:
     """Choose a token for each of R rows of a state and a batch; the result of a row depends only on that row.
 
-    Block sums, if the model has them, avoid most of the work, except for the rows `in_full` [R], a mask of those that
-    need their full distributions.
+    Block sums avoid most of the work, except for rows that need full distributions, `in_full` [R].
     """
     chosen = ChosenTokens(np.full(len(batch), UNDETERMINED), np.empty(len(batch), np.float32))
     if supports(model, BlockSampler):

@@ -168,7 +168,7 @@ def group_by_level(levels: Indices, num_levels: int) -> ArcLevels:
 def node_depths(sources: Indices, targets: Indices, num_nodes: int) -> Indices:
     """Count the arcs on the longest path to each node from a node without incoming arcs [N].
 
-    Nodes of equal depth are not connected, and all arcs lead to greater depths. Nodes on cycles or after them get −1.
+    All arcs lead to greater depths. Nodes on cycles or after them get −1.
     """
     order = np.argsort(sources, kind="stable")
     starts = np.searchsorted(sources[order], np.arange(num_nodes + 1))

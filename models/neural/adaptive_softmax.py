@@ -23,8 +23,7 @@ from models.vocabulary import BOS, EOS
 class ClusteredEmbedding(nn.Module):
     """Token vectors in clusters by frequency, of width E in the first cluster, then E / 4, E / 16, ….
 
-    Input vectors are widened by their cluster's projection (Baevski and Auli 2019). `<s>`, which begins
-    every sentence and is never predicted, always has rank 0.
+    Input vectors are widened by their cluster's projection (Baevski and Auli 2019). `<s>` has rank 0.
 
     Attributes:
         rank: rank of each token by descending frequency [V]; an integer buffer stored with the weights.

@@ -168,7 +168,7 @@ class MultiplicativeScores(nn.Module):
 
     Args:
         width: H.
-        size: size of the multiplied vectors; None for the second formula, which has neither U nor the root.
+        size: size of the multiplied vectors; None for the second formula.
     """
 
     def __init__(self, width: int, size: int | None) -> None:

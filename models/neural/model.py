@@ -131,7 +131,7 @@ class NeuralModel(NetworkModel):
         self._device = resolve_device(device)
         own = next(network.parameters()).device
         if (own.type, own.index or 0) != (self._device.type, self._device.index or 0):
-            # only then: cuDNN's layers copy their weights at each move, and graphs captured before read the old ones
+            # only then: cuDNN copies weights at each move, and captured graphs read the old ones
             network = network.to(self._device)
         self.network = network.eval()
         recordable = self._device.type == "cuda" and self.config.attention == "none"

@@ -402,8 +402,8 @@ class ArpaReport(NamedTuple):
         sha256: hash of the file on disk, still compressed, in hex.
         lists_unknown: whether the file lists `<unk>`.
         missing_backoffs: number of n-grams below the highest order without a back-off weight, read as 0.
-        ignored_backoffs: number of n-grams of the highest order with a back-off weight, which has no effect.
-        ignored_starts: number of n-grams other than the unigram that predict `<s>`, which is never predicted here.
+        ignored_backoffs: number of n-grams of the highest order with a back-off weight.
+        ignored_starts: number of n-grams, besides the unigram, that predict `<s>`.
         split_words: number of words that contain white space, such as U+00A0, at which texts are split.
         escaped: whether words are escaped.
         backward: whether the file declares that the model reads right to left.

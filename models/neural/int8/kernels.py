@@ -66,9 +66,8 @@ class _Arithmetic(NamedTuple):
     """Arithmetic of dot products.
 
     Attributes:
-        prepare: function of the address of a vector's bytes; returns the addresses of its factors, 4 bytes per group.
-        multiply: function of sums [16], weights [16, 4] and a group's factors, each repeated 16 times; returns the
-            sums with the products added.
+        prepare: function from a vector's address to the addresses of its factors, 4 bytes per group.
+        multiply: function that adds products of weights [16, 4] and a group's factors, each repeated, to sums [16].
         groups: number of groups of columns prepared at once.
         sums: number of vectors of 16 sums that fit in the processor's registers.
     """

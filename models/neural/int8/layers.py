@@ -125,7 +125,7 @@ def elman_step(x: Any, u: Any, h: Any, rectified: Any) -> None:
 
 @numba.njit(nogil=True, error_model="numpy")
 def mingru_step(x: Any, h: Any) -> None:
-    """Minimal gated recurrent unit: h ← h + σ(z) (g(n) − h), g being n + ½ above 0 and σ(n) below; see `lstm_step`."""
+    """Minimal gated recurrent unit: h ← h + σ(z) (g(n) − h), g being n + ½ or below 0 σ(n); see `lstm_step`."""
     size, padded = len(h), len(x) // 2
     sigmoid_in_place(x[:padded])
     z, n = x[:size], x[padded : padded + size]

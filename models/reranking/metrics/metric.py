@@ -168,9 +168,7 @@ _MAX_DISTINCT_WORDS = 0x110000  # number of code points
 
 
 def words_as_characters(texts: Iterable[Sequence[str]]) -> Steps[list[str]]:
-    """Encode texts as strings with one character per word, consistently over all texts, in bounded steps.
-
-    Used for comparisons of words by string algorithms.
+    """Encode texts as strings with one character per word, for string algorithms, in bounded steps.
 
     Raises:
         InvalidInputError: there are more distinct words than characters.

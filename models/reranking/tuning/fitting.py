@@ -218,7 +218,7 @@ def _resampled_weights(
 def assign_folds(lists: Sequence[CandidateList], *, folds: int, seed: int) -> Ints:
     """Assign lists with references to folds of about equal size; return the fold of each list, from 0 [N].
 
-    Lists with equal references share a fold; otherwise held-out references would have been used in the fit.
+    Lists with equal references share a fold, so no held-out reference is used in the fit.
     """
     groups: dict[tuple[str, ...], list[int]] = {}
     for number, one in enumerate(lists):

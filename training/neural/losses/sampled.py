@@ -287,7 +287,7 @@ def make_loss(
         settings: training settings, which can train the layer; see `TrainSettings.problem_with`.
         output: output layer to train.
         counts: count of each token in the training text [V].
-        seed: random seed of the draws; the same in all processes of a run, which share the draws.
+        seed: random seed of the draws, which all processes share.
     """
     if isinstance(output, AdaptiveSoftmax):
         return AdaptiveCrossEntropy(output)
