@@ -212,7 +212,7 @@ def recombine(
         nodes: node of each edge [P].
         futures: keys; equal rows mean the same future for edges to one node [P, K].
         totals: total of each edge [P]; larger is better.
-        max_tokens_per_node: maximum tokens per node; the best are kept, equal ones in the order of edges.
+        max_tokens_per_node: number of the best tokens to keep per node, equal ones in order.
 
     Returns:
         Indices of the edges that are kept, by token [E]; number of edges and best edge of each token [T]. Tokens are

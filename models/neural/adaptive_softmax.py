@@ -96,7 +96,7 @@ class ClusteredEmbedding(nn.Module):
 
 
 class AdaptiveSoftmax(OutputLayer):
-    """Two-level softmax: a head of frequent tokens and clusters of rare tokens, then a cluster (Grave et al. 2017).
+    """Two-level softmax: a head of frequent tokens and clusters, then a cluster (Grave et al. 2017).
 
     A frequent token has its softmax probability in the head. A rare one has the head's probability of its
     cluster times its softmax probability within the cluster.

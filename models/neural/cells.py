@@ -71,7 +71,7 @@ class Dropout(nn.Module):
 
     Args:
         share: share of dropped values.
-        variational: whether a row drops the same values at each of the T steps (Gal and Ghahramani 2016).
+        variational: whether a row drops the same values at each step (Gal and Ghahramani 2016).
 
     Attributes:
         shard: index of this process's part of a batch, and number of equal parts; masks are slices of

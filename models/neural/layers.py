@@ -185,7 +185,7 @@ class MultiplicativeScores(nn.Module):
 
 
 class AttentionBody(Body):
-    """h_t + P Σ α_j h_j over the last n outputs h_j of a body, including h_t; α is a softmax of scores.
+    """h_t + P Σ α_j h_j over the last n outputs of a body, including h_t; α is a softmax of scores.
 
     The state is the body's state, the n - 1 previous outputs [n - 1, B, W], and the number of them
     that are filled [1, B, 1].

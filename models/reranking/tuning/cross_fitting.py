@@ -74,7 +74,7 @@ class TuningData:
     Attributes:
         lists: the lists with references.
         shapes: the problem under each length exponent, the simplest first.
-        candidate_indices: index of each candidate of the problem in its list, without equal texts [C].
+        candidate_indices: index of each candidate in its list, without equal texts [C].
         counts: numbers of lists and candidates.
         ignored: given features that some candidates lack.
     """
