@@ -474,7 +474,7 @@ def sort_rows(prefixes: Int32s, words: Int32s, *, num_prefixes: int, vocab_size:
 
 
 def extend_trie(trie: PrefixTrie, ngrams: NGrams, *, num_prefixes: int) -> PrefixTrie:
-    """Return the trie with the n-grams of the next order added as children of its last nodes."""
+    """Return the trie with n-grams of the next order as children of its last nodes."""
     fan_outs = np.bincount(ngrams.prefixes, minlength=num_prefixes)
     ends = np.cumsum(fan_outs)
     ends += trie.first_children[-1]

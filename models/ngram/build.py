@@ -154,7 +154,7 @@ def encode_values(values: Float32s, *, kept: Float32s | None = None) -> tuple[Fl
 
 
 def _lloyd(values: Float32s, num_levels: int) -> Float32s:
-    """Return at most `num_levels` levels for finite values [n], by Lloyd's algorithm on their histogram."""
+    """Return at most `num_levels` levels for finite values [n], by Lloyd's algorithm on a histogram."""
     if len(values) <= _HISTOGRAM_BINS and len(distinct := np.unique(values)) <= num_levels:
         return distinct
     counts, edges = np.histogram(values, bins=_HISTOGRAM_BINS)

@@ -100,7 +100,7 @@ def score_targets(matrix: Any, bias: Any, rows: Any, first: Any, ids: Any, log_p
 def accumulate_exp(logits: Any, highest: Any, lanes: Any, tops: Any) -> Any:
     """Add exp(logit - highest) of a multiple of 64 logits to sums in 64 lanes.
 
-    The rounding depends on the segments of a row, so a caller must always use the same. `tops` is scratch.
+    The rounding depends on a row's segments, so use always the same. `tops` is scratch.
 
     Returns:
         The new highest logit, to which the lanes are rescaled.
