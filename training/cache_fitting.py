@@ -22,7 +22,7 @@ from training.mixture_weights import fit_weights
 from training.progress import Progress
 
 _FLATNESSES = (0.0, 6.0, 8.0, 11.0, 14.0, 18.0, 24.0, 32.0)
-"""Candidate values of θ; the useful range hardly depends on the model, because features are compared by cosine."""
+"""Candidate values of θ; compared by cosine, features of all models need about the same."""
 
 _HALF_LIVES = (1 / 8, 1 / 4, 1 / 2)
 """Candidate half-lives of a continuous cache, as shares of the window."""
@@ -123,24 +123,24 @@ def score_with_caches(
     decay = SimilarityDecay.of(*grid, window=window)
     text = running_text(corpus)
     history = History.empty(window=window, width=padded_width(width))
-    log_probs, shares, evidence = [], [], []
+    parts = []
     progress.start(f"scoring with the {model.family} and a {kind} cache, stream context", corpus.num_tokens)
     for chunk, inner in read_stream(model, text, Want(scores=True, features=width > 0)):
         features = (
             to_numpy(featured.features(inner.before)) if width else np.zeros((len(chunk), 0), np.float32)
         )
-        reading = score_with_history(history, chunk, to_unit_vectors(features), decay=decay)
-        history = reading.history
+        shares, evidence, _, history = score_with_history(
+            history, chunk, to_unit_vectors(features), decay=decay
+        )
         predicted = chunk != BOS  # [T]
-        log_probs.append(inner.log_probs[0, predicted])
-        shares.append(reading.shares[predicted])
-        evidence.append(reading.evidence[predicted])
+        parts.append((inner.log_probs[0, predicted], shares[predicted], evidence[predicted]))
         progress.advance(int(predicted.sum()))
     progress.finish()
-    if not log_probs:
+    if not parts:
         raise InvalidInputError("the held-out text has no token to fit a cache on", parameter="valid")
-    targets = CorpusScores(np.concatenate(log_probs), text[text != BOS], None)
-    return CacheGridScores(targets, np.concatenate(shares), np.concatenate(evidence), *grid, kind, window)
+    log_probs, every_share, all_evidence = map(np.concatenate, zip(*parts, strict=True))
+    targets = CorpusScores(log_probs, text[text != BOS], None)
+    return CacheGridScores(targets, every_share, all_evidence, *grid, kind, window)
 
 
 def choose_cache(readings: CacheGridScores, log_probs: Float32s) -> ChosenCache:
@@ -167,7 +167,7 @@ def choose_cache(readings: CacheGridScores, log_probs: Float32s) -> ChosenCache:
         positive = evidence[evidence > 0].astype(np.float64)
         prior = prior_share * float(np.median(positive)) if len(positive) else 0.0
         config = dataclasses.replace(config, prior=prior)
-        return ChosenCache(*_fit_cache_weight(config, log_probs, shares, evidence))
+        return _fit_cache_weight(config, log_probs, shares, evidence)
 
     grid = itertools.product(readings.flatnesses, readings.half_lives, [_FIRST_PRIOR])
     best = max(itertools.starmap(fit, grid), key=ChosenCache.total)
@@ -185,8 +185,8 @@ def adapt_cache(
 ) -> ChosenCache:
     """Add dynamic marginals and a gate to a chosen cache, if the text becomes more likely.
 
-    The marginals are chosen by coordinate search on a sample of the text's first tokens. Then θ and the half-life are
-    chosen again, for the adapted model, and the gate is fitted, on the entire text.
+    The marginals are chosen by coordinate search on a sample of the first tokens; then θ and the half-life again, for
+    the adapted model, and the gate, on the entire text.
 
     Args:
         chosen: the cache.
@@ -209,7 +209,7 @@ def adapt_cache(
     def total(values: Mapping[str, float]) -> float:
         marginals = DynamicMarginals(marginals_of(values), frequencies, window=window)
         own = marginals.adapt(log_probs, tokens, numbers)[rows, targets]
-        return float(_fit_cache_weight(chosen.config, own, shares, evidence)[1].sum(dtype=np.float64))
+        return _fit_cache_weight(chosen.config, own, shares, evidence).total()
 
     values = dict(_FIRST_MARGINALS)
     for name, candidates in [*_MARGINALS.items()] * 2:
@@ -231,7 +231,7 @@ def adapt_cache(
 def _sample_distributions(
     model: LanguageModel[Any], corpus: EncodedCorpus, progress: Progress
 ) -> tuple[Int32s, Int64s, FloatArray]:
-    """Return the predicted tokens of a stream [N], positions of some [S], and distributions before these [S, V]."""
+    """Return the predicted tokens of a stream [N], positions of some, and distributions before these [S, V]."""
     text = running_text(corpus)[:_MARGINALS_TOKENS]
     predicted = np.flatnonzero(text != BOS)
     tokens = text[predicted].astype(np.int32)
@@ -249,7 +249,7 @@ def _sample_distributions(
 
 
 def _score_with_cache(model: CacheModel, corpus: EncodedCorpus, *, progress: Progress) -> CacheScores:
-    """Return the terms that a cache model mixes for each predicted token of a text, read as a stream [N]."""
+    """Return the terms that a cache model mixes for each predicted token of a text as a stream [N]."""
     text, parts = running_text(corpus), list[CacheScores]()
     state = model.advance(model.empty_state(1), np.array([BOS]))
     progress.start("scoring with the adapted cache, stream context", corpus.num_tokens)
@@ -264,7 +264,7 @@ def _score_with_cache(model: CacheModel, corpus: EncodedCorpus, *, progress: Pro
 
 
 def _fit_gate(scores: CacheScores) -> tuple[float, float, float]:
-    """Fit the gate of `CacheConfig` by EM, with one Newton step of logistic regression in each iteration."""
+    """Fit the gate of `CacheConfig` by EM, with one Newton step of logistic regression each."""
     known = scores.largest > 0
     log_probs, shares, evidence, largest = (part[known].astype(np.float64) for part in scores)
     inputs = np.stack([np.ones_like(evidence), np.log(evidence), np.log(largest)], axis=1)  # [N, 3]
@@ -284,12 +284,12 @@ def _fit_gate(scores: CacheScores) -> tuple[float, float, float]:
 
 def _fit_cache_weight(
     config: CacheConfig, log_probs: Float32s, shares: FloatArray, evidence: FloatArray
-) -> tuple[CacheConfig, Float32s]:
-    """Return a cache with λ fitted by EM on given scores [N], and log-probabilities with it [N]."""
+) -> ChosenCache:
+    """Return a cache with λ fitted by EM on given scores [N]."""
     known = evidence > 0
     own, cached, total = (values[known].astype(np.float64) for values in (log_probs, shares, evidence))
     trust = total / (total + config.prior)
     with np.errstate(divide="ignore"):
         both = np.stack([own, np.log(trust * cached + (1 - trust) * np.exp(own))], axis=1)
     config = dataclasses.replace(config, weight=fit_weights(both)[1])
-    return config, CacheScores(log_probs, shares, evidence).mixed(config)
+    return ChosenCache(config, CacheScores(log_probs, shares, evidence).mixed(config))

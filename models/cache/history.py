@@ -1,9 +1,8 @@
 """History of one text: a window of its last tokens with the unit vector before each token.
 
-An immutable value that is cheap to extend. A history is a range of a buffer shared with later
-histories of the text: new tokens are written after the range, outside all earlier histories. The
-range is copied only if the buffer is full or another continuation of the text has already claimed
-the next entries.
+An immutable value that is cheap to extend: a range of a buffer shared with later histories of the
+text, whose tokens are written after the range. The range is copied only if the buffer is full or
+another continuation of the text has claimed the next entries.
 """
 
 from dataclasses import dataclass
@@ -69,7 +68,7 @@ class History:
         return self.tokens.nbytes + self.features.nbytes
 
     def appended(self, tokens: npt.NDArray[np.integer], features: FloatArray) -> "History":
-        """Return the history with tokens [K] and features [K, W] appended; tokens that leave the window are dropped."""
+        """Return the history with tokens [K] and features [K, W] appended, within the window."""
         if len(tokens) == 0:
             return self
         tokens, features = tokens[-self.window :], features[-self.window :]
@@ -83,7 +82,7 @@ class History:
         return after
 
     def _reallocated(self, size: int, added: int) -> "History":
-        """Copy the newest tokens to a new buffer for a history of `size` tokens, with free slots for those added."""
+        """Copy the newest tokens to a new buffer for a history of `size`, with slots for those added."""
         capacity = min(max(2 * size, _MIN_CAPACITY), self.window + max(self.window // 4, _MIN_CAPACITY))
         buffer = _Buffer(capacity, self.buffer.features.shape[1])
         buffer.claim(0, size)

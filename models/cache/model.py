@@ -43,23 +43,6 @@ _MAX_ENTRIES = 1 << 21  # probabilities of distributions in memory at once (8 Mi
 _MAX_COSINES = 1 << 21  # in memory at once, unless four windows have more
 
 
-class CacheShares(NamedTuple):
-    """Cache shares of T tokens.
-
-    Attributes:
-        shares: share of each token in the sum of weights, for F values of θ and H half-lives [T, F, H],
-            float32; 0 if the window is empty.
-        evidence: sum of the weights [T, F, H], float32; see `kernels.cache_shares`.
-        largest: largest share of one token [T]; 0 unless requested.
-        history: history after the tokens.
-    """
-
-    shares: FloatArray
-    evidence: FloatArray
-    largest: Float64s
-    history: History
-
-
 def score_with_history(
     history: History,
     tokens: TokenIds,
@@ -67,10 +50,8 @@ def score_with_history(
     *,
     decay: SimilarityDecay,
     vocab_size: int = 0,
-) -> CacheShares:
-    """Return the shares of tokens that follow a history.
-
-    Memory is bounded by window and T.
+) -> tuple[FloatArray, FloatArray, Float64s, History]:
+    """Compute the shares of tokens that follow a history, in memory bounded by window and T.
 
     Args:
         history: history before the first token; its window applies to all tokens.
@@ -78,6 +59,10 @@ def score_with_history(
         features: unit vector before each token [T, W]; W is 0 for a unigram cache.
         decay: decay within the history's window.
         vocab_size: V, to compute the largest shares too, of one value of θ and one half-life; else 0.
+
+    Returns:
+        Shares and evidence [T, F, H], for F values of θ and H half-lives, and largest shares [T], as of
+        `kernels.cache_shares`; and the history after the tokens.
     """
     tokens = np.ascontiguousarray(tokens, dtype=np.int64)  # the kernels are compiled for this type
     is_stored = tokens != BOS
@@ -113,7 +98,7 @@ def score_with_history(
             masses,
             largest[cut],
         )
-    return CacheShares(shares, evidence, largest, history.appended(tokens[is_stored], new))
+    return shares, evidence, largest, history.appended(tokens[is_stored], new)
 
 
 class CacheState(NamedTuple):
@@ -139,7 +124,7 @@ class CacheState(NamedTuple):
 
 
 class CacheScores(NamedTuple):
-    """Terms that a cache model mixes for each of N tokens; see `CacheShares`, for one θ and one half-life.
+    """Terms that a cache model mixes for each of N tokens; see `score_with_history`, for one θ and one half-life.
 
     Attributes:
         log_probs: log-probabilities by the wrapped model, adapted by dynamic marginals if configured [N].
@@ -169,8 +154,7 @@ def _coefficients(config: CacheConfig) -> Float64s:
 class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
     """Model mixed with a cache of its most recent tokens.
 
-    Computes on the host, for any device of the wrapped model. While a history is empty, the prediction is the
-    wrapped model's. `<s>` is never cached; `</s>` and `<unk>` are cached like other tokens.
+    Computes on the host. While a history is empty, the prediction is the wrapped model's. `<s>` is never cached.
 
     Args:
         inner: the model to wrap.
@@ -318,17 +302,17 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
                 histories.append(history.appended(ids[is_stored], units[is_stored]))
                 continue
             size = len(self.vocabulary) if self.config.gate else 0
-            cached = score_with_history(history, ids, units, decay=self._decay, vocab_size=size)
-            scores.append(
-                CacheScores(log_probs, cached.shares[:, 0, 0], cached.evidence[:, 0, 0], cached.largest)
+            shares, evidence, largest, after = score_with_history(
+                history, ids, units, decay=self._decay, vocab_size=size
             )
-            histories.append(cached.history)
+            scores.append(CacheScores(log_probs, shares[:, 0, 0], evidence[:, 0, 0], largest))
+            histories.append(after)
         return scores, CacheState(result.state, tuple(histories))
 
     def _adapted(
         self, marginals: DynamicMarginals, before: Any, begin: int, history: History, tokens: TokenIds
     ) -> FloatArray:
-        """Return adapted log-probabilities of tokens [T], given the states before them, from row `begin` on."""
+        """Return adapted log-probabilities of tokens [T], given the states before, from row `begin` on."""
         is_stored, out = tokens != BOS, np.empty(len(tokens), dtype=np.float32)
         ends = len(history) + np.cumsum(is_stored) - is_stored
         known = np.concatenate([history.tokens, tokens[is_stored]], dtype=np.int32)
@@ -341,7 +325,7 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
         return out
 
     def save(self, directory: Path) -> None:
-        """Write the configuration and frequencies; the wrapped model is a separate checkpoint under `parts/`."""
+        """Write the configuration and frequencies; the wrapped model is a checkpoint under `parts/`."""
         write_config(directory / CONFIG_FILE, dataclasses.asdict(self.config))
         if self.frequencies is not None:
             write_tensors(directory / FREQUENCIES_FILE, {"frequencies": self.frequencies})

@@ -8,7 +8,6 @@ their totals.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -24,41 +23,6 @@ from models.kernels.compilation import kernel
 from models.kernels.math import copy_values
 from models.language_model import TopTokens
 from models.vocabulary import EOS
-
-
-def _best_extensions(
-    log_probs: FloatArray,
-    rows: KernelRows,
-    beams: Sequence["Beam"],
-    *,
-    count: int,
-    penalties: Mapping[int, float],
-) -> list[tuple[int, int, float]]:
-    """Find up to `count` best extensions of beams by any token, as beam, token and new total.
-
-    The best comes first; equal ones are ordered by beam, then by id. Penalties of tokens affect the ranking, but not
-    the returned totals.
-    """
-    indices = np.empty(count, np.int64)
-    ranks = np.full(count, -np.inf)
-    width = log_probs.shape[1]
-    _rank_extensions(
-        np.ascontiguousarray(log_probs),
-        rows,
-        np.array([beam.row for beam in beams], np.int64),
-        np.array([beam.total for beam in beams]),
-        np.fromiter(penalties.keys(), np.int64, len(penalties)),
-        np.fromiter(penalties.values(), np.float64, len(penalties)),
-        buffers_for(width),
-        indices,
-        ranks,
-    )
-    possible = ranks > -np.inf
-    pairs = zip(indices[possible].tolist(), ranks[possible].tolist(), strict=True)
-    return [
-        (index // width, index % width, rank + penalties.get(index % width, 0.0)) for index, rank in pairs
-    ]
-
 
 _INTS, _DOUBLES = types.int64[::1], types.float64[::1]
 
@@ -213,15 +177,28 @@ class BeamSearch:
     ) -> list[int]:
         """Replace a group's beams by their best extensions; return the chosen tokens, including `</s>`.
 
-        Finished extensions count only if they are among the best. Twice as many extensions as beams are computed,
-        because every beam may end.
+        Equal extensions are ordered by beam, then by id; `shunned` affects their ranks, not their totals. Finished ones
+        count only among the best. Twice as many as beams are computed, because every beam may end.
         """
-        extensions = _best_extensions(log_probs, rows, group.live, count=2 * self._size, penalties=shunned)
-        before, group.live = group.live, []
+        before, group.live, width = group.live, [], log_probs.shape[1]
+        indices, ranks = np.empty(2 * self._size, np.int64), np.full(2 * self._size, -np.inf)
+        _rank_extensions(
+            np.ascontiguousarray(log_probs),
+            rows,
+            np.array([beam.row for beam in before], np.int64),
+            np.array([beam.total for beam in before]),
+            np.array([*shunned], np.int64),
+            np.array([*shunned.values()], np.float64),
+            buffers_for(width),
+            indices,
+            ranks,
+        )
         taken = []
         full = self._steps == self._parameters.max_tokens
-        for rank, (index, token, total) in enumerate(extensions):
-            beam = before[index]
+        possible = indices[ranks > -np.inf].tolist()
+        for rank, index in enumerate(possible):
+            beam, token = before[index // width], index % width
+            total = float(ranks[rank]) + shunned.get(token, 0.0)
             top = None if tops is None else TopTokens(tops.ids[beam.row], tops.log_probs[beam.row])
             link = HypothesisNode(beam.end, token, float(log_probs[beam.row, token]), top)
             if token == EOS:
@@ -237,7 +214,7 @@ class BeamSearch:
             elif len(group.live) < self._size:
                 group.live.append(Beam(beam.row, total, link, tail))
                 taken.append(token)
-        if not extensions:  # no token is possible
+        if not possible:  # no token is possible
             for beam in before:
                 self._finish(group, beam.total, beam.end)
         return taken
@@ -251,7 +228,7 @@ class BeamSearch:
         del group.finished[self._size :]
 
     def _is_done(self, group: _Group) -> bool:
-        """True if no beam of a group can become better than its finished ones, or early stopping applies."""
+        """True if no beam can become better than a group's finished ones, or with early stopping."""
         parameters = self._parameters
         if len(group.finished) < self._size:
             return False

@@ -11,8 +11,7 @@ A model's log-probabilities are changed in this order:
    after the steps before it.
 
 Greedy and beam search end after the penalties. llama.cpp truncates in the same order; Hugging Face's
-generation and vLLM also apply bias and penalties before the temperature, and the temperature before
-every truncation. Reported log-probabilities are always the model's own, before any of these steps.
+generation and vLLM also apply bias and penalties, then the temperature, before every truncation.
 """
 
 from dataclasses import dataclass
@@ -45,40 +44,32 @@ class DecodingParameters:
 
     Attributes:
         max_tokens: maximum number of tokens; at least 1.
-        strategy: `greedy` takes the most probable token, `sample` draws one, `beam` searches for the most
-            probable continuations.
+        strategy: `greedy`, `sample` or `beam`.
         temperature: divisor of the log-probabilities before drawing; 0 means greedy.
         top_k: draw from the k most probable tokens; None for all.
-        top_p: draw from the fewest tokens that together have this probability; 1 for all (nucleus sampling,
-            Holtzman et al. 2020).
-        min_p: draw from tokens with at least this share of the maximum probability; 0 for all (Nguyen
-            et al. 2024).
-        typical_p: draw from the fewest tokens with this probability whose surprisal is closest to the entropy; 1
-            for all (locally typical sampling, Meister et al. 2023).
-        repetition_penalty: divisor of positive and factor of negative scores of tokens in the prompt or the generated
-            text (CTRL, Keskar et al. 2019). Since scores here are log-probabilities, not logits, they are negative
-            unless a bias is added: the probability p of a seen token becomes p ** penalty, before normalisation.
-            1 for none.
+        top_p: draw from the fewest tokens with this probability (nucleus sampling, Holtzman et al. 2020).
+        min_p: draw from tokens with this share of the maximum probability (Nguyen et al. 2024).
+        typical_p: draw from the fewest tokens with this probability whose surprisal is closest to the entropy
+            (locally typical sampling, Meister et al. 2023).
+        repetition_penalty: divisor of positive and factor of negative scores of tokens in the prompt or the text
+            (CTRL, Keskar et al. 2019). Without a bias, scores are log-probabilities, so p becomes p ** penalty.
         presence_penalty: subtracted from the scores of tokens that were generated.
         frequency_penalty: subtracted once per occurrence of a generated token. Both as defined by OpenAI.
         logit_bias: pairs of a distinct id and the value added to its score.
         phrases: texts whose token sequences, at the start or in the middle of a word, are favoured.
-        bad_words: texts whose token sequences, at the start or in the middle of a word, are never generated.
+        bad_words: texts whose token sequences, as above, are never generated.
         ignore_eos: never end with `</s>`, unless no other token is possible.
         min_tokens: minimum number of tokens before `</s>`.
         n: number of continuations.
-        best_of: number of sampled continuations, of which the n with the highest mean log-probability are returned;
-            None for n.
+        best_of: number of samples, of which the n with the highest mean log-probability are returned; None for n.
         num_beams: number of hypotheses in the search; None for 4, or `n` if larger.
-        length_penalty: finished hypotheses are ranked by the sum of their scores over length ** length_penalty,
-            both including `</s>`: 0 favours short ones, 1 takes the mean. (Wu et al. 2016 divide by
-            ((5 + length) / 6) ** alpha; this is the formula of Hugging Face's generation.)
-        early_stopping: end the search when `num_beams` hypotheses are finished; else only when no other can be
+        length_penalty: hypotheses are ranked by the sum of their scores over length ** length_penalty, both with
+            `</s>`, as in Hugging Face's generation: 0 favours short ones, 1 takes the mean.
+        early_stopping: end the search when `num_beams` hypotheses are finished, not only when no other can be
             better. A single beam always stops early: it is greedy search.
-        num_beam_groups: number of groups of beams, extended in turn; each is penalised for the tokens that the
-            groups before it have just chosen (diverse beam search, Vijayakumar et al. 2016).
+        num_beam_groups: number of groups of beams, extended in turn (Vijayakumar et al. 2016).
         diversity_penalty: subtracted from a token's score for each beam of an earlier group that chose it in the
-            same step. It affects the choice of tokens only, not the score of a hypothesis.
+            same step. It affects the choice of tokens only.
         seed: random seed of the request; None lets the caller choose one.
         stop: the text ends before the first of these strings.
 

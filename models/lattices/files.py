@@ -5,13 +5,12 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
-from io import StringIO
 from pathlib import Path, PurePath
 from typing import BinaryIO, Literal
 
 from models.errors import FormatError, InvalidInputError
 from models.files import atomic_writer
-from models.lattices.formats import read_kaldi, read_slf, write_kaldi, write_slf
+from models.lattices.formats import format_kaldi, format_slf, read_kaldi, read_slf
 from models.lattices.lattice import Lattice, SymbolTable, read_symbols
 from models.reranking.formats.format import BadLine, raw_lines, read_blocks, unpacked_name
 from models.reranking.formats.writer import is_valid_file_name, make_folder
@@ -26,13 +25,13 @@ _KALDI = re.compile(rb"\S+[ \t]*\r?\n[0-9]+[ \t]+[0-9]+[ \t]")
 
 
 def slf_files(folder: Path) -> list[Path]:
-    """Return the files .slf, .lat and .htk of a folder, also compressed, sorted by name; none if it is no folder."""
+    """Return a folder's files .slf, .lat and .htk, also compressed, by name."""
     paths = folder.iterdir() if folder.is_dir() else ()
     return sorted(path for path in paths if PurePath(unpacked_name(path)).suffix in _SLF_SUFFIXES)
 
 
 def detect_lattice_format(path: Path) -> LatticeFormat | None:
-    """Detect the format from a file's first lines, or from the names in a folder; None for others, and for a pipe.
+    """Detect the format from a file's first lines or a folder's names; None for others, and for a pipe.
 
     Raises:
         FormatError: the file is missing or damaged.
@@ -57,7 +56,7 @@ def read_lattices(
 
     Args:
         source: a file or stream.
-        form: slf has one lattice per file, named after the file, without its suffix, unless the file has a name in it.
+        form: slf has one lattice per file, named after the file unless it has a name.
         name: name of the source in messages.
         symbols: words by number, for kaldi.
         no_words: labels that are not words.
@@ -100,29 +99,20 @@ def write_lattices(
         FormatError: the file system reports an error.
         InvalidInputError: a word has no number, or a lattice's name cannot be a file name.
     """
-    texts = ((lattice, _format_lattice(lattice, form, symbols)) for lattice in lattices)
     if isinstance(target, Path) and form == "slf":
-        _write_files(texts, target)
+        _write_files(lattices, target)
         return
     with atomic_writer(target) if isinstance(target, Path) else nullcontext(target.write) as write:
-        for _, text in texts:
-            write(text)
+        for lattice in lattices:
+            text = format_slf(lattice) if form == "slf" else format_kaldi(lattice, symbols)
+            write(text.encode())
 
 
-def _format_lattice(lattice: Lattice, form: LatticeFormat, symbols: SymbolTable | None) -> bytes:
-    text = StringIO()
-    if form == "slf":
-        write_slf(lattice, text)
-    else:
-        write_kaldi(lattice, text, symbols=symbols)
-    return text.getvalue().encode()
-
-
-def _write_files(texts: Iterable[tuple[Lattice, bytes]], folder: Path) -> None:
+def _write_files(lattices: Iterable[Lattice], folder: Path) -> None:
     """Write each lattice to a file with its name."""
     make_folder(folder)
     written: set[str] = set()
-    for lattice, text in texts:
+    for lattice in lattices:
         name = f"{lattice.name}.slf"
         if lattice.name is None or not is_valid_file_name(name) or name in written:
             raise InvalidInputError(
@@ -130,7 +120,7 @@ def _write_files(texts: Iterable[tuple[Lattice, bytes]], folder: Path) -> None:
             )
         written.add(name)
         with atomic_writer(folder / name) as write:
-            write(text)
+            write(format_slf(lattice).encode())
 
 
 def _read_lines(source: Path | BinaryIO, name: str) -> Iterator[bytes]:

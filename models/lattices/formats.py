@@ -25,7 +25,6 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import TextIO
 
 import numpy as np
 
@@ -161,22 +160,21 @@ def read_slf(
         return BadLine(source, file.line, str(error), loses_list=True)
 
 
-def write_slf(lattice: Lattice, target: TextIO) -> None:
-    """Write a lattice: words on links, natural logarithms, enough digits to read the same numbers back."""
-    scales = lattice.scales
-    target.write("VERSION=1.1\n")
-    if lattice.name is not None:
-        target.write(f"UTTERANCE={escape_value(lattice.name)}\n")
-    target.write(f"acscale={scales.am!r} lmscale={scales.lm!r} wdpenalty={scales.words!r}\n")
-    target.write(f"start=0 end={lattice.num_nodes - 1}\nN={lattice.num_nodes} L={lattice.num_arcs}\n")
+def format_slf(lattice: Lattice) -> str:
+    """Return a lattice as text, with words on links, natural logarithms and all digits."""
+    scales, name = lattice.scales, lattice.name
+    lines = ["VERSION=1.1", *([] if name is None else [f"UTTERANCE={escape_value(name)}"])]
+    lines.append(f"acscale={scales.am!r} lmscale={scales.lm!r} wdpenalty={scales.words!r}")
+    lines += [f"start=0 end={lattice.num_nodes - 1}", f"N={lattice.num_nodes} L={lattice.num_arcs}"]
     times = ("" if math.isnan(time_s) else f" t={time_s!r}" for time_s in lattice.times.tolist())
-    target.writelines(f"I={node}{time}\n" for node, time in enumerate(times))
+    lines += (f"I={node}{time}" for node, time in enumerate(times))
     words = [escape_value(word) or _NULL for word in lattice.words]
     columns = (lattice.sources, lattice.targets, lattice.labels, lattice.variants, lattice.am, lattice.old_lm)
     rows = zip(*(column.tolist() for column in columns), strict=True)
     for number, (begin, end, label, variant, am, old_lm) in enumerate(rows):
         which = "" if variant == NO_VARIANT else f" v={variant}"
-        target.write(f"J={number} S={begin} E={end} W={words[label]}{which} a={am!r} l={old_lm!r}\n")
+        lines.append(f"J={number} S={begin} E={end} W={words[label]}{which} a={am!r} l={old_lm!r}")
+    return "\n".join([*lines, ""])
 
 
 def _add_line(file: _SlfFile, fields: SlfFields) -> None:
@@ -234,7 +232,7 @@ def _slf_arc(
     pronunciation: float,
     no_words: Collection[str],
 ) -> Arc:
-    """Create the arc of a link; `pronunciation` is the weight of its pronunciation score in the acoustic score."""
+    """Create the arc of a link; `pronunciation` is the weight of its pronunciation score."""
     ends = _node(link, "S", num_nodes), _node(link, "E", num_nodes)
     _, node = file.nodes.get(ends[_reads_forward(file.header)], (0, {}))
     label = link.get("W", _NULL)
@@ -269,7 +267,7 @@ def _check_unused_word(file: _SlfFile, terminal: int, no_words: Collection[str])
 
 
 def _terminal(header: SlfFields, name: str, touched: Collection[int], num_nodes: int) -> int:
-    """Return the start or end node: from the header, else the only node that no link ends or starts in."""
+    """Return the start or end node: the header's, else the only node without a link there."""
     if name in header:
         return _node(header, name, num_nodes)
     free = [node for node in range(num_nodes) if node not in touched]
@@ -349,11 +347,7 @@ def read_kaldi(
 ) -> Iterator[Lattice | BadLine]:
     """Yield the lattices of a file; an invalid one becomes a `BadLine`, and reading continues.
 
-    Args:
-        lines: lines of the file.
-        source: file name, for messages.
-        symbols: words by number; None: the file contains words.
-        no_words: labels that are not words.
+    Arguments are as in `read_slf`; without `symbols`, the words by number, the file contains words.
     """
     for first, block in _blocks(lines):
         number = first
@@ -370,18 +364,15 @@ def read_kaldi(
             yield lattice
 
 
-def write_kaldi(lattice: Lattice, target: TextIO, *, symbols: SymbolTable | None = None) -> None:
-    """Write a CompactLattice, with enough digits to read the same numbers back.
+def format_kaldi(lattice: Lattice, symbols: SymbolTable | None = None) -> str:
+    """Return a lattice as the text of a CompactLattice, with enough digits to read the same numbers back.
 
-    Args:
-        lattice: arcs without a word into its end become final states.
-        target: output stream.
-        symbols: numbers by word; None: words are written unchanged.
+    Arcs without a word into the lattice's end become final states. Without numbers by word, words are unchanged.
 
     Raises:
         InvalidInputError: a word has no number, or the lattice's name contains white space.
     """
-    name = _utterance(lattice.name or "utterance")
+    lines = [_utterance(lattice.name or "utterance")]
     labels = [_word_label(word or _EPSILON, symbols) for word in lattice.words]
     end = lattice.num_nodes - 1
     final = (lattice.targets == end) & (lattice.labels == NO_WORD)
@@ -389,13 +380,12 @@ def write_kaldi(lattice: Lattice, target: TextIO, *, symbols: SymbolTable | None
     ends_in_states = bool(one_each and (final == (lattice.targets == end)).all())
     alignments = lattice.alignments or ("",) * lattice.num_arcs
     columns = (lattice.sources, lattice.targets, lattice.labels, 0.0 - lattice.old_lm, 0.0 - lattice.am)
-    target.write(f"{name}\n")
     for begin, node, label, graph, acoustic, alignment in zip(
         *(column.tolist() for column in columns), alignments, strict=True
     ):
         arc = str(begin) if ends_in_states and node == end else f"{begin} {node} {labels[label]}"
-        target.write(f"{arc} {graph!r},{acoustic!r},{alignment}\n")
-    target.write("\n" if ends_in_states else f"{end}\n\n")
+        lines.append(f"{arc} {graph!r},{acoustic!r},{alignment}")
+    return "\n".join([*lines, *([] if ends_in_states else [str(end)]), "", ""])
 
 
 def _blocks(lines: Iterable[bytes]) -> Iterator[tuple[int, tuple[bytes, ...]]]:
@@ -490,7 +480,7 @@ def _kaldi_lattice(name: str, arcs: Sequence[Arc]) -> Lattice:
 
 
 def _times(lattice: Lattice) -> Scores:
-    """Compute node times; in these lattices all paths to a node have the same number of transitions."""
+    """Compute node times; all paths to a node have the same number of transitions."""
     counts = np.array([text.count("_") + 1 if text else 0 for text in lattice.alignments])
     depth = node_depths(lattice.sources, lattice.targets, lattice.num_nodes)
     levels = group_by_level(depth[lattice.sources], int(depth.max()))

@@ -45,8 +45,7 @@ class Scales:
 class Lattice:
     """N nodes in topological order and A arcs between them, ordered by source.
 
-    Node 0 is the start and node N − 1 the end; every node is on a path between them (see `build_lattice`). Scores
-    are natural logarithms; larger is better.
+    Node 0 is the start and node N − 1 the end; every node is on a path between them. Scores are natural logarithms.
 
     Attributes:
         name: utterance id.
@@ -88,11 +87,7 @@ class Lattice:
 
 
 def check_size(num_nodes: int, num_arcs: int) -> None:
-    """Refuse lattices without arcs or beyond the limits.
-
-    Raises:
-        InvalidInputError: the message names the limit.
-    """
+    """Raise InvalidInputError for a lattice without arcs or beyond the limits."""
     if num_arcs == 0:
         raise InvalidInputError("the lattice has no arcs", parameter="lattice")
     for what, count, limit in (("nodes", num_nodes, MAX_NODES), ("arcs", num_arcs, MAX_ARCS)):
@@ -173,7 +168,7 @@ def group_by_level(levels: Indices, num_levels: int) -> ArcLevels:
 def node_depths(sources: Indices, targets: Indices, num_nodes: int) -> Indices:
     """Count the arcs on the longest path to each node from a node without incoming arcs [N].
 
-    Nodes of equal depth are not connected, and all arcs lead to greater depths. Nodes on cycles or after them get −1.
+    All arcs lead to greater depths. Nodes on cycles or after them get −1.
     """
     order = np.argsort(sources, kind="stable")
     starts = np.searchsorted(sources[order], np.arange(num_nodes + 1))
@@ -290,7 +285,7 @@ def _find_cycle_node(sources: Indices, targets: Indices, depth: Indices) -> int:
 
 
 NON_WORD_LABELS = frozenset({"!NULL", "!ENTER", "!EXIT", "!SENT_START", "!SENT_END", "<s>", "</s>", "<eps>"})
-"""Labels without a word: sentence ends, and labels of HTK and Kaldi on arcs that only connect the graph."""
+"""Labels without a word: sentence ends, and those of HTK and Kaldi on connecting arcs."""
 
 _BACKOFF_SYMBOL = "#0"
 _MOST_DIGITS = 18
@@ -309,11 +304,7 @@ class SymbolTable(NamedTuple):
 
 
 def read_symbols(lines: Iterable[bytes], source: str) -> SymbolTable:
-    """Read a symbol table: a word and its number per line.
-
-    Args:
-        lines: lines of the file.
-        source: file name, for messages.
+    """Read a symbol table, a word and its number per line; messages name the file `source`.
 
     Raises:
         FormatError: a line is invalid, or a word or number occurs twice.
@@ -338,11 +329,7 @@ def read_symbols(lines: Iterable[bytes], source: str) -> SymbolTable:
 
 
 def decode_line(line: bytes) -> str:
-    """Decode a line of a text file.
-
-    Raises:
-        InvalidInputError: it is not UTF-8.
-    """
+    """Decode a line of a text file; raise InvalidInputError if it is not UTF-8."""
     try:
         return line.decode()
     except UnicodeDecodeError:
@@ -355,11 +342,7 @@ def is_whole_number(text: str) -> bool:
 
 
 def word_of_label(label: str, no_words: Collection[str]) -> str:
-    """Return the word of a label, or an empty string if the label is not a word.
-
-    Args:
-        label: label in the file.
-        no_words: labels that are not words.
+    """Return the word of a label in a file; an empty string for `no_words`, the labels that are not words.
 
     Raises:
         InvalidInputError: it cannot be a word.

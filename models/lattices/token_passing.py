@@ -71,17 +71,9 @@ class GrowableArray(Generic[T]):
 def word_log_probs(
     model: LanguageModel[Any], state: Any, rows: Indices, labels: Indices, spelling: LabelTokens
 ) -> Scores:
-    """Natural-log probabilities [P] of words after rows of a state; 0 for labels without tokens.
+    """Return natural-log probabilities [P] of labels [P] after rows [P] of a state; 0 for labels without tokens.
 
-    Equal pairs are scored once. A model that always computes complete distributions does so once per row, for any
-    number of words after it.
-
-    Args:
-        model: any model.
-        state: B rows.
-        rows: rows of the state [P].
-        labels: labels of the words [P].
-        spelling: tokens of the labels.
+    Equal pairs are scored once. A model that always computes complete distributions does so once per row.
     """
     num_labels = len(spelling.lengths)
     pairs, indices = np.unique(rows * num_labels + labels, return_inverse=True)
@@ -108,11 +100,11 @@ class PhrasePaths:
     """Phrases along paths: nodes of the automaton, and the features that a label after a node adds.
 
     The features are those of the phrases, ln share of unknown words, and minus the number of unknown tokens
-    [F + 2]. Credit for the beginning of a phrase is added with its words, and taken back if the phrase does not follow.
+    [F + 2]. Credit for the beginning of a phrase is taken back if the phrase does not follow.
 
     Args:
         phrases: the phrases.
-        words: words of the labels, of which the first is empty; the end of the sentence follows them.
+        words: words of the labels, of which the first is empty, before the end of the sentence.
         tokenizer: the model's tokenizer.
     """
 
@@ -147,7 +139,7 @@ class PhrasePaths:
         return self._steps[pair]
 
     def _credit(self, node: int) -> Scores:
-        """Return the credit for a node's words [F + 2]; that of an incomplete phrase has no part for unknown words."""
+        """Return the credit for a node's words [F + 2]; an incomplete phrase has none for unknown words."""
         found, share = self._phrases.automaton.credit(node)
         values = self._values(found) * share
         if share < 1:
@@ -166,12 +158,7 @@ NO_STATE = -1
 
 
 class ActiveStates:
-    """Model states after the tokens that can still be extended; tokens with the same history share a state.
-
-    Args:
-        model: any model.
-        spelling: tokens of the labels.
-    """
+    """Model states after the tokens to extend; tokens with the same history share one."""
 
     def __init__(self, model: LanguageModel[Any], spelling: LabelTokens) -> None:
         self._model, self._spelling = model, spelling
@@ -180,7 +167,7 @@ class ActiveStates:
         self._rows = GrowableArray(np.int64)
 
     def after(self, tokens: Indices, labels: Indices) -> tuple[Any, Indices]:
-        """Advance tokens by one label each; return a state of distinct rows, and the row of each pair [P]."""
+        """Advance tokens by a label each; return distinct rows, and the row of each pair [P]."""
         num_labels = len(self._spelling.lengths)
         pairs, indices = np.unique(self._rows[tokens] * num_labels + labels, return_inverse=True)
         rows, labels = np.divmod(pairs, num_labels)
@@ -205,25 +192,8 @@ class ActiveStates:
 _LARGEST_KEY = 1 << 62
 
 
-class RecombinedEdges(NamedTuple):
-    """Edges grouped into tokens; edges to a node with the same future share a token.
-
-    Attributes:
-        candidates: indices of the edges that are kept, ordered by token [E].
-        offsets: start of each token's edges, and E at the end [T + 1].
-        best: index of the best edge of each token [T].
-    """
-
-    candidates: Indices
-    offsets: Indices
-    best: Indices
-
-
 def state_keys(state: Any) -> Indices | None:
-    """Return keys [B, K] that are equal for rows with the same future; None if the state does not determine them.
-
-    Only states of n-gram models and of mixtures of n-gram models have keys.
-    """
+    """Return keys [B, K], equal for rows with the same future; None unless all parts are n-grams."""
     if isinstance(state, NGramState):
         return state.ids[:, None].astype(np.int64)
     if isinstance(state, MixtureState):
@@ -235,17 +205,18 @@ def state_keys(state: Any) -> Indices | None:
 
 def recombine(
     nodes: Indices, futures: Indices, totals: Scores, *, max_tokens_per_node: int
-) -> RecombinedEdges:
-    """Recombine candidates into tokens.
+) -> tuple[Indices, Indices, Indices]:
+    """Recombine edges into tokens; edges to a node with the same future share a token.
 
     Args:
-        nodes: node of each candidate [P].
-        futures: keys; equal rows mean the same future for candidates of one node [P, K].
-        totals: total of each candidate [P]; larger is better.
-        max_tokens_per_node: maximum tokens per node; the best are kept, equal ones in the order of candidates.
+        nodes: node of each edge [P].
+        futures: keys; equal rows mean the same future for edges to one node [P, K].
+        totals: total of each edge [P]; larger is better.
+        max_tokens_per_node: number of the best tokens to keep per node, equal ones in order.
 
     Returns:
-        Tokens ordered by node and, within a node, by descending total.
+        Indices of the edges that are kept, by token [E]; number of edges and best edge of each token [T]. Tokens are
+        ordered by node, then by descending total.
     """
     keys = _pack_columns(np.column_stack([nodes, futures]))
     order = np.lexsort((-totals, *keys.T))
@@ -263,7 +234,7 @@ def recombine(
     by_token = np.argsort(tokens, kind="stable")
     by_token = by_token[np.searchsorted(tokens[by_token], 0) :]
     offsets = np.searchsorted(tokens[by_token], np.arange(len(selected) + 1))
-    return RecombinedEdges(order[by_token], offsets, best[selected])
+    return order[by_token], np.diff(offsets), best[selected]
 
 
 def _pack_columns(columns: Indices) -> Indices:
@@ -325,7 +296,6 @@ class TokenTable:
     Args:
         num_nodes: number of nodes of all lattices.
         num_words: number of last words stored per token.
-        num_added: width of `TokenEdges.added`.
 
     Attributes:
         first: first token of each node [N].
@@ -335,21 +305,18 @@ class TokenTable:
         phrases: node of the phrases after each token.
     """
 
-    def __init__(self, num_nodes: int, *, num_words: int, num_added: int) -> None:
+    def __init__(self, num_nodes: int, *, num_words: int) -> None:
         self.first = np.zeros(num_nodes, dtype=np.int64)
         self.count = np.zeros(num_nodes, dtype=np.int64)
         self.nodes, self.forward = GrowableArray(np.int64), GrowableArray(np.float64)
         self.phrases = GrowableArray(np.int64)
         self._words = GrowableArray(np.int64, num_words)
-        self._num_edges = GrowableArray(np.int64)
-        self._edges = [GrowableArray[Any](dtype) for dtype in (np.int64, np.int64, np.float64, np.float64)]
-        self._edges.append(GrowableArray(np.float64, num_added))
 
     def __len__(self) -> int:
         return len(self.nodes)
 
     def words_after(self, parents: Indices, labels: Indices) -> Indices:
-        """Return the last words after tokens and one more label [P, num_words]; an empty word adds nothing."""
+        """Return the last words after tokens and a label [P, num_words]."""
         before = self._words[parents]
         if not before.shape[1]:
             return before
@@ -357,10 +324,8 @@ class TokenTable:
         before[spoken] = np.column_stack([before[spoken, 1:], labels[spoken]])
         return before
 
-    def add(
-        self, nodes: Indices, totals: Scores, words: Indices, phrases: Indices, num_edges: Indices
-    ) -> None:
-        """Add tokens: nodes [T], totals [T], last words [T, num_words], nodes of phrases [T], numbers of edges [T]."""
+    def add(self, nodes: Indices, totals: Scores, words: Indices, phrases: Indices) -> None:
+        """Add tokens: nodes [T], totals [T], last words [T, num_words], nodes of phrases [T]."""
         indices = len(self) + np.arange(len(nodes))
         self.first[nodes[::-1]] = indices[::-1]
         np.add.at(self.count, nodes, 1)
@@ -368,18 +333,6 @@ class TokenTable:
         self.forward.append(totals)
         self._words.append(words)
         self.phrases.append(phrases)
-        self._num_edges.append(num_edges)
-
-    def add_edges(self, edges: TokenEdges) -> None:
-        """Add the edges to the newest tokens, ordered by token."""
-        for column, values in zip(self._edges, edges, strict=True):
-            column.append(values)
-
-    def graph(self) -> TokenGraph:
-        """Return the graph of all tokens."""
-        offsets = np.concatenate([[0], np.cumsum(self._num_edges[:])])
-        ways = TokenEdges(*(column[:] for column in self._edges))
-        return TokenGraph(self.nodes[:], self.forward[:], offsets, ways)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -388,12 +341,10 @@ class LatticeSearchSettings:
 
     Attributes:
         max_tokens_per_node: maximum tokens per node; the best are kept.
-        beam: a token is dropped if its total, completed with the best remaining scores of the lattice itself, is
-            lower by more than this than the best total of its level or of later levels; None drops no token. The
-            unit is that of weighted totals.
-        recombination_order: for models whose states do not determine the future: paths with the same last
-            `recombination_order` words are recombined at a node and share a state at a level; None compares all words.
-            For n-gram models the states decide, and recombination is exact.
+        beam: a token is dropped if its weighted total, completed with the best remaining scores of the lattice, is
+            lower by more than this than the best of its level or of later levels; None drops no token.
+        recombination_order: number of last words; paths on which these are equal are recombined at a node and share a
+            state at a level. None compares all words. For n-gram models the states decide, exactly.
 
     Raises:
         InvalidInputError: a value is out of range.
@@ -415,15 +366,7 @@ class LatticeSearchSettings:
 
 
 class TokenPassing:
-    """Search through lattices, level by level, from one token on each start.
-
-    Args:
-        model: any model.
-        joined: the graph of the lattices.
-        spelling: tokens of their words.
-        phrases: phrases of their words.
-        search: pruning and recombination settings.
-    """
+    """Search through the graph of lattices, level by level, from one token on each start."""
 
     def __init__(
         self,
@@ -439,7 +382,7 @@ class TokenPassing:
         self._states_are_keys = state_keys(self._states.initial) is not None
         num_words = 0 if self._states_are_keys else search.recombination_order or joined.by_target.num_levels
         num_added = joined.phrase_weights.shape[1] + 1
-        self._tokens = TokenTable(len(joined.lattice_of), num_words=num_words, num_added=num_added)
+        self._tokens = TokenTable(len(joined.lattice_of), num_words=num_words)
         self._live = np.zeros(0, dtype=np.int64)  # tokens with outgoing arcs still to score
         # start of each arc in the arrays below
         self._begins = np.zeros(len(joined.sources), dtype=np.int64)
@@ -448,14 +391,17 @@ class TokenPassing:
         self._best = np.full((joined.by_target.num_levels, len(joined.starts)), -np.inf)
         nothing = np.zeros(len(joined.starts), dtype=np.int64)
         words = np.full((len(joined.starts), num_words), NO_WORD)
-        self._tokens.add(joined.starts, nothing.astype(np.float64), words, nothing, nothing)
+        self._tokens.add(joined.starts, nothing.astype(np.float64), words, nothing)
+        self._num_edges, self._edges = [nothing], list[TokenEdges]()  # to the tokens of each level
         self._score_outgoing(0, self._states.initial, nothing)
 
     def run(self) -> TokenGraph:
-        """Search to the ends; return the token graph, with nodes and arcs numbered as in the graph of the lattices."""
+        """Search to the ends; return the token graph over the lattices' graph."""
         for level in range(1, self._joined.by_target.num_levels):
             self._advance_level(level)
-        return self._tokens.graph()
+        offsets = np.concatenate([[0], np.cumsum(np.concatenate(self._num_edges))])
+        ways = TokenEdges(*map(np.concatenate, zip(*self._edges, strict=True)))
+        return TokenGraph(self._tokens.nodes[:], self._tokens.forward[:], offsets, ways)
 
     def _advance_level(self, level: int) -> None:
         """Collect and recombine the tokens at the nodes of a level, then score the next words."""
@@ -469,10 +415,11 @@ class TokenPassing:
             futures = cast("Indices", state_keys(state))[rows]
         futures = np.column_stack([futures, phrases])
         futures = np.where(ended[:, None], 0, futures)  # after the end, all futures are equal
-        merged = recombine(nodes, futures, totals, max_tokens_per_node=self._search.max_tokens_per_node)
-        best = merged.best
-        self._tokens.add(nodes[best], totals[best], words[best], phrases[best], np.diff(merged.offsets))
-        self._tokens.add_edges(ways.select(merged.candidates))
+        most = self._search.max_tokens_per_node
+        kept, counts, best = recombine(nodes, futures, totals, max_tokens_per_node=most)
+        self._tokens.add(nodes[best], totals[best], words[best], phrases[best])
+        self._num_edges.append(counts)
+        self._edges.append(ways.select(kept))
         going = ~ended[best]
         best = best[going]
         if self._states_are_keys:
@@ -485,13 +432,13 @@ class TokenPassing:
         self._score_outgoing(level, state, rows)
 
     def _shared_states(self, ways: TokenEdges, totals: Scores, words: Indices) -> tuple[Any, Indices]:
-        """Compute the states after edges; edges of a lattice with equal last words share the state of the best one."""
+        """Compute states after edges; in a lattice, equal last words share that of the best."""
         lattices = self._joined.lattice_of[self._joined.sources[ways.arcs]]
-        merged = recombine(lattices, words, totals, max_tokens_per_node=len(totals))
-        labels = self._spelling.canonical[self._joined.labels[ways.arcs[merged.best]]]
-        state, rows = self._states.after(ways.parents[merged.best], labels)
+        kept, counts, best = recombine(lattices, words, totals, max_tokens_per_node=len(totals))
+        labels = self._spelling.canonical[self._joined.labels[ways.arcs[best]]]
+        state, rows = self._states.after(ways.parents[best], labels)
         indices = np.empty(len(totals), dtype=np.int64)
-        indices[merged.candidates] = np.repeat(rows, np.diff(merged.offsets))
+        indices[kept] = np.repeat(rows, counts)
         return state, indices
 
     def _incoming_edges(self, level: int) -> tuple[TokenEdges, Scores, Indices]:
@@ -518,7 +465,7 @@ class TokenPassing:
         return ways.select(inside), totals[inside], phrases[inside]
 
     def _score_outgoing(self, level: int, state: Any, rows: Indices) -> None:
-        """Score the words after the newest tokens, which are those of a level; `rows` are their rows of the state."""
+        """Score the words after a level's tokens, the newest; `rows` are theirs of the state."""
         joined, tokens = self._joined, self._tokens
         begin = len(tokens) - len(rows)
         self._states.add(state, rows)

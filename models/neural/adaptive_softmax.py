@@ -12,6 +12,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from typing_extensions import override
 
 from models.errors import InvalidInputError
 from models.neural.config import cluster_shapes, cutoffs_problem
@@ -22,8 +23,7 @@ from models.vocabulary import BOS, EOS
 class ClusteredEmbedding(nn.Module):
     """Token vectors in clusters by frequency, of width E in the first cluster, then E / 4, E / 16, ….
 
-    Input vectors are widened by their cluster's projection (Baevski and Auli 2019). `<s>`, which begins
-    every sentence and is never predicted, always has rank 0.
+    Input vectors are widened by their cluster's projection (Baevski and Auli 2019). `<s>` has rank 0.
 
     Attributes:
         rank: rank of each token by descending frequency [V]; an integer buffer stored with the weights.
@@ -73,7 +73,7 @@ class ClusteredEmbedding(nn.Module):
         """Return the input vectors [..., E] of tokens [...]."""
         ranks = self.rank[tokens]
         vectors: Tensor | None = None
-        # every token is looked up in every cluster and masked, because shapes must not depend on the tokens
+        # look up every token in every cluster and mask it: shapes must not depend on the tokens
         for i in range(len(self)):
             begin, end = self.bounds[i], self.bounds[i + 1]
             inside = (ranks >= begin) & (ranks < end)
@@ -96,10 +96,10 @@ class ClusteredEmbedding(nn.Module):
 
 
 class AdaptiveSoftmax(OutputLayer):
-    """Two-level softmax: a head of frequent tokens and clusters of rare tokens, then a cluster (Grave et al. 2017).
+    """Two-level softmax: a head of frequent tokens and clusters, then a cluster (Grave et al. 2017).
 
-    The probability of a frequent token is its softmax probability in the head. The probability of a rare
-    token is the head's probability of its cluster times its softmax probability within the cluster.
+    A frequent token has its softmax probability in the head. A rare one has the head's probability of its
+    cluster times its softmax probability within the cluster.
 
     Attributes:
         vectors: token vectors, shared with the embedding if the network is tied.
@@ -133,19 +133,19 @@ class AdaptiveSoftmax(OutputLayer):
         return weight, self.biases[0] + self.never_predicted
 
     def head_index(self, ranks: Tensor) -> Tensor:
-        """Return the index in the head of tokens of given ranks [N]: the token's own, or its cluster's."""
+        """Return the index in the head of ranks [N]: the token's own, or its cluster's."""
         cluster = torch.bucketize(ranks, self.starts, right=True)
         return torch.where(cluster == 0, ranks, self.vectors.bounds[1] + cluster - 1)
 
+    @override
     def log_probs(self, features: Tensor) -> Tensor:
-        """Return natural-log probabilities [N, V] after vectors [N, E]."""
         head = torch.log_softmax(functional.linear(features, *self.head()), dim=-1)
         size = self.vectors.bounds[1]
         tails = (self._inside(i, features) + head[:, size + i - 1, None] for i in range(1, len(self.vectors)))
         return torch.cat([head[:, :size], *tails], dim=1).index_select(1, self.vectors.rank)
 
+    @override
     def target_log_probs(self, features: Tensor, ids: Tensor) -> Tensor:
-        """Return natural-log probabilities [N] of ids [N]; a cluster is computed only for rows with its ids."""
         ranks = self.vectors.rank[ids]
         head = functional.linear(features, *self.head())
         answer = -functional.cross_entropy(head, self.head_index(ranks), reduction="none")
@@ -154,8 +154,8 @@ class AdaptiveSoftmax(OutputLayer):
             answer = answer.index_add(0, rows, inside[:, 0].to(answer.dtype))
         return answer
 
+    @override
     def choice_log_probs(self, features: Tensor, rows: Tensor, ids: Tensor) -> Tensor:
-        """Return natural-log probabilities [C] of ids [C] after vectors [N, E], given by index in `rows` [C]."""
         ranks = self.vectors.rank[ids]
         head = torch.log_softmax(functional.linear(features, *self.head()), dim=-1)
         answer = head[rows, self.head_index(ranks)]
@@ -165,7 +165,7 @@ class AdaptiveSoftmax(OutputLayer):
         return answer
 
     def _in_clusters(self, ranks: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """Yield clusters after the first with some of the ranks [N], their positions, and their indices inside."""
+        """Yield the other clusters of ranks [N], with their positions and indices inside."""
         for i, (begin, end) in enumerate(itertools.pairwise(self.vectors.bounds[1:]), start=1):
             members = ((ranks >= begin) & (ranks < end)).nonzero().squeeze(1)
             if len(members):
@@ -177,9 +177,9 @@ class AdaptiveSoftmax(OutputLayer):
         logits = functional.linear(narrow, self.vectors.table(cluster), self.biases[cluster])
         return torch.log_softmax(logits, dim=-1)
 
+    @override
     @torch.no_grad()
     def initialise_from_counts(self, counts: Tensor) -> None:
-        """Rank the tokens, set the biases of the head and the clusters to log frequencies, and scale each table."""
         ordered = counts[self.vectors.rank_tokens(counts)]
         bounds = self.vectors.bounds
         tails = [ordered[begin:end] for begin, end in itertools.pairwise(bounds[1:])]

@@ -1,13 +1,11 @@
 """Network in single precision as a language model, on a CPU or a CUDA device.
 
 oneDNN, which computes LSTM layers on CPUs, caches a compiled primitive for every new shape (pytorch
-issue 41486), so memory would grow with every new batch size. Row counts and segment lengths are
-therefore padded to a few sizes. oneDNN also repacks the weights at every call, which dominates a
-single step of few rows: for these the plain cell is two to five times faster.
+issue 41486), so row counts and segment lengths are padded to a few sizes. It also repacks the weights
+at every call: for a step of few rows, the plain cell is two to five times faster.
 
-On a CUDA device, launching the kernels of a step of a small network one by one takes longer than their
-computation. A step is therefore captured once, as a CUDA graph, for each of a few batch sizes, and
-replayed with a single launch; batches are padded to the next size.
+On a CUDA device, launching the kernels of a small network's step takes longer than computing them. A
+step is therefore captured as a CUDA graph, for each of a few batch sizes, and replayed by one launch.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -36,7 +34,7 @@ from models.neural.constants import (
 )
 from models.neural.network import Network, read_network, resolve_device, write_network
 from models.neural.network_model import NetworkModel, NeuralState
-from models.neural.sequences import BatchReader, read_batch
+from models.neural.sequences import read_batch
 from models.vocabulary import EOS, Vocabulary
 
 
@@ -60,8 +58,7 @@ class TensorState(NeuralState):
 _WARM_UPS = 3  # as torch's documentation recommends: libraries select kernels and allocate memory in their first calls
 
 CapturedGraph: TypeAlias = tuple[Callable[[], None], Hidden]
-"""Function that repeats a captured computation with the current content of its input tensors, and the result tensors,
-valid until the next call."""
+"""Function that repeats a computation on its input tensors, and results until the next call."""
 
 
 class CudaGraphSteps:
@@ -78,15 +75,7 @@ class CudaGraphSteps:
         self._bound: dict[int, tuple[Tensor, Hidden, CapturedGraph]] = {}
 
     def step(self, tokens: Tensor, hidden: Hidden) -> Hidden:
-        """Consume one token per row.
-
-        Args:
-            tokens: ids [B], B at most `MAX_GRAPH_ROWS`.
-            hidden: the state; unchanged.
-
-        Returns:
-            The next state, of the same shapes.
-        """
+        """Return the state after one token per row [B], B at most `MAX_GRAPH_ROWS`."""
         rows = tokens.shape[0]
         size = 1 << max(rows - 1, 0).bit_length()
         if size not in self._bound:
@@ -106,7 +95,7 @@ class CudaGraphSteps:
 
 
 def capture_on_cuda(compute: Callable[[], Hidden]) -> CapturedGraph:
-    """Capture a computation on the current CUDA device, which other threads may use concurrently."""
+    """Capture a computation on the current CUDA device, while other threads may use it."""
     side_stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side_stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side_stream):
@@ -122,8 +111,8 @@ def capture_on_cuda(compute: Callable[[], Hidden]) -> CapturedGraph:
 class NeuralModel(NetworkModel):
     """Neural language model for inference in single precision.
 
-    Scores computed in different ways (step by step or at once, alone or in a batch, CPU or CUDA) agree within
-    rounding, not bit by bit. Distributions and features are NumPy arrays on a CPU, torch tensors on a CUDA device.
+    Scores computed in different ways agree within rounding, not bit by bit. Distributions and features are NumPy arrays
+    on a CPU, torch tensors on a CUDA device.
 
     Args:
         network: moved to the device, if it is elsewhere, and switched to evaluation mode.
@@ -142,12 +131,14 @@ class NeuralModel(NetworkModel):
         self._device = resolve_device(device)
         own = next(network.parameters()).device
         if (own.type, own.index or 0) != (self._device.type, self._device.index or 0):
-            # only then: cuDNN's layers copy their weights at each move, and graphs captured before read the old ones
+            # only then: cuDNN copies weights at each move, and captured graphs read the old ones
             network = network.to(self._device)
         self.network = network.eval()
         recordable = self._device.type == "cuda" and self.config.attention == "none"
         self._recorded = CudaGraphSteps(self.network, capture_on_cuda) if recordable else None
         self._is_mapped = False
+        self.group_rows = GROUP_ROWS_ON_CUDA if self._device.type == "cuda" else GROUP_ROWS
+        self.segment_steps = SEGMENT_STEPS
 
     @override
     def memory(self) -> ModelBytes:
@@ -181,7 +172,67 @@ class NeuralModel(NetworkModel):
     @override
     @torch.inference_mode()
     def read(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
-        return read_batch(TorchReader(self.network, self._device), state, tokens, lengths, want)
+        return read_batch(self, state, tokens, lengths, want)
+
+    @override
+    def read_segment(
+        self, tokens: TokenIds, is_read: Any, hidden: Hidden, *, exact: bool
+    ) -> tuple[Tensor, Hidden]:
+        device, steps = hidden[0].device, len(tokens)
+        if steps == 1 and not exact:  # the state after the only token is not needed
+            return hidden[0], hidden
+        if exact:
+            ids = torch.as_tensor(tokens, device=device)
+            outputs, after = self._read_exactly(ids, np.count_nonzero(is_read, axis=1), hidden)
+        else:  # rows that continue fill the segment; only the last segment is padded
+            padding = -steps % STEPS_MULTIPLE
+            ids = torch.as_tensor(np.pad(tokens, ((0, padding), (0, 0)), constant_values=EOS), device=device)
+            outputs, after = advance_many(self.network, ids, hidden)
+        return torch.cat([hidden[0], outputs[: steps - 1]]), after
+
+    @override
+    def score_outputs(
+        self, before: Tensor, steps: TokenIds, rows: TokenIds, ids: TokenIds, *, normalised: bool
+    ) -> FloatArray:
+        network, outputs = self.network, self.take_outputs(before, steps, rows)
+        given = torch.as_tensor(ids, device=outputs.device)
+        predict = network.output.target_log_probs if normalised else network.output.target_logits
+        held = MAX_LOGITS_ON_CUDA if outputs.is_cuda else MAX_LOGITS
+        size = max(1, held // (network.vocab_size if normalised else outputs.shape[1]))
+        parts = zip(torch.split(outputs, size), torch.split(given, size), strict=True)
+        scored = [predict(network.features(part), of_part) for part, of_part in parts]
+        return torch.cat(scored).cpu().numpy()
+
+    @override
+    def take_outputs(self, before: Tensor, steps: TokenIds, rows: TokenIds) -> Tensor:
+        step, row = torch.as_tensor(np.stack([steps, rows]), device=before.device)
+        return before[step, row]
+
+    @override
+    def join_outputs(self, outputs: Sequence[Tensor], order: TokenIds) -> NeuralState:
+        return TensorState((torch.cat(list(outputs))[None],)).select(order)
+
+    @override
+    def num_shares(self, lengths: TokenIds) -> int:
+        return 1  # torch has its own threads
+
+    def _read_exactly(self, ids: Tensor, alive: TokenIds, hidden: Hidden) -> tuple[Tensor, Hidden]:
+        """Return the outputs [T, B, W] after each token and the state after each row's last token."""
+        after = tuple(part.clone() for part in hidden)
+        outputs = after[0].new_zeros(len(ids), *after[0].shape[1:])
+        for start, end in ragged_segments(alive, any_width=ids.is_cuda):
+            count = int(alive[start])
+            before = tuple(part[:, :count] for part in after)
+            if end - start == 1:
+                changed = advance_one(self.network, ids[start, :count], before)
+                outputs[start, :count] = changed[0][0]
+            else:
+                outputs[start:end, :count], changed = advance_many(
+                    self.network, ids[start:end, :count], before
+                )
+            for part, new in zip(after, changed, strict=True):
+                part[:, :count] = new
+        return outputs, after
 
     @override
     @torch.inference_mode()
@@ -211,12 +262,7 @@ class NeuralModel(NetworkModel):
 
     @classmethod
     def load(cls, directory: Path, vocabulary: Vocabulary, *, device: str = "cpu") -> "NeuralModel":
-        """Load a saved model.
-
-        Args:
-            directory: a checkpoint.
-            vocabulary: the vocabulary that it was saved with.
-            device: see the class.
+        """Load a model from a checkpoint with its vocabulary.
 
         Raises:
             ManifestError: a file was not written by `save`, or does not match the vocabulary.
@@ -227,89 +273,8 @@ class NeuralModel(NetworkModel):
         return model
 
 
-class TorchReader(BatchReader):
-    """Reader of segments with a torch network.
-
-    Args:
-        network: in evaluation mode.
-        device: device of its parameters.
-    """
-
-    def __init__(self, network: Network, device: torch.device) -> None:
-        group_rows = GROUP_ROWS_ON_CUDA if device.type == "cuda" else GROUP_ROWS
-        super().__init__(group_rows, SEGMENT_STEPS)
-        self._network = network
-
-    @override
-    def read(self, tokens: TokenIds, is_read: Any, hidden: Hidden, *, exact: bool) -> tuple[Tensor, Hidden]:
-        device, steps = hidden[0].device, len(tokens)
-        if steps == 1 and not exact:  # the state after the only token is not needed
-            return hidden[0], hidden
-        if exact:
-            ids = torch.as_tensor(tokens, device=device)
-            outputs, after = self._read_exactly(ids, np.count_nonzero(is_read, axis=1), hidden)
-        else:  # rows that continue fill the segment; only the last segment is padded
-            padding = -steps % STEPS_MULTIPLE
-            ids = torch.as_tensor(np.pad(tokens, ((0, padding), (0, 0)), constant_values=EOS), device=device)
-            outputs, after = advance_many(self._network, ids, hidden)
-        return torch.cat([hidden[0], outputs[: steps - 1]]), after
-
-    @override
-    def scores(
-        self, before: Tensor, steps: TokenIds, rows: TokenIds, ids: TokenIds, *, normalised: bool
-    ) -> FloatArray:
-        network, outputs = self._network, self.take(before, steps, rows)
-        given = torch.as_tensor(ids, device=outputs.device)
-        predict = network.output.target_log_probs if normalised else network.output.target_logits
-        held = MAX_LOGITS_ON_CUDA if outputs.is_cuda else MAX_LOGITS
-        size = max(1, held // (network.vocab_size if normalised else outputs.shape[1]))
-        parts = zip(torch.split(outputs, size), torch.split(given, size), strict=True)
-        scored = [predict(network.features(part), of_part) for part, of_part in parts]
-        return torch.cat(scored).cpu().numpy()
-
-    @override
-    def take(self, before: Tensor, steps: TokenIds, rows: TokenIds) -> Tensor:
-        step, row = torch.as_tensor(np.stack([steps, rows]), device=before.device)
-        return before[step, row]
-
-    @override
-    def join(self, outputs: Sequence[Tensor], order: TokenIds) -> NeuralState:
-        return TensorState((torch.cat(list(outputs))[None],)).select(order)
-
-    @override
-    def shares(self, lengths: TokenIds) -> int:
-        return 1  # torch has its own threads
-
-    def _read_exactly(self, ids: Tensor, alive: TokenIds, hidden: Hidden) -> tuple[Tensor, Hidden]:
-        """Return the outputs [T, B, W] after each token and the state after each row's last token."""
-        after = tuple(part.clone() for part in hidden)
-        outputs = after[0].new_zeros(len(ids), *after[0].shape[1:])
-        for start, end in ragged_segments(alive, any_width=ids.is_cuda):
-            count = int(alive[start])
-            before = tuple(part[:, :count] for part in after)
-            if end - start == 1:
-                changed = advance_one(self._network, ids[start, :count], before)
-                outputs[start, :count] = changed[0][0]
-            else:
-                outputs[start:end, :count], changed = advance_many(
-                    self._network, ids[start:end, :count], before
-                )
-            for part, new in zip(after, changed, strict=True):
-                part[:, :count] = new
-        return outputs, after
-
-
 def advance_one(network: Network, tokens: Tensor, hidden: Hidden) -> Hidden:
-    """Consume one token per row.
-
-    Args:
-        network: in evaluation mode.
-        tokens: ids [B].
-        hidden: the state; unchanged.
-
-    Returns:
-        The next state, of the same shapes.
-    """
+    """Return the state after one token per row [B]; see `advance_many`."""
     if tokens.is_cuda or tokens.shape[0] > PLAIN_CELL_ROWS:
         return advance_many(network, tokens[None], hidden)[1]
     return network.step(tokens, hidden)
@@ -341,11 +306,9 @@ def advance_many(network: Network, tokens: Tensor, hidden: Hidden) -> tuple[Tens
 
 
 def ragged_segments(alive: TokenIds, *, any_width: bool) -> Iterator[tuple[int, int]]:
-    """Yield parts of a segment, as first step and end, within which no row ends.
+    """Yield parts of a segment of `alive` rows per step [T], as first step and end, within which no row ends.
 
-    Args:
-        alive: number of rows in each step [T], descending.
-        any_width: False to restrict widths to powers of two.
+    Widths are powers of two unless `any_width`.
     """
     start = 0
     for end in [*(np.flatnonzero(np.diff(alive)) + 1).tolist(), len(alive)]:
@@ -356,6 +319,6 @@ def ragged_segments(alive: TokenIds, *, any_width: bool) -> Iterator[tuple[int, 
 
 
 def _padded_row_count(rows: int) -> int:
-    """Round up to one of 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, …: at most a half more, a sixth on average."""
+    """Round up to one of 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, …: a sixth more on average."""
     power = 1 << max(rows - 1, 0).bit_length()
     return power * 3 // 4 if power >= 4 and rows <= power * 3 // 4 else power

@@ -1,5 +1,6 @@
 """Common part of networks as language models: base class and states; imports no torch."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,7 +9,7 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 from typing_extensions import override
 
-from models.arrays import AnyArray, TokenIds
+from models.arrays import AnyArray, FloatArray, TokenIds
 from models.errors import InvalidInputError
 from models.language_model import ChoiceScorer, FeatureExtractor, LanguageModel, SequenceReader
 from models.neural.config import NetworkConfig
@@ -16,7 +17,7 @@ from models.neural.weights import count_parameters
 from models.vocabulary import BOS, Vocabulary
 
 HiddenArrays: TypeAlias = tuple[AnyArray, ...]
-"""Arrays whose dimension 1 is the batch; the first is the body's last output [1, B, W], float32."""
+"""Arrays whose dimension 1 is the batch; the first is the body's last output [1, B, W], to predict from."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,8 +25,7 @@ class NeuralState:
     """State of B texts.
 
     Attributes:
-        hidden: arrays (tensors in `TensorState`) whose dimension 1 is the batch; the first is the body's last output
-            [1, B, W], stored to predict without repeating the step.
+        hidden: see `HiddenArrays`; tensors in `TensorState`.
     """
 
     hidden: tuple[Any, ...]
@@ -66,12 +66,16 @@ class NetworkModel(
         num_parameters: number of learnt values; a matrix shared by embedding and output counts once.
         self_normalised: whether logits were trained to approximate log-probabilities.
         feature_size: width of the output layer's input, E.
+        group_rows: sequences that are read together: few, so their lengths are similar.
+        segment_steps: tokens of each sequence per pass of the body and the output layer.
 
     Raises:
         InvalidInputError: network and vocabulary differ in size.
     """
 
     normalised = True
+    group_rows: int
+    segment_steps: int
 
     def __init__(self, config: NetworkConfig, vocab_size: int, vocabulary: Vocabulary) -> None:
         if vocab_size != len(vocabulary):
@@ -94,3 +98,38 @@ class NetworkModel(
     def _start(self) -> NeuralState:
         """State of one row after `<s>`, cached because nearly every request begins with it."""
         return self.advance(self.empty_state(1), np.array([BOS]))
+
+    @abstractmethod
+    def read_segment(
+        self, tokens: TokenIds, is_read: Any, hidden: tuple[Any, ...], *, exact: bool
+    ) -> tuple[Any, tuple[Any, ...]]:
+        """Read the next tokens of rows that have not ended.
+
+        Args:
+            tokens: ids [T, B]; `</s>` past the end of a row.
+            is_read: mask of the tokens to read [T, B].
+            hidden: state of the rows before the tokens; it may be overwritten.
+            exact: whether the final state is needed for rows that end in the segment.
+
+        Returns:
+            The body's outputs before each token, for the methods below; and the state after the segment, undefined
+            for rows that end in it unless `exact`.
+        """
+
+    @abstractmethod
+    def score_outputs(
+        self, before: Any, steps: TokenIds, rows: TokenIds, ids: TokenIds, *, normalised: bool
+    ) -> FloatArray:
+        """Return log-probabilities or logits [N] of ids at steps [N] of rows [N]."""
+
+    @abstractmethod
+    def take_outputs(self, before: Any, steps: TokenIds, rows: TokenIds) -> Any:
+        """Return outputs [N, W] before steps [N] of rows [N]."""
+
+    @abstractmethod
+    def join_outputs(self, outputs: Sequence[Any], order: TokenIds) -> NeuralState:
+        """Return a state, to predict only, of results of `take_outputs` in a given order [N]."""
+
+    @abstractmethod
+    def num_shares(self, lengths: TokenIds) -> int:
+        """Return the number of threads for sequences of given lengths [B]."""

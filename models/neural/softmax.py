@@ -1,8 +1,4 @@
-"""Output layers: their interface, and the softmax over the full vocabulary; `<s>` is never predicted.
-
-Also a compiled log-sum-exp of logits without a gradient, which on a CPU is independent of the other
-rows of a batch.
-"""
+"""Output layers: their interface, and the softmax over the full vocabulary; `<s>` is never predicted."""
 
 import math
 from abc import ABC, abstractmethod
@@ -12,6 +8,7 @@ import torch
 from numba import types
 from torch import Tensor, nn
 from torch.nn import functional
+from typing_extensions import override
 
 from models.arrays import FloatArray
 from models.kernels.compilation import kernel
@@ -27,7 +24,7 @@ _LOWEST = np.float32(-3e38)
 def log_sum_exp(logits: Tensor) -> Tensor:
     """Return the log-sum-exp of each row [N] of logits [N, V], without a gradient.
 
-    On a CPU it is five times as fast as `torch.logsumexp` and independent of the other rows of the batch.
+    On a CPU it is compiled: five times as fast as `torch.logsumexp`, and independent of other rows.
     """
     if logits.is_cuda or logits.dtype != torch.float32:
         return torch.logsumexp(logits, dim=-1)
@@ -82,11 +79,7 @@ class OutputLayer(nn.Module, ABC):
 
     @abstractmethod
     def initialise_from_counts(self, counts: Tensor) -> None:
-        """Initialise biases and the lengths of the tokens' vectors from the tokens' frequencies.
-
-        Args:
-            counts: count of each token [V].
-        """
+        """Set biases to the tokens' log frequencies, and scale their vectors, given the count of each [V]."""
 
 
 INITIAL_RANGE = 0.1
@@ -96,8 +89,7 @@ INITIAL_RANGE = 0.1
 def scale_by_counts(vectors: Tensor, counts: Tensor) -> None:
     """Scale vectors [N, E] of equal length in proportion to log(count + 1); their mean length stays.
 
-    Rare tokens begin with small logits and small input vectors, which their few examples can move. Source: Herold,
-    Gao and Ney 2018.
+    The few examples of rare tokens can move their small vectors. Source: Herold, Gao and Ney 2018.
     """
     lengths = torch.log1p(counts)
     vectors.mul_((lengths / lengths.mean()).to(vectors.device)[:, None])
@@ -127,29 +119,29 @@ class Softmax(OutputLayer):
         """Return unnormalised log-probabilities [N, V] after vectors [N, E]; minus infinity for `<s>`."""
         return functional.linear(features, self.weight, self.bias + self.never_predicted)
 
+    @override
     def log_probs(self, features: Tensor) -> Tensor:
-        """Return natural-log probabilities [N, V] after vectors [N, E]."""
         return torch.log_softmax(self.logits(features), dim=-1)
 
+    @override
     def target_log_probs(self, features: Tensor, ids: Tensor) -> Tensor:
-        """Return natural-log probabilities [N] of ids [N]."""
         logits = self.logits(features)
         if torch.is_grad_enabled() or logits.is_cuda:
             return -functional.cross_entropy(logits, ids, reduction="none")
         return logits.gather(1, ids[:, None])[:, 0] - log_sum_exp(logits)
 
+    @override
     def choice_log_probs(self, features: Tensor, rows: Tensor, ids: Tensor) -> Tensor:
-        """Return natural-log probabilities [C] of ids [C] after vectors [N, E], given by index in `rows` [C]."""
         logits = self.logits(features)
         return logits[rows, ids] - log_sum_exp(logits)[rows]
 
+    @override
     def target_logits(self, features: Tensor, ids: Tensor) -> Tensor:
-        """Return unnormalised log-probabilities [N] of ids [N], at the cost of one dot product each."""
         return (features * self.weight[ids]).sum(-1) + self.bias[ids] + self.never_predicted[ids]
 
+    @override
     @torch.no_grad()
     def initialise_from_counts(self, counts: Tensor) -> None:
-        """Set the bias to the tokens' log frequencies and scale the vectors, so the first epoch need not learn them."""
         self.bias.copy_(torch.log(counts / counts.sum()))
         read = counts.clone()
         read[BOS] = counts[EOS]  # it begins each sentence, and is only read

@@ -9,7 +9,6 @@ medians; on a shared machine only ratios are meaningful. Nothing is written outs
 """
 
 import argparse
-import io
 import math
 import statistics
 import tempfile
@@ -22,7 +21,7 @@ import torch
 from preparation import data_folder, lists_of_variants, peer
 from rapidfuzz.distance import Levenshtein
 
-from models.lattices.formats import read_kaldi, read_slf, write_kaldi, write_slf
+from models.lattices.formats import format_kaldi, format_slf, read_kaldi, read_slf
 from models.lattices.graph import LabelTokenizer, PathWeights
 from models.lattices.lattice import Arc, build_lattice
 from models.lattices.rescoring import nbest_candidates, rescore
@@ -132,15 +131,11 @@ def report(title, lattices, seconds, rescored):
 
 
 def bench_files(lattices):
-    for name, write, read in (
-        ("SLF", write_slf, lambda lines: [read_slf(lines, "made")]),
-        ("Kaldi", write_kaldi, lambda lines: list(read_kaldi(lines, "made"))),
+    for name, format_lattice, read in (
+        ("SLF", format_slf, lambda lines: [read_slf(lines, "made")]),
+        ("Kaldi", format_kaldi, lambda lines: list(read_kaldi(lines, "made"))),
     ):
-        texts = []
-        for one in lattices:
-            text = io.StringIO()
-            write(one, text)
-            texts.append(text.getvalue().encode().split(b"\n"))
+        texts = [format_lattice(one).encode().split(b"\n") for one in lattices]
         seconds, _ = timed(lambda texts=texts, read=read: [read(lines) for lines in texts])
         print(f"{'read ' + name:44s} {sum(one.num_arcs for one in lattices) / seconds:12,.0f} arcs/s")
 

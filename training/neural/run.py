@@ -1,8 +1,7 @@
 """Components of a training run, and their state for resuming.
 
-They are the optimiser, schedules of learning rate and dropout, averages of the weights, penalties of the outputs,
-validation and best weights. Weights averaged over many updates predict better than the weights of a single update. The
-penalties are AR and TAR (Merity et al. 2017, "Revisiting activation regularization").
+Weights averaged over many updates predict better than those of a single update. The penalties of outputs
+are AR and TAR (Merity et al. 2017, "Revisiting activation regularization").
 """
 
 import bisect
@@ -107,8 +106,7 @@ class Schedule:
 def make_optimizer(network: nn.Module, settings: TrainSettings) -> Optimizer:
     """Create the optimiser of the settings for all parameters.
 
-    Weight decay applies to matrices only. Biases, gains of norms and learned initial states set levels;
-    their decay would only shift the network's outputs.
+    Weight decay applies to matrices only: that of biases, gains and initial states would shift the outputs.
     """
     groups = [
         {"params": parameters, "weight_decay": decay}
@@ -127,10 +125,9 @@ def make_optimizer(network: nn.Module, settings: TrainSettings) -> Optimizer:
 class WeightAverage:
     """Average of the weights over updates, as the settings select.
 
-    `ema` is an exponential moving average (Polyak and Juditsky 1992, with decay). Its decay is at most
-    (1 + t) / (10 + t) after t updates, to discount the random start. `nt-asgd` is the plain mean of all
-    updates since the first validation that was worse than the best validation more than `nonmonotone`
-    validations before it (Merity et al. 2018, algorithm 1).
+    `ema` is an exponential moving average (Polyak and Juditsky 1992, with decay), at most (1 + t) / (10 + t)
+    after t updates, to discount the random start. `nt-asgd` is the mean of all updates since the first
+    validation worse than the best of those more than `nonmonotone` before it (Merity et al. 2018, algorithm 1).
 
     Args:
         network: network with the parameters; every average except `none` copies them.
@@ -151,7 +148,7 @@ class WeightAverage:
 
     @property
     def is_pending(self) -> bool:
-        """True until `nt-asgd` begins; until then, a worse validation starts it instead of ending the run."""
+        """True until `nt-asgd` begins, which a worse validation starts instead of ending the run."""
         return self._settings.average == "nt-asgd" and not self.updates
 
     @torch.no_grad()
@@ -215,8 +212,7 @@ class WeightAverage:
 class OutputPenalties:
     """Penalty α · mean(d²) + β · mean((h_t − h_{t−1})²) on outputs h, where d is h after dropout.
 
-    Backward hooks add the closed-form gradients to the gradient of the loss, so one backward pass is
-    enough. The reported loss excludes the penalty.
+    Backward hooks add the closed-form gradients to that of the loss, whose reported value excludes them.
 
     Args:
         network: network with the penalised outputs [T, B, W].
@@ -255,26 +251,6 @@ class OutputPenalties:
 
 def _hook_gradient(tensor: Tensor, change: Callable[[Tensor], Tensor]) -> None:
     tensor.register_hook(change)  # type: ignore[no-untyped-call]  # torch ships it untyped
-
-
-class DropoutSchedule:
-    """Dropout shares that rise linearly over a run (Morerio et al. 2017, "curriculum dropout").
-
-    Dropout of weights and of entire tokens is constant.
-
-    Args:
-        network: network with the final shares in its layers.
-        start: initial fraction of the final shares, from 0 to 1.
-    """
-
-    def __init__(self, network: Network, *, start: float) -> None:
-        self._layers = [(module, module.share) for module in network.modules() if isinstance(module, Dropout)]
-        self._start = start
-
-    def set_progress(self, done: float) -> None:
-        """Set the dropout shares for the completed share of the run."""
-        for layer, share in self._layers:
-            layer.share = share * (self._start + (1 - self._start) * done)
 
 
 @dataclass
@@ -353,8 +329,8 @@ _MIN_ROW_TOKENS = 256  # in shorter rows, tokens with little context would domin
 class Validation:
     """Perplexity of a fixed sample of the validation text.
 
-    In sentence context, the sample consists of sentences spread over the text. In stream context, it consists
-    of a few rows of running text, read in parallel: one row would be slow, many rows would lack context.
+    In sentence context, the sample consists of sentences spread over the text; in stream context, of a few
+    rows of running text, read in parallel: one row would be slow, many would lack context.
 
     Args:
         corpus: validation text.
@@ -380,7 +356,7 @@ class Validation:
 
 
 def sample_sentences(corpus: EncodedCorpus, tokens: int) -> EncodedCorpus:
-    """Sample sentences spread over a corpus: about `tokens` predicted tokens, at least one sentence."""
+    """Sample about `tokens` predicted tokens in sentences spread over a corpus, at least one."""
     every = -(-corpus.num_tokens // tokens)
     return EncodedCorpus.from_sentences(
         [corpus.sentence(i).tolist() for i in range(0, corpus.num_sentences, every)]
@@ -388,7 +364,7 @@ def sample_sentences(corpus: EncodedCorpus, tokens: int) -> EncodedCorpus:
 
 
 def sample_rows(corpus: EncodedCorpus, tokens: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-    """Sample rows of running text [R, T] spread over a corpus, up to about `tokens` tokens in total."""
+    """Sample rows of text [R, T] spread over a corpus, up to about `tokens` tokens."""
     text = corpus.with_boundaries().astype(np.int64)
     count = max(1, min(_NUM_ROWS, min(len(text), tokens) // _MIN_ROW_TOKENS))
     width = max(2, min(len(text), tokens) // count)
@@ -467,7 +443,8 @@ class TrainingRun:
         self.processes.broadcast_weights(self.network)
         self.optimizer = make_optimizer(self.network, settings)
         self.average = WeightAverage(self.network, settings)
-        self.dropout = DropoutSchedule(self.network, start=settings.dropout_start)
+        modules = self.network.modules()
+        self._dropouts = [(module, module.share) for module in modules if isinstance(module, Dropout)]
         self.penalties = OutputPenalties(self.network, settings)
         self.criterion = make_loss(settings, self.network.output, counts.to(device), seed=seed)
         self.precision = training_precision(settings, device)
@@ -482,8 +459,14 @@ class TrainingRun:
         self.notes: list[str] = []
         self.soft_targets = soft_targets
 
+    def raise_dropout(self) -> None:
+        """Set the dropout of values, which rises linearly over the run (Morerio et al. 2017, "curriculum dropout")."""
+        start = self.settings.dropout_start
+        for module, share in self._dropouts:
+            module.share = share * (start + (1 - start) * self.done)
+
     def state(self) -> dict[str, Any]:
-        """Return the state for resuming; every process must call it, because it gathers hidden states."""
+        """Return the state for resuming; every process must call it, to gather hidden states."""
         cuda = torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None
         return {
             "step": self.step,

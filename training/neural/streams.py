@@ -38,9 +38,8 @@ class StreamSegment(NamedTuple):
 class Streams:
     """Text cut into parallel streams.
 
-    The text is cyclic, and each epoch starts at another offset, so streams and segments are cut at
-    different tokens. An epoch depends only on the seed and its index, so a resumed run needs only the
-    number of updates.
+    The text is cyclic, and each epoch cuts it at other tokens. An epoch depends only on the seed and its
+    index, so a resumed run needs only the number of updates.
 
     Args:
         corpus: the text.
@@ -91,7 +90,7 @@ class Streams:
                 yield StreamSegment(epoch, step == 0, tokens[:-1], tokens[1:], positions[1:])
 
     def _order(self, generator: np.random.Generator) -> Int64s:
-        """Return the positions of the text in the order of one epoch; blocks begin with a sentence (Press 2019)."""
+        """Return the text's positions in an epoch's order; blocks begin with a sentence (Press 2019)."""
         order = np.arange(len(self._text))
         block = self._settings.shuffle_block
         if not block:
@@ -102,7 +101,7 @@ class Streams:
         return np.concatenate([blocks[number] for number in generator.permutation(len(blocks))])
 
     def _lengths(self, generator: np.random.Generator) -> Int64s:
-        """Sample the segment lengths of one epoch [steps_per_epoch]; their sum is at most the stream length."""
+        """Sample the segment lengths of one epoch [steps_per_epoch], at most a stream in total."""
         count, mean = self.steps_per_epoch, self.bptt_length
         if not self._variable:
             return np.full(count, mean)

@@ -1,7 +1,7 @@
-"""Network with eight-bit integers as a language model: embedding → body → (projection) → output layer."""
+"""Network with eight-bit integers as a language model."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 from typing_extensions import override
@@ -27,18 +27,20 @@ from models.neural.int8.matrix import (
 )
 from models.neural.int8.output import make_output, multiply, to_int8_rows, token_clusters
 from models.neural.network_model import HiddenArrays, NetworkModel, NeuralState
-from models.neural.sequences import THREADS, BatchReader, read_batch, run_row_slices
+from models.neural.sequences import THREADS, read_batch, run_row_slices
 from models.neural.weights import NetworkWeights
 from models.tensor_files import PackedWeightCache
 from models.vocabulary import Vocabulary
+
+NetworkOutputs: TypeAlias = tuple[FloatArray, Int8Rows]
+"""The body's outputs before T tokens per row [T, B, W], and the same as integers [T * B]."""
 
 
 class Int8Model(NetworkModel, BlockSampler[NeuralState]):
     """Neural language model with eight-bit weights and activations, on a CPU.
 
-    Weights have a scale per row, activations a scale per row of the batch, and integer sums are exact.
-    The results of a row therefore depend only on its own text, to the last bit, in any batch, step by
-    step or at once.
+    Weights and activations have a scale per row, and integer sums are exact. The results of a row
+    therefore depend only on its own text, to the last bit, step by step or at once.
 
     Args:
         weights: in single precision; not kept.
@@ -48,6 +50,8 @@ class Int8Model(NetworkModel, BlockSampler[NeuralState]):
     Raises:
         InvalidInputError: network and vocabulary differ in size, or int8 does not support the network.
     """
+
+    group_rows, segment_steps = GROUP_ROWS, INT8_SEGMENT_STEPS
 
     def __init__(
         self,
@@ -108,7 +112,41 @@ class Int8Model(NetworkModel, BlockSampler[NeuralState]):
 
     @override
     def read(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
-        return read_batch(Int8Reader(self), state, tokens, lengths, want)
+        return read_batch(self, state, tokens, lengths, want)
+
+    @override
+    def read_segment(
+        self, tokens: TokenIds, is_read: Any, hidden: HiddenArrays, *, exact: bool
+    ) -> tuple[NetworkOutputs, HiddenArrays]:
+        alive = np.count_nonzero(is_read, axis=1)
+        last, *rest = map(np.ascontiguousarray, hidden)
+        outputs, carried = self.body.read(self.embedded(tokens), alive, tuple(rest))
+        quantise_rows(last[0], outputs.rows, 0)
+        before = np.concatenate([last, outputs.floats])
+        return (before[:-1], outputs.rows), (last_vectors(before, alive, 1), *carried)
+
+    @override
+    def score_outputs(
+        self, before: NetworkOutputs, steps: TokenIds, rows: TokenIds, ids: TokenIds, *, normalised: bool
+    ) -> FloatArray:
+        taken = take_rows(before[1], steps * before[0].shape[1] + rows)
+        output = self.output
+        score = output.target_log_probs if normalised else output.target_logits
+        return score(self.features_of(taken), ids)
+
+    @override
+    def take_outputs(self, before: NetworkOutputs, steps: TokenIds, rows: TokenIds) -> FloatArray:
+        return before[0][steps, rows]
+
+    @override
+    def join_outputs(self, outputs: Sequence[FloatArray], order: TokenIds) -> NeuralState:
+        return NeuralState((np.concatenate(outputs)[None],)).select(order)
+
+    @override
+    def num_shares(self, lengths: TokenIds) -> int:
+        by_tokens = int(lengths.sum()) // INT8_TOKENS_PER_THREAD
+        by_rows = int(np.count_nonzero(lengths)) // INT8_ROWS_PER_THREAD
+        return max(1, min(THREADS.most, by_tokens, by_rows))
 
     @override
     def score_choices(self, state: NeuralState, rows: TokenIds, tokens: TokenIds) -> FloatArray:
@@ -165,61 +203,3 @@ def _token_vectors(config: NetworkConfig, parameters: Parameters) -> FloatArray:
     clusters, tails = token_clusters(config, parameters), range(1, len(config.cutoffs) + 1)
     widened = [clusters[f"tables.{tail}"] @ clusters[f"projections.{tail - 1}"] for tail in tails]
     return np.concatenate([clusters["tables.0"], *widened])[clusters["rank"]]
-
-
-class NetworkOutputs(NamedTuple):
-    """Outputs of a network for T tokens per row.
-
-    Attributes:
-        before: the body's outputs before each token [T, B, W].
-        rows: the same outputs as `Int8Rows` [T * B].
-    """
-
-    before: FloatArray
-    rows: Int8Rows
-
-
-class Int8Reader(BatchReader):
-    """Reader of segments with a model in int8.
-
-    Args:
-        model: the model.
-    """
-
-    def __init__(self, model: Int8Model) -> None:
-        super().__init__(GROUP_ROWS, INT8_SEGMENT_STEPS)
-        self._model = model
-
-    @override
-    def read(
-        self, tokens: TokenIds, is_read: Any, hidden: HiddenArrays, *, exact: bool
-    ) -> tuple[NetworkOutputs, HiddenArrays]:
-        alive = np.count_nonzero(is_read, axis=1)
-        last, *rest = map(np.ascontiguousarray, hidden)
-        outputs, carried = self._model.body.read(self._model.embedded(tokens), alive, tuple(rest))
-        quantise_rows(last[0], outputs.rows, 0)
-        before = np.concatenate([last, outputs.floats])
-        return NetworkOutputs(before[:-1], outputs.rows), (last_vectors(before, alive, 1), *carried)
-
-    @override
-    def scores(
-        self, before: NetworkOutputs, steps: TokenIds, rows: TokenIds, ids: TokenIds, *, normalised: bool
-    ) -> FloatArray:
-        taken = take_rows(before.rows, steps * before.before.shape[1] + rows)
-        output = self._model.output
-        score = output.target_log_probs if normalised else output.target_logits
-        return score(self._model.features_of(taken), ids)
-
-    @override
-    def take(self, before: NetworkOutputs, steps: TokenIds, rows: TokenIds) -> FloatArray:
-        return before.before[steps, rows]
-
-    @override
-    def join(self, outputs: Sequence[FloatArray], order: TokenIds) -> NeuralState:
-        return NeuralState((np.concatenate(outputs)[None],)).select(order)
-
-    @override
-    def shares(self, lengths: TokenIds) -> int:
-        by_tokens = int(lengths.sum()) // INT8_TOKENS_PER_THREAD
-        by_rows = int(np.count_nonzero(lengths)) // INT8_ROWS_PER_THREAD
-        return max(1, min(THREADS.most, by_tokens, by_rows))

@@ -100,7 +100,7 @@ def score_targets(matrix: Any, bias: Any, rows: Any, first: Any, ids: Any, log_p
 def accumulate_exp(logits: Any, highest: Any, lanes: Any, tops: Any) -> Any:
     """Add exp(logit - highest) of a multiple of 64 logits to sums in 64 lanes.
 
-    The rounding depends on the segments of a row, so a caller must always use the same segments. `tops` is scratch.
+    The rounding depends on a row's segments, so use always the same. `tops` is scratch.
 
     Returns:
         The new highest logit, to which the lanes are rescaled.
@@ -153,11 +153,11 @@ def write_block_sums(
     sums: Any,
     first: Any,
 ) -> None:
-    """Write the block sums of rows, reading the output layer once and storing no full distribution.
+    """Write the block sums of rows from `start` on, without a full distribution; see `write_logits`.
 
     Args:
         matrix: `Int8Matrix` of V rows.
-        bias: [V rounded up], float32; minus infinity for tokens that are never predicted.
+        bias: [V rounded up], float32.
         rows: `Int8Rows`.
         start: index of the first of the N rows.
         temperatures: [N], float32, above 0.

@@ -1,12 +1,10 @@
 """Automaton as torch tensors: scores of all positions at once, full distributions, next states.
 
 Kernel launches dominate the cost on a device. An arc is therefore found by one bisection over the
-keys of all arcs, state · V + word, which ascend over the entire array, not among the arcs of its
-state.
+ascending keys of all arcs, state · V + word.
 
-The score of a token depends only on the order − 1 tokens before it, so there is no loop over time:
-the contexts of one length before every token are found from the contexts one token shorter, in as
-many rounds as the model's order.
+There is no loop over time: the contexts of one length before every token are found from those one token
+shorter, in as many rounds as the model's order.
 
 Distributions are written from the unigrams to the arcs of successively longer contexts. All arcs of
 a group of rows form one flat list; the host waits for the device once per call, to read its length.
@@ -170,22 +168,6 @@ def _minimal_states(
     return minimal
 
 
-class ScoredTokens(NamedTuple):
-    """Scores of N tokens.
-
-    Attributes:
-        log_probs: natural-log probabilities [N], float32.
-        orders: length of the n-gram found for each token [N], uint8.
-        log_backoffs: natural logarithm of the back-off weights charged to reach it [N], float32.
-        states: state of each length that ends in each token [order, N]; 0 if it is not listed.
-    """
-
-    log_probs: Tensor
-    orders: Tensor
-    log_backoffs: Tensor
-    states: Tensor
-
-
 def suffix_chain(automaton: TensorAutomaton, ids: Tensor) -> Tensor:
     """Return states [B] and their suffixes [order, B], int64, the longest first; then the empty context, 0."""
     chain = [ids.long()]
@@ -195,7 +177,7 @@ def suffix_chain(automaton: TensorAutomaton, ids: Tensor) -> Tensor:
 
 
 def find_arcs(automaton: TensorAutomaton, states: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the arcs of words in states, and whether they exist; a missing arc has an arbitrary number up to A."""
+    """Return the arcs of words in states, and whether they exist; others have any number up to A."""
     wanted = (states * automaton.vocab_size + words).contiguous()
     arcs = torch.searchsorted(automaton.keys, wanted)
     return arcs, automaton.keys[arcs] == wanted
@@ -209,7 +191,7 @@ def advance_contexts(automaton: TensorAutomaton, ids: Tensor, words: Tensor) -> 
 
 
 def _longest_state(automaton: TensorAutomaton, states: Tensor) -> Tensor:
-    """Return the minimal state, int32, of the longest state along the first axis, which has the largest number."""
+    """Return the minimal state, int32, of the longest along the first axis, the largest number."""
     return automaton.minimal[states.amax(0)]
 
 
@@ -222,7 +204,7 @@ def suffixes_by_length(automaton: TensorAutomaton, ids: Tensor) -> Tensor:
 
 def score_contexts(
     automaton: TensorAutomaton, tokens: Tensor, starts: Tensor, before: Tensor
-) -> ScoredTokens:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Score the tokens of R concatenated sequences, each given the tokens before it.
 
     Args:
@@ -230,6 +212,10 @@ def score_contexts(
         tokens: ids of the vocabulary [N].
         starts: start of each sequence [R]; none is empty.
         before: states before each sequence, by length [order, R].
+
+    Returns:
+        The results of `score_unpadded`, and the state of each length that ends in each token [order, N]; 0 if it is
+        not listed.
     """
     probs = automaton.log10_probs[tokens].double() * LN_10
     backoffs = torch.zeros_like(probs)
@@ -245,7 +231,7 @@ def score_contexts(
         probs = torch.where(found, automaton.log10_probs[arcs].double() * LN_10, probs)
         backoffs = torch.where(found, 0.0, backoffs + charged)
         orders = torch.where(found, length + 1, orders)
-    return ScoredTokens((probs + backoffs).float(), orders, backoffs.float(), torch.stack(states))
+    return (probs + backoffs).float(), orders, backoffs.float(), torch.stack(states)
 
 
 class _Contexts(NamedTuple):
@@ -281,7 +267,7 @@ def all_log_probs(automaton: TensorAutomaton, ids: Tensor) -> Tensor:
 
 
 def top_k_of_states(automaton: TensorAutomaton, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the k most probable words [B, k] in states [B] and their log-probabilities; ties in order of id."""
+    """Return the k most probable words [B, k] in states [B] and their log-probabilities; ties by id."""
     size = max(1, MAX_MATRIX_ENTRIES // automaton.vocab_size)
     begins = range(0, max(len(ids), 1), size)
     parts = [_exact_top_k(all_log_probs(automaton, ids[begin : begin + size]), k) for begin in begins]
@@ -289,7 +275,7 @@ def top_k_of_states(automaton: TensorAutomaton, ids: Tensor, k: int) -> tuple[Te
 
 
 def _exact_top_k(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the k largest entries of each row of [B, V], with ties in order of id, unlike `torch.topk`."""
+    """Return the k largest entries of each row of [B, V], unlike `torch.topk` with ties by id."""
     width = values.shape[1]
     bits = (values + 0.0).view(torch.int32)  # adding 0 turns −0 into 0
     rising = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).long()
@@ -395,7 +381,8 @@ def score_unpadded(
         texts: tokens of the rows [N].
 
     Returns:
-        Natural-log probabilities, lengths of the n-grams found and log back-offs, each [N].
+        Natural-log probabilities, float32, lengths of the n-grams found, uint8, and natural logarithms of the
+        back-off weights charged to reach these, float32, each [N].
     """
     size = len(texts.tokens)
     out: list[AnyArray] = [np.empty(size, kind) for kind in (np.float32, np.uint8, np.float32)]
@@ -408,9 +395,9 @@ def score_unpadded(
         if begin > 0 and 0 not in starts[:1]:  # a row continues from the previous segment
             starts, contexts = np.append(starts, 0), torch.cat([contexts, last], dim=1)
         tokens, offsets = (to_device(array, automaton.device) for array in (texts.tokens[begin:end], starts))
-        reading = score_contexts(automaton, tokens, offsets, contexts)
-        last = reading.states[:, -1:]
-        for array, found in zip(out, reading[: len(out)], strict=True):
+        *scores, states = score_contexts(automaton, tokens, offsets, contexts)
+        last = states[:, -1:]
+        for array, found in zip(out, scores, strict=True):
             array[begin:end] = found.cpu().numpy()
     return out[0], out[1], out[2]
 
@@ -423,6 +410,6 @@ def prefill_unpadded(automaton: TensorAutomaton, ids: Tensor, texts: UnpaddedTok
     if len(texts.rows) == 0:
         return ids
     tokens, starts, rows = (to_device(array, automaton.device) for array in texts)
-    reading = score_contexts(automaton, tokens, starts, suffixes_by_length(automaton, ids[rows]))
+    *_, states = score_contexts(automaton, tokens, starts, suffixes_by_length(automaton, ids[rows]))
     ends = torch.cat([starts[1:], starts.new_full((1,), len(tokens))]) - 1
-    return ids.index_copy(0, rows, _longest_state(automaton, reading.states[:, ends]))
+    return ids.index_copy(0, rows, _longest_state(automaton, states[:, ends]))

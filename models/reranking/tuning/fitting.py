@@ -2,10 +2,9 @@
 
 A search on error counts overfits its lists. The weights are therefore the mean of the best weights of
 many resamples of the lists (bagging, Breiman 1996); a feature gets no weight if the resamples
-disagree on its sign. A more complex result must beat a simpler one on the lists it was found with, by
-more than chance explains; otherwise the simplest result, the first pass, remains. Without this rule,
-the folds of a useless model contradict each other: each fold selects what is best on the other lists
-by chance, and therefore worst on its own.
+disagree on its sign. A more complex result must beat a simpler one on its lists by more than chance;
+otherwise the simplest result, the first pass, remains. Without this rule, each fold of a useless
+model selects what is best on the other lists by chance, and therefore worst on its own.
 
 The posterior scale is the factor that makes totals log-posteriors, up to a constant.
 """
@@ -45,13 +44,12 @@ class TuningSettings:
 
     Attributes:
         folds: number of parts of the lists, each held out once.
-        seed: random seed of folds, starts and resamples; equal seeds give equal results.
+        seed: random seed of folds, starts and resamples.
         restarts: random starts of a search, in addition to one start per feature.
         resamples: number of resamples whose best weights are averaged.
         length_exponents: candidate exponents of the language models, the simplest first.
-        max_p_value: maximum two-sided p-value of a gain on held-out lists to be accepted; 1 accepts any gain. The
-            default accepts a gain that is only chance once in ten times; stricter values reject so many small gains
-            that they lose more than they save.
+        max_p_value: maximum two-sided p-value of a gain on held-out lists; 1 accepts any gain. The default accepts
+            what is chance once in ten times; stricter values lose more small gains than they save.
         bootstrap_samples: number of samples that estimate the p-value.
         window: radians to either side over which the loss along a line is averaged.
 
@@ -100,11 +98,10 @@ _NUM_MINIMA = 3
 """Number of the lowest minima that every resample starts from."""
 
 _IN_SAMPLE_P_FACTOR = 1.5
-"""Factor of `max_p_value` on the lists that weights were found with: these lists are fewer, and the result is tested
-again on held-out lists."""
+"""Factor of `max_p_value` on the lists of the search, which are fewer and no final test."""
 
 _MIN_AGREEMENT = 0.5
-"""Minimum mean weight relative to its deviation over the resamples; features below it get no weight."""
+"""Minimum mean weight relative to its deviation over the resamples, or the weight is 0."""
 
 
 class FittedWeights(NamedTuple):
@@ -125,7 +122,7 @@ class FittedWeights(NamedTuple):
         return problem.first_pass() if self.weights is None else problem.chosen(self.weights)
 
     def by_feature(self, names: Sequence[str]) -> dict[str, float]:
-        """Return the nonzero weights by feature; for the first pass, a weight that keeps its order."""
+        """Return the nonzero weights by feature; for the first pass, that of the rank."""
         if self.weights is None:
             return {RANK: 1.0}
         return {name: weight for name, weight in zip(names, self.weights.tolist(), strict=True) if weight}
@@ -173,10 +170,9 @@ def fit_feature_weights(
 def _mean_weights(
     problem: TuningProblem, settings: TuningSettings, searched: Callable[[], None]
 ) -> Steps[Floats | None]:
-    """Compute the mean of the resamples' best weights [D], scaled so that the most influential feature has ±1.
+    """Compute the mean of the resamples' best weights [D]; None if no feature distinguishes candidates reliably.
 
-    Weights are scaled down further if one would exceed `MAX_WEIGHT`. Returns None if no feature distinguishes
-    candidates, or the resamples agree on none.
+    The most influential feature has ±1, or less if another weight would exceed `MAX_WEIGHT`.
     """
     scaled, deviations = standardise_features(problem)
     telling = np.flatnonzero(deviations > 0)
@@ -220,14 +216,9 @@ def _resampled_weights(
 
 
 def assign_folds(lists: Sequence[CandidateList], *, folds: int, seed: int) -> Ints:
-    """Assign lists to folds of about equal size; return the fold of each list, from 0 [N].
+    """Assign lists with references to folds of about equal size; return the fold of each list, from 0 [N].
 
-    Lists with equal references share a fold; otherwise held-out references would have been used in the fit.
-
-    Args:
-        lists: lists with references.
-        folds: number of folds, at least 2.
-        seed: random seed of the assignment.
+    Lists with equal references share a fold, so no held-out reference is used in the fit.
     """
     groups: dict[tuple[str, ...], list[int]] = {}
     for number, one in enumerate(lists):
@@ -265,7 +256,7 @@ class PosteriorResult:
 
 
 def fit_posterior_scale(problem: TuningProblem, totals: Floats) -> Steps[tuple[float, PosteriorResult]]:
-    """Find the factor that maximises the geometric mean of the posterior mass of the lists' best candidates.
+    """Find the factor with the largest geometric mean of the posterior mass of the lists' best candidates.
 
     Args:
         problem: the lists; a list whose candidates are all equally good is ignored.

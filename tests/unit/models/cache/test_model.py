@@ -430,7 +430,7 @@ def test_a_share_does_not_depend_on_what_else_is_tried():
 
     def shares(flatnesses, half_lives):
         weighing = SimilarityDecay.of(flatnesses, half_lives, window=2_100)
-        return score_with_history(history, tokens, units, decay=weighing).shares
+        return score_with_history(history, tokens, units, decay=weighing)[0]
 
     together = shares((3.0, 9.0), (50.0, None, 700.0))
     assert (together[:, 1, 2] == shares((9.0,), (700.0,))[:, 0, 0]).all()

@@ -1,5 +1,7 @@
 """Sampling from distributions and from blocks of weights, against the definitions."""
 
+import threading
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -164,9 +166,9 @@ def test_a_top_k_past_all_numbers_leaves_all_tokens():
 
 def test_room_for_vocabularies_that_have_gone_is_given_back(monkeypatch):
     monkeypatch.setattr(decoding_rows, "_MAX_WIDTHS", 2)
-    monkeypatch.setattr(decoding_rows, "_thread_buffers", decoding_rows._ThreadBuffers())
+    monkeypatch.setattr(decoding_rows, "_thread_buffers", threading.local())
     rooms = [buffers_for(width) for width in (5, 6, 7)]
-    assert list(decoding_rows._thread_buffers.by_width) == [6, 7]
+    assert list(vars(decoding_rows._thread_buffers)) == ["6", "7"]
     assert buffers_for(7) is rooms[2]
 
 

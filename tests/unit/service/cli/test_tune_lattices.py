@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from models.checkpoint.documents import ProfileStore
-from models.lattices.formats import write_kaldi, write_slf
+from models.lattices.formats import format_kaldi, format_slf
 from models.lattices.graph import PATH_FEATURES
 from models.lattices.lattice import Arc, build_lattice
 from models.lattices.rescoring import nbest_candidates
@@ -77,8 +77,7 @@ def folder(tmp_path_factory, referred):
     (folder / "lattices").mkdir()
     (folder / "lattices" / "utt00.wav").write_bytes(b"RIFF")
     for lattice in referred:
-        with (folder / "lattices" / f"{lattice.name}.slf").open("w") as file:
-            write_slf(lattice, file)
+        (folder / "lattices" / f"{lattice.name}.slf").write_text(format_slf(lattice))
     (folder / "refs").write_text("".join(f"{lattice.references[0]}\n" for lattice in referred))
     (folder / "text").write_text(
         "".join(f"{lattice.name} {lattice.references[0]}\n" for lattice in referred[::-1])
@@ -221,7 +220,7 @@ def test_lattices_are_files_too_and_references_may_have_ids(tune, folder):
 def test_lattices_of_kaldi_are_in_one_file(tune, folder, referred):
     with (folder / "lat.txt").open("w") as file:
         for lattice in referred:
-            write_kaldi(lattice, file, symbols=None)
+            file.write(format_kaldi(lattice))
     kaldi, slf = (json.loads(tune("--json", files=[name])[1]) for name in ("lat.txt", "lattices"))
     assert kaldi["weights"] == pytest.approx(slf["weights"])
 
