@@ -64,7 +64,8 @@ class DecodingParameters:
         best_of: number of samples, of which the n with the highest mean log-probability are returned; None for n.
         num_beams: number of hypotheses in the search; None for 4, or `n` if larger.
         length_penalty: hypotheses are ranked by the sum of their scores over length ** length_penalty, both with
-            `</s>`, as in Hugging Face's generation: 0 favours short ones, 1 takes the mean.
+            `</s>`, as in Hugging Face's generation: 0 favours short ones, 1 takes the mean. (Wu et al. 2016 divide by
+            ((5 + length) / 6) ** alpha.)
         early_stopping: end the search when `num_beams` hypotheses are finished, not only when no other can be
             better. A single beam always stops early: it is greedy search.
         num_beam_groups: number of groups of beams, extended in turn (Vijayakumar et al. 2016).

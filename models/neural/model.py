@@ -49,6 +49,12 @@ class TensorState(NeuralState):
             return type(self)(tuple(part.index_select(1, index) for part in self.hidden))
 
     @override
+    def assign(self, rows: TokenIds, state: NeuralState) -> None:
+        index = torch.as_tensor(rows, device=self.hidden[0].device)  # copied once for all parts
+        for part, changed in zip(self.hidden, state.hidden, strict=True):
+            part[:, index] = changed
+
+    @override
     def concatenate(self, states: Sequence[NeuralState]) -> Self:
         columns = zip(self.hidden, *(state.hidden for state in states), strict=True)
         with torch.inference_mode():

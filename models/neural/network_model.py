@@ -42,6 +42,11 @@ class NeuralState:
         """Copy rows `rows[0], rows[1], …`, which may repeat; a slice of arrays is a view."""
         return type(self)(tuple(part[:, rows] for part in self.hidden))
 
+    def assign(self, rows: TokenIds, state: "NeuralState") -> None:
+        """Replace distinct rows by those of a state."""
+        for part, changed in zip(self.hidden, state.hidden, strict=True):
+            part[:, rows] = changed
+
     def concatenate(self, states: Sequence[Self]) -> Self:
         """Return a state with the rows of this state, followed by the rows of each of `states`."""
         columns = zip(self.hidden, *(state.hidden for state in states), strict=True)

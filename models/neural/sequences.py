@@ -115,5 +115,4 @@ def _read_group(
                 (rows[row] * tokens.shape[1] + start + step, model.take_outputs(outputs, step, row))
             )
     if want.state:
-        for part, changed in zip(result.state.hidden, state.hidden, strict=True):
-            part[:, group] = changed
+        result.state.assign(group, state)
