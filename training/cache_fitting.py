@@ -22,7 +22,7 @@ from training.mixture_weights import fit_weights
 from training.progress import Progress
 
 _FLATNESSES = (0.0, 6.0, 8.0, 11.0, 14.0, 18.0, 24.0, 32.0)
-"""Candidate values of θ; compared by cosine, features of all models need about the same."""
+"""Candidate values of θ; the useful range hardly depends on the model, because features are compared by cosine."""
 
 _HALF_LIVES = (1 / 8, 1 / 4, 1 / 2)
 """Candidate half-lives of a continuous cache, as shares of the window."""
@@ -185,8 +185,8 @@ def adapt_cache(
 ) -> ChosenCache:
     """Add dynamic marginals and a gate to a chosen cache, if the text becomes more likely.
 
-    The marginals are chosen by coordinate search on a sample of the first tokens; then θ and the half-life again, for
-    the adapted model, and the gate, on the entire text.
+    The marginals are chosen by coordinate search on a sample of the text's first tokens. Then θ and the half-life are
+    chosen again, for the adapted model, and the gate is fitted, on the entire text.
 
     Args:
         chosen: the cache.
@@ -231,7 +231,7 @@ def adapt_cache(
 def _sample_distributions(
     model: LanguageModel[Any], corpus: EncodedCorpus, progress: Progress
 ) -> tuple[Int32s, Int64s, FloatArray]:
-    """Return the predicted tokens of a stream [N], positions of some, and distributions before these [S, V]."""
+    """Return the predicted tokens of a stream [N], positions of some [S], and distributions before these [S, V]."""
     text = running_text(corpus)[:_MARGINALS_TOKENS]
     predicted = np.flatnonzero(text != BOS)
     tokens = text[predicted].astype(np.int32)
@@ -249,7 +249,7 @@ def _sample_distributions(
 
 
 def _score_with_cache(model: CacheModel, corpus: EncodedCorpus, *, progress: Progress) -> CacheScores:
-    """Return the terms that a cache model mixes for each predicted token of a text as a stream [N]."""
+    """Return the terms that a cache model mixes for each predicted token of a text, read as a stream [N]."""
     text, parts = running_text(corpus), list[CacheScores]()
     state = model.advance(model.empty_state(1), np.array([BOS]))
     progress.start("scoring with the adapted cache, stream context", corpus.num_tokens)
@@ -264,7 +264,7 @@ def _score_with_cache(model: CacheModel, corpus: EncodedCorpus, *, progress: Pro
 
 
 def _fit_gate(scores: CacheScores) -> tuple[float, float, float]:
-    """Fit the gate of `CacheConfig` by EM, with one Newton step of logistic regression each."""
+    """Fit the gate of `CacheConfig` by EM, with one Newton step of logistic regression in each iteration."""
     known = scores.largest > 0
     log_probs, shares, evidence, largest = (part[known].astype(np.float64) for part in scores)
     inputs = np.stack([np.ones_like(evidence), np.log(evidence), np.log(largest)], axis=1)  # [N, 3]

@@ -1,8 +1,8 @@
 """Training of an ensemble: networks of a mixture side by side, each by one process with a share of the processors.
 
-Two networks with a thread each read more tokens per second than one with two threads, which wait for each
-other. The parent shows the progress of all, and forwards Ctrl-C and SIGTERM. A process whose parent died
-ends at its next update.
+Two networks with a thread each read more tokens per second in total than one network with two threads, which wait for
+each other. The parent shows
+the progress of all, and forwards Ctrl-C and SIGTERM. A process whose parent died ends at its next update.
 """
 
 import multiprocessing
@@ -47,7 +47,7 @@ def networks_at_once(networks: int, device: str) -> int:
 
 
 def training_waves(networks: Mapping[str, Recipe]) -> list[dict[str, Recipe]]:
-    """Group recipes of networks, by title, into waves: each is in the first after those of its teachers."""
+    """Group recipes of networks, by title, into waves: a network is in the first wave after those of its teachers."""
     left, waves = dict(networks), list[dict[str, Recipe]]()
     while left:
         waves.append(
@@ -60,8 +60,8 @@ def training_waves(networks: Mapping[str, Recipe]) -> list[dict[str, Recipe]]:
 def divide_minutes(mixture: Recipe, parts: Mapping[str, Recipe], device: str) -> dict[str, Recipe]:
     """Divide `train.max_minutes` of a mixture equally among the rounds in which its networks are trained.
 
-    Time that a round with lower limits of its own does not use is divided among the others. Without this key, all
-    parts keep their own limits.
+    Time that a round of networks with lower limits of their own does not use is divided among the other rounds. Without
+    this key, all parts keep their own limits.
 
     Args:
         mixture: recipe of the mixture.
@@ -267,7 +267,7 @@ def _run(workers: Mapping[str, _Worker], at_once: int, progress: Progress) -> bo
 def _train(
     connection: Connection, title: str, recipe: Recipe, inputs: TrainingInputs, folder: Path, threads: int
 ) -> None:
-    """Train a network, save it to a new folder, and send the rest of the result or the error."""
+    """Train a network in a process, save it to a new folder, and send the rest of the result or the error."""
     import torch
 
     os.setpgid(0, 0)  # a terminal sends Ctrl-C to the parent's group; the parent forwards it

@@ -1,7 +1,8 @@
 """Mixture training: train the parts, fit weights and cache on the validation text, build the mixture.
 
-Each part, with its caches, reads each text once; weights and cache are fitted to these log-probabilities.
-A model with a cache reads the test text again. A static mixture of n-gram models becomes one n-gram model.
+The log-probability of a token under a part does not depend on the weights. So each part, with its caches, reads each
+text once; weights and cache are fitted to these log-probabilities. A model with a cache reads the test text again.
+A static mixture of n-gram models becomes one n-gram model instead.
 """
 
 import dataclasses
@@ -78,7 +79,7 @@ def score_parts(
         models: models with one vocabulary.
         corpus: text encoded with this vocabulary.
         recipe: recipe of the mixture.
-        with_caches: also score it with caches over the first model's features, if any has some.
+        with_caches: also score it with caches over the features of the first model that has some, or without features.
         progress: reports each pass over the text.
     """
     settings = recipe.mixture
@@ -183,7 +184,7 @@ def check_mixing_plan(recipe: Recipe, families: Sequence[str]) -> None:
 def _fit_weights(
     log_probs: Float32s, lengths: Int64s | None, models: Sequence[LanguageModel[Any]]
 ) -> dict[str, Any]:
-    """Fit λ for all tokens, `weights` [M], and by given context lengths, `weights_by_context` [C, M]."""
+    """Fit λ for all tokens, `weights` [M], and, if given, by context length, `weights_by_context` [C, M]."""
     common = fit_weights(log_probs)
     if lengths is None:
         return {"weights": list(common)}
@@ -274,7 +275,7 @@ def _build_stages(
 
 
 def cache_facts(chosen: ChosenCache) -> dict[str, Any]:
-    """Return the facts of a fitted cache; `weights` has the weight of the wrapped model."""
+    """Return the facts of a fitted cache for metrics.json; `weights` has the weight of the wrapped model."""
     return {"weights": [1 - chosen.config.weight], "cache": dataclasses.asdict(chosen.config)}
 
 
@@ -322,8 +323,8 @@ def shared_tokenizer(
     """Return the tokenizer of the published parts, or base, and published teachers of a recipe; None without any.
 
     Raises:
-        InvalidInputError: see `mixture_tokenizer`; or a teacher has another tokenizer than the first model, or reads
-            in another direction.
+        InvalidInputError: see `mixture_tokenizer`; or a teacher has another tokenizer than the published parts or the
+            first teacher, or another reading direction than the model.
     """
     tokenizer = mixture_tokenizer(recipe.mixture, published) if recipe.family == "mixture" else None
     for teacher in teachers:
@@ -401,7 +402,8 @@ def published_teachers(recipe: Recipe) -> list[str]:
 def part_recipe(mixture: Recipe, part: PartSettings, *, seed: int) -> Recipe:
     """Return a part's recipe: its own keys, before those of the mixture, before those of the recipe that it names.
 
-    The text and the tokenizer are those of the mixture. A static mixture is compressed at the end, not its parts.
+    The text and the tokenizer are those of the mixture. Entropy pruning and quantisation apply to the final model of a
+    static mixture, not to its parts.
 
     Args:
         mixture: recipe of the mixture.
@@ -438,13 +440,13 @@ def part_recipe(mixture: Recipe, part: PartSettings, *, seed: int) -> Recipe:
 
 
 def _uncompressed(recipe: Recipe) -> Recipe:
-    """Return the recipe of a part of a static mixture, without pruning by entropy and quantisation."""
+    """Return the recipe of a part of a static mixture: pruning by entropy and quantisation apply to the mixture."""
     update = {"prune_entropy": 0.0, "quantize_bits": None}
     return recipe.model_copy(update={"ngram": recipe.ngram.model_copy(update=update)})
 
 
 def network_recipes(title: str, recipe: Recipe) -> dict[str, Recipe]:
-    """Return the recipes of the networks that a recipe trains, as parts or alone, by title."""
+    """Return the recipes of the networks that a recipe trains, as parts or alone, by title, in order."""
     recipes = part_recipes(recipe) if recipe.family == "mixture" else {title: recipe}
     return {name: part for name, part in recipes.items() if part.family == "neural"}
 

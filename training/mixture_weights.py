@@ -45,7 +45,8 @@ def fit_weights_by_context(
 ) -> tuple[tuple[float, ...], ...]:
     """Fit weights for each context length; on the held-out tokens they are never worse than global weights.
 
-    The global weights act as a prior of some tokens: weights of rare lengths stay close to them.
+    The global weights act as a prior of some tokens: weights of rare lengths stay close to the global
+    weights, and lengths without tokens get the global weights.
 
     Args:
         log_probs: natural-log probabilities [N, M] of N held-out tokens under M models.

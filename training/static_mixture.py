@@ -2,8 +2,9 @@
 
 The mixture lists the union of its parts' n-grams. Each n-gram has the probability Σ_i λ_i p_i(w|h); a
 part that does not list it backs off. Back-off weights preserve the sums of the parts' rows. So a static
-mixture has the dynamic mixture's probabilities for every listed word, and nearly the same elsewhere.
-Parts with different words are first mapped to one vocabulary.
+mixture has the probabilities of the dynamic mixture, which evaluates all parts at every step, for every
+listed word, and nearly the same probabilities elsewhere. Parts with different words are first mapped
+to one vocabulary.
 
 Source: Stolcke (2002), "SRILM: an extensible language modeling toolkit", the static interpolation of
 `ngram -mix-lm`.

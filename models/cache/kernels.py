@@ -1,10 +1,11 @@
 """Compiled kernels of a cache: cosines, weights of cached tokens, mixing of probabilities.
 
 The weight of a cached token is exp(θ cos) · 2^(−age / half-life) in single precision. Weights are
-summed in lanes within segments aligned to the window's start, and segments in double precision, the
-oldest first. Cosines are summed in sixteen lanes that are folded by halves, in LLVM IR, because BLAS
-sums in an order that depends on the number of vectors. Results are therefore bitwise equal for one
-row and for many, step by step and for a complete text.
+summed in lanes within segments that are aligned to the start of the window, and segments in double
+precision, the oldest first. Cosines are inner products of unit vectors, summed in sixteen lanes that
+are folded by halves; their inner loop is LLVM IR, because the summation order of BLAS depends on the
+number of vectors. Results are therefore bitwise equal for one row and for many, step by step and for
+a complete text.
 """
 
 import math
@@ -47,7 +48,13 @@ class SimilarityDecay(NamedTuple):
     def of(
         cls, flatnesses: Sequence[float], half_lives: Sequence[float | None], *, window: int
     ) -> "SimilarityDecay":
-        """Tabulate the decay of a window of tokens for half-lives in tokens [H]; None is no decay."""
+        """Tabulate the decay of a window.
+
+        Args:
+            flatnesses: values of θ [F].
+            half_lives: in tokens [H]; None for no decay.
+            window: number of cached tokens.
+        """
         decays = np.zeros((len(half_lives), window + SUM_LANES), dtype=np.float32)
         for row, half_life in zip(decays, half_lives, strict=True):
             _write_decays(np.inf if half_life is None else half_life, row[:window])
@@ -97,7 +104,7 @@ def sum_weights(weights: Any, decays: Any, lanes: Any) -> Any:
 
 @numba.njit(nogil=True)
 def add_masses(tokens: Any, weights: Any, decays: Any, masses: Any) -> Any:
-    """Add each token's weight times decay [N] to the token's mass [V], unless masses are empty."""
+    """Add the weight times the decay of each token [N] to the mass of the token [V], unless that is empty."""
     if len(masses) > 0:
         for n in range(len(tokens)):
             masses[tokens[n]] += np.float64(weights[n] * decays[n])
@@ -105,7 +112,7 @@ def add_masses(tokens: Any, weights: Any, decays: Any, masses: Any) -> Any:
 
 @numba.njit(nogil=True)
 def largest_share(tokens: Any, masses: Any, total: Any) -> Any:
-    """Return the largest mass [V] of tokens [N], divided by the total; 0 without masses."""
+    """Return the largest mass [V] of tokens [N], divided by the total of all masses; 0 without masses."""
     largest = 0.0
     if len(masses) > 0:
         for token in tokens:
@@ -232,7 +239,10 @@ def mix_targets(
     coefficients: Float64s,
     out: FloatArray,
 ) -> None:
-    """Mix log-probabilities [T] with results of `cache_shares` [T] to `out` [T]; `largest` is read for a gate only."""
+    """Mix log-probabilities [T] with results of `cache_shares` for one cache [T]; write the results to `out` [T].
+
+    `largest` is ignored, and may be empty, if `effective_weight` ignores it.
+    """
     for t in range(len(shares)):
         most = largest[t] if len(coefficients) == 3 else 0.0
         out[t] = mix_log_prob(log_probs[t], shares[t], effective_weight(coefficients, evidence[t], most))
@@ -401,7 +411,10 @@ def padded_width(width: int) -> int:
 
 
 def to_unit_vectors(features: FloatArray) -> FloatArray:
-    """Scale vectors [N, W] to length 1 and zero-pad them to a multiple of `VECTOR_WIDTH`; zero vectors stay zero."""
+    """Scale vectors [N, W] to length 1 and zero-pad them to a multiple of `VECTOR_WIDTH`; zero vectors stay zero.
+
+    Each result depends only on its own features, to the last bit.
+    """
     count, width = features.shape
     units = np.zeros((count, padded_width(width)), dtype=np.float32)
     _normalise_rows(np.ascontiguousarray(features, dtype=np.float32), units)

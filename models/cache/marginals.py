@@ -1,7 +1,7 @@
 """Dynamic marginals: adapt a model's distributions to the frequency of words in the text so far.
 
-Words that occurred more often than expected become more likely. Source: Kneser, Peters and Klakow 1997,
-section 3, here with counts that decay and a Gamma prior.
+Words that occurred more often than expected become more likely, in any context.
+Source: Kneser, Peters and Klakow 1997, section 3, here with counts that decay and a Gamma prior of the rates.
 """
 
 import numpy as np
@@ -69,7 +69,7 @@ def _log_factors(
 
 @kernel(types.float32(FLOATS, FLOATS))
 def _log_sum(log_probs: FloatArray, log_factors: FloatArray) -> float:
-    """Return the logarithm of the sum of probabilities times factors, both in logarithms [V]."""
+    """Return the logarithm of the sum of the products of probabilities and factors, both in logarithms [V]."""
     lanes, size = np.zeros(SUM_LANES, np.float32), len(log_probs)
     whole = size // SUM_LANES * SUM_LANES
     for start in range(0, whole, SUM_LANES):

@@ -61,8 +61,8 @@ def score_with_history(
         vocab_size: V, to compute the largest shares too, of one value of θ and one half-life; else 0.
 
     Returns:
-        Shares and evidence [T, F, H], for F values of θ and H half-lives, and largest shares [T], as of
-        `kernels.cache_shares`; and the history after the tokens.
+        The results of `kernels.cache_shares`, for F values of θ and H half-lives: shares and evidence [T, F, H],
+        float32, and largest shares [T], 0 unless requested; and the history after the tokens.
     """
     tokens = np.ascontiguousarray(tokens, dtype=np.int64)  # the kernels are compiled for this type
     is_stored = tokens != BOS
@@ -154,7 +154,8 @@ def _coefficients(config: CacheConfig) -> Float64s:
 class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
     """Model mixed with a cache of its most recent tokens.
 
-    Computes on the host. While a history is empty, the prediction is the wrapped model's. `<s>` is never cached.
+    Computes on the host, for any device of the wrapped model. While a history is empty, the prediction is the
+    wrapped model's. `<s>` is never cached; `</s>` and `<unk>` are cached like other tokens.
 
     Args:
         inner: the model to wrap.
@@ -312,7 +313,7 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
     def _adapted(
         self, marginals: DynamicMarginals, before: Any, begin: int, history: History, tokens: TokenIds
     ) -> FloatArray:
-        """Return adapted log-probabilities of tokens [T], given the states before, from row `begin` on."""
+        """Return adapted log-probabilities of tokens [T], given the states before them, from row `begin` on."""
         is_stored, out = tokens != BOS, np.empty(len(tokens), dtype=np.float32)
         ends = len(history) + np.cumsum(is_stored) - is_stored
         known = np.concatenate([history.tokens, tokens[is_stored]], dtype=np.int32)
@@ -325,7 +326,7 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
         return out
 
     def save(self, directory: Path) -> None:
-        """Write the configuration and frequencies; the wrapped model is a checkpoint under `parts/`."""
+        """Write the configuration and frequencies; the wrapped model is a separate checkpoint under `parts/`."""
         write_config(directory / CONFIG_FILE, dataclasses.asdict(self.config))
         if self.frequencies is not None:
             write_tensors(directory / FREQUENCIES_FILE, {"frequencies": self.frequencies})

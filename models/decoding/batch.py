@@ -1,7 +1,8 @@
 """Sequences of several requests decoded together (an immutable value), and their random numbers.
 
-A row's random number is a function of its seed and its position, without a generator's state. Source:
-SplitMix64, Steele, Lea and Flood 2014.
+A row's random number at a position is a function of its seed and the position. It does not depend on
+the other rows of a batch, and there is no generator state. Source: SplitMix64, Steele, Lea and Flood
+2014.
 """
 
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ _GAMMA, _MULTIPLIER_1, _MULTIPLIER_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0
 
 
 def row_seed(seed: int, *numbers: int) -> int:
-    """Derive a row's seed from the request's and numbers, such as the index of its choice."""
+    """Derive the seed of a row from the request's seed and numbers such as the indices of its prompt and choice."""
     mixed = _mix_bits(seed + _GAMMA)
     for number in numbers:
         mixed = _mix_bits(mixed + (number + 1) * _GAMMA)
@@ -28,7 +29,7 @@ def row_seed(seed: int, *numbers: int) -> int:
 
 
 def uniform_numbers(seeds: UInt64s, num_drawn: Int64s) -> Float64s:
-    """Return random numbers in [0, 1) [R] from seeds and numbers of earlier draws."""
+    """Return a random number in [0, 1) for each row, from its seed and its number of earlier draws [R]."""
     numbers = np.empty(len(seeds))
     _fill_uniforms(seeds, num_drawn, numbers)
     return numbers
@@ -58,7 +59,7 @@ class SequenceBatch:
     """Rows with their rules and generated tokens.
 
     A batch and its `append` share memory beyond the end of the shorter one. A row may therefore be
-    continued only once, unless `select` copies it first.
+    continued only once, unless it is selected first, which copies.
 
     Attributes:
         table: rules of the rows.
@@ -78,7 +79,7 @@ class SequenceBatch:
 
     @classmethod
     def of(cls, rules: Sequence[Rules], seeds: Sequence[int] | None = None) -> Self:
-        """Create rows without tokens from rules [R] and, to sample, seeds of `row_seed` [R]."""
+        """Create rows without tokens from their rules [R] and, if a row is sampled, seeds of `row_seed` [R]."""
         count = len(rules)
         return cls(
             table=RuleTable(rules),
@@ -98,7 +99,7 @@ class SequenceBatch:
         return KernelRows(table.numbers, *biases, *table.prompt_ids, self.history, self.lengths)
 
     def last(self, row: int, count: int) -> tuple[list[int], list[float]]:
-        """Return the last tokens of a row, and the model's own log-probabilities of them."""
+        """Return the last generated tokens of a row, and the model's own log-probabilities of them."""
         end = int(self.lengths[row])
         cut = slice(end - count, end)
         return self.history[row, cut].tolist(), self.log_probs[row, cut].tolist()

@@ -177,8 +177,9 @@ class BeamSearch:
     ) -> list[int]:
         """Replace a group's beams by their best extensions; return the chosen tokens, including `</s>`.
 
-        Equal extensions are ordered by beam, then by id; `shunned` affects their ranks, not their totals. Finished ones
-        count only among the best. Twice as many as beams are computed, because every beam may end.
+        The best come first; equal ones are ordered by beam, then by id. `shunned` affects the ranking, but not totals.
+        Finished extensions count only if they are among the best. Twice as many extensions as beams are computed,
+        because every beam may end.
         """
         before, group.live, width = group.live, [], log_probs.shape[1]
         indices, ranks = np.empty(2 * self._size, np.int64), np.full(2 * self._size, -np.inf)
@@ -228,7 +229,7 @@ class BeamSearch:
         del group.finished[self._size :]
 
     def _is_done(self, group: _Group) -> bool:
-        """True if no beam can become better than a group's finished ones, or with early stopping."""
+        """True if no beam of a group can become better than its finished ones, or early stopping applies."""
         parameters = self._parameters
         if len(group.finished) < self._size:
             return False

@@ -18,7 +18,7 @@ from models.phrases import NO_TOKEN_PHRASES, PhraseAutomaton
 
 
 class BannedSequences(PhraseAutomaton[int]):
-    """Automaton over generated tokens that finds those that would complete a banned sequence."""
+    """Automaton over generated tokens that finds the tokens that would complete a banned sequence."""
 
     _overlap = True
 
@@ -44,8 +44,8 @@ Nodes: TypeAlias = tuple[int, int]
 class TokenBias:
     """Values to add to the scores of the next token, after the generated tokens.
 
-    Tokens that continue a weighted sequence get their share of its weight, taken back if the sequence does not follow;
-    tokens that would complete a banned sequence get minus infinity.
+    Tokens that continue a weighted sequence get their share of its weight. It is taken back if the sequence does not
+    follow. Tokens that would complete a banned sequence get minus infinity.
 
     Args:
         always: tokens, and values that are always added.
@@ -79,7 +79,7 @@ class TokenBias:
         return self._banned.advance(nodes[0], token)[0], self._weighted.advance(nodes[1], token)[0]
 
     def after(self, nodes: Nodes) -> tuple[Int32s, FloatArray]:
-        """Return tokens, and the values to add to their scores, relative to others; read-only."""
+        """Return tokens, and the values to add to their scores, relative to all other tokens; read-only."""
         if nodes not in self._values:
             banned, node = nodes
             weighted, values = self._weighted, dict(self._always)
@@ -95,7 +95,7 @@ class TokenBias:
         return self._values[nodes]
 
     def taken_back(self, nodes: Nodes) -> float:
-        """Return minus the credit for what is not complete after nodes, to add to totals."""
+        """Return the value to add to all totals after nodes: minus the credit for what is not complete."""
         return self._weighted.taken_back(nodes[1])
 
 
@@ -165,7 +165,7 @@ _thread_buffers = threading.local()
 
 
 def buffers_for(width: int) -> KernelBuffers:
-    """Return this thread's buffers for rows of V entries, which fit into the inner caches."""
+    """Return this thread's buffers for rows of V entries, small enough for the processor's inner caches."""
     by_width: dict[str, KernelBuffers] = vars(_thread_buffers)  # those of this thread
     buffers = by_width.get(str(width))
     if buffers is None:
@@ -186,7 +186,7 @@ def buffers_for(width: int) -> KernelBuffers:
 
 
 _MIN_BLOCK_TEMPERATURE = 0.05
-"""Minimum temperature for drawing by blocks, so that weights do not underflow."""
+"""Minimum temperature for drawing by blocks; below it, weights underflow in single precision."""
 
 _UNLIMITED = 1 << 31
 """More tokens than in any vocabulary."""
@@ -202,8 +202,8 @@ class Rules:
         numbers: a row of `KernelRows.rules` [9].
         prompt_ids: distinct tokens of the prompt [P]; empty if no rule needs them.
         biases: biases of tokens.
-        unfiltered: True if no rule needs the full distribution or the generated tokens, and the temperature is not
-            too low.
+        unfiltered: True if tokens are drawn from the model's distribution without control tokens, at a temperature
+            that is not too low: no rule needs the full distribution or the generated tokens.
     """
 
     numbers: Float64s
@@ -213,7 +213,7 @@ class Rules:
 
 
 def compile_rules(parameters: DecodingParameters, prompt: TokenIds, biases: TokenBias | None = None) -> Rules:
-    """Compile the rules of rows that continue a prompt [T], by default with `logit_bias`."""
+    """Compile the rules of a request for rows that continue a prompt [T]; the default biases are `logit_bias`."""
     biases = biases or TokenBias(parameters.logit_bias)
     numbers = [
         0.0 if parameters.greedy else parameters.temperature,

@@ -1,10 +1,11 @@
 """Compiled choice of the next token of each row, from as little of its distribution as its rules need.
 
-`choose_tokens` adjusts a full distribution (mask, bias, penalties), truncates it and draws from it.
-`sample_by_blocks` does without: it draws first a block of 64 tokens by its sum, then the token.
+`choose_tokens` adjusts a row's full distribution (mask, bias, penalties), truncates it and draws from
+it. Rows whose rules do not need the full distribution are drawn by `sample_by_blocks`: first a block
+of 64 tokens by its sum, then the token within the block.
 
-The result of a row depends only on that row: sums run over fixed blocks in a fixed order, within a
-block in single precision, with a relative error below 3e-7.
+The result of a row depends only on that row: sums run over fixed blocks in a fixed order. Exponentials
+and sums within a block are in single precision, with a relative error below 3e-7.
 """
 
 from typing import Any, NamedTuple
@@ -38,7 +39,7 @@ from models.vocabulary import BOS, EOS, UNK
 
 _IMPOSSIBLE = np.float32(-np.inf)
 _MAX_SCORE = np.float32(3e38)
-"""Limit under extreme penalties; an infinite score would reduce all other weights to 0."""
+"""Limit for scores under extreme penalties; an infinite score would reduce all other weights to 0."""
 
 
 @numba.njit(nogil=True)
@@ -159,7 +160,7 @@ def _write_weights(scores: Any, peak: Any, scale: Any, weights: Any, sums: Any) 
 
 @numba.njit(nogil=True)
 def _write_block_sums(weights: Any, count: Any, sums: Any) -> None:
-    """Write the block sums of the first `count` weights; clear the rest of the last block."""
+    """Write the sum of each block of the first `count` weights; the rest of the last block is cleared."""
     blocks = (count + SUM_BLOCK - 1) // SUM_BLOCK
     weights[count : blocks * SUM_BLOCK] = 0
     for block in range(blocks):
@@ -168,7 +169,7 @@ def _write_block_sums(weights: Any, count: Any, sums: Any) -> None:
 
 @numba.njit(nogil=True)
 def _draw_index(weights: Any, count: Any, sums: Any, draw: Any) -> Any:
-    """Return the first index at which the cumulative weight exceeds the fraction `draw` of the total."""
+    """Return the first index below `count` at which the cumulative weight exceeds the fraction `draw` of the total."""
     blocks = (count + SUM_BLOCK - 1) // SUM_BLOCK
     total = 0.0
     for block in range(blocks):
@@ -227,7 +228,7 @@ UNDETERMINED = -1
 """Result if too little weight is possible to draw from."""
 
 _MIN_SHARE = 1e-12
-"""Minimum share of possible tokens in the total weight, for single precision."""
+"""Minimum share of possible tokens in the total weight; below it, single precision is too coarse."""
 _NEGLIGIBLE_SUM = 1e-30  # rounding error of a block sum whose tokens are all impossible
 _ONE = np.float32(1)
 
@@ -346,7 +347,8 @@ def choose_next_tokens(
 ) -> TokenChoices:
     """Choose a token for each of R rows of a state and a batch; the result of a row depends only on that row.
 
-    Block sums avoid most of the work, except for rows that need full distributions, `in_full` [R].
+    Block sums, if the model has them, avoid most of the work, except for the rows `in_full` [R], a mask of those that
+    need their full distributions.
     """
     chosen = ChosenTokens(np.full(len(batch), UNDETERMINED), np.empty(len(batch), np.float32))
     if supports(model, BlockSampler):
@@ -371,7 +373,7 @@ def _select_rows(state: Any, batch: SequenceBatch, rows: TokenIds) -> tuple[Any,
 
 @numba.njit(nogil=True)
 def insert_sorted(values: Any, items: Any, value: Any, item: Any) -> None:
-    """Insert a value above the last one into descending values, after equal ones."""
+    """Insert a value greater than the last one into values in descending order, after equal ones."""
     index = len(values) - 1
     while index > 0 and values[index - 1] < value:
         values[index], items[index] = values[index - 1], items[index - 1]
@@ -381,7 +383,7 @@ def insert_sorted(values: Any, items: Any, value: Any, item: Any) -> None:
 
 @kernel(types.void(LOG_PROBS_TYPE, _SPANS, _TABLE))
 def write_top_tokens(log_probs: Any, ids: Any, values: Any) -> None:
-    """Write the k largest entries of rows [R, V] to `ids` and `values` [R, k]; equal ones by id."""
+    """Write the k largest entries of each row of log_probs [R, V] to `ids` and `values` [R, k]; equal ones by id."""
     last = ids.shape[1] - 1
     for row in range(len(log_probs)):
         # insert the first k tokens unconditionally, so impossible ones are ranked too

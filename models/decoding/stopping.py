@@ -95,7 +95,8 @@ _PRECEDING = ("a", "e", "s", ".")
 def spellings(tokenizer: Tokenizer, text: str) -> list[tuple[int, ...]]:
     """Return the distinct token sequences that spell a text at the start or in the middle of a word.
 
-    Others may exist, also with preceding characters in the first token. Those with an unknown word are omitted.
+    Other spellings may exist, and in the middle of a word the first token may include preceding characters.
+    Sequences with an unknown word are omitted.
     """
     text = tokenizer.normaliser(text)
     raw, token_bytes = text.encode(), tokenizer.token_bytes

@@ -12,7 +12,7 @@ from models.language_model import TopTokens
 
 
 def top_tokens(log_probs: FloatArray, k: int) -> TopTokens:
-    """Rank the k most probable tokens of a distribution [V]; equal ones are in order of id."""
+    """Rank the k most probable tokens of one distribution [V], k from 1 to V; equal ones are in order of id."""
     kth = np.partition(log_probs, len(log_probs) - k)[len(log_probs) - k]
     candidates = np.flatnonzero(log_probs >= kth)  # more than k if others equal the k-th
     order = np.argsort(-log_probs[candidates], kind="stable")[:k]
@@ -21,7 +21,7 @@ def top_tokens(log_probs: FloatArray, k: int) -> TopTokens:
 
 
 TokenChoice: TypeAlias = int | tuple[int, ...]
-"""Tokens to report at each position: the number of the most probable, or ids; 0 and () for none."""
+"""Tokens to report at each position: the number of the most probable ones, or ids; 0 and () for none."""
 
 
 def top_tokens_of_rows(log_probs: FloatArray, k: TokenChoice) -> TopTokens:

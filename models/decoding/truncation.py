@@ -1,7 +1,8 @@
 """Compiled truncation of distributions: top-k, typical, top-p, min-p.
 
-The first three keep the entries with the smallest keys whose weights reach a target. The last key that
-is kept is found by a histogram of the keys' bits, eleven bits at a time, without sorting.
+The first three keep the entries with the smallest keys whose weights reach a target: the k largest
+scores, the tokens closest to the entropy, the most probable tokens. The last key that is kept is found
+by a histogram of the keys' bits, eleven bits at a time, without sorting.
 """
 
 from typing import Any
@@ -32,7 +33,8 @@ def truncate(row: Any, rules: Any, buffers: Any, width: Any) -> Any:
         width: V.
 
     Returns:
-        Number of remaining tokens, at least one; they begin `buffers.ids`, by id, and `buffers.weights`.
+        Number of remaining tokens, at least one; they are at the start of `buffers.ids`, in order of id, with
+        their weights in `buffers.weights`.
     """
     count = _compact_possible(buffers, width)
     top_k = rules[row, TOP_K]
@@ -69,7 +71,7 @@ def _negate(scores: Any, keys: Any, count: Any) -> None:
 
 @numba.njit(nogil=True)
 def _keep_typical(buffers: Any, count: Any, share: Any) -> Any:
-    """Keep the tokens with surprisal closest to the entropy; the total's logarithm cancels."""
+    """Keep the tokens whose surprisal is closest to the entropy; the logarithm of the total cancels."""
     scores, weights, keys = buffers.scores, buffers.weights, buffers.keys
     total, moment = 0.0, 0.0
     for index in range(count):
@@ -110,7 +112,8 @@ def _keep_min_p(buffers: Any, count: Any, share: Any) -> Any:
 def _keep_smallest(buffers: Any, count: Any, target: Any, each: Any) -> Any:
     """Keep the tokens with the smallest keys, as few as reach a target weight; return their number.
 
-    Keys are not negative; of equal ones the first are kept. Unless 0, `each` replaces the weight of every token.
+    Keys are not negative; among equal ones the first are kept. Unless 0, `each` is the weight of every token instead of
+    its own.
     """
     scores, weights, ids = buffers.scores, buffers.weights, buffers.ids
     indices, histogram = buffers.indices, buffers.histogram
@@ -153,7 +156,7 @@ def _keep_smallest(buffers: Any, count: Any, target: Any, each: Any) -> Any:
 
 @numba.njit(nogil=True)
 def _find_bucket(histogram: Any, below: Any, target: Any) -> Any:
-    """Return the first bucket that reaches the target, else the last filled one, and the weight before it."""
+    """Return the first bucket that reaches the target, else the last non-empty one, and the weight before it."""
     found, before = 0, below
     for bucket in range(len(histogram)):
         if histogram[bucket] > 0:

@@ -25,13 +25,13 @@ _KALDI = re.compile(rb"\S+[ \t]*\r?\n[0-9]+[ \t]+[0-9]+[ \t]")
 
 
 def slf_files(folder: Path) -> list[Path]:
-    """Return a folder's files .slf, .lat and .htk, also compressed, by name."""
+    """Return the files .slf, .lat and .htk of a folder, also compressed, sorted by name; none if it is no folder."""
     paths = folder.iterdir() if folder.is_dir() else ()
     return sorted(path for path in paths if PurePath(unpacked_name(path)).suffix in _SLF_SUFFIXES)
 
 
 def detect_lattice_format(path: Path) -> LatticeFormat | None:
-    """Detect the format from a file's first lines or a folder's names; None for others, and for a pipe.
+    """Detect the format from a file's first lines, or from the names in a folder; None for others, and for a pipe.
 
     Raises:
         FormatError: the file is missing or damaged.
@@ -56,7 +56,7 @@ def read_lattices(
 
     Args:
         source: a file or stream.
-        form: slf has one lattice per file, named after the file unless it has a name.
+        form: slf has one lattice per file, named after the file, without its suffix, unless the file has a name in it.
         name: name of the source in messages.
         symbols: words by number, for kaldi.
         no_words: labels that are not words.

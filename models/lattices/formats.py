@@ -161,7 +161,7 @@ def read_slf(
 
 
 def format_slf(lattice: Lattice) -> str:
-    """Return a lattice as text, with words on links, natural logarithms and all digits."""
+    """Return a lattice as text: words on links, natural logarithms, enough digits to read the same numbers back."""
     scales, name = lattice.scales, lattice.name
     lines = ["VERSION=1.1", *([] if name is None else [f"UTTERANCE={escape_value(name)}"])]
     lines.append(f"acscale={scales.am!r} lmscale={scales.lm!r} wdpenalty={scales.words!r}")
@@ -232,7 +232,7 @@ def _slf_arc(
     pronunciation: float,
     no_words: Collection[str],
 ) -> Arc:
-    """Create the arc of a link; `pronunciation` is the weight of its pronunciation score."""
+    """Create the arc of a link; `pronunciation` is the weight of its pronunciation score in the acoustic score."""
     ends = _node(link, "S", num_nodes), _node(link, "E", num_nodes)
     _, node = file.nodes.get(ends[_reads_forward(file.header)], (0, {}))
     label = link.get("W", _NULL)
@@ -267,7 +267,7 @@ def _check_unused_word(file: _SlfFile, terminal: int, no_words: Collection[str])
 
 
 def _terminal(header: SlfFields, name: str, touched: Collection[int], num_nodes: int) -> int:
-    """Return the start or end node: the header's, else the only node without a link there."""
+    """Return the start or end node: from the header, else the only node that no link ends or starts in."""
     if name in header:
         return _node(header, name, num_nodes)
     free = [node for node in range(num_nodes) if node not in touched]
@@ -480,7 +480,7 @@ def _kaldi_lattice(name: str, arcs: Sequence[Arc]) -> Lattice:
 
 
 def _times(lattice: Lattice) -> Scores:
-    """Compute node times; all paths to a node have the same number of transitions."""
+    """Compute node times; in these lattices all paths to a node have the same number of transitions."""
     counts = np.array([text.count("_") + 1 if text else 0 for text in lattice.alignments])
     depth = node_depths(lattice.sources, lattice.targets, lattice.num_nodes)
     levels = group_by_level(depth[lattice.sources], int(depth.max()))

@@ -1,7 +1,8 @@
 """Several lattices as one graph with levels, the tokens of their words, and the weights of paths.
 
-A word is scored before its successor is known. The tokens of a sentence must therefore be the
-concatenated tokens of its words, as for word tokenizers and SentencePiece without pieces across spaces.
+In a lattice, a word is scored before its successor is known. A word must therefore have the same
+tokens in every sentence, and the tokens of a sentence must be the concatenated tokens of its words, as
+for word tokenizers and for SentencePiece models whose pieces do not extend beyond a space.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -48,8 +49,11 @@ class LabelTokens:
 class LabelTokenizer:
     """Converter from words to a model's tokens; members of classes that are several words are not found.
 
+    Args:
+        tokenizer: the model's tokenizer.
+
     Raises:
-        UnsupportedParameterError: the tokenizer has tokens that span two words.
+        UnsupportedParameterError: it has tokens that span two words.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -101,14 +105,15 @@ class LabelTokenizer:
 class PathWeights:
     """Signed weights of a path's features; the search maximises their weighted sum.
 
-    Interpolation, w · new + (1 − w) · old with a language model scale s, is `lm` = s w and `old_lm` = s (1 − w).
+    The new model replaces the first pass's model if `old_lm` is 0. Interpolation, w · new + (1 − w) · old with a
+    language model scale s, is `lm` = s · w and `old_lm` = s · (1 − w).
 
     Attributes:
         am: weight of the acoustic score.
         old_lm: weight of the score by the first pass's language model.
         lm: weight of the log-probability by the new model, including the end of the sentence.
-        words: weight of the number of words.
-        unk: weight of the number of tokens that are `<unk>` for the new model.
+        words: weight of the number of words; positive is a bonus, negative a penalty.
+        unk: weight of the number of tokens that are `<unk>` for the new model; negative is a penalty.
         phrases: weights of the features of phrases, by name.
 
     Raises:
@@ -132,7 +137,12 @@ class PathWeights:
 
     @classmethod
     def of(cls, given: Mapping[str, float], scales: Scales, phrases: Collection[str] = ()) -> Self:
-        """Create weights, given by feature, by default the scales of the lattice's file; `phrases` are their features.
+        """Create weights; by default they are the scales of the lattice's file.
+
+        Args:
+            given: weights by feature.
+            scales: scales of the file.
+            phrases: features of phrases.
 
         Raises:
             InvalidInputError: a feature is unknown, or a weight is out of range.
@@ -150,7 +160,7 @@ class PathWeights:
 
     @classmethod
     def first_pass(cls, scales: Scales, phrases: Collection[str] = ()) -> Self:
-        """Create the weights of the first pass: the old model with the file's scales."""
+        """Create the weights of the first pass: the old model's scores with the scales of the lattice's file."""
         of_phrases = dict.fromkeys(phrases, 0.0)
         return cls(am=scales.am, old_lm=scales.lm, lm=0.0, words=scales.words, phrases=of_phrases)
 
@@ -163,8 +173,8 @@ PATH_FEATURES = tuple(field.name for field in fields(PathWeights) if field.name 
 class LatticeGraph:
     """L lattices with N nodes and A arcs in total.
 
-    A node is added after each lattice's end; the arc to it is the end of the sentence. A node's level is the number
-    of arcs on the longest path to it.
+    An additional node follows each lattice's end; the arc to it is the end of the sentence. The level of a node is
+    the number of arcs on the longest path to it; nodes of a level are not connected.
 
     Attributes:
         lattice_of: lattice of each node [N].
@@ -172,14 +182,15 @@ class LatticeGraph:
         sources: source node of each arc [A].
         targets: target node of each arc [A].
         labels: label of each arc in `LabelTokens` [A].
-        own_arcs: index of each arc in its lattice, whose number of arcs is that of the sentence end [A].
+        own_arcs: index of each arc in its lattice; the lattice's number of arcs for the end of the sentence [A].
         starts: first node of each lattice [L].
         ends: node after the end of each lattice [L].
         fixed: weighted sum of each arc's features without the model [A].
         lm_weights: weight of the model's log-probabilities in each lattice [L].
         unk_weights: weight of the number of unknown tokens in each lattice [L].
         phrase_weights: weight of each feature of phrases in each lattice [L, F].
-        remainders: score of the best path from each node to the end by the old model instead of the new one [N].
+        remainders: estimated score of the best path from each node to the end, with the old model's scores in place
+            of the new model's [N].
         by_source: arcs by the level of their source.
         by_target: arcs by the level of their target.
         last_use: highest level that an arc from each node leads to; −1 for ends [N].
@@ -250,7 +261,7 @@ def build_graph(
 def _arc_columns(
     lattice: Lattice, weights: PathWeights, start: int, words: dict[str, int], spelling: LabelTokens
 ) -> tuple[Indices, Indices, Indices, Indices, Scores, Scores]:
-    """Sources, targets, labels, own indices, fixed and expected scores of a lattice's arcs."""
+    """Sources, targets, labels, own indices, fixed and expected scores of a lattice's arcs and its sentence end."""
     numbers = np.array([words[word] for word in lattice.words])
     labels = np.append(numbers[lattice.labels], spelling.end)
     fixed = np.append(weights.am * lattice.am + weights.old_lm * lattice.old_lm, 0.0)

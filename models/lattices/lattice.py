@@ -45,7 +45,8 @@ class Scales:
 class Lattice:
     """N nodes in topological order and A arcs between them, ordered by source.
 
-    Node 0 is the start and node N − 1 the end; every node is on a path between them. Scores are natural logarithms.
+    Node 0 is the start and node N − 1 the end; every node is on a path between them (see `build_lattice`). Scores
+    are natural logarithms; larger is better.
 
     Attributes:
         name: utterance id.
@@ -87,7 +88,11 @@ class Lattice:
 
 
 def check_size(num_nodes: int, num_arcs: int) -> None:
-    """Raise InvalidInputError for a lattice without arcs or beyond the limits."""
+    """Refuse lattices without arcs or beyond the limits.
+
+    Raises:
+        InvalidInputError: the message names the limit.
+    """
     if num_arcs == 0:
         raise InvalidInputError("the lattice has no arcs", parameter="lattice")
     for what, count, limit in (("nodes", num_nodes, MAX_NODES), ("arcs", num_arcs, MAX_ARCS)):
@@ -168,7 +173,7 @@ def group_by_level(levels: Indices, num_levels: int) -> ArcLevels:
 def node_depths(sources: Indices, targets: Indices, num_nodes: int) -> Indices:
     """Count the arcs on the longest path to each node from a node without incoming arcs [N].
 
-    All arcs lead to greater depths. Nodes on cycles or after them get −1.
+    Nodes of equal depth are not connected, and all arcs lead to greater depths. Nodes on cycles or after them get −1.
     """
     order = np.argsort(sources, kind="stable")
     starts = np.searchsorted(sources[order], np.arange(num_nodes + 1))
@@ -285,7 +290,7 @@ def _find_cycle_node(sources: Indices, targets: Indices, depth: Indices) -> int:
 
 
 NON_WORD_LABELS = frozenset({"!NULL", "!ENTER", "!EXIT", "!SENT_START", "!SENT_END", "<s>", "</s>", "<eps>"})
-"""Labels without a word: sentence ends, and those of HTK and Kaldi on connecting arcs."""
+"""Labels without a word: sentence ends, and labels of HTK and Kaldi on arcs that only connect the graph."""
 
 _BACKOFF_SYMBOL = "#0"
 _MOST_DIGITS = 18
@@ -329,7 +334,11 @@ def read_symbols(lines: Iterable[bytes], source: str) -> SymbolTable:
 
 
 def decode_line(line: bytes) -> str:
-    """Decode a line of a text file; raise InvalidInputError if it is not UTF-8."""
+    """Decode a line of a text file.
+
+    Raises:
+        InvalidInputError: it is not UTF-8.
+    """
     try:
         return line.decode()
     except UnicodeDecodeError:

@@ -1,7 +1,8 @@
 """Rescoring of lattices with a language model: token graphs, n-best paths, oracle path.
 
-N-best lists are exact and their word strings distinct. Strings are built from their ends: a suffix
-stores all tokens at which it can start, with the best score from each. So each string is found once.
+N-best lists are exact and their word strings are distinct. Strings are built from their ends: a suffix
+stores all tokens at which it can start, with the best score from each. Each string is therefore found
+once, and strings come in descending order of their totals.
 
 Source: Mohri and Riley (2002), "An efficient algorithm for the n-best-strings problem".
 """
@@ -46,8 +47,8 @@ from models.reranking.candidates import Candidate, CandidateList
 class RescoredLattice:
     """Graph of T tokens with the new scores of a lattice's paths.
 
-    Token 0 is at the start, the last one after the end. Edges to the last one have the lattice's number of arcs as
-    their arc index.
+    Token 0 is at the start, and the last token is after the end. Edges to the last token have the lattice's number
+    of arcs as their arc index, and the log-probability of the end of the sentence.
 
     Attributes:
         lattice: the lattice that was rescored.
@@ -85,7 +86,8 @@ class RescoredLattice:
     def as_lattice(self) -> Lattice:
         """Convert to a lattice whose scores and scales give each path the same total.
 
-        An arc's language model score is the weighted mean of both models', with unknown words and phrases.
+        The language model score of an arc is the weighted mean of the new and the old score, including the penalty
+        for unknown words and the scores of phrases.
         """
         tokens, lattice, weights = self.tokens, self.lattice, self.weights
         arcs, labels, features = tokens.edges.arcs, self.labels(), self.features()
@@ -128,7 +130,8 @@ def rescore(
         model: any left-to-right model.
         speller: converter for the model's tokenizer.
         weights: feature weights of each lattice.
-        search: settings; exact without a beam, if no node has too many tokens and states determine futures.
+        search: settings; the search is exact without a beam, if no node has more than the maximum number of tokens
+            and the model's states determine which futures are equal.
         phrases: phrases that paths may contain; their features have weights.
 
     Raises:
@@ -184,7 +187,7 @@ class LatticePath(NamedTuple):
 
 
 def nbest_candidates(rescored: RescoredLattice, count: int) -> CandidateList:
-    """Return the best paths as an n-best list with features and references."""
+    """Return the best paths as an n-best list, with the features that `PathWeights` weights, and the references."""
     features = rescored.features()
     candidates = tuple(
         Candidate(path.text, {name: _path_sum(name, values[path.edges]) for name, values in features.items()})
@@ -200,7 +203,7 @@ def _path_sum(name: str, values: Scores) -> float:
 
 
 class _Suffix(NamedTuple):
-    """Last words of a string, and the best path from each token at which they can start.
+    """Last words of a string, and the best path that spells them from each token at which they can start.
 
     Attributes:
         word: label of the first word.
@@ -227,7 +230,7 @@ class _Suffix(NamedTuple):
 
 
 class _SuffixGraph:
-    """Rescored lattice with the steps of paths found; a step is an edge and its next step."""
+    """Rescored lattice with the steps of the paths found so far; a step is an edge and its next step."""
 
     def __init__(self, rescored: RescoredLattice) -> None:
         self.tokens, self.labels = rescored.tokens, rescored.labels()
@@ -244,7 +247,7 @@ class _SuffixGraph:
         return self._with_silence(_Suffix(NO_WORD, None, tokens, np.zeros(1), none))
 
     def extensions(self, ending: _Suffix) -> Iterator[tuple[float, Callable[[], _Suffix]]]:
-        """Yield the best total with each word before a suffix, and a function that extends it."""
+        """Yield, for each word that can precede a suffix, the best total and a function that creates the suffix."""
         ways, indices = self._edges_to(ending.tokens)
         order = np.argsort(self.labels[ways], kind="stable")
         order = order[np.searchsorted(self.labels[ways[order]], NO_WORD, side="right") :]
@@ -303,7 +306,7 @@ class _SuffixGraph:
 
 
 def _merge_suffixes(ending: _Suffix, found: _Suffix) -> tuple[_Suffix, Bools]:
-    """Merge suffixes of equal words; return also a mask of the tokens that are new or better."""
+    """Merge two suffixes with equal words; return the result and a mask of the tokens that are new or improved."""
     tokens = np.concatenate([ending.tokens, found.tokens])
     totals = np.concatenate([ending.totals, found.totals])
     steps = np.concatenate([ending.steps, found.steps])
@@ -315,13 +318,13 @@ def _merge_suffixes(ending: _Suffix, found: _Suffix) -> tuple[_Suffix, Bools]:
 
 
 def nbest_paths(rescored: RescoredLattice, count: int) -> list[LatticePath]:
-    """Return the best paths of up to `count` distinct word strings, in order."""
+    """Return the best paths of up to `count` distinct word strings, in descending order of their totals."""
     graph, words, paths = _SuffixGraph(rescored), rescored.lattice.words, list[LatticePath]()
     serial = itertools.count()
     heap: list[tuple[float, int, LatticePath | Callable[[], _Suffix]]] = []
 
     def reach(ending: _Suffix) -> None:
-        """Push a suffix's string, if it is complete, and the longer suffixes onto the heap."""
+        """Push the complete string of a suffix, if it is one, and the longer suffixes onto the heap."""
         if ending.tokens[0] == 0:
             text = " ".join(words[label] for label in ending.words())
             path = LatticePath(text, float(ending.totals[0]), graph.path(int(ending.steps[0])))
@@ -340,7 +343,10 @@ def nbest_paths(rescored: RescoredLattice, count: int) -> list[LatticePath]:
 
 
 def oracle_errors(lattice: Lattice, reference: Sequence[str]) -> int:
-    """Count the edits on the path with the fewest; words are compared as written."""
+    """Count substitutions, insertions and deletions on the path with the fewest errors; words are compared as written.
+
+    Uses dynamic programming over nodes and reference positions.
+    """
     indices = {word: label for label, word in enumerate(lattice.words) if word}
     right = np.array([indices.get(word, -1) for word in reference], dtype=np.int64)
     # minimum errors on a path to each node, against each prefix of the reference [N, R + 1]

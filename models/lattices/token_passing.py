@@ -100,11 +100,11 @@ class PhrasePaths:
     """Phrases along paths: nodes of the automaton, and the features that a label after a node adds.
 
     The features are those of the phrases, ln share of unknown words, and minus the number of unknown tokens
-    [F + 2]. Credit for the beginning of a phrase is taken back if the phrase does not follow.
+    [F + 2]. Credit for the beginning of a phrase is added with its words, and taken back if the phrase does not follow.
 
     Args:
         phrases: the phrases.
-        words: words of the labels, of which the first is empty, before the end of the sentence.
+        words: words of the labels, of which the first is empty; the end of the sentence follows them.
         tokenizer: the model's tokenizer.
     """
 
@@ -139,7 +139,7 @@ class PhrasePaths:
         return self._steps[pair]
 
     def _credit(self, node: int) -> Scores:
-        """Return the credit for a node's words [F + 2]; an incomplete phrase has none for unknown words."""
+        """Return the credit for a node's words [F + 2]; that of an incomplete phrase has no part for unknown words."""
         found, share = self._phrases.automaton.credit(node)
         values = self._values(found) * share
         if share < 1:
@@ -158,7 +158,12 @@ NO_STATE = -1
 
 
 class ActiveStates:
-    """Model states after the tokens to extend; tokens with the same history share one."""
+    """Model states after the tokens that can still be extended; tokens with the same history share a state.
+
+    Args:
+        model: any model.
+        spelling: tokens of the labels.
+    """
 
     def __init__(self, model: LanguageModel[Any], spelling: LabelTokens) -> None:
         self._model, self._spelling = model, spelling
@@ -167,7 +172,7 @@ class ActiveStates:
         self._rows = GrowableArray(np.int64)
 
     def after(self, tokens: Indices, labels: Indices) -> tuple[Any, Indices]:
-        """Advance tokens by a label each; return distinct rows, and the row of each pair [P]."""
+        """Advance tokens by one label each; return a state of distinct rows, and the row of each pair [P]."""
         num_labels = len(self._spelling.lengths)
         pairs, indices = np.unique(self._rows[tokens] * num_labels + labels, return_inverse=True)
         rows, labels = np.divmod(pairs, num_labels)
@@ -193,7 +198,10 @@ _LARGEST_KEY = 1 << 62
 
 
 def state_keys(state: Any) -> Indices | None:
-    """Return keys [B, K], equal for rows with the same future; None unless all parts are n-grams."""
+    """Return keys [B, K] that are equal for rows with the same future; None if the state does not determine them.
+
+    Only states of n-gram models and of mixtures of n-gram models have keys.
+    """
     if isinstance(state, NGramState):
         return state.ids[:, None].astype(np.int64)
     if isinstance(state, MixtureState):
@@ -212,7 +220,7 @@ def recombine(
         nodes: node of each edge [P].
         futures: keys; equal rows mean the same future for edges to one node [P, K].
         totals: total of each edge [P]; larger is better.
-        max_tokens_per_node: number of the best tokens to keep per node, equal ones in order.
+        max_tokens_per_node: maximum tokens per node; the best are kept, equal ones in the order of edges.
 
     Returns:
         Indices of the edges that are kept, by token [E]; number of edges and best edge of each token [T]. Tokens are
@@ -316,7 +324,7 @@ class TokenTable:
         return len(self.nodes)
 
     def words_after(self, parents: Indices, labels: Indices) -> Indices:
-        """Return the last words after tokens and a label [P, num_words]."""
+        """Return the last words after tokens and one more label [P, num_words]; an empty word adds nothing."""
         before = self._words[parents]
         if not before.shape[1]:
             return before
@@ -366,7 +374,15 @@ class LatticeSearchSettings:
 
 
 class TokenPassing:
-    """Search through the graph of lattices, level by level, from one token on each start."""
+    """Search through lattices, level by level, from one token on each start.
+
+    Args:
+        model: any model.
+        joined: the graph of the lattices.
+        spelling: tokens of their words.
+        phrases: phrases of their words.
+        search: pruning and recombination settings.
+    """
 
     def __init__(
         self,
@@ -396,7 +412,7 @@ class TokenPassing:
         self._score_outgoing(0, self._states.initial, nothing)
 
     def run(self) -> TokenGraph:
-        """Search to the ends; return the token graph over the lattices' graph."""
+        """Search to the ends; return the token graph, with nodes and arcs numbered as in the graph of the lattices."""
         for level in range(1, self._joined.by_target.num_levels):
             self._advance_level(level)
         offsets = np.concatenate([[0], np.cumsum(np.concatenate(self._num_edges))])
@@ -432,7 +448,7 @@ class TokenPassing:
         self._score_outgoing(level, state, rows)
 
     def _shared_states(self, ways: TokenEdges, totals: Scores, words: Indices) -> tuple[Any, Indices]:
-        """Compute states after edges; in a lattice, equal last words share that of the best."""
+        """Compute the states after edges; edges of a lattice with equal last words share the state of the best one."""
         lattices = self._joined.lattice_of[self._joined.sources[ways.arcs]]
         kept, counts, best = recombine(lattices, words, totals, max_tokens_per_node=len(totals))
         labels = self._spelling.canonical[self._joined.labels[ways.arcs[best]]]
@@ -465,7 +481,7 @@ class TokenPassing:
         return ways.select(inside), totals[inside], phrases[inside]
 
     def _score_outgoing(self, level: int, state: Any, rows: Indices) -> None:
-        """Score the words after a level's tokens, the newest; `rows` are theirs of the state."""
+        """Score the words after the newest tokens, which are those of a level; `rows` are their rows of the state."""
         joined, tokens = self._joined, self._tokens
         begin = len(tokens) - len(rows)
         self._states.add(state, rows)

@@ -23,7 +23,8 @@ from models.vocabulary import BOS, EOS
 class ClusteredEmbedding(nn.Module):
     """Token vectors in clusters by frequency, of width E in the first cluster, then E / 4, E / 16, ….
 
-    Input vectors are widened by their cluster's projection (Baevski and Auli 2019). `<s>` has rank 0.
+    Input vectors are widened by their cluster's projection (Baevski and Auli 2019). `<s>`, which begins
+    every sentence and is never predicted, always has rank 0.
 
     Attributes:
         rank: rank of each token by descending frequency [V]; an integer buffer stored with the weights.
@@ -73,7 +74,7 @@ class ClusteredEmbedding(nn.Module):
         """Return the input vectors [..., E] of tokens [...]."""
         ranks = self.rank[tokens]
         vectors: Tensor | None = None
-        # look up every token in every cluster and mask it: shapes must not depend on the tokens
+        # every token is looked up in every cluster and masked, because shapes must not depend on the tokens
         for i in range(len(self)):
             begin, end = self.bounds[i], self.bounds[i + 1]
             inside = (ranks >= begin) & (ranks < end)
@@ -96,10 +97,10 @@ class ClusteredEmbedding(nn.Module):
 
 
 class AdaptiveSoftmax(OutputLayer):
-    """Two-level softmax: a head of frequent tokens and clusters, then a cluster (Grave et al. 2017).
+    """Two-level softmax: a head of frequent tokens and clusters of rare tokens, then a cluster (Grave et al. 2017).
 
-    A frequent token has its softmax probability in the head. A rare one has the head's probability of its
-    cluster times its softmax probability within the cluster.
+    The probability of a frequent token is its softmax probability in the head. The probability of a rare
+    token is the head's probability of its cluster times its softmax probability within the cluster.
 
     Attributes:
         vectors: token vectors, shared with the embedding if the network is tied.
@@ -133,7 +134,7 @@ class AdaptiveSoftmax(OutputLayer):
         return weight, self.biases[0] + self.never_predicted
 
     def head_index(self, ranks: Tensor) -> Tensor:
-        """Return the index in the head of ranks [N]: the token's own, or its cluster's."""
+        """Return the index in the head of tokens of given ranks [N]: the token's own, or its cluster's."""
         cluster = torch.bucketize(ranks, self.starts, right=True)
         return torch.where(cluster == 0, ranks, self.vectors.bounds[1] + cluster - 1)
 
@@ -165,7 +166,7 @@ class AdaptiveSoftmax(OutputLayer):
         return answer
 
     def _in_clusters(self, ranks: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """Yield the other clusters of ranks [N], with their positions and indices inside."""
+        """Yield clusters after the first with some of the ranks [N], their positions, and their indices inside."""
         for i, (begin, end) in enumerate(itertools.pairwise(self.vectors.bounds[1:]), start=1):
             members = ((ranks >= begin) & (ranks < end)).nonzero().squeeze(1)
             if len(members):

@@ -71,7 +71,7 @@ class Dropout(nn.Module):
 
     Args:
         share: share of dropped values.
-        variational: whether a row drops the same values at each step (Gal and Ghahramani 2016).
+        variational: whether a row drops the same values at each of the T steps (Gal and Ghahramani 2016).
 
     Attributes:
         shard: index of this process's part of a batch, and number of equal parts; masks are slices of
@@ -109,8 +109,8 @@ def drop_tokens(embedded: Tensor, tokens: Tensor, share: float, vocab_size: int)
 def drop_weights(weights: Tensor, share: float) -> Tensor:
     """Set a share of the weights to 0, DropConnect (Wan et al. 2013; Merity et al. 2018).
 
-    On a CPU torch samples 32 bits per weight in turn, which takes as long as the layer; sixteen suffice,
-    for an error of the share of at most 1 in 65,536.
+    On a CPU torch samples 32 bits per weight sequentially, which takes as long as the layer; sixteen
+    bits suffice, with an error of the share of at most 1 in 65,536.
     """
     if weights.is_cuda:
         return functional.dropout(weights, share)
@@ -161,11 +161,11 @@ class TorchCell(SequenceLayer):
             nn.init.constant_(self.weights()[2][size : 2 * size], config.forget_bias)
 
     def weights(self) -> list[Tensor]:
-        """Return weights of inputs [G H, I] and last outputs [G H, H], and two biases [G H]."""
+        """Return the weights of the inputs [G H, I] and of the last outputs [G H, H], and two biases [G H]."""
         return cast("list[Tensor]", list(self.kernel._flat_weights))  # noqa: SLF001 - no public list
 
     def dropped_weights(self) -> list[Tensor]:
-        """Return the weights with dropout of the second; contiguous on CUDA, as cuDNN requires."""
+        """Return the weights with dropout of the second; contiguous on a CUDA device, as cuDNN requires."""
         of_inputs, of_hidden, *biases = self.weights()
         weights = [of_inputs, drop_weights(of_hidden, self.weight_drop), *biases]
         if not of_inputs.is_cuda:
@@ -198,13 +198,19 @@ class TorchCell(SequenceLayer):
 
 
 def linear_recurrence(decays: Tensor, drives: Tensor, start: Tensor) -> Tensor:
-    """Return h_1 … h_T [T, ...] of h_t = a_t h_{t-1} + b_t, with decays a and drives b, from h_0 [...]."""
+    """Return h_1 … h_T [T, ...] of h_t = a_t h_{t-1} + b_t.
+
+    Args:
+        decays: a [T, ...].
+        drives: b, of the same shape.
+        start: h_0 [...].
+    """
     outputs: Tensor = _LinearRecurrence.apply(decays, drives, start)  # type: ignore[no-untyped-call]
     return outputs
 
 
 class _LinearRecurrence(torch.autograd.Function):
-    """Linear recurrence and its gradient, the same recurrence from the last step to the first."""
+    """Linear recurrence and its gradient, which is the same recurrence from the last step to the first."""
 
     @staticmethod
     def forward(ctx: Any, decays: Tensor, drives: Tensor, start: Tensor) -> Tensor:
@@ -262,7 +268,7 @@ class MinGRU(SequenceLayer):
         return output, (output,)
 
     def _terms(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the factor of the last h and the added term [..., H] in the weights' precision."""
+        """Return the factor of the last h and the added term, both [..., H] in the weights' precision."""
         z, n = self.gates(inputs).to(self.gates.weight.dtype).chunk(2, dim=-1)
         candidate = torch.where(n > 0, n + 0.5, torch.sigmoid(n))
         return torch.sigmoid(-z), torch.sigmoid(z) * candidate

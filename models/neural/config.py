@@ -160,11 +160,11 @@ class NetworkConfig(BaseModel):
 
     @property
     def cell_states(self) -> int:
-        """Number of vectors in the state of a layer's cell; 0 for feed-forward layers."""
+        """Number of vectors in the state of a layer's cell; 0 for feed-forward layers, which have no cells."""
         return {"feed-forward": 0, "lstm": 2}.get(self.cell, 1)
 
     def clusters(self, vocab_size: int) -> list[tuple[int, int]]:
-        """Return the `cluster_shapes` of the output; empty if it is not adaptive."""
+        """Return the number of tokens and the vector width of each cluster; empty if the output is not adaptive."""
         if self.output != "adaptive":
             return []
         return cluster_shapes(self.cutoffs, vocab_size=vocab_size, width=self.feature_size)

@@ -1,6 +1,7 @@
 """Tuned sizes of groups, segments, products and threads; a comment above each group names its benchmark.
 
-Constants that kernels read are in the kernels' modules, where numba's cache detects changes.
+Constants that compiled kernels read are defined in the kernels' modules (`models.neural.int8`), because numba's
+cache detects changes in a kernel's own file only.
 """
 
 # bench_recurrent
@@ -17,13 +18,13 @@ SEGMENT_STEPS = 128
 """Tokens of each sequence per pass of the body and the output layer."""
 
 STEPS_MULTIPLE = 8
-"""Segment lengths are padded to a multiple of this: each length costs a compiled kernel."""
+"""Segment lengths are padded to a multiple of this, because each new length costs a compiled kernel."""
 
 MAX_LOGITS = 1 << 21
 """Logits in memory at once (8 MiB), so the output layer's matrix product stays in a CPU's cache."""
 
 MAX_CHOICE_LOGITS = 1 << 22
-"""`MAX_LOGITS` for candidates after one text, for which larger products are faster."""
+"""`MAX_LOGITS` for several candidates after one text, for which products of more rows are faster."""
 
 MAX_LOGITS_ON_CUDA = 1 << 27
 """`MAX_LOGITS` on a CUDA device, which is faster with larger products (512 MiB of logits)."""

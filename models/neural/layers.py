@@ -1,8 +1,9 @@
 """Network bodies: stacked recurrent layers, feed-forward layers over a window of tokens, and attention.
 
-Attention over a window of a body's last outputs bounds the state. Scores are additive, multiplicative
-or scaled: outputs [T, B, H] and visible outputs [M + T, B, H] give scores [B, T, M + T]; those outside
-the band j ∈ [t, t + M] are meaningless.
+Attention over a window of a body's last outputs bounds the state. The scores are one of three formulas:
+additive (Bahdanau et al. 2015), multiplicative (Luong et al. 2015) and scaled dot products (Vaswani et
+al. 2017). Each maps outputs [T, B, H] and visible outputs [M + T, B, H] to scores [B, T, M + T]; scores
+outside the band j ∈ [t, t + M] are meaningless.
 """
 
 import math
@@ -22,8 +23,8 @@ from models.neural.constants import MAX_TANH_VALUES
 class LayeredBody(Body):
     """Stack of layers.
 
-    If configured, inputs and the last output are normalised (Ba et al. 2016), and a layer's input is added
-    to an output of the same width (He et al. 2016).
+    If configured, each layer's input and the last layer's output are normalised (Ba et al. 2016), and a
+    layer's input is added to its output if both have the same width (He et al. 2016).
 
     Attributes:
         norms: normalisations of each layer's input and of the last layer's output.
@@ -31,7 +32,7 @@ class LayeredBody(Body):
     """
 
     def _connect_layers(self, config: NetworkConfig) -> None:
-        """Create normalisations and dropout, after the layers: optimizers number parameters."""
+        """Create normalisations and dropout; must follow the layers, since optimizers number parameters in order."""
         self.width = config.hidden_size
         sizes = config.layer_inputs
         self.norms = nn.ModuleList(
@@ -41,7 +42,7 @@ class LayeredBody(Body):
         self.dropout = Dropout(config.between_layers, variational=config.variational)
 
     def _run_layers(self, outputs: Tensor, run: Callable[[int, Tensor], Tensor]) -> Tensor:
-        """Return the last outputs; `run` takes a layer's number and inputs."""
+        """Return the last layer's outputs from the first layer's inputs; `run` takes a layer's number and inputs."""
         for number, skip in enumerate(self.skips):
             below = self.norms[number](outputs)
             above = run(number, self.dropout(below) if number else below)
@@ -168,7 +169,7 @@ class MultiplicativeScores(nn.Module):
 
     Args:
         width: H.
-        size: size of the multiplied vectors; None for the second formula.
+        size: size of the multiplied vectors; None for the second formula, which has neither U nor the root.
     """
 
     def __init__(self, width: int, size: int | None) -> None:
@@ -185,7 +186,7 @@ class MultiplicativeScores(nn.Module):
 
 
 class AttentionBody(Body):
-    """h_t + P Σ α_j h_j over the last n outputs of a body, including h_t; α is a softmax of scores.
+    """h_t + P Σ α_j h_j over the last n outputs h_j of a body, including h_t; α is a softmax of scores.
 
     The state is the body's state, the n - 1 previous outputs [n - 1, B, W], and the number of them
     that are filled [1, B, 1].
@@ -238,7 +239,7 @@ class AttentionBody(Body):
         return attended, (seen[len(outputs) :], (filled + len(outputs)).clamp(max=self.before))
 
     def _visible(self, times: int, filled: Tensor) -> Tensor:
-        """Return the mask [B, T, n - 1 + T]: outputs see themselves and earlier ones nearby."""
+        """Return the mask [B, T, n - 1 + T]: each of T outputs attends to itself and earlier outputs in the window."""
         columns = torch.arange(self.before + times, device=filled.device)
         # distance of each output from each column [T, n - 1 + T]
         distances = self.before + torch.arange(times, device=filled.device)[:, None] - columns

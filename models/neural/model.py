@@ -1,11 +1,13 @@
 """Network in single precision as a language model, on a CPU or a CUDA device.
 
 oneDNN, which computes LSTM layers on CPUs, caches a compiled primitive for every new shape (pytorch
-issue 41486), so row counts and segment lengths are padded to a few sizes. It also repacks the weights
-at every call: for a step of few rows, the plain cell is two to five times faster.
+issue 41486), so memory would grow with every new batch size. Row counts and segment lengths are
+therefore padded to a few sizes. oneDNN also repacks the weights at every call, which dominates a
+single step of few rows: for these the plain cell is two to five times faster.
 
-On a CUDA device, launching the kernels of a small network's step takes longer than computing them. A
-step is therefore captured as a CUDA graph, for each of a few batch sizes, and replayed by one launch.
+On a CUDA device, launching the kernels of a step of a small network one by one takes longer than their
+computation. A step is therefore captured once, as a CUDA graph, for each of a few batch sizes, and
+replayed with a single launch; batches are padded to the next size.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -64,7 +66,8 @@ class TensorState(NeuralState):
 _WARM_UPS = 3  # as torch's documentation recommends: libraries select kernels and allocate memory in their first calls
 
 CapturedGraph: TypeAlias = tuple[Callable[[], None], Hidden]
-"""Function that repeats a computation on its input tensors, and results until the next call."""
+"""Function that repeats a captured computation with the current content of its input tensors, and the result tensors,
+valid until the next call."""
 
 
 class CudaGraphSteps:
@@ -81,7 +84,15 @@ class CudaGraphSteps:
         self._bound: dict[int, tuple[Tensor, Hidden, CapturedGraph]] = {}
 
     def step(self, tokens: Tensor, hidden: Hidden) -> Hidden:
-        """Return the state after one token per row [B], B at most `MAX_GRAPH_ROWS`."""
+        """Consume one token per row.
+
+        Args:
+            tokens: ids [B], B at most `MAX_GRAPH_ROWS`.
+            hidden: the state; unchanged.
+
+        Returns:
+            The next state, of the same shapes.
+        """
         rows = tokens.shape[0]
         size = 1 << max(rows - 1, 0).bit_length()
         if size not in self._bound:
@@ -101,7 +112,7 @@ class CudaGraphSteps:
 
 
 def capture_on_cuda(compute: Callable[[], Hidden]) -> CapturedGraph:
-    """Capture a computation on the current CUDA device, while other threads may use it."""
+    """Capture a computation on the current CUDA device, which other threads may use concurrently."""
     side_stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side_stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side_stream):
@@ -117,8 +128,8 @@ def capture_on_cuda(compute: Callable[[], Hidden]) -> CapturedGraph:
 class NeuralModel(NetworkModel):
     """Neural language model for inference in single precision.
 
-    Scores computed in different ways agree within rounding, not bit by bit. Distributions and features are NumPy arrays
-    on a CPU, torch tensors on a CUDA device.
+    Scores computed in different ways (step by step or at once, alone or in a batch, CPU or CUDA) agree within
+    rounding, not bit by bit. Distributions and features are NumPy arrays on a CPU, torch tensors on a CUDA device.
 
     Args:
         network: moved to the device, if it is elsewhere, and switched to evaluation mode.
@@ -137,7 +148,7 @@ class NeuralModel(NetworkModel):
         self._device = resolve_device(device)
         own = next(network.parameters()).device
         if (own.type, own.index or 0) != (self._device.type, self._device.index or 0):
-            # only then: cuDNN copies weights at each move, and captured graphs read the old ones
+            # only then: cuDNN's layers copy their weights at each move, and graphs captured before read the old ones
             network = network.to(self._device)
         self.network = network.eval()
         recordable = self._device.type == "cuda" and self.config.attention == "none"
@@ -268,7 +279,12 @@ class NeuralModel(NetworkModel):
 
     @classmethod
     def load(cls, directory: Path, vocabulary: Vocabulary, *, device: str = "cpu") -> "NeuralModel":
-        """Load a model from a checkpoint with its vocabulary.
+        """Load a saved model.
+
+        Args:
+            directory: a checkpoint.
+            vocabulary: the vocabulary that it was saved with.
+            device: see the class.
 
         Raises:
             ManifestError: a file was not written by `save`, or does not match the vocabulary.
@@ -280,7 +296,16 @@ class NeuralModel(NetworkModel):
 
 
 def advance_one(network: Network, tokens: Tensor, hidden: Hidden) -> Hidden:
-    """Return the state after one token per row [B]; see `advance_many`."""
+    """Consume one token per row.
+
+    Args:
+        network: in evaluation mode.
+        tokens: ids [B].
+        hidden: the state; unchanged.
+
+    Returns:
+        The next state, of the same shapes.
+    """
     if tokens.is_cuda or tokens.shape[0] > PLAIN_CELL_ROWS:
         return advance_many(network, tokens[None], hidden)[1]
     return network.step(tokens, hidden)
@@ -312,9 +337,11 @@ def advance_many(network: Network, tokens: Tensor, hidden: Hidden) -> tuple[Tens
 
 
 def ragged_segments(alive: TokenIds, *, any_width: bool) -> Iterator[tuple[int, int]]:
-    """Yield parts of a segment of `alive` rows per step [T], as first step and end, within which no row ends.
+    """Yield parts of a segment, as first step and end, within which no row ends.
 
-    Widths are powers of two unless `any_width`.
+    Args:
+        alive: number of rows in each step [T], descending.
+        any_width: False to restrict widths to powers of two.
     """
     start = 0
     for end in [*(np.flatnonzero(np.diff(alive)) + 1).tolist(), len(alive)]:
@@ -325,6 +352,6 @@ def ragged_segments(alive: TokenIds, *, any_width: bool) -> Iterator[tuple[int, 
 
 
 def _padded_row_count(rows: int) -> int:
-    """Round up to one of 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, …: a sixth more on average."""
+    """Round up to one of 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, …: at most a half more, a sixth on average."""
     power = 1 << max(rows - 1, 0).bit_length()
     return power * 3 // 4 if power >= 4 and rows <= power * 3 // 4 else power

@@ -1,7 +1,7 @@
 """Network: embedding → body → (projection) → output layer; its files and its device.
 
 Tensors are time-major, [T, B], as the recurrent kernels require. Dropout is active in training mode
-only. `models.neural.weights` defines the files.
+only. The embedding and the output layer may share their vectors. `models.neural.weights` defines the files.
 """
 
 from pathlib import Path
@@ -67,7 +67,12 @@ class Network(nn.Module):
         return (next(self.parameters()).new_zeros(1, batch, self.body.width), *self.body.start(batch))
 
     def detach_and_reset(self, hidden: Hidden, continues: Tensor) -> Hidden:
-        """Return the state for a training step, detached, and reset in rows that do not continue a text [B]."""
+        """Return the state for a training step, detached from past gradients and reset in rows that begin a text.
+
+        Args:
+            hidden: state after the last step.
+            continues: True for rows that continue a text [B].
+        """
         initial = self.initial_hidden(len(continues))
         mask = continues[None, :, None]
         return tuple(torch.where(mask, part.detach(), new) for part, new in zip(hidden, initial, strict=True))
@@ -111,7 +116,7 @@ def _make_embedding(config: NetworkConfig, vocab_size: int) -> TokenEmbedding:
 def _make_output_layer(
     config: NetworkConfig, embedding: TokenEmbedding, *, vocab_size: int, width: int
 ) -> Softmax | AdaptiveSoftmax:
-    """Create the output layer for inputs of a width, with the embedding's vectors if the network is tied."""
+    """Create the output layer for inputs of a width; it shares the embedding's vectors if the network is tied."""
     if config.output == "softmax":
         matrix = cast("nn.Parameter", embedding.weight) if config.tied else None
         return Softmax(width, vocab_size, shared=matrix)
@@ -132,7 +137,8 @@ def write_network(network: Network, directory: Path) -> None:
 def read_network(directory: Path, *, vocab_size: int) -> Network:
     """Load a network on the CPU, in evaluation mode.
 
-    Its parameters are memory-mapped: processes share the pages, and writes of one process are private.
+    Its parameters are memory-mapped from the file: processes share the pages, and writes of one
+    process are private.
 
     Args:
         directory: directory of both files.
@@ -170,7 +176,8 @@ class _SkipInitialisation(TorchFunctionMode):
 def resolve_device(name: str) -> torch.device:
     """Return the device of a name, with TF32 disabled on CUDA.
 
-    cuDNN's recurrent kernels round factors to ten bits by default, too few for the golden test of scores.
+    cuDNN's recurrent kernels, unlike matrix products, round their factors to ten bits by default; scores would
+    differ from the CPU's by more than the golden test allows.
 
     Args:
         name: `cpu`, `cuda`, `cuda:1`, …, or `auto`: a CUDA device if there is one, else the CPU.

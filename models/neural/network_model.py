@@ -17,7 +17,7 @@ from models.neural.weights import count_parameters
 from models.vocabulary import BOS, Vocabulary
 
 HiddenArrays: TypeAlias = tuple[AnyArray, ...]
-"""Arrays whose dimension 1 is the batch; the first is the body's last output [1, B, W], to predict from."""
+"""Arrays whose dimension 1 is the batch; the first is the body's last output [1, B, W], float32."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,7 +25,8 @@ class NeuralState:
     """State of B texts.
 
     Attributes:
-        hidden: see `HiddenArrays`; tensors in `TensorState`.
+        hidden: arrays (tensors in `TensorState`) whose dimension 1 is the batch; the first is the body's last output
+            [1, B, W], stored to predict without repeating the step.
     """
 
     hidden: tuple[Any, ...]
@@ -117,8 +118,8 @@ class NetworkModel(
             exact: whether the final state is needed for rows that end in the segment.
 
         Returns:
-            The body's outputs before each token, for the methods below; and the state after the segment, undefined
-            for rows that end in it unless `exact`.
+            The body's outputs before each token, as input of the other methods; and the state after the segment,
+            undefined for rows that end in it unless `exact`.
         """
 
     @abstractmethod
@@ -133,7 +134,7 @@ class NetworkModel(
 
     @abstractmethod
     def join_outputs(self, outputs: Sequence[Any], order: TokenIds) -> NeuralState:
-        """Return a state, to predict only, of results of `take_outputs` in a given order [N]."""
+        """Return a state, for prediction only, of concatenated results of `take_outputs` in a given order [N]."""
 
     @abstractmethod
     def num_shares(self, lengths: TokenIds) -> int:

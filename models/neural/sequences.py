@@ -19,7 +19,11 @@ from models.vocabulary import EOS
 
 @dataclass(slots=True)
 class Threads:
-    """Threads of one computation in int8; without a limit as many as numba's: NUMBA_NUM_THREADS, or the cores."""
+    """Threads of one computation in int8.
+
+    Attributes:
+        limit: maximum number; None for numba's default: NUMBA_NUM_THREADS, or the number of cores if it is not set.
+    """
 
     limit: int | None = None
 
@@ -73,7 +77,7 @@ def read_batch(
 
 
 def _length_groups(lengths: TokenIds, num_shares: int, most: int) -> Iterator[TokenIds]:
-    """Yield groups of at most `most` non-empty rows, longest first, so their lengths are similar."""
+    """Yield groups of at most `most` non-empty rows, longest first, so the rows of a group end close together."""
     order = np.argsort(-lengths, kind="stable")
     order = order[: np.count_nonzero(lengths)]
     size = max(1, min(most, -(-len(order) // num_shares)))

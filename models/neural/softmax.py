@@ -1,4 +1,8 @@
-"""Output layers: their interface, and the softmax over the full vocabulary; `<s>` is never predicted."""
+"""Output layers: their interface, and the softmax over the full vocabulary; `<s>` is never predicted.
+
+Also a compiled log-sum-exp of logits without a gradient, which on a CPU is independent of the other
+rows of a batch.
+"""
 
 import math
 from abc import ABC, abstractmethod
@@ -24,7 +28,7 @@ _LOWEST = np.float32(-3e38)
 def log_sum_exp(logits: Tensor) -> Tensor:
     """Return the log-sum-exp of each row [N] of logits [N, V], without a gradient.
 
-    On a CPU it is compiled: five times as fast as `torch.logsumexp`, and independent of other rows.
+    On a CPU it is five times as fast as `torch.logsumexp` and independent of the other rows of the batch.
     """
     if logits.is_cuda or logits.dtype != torch.float32:
         return torch.logsumexp(logits, dim=-1)
@@ -89,7 +93,8 @@ INITIAL_RANGE = 0.1
 def scale_by_counts(vectors: Tensor, counts: Tensor) -> None:
     """Scale vectors [N, E] of equal length in proportion to log(count + 1); their mean length stays.
 
-    The few examples of rare tokens can move their small vectors. Source: Herold, Gao and Ney 2018.
+    Rare tokens begin with small logits and small input vectors, which their few examples can move. Source: Herold,
+    Gao and Ney 2018.
     """
     lengths = torch.log1p(counts)
     vectors.mul_((lengths / lengths.mean()).to(vectors.device)[:, None])

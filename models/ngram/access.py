@@ -1,7 +1,8 @@
 """Automaton accessors for kernels, independent of the storage of words, probabilities and back-offs.
 
 State and arc numbers are unsigned in kernels, so numba omits its check for negative indices, which
-costs a fifth of the speed.
+costs a fifth of the speed. `link_states` finds missing links from contexts to their longest listed
+suffix.
 """
 
 from collections.abc import Callable
@@ -34,16 +35,16 @@ _EXACT, _QUANTISED = (
 )
 
 SPAN_TYPES = (readonly("int32"), *[readonly("int64")] * 3)
-"""Arguments of kernels that read texts: states [B], tokens [N], begin and end of each span [B]."""
+"""Arguments of kernels that read texts: states [B], tokens [N], begin and end of each state's span of tokens [B]."""
 
 
 def automaton_kernel(result: Any, *arguments: Any) -> Callable[[F], F]:
-    """Declare a kernel for an automaton, exact or quantised, and arguments; see `kernel`."""
+    """Declare a kernel for an automaton, exact or quantised, and arguments of these types; see `kernel`."""
     return kernel(result(_EXACT, *arguments), result(_QUANTISED, *arguments))
 
 
 def compile_kernels(automaton: Automaton) -> None:
-    """Compile the imported kernels for one automaton's types, or read them from files."""
+    """Compile the imported kernels of automata for one automaton's types, or read them from files."""
     compile_declared(_QUANTISED if automaton.quantised else _EXACT)
 
 
@@ -57,7 +58,7 @@ def word_at(words: Any, arc: Any) -> Any:
 
 
 def value_at(coded: Any, values: Any, index: Any) -> Any:
-    """Return a float32 from an array of values or codes; for kernels only."""
+    """Return a probability or back-off weight, float32, from an array of values or codes; for kernels only."""
     raise NotImplementedError
 
 
@@ -109,7 +110,7 @@ def prefetch(_typing_context: Any, array: Any, index: Any) -> Any:  # noqa: ARG0
 # inlined because a call would pass every array of the automaton
 @numba.njit(nogil=True, forceinline=True)
 def search_end(begin: Any, end: Any, word: Any) -> Any:
-    """Bound the search for a word's arc in [begin, end): ids ascend, so at most `word` arcs precede it.
+    """Bound the search for a word's arc in [begin, end): word ids ascend, so at most `word` arcs precede it.
 
     Frequent words have small ids, so this avoids most of the search in contexts with many arcs.
     """
@@ -134,7 +135,7 @@ def find_arc(words: Any, begin: Any, end: Any, word: Any) -> Any:
 
 @numba.njit(nogil=True, forceinline=True)
 def arc_at(first_arcs: Any, words: Any, state: Any, word: Any) -> Any:
-    """Return the state's own arc of a word, else A; the empty context has every word."""
+    """Return the state's own arc of a word, else A; the empty context has an arc for every word."""
     if state == U(0):
         return U(word)
     begin, end = U(first_arcs[state]), U(first_arcs[state + U(1)])
@@ -152,7 +153,7 @@ def context_length(order_starts: Any, state: Any) -> Any:
 
 @numba.njit(nogil=True)
 def minimal_state(automaton: Automaton, state: Any) -> Any:
-    """Return the shortest state with the same future: skip contexts without arcs or back-off weight."""
+    """Return the shortest state with the same future: skip contexts without arcs and with back-off weight 1."""
     while (
         state != U(0)
         and automaton.first_arcs[state] == automaton.first_arcs[state + U(1)]

@@ -1,11 +1,12 @@
 """Compiled parsing of ARPA files: n-gram lines, decimals, lexicographic sorting.
 
-A kernel converts a block of bytes to arrays of n-grams. If it cannot continue, it returns a code, and
-can be called again from the returned offset after its caller has grown the arrays.
+A kernel converts a block of bytes to arrays of n-grams. If it cannot continue, it stops and returns
+a code; it has consumed the lines before the returned offset and can be called again from there after
+its caller has grown the arrays.
 
-Conversion between decimals and single precision is exact. A result in double precision is accepted if
-its entire error range rounds to one float. Otherwise, about once in ten million decimals, exact
-arithmetic in Python decides.
+Conversion between decimals and single precision is exact in both directions. It uses double precision:
+a result with an error of a few units in the last place is accepted if the entire error range rounds
+to one float. Otherwise, about once in ten million decimals, exact arithmetic in Python decides.
 """
 
 import math
@@ -91,7 +92,7 @@ def _read_digits(text: UInt8s, offset: int, end: int) -> tuple[np.uint64, Int, i
 
 @numba.njit(nogil=True)
 def _read_exponent(text: UInt8s, start: int, end: int) -> tuple[Int, bool]:
-    """Read an "e" and an integer of up to three digits; return it, and True if the syntax is valid."""
+    """Read an "e" and an integer of up to three digits; return the integer, and True if the syntax is valid."""
     offset = start + 1
     if text[start] != _E and text[start] != _SMALL_E:
         return 0, False
@@ -430,7 +431,7 @@ def _read_backoff(
 def _read_weight(
     text: UInt8s, start: int, end: int, row: int, column: int, hard: Int64s, num_hard: int
 ) -> tuple[np.float32, int]:
-    """Return a number and `num_hard`; what Python must convert is 0 and recorded in `hard`."""
+    """Return a number and `num_hard`; a number that Python must convert is 0 and recorded in `hard`."""
     easy, value = read_number(text, start, end)
     if easy and not np.isinf(value):  # Python checks if infinity is allowed
         return value, num_hard
@@ -441,7 +442,7 @@ def _read_weight(
 
 @numba.njit(nogil=True)
 def _field_start(text: UInt8s, offset: int) -> int:
-    """Return the offset of the next byte that is not blank, which a line end is."""
+    """Return the offset of the next byte that is not blank; a block ends with a line end, so it exists."""
     while _BYTE_KINDS[text[offset]] == _BLANK:
         offset += 1
     return offset
@@ -466,7 +467,7 @@ def _hash_field(text: UInt8s, offset: int) -> tuple[int, np.uint64]:
 
 
 def sort_rows(prefixes: Int32s, words: Int32s, *, num_prefixes: int, vocab_size: int) -> Int32s:
-    """Return the row numbers [n] in lexicographic order of n-grams, given as prefix and last word [n]."""
+    """Return the row numbers [n] in lexicographic order of n-grams of one order, given as prefix and last word [n]."""
     rows, by_word = np.arange(len(words), dtype=np.int32), np.empty_like(words)
     sort_by_key(words, rows, count_smaller_keys(words, rows, vocab_size), by_word)
     sort_by_key(prefixes, by_word, count_smaller_keys(prefixes, rows, num_prefixes), rows)
@@ -488,7 +489,7 @@ def extend_trie(trie: PrefixTrie, ngrams: NGrams, *, num_prefixes: int) -> Prefi
 
 @kernel()
 def first_out_of_order(prefixes: Int32s, words: Int32s) -> int:
-    """Return the first row that does not follow its predecessor; n if all are in order."""
+    """Return the first row that does not follow its predecessor in order; n if all rows are in order."""
     for row in range(1, len(words)):
         if prefixes[row] < prefixes[row - 1] or (
             prefixes[row] == prefixes[row - 1] and words[row] <= words[row - 1]

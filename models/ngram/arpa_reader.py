@@ -4,8 +4,8 @@ Files of lmplz, SRILM and IRSTLM are supported: missing back-offs are 0, suffixe
 `<s>` may have the log-probability 0 or -99 and is never predicted, `<UNK>` is `<unk>`. Any other
 deviation is an error with its line number.
 
-If a comment declares it, words are escaped with `%` and two hexadecimal digits per byte, as in URLs; the
-empty word is a single `%`.
+Words that ARPA cannot represent (white space, spellings of control tokens) are escaped with `%` and two
+hexadecimal digits per byte, as in URLs, and the empty word is a single `%`; a comment in the file declares this.
 """
 
 import re
@@ -306,7 +306,11 @@ class ArpaSection:
             source.fail(f"the section ends after {self._count} of the {self._promised()}", hint=_COUNTS_HINT)
 
     def check_backoffs(self, *, highest: int) -> None:
-        """Reject a back-off weight that would overflow if charged at every length below the `highest`."""
+        """Reject a back-off weight that would overflow if charged at every length.
+
+        Args:
+            highest: order of the longest n-grams.
+        """
         most = MAX_LOG10_BACKOFF // max(highest - 1, 1)
         row = int(self.rows.log10_backoffs.argmax()) if len(self.rows.log10_backoffs) else -1
         if row >= 0 and self.rows.log10_backoffs[row] > most:
@@ -402,8 +406,8 @@ class ArpaReport(NamedTuple):
         sha256: hash of the file on disk, still compressed, in hex.
         lists_unknown: whether the file lists `<unk>`.
         missing_backoffs: number of n-grams below the highest order without a back-off weight, read as 0.
-        ignored_backoffs: number of n-grams of the highest order with a back-off weight.
-        ignored_starts: number of n-grams, besides the unigram, that predict `<s>`.
+        ignored_backoffs: number of n-grams of the highest order with a back-off weight, which has no effect.
+        ignored_starts: number of n-grams other than the unigram that predict `<s>`, which is never predicted here.
         split_words: number of words that contain white space, such as U+00A0, at which texts are split.
         escaped: whether words are escaped.
         backward: whether the file declares that the model reads right to left.

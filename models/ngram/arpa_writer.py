@@ -5,9 +5,10 @@ shortest decimals that read as the same floats. The back-off weight is omitted a
 and if it is 0 and no longer n-gram has this one as its prefix. `<s>`, which is never predicted, has
 the log-probability -99.
 
-A comment, which other readers skip, holds what ARPA cannot express: words are escaped, the model reads
-right to left, and the value that stands for a back-off weight of minus infinity, which KenLM rejects.
-Log-probabilities above 0, which KenLM rejects too, are rounding errors and are written as 0.
+A comment before the data heading, which other readers skip, holds what ARPA cannot express: words
+are escaped, the model reads right to left, and the value that stands for a back-off weight of minus
+infinity, which KenLM rejects. Log-probabilities above 0, which KenLM rejects too, are rounding
+errors and are written as 0.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,10 +1,11 @@
 """Back-off automaton: an n-gram model as flat arrays, and its file.
 
 Every listed n-gram below the highest order is a state, as is the empty context, state 0. N-grams are
-numbered by length, then in lexicographic order, and the state of n-gram a is a + 1. An n-gram is thus
-both an arc, from the state of its prefix, and the state at its end: only the link to the longest listed
-suffix is stored. Links point to smaller numbers. The unigrams are arcs 0 to V − 1 of state 0, numbered
-by word id. Values are log10 in single precision, or eight-bit codes; results are natural logarithms.
+numbered by length, then in lexicographic order, and the state of n-gram a is a + 1. An n-gram is
+thus both an arc, from the state of its prefix, and the state at the end of that arc: only the link
+to the longest listed suffix must be stored. Links always point to smaller numbers. The unigrams are
+arcs 0 to V − 1 of state 0, whose numbers are the word ids. Values are log10 in single precision, as
+in ARPA files, or eight-bit codes of such values; results are natural logarithms.
 """
 
 import math

@@ -1,11 +1,13 @@
 """Build an automaton from n-grams and weights; rank its arcs, quantise and verify it.
 
-`build_automaton` takes n-grams in lexicographic order with the index of each prefix among the shorter
-n-grams, from estimators and file formats. `list_ngrams` is its inverse.
+`build_automaton` is the boundary between serving and the estimators and file formats: it takes
+n-grams in lexicographic order with the index of each prefix among the shorter n-grams. `list_ngrams`
+is its inverse.
 
-Quantisation stores probabilities and back-offs as eight-bit codes, each the mean of the values nearest
-to it, by Lloyd's algorithm (1982, "Least squares quantization in PCM"), in less than two thirds of the
-size. Minus infinity, 0 and the probability of `<unk>` stay exact.
+Quantisation stores probabilities and back-offs as eight-bit codes, in less than two thirds of the
+size. Each code represents the mean of the values nearest to it, by Lloyd's algorithm in one
+dimension (Lloyd 1982, "Least squares quantization in PCM"). Minus infinity, 0 and the probability
+of `<unk>` stay exact.
 
 `verify_automaton` checks every value of a file before kernels use it as an index.
 """
@@ -35,7 +37,7 @@ from models.ngram.automaton import Automaton, reject
 from models.vocabulary import UNK
 
 MAX_UNRANKED_ARCS = 128
-"""Number of arcs beyond which a state's ranking is stored in the file."""
+"""The ranking of states with more arcs is stored in the file; for other states it is computed on demand."""
 
 
 _BLOCK = 1 << 20
@@ -66,7 +68,12 @@ def rank_arcs(first_arcs: UInt32s, log10_probs: Float32s) -> RankedArcs:
 
 
 def rank_arcs_in_blocks(first_arcs: UInt32s, log10_probs: Float32s) -> Iterator[RankedArcs]:
-    """Rank arcs as `rank_arcs`, in blocks of bounded size; `starts` lack the end."""
+    """Rank arcs as `rank_arcs`, in blocks of bounded size; `starts` lack the end.
+
+    Args:
+        first_arcs: first arc of each state, then the end [S + 1].
+        log10_probs: probability of each arc [A].
+    """
     ranked_before = 0
     for begin in range(0, len(first_arcs) - 1, _BLOCK):
         sizes = np.diff(first_arcs[begin : begin + _BLOCK + 1])
@@ -179,7 +186,7 @@ def _lloyd(values: Float32s, num_levels: int) -> Float32s:
 
 MAX_NGRAMS = 2**32 - 1
 MAX_STATES = 2**31 - 1
-"""Limits of the integer types for arcs (n-grams of all orders) and links (contexts)."""
+"""Limits of the integer types for arcs (n-grams of all orders) and links (contexts, including the empty one)."""
 
 
 class NGrams(NamedTuple):
@@ -267,7 +274,7 @@ def build_automaton(orders: Sequence[tuple[NGrams, NGramWeights]]) -> Automaton:
 
 
 def number_arcs(orders: Sequence[NGrams]) -> tuple[Int64s, UInt32s, Int32s]:
-    """Return `order_starts`, `first_arcs` and `words` of the automaton of n-grams of the orders 1, 2, …."""
+    """Return `order_starts`, `first_arcs` and `words` of the automaton of the n-grams of the orders 1, 2, …."""
     order_starts = np.concatenate([[0], np.cumsum([len(ngrams.words) for ngrams in orders])])
     fan_outs = [
         np.bincount(longer.prefixes, minlength=len(shorter.words))
@@ -352,7 +359,7 @@ def list_ngrams(automaton: Automaton) -> list[tuple[NGrams, NGramWeights]]:
 
 
 MAX_LOG10_BACKOFF = 300.0
-"""Limit of the total back-off weight to the empty context, close to a double's."""
+"""Limit of the total back-off weight down to the empty context, close to the range of a double."""
 
 _MASS_TOLERANCE = 1e-5
 _LEAST_MASS = 1e-30  # close to the smallest number in single precision
@@ -426,7 +433,7 @@ def _has_unranked_state(automaton: Automaton) -> bool:
 
 @numba.njit(nogil=True)
 def _backoff_overflows(automaton: Automaton, state: np.int64) -> bool:
-    """Return whether the back-off weights from a state down exceed `MAX_LOG10_BACKOFF` or are NaN."""
+    """Return whether the back-off weights from a state to the empty context exceed `MAX_LOG10_BACKOFF` or are NaN."""
     charged = np.float64(log10_backoff_of(automaton, U(state)))
     if charged <= 0:  # most states; positive weights of suffixes are checked at those suffixes
         return False

@@ -1,4 +1,4 @@
-"""N-gram model: an automaton behind the common protocol, with checked inputs."""
+"""N-gram model: an automaton behind the common protocol, with checked inputs and bulk scoring of sentences."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -92,7 +92,7 @@ def check_k(k: int, vocab_size: int) -> None:
 
 
 def check_known(tokens: TokenIds, bad: int, vocab_size: int) -> None:
-    """Raise InvalidInputError for the token at the index `bad` of a batch, unless it is negative."""
+    """Raise InvalidInputError for the token at the index `bad` of a batch, unless the index is negative."""
     if bad >= 0:
         raise InvalidInputError(
             f"token {bad} of the batch is {tokens.flat[bad]}, but token ids are 0 to {vocab_size - 1}",
@@ -278,7 +278,7 @@ class NGramModel(
         return NGramState(out[np.arange(tokens.shape[1]) < np.asarray(lengths)[:, None]])
 
     def _prefill(self, state: NGramState, tokens: TokenIds, lengths: TokenIds) -> NGramState:
-        """Return the state after tokens, in order − 1 steps, since it depends on the last of them only."""
+        """Return the state after tokens, in order − 1 steps, since it depends on the last order − 1 tokens only."""
         tokens, lengths = np.asarray(tokens, dtype=np.int64), np.asarray(lengths, dtype=np.int64)
         check_shapes(tokens, lengths, len(state))
         reach = self.order - 1
@@ -302,7 +302,12 @@ class NGramModel(
 
     @classmethod
     def load(cls, directory: Path, vocabulary: Vocabulary, *, device: str) -> "NGramModel":  # noqa: ARG003 - protocol
-        """Map a model from a checkpoint with its vocabulary; for any device, it computes on the CPU.
+        """Map a saved model.
+
+        Args:
+            directory: a checkpoint.
+            vocabulary: the vocabulary that it was saved with.
+            device: ignored; this family computes on the CPU.
 
         Raises:
             ManifestError: a file was not written by `save`, or has another vocabulary.

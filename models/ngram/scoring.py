@@ -1,7 +1,7 @@
 """Compiled scoring of tokens with an automaton: log-probabilities, states, context lengths, distributions.
 
-All add in double precision and in the same order, so a word gets the same float in a score and in a
-distribution, independent of the batch.
+Kernels release the interpreter lock. All add in double precision and in the same
+order, so a word gets the same float in a score and in a distribution, independent of the batch.
 
 Word ids are checked because an id outside the vocabulary would index outside the arrays: the kernels
 return the index of the first invalid id, or −1.
@@ -36,7 +36,7 @@ from models.ngram.automaton import LN_10, Automaton
 
 @numba.njit(nogil=True)
 def write_suffix_chain(automaton: Automaton, state: np.int32, states: UInt64s, backoffs: Float64s) -> int:
-    """Write a state and its suffixes, and the log10 back-off to each; return their count."""
+    """Write a state and its suffixes down to the empty context, and the log10 back-off to each; return their count."""
     depth, backoff, here = 0, 0.0, U(state)
     while here != U(0):
         states[depth], backoffs[depth] = here, backoff
@@ -85,7 +85,7 @@ def ranked_index(automaton: Automaton, state: np.uint64) -> Any:
 
 _LANES = 24
 _POSITION, _ROW_END, _STATE, _FIRST, _LAST = (np.uint64(column) for column in range(5))
-"""Columns of a lane: its token, the end of its row, its state, and the range of arcs."""
+"""Columns of a lane: its current token, the end of its row, its state, and the range of arcs to search."""
 
 
 @numba.njit(nogil=True, forceinline=True)

@@ -31,7 +31,7 @@ _PREFETCH_DISTANCE = 8
 
 @numba.njit(nogil=True, forceinline=True)
 def _shadowing_level(first_arcs: UInt32s, words: Any, chain: UInt64s, level: int, word: Any) -> Any:
-    """Return the shortest longer context with its own arc of the word; −1 if none has."""
+    """Return the shortest context longer than this level's that has its own arc of the word; −1 if none has."""
     longer = level - 1
     while longer >= 0 and arc_at(first_arcs, words, chain[longer], word) == U(len(words)):
         longer -= 1
@@ -40,7 +40,7 @@ def _shadowing_level(first_arcs: UInt32s, words: Any, chain: UInt64s, level: int
 
 @numba.njit(nogil=True, forceinline=True)
 def _precedes(probs: Any, decoded: Any, first: np.uint32, second: np.uint32) -> np.bool_:
-    """Return whether an arc precedes another of its state: by probability, then by word id."""
+    """Return whether an arc precedes another of its state: by probability, then by the smaller word id."""
     prob, second_prob = value_at(probs, decoded, U(first)), value_at(probs, decoded, U(second))
     return np.bool_(prob > second_prob or (prob == second_prob and first < second))
 
@@ -64,7 +64,7 @@ def _sift_down(probs: Any, decoded: Any, heaps: UInt32s, top: Any, position: Any
 def _heapify_arcs(
     first_arcs: Any, probs: Any, decoded: Any, state: np.uint64, heaps: UInt32s, top: Any
 ) -> Any:
-    """Write the arcs of an unranked state as a heap from `top` on; return their number."""
+    """Write the arcs of an unranked state as a heap from `top` on, the most probable first; return their number."""
     begin = np.int64(first_arcs[state])
     size = np.int64(first_arcs[state + U(1)]) - begin
     for n in range(size):
@@ -76,7 +76,7 @@ def _heapify_arcs(
 
 @numba.njit(nogil=True)
 def _natural_log_prob(probs: Any, decoded: Any, arc: np.uint64, backoff: float) -> np.float32:
-    """Return the natural-log probability of an arc after a back-off, as `write_distributions`."""
+    """Return the natural-log probability of an arc after a back-off, as `write_distributions` computes it."""
     return np.float32((value_at(probs, decoded, arc) + backoff) * LN_10)
 
 
@@ -108,7 +108,7 @@ def _lower_arc_ties(probs: Any, decoded: Any, arc: np.uint64, backoff: float) ->
 
 @numba.njit(nogil=True)
 def _insert_sorted(ids: Int64s, row: int, begin: int, column: int, word: np.int32) -> None:
-    """Insert a word into the ascending ids of a row from `begin` to before `column`."""
+    """Insert a word into the ascending run of ids of a row that starts at `begin` and ends before `column`."""
     while column > begin and ids[row, column - 1] > word:
         ids[row, column] = ids[row, column - 1]
         column -= 1
@@ -145,8 +145,9 @@ def top_k_words(  # noqa: C901, PLR0912, PLR0915 - one merge
 ) -> None:
     """Write the k most probable words [B, k] in states [B] to `ids`, and their natural-log probabilities.
 
-    Merges the arcs of the state and its suffixes in descending order of probability, and skips words
-    that a longer context has. Ties in single precision are in order of id, also with the k-th. k must
+    Merges the arcs of the state and its suffixes in descending order of probability, and skips
+    words that a longer context has. Words that tie in single precision are in order of id, as if
+    the full distribution were sorted, so words that tie with the k-th are considered too. k must
     not exceed V.
     """
     order, k, missing = len(automaton.order_starts) - 1, ids.shape[1], U(len(automaton.words))

@@ -1,9 +1,9 @@
 """Attention of many texts in one pass, and the keys and values that their states keep.
 
-A pass concatenates the new tokens of all texts, without padding. A text's keys and values lie in a
-buffer that its later states share: new tokens follow those of all earlier states, or go into a copy if
-another continuation has claimed the slots. Texts whose state nobody asks for, such as candidates, keep
-nothing: those with a common beginning are computed together, and read it where it is.
+A pass concatenates the new tokens of all texts, without padding. A text's keys and values lie in a buffer that later
+states of the text share: new tokens are written after those of all earlier states, or, if another continuation of the
+text has already claimed the next slots, into a copy. Texts whose state nobody asks for, such as the candidates of a
+list, keep nothing: those with a common beginning are computed together, and read its keys and values where they are.
 """
 
 import itertools
@@ -81,7 +81,8 @@ class Group(NamedTuple):
         cut: their positions among all new tokens.
         before: the context of each text.
         after: the context with the new tokens, where their keys and values are written; None to keep none.
-        mask: whether each new token sees each token of the context and each new one [Q, N + Q]; None for one token.
+        mask: whether each new token sees each token of the context and each new one [Q, N + Q]; None for one token,
+            which sees all.
     """
 
     cut: slice

@@ -2,9 +2,9 @@
 
 Only local files are read: no network, no pickle, no code of the folder.
 
-In int8 the kernels of int8 networks compute the linear layers, on a CPU. All else, such as attention,
-stays in float32, so a result depends on the other texts of a batch within rounding, which int8 turns
-into steps of 1/127 of an activation.
+In int8 the kernels of int8 networks compute the linear layers, on a CPU. Weights have a scale per output, activations a
+scale per token. All else, such as attention, stays in float32, so a result depends on the other texts of a batch within
+rounding, which int8 turns into steps of 1/127 of an activation.
 """
 
 from collections.abc import Mapping
@@ -41,7 +41,12 @@ _MAX_NUMBERS: Mapping[str, float] = {
 
 
 def read_network(folder: Path, *, attention: str, dtype: torch.dtype) -> Any:
-    """Build the network of a folder, without gradients, with a registered attention and a type of weights.
+    """Build the network of a folder, without gradients.
+
+    Args:
+        folder: the folder.
+        attention: name of the registered attention.
+        dtype: type of the weights.
 
     Raises:
         ManifestError: a file is missing, cut short or of another model; the message names it.
@@ -113,7 +118,8 @@ def quantise_layers(network: nn.Module, weight_cache: PackedWeightCache) -> list
 def centre_outputs(network: Any) -> None:
     """Subtract the mean of the output layer's vectors from each.
 
-    No probability changes: all logits lose the same amount, which is often large (GPT-2's are about -100).
+    No probability changes: all logits lose the same amount, which is often large (GPT-2's are about -100) and would
+    leave few digits for their differences.
     """
     head = network.get_output_embeddings()
     weight = head.weight.float()
@@ -176,7 +182,7 @@ def _check_files(folder: Path) -> None:
 
 
 def _check_numbers(path: Path, config: Mapping[str, Any]) -> None:
-    """Raise ManifestError for a number at any depth of a configuration that is too large or not finite."""
+    """Raise ManifestError for a number in a configuration, at any depth, that is too large or not finite."""
     pending = [*config.items()]
     for name, value in pending:
         if isinstance(value, dict | list):
@@ -188,7 +194,7 @@ def _check_numbers(path: Path, config: Mapping[str, Any]) -> None:
 
 
 def _check_num_weights(folder: Path) -> None:
-    """Raise ManifestError, before memory is allocated, for far more weights than the files have."""
+    """Raise ManifestError, before memory is allocated, if far more weights are described than the files have."""
     stored = sum((folder / name).stat().st_size for name in _weight_files(folder))
     with torch.device("meta"):
         config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)

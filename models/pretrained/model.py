@@ -1,6 +1,6 @@
 """Pretrained causal transformers as language models, on a CPU or a CUDA device.
 
-The library transformers computes the network; this module feeds it texts without padding, keeps states,
+The library transformers builds and computes the network; this module feeds it texts without padding, keeps states,
 and normalises its predictions over the tokens that the tokenizer has.
 """
 
@@ -75,9 +75,10 @@ class TransformerState:
 class PretrainedModel(SequenceReader[TransformerState], LanguageModel[TransformerState]):
     """Causal transformer of a folder in Hugging Face's format.
 
-    A text begins with the model's token for the start or, without one, for the end. `<s>` and tokens that the tokenizer
-    lacks are never predicted: their probabilities go to the others in proportion. When the model's positions are used
-    up, the older half of the tokens is forgotten. Predictions computed in different ways agree within rounding.
+    A text begins with the model's token for the start of a text or, without one, with its token for the end. `<s>` and
+    tokens that the tokenizer lacks are never predicted: their probabilities go to the others in proportion. If a text
+    is longer than the model's positions, the older half of the tokens is forgotten whenever they are used up.
+    Predictions computed in different ways agree within rounding, not bit by bit.
 
     Args:
         folder: folder with `config.json`, weights in safetensors and `tokenizer.json`.
@@ -300,7 +301,7 @@ class PretrainedModel(SequenceReader[TransformerState], LanguageModel[Transforme
         return torch.split(outputs[0], counts)
 
     def _log_probs(self, outputs: Tensor) -> Tensor:
-        """Return the log-probability of each output of the network [N, outputs]; minus infinity without a token."""
+        """Return the log-probability of each token of the network [N, outputs], with minus infinity for others."""
         return torch.log_softmax(self._head(outputs).float() + self._bias, dim=-1)
 
     def _scores(self, outputs: Tensor, ids: TokenIds) -> FloatArray:

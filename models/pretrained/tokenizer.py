@@ -1,7 +1,7 @@
 """Tokenizers of pretrained models, as `tokenizer.json` of Hugging Face's library tokenizers describes them.
 
-The library computes; this module maps its numbers to ids after the control tokens, which the folder's
-configuration names, and finds the bytes of each token.
+The library computes; this module maps its numbers to ids after the control tokens, and finds the bytes of each token.
+The tokens for the start, the end and the unknown are those that the folder's configuration names.
 """
 
 import contextlib
@@ -181,7 +181,8 @@ class PretrainedTokenizer(Tokenizer):
 def check_tokenizer(folder: Path) -> None:
     """Check the tokenizer of a folder from elsewhere, by reading texts in a process that may die.
 
-    Expressions that backtrack, or replacements that grow, would stop or end any process that reads a text.
+    An expression that backtracks, or replacements that grow, would stop or end every process that reads a client's
+    text.
 
     Raises:
         ManifestError: reading a text takes too much time or memory, gives too many tokens, or ends the process.

@@ -35,8 +35,9 @@ def gradient_by_lag(network: Network, tokens: Tensor) -> list[float]:
     """Compute the norm of the gradient of a late loss with respect to the state at earlier tokens.
 
     The norm is ‖∂L_T/∂s_{T−k}‖ for k = 0, 1, …, averaged over rows. L_T is the loss of the last token, and
-    s the complete state. A straight falling curve on a logarithmic scale shows a vanishing gradient, a
-    rising one an exploding gradient (Pascanu et al. 2013, section 2.1).
+    s the complete state, for an LSTM including the cell. A curve that falls in a straight line on a
+    logarithmic scale shows a vanishing gradient, a rising curve an exploding gradient (Pascanu et al.
+    2013, section 2.1).
 
     Args:
         network: network of any family; it runs in evaluation mode.
@@ -75,8 +76,8 @@ def gate_saturation(network: Network, tokens: Tensor) -> list[dict[str, Any]]:
         tokens: ids [T, B].
 
     Returns:
-        For each gate its `layer`, from 1; its name, `gate`, which is `|h|` for outputs of a layer without gates;
-        and the shares of its values below 0.1, `low`, and above 0.9, `high`.
+        For each gate its `layer`, from 1 for the lowest; its name, `gate`, which is `|h|` for the absolute outputs
+        of a layer without gates; and the shares of its values below 0.1, `low`, and above 0.9, `high`.
     """
     cells = [module for module in network.modules() if isinstance(module, Cell)]
     values_by_gate: dict[Cell, dict[str, list[Tensor]]] = {cell: {} for cell in cells}
@@ -108,7 +109,7 @@ def gate_saturation(network: Network, tokens: Tensor) -> list[dict[str, Any]]:
 
 
 def diagnose(network: Network, text: EncodedCorpus) -> dict[str, Any]:
-    """Compute gradients by lag and gate saturation on segments of a text; empty for tiny texts."""
+    """Compute gradients by lag and gate saturation on segments of a text, for metrics.json; empty for tiny texts."""
     segments = sample_segments(text, length=LAGS + 1, rows=_ROWS)
     if segments is None:
         return {}
@@ -225,7 +226,8 @@ _TOKENS = 20_000  # enough for two significant digits
 def log_normalisers(model: NeuralModel, corpus: EncodedCorpus) -> dict[str, float]:
     """Compute `mean` and `deviation` of log Σ exp of the logits, over sentences spread over a text, in nats.
 
-    The mean is near 0 if scores are comparable; the deviation disturbs the order of candidates.
+    The mean is near 0 if scores are comparable with log-probabilities; the deviation disturbs the order
+    of candidates.
 
     Args:
         model: source of the logits.

@@ -1,12 +1,13 @@
 """Data-parallel training in several processes, and liveness of the processes.
 
-Each process has a share of the streams, and all make the same updates. Every process draws the random
-numbers, such as dropout masks, for the entire batch, so the result is that of one process except for
-rounding. Rank 0 decides what depends on the clock or a signal. Only it writes to disk.
+Each process has a share of the streams, and all processes make the same updates. Every process draws
+the random numbers, such as dropout masks, for the entire batch and uses its rows, so the result equals
+the result of one process except for rounding. Rank 0 makes all decisions that depend on the clock or
+on a signal. Processes may run on several machines; only rank 0 writes to disk.
 
-Each process writes a heartbeat to torchrun's store once per second and reads those of its peers, so it
-can wait hours for a busy process and still detects a lost one in bounded time. A separate thread
-accesses the store, so a waiting process can be interrupted.
+Each process writes a heartbeat to torchrun's store once per second and reads the heartbeats of its
+peers, so it can wait hours for a busy process and still detects a lost process in bounded time. A
+separate thread accesses the store, so a waiting process can be interrupted.
 """
 
 import json
@@ -30,7 +31,7 @@ from models.neural.cells import Dropout, Hidden
 from training.signals import Terminated
 
 PATIENCE_S = 300.0
-"""Maximum time without a heartbeat, and of an exchange, until a process counts as lost, in seconds."""
+"""Maximum time without a heartbeat, or duration of an exchange, before a process counts as lost, in seconds."""
 
 _HEARTBEAT_S = 1.0
 _FIRST_PAUSE_S = 0.001
@@ -107,7 +108,11 @@ class PeerMonitor:
             pause = min(2 * pause, 0.1)
 
     def lost_peer_error(self, problem: str) -> ProcessLostError:
-        """Build the error for a failed exchange, which names the lost process, or a problem if none is found."""
+        """Build the error for a failed exchange; it names the lost process and the reason if found in time.
+
+        Args:
+            problem: problem to report if no lost process is found.
+        """
         until = time.monotonic() + 2 * _SILENCE_S
         while not (reason := self._problem(self._peers.values(), silent_s=_SILENCE_S)):
             if time.monotonic() > until:
@@ -271,7 +276,7 @@ class Processes:
         return float(np.frombuffer(self.broadcast_bytes(np.float64(value).tobytes()) or b"")[0])
 
     def broadcast_bytes(self, content: bytes | None, *, source: int = 0) -> bytes | None:
-        """Broadcast the bytes, or None, of one process, by default rank 0."""
+        """Broadcast the bytes, or None, of one process, by default rank 0; other processes' bytes are ignored."""
         if self.count == 1:
             return content
         length = torch.tensor([-1 if content is None else len(content)])

@@ -38,7 +38,8 @@ class Embeddings(NamedTuple):
 def read_embeddings(path: Path, vocabulary: Vocabulary, *, size: int) -> Embeddings:
     """Read the vectors of a vocabulary's tokens from a file; the first entry of a repeated word counts.
 
-    The lookup is case-sensitive and never finds control tokens. Numbers of other words are only counted.
+    The lookup is case-sensitive and never finds control tokens. The numbers of words outside the
+    vocabulary are counted but not parsed.
 
     Args:
         path: the file.
@@ -72,8 +73,8 @@ def read_embeddings(path: Path, vocabulary: Vocabulary, *, size: int) -> Embeddi
 def initialise_embeddings(network: Network, embeddings: Embeddings) -> None:
     """Initialise a network's embeddings of the tokens found in a file.
 
-    One factor scales all vectors to the root mean square of the network's initial values, up to ten times
-    shorter: longer ones do not suit a tied output.
+    One factor scales all vectors to the root mean square of the network's initial values: pre-trained
+    vectors are up to ten times as long, too long for a tied output.
 
     Raises:
         InvalidInputError: the network's vectors have several widths.

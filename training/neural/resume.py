@@ -105,7 +105,7 @@ def changed_bounds(state: Mapping[str, Any], identity: Mapping[str, Any], *, fol
 def check_same_structure(given: Any, own: Any, name: str) -> None:
     """Check that a part of a saved state has the types and shapes of the part in a new run.
 
-    Parts that are empty in the new run are not compared; a tensor may be None.
+    Parts that are still empty in the new run, an empty list or None, are not compared; a tensor may be None.
 
     Args:
         given: part of the saved state.

@@ -1,7 +1,8 @@
 """Components of a training run, and their state for resuming.
 
-Weights averaged over many updates predict better than those of a single update. The penalties of outputs
-are AR and TAR (Merity et al. 2017, "Revisiting activation regularization").
+They are the optimiser, schedules of learning rate and dropout, averages of the weights, penalties of the outputs,
+validation and best weights. Weights averaged over many updates predict better than the weights of a single update. The
+penalties are AR and TAR (Merity et al. 2017, "Revisiting activation regularization").
 """
 
 import bisect
@@ -106,7 +107,8 @@ class Schedule:
 def make_optimizer(network: nn.Module, settings: TrainSettings) -> Optimizer:
     """Create the optimiser of the settings for all parameters.
 
-    Weight decay applies to matrices only: that of biases, gains and initial states would shift the outputs.
+    Weight decay applies to matrices only. Biases, gains of norms and learned initial states set levels;
+    their decay would only shift the network's outputs.
     """
     groups = [
         {"params": parameters, "weight_decay": decay}
@@ -125,9 +127,10 @@ def make_optimizer(network: nn.Module, settings: TrainSettings) -> Optimizer:
 class WeightAverage:
     """Average of the weights over updates, as the settings select.
 
-    `ema` is an exponential moving average (Polyak and Juditsky 1992, with decay), at most (1 + t) / (10 + t)
-    after t updates, to discount the random start. `nt-asgd` is the mean of all updates since the first
-    validation worse than the best of those more than `nonmonotone` before it (Merity et al. 2018, algorithm 1).
+    `ema` is an exponential moving average (Polyak and Juditsky 1992, with decay). Its decay is at most
+    (1 + t) / (10 + t) after t updates, to discount the random start. `nt-asgd` is the plain mean of all
+    updates since the first validation that was worse than the best validation more than `nonmonotone`
+    validations before it (Merity et al. 2018, algorithm 1).
 
     Args:
         network: network with the parameters; every average except `none` copies them.
@@ -329,8 +332,8 @@ _MIN_ROW_TOKENS = 256  # in shorter rows, tokens with little context would domin
 class Validation:
     """Perplexity of a fixed sample of the validation text.
 
-    In sentence context, the sample consists of sentences spread over the text; in stream context, of a few
-    rows of running text, read in parallel: one row would be slow, many would lack context.
+    In sentence context, the sample consists of sentences spread over the text. In stream context, it consists
+    of a few rows of running text, read in parallel: one row would be slow, many rows would lack context.
 
     Args:
         corpus: validation text.

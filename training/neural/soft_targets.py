@@ -1,7 +1,7 @@
 """Soft targets for knowledge distillation: distributions of teacher models at every position of a text.
 
-Source: Hinton, Vinyals and Dean 2015. The teachers read the text once, before the training. The most
-probable tokens of their mean distribution, and a few drawn from the rest, are stored in a file. Without
+Source: Hinton, Vinyals and Dean 2015. The teachers read the text once, before the training. The most probable tokens of
+their mean distribution, and a few drawn from the rest, are stored in a file that the trainer maps into memory. Without
 the drawn ones, a network would learn that all other tokens are improbable.
 """
 
@@ -32,7 +32,7 @@ TARGET_TOKENS = 32
 """Number of tokens stored of each distribution, the most probable ones."""
 
 DRAWN_TOKENS = 16
-"""Number of tokens drawn from the rest of each distribution, for equal parts of it."""
+"""Number of tokens drawn from the rest of each distribution; each stands for an equal part of the rest."""
 
 _CONTEXT = 200  # tokens that a row reads before its own part of the text
 _ROWS, _ROWS_OF_CACHE = 64, 16  # per thread; a cache stores a vector for each token of its rows
@@ -85,8 +85,8 @@ def write_soft_targets(
 ) -> None:
     """Write the mean distribution of teachers at every position of a text, for `SoftTargets`.
 
-    The text is one cyclic stream, as in `Streams`, read in parallel rows; on a CPU in threads, which wait for each
-    other less often than torch's.
+    The text is one cyclic stream, as in `Streams`. It is read in parallel rows, in threads on a CPU: they wait for each
+    other less often than torch's threads.
 
     Args:
         path: file to write.

@@ -47,7 +47,8 @@ _MAX_THRESHOLD = 2**31 - 1
 def keep_freed_memory() -> None:
     """Make glibc reuse large freed blocks instead of returning them to the system.
 
-    Otherwise it gets each block back page by page, zeroed, which takes an eighth of an update's time on a CPU.
+    Otherwise glibc returns each block and gets it back page by page, zeroed, which takes an eighth of an
+    update's time on a CPU. Other allocators are unchanged.
     """
     if sys.platform.startswith("linux") and (tune := getattr(ctypes.CDLL(None), "mallopt", None)):
         tune(_MMAP_THRESHOLD, _MAX_THRESHOLD >> 1)
@@ -135,7 +136,11 @@ class Saver:
         return self._saved_at
 
     def save_if_due(self, seconds: float) -> None:
-        """Save if the last save was `save_minutes` ago, by the run's seconds, equal in all processes."""
+        """Save if the last save was `save_minutes` ago.
+
+        Args:
+            seconds: seconds since the start of the run; equal in all processes, so all save or none.
+        """
         if seconds - self._saved_at >= 60 * self._run.settings.save_minutes:
             self._saved_at = seconds
             self.save()
@@ -157,7 +162,7 @@ class Saver:
             self.failure = ""
 
     def _check_no_stale_state(self, path: Path) -> None:
-        """Raise if another process has a state file: the machines were started in another order."""
+        """Raise if another process has a state file, because the machines were started in another order."""
         paths = self._run.processes.gather_texts(str(path.absolute()) if path.exists() else "")
         for rank, found in enumerate(paths):
             if found:
@@ -215,13 +220,13 @@ def train_network(
         train: training text.
         valid: validation text, which selects the best weights.
         vocabulary: vocabulary of both texts.
-        recipe: shape of the network, training settings, and random seed.
+        recipe: shape of the network, training settings, and random seed of weights, dropout and the order of the text.
         device: `cpu`, `cuda`, `cuda:1`, … or `auto`.
         progress: display of the percentage.
         clock: monotonic clock in seconds.
         embeddings: initial vectors of tokens; None for random vectors.
-        base: network of the same shape to start from, with the beginning of `vocabulary`; the result's validation
-            perplexity is at most the base's. None for random weights.
+        base: network of the same shape, whose weights the training starts from; its vocabulary is the beginning of
+            `vocabulary`. The result's validation perplexity is at most the base's. None for random weights.
         soft_targets: distributions of the teachers of the settings; None without teachers.
         state_file: file of the state for resuming; None saves none.
         resume: continue from `state_file`, if it exists.

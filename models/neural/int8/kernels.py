@@ -1,8 +1,9 @@
 """LLVM kernels of int8 inference: dot products of 64 rows of weights with 1 or 4 vectors.
 
-numba cannot emit instructions for products of bytes, so the loops are LLVM IR: with `vpdpbusd` (VNNI: 64
-products and sums per instruction with AVX-512, 32 without), or with sums of two 16-bit products, for
-which LLVM selects `vpmaddwd` on AVX2. All are exact, so their results are equal.
+numba cannot emit instructions for products of bytes, so the loops are LLVM IR: with `vpdpbusd` (VNNI: 64 products
+and sums per instruction with AVX-512, 32 without), or else with sums of two 16-bit products, for which LLVM
+selects `vpmaddwd` on AVX2. All are exact, so their results are equal. `dequantise_sums` converts the integer sums
+to floats, sixteen at a time.
 """
 
 from collections.abc import Callable
@@ -48,7 +49,7 @@ HAS_VNNI = _HAS_AVX512_VNNI or "avxvnni" in LEVEL.features
 
 
 def _at(builder: Any, address: Any, index: Any, size: int) -> Any:
-    """Return the address of an array's element, given its index and the size of elements in bytes."""
+    """Return the address of an element of an array, from its index and the size of elements in bytes."""
     if isinstance(index, int):
         index = ir.Constant(INT64, index)
     return builder.gep(address, [builder.mul(index, ir.Constant(index.type, size))])
@@ -66,8 +67,9 @@ class _Arithmetic(NamedTuple):
     """Arithmetic of dot products.
 
     Attributes:
-        prepare: function from a vector's address to the addresses of its factors, 4 bytes per group.
-        multiply: function that adds products of weights [16, 4] and a group's factors, each repeated, to sums [16].
+        prepare: function of the address of a vector's bytes; returns the addresses of its factors, 4 bytes per group.
+        multiply: function of sums [16], weights [16, 4] and a group's factors, each repeated 16 times; returns the
+            sums with the products added.
         groups: number of groups of columns prepared at once.
         sums: number of vectors of 16 sums that fit in the processor's registers.
     """
@@ -79,7 +81,7 @@ class _Arithmetic(NamedTuple):
 
 
 def _multiply_bytes(builder: Any, sums: Any, weights: Any, factors: list[Any]) -> Any:
-    """Add products in groups of four to sums, by an instruction of 512 bits or two of 256."""
+    """Add the products in groups of four to sums, with one instruction of 512 bits or two of 256."""
     lanes = VECTOR_WIDTH if _HAS_AVX512_VNNI else VECTOR_WIDTH // 2
     part = ir.VectorType(ir.IntType(32), lanes)
     name = f"llvm.x86.avx512.vpdpbusd.{32 * lanes}"
@@ -95,7 +97,7 @@ def _multiply_bytes(builder: Any, sums: Any, weights: Any, factors: list[Any]) -
 
 
 def _split_bytes(builder: Any, values: Any, shift: Any) -> list[Any]:
-    """Return even and odd ones of 64 bytes as 16-bit integers; the shift decides on the sign."""
+    """Return the even and the odd ones of 64 bytes as 16-bit integers; the kind of shift decides on the sign."""
     words, byte = builder.bitcast(values, _WORDS), ir.Constant(_WORDS, [8] * _WORDS.count)
     return [shift(builder.shl(words, byte), byte), shift(words, byte)]
 
@@ -107,7 +109,7 @@ def _split_activations(builder: Any, address: Any) -> list[Any]:
 
 
 def _multiply_words(builder: Any, sums: Any, weights: Any, factors: list[Any]) -> Any:
-    """Compute `_multiply_bytes` from 16-bit factors, two products and their sum per instruction."""
+    """Compute `_multiply_bytes` from 16-bit factors; LLVM selects one instruction for two products and their sum."""
     neighbours = [ir.Constant(INT_VECTOR, list(range(first, _PRODUCTS.count, 2))) for first in range(2)]
     for half, factor in zip(_split_bytes(builder, weights, builder.lshr), factors, strict=True):
         words = builder.sext(builder.bitcast(factor, _WORDS), _PRODUCTS)
@@ -153,7 +155,7 @@ def _add_products(
 
 
 def _dot_intrinsic(rows: int, arithmetic: _Arithmetic) -> Any:
-    """Return an intrinsic that writes dot products [rows, 64] of weights and vectors."""
+    """Return an intrinsic that writes the dot products [rows, 64] of 64 rows of weights and `rows` vectors."""
     per_row = min(_SUM_VECTORS, arithmetic.sums // rows)
 
     @procedure

@@ -3,8 +3,8 @@
 Activations pass between layers as integers, or as floats if a layer needs them (normalisation,
 residual connections). Cells are simple loops over contiguous ranges, which the compiler vectorises.
 
-Attention is computed in single precision, term by term in the order of time, so the results of a row do
-not depend on the batch or the segmentation of its text.
+Scores of attention and their softmax are computed in single precision, term by term in the order of time, so the
+results of a row do not depend on the batch or the segmentation of its text.
 """
 
 import math
@@ -125,7 +125,7 @@ def elman_step(x: Any, u: Any, h: Any, rectified: Any) -> None:
 
 @numba.njit(nogil=True, error_model="numpy")
 def mingru_step(x: Any, h: Any) -> None:
-    """Minimal gated recurrent unit: h ← h + σ(z) (g(n) − h), g being n + ½ or below 0 σ(n); see `lstm_step`."""
+    """Minimal gated recurrent unit: h ← h + σ(z) (g(n) − h), g being n + ½ above 0 and σ(n) below; see `lstm_step`."""
     size, padded = len(h), len(x) // 2
     sigmoid_in_place(x[:padded])
     z, n = x[:size], x[padded : padded + size]
@@ -331,14 +331,19 @@ def row_lengths(alive: TokenIds, batch: int) -> TokenIds:
 
 
 def last_vectors(seen: FloatArray, alive: TokenIds, count: int) -> FloatArray:
-    """Return the last n vectors [n, B, W] of each row; `seen` has n earlier vectors, then one per step."""
+    """Return the last n vectors [n, B, W] that each row has read; `seen` has n earlier vectors, then one per step."""
     batch = seen.shape[1]
     last: FloatArray = seen[row_lengths(alive, batch) + np.arange(count)[:, None], np.arange(batch)]
     return last
 
 
 class Int8Layers(Int8Body):
-    """Base class of stacked layers with normalisations and skips; see `models.neural.layers.LayeredBody`."""
+    """Base class of stacked layers with normalisations and skips; see `models.neural.layers.LayeredBody`.
+
+    Args:
+        config: shape of the network.
+        parameters: parameters of the body.
+    """
 
     def __init__(self, config: NetworkConfig, parameters: Parameters) -> None:
         self._skips = config.skips
@@ -348,7 +353,7 @@ class Int8Layers(Int8Body):
             self._norms = [np.stack([norm["weight"], norm["bias"]]) for norm in norms]
 
     def _run_layers(self, outputs: Activations, run: Callable[[int, Int8Rows], Activations]) -> Activations:
-        """Return the last outputs; `run` takes a layer's number and inputs."""
+        """Return the last layer's outputs from the first layer's inputs; `run` takes a layer's number and inputs."""
         for number, skip in enumerate(self._skips):
             above = run(number, outputs.normalised(self._norms[number]).rows)
             outputs = above.plus(outputs) if skip else above
@@ -393,7 +398,7 @@ def _pack_layer(config: NetworkConfig, cell: Parameters) -> RecurrentLayer:
     kind = RELU_ELMAN_KIND if (config.cell, config.activation) == ("elman", "relu") else kinds[config.cell]
 
     def padded(name: str) -> FloatArray:
-        """Return the weights [G H, …] of a name, each gate padded with zeros to a multiple of the lanes."""
+        """Return the weights [G H, …] of a name, each gate's rows padded with zeros to a multiple of the lanes."""
         weights, size = cell[name], config.hidden_size
         of_gates = weights.reshape(GATES[config.cell], size, *weights.shape[1:])
         rows = np.zeros((len(of_gates), -(-size // ROW_LANES) * ROW_LANES, *weights.shape[1:]), np.float32)

@@ -68,7 +68,7 @@ def zero_int8_rows(count: int, width: int) -> Int8Rows:
 
 @numba.njit(nogil=True)
 def _max_abs(vector: Any) -> Any:
-    """Return the largest absolute value, compared as integers, because only such loops vectorise."""
+    """Return the largest absolute value, compared as integers of equal order, because only such loops vectorise."""
     highest = np.uint32(0)
     for index in range(len(vector)):
         highest = greater(np.uint32(np.float32(vector[index]).view(np.uint32) & _MAGNITUDE), highest)
@@ -77,7 +77,7 @@ def _max_abs(vector: Any) -> Any:
 
 @numba.njit(nogil=True, error_model="numpy")
 def quantise_row(vector: Any, rows: Any, row: Any) -> None:
-    """Quantise a vector [W] of float32 to a row of integers, scaled so the largest is ±127."""
+    """Quantise a vector [W] of float32 to a row of the nearest integers, scaled so the largest is ±127."""
     highest = _max_abs(vector)
     inverse = MAX_INT8 / max(highest, _TINY)
     values = rows.values[row]
@@ -118,7 +118,7 @@ INT8_LAYOUT = "int8-1"
 _BATCH = SPARE_ROWS + 1  # rows of one product
 _ALIGNMENT = 64  # bytes: a cache line
 ROW_PADDING = 16
-"""Floats between rows of products: rows a power of two apart evict each other from the cache."""
+"""Floats between rows of products, because rows a power of two apart evict each other from the cache."""
 
 
 class Int8Matrix(NamedTuple):

@@ -1,4 +1,4 @@
-"""Network with eight-bit integers as a language model."""
+"""Network with eight-bit integers as a language model: embedding → body → (projection) → output layer."""
 
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -33,14 +33,15 @@ from models.tensor_files import PackedWeightCache
 from models.vocabulary import Vocabulary
 
 NetworkOutputs: TypeAlias = tuple[FloatArray, Int8Rows]
-"""The body's outputs before T tokens per row [T, B, W], and the same as integers [T * B]."""
+"""The body's outputs before each of T tokens per row [T, B, W], and the same as integers [T * B]."""
 
 
 class Int8Model(NetworkModel, BlockSampler[NeuralState]):
     """Neural language model with eight-bit weights and activations, on a CPU.
 
-    Weights and activations have a scale per row, and integer sums are exact. The results of a row
-    therefore depend only on its own text, to the last bit, step by step or at once.
+    Weights have a scale per row, activations a scale per row of the batch, and integer sums are exact.
+    The results of a row therefore depend only on its own text, to the last bit, in any batch, step by
+    step or at once.
 
     Args:
         weights: in single precision; not kept.

@@ -1,10 +1,12 @@
 """Automaton as torch tensors: scores of all positions at once, full distributions, next states.
 
 Kernel launches dominate the cost on a device. An arc is therefore found by one bisection over the
-ascending keys of all arcs, state · V + word.
+keys of all arcs, state · V + word, which ascend over the entire array, not among the arcs of its
+state.
 
-There is no loop over time: the contexts of one length before every token are found from those one token
-shorter, in as many rounds as the model's order.
+The score of a token depends only on the order − 1 tokens before it, so there is no loop over time:
+the contexts of one length before every token are found from the contexts one token shorter, in as
+many rounds as the model's order.
 
 Distributions are written from the unigrams to the arcs of successively longer contexts. All arcs of
 a group of rows form one flat list; the host waits for the device once per call, to read its length.
@@ -177,7 +179,7 @@ def suffix_chain(automaton: TensorAutomaton, ids: Tensor) -> Tensor:
 
 
 def find_arcs(automaton: TensorAutomaton, states: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the arcs of words in states, and whether they exist; others have any number up to A."""
+    """Return the arcs of words in states, and whether they exist; a missing arc has an arbitrary number up to A."""
     wanted = (states * automaton.vocab_size + words).contiguous()
     arcs = torch.searchsorted(automaton.keys, wanted)
     return arcs, automaton.keys[arcs] == wanted
@@ -191,7 +193,7 @@ def advance_contexts(automaton: TensorAutomaton, ids: Tensor, words: Tensor) -> 
 
 
 def _longest_state(automaton: TensorAutomaton, states: Tensor) -> Tensor:
-    """Return the minimal state, int32, of the longest along the first axis, the largest number."""
+    """Return the minimal state, int32, of the longest state along the first axis, which has the largest number."""
     return automaton.minimal[states.amax(0)]
 
 
@@ -267,7 +269,7 @@ def all_log_probs(automaton: TensorAutomaton, ids: Tensor) -> Tensor:
 
 
 def top_k_of_states(automaton: TensorAutomaton, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the k most probable words [B, k] in states [B] and their log-probabilities; ties by id."""
+    """Return the k most probable words [B, k] in states [B] and their log-probabilities; ties in order of id."""
     size = max(1, MAX_MATRIX_ENTRIES // automaton.vocab_size)
     begins = range(0, max(len(ids), 1), size)
     parts = [_exact_top_k(all_log_probs(automaton, ids[begin : begin + size]), k) for begin in begins]
@@ -275,7 +277,7 @@ def top_k_of_states(automaton: TensorAutomaton, ids: Tensor, k: int) -> tuple[Te
 
 
 def _exact_top_k(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the k largest entries of each row of [B, V], unlike `torch.topk` with ties by id."""
+    """Return the k largest entries of each row of [B, V], with ties in order of id, unlike `torch.topk`."""
     width = values.shape[1]
     bits = (values + 0.0).view(torch.int32)  # adding 0 turns −0 into 0
     rising = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).long()

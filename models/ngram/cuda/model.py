@@ -60,8 +60,9 @@ class TensorNGramModel(
 ):
     """Back-off n-gram model whose automaton is on a device.
 
-    State numbers equal those of the CPU model, and scores within rounding. Intended for large batches: for
-    one context, launching dozens of kernels takes longer than the computation on a CPU.
+    State numbers equal those of the CPU model, and scores are equal within the rounding of single
+    precision. Intended for large batches: one call launches dozens of kernels, which for one context
+    takes longer than the computation on a CPU.
 
     Args:
         model: model to copy to the device; its arrays stay on the host.
@@ -99,14 +100,14 @@ class TensorNGramModel(
     @override
     @torch.inference_mode()
     def advance(self, state: TensorNGramState, tokens: Ids) -> TensorNGramState:
-        """Consume one token per row; to check ids in a tensor, the host waits for the device."""
+        """Consume one token per row; ids may be a tensor, but checking it makes the host wait for the device."""
         words = check_token_per_row(tokens, len(state), len(self.vocabulary), self.device)
         return TensorNGramState(kernels.advance_contexts(self._automaton, state.ids, words))
 
     @override
     @torch.inference_mode()
     def next_log_probs(self, state: TensorNGramState) -> Tensor:
-        """Return log-probabilities [B, V], float32, in bounded memory beyond the result."""
+        """Return log-probabilities [B, V], float32; memory beyond the result is bounded for any number of rows."""
         return kernels.all_log_probs(self._automaton, state.ids)
 
     @override
@@ -148,7 +149,7 @@ class TensorNGramModel(
 
     @torch.inference_mode()
     def _prefill(self, state: TensorNGramState, tokens: TokenIds, lengths: TokenIds) -> TensorNGramState:
-        """Return the state after tokens; only the last order − 1 tokens of a row are read."""
+        """Return the state after tokens; it depends on the last order − 1 tokens of a row, so only these are read."""
         tokens, lengths = np.asarray(tokens), np.asarray(lengths)
         check_shapes(tokens, lengths, len(state))
         left = lengths[:, None] - np.arange(tokens.shape[1])  # tokens from each position to the row's end
@@ -176,7 +177,7 @@ _log = logging.getLogger(__name__)
 
 
 def move_if_it_fits(model: NGramModel, device: str | torch.device) -> TensorNGramModel | NGramModel:
-    """Return the model on a device; the model itself, with a warning, if the device lacks memory or fails."""
+    """Return the model moved to a device; the model itself, with a warning, if the device lacks memory or fails."""
     try:
         return _move_and_try(model, device)
     except (torch.OutOfMemoryError, torch.AcceleratorError) as error:

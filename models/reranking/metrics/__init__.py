@@ -1,4 +1,4 @@
-"""Error rates and translation metrics as additive counts."""
+"""Error rates and translation metrics as additive counts, for tuning, significance tests and reports."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -45,8 +45,9 @@ def make_metric(name: str, *, num_references: int | None = 1, normaliser: str = 
 def summarise_lists(lists: Iterable[CandidateList]) -> dict[str, Any]:
     """Count lists, candidates and features by name, with word error rates if there are references.
 
-    `duplicates` repeat an earlier text of their list, `lists_of_one_text` cannot be re-ranked, `features` counts the
-    candidates with each. `first_wer` and `oracle_wer`, in percent, are for the first candidates and the best ones.
+    `duplicates` have the text of an earlier candidate of their list, `lists_of_one_text` cannot be re-ranked,
+    `features` counts the candidates that have each feature. `first_wer` and `oracle_wer`, in percent, are for the
+    first candidates and the candidates with the fewest errors, over the lists with references.
     """
     counts, features, metric = Counter[str](), Counter[str](), make_metric("wer")
     errors = np.zeros((2, 2), np.int64)

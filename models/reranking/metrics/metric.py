@@ -1,9 +1,10 @@
 """Interface of metrics, word and character error rates, and the significance of differences.
 
 Metrics are counts that add up over a corpus. A signature states the settings of a metric in sacrebleu's
-form. Error rates are edits in percent of the reference's words or characters. Sequences are strings,
-one character per unit: rapidfuzz compares 64 units at a time (Hyyrö 2003). Significance is that of
-paired bootstrap resampling (Koehn 2004).
+form, so that scores can be compared. Error rates are edits in percent of the reference's words or
+characters: substitutions, deletions and insertions cost 1 each. Sequences are strings, one character
+per unit: rapidfuzz compares 64 units at a time (Hyyrö 2003). Significance is that of paired bootstrap
+resampling (Koehn 2004).
 """
 
 import unicodedata
@@ -72,7 +73,7 @@ class Metric(Protocol):
 
 
 def format_score(metric: str, score: float) -> str:
-    """Format a score by its metric: `25.33 %` for error rates, `34.47` for BLEU and chrF."""
+    """Format a score by the name of its metric: `25.33 %` for error rates, `34.47` for BLEU and chrF."""
     return f"{score:.2f} %" if metric in {"wer", "cer"} else f"{score:.2f}"
 
 
@@ -126,8 +127,9 @@ def paired_bootstrap(
 ) -> Steps[SignificanceResult]:
     """Compare two systems on the same segments, resampled with replacement, in steps.
 
-    The p-value is two-sided: the share of samples, including the observed one, whose difference is as far from their
-    mean as the observed one is from 0 (shift method; Riezler & Maxwell 2005), about twice that of sacrebleu.
+    The p-value is two-sided: the share of samples, including the observed one, whose difference is as far from the
+    samples' mean as the observed difference is from 0 (shift method; Riezler & Maxwell 2005). sacrebleu's test first
+    takes absolute values of the differences, and so gives about half of it.
 
     Args:
         metric: computes scores from summed statistics.
@@ -153,7 +155,17 @@ def paired_bootstrap(
 
 
 def resampled_scores(metric: Metric, stats: Statistics, *, samples: int, seed: int) -> Float64s:
-    """Score K systems [samples, K] on the same resampled segments of statistics [K, N, S]."""
+    """Score systems on resampled segments, the same segments for all systems.
+
+    Args:
+        metric: computes scores from summed statistics.
+        stats: statistics of K systems' N segments [K, N, S].
+        samples: number of samples.
+        seed: random seed.
+
+    Returns:
+        [samples, K].
+    """
     systems, segments, width = stats.shape
     by_segment = stats.transpose(1, 0, 2).reshape(segments, systems * width).astype(np.float64)
     draws = np.random.default_rng(seed).integers(segments, size=(samples, segments))
@@ -168,7 +180,9 @@ _MAX_DISTINCT_WORDS = 0x110000  # number of code points
 
 
 def words_as_characters(texts: Iterable[Sequence[str]]) -> Steps[list[str]]:
-    """Encode texts as strings with one character per word, for string algorithms, in bounded steps.
+    """Encode texts as strings with one character per word, consistently over all texts, in bounded steps.
+
+    Used for comparisons of words by string algorithms.
 
     Raises:
         InvalidInputError: there are more distinct words than characters.
@@ -200,8 +214,9 @@ def pairwise_distances(texts: Sequence[str], references: Sequence[str]) -> Int32
 class ErrorRate(Metric):
     """Word or character error rate; statistics are errors and reference units.
 
-    Words are separated by white space; characters are code points of the stripped text, with spaces. The errors are
-    those against the reference with the fewest edits, the longest of several. An empty one counts as one unit.
+    Words are separated by white space; characters are code points of the stripped text, including spaces between
+    words. The errors are those against the reference with the fewest edits, and among equal ones the longest, which
+    gives the lowest rate. An empty reference counts as one unit.
 
     Attributes:
         name: `wer` or `cer`.

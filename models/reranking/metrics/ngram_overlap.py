@@ -4,9 +4,9 @@ BLEU is the geometric mean of word n-gram precisions with a brevity penalty (Pap
 on the tokenisation of NIST's mteval-v13a.pl. chrF is the F-score of character n-grams without white
 space (Popović 2015). Both agree with sacrebleu.
 
-An n-gram is identified by the number of its first n − 1 units and its last unit, in a hash table per
-order. Numbers are unique over all orders, so one array holds all counts. The module is imported on
-demand.
+N-grams get exact numbers: an n-gram is identified by the number of its first n − 1 units and its last
+unit, in one hash table per order. Numbers are unique over all orders, so one array by number holds
+all counts. The kernels release the interpreter lock. The module is imported on demand.
 """
 
 import re
@@ -58,7 +58,7 @@ class NgramCounts(NamedTuple):
         return totals
 
     def matches(self, texts: Int64s, references: Int64s, groups: Int64s) -> Int64s:
-        """Count the n-grams that texts share with groups of references, each up to its largest count there.
+        """Count the n-grams that texts share with groups of references, clipped to the largest count in the group.
 
         Args:
             texts: indices of texts [C].
@@ -117,7 +117,7 @@ def _count_ngrams(
 ) -> bool:
     """Fill the arrays of `NgramCounts` for texts that end at `ends`, one step; return True until all are filled.
 
-    `keys` and `number_of` are the hash table of the current order, a power of two in size.
+    `keys` and `number_of` are the hash table of the current order [a power of two, above twice the units].
     """
     num_texts = len(ends) - 1
     shift, wrap = np.uint64(64), np.int64(len(keys) - 1)
@@ -245,7 +245,8 @@ BLEU_ORDER = 4
 class Bleu(NgramMetric):
     """BLEU with sacrebleu's defaults; statistics are both lengths, then shared and all n-grams by order [C, 10].
 
-    A text is compared with all references together. The score is 0 if the text has no n-gram of an order.
+    A text is compared with all references together. The score is 0 if the text is too short to have an n-gram of
+    every order.
     """
 
     name = "bleu"
@@ -264,10 +265,16 @@ class Bleu(NgramMetric):
 
 
 def effective_bleu(totals: Statistics) -> tuple[Float64s, Int64s]:
-    """Compute BLEU over the orders that texts have, as sacrebleu's `sentence_bleu`, in percent, and their number.
+    """Compute BLEU over the orders that the texts have, as sacrebleu's `sentence_bleu`, and the number of orders.
 
     An order without a shared n-gram counts as 1/2, 1/4, … n-gram (smoothing of mteval-v13a.pl; Chen & Cherry 2014,
-    method 3); without any shared word the score is 0. Statistics [..., 10] become two arrays [...].
+    method 3); without any shared word the score is 0.
+
+    Args:
+        totals: statistics [..., 10].
+
+    Returns:
+        Percent [...], and numbers of orders [...].
     """
     length, reference_length = totals[..., 0], totals[..., 1]
     shared, all_ngrams = totals[..., 2 : 2 + BLEU_ORDER], totals[..., 2 + BLEU_ORDER :]
@@ -290,14 +297,21 @@ def count_word_ngrams(texts: Sequence[str]) -> Steps[NgramCounts]:
 
 
 def bleu_statistics(counts: NgramCounts, texts: Int64s, references: Int64s, groups: Int64s) -> Statistics:
-    """Count the statistics of each text against each group of references; see `NgramCounts.matches`.
+    """Count the statistics of each text against each group of references.
+
+    Args:
+        counts: n-grams of all texts.
+        texts: indices of texts [C].
+        references: indices of texts, group by group [M].
+        groups: start of each group in `references`, and the end [G + 1].
 
     Returns:
         [C, G, 10]: the text's length in words, the closest length in the group, shared and all n-grams by order.
     """
     shared = counts.matches(texts, references, groups)
     lengths, of_references = counts.lengths[texts][:, None], counts.lengths[references]
-    # the closest reference length, the shorter of two: one minimum of numbers that hold distance and length
+    # the reference length closest to the text's, the shorter of equally close ones: distance and length are packed
+    # into one number, so one minimum finds both
     bound = 2 * max(of_references.max(initial=0), lengths.max(initial=0)) + 1
     keys = np.abs(lengths - of_references) * bound + of_references
     closest = np.minimum.reduceat(keys, groups[:-1], axis=1) % bound
@@ -316,8 +330,8 @@ CHRF_BETA = 2
 class ChrF(NgramMetric):
     """chrF2 with sacrebleu's defaults; statistics are n-grams of text and reference and shared ones, by order [C, 18].
 
-    A text is compared with the first reference of the best chrF. The score is the F-score of mean precision and mean
-    recall over the orders that both sides have.
+    A text is compared with the reference with the best chrF, the first of equal ones. The score is the F-score of the
+    mean precision and the mean recall over the orders that both sides have.
     """
 
     name = "chrf"
@@ -355,7 +369,16 @@ def count_character_ngrams(texts: Sequence[str]) -> Steps[NgramCounts]:
 
 
 def chrf_statistics(counts: NgramCounts, texts: Int64s, references: Int64s) -> Statistics:
-    """Count n-grams of texts [C] and references [R], and shared ones, by order [C, R, 18]."""
+    """Count the statistics of each text against each reference.
+
+    Args:
+        counts: n-grams of all texts.
+        texts: indices of texts [C].
+        references: indices of texts [R].
+
+    Returns:
+        [C, R, 18]: for each order, n-grams of the text and of the reference, and shared ones.
+    """
     shared = counts.matches(texts, references, np.arange(len(references) + 1))
     in_reference = np.broadcast_to(counts.totals(references), shared.shape)
     # orders that the reference is too short for do not count

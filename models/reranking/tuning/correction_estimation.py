@@ -1,7 +1,8 @@
 """Learning of corrections from lists with references.
 
-Hypotheses are aligned with references, in blocks of words that were changed together. A block with up
-to 4 words on both sides, alone or with neighbours, is evidence for a correction. Every list counts once.
+Each hypothesis is aligned with its reference, in blocks of words that were changed together. A block
+with up to 4 words on both sides, alone or with its neighbours as context, is evidence for a correction.
+Every list counts once, however many hypotheses repeat its errors.
 """
 
 import math
@@ -27,7 +28,7 @@ from models.reranking.corrections import (
 from models.reranking.tuning.problem import Ints
 
 _MIN_LISTS = 2
-"""Minimum lists with a correction, so another list confirms each."""
+"""Minimum lists with a correction; so each one is confirmed by a list that others were learnt from."""
 
 _KEPT_PRIOR = 2.0
 """Number of times that every phrase is assumed to have been kept, in addition to those counted."""
@@ -36,7 +37,7 @@ _MIN_LOG_ODDS = -2.0
 """Minimum log-odds of a correction; lower ones add candidates that are rarely right."""
 
 _MIN_CONTEXT_GAIN = 0.5
-"""Minimum log-odds that the context of a correction adds, or the shorter one is enough."""
+"""Minimum log-odds that the context of a correction adds; otherwise the shorter correction is enough."""
 
 _MAX_ERROR_SHARE = 0.5
 """Maximum share of wrong words of a hypothesis; alignments of worse ones are arbitrary."""
@@ -72,7 +73,10 @@ def _align(heard: Words, right: Words) -> list[_Block]:
 
 
 def _split_span(heard: tuple[str, ...], written: tuple[str, ...]) -> list[_Block]:
-    """Divide a span into blocks with the fewest changed letters, then the most; a long one is one."""
+    """Divide a changed span into blocks with the fewest changed characters, spaces aside, and then the most blocks.
+
+    A span of more than `_MAX_SPLIT_WORDS` words on either side is one block.
+    """
     if max(len(heard), len(written)) > _MAX_SPLIT_WORDS:
         return [_Block(heard, written)]
     best: dict[tuple[int, int], tuple[int, int, list[_Block]]] = {(0, 0): (0, 0, [])}
@@ -97,9 +101,10 @@ Pair: TypeAlias = tuple[str, str]
 
 
 def _pairs(blocks: Sequence[_Block]) -> dict[Pair, None]:
-    """Return the changed phrases of an alignment: runs of blocks of at most `MAX_PHRASE_WORDS` words.
+    """Return the changed phrases of an alignment: runs of blocks of at most `MAX_PHRASE_WORDS` words on both sides.
 
-    A run does not begin with inserted words: corrections of the words around them would insert them twice.
+    A run does not begin with inserted words: two corrections, of the word before and the word after, would insert them
+    twice.
     """
     pairs: dict[Pair, None] = {}
     for first in range(len(blocks)):
@@ -175,7 +180,7 @@ def count_corrections(lists: Sequence[CandidateList], folds: Ints) -> Steps[list
 
 
 def _hypotheses(one: CandidateList) -> _Hypotheses:
-    """Return the words of hypotheses good enough to align, and of the closest reference."""
+    """Return the hypotheses that are good enough to align, each with its closest reference, as words."""
     references = [reference.split() for reference in one.references]
     texts = dict.fromkeys(candidate.text for candidate in one.candidates)
     found = []

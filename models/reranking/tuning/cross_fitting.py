@@ -1,4 +1,4 @@
-"""Tuning with cross-fitting: every list is held out once, for the gain on new lists."""
+"""Tuning with cross-fitting: every list is held out once, so the gain can be expected on new lists."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -45,7 +45,8 @@ _MIN_LENGTH_CORRELATION = 0.5
 _SAME_SIGN_SHARE = 0.9
 
 _MIN_CORRECTION_GAIN = 0.01
-"""Minimum share of held-out errors that weights with corrections remove, for their risk."""
+"""Minimum share of the errors that weights with corrections remove on held-out lists; for less, a table that writes
+what no recogniser wrote is not worth its risk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class TuningData:
     Attributes:
         lists: the lists with references.
         shapes: the problem under each length exponent, the simplest first.
-        candidate_indices: index of each candidate in its list, without equal texts [C].
+        candidate_indices: index of each candidate of the problem in its list, without equal texts [C].
         counts: numbers of lists and candidates.
         ignored: given features that some candidates lack.
     """
@@ -114,7 +115,7 @@ def select_with_references(lists: Sequence[CandidateList]) -> tuple[Ints, tuple[
 
 
 def list_prefix(numbers: Ints, index: int) -> str:
-    """Return the prefix of a selected list's fields in messages; `numbers` are the indices of all selected."""
+    """Return the prefix of a selected list's fields in messages; `numbers` are the indices of the selected lists."""
     return f"lists[{numbers[index]}]."
 
 
@@ -192,7 +193,7 @@ def tuning_data(
 
 
 def given_features(lists: Sequence[CandidateList]) -> Steps[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Return the given features of every candidate, and those of only some, both sorted."""
+    """Return the given features that every candidate has, and those that only some have, both sorted."""
     of_lists = yield from map_in_steps(
         lists,
         lambda one: {frozenset(candidate.features) for candidate in one.candidates},
@@ -208,8 +209,9 @@ def default_features(
 ) -> tuple[str, ...]:
     """Choose the features that may have weights by default.
 
-    These are both rank features, the features given with every candidate, each also times the text's length if it
-    seems to be a mean, the models' features, `words`, those of phrases, and `correction` if there are corrections.
+    These are both rank features, the features given with every candidate, each also times the text's
+    length if it seems to be a mean over the text, the models' features, the number of words, the features of phrases,
+    and `correction` if there are corrected candidates.
     """
     names = [RANK, RANK_LOG]
     words = np.array([count_words(one.candidates[0].text) for one in lists], dtype=np.float64)
@@ -225,7 +227,12 @@ def default_features(
 
 
 def looks_like_mean(values: Floats, words: Floats) -> bool:
-    """True if scores [N] are probably means: they do not grow with numbers of words [N]."""
+    """True if a score is probably a mean over each text and not a sum, because it does not grow with length.
+
+    Args:
+        values: scores of the first candidate of each list [N].
+        words: numbers of words of the same texts [N].
+    """
     if (
         min((values < 0).mean(), (values > 0).mean()) > 1 - _SAME_SIGN_SHARE
         or (values == 0).mean() > 1 - _SAME_SIGN_SHARE
@@ -319,8 +326,8 @@ def cross_fit(
 ) -> Steps[TuningOutcome]:
     """Find weights, and decide whether to recommend them.
 
-    Weights are found for each fold on the other folds, and re-rank its lists; then once more on all lists. The latter
-    are the result if the held-out lists improve by more than chance.
+    Weights are found once per fold, on the other folds, and re-rank the fold's lists; then once more on all lists.
+    The latter are the result if the held-out lists improve by more than chance.
 
     Args:
         data: lists and their features.

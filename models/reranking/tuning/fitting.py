@@ -98,10 +98,11 @@ _NUM_MINIMA = 3
 """Number of the lowest minima that every resample starts from."""
 
 _IN_SAMPLE_P_FACTOR = 1.5
-"""Factor of `max_p_value` on the lists of the search, which are fewer and no final test."""
+"""Factor of `max_p_value` on the lists that weights were found with: these lists are fewer, and the result is tested
+again on held-out lists."""
 
 _MIN_AGREEMENT = 0.5
-"""Minimum mean weight relative to its deviation over the resamples, or the weight is 0."""
+"""Minimum mean weight relative to its deviation over the resamples; features below it get no weight."""
 
 
 class FittedWeights(NamedTuple):
@@ -122,7 +123,7 @@ class FittedWeights(NamedTuple):
         return problem.first_pass() if self.weights is None else problem.chosen(self.weights)
 
     def by_feature(self, names: Sequence[str]) -> dict[str, float]:
-        """Return the nonzero weights by feature; for the first pass, that of the rank."""
+        """Return the nonzero weights by feature; for the first pass, a weight that keeps its order."""
         if self.weights is None:
             return {RANK: 1.0}
         return {name: weight for name, weight in zip(names, self.weights.tolist(), strict=True) if weight}
@@ -170,9 +171,10 @@ def fit_feature_weights(
 def _mean_weights(
     problem: TuningProblem, settings: TuningSettings, searched: Callable[[], None]
 ) -> Steps[Floats | None]:
-    """Compute the mean of the resamples' best weights [D]; None if no feature distinguishes candidates reliably.
+    """Compute the mean of the resamples' best weights [D], scaled so that the most influential feature has ±1.
 
-    The most influential feature has ±1, or less if another weight would exceed `MAX_WEIGHT`.
+    Weights are scaled down further if one would exceed `MAX_WEIGHT`. Returns None if no feature distinguishes
+    candidates, or the resamples agree on none.
     """
     scaled, deviations = standardise_features(problem)
     telling = np.flatnonzero(deviations > 0)
@@ -218,7 +220,7 @@ def _resampled_weights(
 def assign_folds(lists: Sequence[CandidateList], *, folds: int, seed: int) -> Ints:
     """Assign lists with references to folds of about equal size; return the fold of each list, from 0 [N].
 
-    Lists with equal references share a fold, so no held-out reference is used in the fit.
+    Lists with equal references share a fold; otherwise held-out references would have been used in the fit.
     """
     groups: dict[tuple[str, ...], list[int]] = {}
     for number, one in enumerate(lists):
@@ -256,7 +258,7 @@ class PosteriorResult:
 
 
 def fit_posterior_scale(problem: TuningProblem, totals: Floats) -> Steps[tuple[float, PosteriorResult]]:
-    """Find the factor with the largest geometric mean of the posterior mass of the lists' best candidates.
+    """Find the factor that maximises the geometric mean of the posterior mass of the lists' best candidates.
 
     Args:
         problem: the lists; a list whose candidates are all equally good is ignored.

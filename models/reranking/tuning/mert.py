@@ -2,12 +2,12 @@
 
 A point on the line w + tan(θ)·d is given by its angle θ, from −90° to 90°: only the direction of the
 weights matters, and 90° is d alone. The loss is constant between the angles at which the best
-candidate of a list changes. Narrow minima are often chance; the search therefore minimises the loss
-averaged over a window of angles (Cer, Jurafsky & Manning 2008, Regularization and Search for Minimum
-Error Rate Training, §3).
+candidate of a list changes. Its minimum is often in a narrow interval, by chance; the search therefore
+minimises the loss averaged over a window of angles, which prefers broad minima (Cer, Jurafsky &
+Manning 2008, Regularization and Search for Minimum Error Rate Training, §3).
 
-Each step goes directly to the minimum of a line: first along every feature, then along the direction of
-the entire round (Powell 1964; Och 2003).
+Since the loss is known everywhere on a line, each step goes directly to its minimum: first along every
+feature, then along the direction of the entire round (Powell 1964; Och 2003).
 """
 
 from collections.abc import Iterator, Sequence
@@ -48,7 +48,7 @@ class LossCurve(NamedTuple):
         return means
 
     def best(self, window: float) -> tuple[float, float]:
-        """Return the middle of the angles with the smallest smoothed loss, and that loss."""
+        """Return the angle of the smallest smoothed loss, the middle of its interval, and that loss."""
         edges = np.concatenate((self.angles - window, self.angles + window, [-_MAX_ANGLE, _MAX_ANGLE, 0.0]))
         knots = np.unique(np.clip(edges, -_MAX_ANGLE, _MAX_ANGLE))  # the slope of the mean may change here
         losses = self.smoothed(knots, window)
@@ -60,7 +60,13 @@ class LossCurve(NamedTuple):
 
 
 def line_loss(problem: TuningProblem, values: Floats, slopes: Floats) -> Steps[LossCurve]:
-    """Compute the exact loss along a line from each candidate's total at angle 0 and slope [C]."""
+    """Compute the exact loss along a line.
+
+    Args:
+        problem: the lists.
+        values: total of each candidate at angle 0 [C].
+        slopes: slope of each candidate's total [C].
+    """
     from models.reranking.tuning.envelope import upper_envelopes
 
     first = np.empty(problem.num_lists, dtype=np.int64)
@@ -112,7 +118,7 @@ def start_points(num_features: int, *, restarts: int, seed: int) -> Iterator[Flo
 def powell_search(
     problem: TuningProblem, begin: Iterator[Floats] | Sequence[Floats], *, window: float
 ) -> Steps[list[LocalMinimum]]:
-    """Search from each start; return the end points, the best first, equal ones in order.
+    """Search from each start; return the end points, the best first, equal ones in the order of their starts.
 
     Args:
         problem: with standardised features, each of which distinguishes some candidates; at least one.
@@ -145,7 +151,7 @@ def _powell_descent(problem: TuningProblem, start: Floats, window: float) -> Ste
 def _search_line(
     problem: TuningProblem, weights: Floats, direction: Floats, window: float, preferred: Sequence[float]
 ) -> Steps[LocalMinimum]:
-    """Move to the best point of a line through `weights`, or the first preferred angle as good.
+    """Move to the best point of a line through `weights`, or to the first preferred angle that is as good.
 
     Weights and direction are unit vectors [D].
     """

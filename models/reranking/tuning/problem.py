@@ -42,7 +42,7 @@ class TuningProblem:
         return len(self.offsets) - 1
 
     def of(self, lists: Ints, depth: int | None = None) -> "TuningProblem":
-        """Return the problem of lists by index, with all candidates or the first `depth` of each."""
+        """Return the problem of some lists, by index, optionally with only the first `depth` candidates of each."""
         begins, lengths = self.offsets[lists], np.diff(self.offsets)[lists]
         lengths = lengths if depth is None else np.minimum(lengths, depth)
         offsets = np.concatenate(([0], np.cumsum(lengths)))
@@ -69,7 +69,7 @@ class TuningProblem:
     def costs(self, totals: Ints) -> Floats:
         """Linearise the loss around the sums `totals` [S]; return the contribution of each candidate [C].
 
-        A corpus score is not a sum over lists, so counts are weighted by the slopes of the loss.
+        A corpus score is not a sum over lists, so a count is weighted by the slope of the loss at the sums.
         """
         steps = np.eye(len(totals), dtype=np.int64)
         return self.statistics @ (self.losses(totals + steps) - self.losses(totals))
@@ -77,8 +77,8 @@ class TuningProblem:
     def oracle(self, *, worst: bool = False) -> Ints:
         """Choose the candidates with the best possible score, or the worst [N].
 
-        Chooses by cost at the sums of the previous choice, while the loss improves. The result is exact for error
-        rates with one reference each; for BLEU and chrF a better choice may exist.
+        Repeatedly chooses by cost at the sums of the previous choice, while the loss improves. The result is exact
+        for word and character errors with one reference each; for BLEU and chrF a better choice may exist.
         """
         best, sign = self.first_pass(), -1.0 if worst else 1.0
         totals = self.statistics[best].sum(axis=0)
@@ -109,8 +109,11 @@ def centre_by_list(values: Floats, offsets: Ints) -> Floats:
 def standardise_features(problem: TuningProblem) -> tuple[TuningProblem, Floats]:
     """Standardise features to mean 0 within each list and deviation 1 overall.
 
+    Values shared by all candidates of a list change no choice, so they are removed.
+
     Returns:
-        The problem, and the deviation of each feature within lists; 0 if it does not distinguish candidates [D].
+        The problem, and the root-mean-square deviation of each feature within its list; 0 if it does not
+        distinguish candidates [D].
     """
     centred = centre_by_list(problem.features, problem.offsets)
     deviations = np.sqrt(np.mean(centred**2, axis=0))

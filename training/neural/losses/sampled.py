@@ -44,8 +44,9 @@ class NoiseSampler:
     """Sampler of a fixed number of tokens without replacement, with probabilities in proportion to weights.
 
     Systematic sampling (Madow 1949): inclusion probabilities, which sum to S, are accumulated in a
-    shuffled order, and the points u, u + 1, u + 2, … for a random u in [0, 1) select tokens. Probabilities
-    are exact; a token whose probability would exceed 1 is in every sample.
+    shuffled order, and the points u, u + 1, u + 2, … for a random u in [0, 1) select tokens. A draw
+    needs one random number, its probabilities are exact, and a token whose probability would exceed 1
+    is in every sample.
 
     Args:
         weights: relative frequency of tokens in samples [V], not all 0; 0 for `<s>`.
@@ -190,9 +191,10 @@ class _SampledLoss(Loss):
 class NoiseContrastive(_SampledLoss):
     """Noise-contrastive estimation (Gutmann and Hyvärinen 2010; Mnih and Teh 2012) with shared noise.
 
-    The loss is −log σ(target's score) − Σ log(1 − σ(noise token's score)). A score is the logit minus the
-    logarithm of the token's expected count in the noise, which may contain targets. Logits are treated as
-    log-probabilities, so the trained model has usable unnormalised scores.
+    The loss is −log σ(target's score) − Σ log(1 − σ(noise token's score)). Logits are treated as
+    log-probabilities with a log-normaliser of 0, which the biases can shift. So the trained model has
+    usable unnormalised scores. A score is the logit minus the logarithm of the token's expected count in
+    the noise; targets are not removed from the noise.
     """
 
     @override
@@ -207,8 +209,9 @@ class NoiseContrastive(_SampledLoss):
 class NegativeSampling(NoiseContrastive):
     """Negative sampling (Mikolov et al. 2013), the same loss: scores are the logits themselves.
 
-    At the optimum the logits are log p(w | context) − log(inclusion probability of w). The exact softmax
-    does not remove the noise from them, so end the run with another loss (`train.sampled_share`).
+    The logits are not log-probabilities: at the optimum they are log p(w | context) − log(inclusion
+    probability of w). The exact softmax of the evaluation does not remove the noise distribution from
+    them, so end the run with another loss (`train.sampled_share`).
     """
 
     corrected = False
@@ -217,9 +220,9 @@ class NegativeSampling(NoiseContrastive):
 class SampledSoftmax(_SampledLoss):
     """Softmax over the target and sampled tokens (Jean et al. 2015), which all positions share.
 
-    The logit of a sampled token is reduced by the log of its inclusion probability, and the target is not
-    in the sample, so the expected sum is that over all other tokens (Blanc and Rendle 2018). With as many
-    samples as tokens, the loss is the full softmax.
+    The logit of a sampled token is reduced by the log of its inclusion probability, and the target is
+    removed from the sample, so the expected sum over the sample is the sum over all tokens except the
+    target (Blanc and Rendle 2018). With as many samples as tokens, the loss is the full softmax.
     """
 
     @override
@@ -287,7 +290,7 @@ def make_loss(
         settings: training settings, which can train the layer; see `TrainSettings.problem_with`.
         output: output layer to train.
         counts: count of each token in the training text [V].
-        seed: random seed of the draws, which all processes share.
+        seed: random seed of the draws; the same in all processes of a run, which share the draws.
     """
     if isinstance(output, AdaptiveSoftmax):
         return AdaptiveCrossEntropy(output)

@@ -1,9 +1,10 @@
 """Interface of losses; cross-entropy of the full and the adaptive softmax, in bounded memory.
 
 Positions are processed in slices, forward and backward together, so the full logits [N, V] are never
-in memory. On a CPU, compiled kernels turn logits into gradients in place, row by row, in threads:
-torch's passes over fresh memory take as long as the matrix products in bfloat16. Logits are float32,
-or bfloat16 as uint16 in NumPy.
+in memory. On a CPU, compiled kernels turn logits into gradients in place, row by row, in threads.
+torch would make several passes over fresh memory, which take as long as the matrix products in
+bfloat16. Logits are float32, or bfloat16 as uint16 in NumPy. The adaptive softmax
+(Grave et al. 2017) has a head and clusters.
 """
 
 from abc import ABC, abstractmethod
@@ -96,7 +97,7 @@ def _as_float32(logit: Any) -> Any:
 
 
 def as_type_of(value: Any, logit: Any) -> Any:
-    """Convert a float32 to the type of a logit, rounded to nearest, ties to even; for kernels only."""
+    """Convert a float32 to the type of a logit; bfloat16 rounds to nearest, ties to even; for kernels only."""
     raise NotImplementedError
 
 
@@ -118,7 +119,7 @@ _ONE = np.float32(1)
 
 @numba.njit(nogil=True, inline="always")
 def _sortable_bits(value: Any) -> Any:
-    """Map a float32 to an integer of the same order; LLVM vectorises the maximum of integers only."""
+    """Map a float32 to an integer with the same order; LLVM vectorises the maximum of integers, not of floats."""
     bits = np.float32(value).view(np.int32)
     return bits ^ ((bits >> _SIGN) & _MAGNITUDE)
 
@@ -177,7 +178,7 @@ _LANES = 64
 """Number of logits computed together, each with its own sum, so LLVM vectorises the loop."""
 
 _FACTORS = 64
-"""Number of logits of a lane between two logarithms: 64 factors up to 2 make at most 2^64."""
+"""Number of logits of a lane between two logarithms: a product of 64 factors from 1 to 2 is at most 2^64."""
 _ZERO = np.float32(0)
 _NO_LOGIT = np.float32(-3e38)  # its term is 0
 
@@ -229,9 +230,17 @@ def logistic_gradients(logits: Any, scale: Any, losses: Any) -> None:
 def softmax_rows(
     logits: Tensor, targets: Tensor, *, scale: float, pull: float = 0.0, bias: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Turn logits, float32 or bfloat16, into gradients in place; return the losses and log-normalisers [N].
+    """Turn logits into the gradient of scale · Σ_n (loss_n + ½ pull · log_sum_n²), in place.
 
-    The arguments are those of `softmax_gradients`; a bias of None is zeros.
+    Args:
+        logits: logits [N, V], float32 or bfloat16; overwritten.
+        targets: indices into the rows [N].
+        scale: scale of the gradients.
+        pull: weight of the squared log-normalisers.
+        bias: bias to add to each row [V], float32; None for zeros.
+
+    Returns:
+        The losses −log p(target) and log-normalisers log Σ exp of the rows, [N] each, float32.
     """
     if bias is None:
         bias = logits.new_zeros(logits.shape[1], dtype=torch.float32)
@@ -248,7 +257,11 @@ def softmax_rows(
 
 
 def logistic_rows(logits: Tensor, *, scale: float) -> Tensor:
-    """Turn logits of noise tokens [N, S] into the gradient of scale · Σ −log(1 − σ(logit)), in place.
+    """Turn logits of noise tokens into the gradient of scale · Σ −log(1 − σ(logit)), in place.
+
+    Args:
+        logits: logits [N, S], float32 or bfloat16; overwritten.
+        scale: scale of the gradients.
 
     Returns:
         The sum of each row's losses [N], float32.
@@ -295,12 +308,12 @@ def _in_threads(work: Callable[[slice], None], rows: int) -> None:
 
 
 MAX_LOGITS = 1 << 22
-"""Maximum number of logits in memory on a CPU: fresh pages cost more than the products."""
+"""Maximum number of logits in memory on a CPU; beyond the caches, fresh pages cost more than the products."""
 
 MAX_LOGITS_ON_CUDA = 1 << 25
 
 MIN_ROWS = 256
-"""Minimum number of positions per slice, which reads and writes matrices of the layer's size."""
+"""Minimum number of positions per slice: each slice reads and writes matrices as large as the layer's."""
 
 
 class LinearSoftmax(NamedTuple):
