@@ -24,7 +24,7 @@ from service.use_cases.model_weights import WeightedModel
 from tests.reference.decoding import WORD, Branching, Pieces, masses
 from tests.support.fake_models import FakeModel, fake_vocabulary
 from tests.support.text_models import drive, learnt_pieces, piece_model, searched, state_after
-from training.evaluation.autocomplete import (
+from training.evaluation.autocomplete_metrics import (
     CompletionRank,
     Ranks,
     TypedLine,

@@ -105,30 +105,28 @@ def test_it_does_end_early():
     assert steps <= 3
 
 
-def test_a_long_text_is_not_given_up_while_a_penalty_of_length_may_still_lift_it():
-    """After two steps, three tokens would be worse than both finished texts, and twelve are better."""
-    rows = {(): {EOS: -1.0, 3: -3.0, 4: -1.1}, (4,): {EOS: -0.1}}
+def long_or_short(first):
+    """Log-probabilities of a first token; a text of 4 then ends, and one of 3 goes on."""
 
     def of(history):
         row = np.full(SIZE, -20.0, np.float32)
-        for token, log_prob in rows.get(history, {3: -0.001}).items():
+        for token, log_prob in {(): first, (4,): {EOS: -0.1}}.get(history, {3: -0.001}).items():
             row[token] = log_prob
         return row
 
+    return of
+
+
+def test_a_long_text_is_not_given_up_while_a_penalty_of_length_may_still_lift_it():
+    """After two steps, three tokens would be worse than both finished texts, and twelve are better."""
+    of = long_or_short({EOS: -1.0, 3: -3.0, 4: -1.1})
     answers, steps = found(of, num_beams=2, length_penalty=1.0, max_tokens=12)
     assert (answers[0][1], steps) == ((3,) * 12, 12)
 
 
 def test_a_text_is_not_given_up_while_a_bias_may_still_lift_it():
     """After two steps it is worse than both finished texts; each further token adds almost 1 to its score."""
-    rows = {(): {EOS: -1.0, 3: -4.0, 4: -1.1}, (4,): {EOS: -0.1}}
-
-    def of(history):
-        row = np.full(SIZE, -20.0, np.float32)
-        for token, log_prob in rows.get(history, {3: -0.001}).items():
-            row[token] = log_prob
-        return row
-
+    of = long_or_short({EOS: -1.0, 3: -4.0, 4: -1.1})
     bias = {"logit_bias": ((3, 1.0),), "length_penalty": 0.0}
     answers, steps = found(of, num_beams=2, max_tokens=12, **bias)
     assert (answers[0][1], steps) == ((3,) * 12, 12)

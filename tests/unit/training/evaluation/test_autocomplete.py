@@ -11,7 +11,8 @@ from models.vocabulary import BOS, EOS, UNK, Vocabulary
 from service.console.evaluation import show_autocomplete_evaluation
 from tests.support.fake_models import FakeModel, RememberingModel, fake_vocabulary
 from training.commands import run_evaluate_autocomplete, run_train
-from training.evaluation.autocomplete import Ranks, TypingContexts, Typist, ratios, sample_lines, typing_line
+from training.evaluation.autocomplete import TypingContexts, Typist, sample_lines, typing_line
+from training.evaluation.autocomplete_metrics import Ranks, ratios
 from training.progress import SILENT
 from training.tokenizer import TokenizerSettings, learn_tokenizer
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.evaluation.autocomplete import (
+from training.evaluation.autocomplete_metrics import (
     CompletionRank,
     Ranks,
     Ratio,
