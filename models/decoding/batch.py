@@ -29,7 +29,12 @@ def row_seed(seed: int, *numbers: int) -> int:
 
 
 def uniform_numbers(seeds: UInt64s, num_drawn: Int64s) -> Float64s:
-    """Return a random number in [0, 1) for each row, from its seed and its number of earlier draws [R]."""
+    """Compute a random number in [0, 1) for each of R rows.
+
+    Args:
+        seeds: seeds of the rows [R].
+        num_drawn: number of earlier draws of each row [R].
+    """
     numbers = np.empty(len(seeds))
     _fill_uniforms(seeds, num_drawn, numbers)
     return numbers
@@ -79,7 +84,12 @@ class SequenceBatch:
 
     @classmethod
     def of(cls, rules: Sequence[Rules], seeds: Sequence[int] | None = None) -> Self:
-        """Create rows without tokens from their rules [R] and, if a row is sampled, seeds of `row_seed` [R]."""
+        """Create rows without generated tokens.
+
+        Args:
+            rules: rules of each row [R].
+            seeds: seeds from `row_seed` [R]; None if no row is sampled.
+        """
         count = len(rules)
         return cls(
             table=RuleTable(rules),
@@ -105,7 +115,12 @@ class SequenceBatch:
         return self.history[row, cut].tolist(), self.log_probs[row, cut].tolist()
 
     def append(self, tokens: TokenIds, log_probs: FloatArray) -> Self:
-        """Append one token [R] to each row, with the model's own log-probability of it [R]."""
+        """Append one token to each row.
+
+        Args:
+            tokens: ids [R].
+            log_probs: the model's own log-probabilities of them [R].
+        """
         history, own, everyone = self.history, self.log_probs, np.arange(len(self))
         if self.lengths.max(initial=0) == history.shape[1]:
             width = max(_INITIAL_CAPACITY, 2 * history.shape[1])

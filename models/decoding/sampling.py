@@ -345,10 +345,13 @@ _NO_LOG_PROBS = np.zeros((0, 0), np.float32)
 def choose_next_tokens(
     model: LanguageModel[Any], state: Any, batch: SequenceBatch, *, in_full: Bools
 ) -> TokenChoices:
-    """Choose a token for each of R rows of a state and a batch; the result of a row depends only on that row.
+    """Choose a token for each of R rows. The result of a row depends only on that row.
 
-    Block sums, if the model has them, avoid most of the work, except for the rows `in_full` [R], a mask of those that
-    need their full distributions.
+    Args:
+        model: any model; block sums avoid most of the work.
+        state: its state, R rows.
+        batch: the rows with their rules.
+        in_full: mask of the rows that need their full distributions [R].
     """
     chosen = ChosenTokens(np.full(len(batch), UNDETERMINED), np.empty(len(batch), np.float32))
     if supports(model, BlockSampler):
@@ -383,7 +386,13 @@ def insert_sorted(values: Any, items: Any, value: Any, item: Any) -> None:
 
 @kernel(types.void(LOG_PROBS_TYPE, _SPANS, _TABLE))
 def write_top_tokens(log_probs: Any, ids: Any, values: Any) -> None:
-    """Write the k largest entries of each row of log_probs [R, V] to `ids` and `values` [R, k]; equal ones by id."""
+    """Write the largest entries of each row of log_probs [R, V] in descending order; equal ones by id.
+
+    Args:
+        log_probs: R rows.
+        ids: output [R, k].
+        values: output [R, k].
+    """
     last = ids.shape[1] - 1
     for row in range(len(log_probs)):
         # insert the first k tokens unconditionally, so impossible ones are ranked too

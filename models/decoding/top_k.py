@@ -12,7 +12,12 @@ from models.language_model import TopTokens
 
 
 def top_tokens(log_probs: FloatArray, k: int) -> TopTokens:
-    """Rank the k most probable tokens of one distribution [V], k from 1 to V; equal ones are in order of id."""
+    """Rank the k most probable tokens; equal ones are in order of id.
+
+    Args:
+        log_probs: one distribution [V].
+        k: from 1 to V.
+    """
     kth = np.partition(log_probs, len(log_probs) - k)[len(log_probs) - k]
     candidates = np.flatnonzero(log_probs >= kth)  # more than k if others equal the k-th
     order = np.argsort(-log_probs[candidates], kind="stable")[:k]
