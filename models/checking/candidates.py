@@ -18,10 +18,11 @@ from rapidfuzz.distance import OSA, Postfix, Prefix
 from models.arrays import AnyArray, Float64s, Int64s, TokenIds
 from models.calls import CallGenerator
 from models.checking.error_model import ErrorModel, GivenSpan
-from models.checking.sentences import Sentence, SentenceSplitter, Word, match_case, split_affixes
+from models.checking.sentences import Sentence, SentenceSplitter, Word
 from models.language_model import LanguageModel
 from models.reranking.candidates import map_in_steps
 from models.vocabulary import UNK
+from models.words import match_case, split_affixes
 
 
 class Slot(NamedTuple):

@@ -26,21 +26,18 @@ from models.checking.candidates import (
 )
 from models.checking.lexicon import MAX_SEARCHED_LENGTH, NO_FUZZY_MATCHES, FuzzyLexicon, FuzzyMatches
 from models.checking.sentences import (
-    MAX_WORD_LENGTH,
-    NO_AFFIXES,
     CharacterSentenceSplitter,
     SentenceSplitter,
     SpellingModel,
     Word,
     WordSentenceSplitter,
     common_typo_corrections,
-    is_alphabetic,
     one_edit_strings,
-    split_affixes,
     word_splits,
 )
 from models.reranking.candidates import map_in_steps
 from models.vocabulary import EOS, UNK
+from models.words import MAX_WORD_LENGTH, NO_AFFIXES, is_alphabetic, split_affixes
 
 _WORDS_PER_STEP = 16
 """Words that are looked up between yields to other requests: about a millisecond."""

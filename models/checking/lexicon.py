@@ -29,14 +29,11 @@ from models.calls import CallGenerator
 from models.checking.sentences import (
     SpellingModel,
     common_typo_corrections,
-    is_alphabetic,
-    match_case,
     one_edit_strings,
-    split_affixes,
 )
 from models.errors import FormatError, require_package
-from models.normaliser import Normaliser
 from models.reranking.candidates import map_in_steps
+from models.words import dictionary_key, is_alphabetic, match_case, split_affixes
 
 T = TypeVar("T")
 _MAX_CACHED_QUERIES = 1 << 14
@@ -148,10 +145,6 @@ def _letter_sets(words: Sequence[str], lengths: Int64s) -> UInt64s:
     begins = (np.cumsum(lengths) - lengths)[filled]
     sets[filled] = np.bitwise_or.reduceat(bits, begins)
     return sets
-
-
-dictionary_key = Normaliser("nfkc", lowercase=True)
-"""Converter of words to keys of the user dictionary, without differences of case and Unicode form."""
 
 
 class HunspellDictionary:

@@ -11,10 +11,8 @@ the space after it, as in the `words` of /v1/score. Tokens between words belong 
 """
 
 import re
-import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from functools import cache
 from itertools import islice
 from math import log
 from typing import NamedTuple
@@ -23,17 +21,15 @@ import numpy as np
 from typing_extensions import override
 
 from models.arrays import Int64s, TokenIds
-from models.completion.text import JOINERS
 from models.tokenizers import CharacterTokenizer, Tokenizer, WordTokenizer
 from models.vocabulary import EOS, UNK
+from models.words import word_pattern
 
 MAX_SENTENCE_TOKENS = 512
 """Maximum tokens of a sentence; a longer line is split into consecutive parts."""
 
 _CONTINUATION_BITS, _CONTINUATION = 0xC0, 0x80  # mark bytes of UTF-8 after a character's first
 _NON_SPACE = re.compile(r"\S+")
-_LAST_COMBINING_MARK = 0x1E94A
-"""The highest combining mark, except variation selectors, which join no words."""
 
 
 class Word(NamedTuple):
@@ -294,74 +290,11 @@ def sentence_splitter_for(tokenizer: Tokenizer) -> SentenceSplitter:
     )
 
 
-@cache
-def word_pattern() -> re.Pattern[str]:
-    """Pattern of a word: runs of word characters."""
-    marks = [chr(c) for c in range(0x300, _LAST_COMBINING_MARK + 1) if unicodedata.category(chr(c))[0] == "M"]
-    # a class of characters up to U+FFFF is a table, one of others is searched
-    near, far = "".join(filter("\U00010000".__gt__, marks)), "".join(filter("\U00010000".__le__, marks))
-    one = rf"(?:[\w{near}]++|(?=[{far[0]}-{far[-1]}])[{far}])+"
-    return re.compile(rf"{one}(?:[{JOINERS}]{one})*")
-
-
 _END_OF_LINE = np.array([EOS], dtype=np.int64)
 
 
 def _ids(ids: list[int]) -> TokenIds:
     return np.array(ids, dtype=np.int64)
-
-
-class WordParts(NamedTuple):
-    """Word of letters within a token.
-
-    Attributes:
-        affixes: the punctuation before and after the word.
-        core: the word.
-    """
-
-    affixes: tuple[str, str]
-    core: str
-
-
-NO_AFFIXES = ("", "")
-"""No punctuation on either side."""
-
-MAX_WORD_LENGTH = 256
-"""Maximum characters of a word; longer runs, which can have any length, are not analysed."""
-
-
-def split_affixes(token: str) -> WordParts | None:
-    """Return the word that a token spells; None if it spells none or several, or exceeds `MAX_WORD_LENGTH`."""
-    if len(token) > MAX_WORD_LENGTH:
-        return None
-    if token.isalpha():
-        return WordParts(NO_AFFIXES, token)
-    found = word_pattern().search(token)
-    if found is None or not is_alphabetic(found.group()):
-        return None
-    before, after = token[: found.start()], token[found.end() :]
-    return None if word_pattern().search(after) else WordParts((before, after), found.group())
-
-
-def is_alphabetic(word: str) -> bool:
-    """True if a word has letters and otherwise only apostrophes, hyphens and combining marks.
-
-    A word longer than `MAX_WORD_LENGTH` is never alphabetic.
-    """
-    if len(word) > MAX_WORD_LENGTH:
-        return False
-    return word.isalpha() or (
-        word_pattern().fullmatch(word) is not None
-        and any(map(str.isalpha, word))
-        and not any(c.isdecimal() or c == "_" for c in word)
-    )
-
-
-def match_case(typed: str, word: str) -> str:
-    """Apply the case of the typed word to a word of a lower-cased vocabulary."""
-    if len(typed) > 1 and typed.isupper():
-        return word.upper()
-    return word[:1].upper() + word[1:] if typed[:1].isupper() else word
 
 
 MAX_CHARACTERS = 255

@@ -15,11 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from models.arrays import FloatArray, TokenIds
-from models.completion.text import MAX_LETTERS, LetterTable, as_one_word, last_word_start
+from models.completion.text import MAX_LETTERS, LetterTable, as_one_word
 from models.completion.token_trie import NO_TOKENS, TokenTrie, fold_case
 from models.slots import MAX_MEMBER_WORDS
 from models.tokenizers import Tokenizer, WordTokenizer
 from models.vocabulary import UNK
+from models.words import last_word_start
 
 _NO_SPACE_AFTER = frozenset(("Ps", "Pi", "Pc", "Sc"))
 """Unicode categories of characters followed directly by a word: opening brackets and quotes, currency signs."""

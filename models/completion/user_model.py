@@ -25,8 +25,8 @@ import numpy as np
 from rapidfuzz.distance import OSA
 from rapidfuzz.process import cdist
 
-from models.completion.text import JOINERS, MAX_WORD_RUN, is_word_character, last_word_start
 from models.reranking.candidates import Steps
+from models.words import JOINERS, MAX_WORD_RUN, is_word_character, last_word_start
 
 SENTENCE_START = ""
 """Previous word of the first word of a sentence."""

@@ -46,6 +46,7 @@ from models.language_model import SCORES
 from models.phrases import PhraseAutomaton
 from models.reranking.candidates import map_in_steps
 from models.vocabulary import CONTROL_TOKENS
+from models.words import match_beginning
 from service.engine.batching import view
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
@@ -269,28 +270,6 @@ def _starts_with(text: str, prefix: str, request: AutocompleteRequest) -> bool:
     return text.startswith(prefix)
 
 
-def match_case(typed: str, word: str, *, corrected: bool = False) -> str:
-    """Adapt the case of a word to its typed beginning.
-
-    A word with capitals of its own keeps them. Other words adopt the typed capitals, and become all capitals if
-    several letters were typed, all in capitals.
-
-    Args:
-        typed: the typed beginning.
-        word: the word in the case of the model or the user's words.
-        corrected: true if the beginning has errors; then only a first capital is adopted, or all if all are capitals.
-    """
-    if word.startswith(typed) or word != word.lower():
-        return word
-    all_capitals = typed == typed.upper() and sum(map(str.isalpha, typed)) > 1
-    if all_capitals and (corrected or len(word) == len(word.upper())):
-        return word.upper()
-    if corrected:
-        return word[:1].upper() + word[1:] if typed[:1].isupper() else word
-    recased = typed + word[len(typed) :]  # compared below, because "ß" and similar change length in capitals
-    return recased if recased.casefold() == word.casefold() else word
-
-
 _CONTROL_TOKENS = frozenset(CONTROL_TOKENS)
 """Placeholders in corpora; a vocabulary may contain them as ordinary words, which are never offered."""
 
@@ -309,7 +288,7 @@ def _in_typed_case(
             yield None
         if request.ignore_case:
             given = completion.begun or typed.prefix
-            completion.text = match_case(given, completion.text, corrected=completion.edits > 0)
+            completion.text = match_beginning(given, completion.text, corrected=completion.edits > 0)
         key = completion.text, completion.is_complete, completion.begun
         earlier = merged.setdefault(key, completion)
         if earlier is not completion:

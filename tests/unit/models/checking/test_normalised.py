@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.checking.error_model import CandidateSettings, GivenSpan
-from models.checking.lexicon import dictionary_key
 from models.checking.sentences import MAX_SENTENCE_TOKENS, sentence_splitter_for
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import Vocabulary
+from models.words import dictionary_key
 from tests.support.text_models import ACCENTED, check, trigram
 
 RULES = {"word": {}, "pattern": {"pattern": r"\w+|[^\w\s]"}, "char": {}, "unigram": {}, "bpe": {}}

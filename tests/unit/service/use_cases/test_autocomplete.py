@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from models.errors import SupersededError
+from models.words import match_beginning
 from service.engine.prefix_cache import NextTokenCache, NextTokenEntry
 from service.routes.request import AutocompleteSessions
-from service.use_cases.autocomplete import match_case
 
 
 @pytest.mark.parametrize(
@@ -29,14 +29,14 @@ from service.use_cases.autocomplete import match_case
     ],
 )
 def test_a_word_is_told_in_the_case_in_which_it_was_begun(typed, word, told):
-    assert match_case(typed, word) == told
+    assert match_beginning(typed, word) == told
 
 
 @pytest.mark.parametrize(
     ("typed", "told"), [("Hle", "Hello"), ("HLE", "HELLO"), ("hle", "hello"), ("hLe", "hello")]
 )
 def test_of_a_mistyped_beginning_the_first_capital_counts(typed, told):
-    assert match_case(typed, "hello", corrected=True) == told
+    assert match_beginning(typed, "hello", corrected=True) == told
 
 
 def look(size=100):
