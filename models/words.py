@@ -1,11 +1,12 @@
-"""Words: their characters, boundaries, parts, cases and normal forms.
+"""Words: their characters, boundaries, parts, cases and normal forms, and what is no word.
 
-A word is a run of word characters: letters, digits, combining marks, the underscore, and an apostrophe or a hyphen
-between two such characters. It ends at any other character.
+A word is a run of word characters: letters, digits, combining marks, the underscore, and an apostrophe, a hyphen or
+characters without a width between two such characters. It ends at any other character.
 """
 
 import re
 import unicodedata
+from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
@@ -42,15 +43,16 @@ _PUNCTUATION = ".,;:!?…\"'“”„‘’«»¿¡()[]"  # noqa: RUF001 - typog
 
 def is_word_character(character: str) -> bool:
     """True if a character can be anywhere in a word; joiners cannot."""
-    return character.isalnum() or character == "_" or _is_mark(character) or character >= FIRST_STAND_IN
+    return character.isalnum() or character == "_" or is_mark(character) or character >= FIRST_STAND_IN
 
 
 def continues_word(text: str, at: int) -> bool:
     """True if the character at an offset belongs to the word before it although it is no letter."""
-    return at < len(text) and (text[at] in IGNORED or _is_mark(text[at]))
+    return at < len(text) and (text[at] in IGNORED or is_mark(text[at]))
 
 
-def _is_mark(character: str) -> bool:
+def is_mark(character: str) -> bool:
+    """True for combining marks."""
     return unicodedata.category(character).startswith("M")
 
 
@@ -73,11 +75,11 @@ def last_word_start(text: str) -> int:
 @cache
 def word_pattern() -> re.Pattern[str]:
     """Pattern of a word: runs of word characters."""
-    marks = [chr(c) for c in range(0x300, _LAST_COMBINING_MARK + 1) if _is_mark(chr(c))]
+    marks = [chr(c) for c in range(0x300, _LAST_COMBINING_MARK + 1) if is_mark(chr(c))]
     # a class of characters up to U+FFFF is a table, one of others is searched
     near, far = "".join(filter("\U00010000".__gt__, marks)), "".join(filter("\U00010000".__le__, marks))
     one = rf"(?:[\w{near}]++|(?=[{far[0]}-{far[-1]}])[{far}])+"
-    return re.compile(rf"{one}(?:[{JOINERS}]{one})*")
+    return re.compile(rf"{one}(?:[{IGNORED}]*+(?:[{JOINERS}][{IGNORED}]*+)?{one})*")
 
 
 class WordParts(NamedTuple):
@@ -125,10 +127,25 @@ def is_in_capitals(text: str) -> bool:
 
 
 def match_case(typed: str, word: str) -> str:
-    """Apply the case of a typed word to another word: all capitals, a first capital, or the other word's own case."""
+    """Apply the case of a typed word to another word: all capitals, a first capital, or the other word's own case.
+
+    The apostrophes become typographic ones if those of the typed word are.
+    """
+    if "\u2019" in typed and "'" not in typed:
+        word = word.replace("'", "\u2019")
     if is_in_capitals(typed):
         return word.upper()
-    return word[:1].upper() + word[1:] if typed[:1].isupper() else word
+    return _capitalised(word) if _has_capital(typed) else word
+
+
+def _has_capital(text: str) -> bool:
+    """True if the first letter or digit of a text is a capital."""
+    return next(filter(str.isalnum, text), "").isupper()
+
+
+def _capitalised(text: str) -> str:
+    first = next((at for at, character in enumerate(text) if character.isalnum()), 0)
+    return text[:first] + text[first : first + 1].upper() + text[first + 1 :]
 
 
 def match_beginning(typed: str, word: str, *, corrected: bool = False) -> str:
@@ -150,10 +167,81 @@ def match_beginning(typed: str, word: str, *, corrected: bool = False) -> str:
     return recased if recased.casefold() == word.casefold() else word
 
 
-dictionary_key = Normaliser("nfkc", lowercase=True)
-"""Converter of words to keys of the user dictionary, without differences of case and Unicode form."""
+PLAIN = Normaliser("nfkc", lowercase=False)
+_COMPOSED = Normaliser("nfc", lowercase=False)
+_WITHOUT_IGNORED = str.maketrans({"\u2019": "'"} | dict.fromkeys(IGNORED))
+
+
+def plain_form(word: str) -> str:
+    """Return the form in which words are looked up: NFKC, with plain apostrophes, without `IGNORED` characters."""
+    return word if word.isascii() else PLAIN(word.translate(_WITHOUT_IGNORED))
+
+
+def dictionary_key(word: str) -> str:
+    """Return a word's key in the user dictionary, without differences of case and form."""
+    return PLAIN(plain_form(word).lower())
+
+
+def word_forms(word: str, *, cases: bool = True) -> tuple[str, ...]:
+    """Return the forms in which a word may be known: as typed, composed, plain, and, in `cases`, with fewer capitals."""
+    forms = [word, _COMPOSED(word), plain := plain_form(word)]
+    if cases and len(word) <= MAX_WORD_LENGTH and _has_capital(word):
+        forms.append(plain.lower())
+        if is_in_capitals(word):
+            forms.append(_capitalised(plain.lower()))
+    return tuple(dict.fromkeys(forms))
+
+
+def surrounding_words(text: str, start: int, end: int) -> set[str]:
+    """Return a part of a text and the longer words that it belongs to, as dictionaries may list them: C++, aujourd'hui.
+
+    These are the characters up to white space, with and without punctuation on either side, and those of the word.
+    """
+    before, after = text[max(start - MAX_WORD_LENGTH, 0) : start], text[end : end + MAX_WORD_LENGTH]
+    left = "" if before[-1:].isspace() else "".join(before.split()[-1:])
+    right = "" if after[:1].isspace() else "".join(after.split(maxsplit=1)[:1])
+    whole = left + text[start:end] + right
+    runs = (found.group() for found in word_pattern().finditer(whole) if found.end() > len(left))
+    return {text[start:end], whole, whole.strip(_PUNCTUATION), next(runs, whole)}
+
+
+_RUN = r"[\w./\\+~%-]"
+"""Character of a path, a domain or a qualified name."""
+
+_ADDRESS = r"[\w!\#$%&'()*+,./:;=?@\[\]~-]"
+
+_UNITS = (
+    r"[kKMGTPmcdhnpµμ]?(?:[mgsAKNJWCVFΩSTHlLBbt]|mol|Hz|Pa|Wh|eV|lx|lm|bps|bit)(?:i?B)?"  # noqa: RUF001 - both letters
+    "|°[CF]|dB|[rp]pm|p[xt]|r?em|[fkm]p[sh]|min|hr?s?|in|ft|lbs?|oz|yd|mi|psi|hp|k?cal|m?bar|mmHg|ha|[KMGT]i[Bb]"
+)
+
+_NO_WORD = re.compile(
+    rf"""
+      (?<![A-Za-z0-9+.-]) (?: [A-Za-z][A-Za-z0-9+.-]*+:// | www\. | (?:mailto|tel|urn|doi|data):(?=\w) ) {_ADDRESS}*+
+    | (?<![\w.+-]) [\w.+-]*+ @ \w [\w.-]*+
+    | (?<![\w./\\)\]}}\u2019\u201d]) (?: [A-Za-z]: | ~ | \.\.? )? [/\\] [/\\]? (?=[\w.~]) {_RUN}++ (?: [?:&=\#]++ {_RUN}++ )*+
+    | (?<!{_RUN}) (?= {_RUN}*? (?: \w [.\\] \w | \w / [\w.-]++ / ) ) {_RUN}++ (?: [?:&=\#]++ {_RUN}++ )*+
+    | (?<!\w) (?= [^\W_]*+ _ ) \w++
+    | (?<!\w) \w++ (?: \(\) | (?: (?: :: | -> ) \w++ )++ )
+    | (?<![\w-]) -- \w [\w-]*+ (?: = \S*+ )?
+    | (?<!\w) [$&] \w++
+    | \d \s? (?: {_UNITS} ) \b (?: / \w\w?\w? \b )?
+    """,
+    re.VERBOSE,
+)
+_INNER_CAPITAL = re.compile("[a-z][A-Z]")
+
+
+def find_no_words(text: str) -> Iterator[tuple[int, int]]:
+    """Yield start and end of what is no word: addresses, paths, identifiers, options, numbers with their units."""
+    return (found.span() for found in _NO_WORD.finditer(text))
 
 
 def fold_words(text: str) -> list[str]:
     """Return the words of a text in lower case without surrounding punctuation."""
     return [word.strip(_PUNCTUATION) for word in text.casefold().split()]
+
+
+def is_identifier(word: str) -> bool:
+    """True if a word has a capital after a small letter, as names in programs have."""
+    return _INNER_CAPITAL.search(word) is not None

@@ -35,7 +35,14 @@ from models.checking.sentences import (
 )
 from models.errors import FormatError, require_package
 from models.reranking.candidates import map_in_steps
-from models.words import dictionary_key, is_alphabetic, match_case, split_affixes
+from models.words import (
+    dictionary_key,
+    is_alphabetic,
+    match_case,
+    plain_form,
+    split_affixes,
+    surrounding_words,
+)
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -375,12 +382,23 @@ class UserDictionary:
             for form in _forms(word)
         )
 
+    def has_at(self, text: str, start: int, end: int, *, known: bool) -> bool:
+        """Return what `has` does for a part of a text, and for the longer words that it belongs to."""
+        if not self._words and (known or not self._right):
+            return False
+        return any(self.has(word, known=known) for word in surrounding_words(text, start, end))
+
+    def has_near(self, word: str) -> bool:
+        """True if the user's own words have one that is at most two edits away."""
+        return bool(self._words and self._lexicon.nearby(dictionary_key(word), 2))
+
     def fuzzy_matches(self, word: str, max_edits: int) -> CallGenerator[list[tuple[str, int, float]]]:
         """Return the words near an unknown word, as they are spelled, their edits, and their share of a dictionary."""
         near: dict[str, tuple[int, float]] = {}
         if self._words:
             for key, edits in self._lexicon.nearby(dictionary_key(word), max_edits):
-                near[self._words[key]] = edits, 1 / len(self._words)
+                text = self._words[key]
+                near[match_case(word, text) if text == text.lower() else text] = edits, 1 / len(self._words)
         if (parts := split_affixes(word)) is not None:
             for one in self._word_lists:
                 for text, edits in (yield from one.nearby(parts.core, max_edits, self)):
@@ -389,6 +407,6 @@ class UserDictionary:
 
 
 def _forms(word: str) -> set[str]:
-    """Return a word with and without its punctuation."""
+    """Return a word with and without its punctuation, as typed and in plain form."""
     found = split_affixes(word)
-    return {word} if found is None else {word, found.core}
+    return {form for one in (word, *(found or ())[1:]) for form in (one, plain_form(one))}

@@ -294,7 +294,7 @@ def check(
             pair[0].end,
             pair[0].text,
             pair[1],
-            known=pair[0].known or dictionary.has(pair[0].text, known=False),
+            known=pair[0].known or dictionary.has_at(request.text, pair[0].start, pair[0].end, known=False),
         ),
         size=lambda pair: len(pair[0].text),
     )
