@@ -229,7 +229,8 @@ def previous_word(text: str) -> str:
     tail = text[-_LOOKBACK_CHARACTERS:]
     if _SENTENCE_END.search(tail) is not None:
         return SENTENCE_START
-    return (word_pattern().findall(tail) or [""])[-1]
+    words: list[str] = word_pattern().findall(tail) or [""]
+    return words[-1]
 
 
 class ScoredPhrase(NamedTuple):

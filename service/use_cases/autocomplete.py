@@ -530,9 +530,8 @@ def autocomplete(
         return AutocompleteReply(address, given_prefix, typed.start, [], 0.0, shares(weights, models))
     completions = yield from _in_typed_case([*found.values(), *members], request, typed)
     best = yield from _best_completions(completions, request, typed, blocked, weight, live)
-    joins = any(
-        getattr(loaded.tokenizer, "pattern", None) for loaded, _ in models
-    )  # words are punctuation too
+    # with a pattern, punctuation marks are words
+    joins = any(getattr(loaded.tokenizer, "pattern", None) for loaded, _ in models)
     candidates = [
         CompletionCandidate(
             text,
