@@ -29,8 +29,9 @@ from models.lattices.graph import LabelTokens, LatticeGraph
 from models.lattices.lattice import NO_WORD, Indices, Scores, index_ranges
 from models.mixture import MixtureState
 from models.ngram.model import NGramState
-from models.phrases import PhraseList, fold_words
+from models.phrases import PhraseList
 from models.tokenizers import Tokenizer
+from models.words import fold_words
 
 T = TypeVar("T", bound=np.generic)
 

@@ -22,6 +22,7 @@ from tests.support.services import running
 INFER, METRICS, ADMIN = KeyScope.INFER, KeyScope.METRICS, KeyScope.ADMIN
 WAYS_IN = {
     **dict.fromkeys(("GET /", "GET /docs", "GET /static/{name}", "GET /health/live", "GET /health/ready")),
+    "GET /v2/healthcheck": None,
     "GET /metrics": METRICS,
     **dict.fromkeys(
         (
@@ -43,6 +44,7 @@ WAYS_IN = {
             "DELETE /v1/autocomplete/users/{user}",
             "POST /v1/autocomplete/users/{user}/accepted",
             "POST /v1/check",
+            "GET /v2/check",
             "POST /v2/check",
             "GET /v2/languages",
             "POST /v1/quality",
