@@ -401,6 +401,24 @@ class ProseServer(LanguageServer):
         self._query = query
         self._checks: dict[str, asyncio.Task[None]] = {}
         self._problem = ""
+        features: Mapping[str, tuple[Callable[..., Any], Any]] = {
+            types.TEXT_DOCUMENT_DID_OPEN: (ProseServer._opened, None),
+            types.TEXT_DOCUMENT_DID_CHANGE: (ProseServer._changed, None),
+            types.TEXT_DOCUMENT_DID_CLOSE: (ProseServer._closed, None),
+            types.TEXT_DOCUMENT_COMPLETION: (
+                ProseServer._completion,
+                types.CompletionOptions(trigger_characters=[" "]),
+            ),
+            types.TEXT_DOCUMENT_INLINE_COMPLETION: (ProseServer._inline_completion, None),
+            types.TEXT_DOCUMENT_CODE_ACTION: (
+                ProseServer._code_actions,
+                types.CodeActionOptions([types.CodeActionKind.QuickFix]),
+            ),
+        }
+        for name, (handler, settings) in features.items():
+            self.feature(name, settings)(partial(handler, self))
+            self.protocol.fm.builtin_features.pop(name, None)  # pygls would keep the documents too
+        self.command(ADD_TO_DICTIONARY)(add_word)
 
     @override
     def start_io(self, stdin: BinaryIO | None = None, stdout: BinaryIO | None = None) -> None:
@@ -456,10 +474,10 @@ class ProseServer(LanguageServer):
 
     def check_soon(self, uri: str) -> None:
         """Check a document after a pause without further changes."""
-        self.forget(uri)
+        self._forget(uri)
         self._checks[uri] = asyncio.create_task(self._check(uri))
 
-    def forget(self, uri: str) -> None:
+    def _forget(self, uri: str) -> None:
         """Cancel the check of a document."""
         if (task := self._checks.pop(uri, None)) is not None:
             task.cancel()
@@ -495,21 +513,76 @@ class ProseServer(LanguageServer):
         params = types.PublishDiagnosticsParams(uri, found, version)
         self.text_document_publish_diagnostics(params)
 
-    def add_word(self, word: str) -> None:
-        """Add a word to the dictionary and its file, and check all documents again.
+    async def _completion(self, params: types.CompletionParams) -> types.CompletionList:
+        items = [
+            types.CompletionItem(
+                label=one["text"],
+                kind=types.CompletionItemKind.Text,
+                sort_text=f"{rank:03}",
+                filter_text=one["typed"] or one["text"],
+                text_edit=types.TextEdit(one["range"], one["text"]),
+            )
+            for rank, one in enumerate(await self.complete(params, limit=self.options.limit))
+        ]
+        return types.CompletionList(is_incomplete=True, items=items)
 
-        Raises:
-            JsonRpcInvalidParams: requests could not have the word.
-        """
-        if problem := problem_of_word(word):
-            raise JsonRpcInvalidParams(f"the word {word!r:.40} {problem}")
-        if word not in self.words:
-            if self.options.dictionary is not None:
-                with self.options.dictionary.open("a", encoding="utf-8") as file:
-                    file.write(f"{word}\n")
-            self.words.append(word)
-        for uri in self.documents:
+    async def _inline_completion(self, params: types.InlineCompletionParams) -> types.InlineCompletionList:
+        found = await self.complete(params, max_words=self.options.max_words, rank="savings", limit=3)
+        return types.InlineCompletionList(
+            [types.InlineCompletionItem(one["suffix"], range=one["rest"]) for one in found if one["suffix"]]
+        )
+
+    def _opened(self, params: types.DidOpenTextDocumentParams) -> None:
+        uri = params.text_document.uri
+        self.documents[uri] = Document(params.text_document, self.workspace.position_codec)
+        self.check_soon(uri)
+
+    def _changed(self, params: types.DidChangeTextDocumentParams) -> None:
+        uri = params.text_document.uri
+        if (document := self.documents.get(uri)) is not None:
+            for change in params.content_changes:
+                document.change(change)
+            document.version = params.text_document.version
             self.check_soon(uri)
+
+    def _closed(self, params: types.DidCloseTextDocumentParams) -> None:
+        uri = params.text_document.uri
+        self._forget(uri)
+        self.documents.pop(uri, None)
+        self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, []))
+
+    def _code_actions(self, params: types.CodeActionParams) -> list[types.CodeAction]:
+        uri, kind, actions = params.text_document.uri, types.CodeActionKind.QuickFix, list[types.CodeAction]()
+        if (document := self.documents.get(uri)) is None:
+            return actions
+        for issue in (one for one in params.context.diagnostics if one.source == NAME):
+            for number, text in enumerate(issue.data or ()):
+                edit = types.WorkspaceEdit({uri: [types.TextEdit(issue.range, text)]})
+                title = f"Replace with “{text}”"
+                actions.append(types.CodeAction(title, kind, [issue], is_preferred=number == 0, edit=edit))
+            word = document.extract(issue.range)
+            if issue.code == "unknown_word" and not problem_of_word(word):
+                title = f"Add “{word}” to the dictionary"
+                command = types.Command(title, ADD_TO_DICTIONARY, arguments=[word])
+                actions.append(types.CodeAction(title, kind, [issue], command=command))
+        return actions
+
+
+def add_word(ls: ProseServer, word: str) -> None:
+    """Add a word to the dictionary and its file, and check all documents again; a command of the editor.
+
+    Raises:
+        JsonRpcInvalidParams: requests could not have the word.
+    """
+    if problem := problem_of_word(word):
+        raise JsonRpcInvalidParams(f"the word {word!r:.40} {problem}")
+    if word not in ls.words:
+        if ls.options.dictionary is not None:
+            with ls.options.dictionary.open("a", encoding="utf-8") as file:
+                file.write(f"{word}\n")
+        ls.words.append(word)
+    for uri in ls.documents:
+        ls.check_soon(uri)
 
 
 def problem_of_word(word: str) -> str:
@@ -521,102 +594,6 @@ def problem_of_word(word: str) -> str:
     if (count := len(word.split())) > (most := MAX_DICTIONARY_WORDS // _MAX_WORDS):
         return f"has {count} words; at most {most} are accepted"
     return "" if word.encode(errors="ignore").decode() == word else "is not Unicode"
-
-
-def make_server(query: Query, options: ServerOptions) -> ProseServer:
-    """Return a language server with all features."""
-    server = ProseServer(query, options)
-    for name, (handler, settings) in _FEATURES.items():
-        server.feature(name, settings)(handler)
-        server.protocol.fm.builtin_features.pop(name, None)  # pygls would keep the documents too
-    server.command(ADD_TO_DICTIONARY)(_add_to_dictionary)
-    return server
-
-
-async def _completion(ls: ProseServer, params: types.CompletionParams) -> types.CompletionList:
-    found = await ls.complete(params, limit=ls.options.limit)
-    items = [
-        types.CompletionItem(
-            label=one["text"],
-            kind=types.CompletionItemKind.Text,
-            sort_text=f"{rank:03}",
-            filter_text=one["typed"] or one["text"],
-            text_edit=types.TextEdit(one["range"], one["text"]),
-        )
-        for rank, one in enumerate(found)
-    ]
-    return types.CompletionList(is_incomplete=True, items=items)
-
-
-async def _inline_completion(
-    ls: ProseServer, params: types.InlineCompletionParams
-) -> types.InlineCompletionList:
-    options = {"max_words": ls.options.max_words, "rank": "savings", "limit": 3}
-    found = await ls.complete(params, **options)
-    return types.InlineCompletionList(
-        [types.InlineCompletionItem(one["suffix"], range=one["rest"]) for one in found if one["suffix"]]
-    )
-
-
-def _opened(ls: ProseServer, params: types.DidOpenTextDocumentParams) -> None:
-    uri = params.text_document.uri
-    ls.documents[uri] = Document(params.text_document, ls.workspace.position_codec)
-    ls.check_soon(uri)
-
-
-def _changed(ls: ProseServer, params: types.DidChangeTextDocumentParams) -> None:
-    uri = params.text_document.uri
-    if (document := ls.documents.get(uri)) is not None:
-        for change in params.content_changes:
-            document.change(change)
-        document.version = params.text_document.version
-        ls.check_soon(uri)
-
-
-def _closed(ls: ProseServer, params: types.DidCloseTextDocumentParams) -> None:
-    uri = params.text_document.uri
-    ls.forget(uri)
-    ls.documents.pop(uri, None)
-    ls.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, []))
-
-
-def _code_actions(ls: ProseServer, params: types.CodeActionParams) -> list[types.CodeAction]:
-    uri, kind = params.text_document.uri, types.CodeActionKind.QuickFix
-    actions = list[types.CodeAction]()
-    if (document := ls.documents.get(uri)) is None:
-        return actions
-    for issue in params.context.diagnostics:
-        if issue.source != NAME:
-            continue
-        for number, text in enumerate(issue.data or ()):
-            title, edit = (
-                f"Replace with “{text}”",
-                types.WorkspaceEdit({uri: [types.TextEdit(issue.range, text)]}),
-            )
-            actions.append(types.CodeAction(title, kind, [issue], is_preferred=number == 0, edit=edit))
-        word = document.extract(issue.range)
-        if issue.code == "unknown_word" and not problem_of_word(word):
-            title = f"Add “{word}” to the dictionary"
-            command = types.Command(title, ADD_TO_DICTIONARY, arguments=[word])
-            actions.append(types.CodeAction(title, kind, [issue], command=command))
-    return actions
-
-
-def _add_to_dictionary(ls: ProseServer, word: str) -> None:
-    ls.add_word(word)
-
-
-_FEATURES: Mapping[str, tuple[Callable[..., Any], Any]] = {
-    types.TEXT_DOCUMENT_DID_OPEN: (_opened, None),
-    types.TEXT_DOCUMENT_DID_CHANGE: (_changed, None),
-    types.TEXT_DOCUMENT_DID_CLOSE: (_closed, None),
-    types.TEXT_DOCUMENT_COMPLETION: (_completion, types.CompletionOptions(trigger_characters=[" "])),
-    types.TEXT_DOCUMENT_INLINE_COMPLETION: (_inline_completion, None),
-    types.TEXT_DOCUMENT_CODE_ACTION: (
-        _code_actions,
-        types.CodeActionOptions(code_action_kinds=[types.CodeActionKind.QuickFix]),
-    ),
-}
 
 
 def _corrections(issue: Json) -> list[str]:

@@ -20,8 +20,9 @@ from pygls.workspace import PositionCodec
 from service.local import language_server
 from service.local.language_server import (
     Document,
+    ProseServer,
     ServerOptions,
-    make_server,
+    add_word,
     problem_of_word,
 )
 
@@ -76,7 +77,7 @@ def talk(*messages, options=None, query=answer):
     end = [{"jsonrpc": "2.0", "id": f"end {number}", "method": "no/suchMethod"} for number in range(30)]
     output = io.BytesIO()
     output.close = lambda: None
-    server = make_server(query, options or ServerOptions(delay_s=0.0))
+    server = ProseServer(query, options or ServerOptions(delay_s=0.0))
     server.start_io(io.BytesIO(b"".join(map(frame, [begin, *messages, *end]))), output)
     pieces = re.split(rb"Content-Length: \d+\r\nContent-Type: [^\r]+\r\n\r\n", output.getvalue())
     sent = [json.loads(piece) for piece in pieces if piece]
@@ -615,7 +616,7 @@ def test_completions_of_a_text_that_has_changed_are_left_out():
         return await answer(path, body)
 
     document = opened("the wrong")
-    server = make_server(query, ServerOptions())
+    server = ProseServer(query, ServerOptions())
     server.documents[URI] = document
     assert (
         asyncio.run(
@@ -654,22 +655,22 @@ def test_words_that_requests_cannot_have_are_refused(tmp_path, word, problem):
 def test_other_words_are_added(tmp_path, word):
     assert problem_of_word(word) == ""
     path = tmp_path / "words.txt"
-    server = make_server(answer, ServerOptions(dictionary=path))
-    server.add_word(word)
+    server = ProseServer(answer, ServerOptions(dictionary=path))
+    add_word(server, word)
     assert path.read_text() == f"{word}\n"
     assert server.words == [word]
 
 
 def test_a_word_that_cannot_be_stored_is_not_used(tmp_path):
-    server = make_server(answer, ServerOptions(dictionary=tmp_path))
+    server = ProseServer(answer, ServerOptions(dictionary=tmp_path))
     with pytest.raises(OSError, match="Is a directory"):
-        server.add_word("word")
+        add_word(server, "word")
     assert server.words == []
 
 
 def test_wrong_words_of_a_list_are_skipped_with_a_warning(caplog):
     caplog.set_level(logging.WARNING)
-    server = make_server(answer, ServerOptions(words=["right", *WRONG_WORDS]))
+    server = ProseServer(answer, ServerOptions(words=["right", *WRONG_WORDS]))
     assert server.words == ["right"]
     assert len(caplog.messages) == len(WRONG_WORDS)
     assert caplog.messages[0].endswith(" has 201 characters; at most 200 are accepted: it is skipped")
