@@ -214,14 +214,20 @@ def _markdown_spans(lines: Sequence[str]) -> Iterator[Span]:
         if token.type in {"fence", "code_block"} or (is_html and _HIDDEN_HTML.match(token.content)):
             hidden.append([first, last])
         elif token.type == "inline" or is_html:
-            pieces = [piece.strip() for piece in token.content.strip().split("\n")]
+            pieces = [piece.strip() for piece in token.content.split("\n")]
             numbered = zip(range(first, last), pieces, strict=False)
-            places = [starts[number] + bare[number].rfind(piece) for number, piece in numbered]
+            columns = [(number, bare[number].rfind(piece)) for number, piece in numbered]
+            if min(column for _, column in columns) < 0:  # lines of no-break spaces were left out
+                hidden.append([first, last])
+                continue
+            places = [starts[number] + column for number, column in columns]
             begins = [*accumulate((len(piece) + 1 for piece in pieces), initial=0)]
             for begin, end in _marked_spans("\n".join(pieces), env):
                 one, other = (bisect_right(begins, offset) - 1 for offset in (begin, end - 1))
                 yield places[one] + begin - begins[one], places[other] + end - begins[other]
-    yield from ((starts[first], starts[last - 1] + len(bare[last - 1])) for first, last in hidden if last)
+    yield from (
+        (starts[first], starts[last - 1] + len(bare[last - 1])) for first, last in hidden if first < last
+    )
 
 
 def _commit_spans(lines: Sequence[str]) -> Iterator[Span]:

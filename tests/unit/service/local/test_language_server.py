@@ -423,7 +423,21 @@ def test_what_only_looks_like_code_is_prose(text):
 
 MARKUP = st.lists(
     st.sampled_from(
-        [*"ab`<>[](!)#-\n\r\t|*_&\\", "    ", "> ", "- ", "](", "```\n", "<!--", "-->", "---\n", "[a]: b\n"]
+        [
+            *"ab`<>[](!)#-\n\r\t|*_&\\",
+            "    ",
+            "> ",
+            "- ",
+            "](",
+            "```\n",
+            "<!--",
+            "-->",
+            "---\n",
+            "[a]: b\n",
+            "\xa0",
+            "\u2028",
+            "\x00",
+        ]
     ),
     max_size=40,
 ).map("".join)
@@ -431,8 +445,9 @@ MARKUP = st.lists(
 
 @given(MARKUP)
 def test_any_markdown_keeps_its_length_and_lines(text):
-    prose = opened(text, "markdown").prose
-    assert all(one in {" ", other} for one, other in zip(prose, text, strict=True))
+    document = opened(text, "markdown")
+    assert all(one in {" ", other} for one, other in zip(document.prose, text, strict=True))
+    assert all(0 <= begin < end <= len(text) or begin == end for begin, end in document.hidden)
 
 
 @given(MARKUP.filter(lambda text: not set("`&|\x00") & set(text)), st.sampled_from(["", "> ", "- "]))
