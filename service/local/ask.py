@@ -228,9 +228,6 @@ def _request_body(request: Mapping[str, Any]) -> bytes:
         raise InvalidInputError("the text is not UTF-8: convert it first, for example with iconv") from None
 
 
-_SCORE, _OLD_SCORE = "score", "old_score"
-
-
 def rerank_file(
     job: RerankJob, lists: Iterable[CandidateList], *, file: str, target: str, output_format: str | None
 ) -> None:
@@ -327,28 +324,26 @@ def reorder_list(ranked: RankedList, top: int | None) -> CandidateList:
     candidates = []
     for index in ranked.order[:top].tolist():
         features = ranked.features(index)
-        if _SCORE in features:
-            features[_OLD_SCORE] = features.pop(_SCORE)
-        features[_SCORE] = float(ranked.totals[index])
+        if "score" in features:
+            features["old_score"] = features.pop("score")
+        features["score"] = float(ranked.totals[index])
         candidates.append(Candidate(ranked.given.candidates[index].text, features))
     return dataclasses.replace(ranked.given, candidates=tuple(candidates))
 
 
 def _rerank_lists(job: RerankJob, lists: Iterable[CandidateList], file: str) -> Iterator[RankedList]:
     """Yield the re-ranked lists; report errors of single lists on standard error."""
+
+    def outcomes() -> Iterator[RankedList | str]:
+        items, numbers = map(RerankItem, lists), itertools.count(1)
+        while batch := run_to_completion(read_batch(items, lambda item: len(item.given.candidates))):
+            ranked = run_to_completion(rerank_batch(job, batch, UNLIMITED))
+            for item, outcome, number in zip(batch, ranked, numbers, strict=False):
+                if isinstance(outcome, LanguageModelError):
+                    name = "" if item.given.name is None else f" ({item.given.name})"
+                    yield f"{file}: list {number}{name}: {outcome}"
+                else:
+                    yield outcome
+
     none_good = InvalidInputError(f"{file}: no list can be re-ranked")
-    return good_items(_rerank_items(job, lists, file), file, rest="more lists failed", none_good=none_good)
-
-
-def _rerank_items(job: RerankJob, lists: Iterable[CandidateList], file: str) -> Iterator[RankedList | str]:
-    """Yield the re-ranked lists, or messages about lists with errors."""
-    items, numbers = map(RerankItem, lists), itertools.count(1)
-    while batch := run_to_completion(read_batch(items, lambda item: len(item.given.candidates))):
-        outcomes = run_to_completion(rerank_batch(job, batch, UNLIMITED))
-        for item, outcome, number in zip(batch, outcomes, numbers, strict=False):
-            if isinstance(outcome, LanguageModelError):
-                name = item.given.name
-                which = f"list {number}" if name is None else f"list {number} ({name})"
-                yield f"{file}: {which}: {outcome}"
-            else:
-                yield outcome
+    return good_items(outcomes(), file, rest="more lists failed", none_good=none_good)
