@@ -317,10 +317,7 @@ class SubwordSentenceSplitter(SentenceSplitter):
         if self.has_case(word):
             return word_forms(word, cases=False)
         forms = word_forms(word)
-        lower = forms[-1].lower()
-        if not is_in_capitals(word) and lower not in self._listed:
-            return word_forms(word, cases=False)
-        return lower, *filter(self.has_case, forms)
+        return forms[-1].lower(), *(filter(self.has_case, forms) if is_in_capitals(word) else forms)
 
     @override
     def _is_plain(self, text: str) -> bool:

@@ -43,7 +43,7 @@ ADDRESSES = (
     """
 https://{host}/{word}/{wrong}.html?q={wrong}#{wrong}|www.{host}/{wrong}|jonh.{wrong}@{host}|src/{wrong}/{word}.py|~/{wrong}
 /usr/{wrong}/{word}|./{wrong}/{word}|C:\\{wrong}\\{word}|{wrong}_{word}|max{Wrong}Size|{Word}{Wrong}|{word}.{wrong}.{word}
---{word}-{wrong}|--{wrong}={word}|{wrong}()|${wrong}|@{wrong}|9f86d0818{wrong}|3fa85f64-5717-4562-b3fc-2c963f66afa6|12 kB|20 °C
+--{word}-{wrong}|--{wrong}={word}|{wrong}()|${wrong}|@{wrong}|9f86d0818{wrong}|3fa85f64-5717-4562-b3fc-2c96|12 kB|20 °C
 """.strip()
     .replace("\n", "|")
     .split("|")
