@@ -183,8 +183,10 @@ def dictionary_key(word: str) -> str:
 
 
 def word_forms(word: str, *, cases: bool = True) -> tuple[str, ...]:
-    """Return the forms in which a word may be known: as typed, composed, plain, and, in `cases`, with fewer capitals."""
+    """Return the forms in which a word may be known: as typed, composed, plain; in `cases`, with fewer capitals too."""
     forms = [word, _COMPOSED(word), plain := plain_form(word)]
+    if len(word) != len(plain):  # decomposed, a ligature, or with ignored characters
+        forms.reverse()
     if cases and len(word) <= MAX_WORD_LENGTH and _has_capital(word):
         forms.append(plain.lower())
         if is_in_capitals(word):
@@ -211,7 +213,7 @@ _RUN = r"[\w./\\+~%-]"
 _ADDRESS = r"[\w!\#$%&'()*+,./:;=?@\[\]~-]"
 
 _UNITS = (
-    r"[kKMGTPmcdhnpµμ]?(?:[mgsAKNJWCVFΩSTHlLBbt]|mol|Hz|Pa|Wh|eV|lx|lm|bps|bit)(?:i?B)?"  # noqa: RUF001 - both letters
+    r"[kKMGTPmcdhnpµμ]?(?:[mgsAKNJWCVFΩSTHlLBbt]|mol|Hz|Pa|Wh|eV|lx|lm|bps|bit)(?:i?B)?"
     "|°[CF]|dB|[rp]pm|p[xt]|r?em|[fkm]p[sh]|min|hr?s?|in|ft|lbs?|oz|yd|mi|psi|hp|k?cal|m?bar|mmHg|ha|[KMGT]i[Bb]"
 )
 
@@ -219,8 +221,8 @@ _NO_WORD = re.compile(
     rf"""
       (?<![A-Za-z0-9+.-]) (?: [A-Za-z][A-Za-z0-9+.-]*+:// | www\. | (?:mailto|tel|urn|doi|data):(?=\w) ) {_ADDRESS}*+
     | (?<![\w.+-]) [\w.+-]*+ @ \w [\w.-]*+
-    | (?<![\w./\\)\]}}\u2019\u201d]) (?: [A-Za-z]: | ~ | \.\.? )? [/\\] [/\\]? (?=[\w.~]) {_RUN}++ (?: [?:&=\#]++ {_RUN}++ )*+
-    | (?<!{_RUN}) (?= {_RUN}*? (?: \w [.\\] \w | \w / [\w.-]++ / ) ) {_RUN}++ (?: [?:&=\#]++ {_RUN}++ )*+
+    | (?: (?<![\w./\\)\]}}\u2019\u201d]) (?: [A-Za-z]: | ~ | \.\.? )? [/\\] [/\\]? (?=[\w.~])
+        | (?<!{_RUN}) (?= {_RUN}*? (?: \w [.\\] \w | \w / [\w.-]++ / ) ) ) {_RUN}++ (?: [?:&=\#]++ {_RUN}++ )*+
     | (?<!\w) (?= [^\W_]*+ _ ) \w++
     | (?<!\w) \w++ (?: \(\) | (?: (?: :: | -> ) \w++ )++ )
     | (?<![\w-]) -- \w [\w-]*+ (?: = \S*+ )?

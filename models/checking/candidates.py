@@ -296,12 +296,11 @@ class CandidateGenerator(ABC):
 
     def keys(self, word: Word) -> list[str]:
         """Return the key of a word that the model knows, in any form; else those of all its forms."""
-        forms = (
-            [self.key(word.text)]
-            if word.known
-            else self.splitter.tokenizer.normaliser.all(word_forms(word.text))
-        )
-        return list(dict.fromkeys(forms))
+        if word.known:
+            return [self.key(word.text)]
+        forms = word_forms(word.text)
+        plain = [form for form in forms if form != word.text or form == forms[0]]
+        return list(dict.fromkeys(self.splitter.tokenizer.normaliser.all(plain)))
 
     def restored(self, word: Word, text: str) -> str:
         """Apply the case of a word to a suggestion, unless the model knows the word as typed."""

@@ -7,7 +7,6 @@ pieces and characters, they are strings near surprising words.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from math import log
 from typing import Any
 
@@ -346,11 +345,24 @@ class SubwordCandidateGenerator(CandidateGenerator):
         meant = list(zip(spellings, log_probs.tolist(), spellings.values(), strict=True))
         for left, right in word_splits(word):
             meant.append((f"{left} {right}", context.error_model.log_space_error, 1))
-        restored = partial(self.restored, typed)
-        cased = [(restored(text), log_prob, edits) for text, log_prob, edits in meant]
-        if restored(word) != word:  # the model may know a word in one case only
-            cased += [*meant, (word, context.error_model.log_correct, 0)]
-        return (yield from self._corrections(context, number, cased, restored))
+        # the model may know a word in one case only, and only after a space, which is missing after a bracket
+        if self.splitter.has_case(word):
+            meant.append((word, context.error_model.log_correct, 0))
+        text, start, _ = context.place(number)
+        is_after_sign = start > 0 and not text[start - 1].isspace()
+
+        def restored(read: str) -> str:
+            return self.restored(typed, read.removeprefix(" "))
+
+        read = [
+            (space + form, log_prob, edits)
+            for text, log_prob, edits in meant
+            for form in dict.fromkeys([restored(text), text])
+            if form == text or self.splitter.has_case(form)
+            for space in ("", " ")[: 1 + (is_after_sign and not self.splitter.lacks_space(form))]
+            if edits or space + form not in {typed.text, self.key(typed.text)}
+        ]
+        return (yield from self._corrections(context, number, read, restored))
 
     def _joined(self, context: CheckContext, left: int) -> CallGenerator[list[Correction]]:
         """Join a word and the next one if they are separated by a single space."""

@@ -33,6 +33,7 @@ MAX_SENTENCE_TOKENS = 512
 
 _CONTINUATION_BITS, _CONTINUATION = 0xC0, 0x80  # mark bytes of UTF-8 after a character's first
 _NON_SPACE = re.compile(r"\S+")
+_AFTER_SIGN = re.compile(r"[^\w\s]\w")
 
 
 class Word(NamedTuple):
@@ -108,19 +109,28 @@ class SentenceSplitter(ABC):
         Returns:
             The text, and the position in the text as given of each character and of its end [N + 1].
         """
-        if text.isascii() and text == text.lower():
+        if self._is_plain(text):
             return text, np.arange(len(text) + 1)
         pieces: list[str] = []
         origins: list[Int64s] = []
         at = 0
         for found in self._unit.finditer(text):
-            form = self._best_form(word := found.group())
-            if form != word:
-                start, end = found.span()
-                pieces += [text[at:start], form]
-                origins += [np.arange(at, start), start + _origins(word, form)]
+            (start, end), word = found.span(), found.group()
+            form = self._best_form(word)
+            space = " " if start and not text[start - 1].isspace() and self.lacks_space(form) else ""
+            if form != word or space:
+                pieces += [text[at:start], space, form]
+                origins += [np.arange(at, start), np.full(len(space), start), start + _origins(word, form)]
                 at = end
         return "".join([*pieces, text[at:]]), np.concatenate([*origins, np.arange(at, len(text) + 1)])
+
+    def _is_plain(self, text: str) -> bool:
+        """True if the model reads a text as it is."""
+        return text.isascii() and text == text.lower()
+
+    def lacks_space(self, word: str) -> bool:  # noqa: ARG002 - overriding methods use the word
+        """True if the model reads a word after a space although it follows a bracket or another sign."""
+        return False
 
     def _best_form(self, word: str) -> str:
         if word.isascii() and word == word.lower():
@@ -131,6 +141,10 @@ class SentenceSplitter(ABC):
     def _forms(self, word: str) -> Sequence[str]:
         """Return the forms in which the model may read a word."""
         return word_forms(word)
+
+    def has_case(self, word: str) -> bool:  # noqa: ARG002 - overriding methods use the word
+        """True if the model reads a word with its capitals, for tokenizers whose tokens are parts of words."""
+        return True
 
     def _cost(self, form: str) -> tuple[bool, int]:
         ids = self.tokenizer.encode(form)
@@ -291,6 +305,7 @@ class SubwordSentenceSplitter(SentenceSplitter):
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         super().__init__(tokenizer)
+        self._listed = frozenset(tokenizer.lexicon)
         spelled = tokenizer.token_bytes
         self._num_bytes = np.fromiter(map(len, spelled), np.int64, len(spelled))
         self._num_spaces = np.fromiter(
@@ -299,8 +314,22 @@ class SubwordSentenceSplitter(SentenceSplitter):
 
     @override
     def _forms(self, word: str) -> Sequence[str]:
-        # a first capital may be an own piece: both cases are scored, see SubwordCandidateGenerator
-        return word_forms(word) if is_in_capitals(word) else word_forms(word, cases=False)
+        if self.has_case(word):
+            return word_forms(word, cases=False)
+        forms = word_forms(word)
+        return forms[-1].lower(), *(filter(self.has_case, forms) if is_in_capitals(word) else forms)
+
+    @override
+    def _is_plain(self, text: str) -> bool:
+        return super()._is_plain(text) and _AFTER_SIGN.search(text) is None
+
+    @override
+    def lacks_space(self, word: str) -> bool:
+        return len(self.tokenizer.encode("(" + word)) > 2  # most words are pieces with the space before them
+
+    @override
+    def has_case(self, word: str) -> bool:
+        return word in self._listed if self._listed else not is_in_capitals(word)
 
     @override
     def _tokenise(self, line: str, offset: int) -> Sentence:
@@ -330,7 +359,9 @@ class SubwordSentenceSplitter(SentenceSplitter):
 
     @override
     def _start_of(self, sentence: Sentence, token: int) -> int:
-        return max(int(sentence.begins[token] - self._num_spaces[sentence.ids[token]]), 0)
+        begin = int(sentence.begins[token])
+        is_spaced = sentence.text[begin - 1 : begin].isspace()
+        return max(begin - int(self._num_spaces[sentence.ids[token]]), 0) if is_spaced else begin
 
     def _by_chunks(self, line: str) -> tuple[TokenIds, Int64s]:
         ids: list[TokenIds] = []

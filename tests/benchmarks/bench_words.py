@@ -20,7 +20,6 @@ from models.checking.checker import Checker, find_issues
 from models.checking.error_model import CheckSettings
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import open_registry
-from models.words import is_alphabetic
 from service.bench.workloads import default_texts, shuffled
 from training.evaluation.spelling import read_misspellings
 
@@ -38,14 +37,17 @@ PLACES = {
     "slash": "{before}{word}/value{after}",
     "slash before": "{before}value/{word}{after}",
 }
-_CONTRACTION = re.compile(r"\b[A-Za-z]+['’](?:t|s|re|ll|ve|d|m)\b")
+_CONTRACTION = re.compile(r"\b[A-Za-z]+['\u2019](?:t|s|re|ll|ve|d|m)\b")
 HOSTS = ["example.org", "exmaple.com", "docs.pyhton.org", "a.b.c"]
-ADDRESSES = [
-    "https://{host}/{word}/{wrong}.html?q={wrong}#{wrong}", "www.{host}/{wrong}", "jonh.{wrong}@{host}",
-    "src/{wrong}/{word}.py", "/usr/{wrong}/{word}", "./{wrong}/{word}", "~/{wrong}", "C:\\{wrong}\\{word}",
-    "{wrong}_{word}", "max{Wrong}Size", "{Word}{Wrong}", "{word}.{wrong}.{word}", "--{word}-{wrong}", "--{wrong}={word}",
-    "{wrong}()", "${wrong}", "@{wrong}", "9f86d0818{wrong}", "3fa85f64-5717-4562-b3fc-2c963f66afa6", "12 kB", "5km", "20 °C",
-]  # fmt: skip
+ADDRESSES = (
+    """
+https://{host}/{word}/{wrong}.html?q={wrong}#{wrong}|www.{host}/{wrong}|jonh.{wrong}@{host}|src/{wrong}/{word}.py|~/{wrong}
+/usr/{wrong}/{word}|./{wrong}/{word}|C:\\{wrong}\\{word}|{wrong}_{word}|max{Wrong}Size|{Word}{Wrong}|{word}.{wrong}.{word}
+--{word}-{wrong}|--{wrong}={word}|{wrong}()|${wrong}|@{wrong}|9f86d0818{wrong}|3fa85f64-5717-4562-b3fc-2c96|12 kB|20 °C
+""".strip()
+    .replace("\n", "|")
+    .split("|")
+)
 
 
 class Checks:
@@ -122,7 +124,7 @@ def measure(name, checks, places, wrong, options):
             shown.append((text[:60], found[0].suggestions[0].text))
     print(f"{name}: {alarms} false alarms at {min(len(known), options.starts)} starts", flush=True)
     for place, texts in {
-        "’": _apostrophes(options.words),
+        "\u2019": _apostrophes(options.words),
         "address": _addresses(wrong, options.words),
     }.items():
         found = [
@@ -158,7 +160,7 @@ def measure(name, checks, places, wrong, options):
 
 def _apostrophes(count):
     lines = [(text, *one.span()) for text in default_texts() for one in _CONTRACTION.finditer(text)]
-    return [(text.replace("'", "’"), start, end) for text, start, end in shuffled(lines, seed=2)[:count]]
+    return [(text.replace("'", "\u2019"), start, end) for text, start, end in shuffled(lines, seed=2)[:count]]
 
 
 def _addresses(wrong, count):

@@ -152,6 +152,7 @@ class ErrorInjector:
         text, errors, copied, following = "", [], 0, 0
         for number, word in enumerate(words := sentence.words):
             eligible = self._misspellings or (self._known_words if word.known else ())
+            eligible = eligible if word.checked else ()
             if number < following or word.text not in eligible or self._random.random() >= self._rate:
                 continue
             if (replaced := self._replacement_of(words, number)) is None:
