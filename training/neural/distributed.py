@@ -133,8 +133,9 @@ class PeerMonitor:
             if peer.exit_reason:
                 return f"{peer.name} ended: {peer.exit_reason}"
         for peer in peers:
-            if peer.exit_reason is None and now - peer.heard > silent_s:
-                return f"{peer.name} was lost: no heartbeat for {now - peer.heard:.0f} s"
+            # until the store's last answer: nothing is known of a process while the store is silent
+            if peer.exit_reason is None and (silence_s := self._heard - peer.heard) > silent_s:
+                return f"{peer.name} was lost: no heartbeat for {silence_s:.0f} s"
         return ""
 
     def _run(self) -> None:

@@ -14,7 +14,7 @@ import torch
 from models.errors import InvalidInputError, ProcessLostError
 from models.neural.cells import Dropout
 from training.commands import check_agreement, check_same_command
-from training.neural.distributed import PeerMonitor, Processes
+from training.neural.distributed import PeerMonitor, Processes, _Peer
 from training.neural.trainer import Saver
 from training.recipe import load_recipe
 from training.signals import EXIT_TERMINATED, Terminated, catch_interruption, exit_on_sigterm
@@ -336,3 +336,14 @@ def test_another_torch_is_allowed_and_told(monkeypatch):
 
 def test_one_process_alone_agrees_with_itself():
     assert facts_of(load_recipe("lstm")) == []
+
+
+def test_nobody_is_lost_while_only_the_store_is_silent():
+    """Regression: a process whose last heartbeat was older than the store's last answer was blamed for its machine."""
+    monitor = object.__new__(PeerMonitor)
+    monitor._failure, monitor._heard = "", time.monotonic() - 3.5
+    peer = _Peer(0)
+    peer.heard = monitor._heard - 0.9
+    assert monitor._problem([peer], silent_s=4) == ""
+    peer.heard = monitor._heard - 4.1
+    assert monitor._problem([peer], silent_s=4) == "process 0 was lost: no heartbeat for 4 s"
