@@ -28,10 +28,9 @@ from service.routes.request import (
     run_request,
     services_of,
     start_stream,
-    to_json,
 )
 from service.routes.streaming import HEARTBEAT_S, EventStream
-from service.schemas.replies import GenerateReply
+from service.schemas.replies import GenerateReply, to_json
 from service.use_cases.choices import ChoiceChunk, GenerateResult
 from service.use_cases.completions import (
     OBJECT_TYPE,

@@ -18,7 +18,7 @@ from models.completion.prefix import split_prefix
 from models.completion.search import CompletionSearch, CompletionSettings, run_searches
 from models.decoding.top_k import top_tokens
 from models.errors import InvalidInputError, UnsupportedParameterError
-from models.language_model import TopKPredictor, TopTokens, entropy_bits, finite_logprob, supports
+from models.language_model import TopKPredictor, TopTokens, entropy_bits, supports
 from service.engine.batching import materialize, view
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
@@ -229,7 +229,7 @@ def score_next_texts(
     sequences, scores = yield from score_pairs(loaded, pairs, limits, exact=True)
     check_tokens(sum(len(sequence.text) for sequence in sequences) // num_contexts)
     scored = [
-        TextCandidate(pair.text, sequence.text.tolist(), finite_logprob(score))
+        TextCandidate(pair.text, sequence.text.tolist(), score)
         for pair, sequence, score in zip(pairs, sequences, scores.tolist(), strict=True)
     ]
     return [NextTextResult(scored[first : first + len(texts)]) for first in range(0, len(scored), len(texts))]
