@@ -18,6 +18,7 @@ from models.tokenizers import Detokenizer
 from service.engine.batching import concatenate_states, materialize
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
+from service.schemas.replies import Usage
 from service.schemas.wire import TextOrIds
 from service.use_cases.constants import MAX_CHOICE_ENTRIES, MAX_CHOICE_ROWS
 from service.use_cases.inputs import Limits, encode_within
@@ -71,8 +72,9 @@ class Prompt(NamedTuple):
 Emit: TypeAlias = Callable[[Sequence[Piece]], Iterable[Any]]
 """Build the events of the pieces of one step, in order."""
 
-ChoiceChunk: TypeAlias = tuple[Any, int]
-"""An event: a choice in wire format, or its next part, and the number of tokens generated for it.
+ChoiceChunk: TypeAlias = tuple[Any, int, Usage | None]
+"""An event: a choice in wire format, or its next part, the number of tokens generated for it, and the usage so far if
+the event tells it.
 
 `/v1/completions` counts `</s>` as a token, `/v1/generate` does not.
 """
