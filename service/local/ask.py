@@ -32,7 +32,7 @@ from models.reranking.tuning.fitting import TuningSettings
 from service.engine.job import Work, iter_outputs, run_to_completion
 from service.engine.loaded_model import LoadedModel
 from service.local.streams import binary_stream, good_items
-from service.schemas.replies import GenerateReply, NextTokenReply, NextWordReply
+from service.schemas.replies import GenerateReply, NextTokenReply, NextWordReply, to_json
 from service.schemas.wire import parse_json
 from service.use_cases import check as checking
 from service.use_cases.autocomplete import AutocompleteRequest
@@ -85,14 +85,14 @@ def next_token(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
     else:
         ranked = run_to_completion(rank_next_tokens(loaded, parsed, UNLIMITED))
         reply = NextTokenReply(loaded.address, [next_token_result(loaded, result) for result in ranked])
-    return dataclasses.asdict(reply)
+    return _shown(reply)
 
 
 def autocomplete(models: Sequence[LoadedModel], request: Mapping[str, Any]) -> Json:
     """Return the reply of POST /v1/autocomplete for a request without a user, by one model or several."""
     parsed = parse_json(AutocompleteRequest, _request_body(request))
     weighted = [WeightedModel(loaded) for loaded in models]
-    return dataclasses.asdict(run_to_completion(complete_text(weighted, parsed, UNLIMITED)))
+    return _shown(run_to_completion(complete_text(weighted, parsed, UNLIMITED)))
 
 
 def check(
@@ -110,7 +110,7 @@ def check(
     weighted = [WeightedModel(loaded) for loaded in models]
     errors = {loaded.address: ErrorTableStore(registry).read(loaded.address) for loaded in models}
     reply, _ = run_to_completion(checking.check(weighted, parsed, calibration, UNLIMITED, word_lists, errors))
-    return dataclasses.asdict(reply)
+    return _shown(reply)
 
 
 def score(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
@@ -119,13 +119,13 @@ def score(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
     outcomes = run_to_completion(score_texts(loaded, parsed.items(UNLIMITED), parsed, UNLIMITED))
     scores = [outcome for outcome in outcomes if isinstance(outcome, SequenceScore)]
     results = [score_result(loaded, score, parsed.detail) for score in scores]
-    return dataclasses.asdict(dataclasses.replace(score_totals(loaded, scores), results=results))
+    return _shown(dataclasses.replace(score_totals(loaded, scores), results=results))
 
 
 def generate(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
     """Return the unstreamed reply of POST /v1/generate."""
     result = run_to_completion(_generate(loaded, {**request, "logprobs": True}))
-    return dataclasses.asdict(GenerateReply(loaded.address, result.choices, result.usage))
+    return _shown(GenerateReply(loaded.address, result.choices, result.usage))
 
 
 def _generate(loaded: LoadedModel, request: Mapping[str, Any]) -> Work[ChoiceChunk, GenerateResult]:
@@ -218,6 +218,12 @@ def report_replaced(profile: str | None, tuned_on: Sequence[str]) -> None:
     if tuned_on:
         note = f"profile {profile} was tuned on {', '.join(tuned_on)}; test its weights with `gramophone tune --check`"
         typer.echo(note, err=True)
+
+
+def _shown(reply: Any) -> Json:
+    """Return a reply as the service sends it."""
+    shown: Json = json.loads(to_json(reply))
+    return shown
 
 
 def _request_body(request: Mapping[str, Any]) -> bytes:

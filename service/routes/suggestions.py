@@ -31,9 +31,9 @@ from service.routes.request import (
     run_request,
     runs_inline,
     services_of,
-    to_json,
     while_connected,
 )
+from service.schemas.replies import to_json
 from service.schemas.suggestions import (
     AutocompleteReply,
     CheckReply,

@@ -1220,7 +1220,7 @@ export interface components {
             } | null)[];
             /**
              * Text Offset
-             * @description start of each token in the choice's text, in characters.
+             * @description start of each token in the choice's text, in characters: in a prompt that was text, in the text as sent.
              */
             text_offset: number[];
         };
@@ -1259,7 +1259,7 @@ export interface components {
              * @description the choices.
              */
             choices: components["schemas"]["CompletionChoice"][];
-            /** @description token counts; in a stream null until the last event. */
+            /** @description token counts; in a stream null until the last event, unless each event has them. */
             usage: components["schemas"]["Usage"] | null;
         };
         /**
@@ -4306,7 +4306,7 @@ export interface components {
             context: string | string[] | number[] | number[][];
             /**
              * Top K
-             * @description Number of candidates to rank; at most the vocabulary size, or 100 words.
+             * @description Number of candidates to rank; at most the vocabulary size, or 100 words. If omitted, as many as there are up to 10.
              * @default 10
              */
             top_k?: number;
@@ -4929,6 +4929,12 @@ export interface components {
              * @default null
              */
             include_usage?: boolean | null;
+            /**
+             * Continuous Usage Stats
+             * @description True to send the usage so far, of all choices together, in each event.
+             * @default null
+             */
+            continuous_usage_stats?: boolean | null;
         };
         /**
          * TokenizeRequest
