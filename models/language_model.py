@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
+import numpy.typing as npt
 from typing_extensions import TypeIs
 
 from models.arrays import Array, Float64s, FloatArray, Int64s, ModelBytes, TokenIds, to_numpy
@@ -294,6 +295,14 @@ LOG_ZERO = -9999.0
 def finite_logprob(logprob: float) -> float:
     """Return a log-probability for JSON, with `LOG_ZERO` instead of minus infinity."""
     return LOG_ZERO if logprob == -math.inf else float(logprob)
+
+
+def weighted(log_probs: Float64s, weights: npt.ArrayLike) -> Float64s:
+    """Multiply log-probabilities [...] by weights; minus infinity stays so whatever the weight, but 0 ignores it."""
+    impossible = np.isneginf(log_probs)
+    products: Float64s = np.multiply(weights, np.where(impossible, 0.0, log_probs))
+    products[impossible & np.not_equal(weights, 0)] = -np.inf
+    return products
 
 
 def perplexity(logprob: float, count: int) -> float | None:

@@ -21,6 +21,7 @@ from models.arrays import Float64s
 from models.errors import InvalidInputError
 from models.tokenizers import Tokenizer
 from models.vocabulary import UNK
+from models.words import fold_words
 
 PHRASES = "phrases"
 """Feature of phrases without a class; `phrases:street` is that of the class `street`."""
@@ -35,8 +36,6 @@ MAX_PHRASE_CHARACTERS = 200
 MAX_PHRASE_WEIGHT = 1000.0
 DEFAULT_FEATURE_WEIGHT = 10.0
 """Weight of the features if no weights are given; exceeds the share of a word among a thousand others, ln 1000 = 7."""
-
-_PUNCTUATION = ".,;:!?…\"'“”„‘’«»¿¡()[]"  # noqa: RUF001 - typographic quotation marks
 
 
 class Phrase(BaseModel):
@@ -69,11 +68,6 @@ class Phrase(BaseModel):
 def is_phrase_feature(name: str) -> bool:
     """True for the names of features that count phrases."""
     return name.partition(":")[0] == PHRASES
-
-
-def fold_words(text: str) -> list[str]:
-    """Return the words of a text in lower case without surrounding punctuation."""
-    return [word.strip(_PUNCTUATION) for word in text.casefold().split()]
 
 
 H = TypeVar("H", bound=Hashable)

@@ -5,7 +5,6 @@ training, or from a request: `MemberMatcher` finds them in a text and puts the m
 """
 
 import re
-import unicodedata
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from models.errors import InvalidInputError
+from models.words import continues_word
 
 Slots: TypeAlias = Mapping[str, Mapping[str, float]]
 """Weights of the members of each class, by the class's name and the member's text."""
@@ -27,7 +27,6 @@ MAX_MEMBERS = 10_000
 MAX_MEMBER_WORDS = 16
 MAX_MEMBER_CHARACTERS = 200
 _MIN_WEIGHT, _MAX_WEIGHT = 1e-100, 1e100  # the logarithm of each share is finite
-_JOINERS = frozenset("\u200c\u200d")
 
 _BETWEEN = "\0"
 """Separator of the words of a member, for tokenizers of words."""
@@ -256,12 +255,7 @@ class MemberMatcher:
             member = self._sorted[which]
             last = bisect_left(ends, begin + len(member), index)
             is_whole = last < len(ends) and ends[last] == begin + len(member)
-            if is_whole and ahead.startswith(member) and not _continues(text, spans[last][1]):
+            if is_whole and ahead.startswith(member) and not continues_word(text, spans[last][1]):
                 return last, member
             which = self._beginnings[which]
         return index, ""
-
-
-def _continues(text: str, at: int) -> bool:
-    """True if the character at an offset belongs to the word before it although it is no letter."""
-    return at < len(text) and (text[at] in _JOINERS or unicodedata.category(text[at]).startswith("M"))

@@ -30,6 +30,7 @@ import numpy as np
 import sentencepiece
 from typing_extensions import override
 
+from models.arrays import Int64s
 from models.errors import InvalidInputError, ManifestError, require_package
 from models.files import read_config, write_config
 from models.normaliser import Normaliser
@@ -160,6 +161,28 @@ class Tokenizer(ABC):
     def _token(self, spelled: str) -> str:
         """Return the token that stands for a member."""
         return spelled
+
+    @abstractmethod
+    def _spans(self, text: str) -> list[tuple[int, int]]:
+        """Return the start and end of each token of a normalised text, in characters; equal within a character."""
+
+    def token_spans(self, text: str) -> list[tuple[int, int]]:
+        """Return the start and end of each token in a normalised text, in characters."""
+        if self.members is None:
+            return self._spans(text)
+        marked = self.members.matcher.mark(text)
+        return marked.original_spans(self._spans(marked.text))
+
+    def token_starts(self, text: str) -> Int64s:
+        """Return where each token begins in a text as given, in characters [T]: after the previous token.
+
+        White space that no token spells therefore belongs to the next one. A token that begins within a character
+        has the offset of this character.
+        """
+        spans = np.array(self.token_spans(self.normaliser(text)), dtype=np.int64).reshape(-1, 2)
+        begins, ends = self.normaliser.offsets(text)[spans].T
+        starts: Int64s = np.minimum(begins, np.append(0, ends)[:-1])
+        return starts
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text."""
@@ -303,12 +326,9 @@ class WordTokenizer(Tokenizer):
     def _word_spans(self, text: str) -> list[tuple[int, int]]:
         return self.split.spans(text)
 
-    def token_spans(self, text: str) -> list[tuple[int, int]]:
-        """Return the start and end of each token in a normalised text, in characters."""
-        if self.members is None:
-            return self.split.spans(text)
-        marked = self.members.matcher.mark(text)
-        return marked.original_spans(self.split.spans(marked.text))
+    @override
+    def _spans(self, text: str) -> list[tuple[int, int]]:
+        return self.split.spans(text)
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text's words."""
@@ -365,6 +385,10 @@ class CharacterTokenizer(Tokenizer):
     def _encode(self, text: str) -> list[int]:
         get = self.vocabulary.ids.get
         return [get(character, UNK) for character in text]
+
+    @override
+    def _spans(self, text: str) -> list[tuple[int, int]]:
+        return [*pairwise(range(len(text) + 1))]
 
     def _num_ending_in(self, text: str, border: int, ids: list[int]) -> int:  # noqa: ARG002 - one id per character
         return border
@@ -477,6 +501,18 @@ class SentencePieceTokenizer(Tokenizer):
             ids += self._processor.EncodeAsIds(text[begin : border.start()])
             begin = border.end()
         return self._join_spaces([*ids, *self._processor.EncodeAsIds(text[begin:])])
+
+    @override
+    def _spans(self, text: str) -> list[tuple[int, int]]:
+        read, offsets = self._processor.Normalize(text, with_offsets=True)
+        ids, pieces = (self._processor.Encode(text, out_type=kind) for kind in (int, str))
+        sizes = [1 if self._is_byte(piece) else len(piece.encode()) for piece in pieces]
+        firsts = np.cumsum(np.frombuffer(read.encode(), np.int8) >= -64) - 1  # the character of each byte
+        of_bytes = np.array(offsets)[np.append(firsts, len(read))]
+        ends = of_bytes[np.minimum(np.cumsum([0, *sizes]), len(firsts))].tolist()
+        joined = zip(pairwise([*ids, UNK]), pairwise(ends), strict=True)
+        classes = self.classes.values()
+        return [span for (i, after), span in joined if i != self._space or after not in classes]
 
     def _join_spaces(self, ids: Sequence[int]) -> list[int]:
         """Remove the pieces of the spaces before classes, whose tokens contain them."""

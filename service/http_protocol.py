@@ -20,6 +20,7 @@ otherwise stay in this process without limit. The classes are for the event loop
 import asyncio
 import contextlib
 import fcntl
+import re
 import select
 import socket
 import struct
@@ -37,6 +38,8 @@ from service.api_errors import error_json
 from service.middleware.limits import ARRIVAL_S, OVER_LIMIT, RECEIVE_TIMEOUT
 from service.schemas.replies import ErrorBody
 
+_BASE_PATH = re.compile("^/+(v[12])/+")
+"""Start of a path, such as `//v2/` for a client whose base URL ends in a slash, which is read as `/v2/`."""
 _LINGER_RESET = struct.pack("ii", 1, 0)
 """SO_LINGER with zero seconds: closing resets the connection."""
 
@@ -296,6 +299,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._stop((HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, message))
         self._stop(head_error(num_hosts, codings, version))
         super().on_headers_complete()
+        self.scope["path"] = _BASE_PATH.sub(r"/\1/", self.scope["path"])
         if not self.pipeline:  # the request does not wait for an earlier one of its client
             self.scope["state"][ARRIVAL_S] = self._arrival_s or self.loop.time()
         if self.scope["http_version"] in OLD_VERSIONS:

@@ -6,8 +6,8 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from models.completion.text import UNSPACED
 from models.files import COMPRESSED_SUFFIXES
+from models.words import UNSPACED
 from training.corpus import read_sentences
 from training.progress import SILENT
 from training.texts import read_default_corpus

@@ -13,8 +13,6 @@ import numpy as np
 import sentencepiece
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-from models.checking.sentences import word_pattern
-from models.completion.text import UNSPACED
 from models.errors import InvalidInputError
 from models.kernels.threads import run_parts
 from models.normaliser import Normaliser
@@ -27,6 +25,7 @@ from models.tokenizers import (
 )
 from models.vocabulary import CONTROL_TOKENS, UNK, Vocabulary
 from models.word_index import TextSize, WordCounter, WordSplitter, compile_pattern, measure_text
+from models.words import UNSPACED, word_pattern
 from training.corpus import Corpus, EncodedCorpus, Sentences
 from training.progress import SILENT, Progress
 

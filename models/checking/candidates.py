@@ -18,10 +18,11 @@ from rapidfuzz.distance import OSA, Postfix, Prefix
 from models.arrays import AnyArray, Float64s, Int64s, TokenIds
 from models.calls import CallGenerator
 from models.checking.error_model import ErrorModel, GivenSpan
-from models.checking.sentences import Sentence, SentenceSplitter, Word, match_case, split_affixes
+from models.checking.sentences import Sentence, SentenceSplitter, Word
 from models.language_model import LanguageModel
 from models.reranking.candidates import map_in_steps
 from models.vocabulary import UNK
+from models.words import is_identifier, match_case, split_affixes, surrounding_words, word_forms
 
 
 class Slot(NamedTuple):
@@ -56,7 +57,7 @@ class Corrections(NamedTuple):
         tokens: concatenated tokens [K].
         offsets: start of the tokens of each, and K at the end [M + 1].
         log_weights: ln P(typed | this is intended) [M].
-        edits: edit distance of each from the typed text [M].
+        edits: edit distance of each from the typed text; 0: the typed word in another case, which is right [M].
         texts: spelling of each; None if its only token spells it [M].
     """
 
@@ -147,13 +148,13 @@ def token_replacer(
     left, right = _whitespace_bounds(text, start, end)
     tokens = splitter.tokens_in(sentence, left, right)
     before = sentence.ids[tokens].tolist()
-    if splitter.tokenizer.encode(text[left:right]) != before:
+    if splitter.encode(text[left:right]) != before:
         left, right, tokens = 0, len(text), slice(0, len(sentence.ids))
         before = sentence.ids.tolist()
     begin: int = tokens.start
 
     def replace(new: str) -> tuple[int, int, tuple[int, ...]] | None:
-        after = splitter.tokenizer.encode(text[left:start] + new + text[end:right])
+        after = splitter.encode(text[left:start] + new + text[end:right])
         if before == after:
             return (begin, begin + len(before), tuple(after)) if UNK in before else None
         same = Prefix.similarity(before, after)
@@ -219,6 +220,17 @@ class CheckContext:
         self.positions: Int64s = firsts + np.repeat(self.bases, counts)
         self.slots: list[Slot] = []
 
+    def unknown_words(self) -> Iterator[str]:
+        """Yield the words that the model does not know, and the longer words that they belong to."""
+        for number, word in enumerate(self.words):
+            if not word.known:
+                yield from surrounding_words(*self.place(number))
+
+    def place(self, number: int) -> tuple[str, int, int]:
+        """Return the text of a word's sentence, and the word's start and end in it."""
+        sentence, word = self.sentences[self.sentence_of[self.positions[number]]], self.words[number]
+        return sentence.text, word.start - sentence.offset, word.end - sentence.offset
+
     def is_given(self, number: int, text: str) -> bool:
         """True if the caller suggests a text for exactly this slot; the caller's probability then takes precedence."""
         slot = self.slots[number]
@@ -279,12 +291,24 @@ class CandidateGenerator(ABC):
         return 0.0
 
     def key(self, word: str) -> str:
-        """Normalise a word as the vocabulary does."""
-        return self.splitter.tokenizer.normaliser(word)
+        """Return a word in the form that the model reads, as the vocabulary spells it."""
+        return self.splitter.tokenizer.normaliser(self.splitter.read(word)[0])
 
-    def restored_case(self, typed: str, text: str) -> str:
-        """Apply the typed case to a suggestion if the tokenizer changes case."""
-        return match_case(typed, text) if self.splitter.tokenizer.normaliser.changes_case else text
+    def keys(self, word: Word) -> list[str]:
+        """Return the key of a word that the model knows, in any form; else those of all its forms."""
+        if word.known:
+            return [self.key(word.text)]
+        forms = word_forms(word.text)
+        plain = [form for form in forms if form != word.text or form == forms[0]]
+        return list(dict.fromkeys(self.splitter.tokenizer.normaliser.all(plain)))
+
+    def restored(self, word: Word, text: str) -> str:
+        """Apply the case of a word to a suggestion, unless the model knows the word as typed."""
+        if word.text.isascii() and word.text.islower():
+            return text
+        normaliser = self.splitter.tokenizer.normaliser
+        is_typed = word.known and not normaliser.changes_case and self.key(word.text) == normaliser(word.text)
+        return text if is_typed else match_case(word.text, text)
 
     def word_slot(self, context: CheckContext, number: int) -> Slot:
         """Create the slot of a word; a word that is not alphabetic is exempt."""
@@ -295,8 +319,10 @@ class CandidateGenerator(ABC):
             position,
             position + word.last - word.first,
             word.known,
-            exempt=split_affixes(self.key(word.text)) is None
-            or context.dictionary.has(word.text, known=word.known),
+            exempt=not word.checked
+            or (is_identifier(word.text) and not context.dictionary.has_near(word.text))
+            or split_affixes(self.key(word.text)) is None
+            or context.dictionary.has_at(*context.place(number), known=word.known),
             log_weight=context.error_model.log_correct + self._log_unknown([word]),
         )
 
@@ -346,14 +372,19 @@ class CandidateGenerator(ABC):
                 context.slots[index] = slot._replace(log_weight=log_prob + unknown)
 
     def replacements(
-        self, context: CheckContext, number: int, meant: Iterable[tuple[str, float, int]]
+        self,
+        context: CheckContext,
+        number: int,
+        meant: Iterable[tuple[str, float, int]],
+        restored: Callable[[str], str] = str,
     ) -> CallGenerator[list[Correction]]:
         """Return corrections that replace a slot's characters by texts, without unchanged texts.
 
         Args:
             context: the batch.
             number: index of the slot.
-            meant: text, error-model weight and edit distance of each.
+            meant: text as the model reads it, error-model weight and edit distance of each.
+            restored: returns a text as it is suggested.
         """
         slot = context.slots[number]
         index = int(context.sentence_of[slot.first])
@@ -368,7 +399,9 @@ class CandidateGenerator(ABC):
                 first, last, tokens = change
                 unknown = self.splitter.sentence(text).words if UNK in tokens else ()
                 weight = log_weight + self._log_unknown(unknown)
-                found.append(Correction(number, base + first, base + last, tokens, weight, edits, text))
+                found.append(
+                    Correction(number, base + first, base + last, tokens, weight, edits, restored(text))
+                )
 
         yield from map_in_steps(meant, add, size=lambda one: size + len(one[0]))
         return found

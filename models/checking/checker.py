@@ -224,8 +224,13 @@ def error_probabilities(rescored: RescoredBatch) -> tuple[Int64s, Float64s]:
     order = np.argsort(rescored.alternatives.slots, kind="stable")
     slots = rescored.alternatives.slots[order]
     begins = np.flatnonzero(np.diff(slots, prepend=-1))
-    log_odds = np.logaddexp.reduceat(rescored.log_odds[order], begins)
-    return slots[begins], np.exp(-np.logaddexp(0.0, -log_odds))
+    log_odds, is_right = rescored.log_odds[order], rescored.alternatives.edits[order] == 0
+    right, wrong = (
+        np.logaddexp.reduceat(np.where(those, log_odds, -np.inf), begins) for those in (is_right, ~is_right)
+    )
+    chosen = wrong > -np.inf
+    log_odds = wrong[chosen] - np.logaddexp(0.0, right[chosen])
+    return slots[begins][chosen], np.exp(-np.logaddexp(0.0, -log_odds))
 
 
 def _suggestions(
@@ -234,18 +239,19 @@ def _suggestions(
     """Select the most probable corrections of a slot."""
     found = rescored.alternatives
     rows = np.flatnonzero(found.slots == slot)
+    log_right = -np.logaddexp(0.0, np.logaddexp.reduce(rescored.log_odds[rows]))
+    rows = rows[found.edits[rows] > 0]
     log_odds = rescored.log_odds[rows]
-    log_right = -np.logaddexp(0.0, np.logaddexp.reduce(log_odds))
-    best = np.argsort(-log_odds, kind="stable")[:count]
-    worth = log_odds[best] + log_right >= log(MIN_SUGGESTION_PROBABILITY)
+    order = np.argsort(-log_odds, kind="stable")
+    worth = log_odds[order] + log_right >= log(MIN_SUGGESTION_PROBABILITY)
     worth[:1] = True
-    best = rows[best[worth]]
-    return tuple(
-        Suggestion(
-            tokens[found.tokens[found.offsets[row]]] if found.texts[row] is None else found.texts[row],
-            float(np.exp(rescored.log_odds[row] + log_right)),
-            float(rescored.gains_nats[row] / log(2)),
-            int(found.edits[row]),
-        )
-        for row in best.tolist()
-    )
+    suggested: dict[str, Suggestion] = {}
+    for row in rows[order[worth]].tolist():
+        text = tokens[found.tokens[found.offsets[row]]] if found.texts[row] is None else found.texts[row]
+        probability = float(np.exp(rescored.log_odds[row] + log_right))
+        if (same := suggested.get(text)) is not None:  # in another case
+            suggested[text] = same._replace(probability=same.probability + probability)
+        elif len(suggested) < count:
+            gain = float(rescored.gains_nats[row] / log(2))
+            suggested[text] = Suggestion(text, probability, gain, int(found.edits[row]))
+    return tuple(sorted(suggested.values(), key=lambda one: -one.probability))

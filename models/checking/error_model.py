@@ -29,8 +29,8 @@ from rapidfuzz.distance import OSA, Prefix
 
 from models.arrays import Bools, Float64s, Int64s, UInt8s, UInt32s
 from models.checking.lexicon import UserDictionary
-from models.checking.sentences import is_alphabetic
 from models.errors import InvalidInputError
+from models.words import is_alphabetic
 
 _TWO_EDITS_LETTERS = 5
 """Minimum letters of a word for two edits; with fewer letters, two edits lead to too many words."""

@@ -6,7 +6,7 @@ pieces and characters, they are strings near surprising words.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import log
 from typing import Any
 
@@ -26,21 +26,18 @@ from models.checking.candidates import (
 )
 from models.checking.lexicon import MAX_SEARCHED_LENGTH, NO_FUZZY_MATCHES, FuzzyLexicon, FuzzyMatches
 from models.checking.sentences import (
-    MAX_WORD_LENGTH,
-    NO_AFFIXES,
     CharacterSentenceSplitter,
     SentenceSplitter,
     SpellingModel,
     Word,
     WordSentenceSplitter,
     common_typo_corrections,
-    is_alphabetic,
     one_edit_strings,
-    split_affixes,
     word_splits,
 )
 from models.reranking.candidates import map_in_steps
 from models.vocabulary import EOS, UNK
+from models.words import MAX_WORD_LENGTH, NO_AFFIXES, is_alphabetic, split_affixes
 
 _WORDS_PER_STEP = 16
 """Words that are looked up between yields to other requests: about a millisecond."""
@@ -127,24 +124,28 @@ class WordCandidateGenerator(CandidateGenerator):
             edits.astype(np.int64),
             np.full(len(slots), None, dtype=object),
         )
-        if self.splitter.tokenizer.normaliser.changes_case:
-            # only for words typed with capitals; the other candidates keep `texts` None
-            capital = [number for number, word in enumerate(context.words) if not word.text.islower()]
-            for index in np.flatnonzero(np.isin(words.slots, capital)).tolist():
-                typed, token = context.words[words.slots[index]], int(words.tokens[index])
-                words.texts[index] = self.restored_case(typed.text, self.splitter.tokenizer.vocabulary[token])
         return concatenate_corrections(
             [_exclude_given(words, additions, len(self.splitter.tokenizer.vocabulary)), additions]
         )
 
     @override
     def weigh_shortlisted(self, context: CheckContext, found: Corrections) -> Corrections:
+        # only for words that are not in small letters; the other candidates keep `texts` None
+        recased = [
+            n for n, word in enumerate(context.words) if not word.text.isascii() or not word.text.islower()
+        ]
+        for row in np.flatnonzero((found.texts == None) & np.isin(found.slots, recased)).tolist():  # noqa: E711
+            word = context.words[found.slots[row]]
+            spelled = self.splitter.tokenizer.vocabulary[int(found.tokens[found.offsets[row]])]
+            found.texts[row] = self.restored(word, spelled)
+            if word.text != word.text.lower() == spelled.lower():
+                found.edits[row], found.log_weights[row] = 0, context.error_model.log_correct
         if context.error_model.settings.errors is None:
             return found
         rows, pairs, known = [], [], []
         for row in np.flatnonzero((found.lengths == 1) & (found.slots < len(context.words))).tolist():
             slot, text, token = int(found.slots[row]), found.texts[row], int(found.tokens[found.offsets[row]])
-            if token != UNK and (text is None or not context.is_given(slot, text)):
+            if token != UNK and found.edits[row] and (text is None or not context.is_given(slot, text)):
                 rows.append(row)
                 pairs.append((self.core(context.words[slot].text), self._cores[token]))
                 known.append(context.words[slot].known)
@@ -176,13 +177,19 @@ class WordCandidateGenerator(CandidateGenerator):
 
     def _nearby_words(self, context: CheckContext, word: Word) -> FuzzyMatches:
         """Find the ids of the words near a typed word."""
-        typed = split_affixes(self.key(word.text))
-        if typed is None or typed.affixes not in self._members:
-            return NO_FUZZY_MATCHES
-        ids, lexicon = self._group(typed.affixes)
-        max_edits = context.error_model.max_edits(typed.core, known=word.known)
-        found = lexicon.fuzzy_matches(typed.core, max_edits)
-        return FuzzyMatches(ids[found.indices], found.edits)
+        found: list[FuzzyMatches] = []
+        for typed in filter(None, map(split_affixes, self.keys(word))):
+            if typed.affixes in self._members:
+                ids, lexicon = self._group(typed.affixes)
+                max_edits = context.error_model.max_edits(typed.core, known=word.known)
+                matches = lexicon.fuzzy_matches(typed.core, max_edits)
+                found.append(FuzzyMatches(ids[matches.indices], matches.edits))
+        if len(found) < 2:
+            return found[0] if found else NO_FUZZY_MATCHES
+        indices, edits = map(np.concatenate, zip(*found, strict=True))
+        order = np.lexsort((edits, indices))  # the fewest edits of each
+        first = order[np.diff(indices[order], prepend=-1) > 0]
+        return FuzzyMatches(indices[first], edits[first])
 
     def _group(self, affixes: tuple[str, str]) -> tuple[TokenIds, FuzzyLexicon]:
         """Return the words with these affixes; built on first use."""
@@ -195,18 +202,18 @@ class WordCandidateGenerator(CandidateGenerator):
     def _respaced(self, context: CheckContext, number: int) -> Iterator[Correction]:
         """Split the word in two, and join it with the next word."""
         word, log_weight = context.words[number], context.error_model.log_space_error
-        key = self.key(word.text)
-        if len(key) > 2 * self._longest:  # unknown words can have any length
+        if len(word.text) > 2 * self._longest:  # unknown words can have any length
             return
-        for left, right in word_splits(key):
+        splits = (split for key in self.keys(word) for split in word_splits(key))
+        for left, right in splits:
             if left in self._id_of and right in self._id_of:
                 ids, text = (self._id_of[left], self._id_of[right]), f"{left} {right}"
-                text = self.restored_case(word.text, text)
+                text = self.restored(word, text)
                 yield from context.correct_slot(number, ids, log_weight=log_weight, edits=1, text=text)
         if number + 1 == len(context.words) or context.slots[number + 1].exempt:
             return
         following = context.words[number + 1]
-        joined = self._id_of.get(key + self.key(following.text))
+        joined = self._id_of.get(self.key(word.text + following.text))
         slot, next_slot = context.slots[number], context.slots[number + 1]
         if joined is None or next_slot.first != slot.last:
             return
@@ -237,7 +244,7 @@ class WordCandidateGenerator(CandidateGenerator):
         for token in ids:
             if token not in nearby:
                 spelling = self.splitter.tokenizer.vocabulary[token]
-                edits, text = OSA.distance(key, spelling), self.restored_case(word.text, spelling)
+                edits, text = OSA.distance(key, spelling), self.restored(word, spelling)
                 yield from context.correct_slot(
                     number, (token,), log_weight=log_weight, edits=edits, text=text
                 )
@@ -302,8 +309,8 @@ class SubwordCandidateGenerator(CandidateGenerator):
         searched = self._most_surprising(context, log_probs)
         if not searched:
             return corrections_from(found)
-        texts = {self.key(word.text) for word in context.words if is_alphabetic(word.text)}
-        elsewhere = FuzzyLexicon(sorted(texts))
+        texts = {self.key(word.text) for word in context.words if word.checked and is_alphabetic(word.text)}
+        elsewhere = FuzzyLexicon(sorted(texts | set(map(str.lower, texts))))
         for number in sorted(searched):
             found += yield from self._similar_strings(context, number, elsewhere)
         for left in sorted({left for number in searched for left in (number - 1, number)}):
@@ -326,8 +333,9 @@ class SubwordCandidateGenerator(CandidateGenerator):
         self, context: CheckContext, number: int, elsewhere: FuzzyLexicon
     ) -> CallGenerator[list[Correction]]:
         """Propose strings near a word, and splits of the word."""
-        typed = context.words[number].text
-        word = self.key(typed)
+        typed = context.words[number]
+        word = self.keys(typed)[-1]
+        word = word if typed.known else word.lower()
         spellings = yield from self._spellings(context, word, elsewhere)
         lengths = np.fromiter(map(len, spellings), np.int64, len(spellings))
         edits = np.fromiter(spellings.values(), np.uint8, len(spellings))
@@ -337,8 +345,24 @@ class SubwordCandidateGenerator(CandidateGenerator):
         meant = list(zip(spellings, log_probs.tolist(), spellings.values(), strict=True))
         for left, right in word_splits(word):
             meant.append((f"{left} {right}", context.error_model.log_space_error, 1))
-        restored = [(self.restored_case(typed, text), log_prob, edits) for text, log_prob, edits in meant]
-        return (yield from self._corrections(context, number, restored))
+        # the model may know a word in one case only, and only after a space, which is missing after a bracket
+        if self.splitter.has_case(word):
+            meant.append((word, context.error_model.log_correct, 0))
+        text, start, _ = context.place(number)
+        is_after_sign = start > 0 and not text[start - 1].isspace()
+
+        def restored(read: str) -> str:
+            return self.restored(typed, read.removeprefix(" "))
+
+        read = [
+            (space + form, log_prob, edits)
+            for text, log_prob, edits in meant
+            for form in dict.fromkeys([restored(text), text])
+            if form == text or self.splitter.has_case(form)
+            for space in ("", " ")[: 1 + (is_after_sign and not self.splitter.lacks_space(form))]
+            if edits or space + form not in {typed.text, self.key(typed.text)}
+        ]
+        return (yield from self._corrections(context, number, read, restored))
 
     def _joined(self, context: CheckContext, left: int) -> CallGenerator[list[Correction]]:
         """Join a word and the next one if they are separated by a single space."""
@@ -356,11 +380,15 @@ class SubwordCandidateGenerator(CandidateGenerator):
         return (yield from self._corrections(context, number, meant))
 
     def _corrections(
-        self, context: CheckContext, number: int, meant: Sequence[tuple[str, float, int]]
+        self,
+        context: CheckContext,
+        number: int,
+        meant: Sequence[tuple[str, float, int]],
+        restored: Callable[[str], str] = str,
     ) -> CallGenerator[list[Correction]]:
         """Replace a slot by strings, each with its weight and edits, unless the caller suggests the same string."""
-        new = (one for one in meant if not context.is_given(number, one[0]))
-        return self.replacements(context, number, new)
+        new = (one for one in meant if not context.is_given(number, restored(one[0])))
+        return self.replacements(context, number, new, restored)
 
     def _spellings(
         self, context: CheckContext, word: str, elsewhere: FuzzyLexicon

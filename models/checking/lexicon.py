@@ -8,8 +8,10 @@ looked up on a thread of the dictionary, while other computations run, and each 
 import codecs
 import ctypes
 import importlib
+import logging
 import os
 import re
+import tempfile
 import unicodedata
 import weakref
 from collections import Counter, OrderedDict
@@ -29,22 +31,29 @@ from models.calls import CallGenerator
 from models.checking.sentences import (
     SpellingModel,
     common_typo_corrections,
-    is_alphabetic,
-    match_case,
     one_edit_strings,
-    split_affixes,
 )
 from models.errors import FormatError, require_package
-from models.normaliser import Normaliser
 from models.reranking.candidates import map_in_steps
+from models.words import (
+    dictionary_key,
+    is_alphabetic,
+    match_case,
+    plain_form,
+    split_affixes,
+    surrounding_words,
+)
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 _MAX_CACHED_QUERIES = 1 << 14
 _MAX_CACHED_MATCHES = 1 << 20
 """Maximum matches in the cache, of nine bytes each; a short word can have thousands."""
 
 _MAX_BYTES = 64 * 2**20
 """Maximum size of a file; the largest of LibreOffice's dictionaries has 10 MB."""
+_MAX_ENTRY_BYTES = 255
+"""Maximum bytes of the word of an entry; at a longer one Hunspell forgets all entries."""
 _MAX_LETTERS = 40
 MAX_SEARCHED_LENGTH = 32
 """Maximum characters of a word that is searched; longer ones are rarely words and have thousands of neighbours."""
@@ -63,7 +72,10 @@ _OPTION = re.compile(r"^\ufeff?(FLAG|NOSUGGEST)[ \t]+(\S+)", re.MULTILINE)
 _ALIAS = re.compile(r"^AF[ \t]+(\S+)", re.MULTILINE)
 _FLAG_FORMS = {"long": "..", "num": r"\d+"}
 _FLAGGED = re.compile(r"((?:[^\s/\\]|\\.)+)/(\S+)")
-_END_OF_WORD = re.compile(r"(?<!\\)/|\t|\s\w\w:|\s*$")
+_ENCODINGS = {"tis6202533": "tis-620", "microsoftcp1251": "cp1251", "koi8r": "koi8-r", "koi8u": "koi8-u"}
+_ENCODINGS |= {f"iso8859{part}": f"iso8859-{part}" for part in range(1, 17)}
+"""Names of encodings by Hunspell's, which ignores case, hyphens and underscores."""
+_END_OF_WORD = re.compile(r"(?<=[^\\])/|\t|[ \t]+..:|\r?$")
 """What follows the word of an entry: the flags of its affixes, or its morphology."""
 
 
@@ -150,12 +162,10 @@ def _letter_sets(words: Sequence[str], lengths: Int64s) -> UInt64s:
     return sets
 
 
-dictionary_key = Normaliser("nfkc", lowercase=True)
-"""Converter of words to keys of the user dictionary, without differences of case and Unicode form."""
-
-
 class HunspellDictionary:
     """A dictionary of a `.dic` file and the `.aff` file beside it; immutable, and safe for threads.
+
+    Entries that are too long for Hunspell are left out, with a warning in the log.
 
     Raises:
         FormatError: a file is missing, too large, empty, in another encoding, or begins without a number of words.
@@ -166,13 +176,23 @@ class HunspellDictionary:
         require_package("hunspell", f"the dictionary {path.name}")
         entries, rules, self._encoding = _read_entries(path)
         words = [_END_OF_WORD.split(entry, maxsplit=1)[0] for entry in entries]
+        sizes = (len(word.replace("\\/", "/").encode(self._encoding)) for word in words)
+        too_long = [index for index, size in enumerate(sizes) if size > _MAX_ENTRY_BYTES]
+        for index in too_long:
+            entries[index] = words[index] = ""
         self._spellings = {dictionary_key(word): word for word in words if is_alphabetic(word)}
         self._unsuggested = _unsuggested(entries, rules)
         # the package's own functions keep the interpreter's lock during a look-up, the library's do not
         self._library = ctypes.CDLL(importlib.import_module("hunspell.hunspell").__file__)
         self._library.Hunspell_create.restype = ctypes.c_void_p
-        files = (os.fsencode(file) for file in (path.with_suffix(".aff"), path))
-        self._handle = ctypes.c_void_p(self._library.Hunspell_create(*files))
+        with tempfile.NamedTemporaryFile() as shorter:
+            if too_long:
+                text = "%s: entries of more than %d bytes are left out: %d, the first in line %d"
+                _log.warning(text, path, _MAX_ENTRY_BYTES, len(too_long), too_long[0] + 2)
+                shorter.write("\n".join([str(len(entries)), *entries]).encode(self._encoding))
+                shorter.flush()
+            files = path.with_suffix(".aff"), shorter.name if too_long else path
+            self._handle = ctypes.c_void_p(self._library.Hunspell_create(*map(os.fsencode, files)))
         weakref.finalize(self, self._library.Hunspell_destroy, self._handle)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="dictionary")
         self._lexicon = FuzzyLexicon(list(self._spellings))
@@ -276,8 +296,9 @@ def _read_entries(path: Path) -> tuple[list[str], str, str]:
     raw, rules = _read_bytes(path), _read_bytes(affixes)
     named = _SET.search(rules)
     encoding = named[1].decode("ascii", "replace") if named else "ISO8859-1"  # Hunspell's default
+    codec = _ENCODINGS.get(re.sub(r"[\W_]", "", encoding.lower()), encoding)
     try:
-        is_utf8, text = codecs.lookup(encoding).name == "utf-8", raw.decode(encoding)
+        is_utf8, text = codecs.lookup(codec).name == "utf-8", raw.decode(codec)
     except UnicodeDecodeError as error:
         line, byte = 1 + raw.count(b"\n", 0, error.start), raw[error.start]
         problem = f"line {line}: byte 0x{byte:02x} is not {encoding}, the encoding of {affixes.name}"
@@ -292,7 +313,7 @@ def _read_entries(path: Path) -> tuple[list[str], str, str]:
     count = re.match(r"\s*(\d{1,18})\b", first)
     if count is None or not 0 < int(count[1]) <= len(raw):  # Hunspell reserves memory for so many
         raise FormatError(path, f"line 1: {first.strip()[:40]!r} is not the number of words")
-    return lines, rules.decode(encoding, "replace"), encoding
+    return lines, rules.decode(codec, "replace"), codec
 
 
 def _unsuggested(entries: Sequence[str], rules: str) -> set[str]:
@@ -361,12 +382,23 @@ class UserDictionary:
             for form in _forms(word)
         )
 
+    def has_at(self, text: str, start: int, end: int, *, known: bool) -> bool:
+        """Return what `has` does for a part of a text, and for the longer words that it belongs to."""
+        if not self._words and (known or not self._right):
+            return False
+        return any(self.has(word, known=known) for word in surrounding_words(text, start, end))
+
+    def has_near(self, word: str) -> bool:
+        """True if the user's own words have one that is at most two edits away."""
+        return bool(self._words and self._lexicon.nearby(dictionary_key(word), 2))
+
     def fuzzy_matches(self, word: str, max_edits: int) -> CallGenerator[list[tuple[str, int, float]]]:
         """Return the words near an unknown word, as they are spelled, their edits, and their share of a dictionary."""
         near: dict[str, tuple[int, float]] = {}
         if self._words:
             for key, edits in self._lexicon.nearby(dictionary_key(word), max_edits):
-                near[self._words[key]] = edits, 1 / len(self._words)
+                text = self._words[key]
+                near[match_case(word, text) if text == text.lower() else text] = edits, 1 / len(self._words)
         if (parts := split_affixes(word)) is not None:
             for one in self._word_lists:
                 for text, edits in (yield from one.nearby(parts.core, max_edits, self)):
@@ -375,6 +407,6 @@ class UserDictionary:
 
 
 def _forms(word: str) -> set[str]:
-    """Return a word with and without its punctuation."""
+    """Return a word with and without its punctuation, as typed and in plain form."""
     found = split_affixes(word)
-    return {word} if found is None else {word, found.core}
+    return {form for one in (word, *(found or ())[1:]) for form in (one, plain_form(one))}

@@ -72,7 +72,7 @@ def rescore_batch(
         right_tokens: number of tokens after a slot that are scored with a candidate.
     """
     states, rows = yield from _prefix_states(context, state)
-    yield from context.dictionary.look_up(word.text for word in context.words if not word.known)
+    yield from context.dictionary.look_up(context.unknown_words())
     context.slots += yield from map_in_steps(
         range(len(context.words)),
         lambda number: proposer.word_slot(context, number),

@@ -6,16 +6,17 @@ marks and underscores, with apostrophes and hyphens between two such characters.
 word that contains its first visible character, so a word's tokens include the space before it but not
 the space after it, as in the `words` of /v1/score. Tokens between words belong to no word.
 
+The model reads a word that it does not know in the form that it knows: with fewer capitals, composed, without
+ligatures. All positions are those of the text as given.
+
 `SpellingModel` is a character bigram model with add-k smoothing. `one_edit_strings` follows Norvig
 2007, How to write a spelling corrector.
 """
 
 import re
-import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from functools import cache
-from itertools import islice
+from itertools import chain, islice
 from math import log
 from typing import NamedTuple
 
@@ -23,17 +24,16 @@ import numpy as np
 from typing_extensions import override
 
 from models.arrays import Int64s, TokenIds
-from models.completion.text import JOINERS
 from models.tokenizers import CharacterTokenizer, Tokenizer, WordTokenizer
 from models.vocabulary import EOS, UNK
+from models.words import PLAIN, find_no_words, is_in_capitals, is_mark, plain_form, word_forms, word_pattern
 
 MAX_SENTENCE_TOKENS = 512
 """Maximum tokens of a sentence; a longer line is split into consecutive parts."""
 
 _CONTINUATION_BITS, _CONTINUATION = 0xC0, 0x80  # mark bytes of UTF-8 after a character's first
 _NON_SPACE = re.compile(r"\S+")
-_LAST_COMBINING_MARK = 0x1E94A
-"""The highest combining mark, except variation selectors, which join no words."""
+_AFTER_SIGN = re.compile(r"[^\w\s]\w")
 
 
 class Word(NamedTuple):
@@ -46,6 +46,7 @@ class Word(NamedTuple):
         first: index of its first token in the sentence.
         last: index of the token after its last one.
         known: True if one token spells the word; for characters, if every character is in the vocabulary.
+        checked: False in an address or the like, and if it is a part of a letter.
     """
 
     text: str
@@ -54,6 +55,7 @@ class Word(NamedTuple):
     first: int
     last: int
     known: bool
+    checked: bool = True
 
 
 class Sentence(NamedTuple):
@@ -93,6 +95,60 @@ class SentenceSplitter(ABC):
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
+        self._unit = word_pattern()
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a text as the model reads it."""
+        return self.tokenizer.encode(self.read(text)[0])
+
+    def read(self, text: str) -> tuple[str, Int64s]:
+        """Return a text with each word in the form that the model knows best, and the origins of its characters.
+
+        Of the forms without unknown tokens, or else of all forms, it is the first with the fewest tokens.
+
+        Returns:
+            The text, and the position in the text as given of each character and of its end [N + 1].
+        """
+        if self._is_plain(text):
+            return text, np.arange(len(text) + 1)
+        pieces: list[str] = []
+        origins: list[Int64s] = []
+        at = 0
+        for found in self._unit.finditer(text):
+            (start, end), word = found.span(), found.group()
+            form = self._best_form(word)
+            space = " " if start and not text[start - 1].isspace() and self.lacks_space(form) else ""
+            if form != word or space:
+                pieces += [text[at:start], space, form]
+                origins += [np.arange(at, start), np.full(len(space), start), start + _origins(word, form)]
+                at = end
+        return "".join([*pieces, text[at:]]), np.concatenate([*origins, np.arange(at, len(text) + 1)])
+
+    def _is_plain(self, text: str) -> bool:
+        """True if the model reads a text as it is."""
+        return text.isascii() and text == text.lower()
+
+    def lacks_space(self, word: str) -> bool:  # noqa: ARG002 - overriding methods use the word
+        """True if the model reads a word after a space although it follows a bracket or another sign."""
+        return False
+
+    def _best_form(self, word: str) -> str:
+        if word.isascii() and word == word.lower():
+            return word
+        forms = self._forms(word)
+        return min(forms, key=self._cost) if len(forms) > 1 else word
+
+    def _forms(self, word: str) -> Sequence[str]:
+        """Return the forms in which the model may read a word."""
+        return word_forms(word)
+
+    def has_case(self, word: str) -> bool:  # noqa: ARG002 - overriding methods use the word
+        """True if the model reads a word with its capitals, for tokenizers whose tokens are parts of words."""
+        return True
+
+    def _cost(self, form: str) -> tuple[bool, int]:
+        ids = self.tokenizer.encode(form)
+        return UNK in ids, len(ids)
 
     def sentences(self, text: str, *, lookahead: int, offset: int = 0) -> Iterator[Sentence]:
         r"""Yield the lines of a text that have at least one token; `\n` ends a line.
@@ -111,11 +167,23 @@ class SentenceSplitter(ABC):
     def sentence(self, line: str, offset: int = 0) -> Sentence:
         """Tokenise one line that starts at `offset` in the complete text."""
         sentence = self._tokenise(line, offset)
-        return sentence._replace(words=tuple(self._words(sentence)))
+        return sentence._replace(words=tuple(self._checked_words(sentence)))
 
     @abstractmethod
     def _tokenise(self, line: str, offset: int) -> Sentence:
         """Return the sentence without its words."""
+
+    def _checked_words(self, sentence: Sentence) -> Iterator[Word]:
+        """Find the words of a sentence, and which of them are parts of what is no word."""
+        text, size = sentence.text, len(sentence.text) + 1
+        spans = chain(find_no_words(text), [(size, size)])
+        begin, end = next(spans)
+        for word in self._words(sentence):
+            first, past = word.start - sentence.offset, word.end - sentence.offset
+            while end <= first:
+                begin, end = next(spans)
+            is_part = begin < past or is_mark(text[first]) or (past < len(text) and is_mark(text[past]))
+            yield word._replace(checked=False) if is_part else word
 
     def _words(self, sentence: Sentence) -> Iterator[Word]:
         """Find the words of a sentence: only so many at a time, because a line may have very many."""
@@ -142,7 +210,7 @@ class SentenceSplitter(ABC):
 
     def _parts(self, sentence: Sentence, lookahead: int) -> Iterator[Sentence]:
         """Yield a sentence, or a long one in parts of at most `MAX_SENTENCE_TOKENS` that start at words."""
-        size, words = len(sentence.ids), self._words(sentence)
+        size, words = len(sentence.ids), self._checked_words(sentence)
         if size <= MAX_SENTENCE_TOKENS:
             yield sentence._replace(words=tuple(words))
             return
@@ -191,12 +259,18 @@ class WordSentenceSplitter(SentenceSplitter):
 
     tokenizer: WordTokenizer
 
+    def __init__(self, tokenizer: WordTokenizer) -> None:
+        super().__init__(tokenizer)
+        if tokenizer.pattern is None:
+            self._unit = _NON_SPACE
+
     @override
     def _tokenise(self, line: str, offset: int) -> Sentence:
-        ids, read = self.tokenizer.encode(line), self.tokenizer.normaliser(line)
+        text, origins = self.read(line)
+        ids, read = self.tokenizer.encode(text), self.tokenizer.normaliser(text)
         spans = np.array(self.tokenizer.token_spans(read), dtype=np.int64).reshape(-1, 2)
         if read != line:
-            given = self.tokenizer.normaliser.offsets(line)
+            given = origins[self.tokenizer.normaliser.offsets(text)]
             last = given[spans[:, 1] - 1]
             spans = np.stack([given[spans[:, 0]], given[np.searchsorted(given, last, side="right")]], axis=1)
         words = tuple(
@@ -215,8 +289,9 @@ class CharacterSentenceSplitter(SentenceSplitter):
 
     @override
     def _tokenise(self, line: str, offset: int) -> Sentence:
-        begins = self.tokenizer.normaliser.offsets(line)[:-1]
-        return Sentence(line, offset, _ids(self.tokenizer.encode(line)), begins, (), _END_OF_LINE)
+        text, origins = self.read(line)
+        begins = origins[self.tokenizer.normaliser.offsets(text)[:-1]]
+        return Sentence(line, offset, _ids(self.tokenizer.encode(text)), begins, (), _END_OF_LINE)
 
     @override
     def _words(self, sentence: Sentence) -> Iterator[Word]:
@@ -230,6 +305,7 @@ class SubwordSentenceSplitter(SentenceSplitter):
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         super().__init__(tokenizer)
+        self._listed = frozenset(tokenizer.lexicon)
         spelled = tokenizer.token_bytes
         self._num_bytes = np.fromiter(map(len, spelled), np.int64, len(spelled))
         self._num_spaces = np.fromiter(
@@ -237,14 +313,34 @@ class SubwordSentenceSplitter(SentenceSplitter):
         )
 
     @override
+    def _forms(self, word: str) -> Sequence[str]:
+        if self.has_case(word):
+            return word_forms(word, cases=False)
+        forms = word_forms(word)
+        return forms[-1].lower(), *(filter(self.has_case, forms) if is_in_capitals(word) else forms)
+
+    @override
+    def _is_plain(self, text: str) -> bool:
+        return super()._is_plain(text) and _AFTER_SIGN.search(text) is None
+
+    @override
+    def lacks_space(self, word: str) -> bool:
+        return len(self.tokenizer.encode("(" + word)) > 2  # most words are pieces with the space before them
+
+    @override
+    def has_case(self, word: str) -> bool:
+        return word in self._listed if self._listed else not is_in_capitals(word)
+
+    @override
     def _tokenise(self, line: str, offset: int) -> Sentence:
         # if the SentencePiece model normalises characters, tokenise each run between white space separately: the
         # positions of the runs are then still exact
-        ids = _ids(self.tokenizer.encode(line))
-        begins = self._begins(line, ids)
+        text, origins = self.read(line)
+        ids = _ids(self.tokenizer.encode(text))
+        begins = self._begins(text, ids)
         if begins is None:
-            ids, begins = self._by_chunks(line)
-        return Sentence(line, offset, ids, begins, (), _END_OF_LINE)
+            ids, begins = self._by_chunks(text)
+        return Sentence(line, offset, ids, origins[begins], (), _END_OF_LINE)
 
     def _begins(self, text: str, ids: TokenIds) -> Int64s | None:
         """Return each token's offset in the text; None if the tokens decode to a text that is not its normal form."""
@@ -263,7 +359,9 @@ class SubwordSentenceSplitter(SentenceSplitter):
 
     @override
     def _start_of(self, sentence: Sentence, token: int) -> int:
-        return max(int(sentence.begins[token] - self._num_spaces[sentence.ids[token]]), 0)
+        begin = int(sentence.begins[token])
+        is_spaced = sentence.text[begin - 1 : begin].isspace()
+        return max(begin - int(self._num_spaces[sentence.ids[token]]), 0) if is_spaced else begin
 
     def _by_chunks(self, line: str) -> tuple[TokenIds, Int64s]:
         ids: list[TokenIds] = []
@@ -279,7 +377,7 @@ class SubwordSentenceSplitter(SentenceSplitter):
 
     @override
     def _is_known(self, text: str, ids: TokenIds) -> bool:
-        read = self.tokenizer.normaliser(text)
+        read = self.tokenizer.normaliser(self.read(text)[0])
         return len(ids) == 1 and self.tokenizer.token_bytes[ids[0]].lstrip(b" ") == read.encode()
 
 
@@ -294,14 +392,13 @@ def sentence_splitter_for(tokenizer: Tokenizer) -> SentenceSplitter:
     )
 
 
-@cache
-def word_pattern() -> re.Pattern[str]:
-    """Pattern of a word: runs of word characters."""
-    marks = [chr(c) for c in range(0x300, _LAST_COMBINING_MARK + 1) if unicodedata.category(chr(c))[0] == "M"]
-    # a class of characters up to U+FFFF is a table, one of others is searched
-    near, far = "".join(filter("\U00010000".__gt__, marks)), "".join(filter("\U00010000".__le__, marks))
-    one = rf"(?:[\w{near}]++|(?=[{far[0]}-{far[-1]}])[{far}])+"
-    return re.compile(rf"{one}(?:[{JOINERS}]{one})*")
+def _origins(word: str, form: str) -> Int64s:
+    """Map each character of a form of a word to its origin in the word [N]."""
+    if len(form) == len(word):
+        return np.arange(len(word))
+    kept = np.array([at for at, character in enumerate(word) if plain_form(character)])
+    plain = PLAIN.offsets("".join(word[at] for at in kept.tolist()))[:-1]
+    return kept[plain if len(plain) == len(form) else np.minimum(np.arange(len(form)), len(kept) - 1)]
 
 
 _END_OF_LINE = np.array([EOS], dtype=np.int64)
@@ -309,59 +406,6 @@ _END_OF_LINE = np.array([EOS], dtype=np.int64)
 
 def _ids(ids: list[int]) -> TokenIds:
     return np.array(ids, dtype=np.int64)
-
-
-class WordParts(NamedTuple):
-    """Word of letters within a token.
-
-    Attributes:
-        affixes: the punctuation before and after the word.
-        core: the word.
-    """
-
-    affixes: tuple[str, str]
-    core: str
-
-
-NO_AFFIXES = ("", "")
-"""No punctuation on either side."""
-
-MAX_WORD_LENGTH = 256
-"""Maximum characters of a word; longer runs, which can have any length, are not analysed."""
-
-
-def split_affixes(token: str) -> WordParts | None:
-    """Return the word that a token spells; None if it spells none or several, or exceeds `MAX_WORD_LENGTH`."""
-    if len(token) > MAX_WORD_LENGTH:
-        return None
-    if token.isalpha():
-        return WordParts(NO_AFFIXES, token)
-    found = word_pattern().search(token)
-    if found is None or not is_alphabetic(found.group()):
-        return None
-    before, after = token[: found.start()], token[found.end() :]
-    return None if word_pattern().search(after) else WordParts((before, after), found.group())
-
-
-def is_alphabetic(word: str) -> bool:
-    """True if a word has letters and otherwise only apostrophes, hyphens and combining marks.
-
-    A word longer than `MAX_WORD_LENGTH` is never alphabetic.
-    """
-    if len(word) > MAX_WORD_LENGTH:
-        return False
-    return word.isalpha() or (
-        word_pattern().fullmatch(word) is not None
-        and any(map(str.isalpha, word))
-        and not any(c.isdecimal() or c == "_" for c in word)
-    )
-
-
-def match_case(typed: str, word: str) -> str:
-    """Apply the case of the typed word to a word of a lower-cased vocabulary."""
-    if len(typed) > 1 and typed.isupper():
-        return word.upper()
-    return word[:1].upper() + word[1:] if typed[:1].isupper() else word
 
 
 MAX_CHARACTERS = 255

@@ -15,18 +15,24 @@ import numpy as np
 import numpy.typing as npt
 
 from models.arrays import FloatArray, TokenIds
-from models.completion.text import MAX_LETTERS, LetterTable, as_one_word, last_word_start
+from models.completion.text import MAX_LETTERS, LetterTable, as_one_word
 from models.completion.token_trie import NO_TOKENS, TokenTrie, fold_case
 from models.slots import MAX_MEMBER_WORDS
 from models.tokenizers import Tokenizer, WordTokenizer
 from models.vocabulary import UNK
+from models.words import JOINERS, last_word_start
 
 _NO_SPACE_AFTER = frozenset(("Ps", "Pi", "Pc", "Sc"))
 """Unicode categories of characters followed directly by a word: opening brackets and quotes, currency signs."""
 
 _NO_SPACE_AFTER_CHARACTERS = frozenset("/\\-@#")
 _DASHES = frozenset("\u2013\u2014")
-_QUOTES = frozenset("\"'")
+_QUOTES = frozenset("\"'`")
+_CLOSING = frozenset(("Pe", "Pf", "Po"))
+"""Unicode categories of characters that directly follow a word, such as closing brackets and commas."""
+
+_NOT_CLOSING = frozenset("&*@#\\\u00a1\u00bf")
+_JOINED = re.compile(rf"\w[{JOINERS}]$")
 _WORD_AFTER_SPACE = re.compile(r"(?<!\S)\S+")
 
 
@@ -60,7 +66,7 @@ def split_prefix(tokenizer: Tokenizer, text: str) -> PrefixSplit:
         _last_word_offset(tokenizer, text) if isinstance(tokenizer, WordTokenizer) else last_word_start(text)
     )
     context, prefix = text[:start], text[start:]
-    space = not prefix and _needs_space(tokenizer, text)
+    space = not prefix and needs_space(text)
     spelled = tokenizer.normalise_word(prefix)
     if tokenizer.leading_space:
         before = context.rstrip()
@@ -150,13 +156,16 @@ def _last_word_offset(tokenizer: WordTokenizer, text: str) -> int:
     return start if read == text else int(tokenizer.normaliser.offsets(text)[start])
 
 
-def _needs_space(tokenizer: Tokenizer, text: str) -> bool:
-    """True if a space separates a text from the next word."""
+def needs_space(text: str, following: str = "") -> bool:
+    """True if a space separates a text from a word or punctuation after it; by default from any word."""
     if not text or text[-1].isspace():
         return False
-    if isinstance(tokenizer, WordTokenizer):
-        return True
-    last, before = text[-1], text[-2:-1]
+    last, before, first = text[-1], text.rstrip(text[-1])[-1:], following[:1]
+    closes = unicodedata.category(first or "a") in _CLOSING and first not in _NOT_CLOSING
+    if first in _QUOTES:
+        closes = text.count(first) % 2 > 0
+    if closes or any(map(_JOINED.search, (text[-2:], last + first))):
+        return False
     opens = not before or before.isspace() or unicodedata.category(before) in _NO_SPACE_AFTER
     if last in _QUOTES:
         return not opens
@@ -165,6 +174,14 @@ def _needs_space(tokenizer: Tokenizer, text: str) -> bool:
     if unicodedata.category(last).startswith("P") and unicodedata.east_asian_width(last) in "WF":
         return False  # scripts without spaces
     return last not in _NO_SPACE_AFTER_CHARACTERS and unicodedata.category(last) not in _NO_SPACE_AFTER
+
+
+def join_words(phrase: str) -> str:
+    """Return a phrase with spaces only where they belong, such as none before a comma."""
+    joined, *words = phrase.split(" ")
+    for word in words:
+        joined += " " * needs_space(joined, word) + word
+    return joined
 
 
 EDIT_PENALTY = 0.01

@@ -18,9 +18,10 @@ import numpy as np
 
 from models.arrays import Array, Float64s, FloatArray, TokenIds, to_numpy
 from models.calls import CallGenerator, Step
-from models.completion.text import JOINERS, WordState, restore_words, scan_words
+from models.completion.text import WordState, restore_words, scan_words
 from models.completion.token_trie import TokenTrie, fold_case
 from models.language_model import LanguageModel
+from models.words import JOINERS
 
 
 class ScoredCompletion(NamedTuple):

@@ -1,13 +1,9 @@
 """Word boundaries in text given as bytes, and edit distances of many tokens in one pass.
 
-A word is a run of word characters: letters, digits, combining marks, the underscore, and an
-apostrophe or a hyphen between two such characters. It ends at any other character. Invalid UTF-8 is
-decoded as U+FFFD, which is not a word character; an incomplete character does not end the word.
+Invalid UTF-8 is decoded as U+FFFD, which is not a word character; an incomplete character does not end the word.
 """
 
 import codecs
-import re
-import unicodedata
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -15,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.arrays import TokenIds
+from models.words import FIRST_STAND_IN, JOINERS, is_word_character
 
 MAX_LETTERS = 32
 """Maximum letters of a token that are compared."""
@@ -68,22 +65,6 @@ class LetterTable:
         return table
 
 
-JOINERS = "'\u2019-"
-"""Characters that join word characters, as in "don't" and "well-known"."""
-
-
-def is_word_character(character: str) -> bool:
-    """True if a character can be anywhere in a word; joiners cannot."""
-    return (
-        character.isalnum()
-        or character == "_"
-        or unicodedata.category(character).startswith("M")
-        or character >= _FIRST_STAND_IN
-    )
-
-
-_FIRST_STAND_IN = "\U00100000"
-
 _LAST_REPLACED = 0xFFFD  # the last plane has two private-use characters less than the first has characters
 
 
@@ -93,7 +74,7 @@ def as_one_word(text: str) -> str:
     Members of classes are completed as one word, whatever their text is.
     """
     return "".join(
-        c if is_word_character(c) or ord(c) > _LAST_REPLACED else chr(ord(_FIRST_STAND_IN) + ord(c))
+        c if is_word_character(c) or ord(c) > _LAST_REPLACED else chr(ord(FIRST_STAND_IN) + ord(c))
         for c in text
     )
 
@@ -102,17 +83,10 @@ def restore_words(text: str) -> str:
     """Undo `as_one_word`."""
     if text.isascii():
         return text
-    return "".join(c if c < _FIRST_STAND_IN else chr(ord(c) - ord(_FIRST_STAND_IN)) for c in text)
+    return "".join(c if c < FIRST_STAND_IN else chr(ord(c) - ord(FIRST_STAND_IN)) for c in text)
 
 
 JOINER_BYTES = frozenset(joiner.encode() for joiner in JOINERS)
-UNSPACED = re.compile(
-    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\uff66-\uff9d\U00020000-\U0003ffff]"
-)
-"""A character of the scripts without spaces between words: Thai, Lao, Burmese, Khmer, Chinese and Japanese."""
-
-MAX_WORD_RUN = 64
-"""Maximum characters of a run that are treated as the beginning of one word."""
 
 
 class WordState(NamedTuple):
@@ -153,19 +127,3 @@ def scan_words(word_state: WordState, spelled: bytes) -> tuple[tuple[int, ...], 
                 return tuple(ends), None
             begun, sure = False, at
     return tuple(ends), WordState(begun, raw[sure:])
-
-
-def last_word_start(text: str) -> int:
-    """Return the start of the word at the end of a text; the text's length if it does not end in a word.
-
-    A joiner after a word character belongs to the word, because the word may continue. Runs longer than
-    `MAX_WORD_RUN` characters, as in scripts without spaces, are truncated to their last `MAX_WORD_RUN` characters.
-    """
-    at = len(text)
-    least = max(at - MAX_WORD_RUN, 0)
-    while at > least and (
-        is_word_character(text[at - 1])
-        or (at > 1 and text[at - 1] in JOINERS and is_word_character(text[at - 2]))
-    ):
-        at -= 1
-    return at + 1 if at < len(text) and text[at] in JOINERS else at  # a joiner only if the run was truncated

@@ -13,9 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from models.arrays import Bools, TokenIds
-from models.completion.text import JOINER_BYTES, UNSPACED, LetterTable, WordState, as_one_word, scan_words
+from models.completion.text import JOINER_BYTES, LetterTable, WordState, as_one_word, scan_words
 from models.tokenizers import Tokenizer, WordTokenizer
 from models.vocabulary import CONTROL_TOKENS, EOS
+from models.words import UNSPACED
 
 _BEFORE_WORD, _IN_WORD = WordState(), WordState(begun=True)
 _SPACE = b" "

@@ -25,8 +25,8 @@ import numpy as np
 from rapidfuzz.distance import OSA
 from rapidfuzz.process import cdist
 
-from models.completion.text import JOINERS, MAX_WORD_RUN, is_word_character, last_word_start
 from models.reranking.candidates import Steps
+from models.words import word_pattern
 
 SENTENCE_START = ""
 """Previous word of the first word of a sentence."""
@@ -221,11 +221,7 @@ def split_word_sequences(text: str, context: str | None = None) -> list[WordSequ
 
 def sentence_words(text: str) -> list[list[str]]:
     """Return the words of each sentence of a text; sentences without words are omitted."""
-    return [
-        words
-        for piece in _SENTENCE_BREAK.split(text)
-        if (words := [w for part in piece.split() for w in _chunk_words(part)])
-    ]
+    return [words for piece in _SENTENCE_BREAK.split(text) if (words := word_pattern().findall(piece))]
 
 
 def previous_word(text: str) -> str:
@@ -233,24 +229,8 @@ def previous_word(text: str) -> str:
     tail = text[-_LOOKBACK_CHARACTERS:]
     if _SENTENCE_END.search(tail) is not None:
         return SENTENCE_START
-    end = len(tail)
-    while end and not is_word_character(tail[end - 1]):
-        end -= 1
-    return tail[last_word_start(tail[:end]) : end]
-
-
-def _chunk_words(part: str) -> Iterator[str]:
-    """Yield the words of a text without white space."""
-    found: list[str] = []
-    end = len(part)
-    while end:
-        tail = max(end - MAX_WORD_RUN - 1, 0)  # `last_word_start` uses at most these characters
-        begin = tail + last_word_start(part[tail:end])
-        word = part[begin:end].rstrip(JOINERS)
-        if word:
-            found.append(word)
-        end = begin if begin < end else end - 1
-    return reversed(found)
+    words: list[str] = word_pattern().findall(tail) or [""]
+    return words[-1]
 
 
 class ScoredPhrase(NamedTuple):
@@ -303,17 +283,17 @@ class NextWordModel:
         return (self._after.get(word, 0.0) + self._novelty * alone) / (self._num_after + self._novelty)
 
     def words_with_prefix(
-        self, prefix: str, *, ignore_case: bool, limit: int
+        self, *prefixes: str, ignore_case: bool, limit: int
     ) -> Steps[tuple[float, list[ScoredPhrase]]]:
         """Return the mass of the words with a prefix, itself included, and the most probable ones; "" matches all."""
-        if not prefix:
+        if "" in prefixes:
             likeliest = [word for model in self._models for word in model.likeliest(limit)]
             yield
             return float(bool(self)), (yield from self.rate({*self._after, *likeliest}, limit))[1]
-        fold = str.casefold if ignore_case else str
-        beginning, words = fold(prefix), set()
+        fold = partial(_fold, ignore_case=ignore_case)
+        beginnings, words = tuple(map(fold, prefixes)), set()
         for some in self._some_words():
-            words.update([word for word in some if fold(word).startswith(beginning)])
+            words.update([word for word in some if fold(word).startswith(beginnings)])
             yield
         return (yield from self.rate(words, limit))
 
@@ -336,7 +316,7 @@ class NextWordModel:
 
         Corrections are insertions, deletions, substitutions and transpositions (optimal string alignment).
         """
-        fold = str.casefold if ignore_case else str
+        fold = partial(_fold, ignore_case=ignore_case)
         typed = fold(prefix)
         found: dict[str, int] = {}
         lengths = range(max(1, len(typed) - edits), len(typed) + edits + 1)
@@ -354,6 +334,12 @@ class NextWordModel:
     def _some_words(self) -> Iterator[list[str]]:
         """Iterate over the words of the models, in lists of bounded length; a word may occur several times."""
         return chain.from_iterable(_divide(model.words) for model in self._models)
+
+
+def _fold(word: str, *, ignore_case: bool) -> str:
+    """Return a word with plain apostrophes, without differences of case if it is ignored."""
+    plain = word.replace("\u2019", "'")
+    return plain.casefold() if ignore_case else plain
 
 
 _WORDS_PER_STEP = 1024

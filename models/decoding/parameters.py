@@ -22,7 +22,7 @@ from models.phrases import Phrase, PhraseList
 GREEDY, SAMPLE, BEAM = "greedy", "sample", "beam"
 STRATEGIES = (GREEDY, SAMPLE, BEAM)
 MAX_TEMPERATURE = 100.0
-MAX_STOPS = 16
+MAX_STOPS = 32
 MAX_STOP_LENGTH = 256
 MAX_CHOICES = 64
 MAX_BEAMS = 64

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from models.arrays import Bools, Int32s
-from models.language_model import LanguageModel
+from models.language_model import LOG_ZERO, LanguageModel
 from models.lattices.graph import LabelTokenizer, LatticeGraph, PathWeights, build_graph
 from models.lattices.lattice import (
     NO_VARIANT,
@@ -92,7 +92,11 @@ class RescoredLattice:
         tokens, lattice, weights = self.tokens, self.lattice, self.weights
         arcs, labels, features = tokens.edges.arcs, self.labels(), self.features()
         scale = weights.lm + weights.old_lm
-        lm = features["lm"] * weights.lm + features["old_lm"] * weights.old_lm + features["unk"] * weights.unk
+        lm = (
+            np.maximum(features["lm"], LOG_ZERO) * weights.lm
+            + features["old_lm"] * weights.old_lm
+            + features["unk"] * weights.unk
+        )
         lm += sum(features[name] * weight for name, weight in weights.phrases.items())
         words = lattice.words
         alignments = (*lattice.alignments, "") if lattice.alignments else ("",) * (lattice.num_arcs + 1)

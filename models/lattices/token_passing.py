@@ -18,19 +18,20 @@ import numpy.typing as npt
 
 from models.errors import InvalidInputError
 from models.language_model import (
-    LOG_ZERO,
     LanguageModel,
     is_lookup,
     prefill_sequences,
     score_choices,
     score_sequences,
+    weighted,
 )
 from models.lattices.graph import LabelTokens, LatticeGraph
 from models.lattices.lattice import NO_WORD, Indices, Scores, index_ranges
 from models.mixture import MixtureState
 from models.ngram.model import NGramState
-from models.phrases import PhraseList, fold_words
+from models.phrases import PhraseList
 from models.tokenizers import Tokenizer
+from models.words import fold_words
 
 T = TypeVar("T", bound=np.generic)
 
@@ -491,12 +492,11 @@ class TokenPassing:
         parents, gone = index_ranges(first, first + counts), np.repeat(arcs, counts)
         labels = self._spelling.canonical[joined.labels[gone]]
         log_probs = word_log_probs(self._model, state, rows[parents - begin], labels, self._spelling)
-        log_probs[np.isneginf(log_probs)] = LOG_ZERO
         phrases_after, added = self._phrases.advance(tokens.phrases[parents], joined.labels[gone])
         log_probs += added[:, -2]
         added = np.delete(added, -2, axis=1)
         lattices = joined.lattice_of[joined.sources[gone]]
-        scores = joined.fixed[gone] + joined.lm_weights[lattices] * log_probs
+        scores = joined.fixed[gone] + weighted(log_probs, joined.lm_weights[lattices])
         scores += joined.unk_weights[lattices] * added[:, -1]
         scores += (joined.phrase_weights[lattices] * added[:, :-1]).sum(axis=1)
         self._begins[arcs] = len(self._scores) + np.cumsum(counts) - counts

@@ -120,6 +120,10 @@ class PretrainedTokenizer(Tokenizer):
     def _encode(self, text: str) -> list[int]:
         return self.encode_all([text])[0]
 
+    @override
+    def _spans(self, text: str) -> list[tuple[int, int]]:
+        return list(self._library.encode(text, add_special_tokens=False).offsets)
+
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text, in one native call."""
         rows = self._library.encode_batch_fast(list(texts), add_special_tokens=False)

@@ -272,8 +272,10 @@ def with_derived(
     return ListFeatures((*computed.names, *made), values, computed.offsets)
 
 
-def given_column(lists: Sequence[CandidateList], name: str, *, place: Place) -> Float64s:
-    """Collect a given feature of all candidates [N].
+def given_column(
+    lists: Sequence[CandidateList], name: str, *, place: Place, least: float = -MAX_FEATURE
+) -> Float64s:
+    """Collect a given feature of all candidates [N], at least `least`.
 
     Raises:
         InvalidInputError: a candidate lacks it, or it is out of range.
@@ -283,9 +285,9 @@ def given_column(lists: Sequence[CandidateList], name: str, *, place: Place) -> 
     except KeyError:
         where = next(w for w, features in _feature_locations(lists, place) if name not in features)
         raise InvalidInputError(f"{where} has no {name!r}, which has a weight", parameter=where) from None
-    if not (np.abs(values) <= MAX_FEATURE).all():
+    if not ((values >= least) & (values <= MAX_FEATURE)).all():
         for where, features in _feature_locations(lists, place):
-            check_range(f"{where}.{name}", features[name], -MAX_FEATURE, MAX_FEATURE)
+            check_range(f"{where}.{name}", features[name], least, MAX_FEATURE)
     return values
 
 

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from models.arrays import Float64s, Int64s
 from models.errors import InvalidInputError, check_range
+from models.language_model import weighted
 from models.normaliser import Writing
 from models.phrases import MAX_PHRASES, Phrase, is_phrase_feature
 from models.reranking import features
@@ -31,8 +32,14 @@ MAX_POSTERIOR_SCALE = 1e6
 
 
 def scaled_posteriors(totals: Float64s, scale: float = 1.0) -> Float64s:
-    """exp(scale · total) of each candidate, normalised over the list [C]: uniform at scale 0, sharper if larger."""
-    mass: Float64s = np.exp(scale * (totals - totals.max()))
+    """exp(scale · total) of each candidate, normalised over the list [C]: uniform at scale 0, sharper if larger.
+
+    A candidate with the total −∞ is impossible: it has no mass, unless all are impossible and therefore equal.
+    """
+    possible = totals > -np.inf
+    if not possible.any():
+        possible, totals = ~possible, np.zeros(len(totals))
+    mass: Float64s = np.where(possible, np.exp(scale * np.where(possible, totals - totals.max(), 0.0)), 0.0)
     mass /= mass.sum()
     return mass
 
@@ -116,7 +123,7 @@ class LogLinearModel:
         """
         totals = np.zeros(len(values))
         for index, weight in enumerate(self.weights.values()):  # not a matrix product, which rounds by batch
-            totals += weight * values[:, index]
+            totals += weighted(values[:, index], weight)
         return totals
 
 

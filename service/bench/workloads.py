@@ -113,7 +113,7 @@ def _bodies(
     for seed in numbers_from(options.seed):
         if workload == "next-token":
             contexts = list(islice(prefixes, num_items))
-            yield {"context": contexts if num_items > 1 else contexts[0], "top_k": 10, "entropy": False}
+            yield {"context": contexts if num_items > 1 else contexts[0], "entropy": False}
         elif workload == "score":
             yield {"texts": list(islice(source, num_items))}
         elif workload == "rerank":

@@ -33,7 +33,9 @@ def next_token(
     model: ModelArgument,
     *,
     context: Annotated[str, typer.Argument(help="Text to continue; empty for the start of a sentence.")] = "",
-    top_k: Annotated[int, typer.Option(help="Number of candidates.")] = 10,
+    top_k: Annotated[
+        int | None, typer.Option(help="Number of candidates. Default: 10, or the vocabulary's size if less.")
+    ] = None,
     unit: Annotated[
         Literal["token", "word"],
         typer.Option(help="Rank tokens or complete words; word probabilities are exact."),
@@ -46,7 +48,8 @@ def next_token(
     from service.local import ask
 
     loaded = published.load(model)
-    reply = ask.next_token(loaded, {"context": context, "top_k": top_k, "unit": unit})
+    given = {} if top_k is None else {"top_k": top_k}
+    reply = ask.next_token(loaded, {"context": context, "unit": unit, **given})
     print_json(reply) if as_json else show_next(reply)
 
 

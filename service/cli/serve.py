@@ -116,7 +116,7 @@ def lsp(
     for package in ("pygls", "httpx"):
         require_package(package, "the language server")
     from models.checking.lexicon import HunspellDictionary
-    from service.local.language_server import ServerOptions, local_models, make_server, remote_models
+    from service.local.language_server import ProseServer, ServerOptions, local_models, remote_models
 
     lists, word_lists = split_dictionaries(dictionary or ())
     if url is not None and word_lists:
@@ -131,7 +131,7 @@ def lsp(
         raise InvalidInputError("give a model, or the --url of a service", parameter="model")
     words = [word for file in lists if file != lists[0] or file.exists() for word in read_words(file)]
     options = ServerOptions(limit, max_words, threshold, delay, words, next(iter(lists), None))
-    make_server(query, options).start_io()
+    ProseServer(query, options).start_io()
 
 
 keys_app = typer.Typer(help="Create API keys.", no_args_is_help=True)

@@ -23,6 +23,7 @@ from models.completion.token_trie import TokenTrie
 from models.language_model import LanguageModel
 from models.slot_model import with_slots
 from models.tokenizers import Tokenizer
+from models.vocabulary import CONTROL_TOKENS
 from service.engine.prefix_cache import LimitedCache, NextTokenCache, PrefixCache
 
 
@@ -105,6 +106,21 @@ class LoadedModel:
     def token_texts(self) -> tuple[str, ...]:
         """Display text of each token [V]."""
         return tuple(self.tokenizer.surface(i) for i in range(self.vocab_size))
+
+    @cached_property
+    def token_names(self) -> tuple[str, ...]:
+        """Distinct name of each token [V]: the text that it adds, or else its bytes as in OpenAI's API."""
+        added, controls = self.tokenizer.token_bytes, self.token_texts[: len(CONTROL_TOKENS)]
+        spaced = (b" " + text.encode() == own for text, own in zip(self.token_texts, added, strict=True))
+        texts = [" " * space + text for text, space in zip(self.token_texts, spaced, strict=True)]
+        texts[: len(controls)] = controls
+        owners = {text: i for i, text in enumerate(texts)} | {text: i for i, text in enumerate(controls)}
+        names: dict[str, int] = {}
+        for i, text in enumerate(texts):
+            is_named = owners[text] == i and ("\ufffd" not in text or added[i] == text.encode())
+            spelled = text if is_named else "bytes:" + "".join(f"\\x{byte:02x}" for byte in added[i])
+            names[f"token_id:{i}" if spelled in names else spelled] = i
+        return tuple(names)
 
     @cached_property
     def token_trie(self) -> TokenTrie:

@@ -32,7 +32,7 @@ from models.reranking.tuning.fitting import TuningSettings
 from service.engine.job import Work, iter_outputs, run_to_completion
 from service.engine.loaded_model import LoadedModel
 from service.local.streams import binary_stream, good_items
-from service.schemas.replies import GenerateReply, NextTokenReply, NextWordReply
+from service.schemas.replies import GenerateReply, NextTokenReply, NextWordReply, to_json
 from service.schemas.wire import parse_json
 from service.use_cases import check as checking
 from service.use_cases.autocomplete import AutocompleteRequest
@@ -85,14 +85,14 @@ def next_token(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
     else:
         ranked = run_to_completion(rank_next_tokens(loaded, parsed, UNLIMITED))
         reply = NextTokenReply(loaded.address, [next_token_result(loaded, result) for result in ranked])
-    return dataclasses.asdict(reply)
+    return _shown(reply)
 
 
 def autocomplete(models: Sequence[LoadedModel], request: Mapping[str, Any]) -> Json:
     """Return the reply of POST /v1/autocomplete for a request without a user, by one model or several."""
     parsed = parse_json(AutocompleteRequest, _request_body(request))
     weighted = [WeightedModel(loaded) for loaded in models]
-    return dataclasses.asdict(run_to_completion(complete_text(weighted, parsed, UNLIMITED)))
+    return _shown(run_to_completion(complete_text(weighted, parsed, UNLIMITED)))
 
 
 def check(
@@ -110,7 +110,7 @@ def check(
     weighted = [WeightedModel(loaded) for loaded in models]
     errors = {loaded.address: ErrorTableStore(registry).read(loaded.address) for loaded in models}
     reply, _ = run_to_completion(checking.check(weighted, parsed, calibration, UNLIMITED, word_lists, errors))
-    return dataclasses.asdict(reply)
+    return _shown(reply)
 
 
 def score(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
@@ -119,13 +119,13 @@ def score(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
     outcomes = run_to_completion(score_texts(loaded, parsed.items(UNLIMITED), parsed, UNLIMITED))
     scores = [outcome for outcome in outcomes if isinstance(outcome, SequenceScore)]
     results = [score_result(loaded, score, parsed.detail) for score in scores]
-    return dataclasses.asdict(dataclasses.replace(score_totals(loaded, scores), results=results))
+    return _shown(dataclasses.replace(score_totals(loaded, scores), results=results))
 
 
 def generate(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
     """Return the unstreamed reply of POST /v1/generate."""
     result = run_to_completion(_generate(loaded, {**request, "logprobs": True}))
-    return dataclasses.asdict(GenerateReply(loaded.address, result.choices, result.usage))
+    return _shown(GenerateReply(loaded.address, result.choices, result.usage))
 
 
 def _generate(loaded: LoadedModel, request: Mapping[str, Any]) -> Work[ChoiceChunk, GenerateResult]:
@@ -220,15 +220,18 @@ def report_replaced(profile: str | None, tuned_on: Sequence[str]) -> None:
         typer.echo(note, err=True)
 
 
+def _shown(reply: Any) -> Json:
+    """Return a reply as the service sends it."""
+    shown: Json = json.loads(to_json(reply))
+    return shown
+
+
 def _request_body(request: Mapping[str, Any]) -> bytes:
     """Encode as JSON, for the same validation as HTTP requests."""
     try:
         return json.dumps(request, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise InvalidInputError("the text is not UTF-8: convert it first, for example with iconv") from None
-
-
-_SCORE, _OLD_SCORE = "score", "old_score"
 
 
 def rerank_file(
@@ -327,28 +330,26 @@ def reorder_list(ranked: RankedList, top: int | None) -> CandidateList:
     candidates = []
     for index in ranked.order[:top].tolist():
         features = ranked.features(index)
-        if _SCORE in features:
-            features[_OLD_SCORE] = features.pop(_SCORE)
-        features[_SCORE] = float(ranked.totals[index])
+        if "score" in features:
+            features["old_score"] = features.pop("score")
+        features["score"] = float(ranked.totals[index])
         candidates.append(Candidate(ranked.given.candidates[index].text, features))
     return dataclasses.replace(ranked.given, candidates=tuple(candidates))
 
 
 def _rerank_lists(job: RerankJob, lists: Iterable[CandidateList], file: str) -> Iterator[RankedList]:
     """Yield the re-ranked lists; report errors of single lists on standard error."""
+
+    def outcomes() -> Iterator[RankedList | str]:
+        items, numbers = map(RerankItem, lists), itertools.count(1)
+        while batch := run_to_completion(read_batch(items, lambda item: len(item.given.candidates))):
+            ranked = run_to_completion(rerank_batch(job, batch, UNLIMITED))
+            for item, outcome, number in zip(batch, ranked, numbers, strict=False):
+                if isinstance(outcome, LanguageModelError):
+                    name = "" if item.given.name is None else f" ({item.given.name})"
+                    yield f"{file}: list {number}{name}: {outcome}"
+                else:
+                    yield outcome
+
     none_good = InvalidInputError(f"{file}: no list can be re-ranked")
-    return good_items(_rerank_items(job, lists, file), file, rest="more lists failed", none_good=none_good)
-
-
-def _rerank_items(job: RerankJob, lists: Iterable[CandidateList], file: str) -> Iterator[RankedList | str]:
-    """Yield the re-ranked lists, or messages about lists with errors."""
-    items, numbers = map(RerankItem, lists), itertools.count(1)
-    while batch := run_to_completion(read_batch(items, lambda item: len(item.given.candidates))):
-        outcomes = run_to_completion(rerank_batch(job, batch, UNLIMITED))
-        for item, outcome, number in zip(batch, outcomes, numbers, strict=False):
-            if isinstance(outcome, LanguageModelError):
-                name = item.given.name
-                which = f"list {number}" if name is None else f"list {number} ({name})"
-                yield f"{file}: {which}: {outcome}"
-            else:
-                yield outcome
+    return good_items(outcomes(), file, rest="more lists failed", none_good=none_good)

@@ -1,6 +1,7 @@
 """Language server for editors: completions, inline completions, probable errors and corrections.
 
-Source: the Language Server Protocol, version 3.18. A document is prose; of Markdown, code and addresses are left out.
+Source: the Language Server Protocol, version 3.18. A document is prose; what Markdown marks as code
+or as an address is left out, and so are comments of commit messages.
 Every request is answered, with an error if it is damaged, and work is in proportion to the length of messages and
 documents. Documents are kept here, as lines, because pygls splits a document again for each change and each position.
 """
@@ -11,15 +12,20 @@ import logging
 import re
 import sys
 from bisect import bisect_left, bisect_right
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache, partial
-from itertools import accumulate
+from functools import cached_property, lru_cache, partial
+from itertools import accumulate, takewhile
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
 import httpx
 from lsprotocol import types
+from markdown_it import MarkdownIt
+from markdown_it.common.utils import normalizeReference
+from markdown_it.helpers import parseLinkDestination, parseLinkTitle
+from markdown_it.rules_inline import StateInline, autolink, backtick, entity, html_inline
+from markdown_it.token import Token
 from pygls.exceptions import JsonRpcException, JsonRpcInvalidParams, JsonRpcInvalidRequest
 from pygls.lsp.server import LanguageServer
 from pygls.protocol import LanguageServerProtocol, default_converter
@@ -27,6 +33,7 @@ from pygls.workspace import PositionCodec
 from typing_extensions import override
 
 from models.checkpoint.registry import Address
+from models.completion.text import is_word_character
 from models.errors import LanguageModelError
 from service.engine.loaded_model import LoadedModel
 from service.local import ask
@@ -35,6 +42,8 @@ from service.use_cases.check import MAX_CHARACTERS, MAX_DICTIONARY
 from service.use_cases.inputs import WordLists
 
 Json = dict[str, Any]
+Span = tuple[int, int]
+"""Beginning and end, in characters of a document."""
 Query = Callable[[str, Json], Awaitable[Json]]
 """Function that returns the reply to a request, given the path of an endpoint and the body."""
 
@@ -43,16 +52,29 @@ ADD_TO_DICTIONARY = "gramophone.addToDictionary"
 _log = logging.getLogger(__name__)
 _MAX_CONTEXT_CHARACTERS = 2000
 _MAX_WORDS = 1000
+_MAX_WORD_CHARACTERS = 200
+"""Maximum characters of the rest of a word that a completion replaces."""
 _TIMEOUT_S = 10.0
 _MIN_PROBABILITY = 0.01
 """Minimum probability of corrections after the first."""
 _MAX_DOCUMENT_CHARACTERS = 1_000_000
 _MAX_MESSAGE_BYTES, _MAX_HEADER_BYTES, _MAX_READ_BYTES = 16 << 20, 100, 1 << 20
-# No alternative can read past the beginning of another match of itself, so each character is read a few times at most.
-_MARKDOWN = re.compile(
-    r"^```.*?^```|`[^`\n]+`|https?://\S+|<[^<>\n]+>|(?<=\])\((?:[^()\n]|\([^()\n]*\))*\)",
-    re.DOTALL | re.MULTILINE,
+_MARKDOWN = MarkdownIt("commonmark", {"maxNesting": 100})
+"""Parser of blocks. Tables are paragraphs: the rule for them makes up to 65,536 cells of a few characters."""
+_QUOTE_MARKS = re.compile(r"(?:[ \t]|>|[*+-][ \t]|\d{1,9}[.)][ \t])*")
+_MAX_QUOTE_LINES = 100_000
+"""Maximum lines of a document times quotes around a line; more deeply quoted lines are not read."""
+_MARK = re.compile(r"\\.|[`<&\]]", re.DOTALL)
+"""Escaped characters, and characters at which something begins that is not prose."""
+_TARGET = re.compile(r"\(([ \t\n]*)|\[([^\[\]\\]{1,999})\]")
+_BLANKS = frozenset(" \t\n")
+_HIDDEN_HTML = re.compile(r"\s*<(?:[!?]|(?:script|pre|style|textarea)\b)", re.IGNORECASE)
+# Addresses without marks. None begins inside a run of the characters before an @, so each run is read once.
+_ADDRESS = re.compile(
+    r"(?<![\w.+-])(?:(?:(?:https?|ftp)://|mailto:|www\.)[^\s<>\]`]*[\w/&=#%-]|[\w.+-]+@[\w-]+(?:\.[\w-]+)+)"
 )
+_SCISSORS = re.compile(r"\S -{24} >8 -{24}\s*")
+_COMMIT_FILES = ("COMMIT_EDITMSG", "MERGE_MSG", "TAG_EDITMSG")
 _LINE_START = re.compile(r"(?<=\n)|(?<=\r)(?!\n)")
 """Starts of lines by the protocol. Python also ends lines at other characters, such as form feeds and U+2028."""
 _PIECE = re.compile(r".{1,8000}[^\n]*\n?", re.DOTALL)
@@ -123,6 +145,103 @@ def _units_before(line: str, units_of: Callable[[str], int]) -> Sequence[int]:
     return range(len(line) + 1) if line.isascii() else [*accumulate(map(units_of, line), initial=0)]
 
 
+def _read_target(state: StateInline, silent: bool) -> bool:  # noqa: ARG001
+    """Read the destination or the label behind the text of a link, or of an image; a rule of markdown-it.
+
+    It replaces the rules that read the text of a link again for each bracket before it.
+    """
+    text, size = state.src, state.posMax
+    if (begun := _TARGET.match(text, state.pos + 1)) is None:
+        return False
+    end = begun.end()
+    if begun[2] is not None:
+        if normalizeReference(begun[2]) not in state.env.get("references", {}):
+            return False
+    else:
+        for parse in (parseLinkDestination, parseLinkTitle):
+            if (found := parse(text, end, size)).ok:
+                end = found.pos
+                while text[end : end + 1] in _BLANKS:
+                    end += 1
+        if text[end : end + 1] != ")":
+            return False
+        end += 1
+    state.push("text", "", 0)
+    state.pos = end
+    return True
+
+
+_RULES = {"`": (backtick,), "<": (autolink, html_inline), "&": (entity,), "]": (_read_target,)}
+
+
+def _marked_spans(text: str, env: Json) -> Iterator[Span]:
+    """Yield the spans of code, tags, addresses, entities and targets of links in the text of a block of Markdown."""
+    yield from (found.span() for found in _ADDRESS.finditer(text))
+    state = StateInline(text, _MARKDOWN, env, [])
+    while (found := _MARK.search(text, state.pos)) is not None:
+        begin, state.pos = found.start(), found.end()
+        if len(found[0]) > 1:
+            continue
+        state.pos = begin
+        state.tokens.clear()
+        if not any(rule(state, silent=False) for rule in _RULES[found[0]]):
+            state.pos += 1
+        elif state.tokens:  # back-ticks without an end are read without a token
+            yield begin + (found[0] == "]"), state.pos
+
+
+def _markdown_spans(lines: Sequence[str]) -> Iterator[Span]:
+    """Yield the spans of Markdown that are not prose."""
+    bare = [line.rstrip("\r\n") for line in lines]
+    starts = [*accumulate(map(len, lines), initial=0)]
+    front, env = 0, dict[str, Any]()
+    if bare[0].rstrip() == "---":
+        front = next((end for end, line in enumerate(bare[1:], 2) if line.rstrip() in {"---", "..."}), 0)
+    most = max(3, _MAX_QUOTE_LINES // len(lines))
+    deep = {
+        number
+        for number, line in enumerate(bare)
+        if (marks := _QUOTE_MARKS.match(line)) is not None and marks[0].count(">") > most
+    }
+    source = ["" if number < front or number in deep else line for number, line in enumerate(bare)]
+    tokens = list[Token]()
+    _MARKDOWN.block.parse("\n".join(source), _MARKDOWN, env, tokens)
+    definitions = [*env.get("references", {}).values(), *env.get("duplicate_refs", ())]
+    hidden = [[0, front], *(one["map"] for one in definitions), *([number, number + 1] for number in deep)]
+    for token in tokens:
+        first, last = token.map or (0, 0)
+        is_html = token.type == "html_block"
+        if token.type in {"fence", "code_block"} or (is_html and _HIDDEN_HTML.match(token.content)):
+            hidden.append([first, last])
+        elif token.type == "inline" or is_html:
+            pieces = [piece.strip() for piece in token.content.split("\n")]
+            numbered = zip(range(first, last), pieces, strict=False)
+            columns = [(number, bare[number].rfind(piece)) for number, piece in numbered]
+            if min(column for _, column in columns) < 0:  # lines of no-break spaces were left out
+                hidden.append([first, last])
+                continue
+            places = [starts[number] + column for number, column in columns]
+            begins = [*accumulate((len(piece) + 1 for piece in pieces), initial=0)]
+            for begin, end in _marked_spans("\n".join(pieces), env):
+                one, other = (bisect_right(begins, offset) - 1 for offset in (begin, end - 1))
+                yield places[one] + begin - begins[one], places[other] + end - begins[other]
+    yield from (
+        (starts[first], starts[last - 1] + len(bare[last - 1])) for first, last in hidden if first < last
+    )
+
+
+def _commit_spans(lines: Sequence[str]) -> Iterator[Span]:
+    """Yield the spans of the comments of a commit message, of which the last may begin with scissors."""
+    begin = 0
+    for line in lines:
+        if _SCISSORS.fullmatch(line):
+            yield begin, sum(map(len, lines))
+            return
+        if line.startswith("#"):
+            yield begin, begin + len(line.rstrip("\r\n"))
+        begin += len(line)
+
+
 class Document:
     """Open document, as lines with their ends; the last line has none, and may be empty.
 
@@ -136,7 +255,11 @@ class Document:
 
     def __init__(self, item: types.TextDocumentItem, codec: PositionCodec) -> None:
         self.version: int | None = item.version
-        self._is_markdown = item.language_id == "markdown"
+        self._hidden_spans: Callable[[Sequence[str]], Iterable[Span]] = lambda _: ()
+        if item.language_id == "markdown":
+            self._hidden_spans = _markdown_spans
+        elif item.language_id in {"git-commit", "gitcommit"} or item.uri.endswith(_COMMIT_FILES):
+            self._hidden_spans = _commit_spans
         self._units_of = codec.impl.code_units_for_char
         self._lines = _LINE_START.split(item.text)
 
@@ -145,16 +268,25 @@ class Document:
         """The complete text."""
         return "".join(self._lines)
 
-    @property
+    @cached_property
+    def hidden(self) -> Sequence[Span]:
+        """Spans that are not prose, in order; they may overlap."""
+        return sorted(self._hidden_spans(self._lines))
+
+    @cached_property
     def prose(self) -> str:
         """The text with as many characters, and spaces for what is not prose and for wrapped lines."""
-        text = self.text
-        if self._is_markdown:
-            text = _MARKDOWN.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
-        return _WRAP.sub(" ", text)
+        text, pieces, read = self.text, list[str](), 0
+        for begin, end in self.hidden:
+            if end > read:
+                pieces += text[read:begin], re.sub(r"[^\n]", " ", text[max(read, begin) : end])
+                read = end
+        return _WRAP.sub(" ", "".join([*pieces, text[read:]]))
 
     def change(self, change: types.TextDocumentContentChangeEvent) -> None:
         """Replace a range of the text, or all of it."""
+        for name in ("hidden", "prose"):
+            self.__dict__.pop(name, None)
         if isinstance(change, types.TextDocumentContentChangeWholeDocument):
             self._lines = _LINE_START.split(change.text)
             return
@@ -179,8 +311,8 @@ class Document:
         (first, begin), (last, end) = self._span(within)
         return "".join([*self._lines[first:last], self._lines[last][:end]])[begin:]
 
-    def ranges(self, spans: Iterable[tuple[int, int]]) -> list[types.Range]:
-        """Return the range of each span of characters."""
+    def ranges(self, spans: Iterable[Span]) -> list[types.Range]:
+        """Return the range of each span."""
         starts = [*accumulate(map(len, self._lines[:-1]), initial=0)]
 
         def position(offset: int) -> types.Position:
@@ -275,6 +407,24 @@ class ProseServer(LanguageServer):
         self._query = query
         self._checks: dict[str, asyncio.Task[None]] = {}
         self._problem = ""
+        features: Mapping[str, tuple[Callable[..., Any], Any]] = {
+            types.TEXT_DOCUMENT_DID_OPEN: (ProseServer._opened, None),
+            types.TEXT_DOCUMENT_DID_CHANGE: (ProseServer._changed, None),
+            types.TEXT_DOCUMENT_DID_CLOSE: (ProseServer._closed, None),
+            types.TEXT_DOCUMENT_COMPLETION: (
+                ProseServer._completion,
+                types.CompletionOptions(trigger_characters=[" "]),
+            ),
+            types.TEXT_DOCUMENT_INLINE_COMPLETION: (ProseServer._inline_completion, None),
+            types.TEXT_DOCUMENT_CODE_ACTION: (
+                ProseServer._code_actions,
+                types.CodeActionOptions([types.CodeActionKind.QuickFix]),
+            ),
+        }
+        for name, (handler, settings) in features.items():
+            self.feature(name, settings)(partial(handler, self))
+            self.protocol.fm.builtin_features.pop(name, None)  # pygls would keep the documents too
+        self.command(ADD_TO_DICTIONARY)(add_word)
 
     @override
     def start_io(self, stdin: BinaryIO | None = None, stdout: BinaryIO | None = None) -> None:
@@ -298,29 +448,42 @@ class ProseServer(LanguageServer):
             params = types.ShowMessageParams(types.MessageType.Warning, f"{NAME}: {problem}")
             self.window_show_message(params)
 
-    async def complete(self, uri: str, position: types.Position, **options: Any) -> list[Json]:
-        """Return the completions at a position, with the range that they replace as `range` and its text as `typed`."""
-        document = self.documents.get(uri)
+    async def complete(
+        self, place: types.CompletionParams | types.InlineCompletionParams, **options: Any
+    ) -> list[Json]:
+        """Return the completions at a position.
+
+        Each has, besides the service's fields, the text before the caret that it replaces as `typed`, its range as
+        `range`, which includes the rest of a word around the caret, and that of the rest as `rest`.
+        """
+        document = self.documents.get(place.text_document.uri)
         if document is None or len(text := document.text) > _MAX_DOCUMENT_CHARACTERS:
             return []
-        version, end = document.version, document.offset(position)
+        version, end = document.version, document.offset(place.position)
+        if any(begin < end <= stop for begin, stop in document.hidden):
+            return []
         line = document.prose[max(0, end - _MAX_CONTEXT_CHARACTERS) : end].rpartition("\n")[2]
         body = {"text": line, "dictionary": self.words[-_MAX_WORDS:], **options}
         reply = await self.ask("/v1/autocomplete", body)
         found = reply["completions"] if reply is not None and document.version == version else []
-        starts = [end - len(line) + one["start"] for one in found]
-        ranges = document.ranges((start, end) for start in starts)
-        return [
-            one | {"range": place, "typed": text[start:end]}
-            for one, start, place in zip(found, starts, ranges, strict=True)
-        ]
+        after = len([*takewhile(is_word_character, text[end : end + _MAX_WORD_CHARACTERS])])
+        spans = list[Span]()
+        for one in found:
+            start = end - len(line) + one["start"]
+            one["typed"] = text[start:end]
+            # a completion of a word ends it; a further word goes before the next one, or is the next one
+            rest = len(one["suffix"]) if text.startswith(one["suffix"], end) else 0
+            stop = end + max(rest, after if one["typed"] else 0)
+            spans += (start, stop), (end, stop)
+        ranges = iter(document.ranges(spans))
+        return [one | {"range": next(ranges), "rest": next(ranges)} for one in found]
 
     def check_soon(self, uri: str) -> None:
         """Check a document after a pause without further changes."""
-        self.forget(uri)
+        self._forget(uri)
         self._checks[uri] = asyncio.create_task(self._check(uri))
 
-    def forget(self, uri: str) -> None:
+    def _forget(self, uri: str) -> None:
         """Cancel the check of a document."""
         if (task := self._checks.pop(uri, None)) is not None:
             task.cancel()
@@ -328,18 +491,20 @@ class ProseServer(LanguageServer):
     async def _check(self, uri: str) -> None:
         await asyncio.sleep(self.options.delay_s)
         document = self.documents[uri]
-        version, prose, issues = document.version, document.prose, list[Json]()
-        if (length := len(prose)) > _MAX_DOCUMENT_CHARACTERS:
+        version, prose, issues, spans = document.version, "", list[Json](), list[Span]()
+        if (length := len(document.text)) > _MAX_DOCUMENT_CHARACTERS:
             self._say(f"{uri:.200} has {length} characters; at most {_MAX_DOCUMENT_CHARACTERS} are checked")
-            prose = ""
+        else:
+            prose = document.prose
         options = {"threshold": self.options.threshold, "dictionary": self.words[-MAX_DICTIONARY:]}
         for piece in _PIECE.finditer(prose):
             reply = await self.ask("/v1/check", {"text": piece[0], **options})
             if reply is None or document.version != version:
                 return
-            for issue in reply["issues"]:
-                issues.append(issue | {name: piece.start() + issue[name] for name in ("start", "end")})
-        ranges = document.ranges((issue["start"], issue["end"]) for issue in issues)
+            issues += reply["issues"]
+            spans += (
+                (piece.start() + issue["start"], piece.start() + issue["end"]) for issue in reply["issues"]
+            )
         found = [
             types.Diagnostic(
                 range=place,
@@ -349,26 +514,81 @@ class ProseServer(LanguageServer):
                 code=issue["type"],
                 data=_corrections(issue),
             )
-            for issue, place in zip(issues, ranges, strict=True)
+            for issue, place in zip(issues, document.ranges(spans), strict=True)
         ]
         params = types.PublishDiagnosticsParams(uri, found, version)
         self.text_document_publish_diagnostics(params)
 
-    def add_word(self, word: str) -> None:
-        """Add a word to the dictionary and its file, and check all documents again.
+    async def _completion(self, params: types.CompletionParams) -> types.CompletionList:
+        items = [
+            types.CompletionItem(
+                label=one["text"],
+                kind=types.CompletionItemKind.Text,
+                sort_text=f"{rank:03}",
+                filter_text=one["typed"] or one["text"],
+                text_edit=types.TextEdit(one["range"], one["text"]),
+            )
+            for rank, one in enumerate(await self.complete(params, limit=self.options.limit))
+        ]
+        return types.CompletionList(is_incomplete=True, items=items)
 
-        Raises:
-            JsonRpcInvalidParams: requests could not have the word.
-        """
-        if problem := problem_of_word(word):
-            raise JsonRpcInvalidParams(f"the word {word!r:.40} {problem}")
-        if word not in self.words:
-            if self.options.dictionary is not None:
-                with self.options.dictionary.open("a", encoding="utf-8") as file:
-                    file.write(f"{word}\n")
-            self.words.append(word)
-        for uri in self.documents:
+    async def _inline_completion(self, params: types.InlineCompletionParams) -> types.InlineCompletionList:
+        found = await self.complete(params, max_words=self.options.max_words, rank="savings", limit=3)
+        return types.InlineCompletionList(
+            [types.InlineCompletionItem(one["suffix"], range=one["rest"]) for one in found if one["suffix"]]
+        )
+
+    def _opened(self, params: types.DidOpenTextDocumentParams) -> None:
+        uri = params.text_document.uri
+        self.documents[uri] = Document(params.text_document, self.workspace.position_codec)
+        self.check_soon(uri)
+
+    def _changed(self, params: types.DidChangeTextDocumentParams) -> None:
+        uri = params.text_document.uri
+        if (document := self.documents.get(uri)) is not None:
+            for change in params.content_changes:
+                document.change(change)
+            document.version = params.text_document.version
             self.check_soon(uri)
+
+    def _closed(self, params: types.DidCloseTextDocumentParams) -> None:
+        uri = params.text_document.uri
+        self._forget(uri)
+        self.documents.pop(uri, None)
+        self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, []))
+
+    def _code_actions(self, params: types.CodeActionParams) -> list[types.CodeAction]:
+        uri, kind, actions = params.text_document.uri, types.CodeActionKind.QuickFix, list[types.CodeAction]()
+        if (document := self.documents.get(uri)) is None:
+            return actions
+        for issue in (one for one in params.context.diagnostics if one.source == NAME):
+            for number, text in enumerate(issue.data or ()):
+                edit = types.WorkspaceEdit({uri: [types.TextEdit(issue.range, text)]})
+                title = f"Replace with “{text}”"
+                actions.append(types.CodeAction(title, kind, [issue], is_preferred=number == 0, edit=edit))
+            word = document.extract(issue.range)
+            if issue.code == "unknown_word" and not problem_of_word(word):
+                title = f"Add “{word}” to the dictionary"
+                command = types.Command(title, ADD_TO_DICTIONARY, arguments=[word])
+                actions.append(types.CodeAction(title, kind, [issue], command=command))
+        return actions
+
+
+def add_word(ls: ProseServer, word: str) -> None:
+    """Add a word to the dictionary and its file, and check all documents again; a command of the editor.
+
+    Raises:
+        JsonRpcInvalidParams: requests could not have the word.
+    """
+    if problem := problem_of_word(word):
+        raise JsonRpcInvalidParams(f"the word {word!r:.40} {problem}")
+    if word not in ls.words:
+        if ls.options.dictionary is not None:
+            with ls.options.dictionary.open("a", encoding="utf-8") as file:
+                file.write(f"{word}\n")
+        ls.words.append(word)
+    for uri in ls.documents:
+        ls.check_soon(uri)
 
 
 def problem_of_word(word: str) -> str:
@@ -380,115 +600,6 @@ def problem_of_word(word: str) -> str:
     if (count := len(word.split())) > (most := MAX_DICTIONARY_WORDS // _MAX_WORDS):
         return f"has {count} words; at most {most} are accepted"
     return "" if word.encode(errors="ignore").decode() == word else "is not Unicode"
-
-
-def make_server(query: Query, options: ServerOptions) -> ProseServer:
-    """Return a language server with all features."""
-    server = ProseServer(query, options)
-    for name, (handler, settings) in _FEATURES.items():
-        server.feature(name, settings)(handler)
-        server.protocol.fm.builtin_features.pop(name, None)  # pygls would keep the documents too
-    server.command(ADD_TO_DICTIONARY)(_add_to_dictionary)
-    return server
-
-
-async def _completion(ls: ProseServer, params: types.CompletionParams) -> types.CompletionList:
-    found = await ls.complete(params.text_document.uri, params.position, limit=ls.options.limit)
-    items = [
-        types.CompletionItem(
-            label=one["text"],
-            kind=types.CompletionItemKind.Text,
-            sort_text=f"{rank:03}",
-            filter_text=one["typed"] or one["text"],
-            text_edit=types.TextEdit(one["range"], one["text"]),
-        )
-        for rank, one in enumerate(found)
-    ]
-    return types.CompletionList(is_incomplete=True, items=items)
-
-
-async def _inline_completion(
-    ls: ProseServer, params: types.InlineCompletionParams
-) -> types.InlineCompletionList:
-    options = {"max_words": ls.options.max_words, "rank": "savings", "limit": 3}
-    found = await ls.complete(params.text_document.uri, params.position, **options)
-    here = types.Range(params.position, params.position)
-    texts = [one["suffix"] for one in found if one["suffix"]]
-    return types.InlineCompletionList([types.InlineCompletionItem(text, range=here) for text in texts])
-
-
-def _opened(ls: ProseServer, params: types.DidOpenTextDocumentParams) -> None:
-    uri = params.text_document.uri
-    ls.documents[uri] = Document(params.text_document, ls.workspace.position_codec)
-    ls.check_soon(uri)
-
-
-def _changed(ls: ProseServer, params: types.DidChangeTextDocumentParams) -> None:
-    uri = params.text_document.uri
-    if (document := ls.documents.get(uri)) is not None:
-        for change in params.content_changes:
-            document.change(change)
-        document.version = params.text_document.version
-        ls.check_soon(uri)
-
-
-def _closed(ls: ProseServer, params: types.DidCloseTextDocumentParams) -> None:
-    uri = params.text_document.uri
-    ls.forget(uri)
-    ls.documents.pop(uri, None)
-    ls.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, []))
-
-
-def _code_actions(ls: ProseServer, params: types.CodeActionParams) -> list[types.CodeAction]:
-    uri = params.text_document.uri
-    actions = list[types.CodeAction]()
-    if (document := ls.documents.get(uri)) is None:
-        return actions
-    for issue in params.context.diagnostics:
-        if issue.source != NAME:
-            continue
-        for number, text in enumerate(issue.data or ()):
-            edit = types.WorkspaceEdit({uri: [types.TextEdit(issue.range, text)]})
-            actions.append(
-                types.CodeAction(
-                    f"Replace with “{text}”",
-                    kind=types.CodeActionKind.QuickFix,
-                    diagnostics=[issue],
-                    is_preferred=number == 0,
-                    edit=edit,
-                )
-            )
-        if issue.code == "unknown_word":
-            word = document.extract(issue.range)
-            if problem_of_word(word):
-                continue
-            title = f"Add “{word}” to the dictionary"
-            actions.append(
-                types.CodeAction(
-                    title,
-                    kind=types.CodeActionKind.QuickFix,
-                    diagnostics=[issue],
-                    command=types.Command(title, ADD_TO_DICTIONARY, arguments=[word]),
-                )
-            )
-    return actions
-
-
-def _add_to_dictionary(ls: ProseServer, word: str) -> None:
-    ls.add_word(word)
-
-
-_FEATURES: Mapping[str, tuple[Callable[..., Any], Any]] = {
-    types.TEXT_DOCUMENT_DID_OPEN: (_opened, None),
-    types.TEXT_DOCUMENT_DID_CHANGE: (_changed, None),
-    types.TEXT_DOCUMENT_DID_CLOSE: (_closed, None),
-    types.TEXT_DOCUMENT_COMPLETION: (_completion, types.CompletionOptions(trigger_characters=[" "])),
-    types.TEXT_DOCUMENT_INLINE_COMPLETION: (_inline_completion, None),
-    types.TEXT_DOCUMENT_CODE_ACTION: (
-        _code_actions,
-        types.CodeActionOptions(code_action_kinds=[types.CodeActionKind.QuickFix]),
-    ),
-}
 
 
 def _corrections(issue: Json) -> list[str]:

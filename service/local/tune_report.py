@@ -17,7 +17,7 @@ from models.reranking.features import LM
 from models.reranking.metrics.metric import format_score
 from models.reranking.tuning.cross_fitting import TuningOutcome, candidate_totals
 from models.reranking.tuning.mert import LOSS_TOLERANCE, line_loss
-from models.reranking.tuning.problem import Floats, Ints, centre_by_list
+from models.reranking.tuning.problem import Floats, Ints, spread_by_list
 from service.use_cases.tune import TuneReply
 
 _CHART_HEIGHT = 2.9
@@ -86,7 +86,7 @@ def _along_weight(tuned: TuningOutcome) -> Picture | None:
     weight = weight_of[name]
     values = candidate_totals(data, fitted) - weight * slopes
     spread_of_values, spread_of_slopes = (
-        float(np.sqrt(np.mean(centre_by_list(column, problem.offsets) ** 2))) for column in (values, slopes)
+        spread_by_list(column, problem.offsets) for column in (values, slopes)
     )
     reach = abs(weight) * _WEIGHT_RANGE or 2 * spread_of_values / (spread_of_slopes or np.inf)
     if not reach:

@@ -32,10 +32,11 @@ class AccessTable:
         self._patterns = [(compile_path(route)[0], route) for route in patterns]
 
     def route(self, path: str) -> str | None:
-        """Return the template of the route of a path; None for a path without a route."""
+        """Return the template of the route of a path; None without one, or if a parameter would be empty."""
         if path in self._fixed:
             return path
-        return next((route for pattern, route in self._patterns if pattern.fullmatch(path)), None)
+        found = ((pattern.fullmatch(path), route) for pattern, route in self._patterns)
+        return next((route for match, route in found if match and all(match.groups())), None)
 
 
 _BEARER = b"bearer "

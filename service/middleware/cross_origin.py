@@ -156,6 +156,7 @@ class CrossOriginReplies(CORSMiddleware):
             allow_headers=("*",),
             expose_headers=("x-request-id", "retry-after", "x-model", "x-shape"),
             allow_credentials=False,  # clients send keys explicitly, not in cookies
+            allow_private_network=True,
         )
 
     @override

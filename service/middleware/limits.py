@@ -154,7 +154,7 @@ class ConnectionLimit:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
-        if scope["type"] != "http" or scope["path"].startswith("/health/"):
+        if scope["type"] != "http" or scope["path"].startswith(("/health/", "/v2/health")):
             await self._app(scope, receive, send)
             return
         self._num_running += 1

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _STATUS = "status"
 """Key in a request's state: the status of its reply, once that has begun."""
 
-_UNTRACED = ("/health/", "/metrics")
+_UNTRACED = ("/health/", "/v2/health", "/metrics")
 _SEND_TIMEOUT_S = 3
 """Default timeout of a send including retries, also while the service stops and the collector is unreachable."""
 

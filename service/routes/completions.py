@@ -28,10 +28,9 @@ from service.routes.request import (
     run_request,
     services_of,
     start_stream,
-    to_json,
 )
 from service.routes.streaming import HEARTBEAT_S, EventStream
-from service.schemas.replies import GenerateReply
+from service.schemas.replies import GenerateReply, to_json
 from service.use_cases.choices import ChoiceChunk, GenerateResult
 from service.use_cases.completions import (
     OBJECT_TYPE,
@@ -75,7 +74,7 @@ async def generate_text(request: Request) -> Response:
     loaded = await resolve_request(request, wire)
     work = generate(loaded, wire, parameters, services.limits)
     rows = parameters.beams * parameters.num_samples
-    terms = request_options(request, wire, body, count=rows, predicted_each=wire.max_tokens)
+    terms = request_options(request, wire, body, count=rows, predicted_each=parameters.max_tokens)
     reply = partial(GenerateReply, loaded.address)
     return await _answer_generation(request, loaded, work, terms, reply, stream=wire.stream)
 
@@ -92,7 +91,7 @@ async def _answer_generation(
 ) -> Response:
     """Reply with all choices, or with server-sent events, each a part of a choice; the last may be the result.
 
-    `reply` builds the reply or an event from choices and the usage (None before the last event).
+    `reply` builds the reply or an event from choices and the usage (None before the last event, unless each has it).
     """
     metrics = services_of(request).metrics
 
@@ -118,13 +117,13 @@ async def _answer_generation(
                 if ends_with_result:
                     yield last
                 continue
-            choice, num_generated = item
+            choice, num_generated, usage = item
             if num_generated:
                 now_s = time.perf_counter()
                 latency = inter_token if choice.index in sent_s else first_token
                 latency.observe(now_s - sent_s.get(choice.index, began_s))
                 sent_s[choice.index] = now_s
-            yield to_json(reply([choice], None))
+            yield to_json(reply([choice], usage))
 
     return EventStream(payloads())
 

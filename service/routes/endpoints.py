@@ -94,7 +94,7 @@ class Endpoint:
         method: HTTP method.
         path: template of its path.
         scope: required key scope; None if no key is required.
-        body: model of its JSON body, or a union of models; None without one.
+        body: model of its JSON body, of the query string of a GET, or a union of models; None without one.
         lines: JSON-lines variant; None without one.
         reply: type of its JSON reply, or a union of types; None if the reply is a file.
     """
@@ -148,7 +148,7 @@ class EndpointRouter(APIRouter):
             path: template of the path, in the router's syntax.
             tag: group of the operation, one of `TAGS`; None to omit it from the OpenAPI document.
             scope: required key scope; None if no key is required.
-            body: model of the body, or a union of models, which the handler parses.
+            body: model of the body, or a union of models, which the handler parses; with GET of the query string.
             body_type: media type of the body.
             lines: JSON-lines variant.
             reply: type of the JSON reply; None if the reply is a file.
@@ -171,7 +171,7 @@ class EndpointRouter(APIRouter):
                 summary=first_clause.replace("\n", " "),
                 response_class=Response,
                 responses=replies,
-                openapi_extra=_request(scope, body, body_type, lines),
+                openapi_extra=_request(scope, None if method == "GET" else body, body_type, lines),
             )
             return handler
 
@@ -364,11 +364,11 @@ def make_document(app: FastAPI, endpoints: Iterable[Endpoint]) -> Json:
     components["securitySchemes"] = SECURITY_SCHEMES
     components["examples"] = ERROR_EXAMPLES
     for endpoint in endpoints:
-        if endpoint.lines is not None:
-            fields = schemas[_alternatives(endpoint.body)[0].__name__]["properties"]
+        if endpoint.lines is not None or (endpoint.body and endpoint.method == "GET"):
+            body = _alternatives(endpoint.body)[0]
+            schema, options = schemas[body.__name__], endpoint.lines.options if endpoint.lines else body
             document["paths"][endpoint.path][endpoint.method.lower()]["parameters"] = [
-                _query_parameter(name, fields[name], endpoint.lines.pairs.get(name))
-                for name in endpoint.lines.options.model_fields
+                _query_parameter(name, schema, endpoint.lines) for name in options.model_fields
             ]
     return document
 
@@ -425,17 +425,17 @@ def _request_schemas(endpoints: Iterable[Endpoint]) -> Json:
     return definitions
 
 
-def _query_parameter(name: str, field: Json, pairs: str | None) -> Json:
-    """Convert a field of the JSON body to a query parameter of the JSON-lines variant."""
+def _query_parameter(name: str, body: Json, lines: Lines | None) -> Json:
+    """Convert a field of the JSON body to a query parameter, of the JSON-lines variant if there is one."""
+    field = body["properties"][name]
     schema = {key: value for key, value in field.items() if key not in {"description", "title"}}
-    description = f"For JSON lines. {field.get('description', '')}".strip()
-    if pairs is not None:
-        schema, description = {"type": "string"}, f"{description} Format: `{pairs}`."
-    return {
-        "name": name,
-        "in": "query",
-        "required": False,
-        "description": description,
-        "schema": schema,
-        "x-only-with": LINES_TYPE,
-    }
+    parameter = {"name": name, "in": "query", "required": False, "description": field.get("description", "")}
+    if lines is None:
+        if examples := [one[name] for one in body["examples"] if name in one]:
+            schema["examples"] = examples
+        return parameter | {"required": name in body["required"], "schema": schema}
+    parameter["description"] = f"For JSON lines. {parameter['description']}".strip()
+    if pairs := lines.pairs.get(name):
+        schema = {"type": "string"}
+        parameter["description"] += f" Format: `{pairs}`."
+    return parameter | {"schema": schema, "x-only-with": LINES_TYPE}

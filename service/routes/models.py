@@ -216,6 +216,15 @@ async def ready(request: Request) -> Response:
     return json_response(Health(status, models), code)
 
 
+@router.endpoint("GET", "/v2/healthcheck", tag="Health", scope=None, media_types=("text/plain",))
+async def languagetool_health(request: Request) -> Response:
+    """Report readiness as LanguageTool does: `OK`, or status 503 with the reason."""
+    services = services_of(request)
+    status = readiness(services.host, services.reloader, services.engine.scheduler)
+    said, code = ("OK", 200) if status == READY else (status, 503)
+    return Response(said, code, media_type="text/plain")
+
+
 @router.endpoint("GET", "/metrics", tag=None, scope=KeyScope.METRICS)
 async def metrics(request: Request) -> Response:
     """Return all metrics in the Prometheus text format."""

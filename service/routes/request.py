@@ -11,11 +11,11 @@ import traceback
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, aclosing, contextmanager
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from typing import Any, TypeVar
 
 from fastapi import Request
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Send
@@ -32,6 +32,7 @@ from service.engine.state_store import StateStore
 from service.engine.user_store import UserStore
 from service.middleware.request_context import add_counts, annotate, context_of, track_use
 from service.routes.endpoints import LINES_TYPE
+from service.schemas.replies import to_json
 from service.schemas.wire import ModelRequest, TimedRequest, parse_json, parse_query
 from service.use_cases.inputs import Dictionaries, Limits
 from service.use_cases.model_weights import ModelsRequest, WeightedModel
@@ -205,14 +206,6 @@ def owner_of(request: Request) -> str:
     return str(context_of(request.scope).get("key", ""))
 
 
-_type_adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
-
-
-def to_json(reply: Any) -> bytes:
-    """Return a reply as JSON in UTF-8."""
-    return _type_adapter(type(reply)).dump_json(reply)
-
-
 def json_response(reply: Any, status: int = 200) -> Response:
     """Return a successful response with a reply as JSON; bytes are already JSON."""
     content = reply if isinstance(reply, bytes) else to_json(reply)
@@ -359,7 +352,7 @@ def _pieces(rest: bytes, *lists: tuple[str, Sequence[Any], Callable[[Any], Any],
                 piece = b""
             results = [write(item) for item in items[begin : begin + batch_size]]
             kind: Any = type(results[0])
-            piece += _type_adapter(list[kind]).dump_json(results)[1:-1]
+            piece += to_json(results, list[kind])[1:-1]
         rest = piece + b"]" + rest
     yield rest
 

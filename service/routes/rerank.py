@@ -25,10 +25,9 @@ from service.routes.request import (
     run_request,
     runs_inline,
     services_of,
-    to_json,
 )
 from service.routes.streaming import lines_response
-from service.schemas.replies import DocumentsReply, RankedListResult, RerankReply
+from service.schemas.replies import DocumentsReply, RankedListResult, RerankReply, to_json
 from service.schemas.wire import parse_json
 from service.use_cases.rerank import (
     list_chunks,

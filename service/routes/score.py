@@ -23,7 +23,6 @@ from service.routes.request import (
     run_request,
     runs_inline,
     services_of,
-    to_json,
 )
 from service.routes.streaming import float32_response, lines_response
 from service.schemas.replies import (
@@ -34,6 +33,7 @@ from service.schemas.replies import (
     ScoreReply,
     SequenceScoreResult,
     TextQualityResult,
+    to_json,
 )
 from service.schemas.wire import parse_json, parse_lines
 from service.use_cases.constants import MAX_SEARCH_STEPS

@@ -24,7 +24,6 @@ from service.routes.request import (
     run_request,
     runs_inline,
     services_of,
-    to_json,
     use_model,
 )
 from service.routes.streaming import float32_response
@@ -35,6 +34,7 @@ from service.schemas.replies import (
     NextReply,
     OpenedState,
     OpenStatesReply,
+    to_json,
 )
 from service.schemas.wire import TimedRequest
 from service.use_cases.states import (

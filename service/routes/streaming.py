@@ -17,6 +17,7 @@ from starlette.types import Message, Send
 
 from models.arrays import FloatArray
 from models.errors import InvalidInputError, LanguageModelError
+from models.language_model import LOG_ZERO
 from service.api_errors import error_body, error_json
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
@@ -181,5 +182,5 @@ async def float32_response(
         "content-length": str(4 * count * width),
     }
     stream = await start_stream(request, rows)
-    content = (np.ascontiguousarray(batch, dtype="<f4").tobytes() async for batch in stream)
+    content = (np.maximum(batch, LOG_ZERO, dtype="<f4").tobytes() async for batch in stream)
     return ClosingStream(content, media_type=BINARY_TYPE, headers=headers)

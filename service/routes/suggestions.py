@@ -31,9 +31,9 @@ from service.routes.request import (
     run_request,
     runs_inline,
     services_of,
-    to_json,
     while_connected,
 )
+from service.schemas.replies import to_json
 from service.schemas.suggestions import (
     AutocompleteReply,
     CheckReply,
@@ -225,23 +225,20 @@ def _prepare(
     return read("calibration", find, models[0].address, needed=needed), tables
 
 
+@router.endpoint("GET", "/v2/check", tag="Check", body=LanguageToolRequest, reply=LanguageToolReply)
 @router.endpoint(
-    "POST",
-    "/v2/check",
-    tag="Check",
-    body=LanguageToolRequest,
-    body_type=FORM_TYPE,
-    reply=LanguageToolReply,
+    "POST", "/v2/check", tag="Check", body=LanguageToolRequest, body_type=FORM_TYPE, reply=LanguageToolReply
 )
 async def languagetool_check(request: Request) -> Response:
     """Find probable errors, with LanguageTool's API, for its existing clients: editors, browsers, LibreOffice.
 
     Positions count UTF-16 code units. The models of the languages are those of `GRAMOPHONE_LANGUAGES`, the dictionaries
-    those of `GRAMOPHONE_DICTIONARIES`.
+    those of `GRAMOPHONE_DICTIONARIES`. GET has the fields in the query string.
     """
     services = services_of(request)
-    body = await request.body()
-    wire = await read_body(request, partial(parse_form, LanguageToolRequest))
+    parse, is_form = partial(parse_form, LanguageToolRequest), request.method == "POST"
+    body = await request.body() if is_form else request.scope["query_string"]
+    wire = await read_body(request, parse) if is_form else parse(body)
     codes = choose_languages(services.languages, wire.language)
     loaded = {code: resolve_model(request, services.languages[code]) for code in codes}
     word_lists = dictionaries_of_languages(services.dictionaries, [*codes, wire.language])

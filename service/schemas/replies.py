@@ -1,17 +1,54 @@
 """Replies of the service, with their field names on the wire.
 
-Log-probabilities are natural logarithms and always finite: a probability of zero is −9999 and makes
-the perplexity null.
+Log-probabilities are natural logarithms. In JSON they are finite: a probability of zero, −∞ in memory,
+is −9999 and makes the perplexity null.
 """
 
+import re
 from dataclasses import dataclass, field
-from typing import Annotated, TypeVar
+from functools import cache
+from typing import Annotated, Any, TypeVar
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter
+from pydantic_core import SchemaSerializer
+
+from models.language_model import LOG_ZERO
 
 T = TypeVar("T")
 IfGiven = Annotated[T, Field(exclude_if=lambda value: not value)]
 """Field that is omitted from the JSON if it is null or empty."""
+
+_CONSTANTS = {b"-Infinity": str(LOG_ZERO).encode(), b"Infinity": b"null", b"NaN": b"null"}
+_STRING_OR_CONSTANT = re.compile(rb'"(?:[^"\\]|\\.)*+"|-?Infinity|NaN')
+_INFINITIES: Any = {"ser_json_inf_nan": "constants"}
+
+
+def to_json(reply: Any, kind: Any = None) -> bytes:
+    """Return a reply as JSON in UTF-8, with `LOG_ZERO` for −∞; `kind` is its type, if its class does not tell it."""
+    key: Any = kind or type(reply)
+    content = _serializer(key).to_json(reply)
+    if b"Infinity" not in content and b"NaN" not in content:
+        return content
+    return _STRING_OR_CONSTANT.sub(lambda match: _CONSTANTS.get(match[0], match[0]), content)
+
+
+@cache
+def _serializer(kind: Any) -> SchemaSerializer:
+    schema = TypeAdapter[Any](kind).core_schema
+    _keep_infinities(schema)
+    return SchemaSerializer(schema, _INFINITIES)
+
+
+def _keep_infinities(schema: Any) -> None:
+    """Set the option of all dataclasses in a schema: each has its own."""
+    if isinstance(schema, dict):
+        if schema.get("type") == "dataclass":
+            schema["config"] = {**schema.get("config", {}), **_INFINITIES}
+        for part in schema.values():
+            _keep_infinities(part)
+    elif isinstance(schema, list):
+        for part in schema:
+            _keep_infinities(part)
 
 
 @dataclass(frozen=True, slots=True)

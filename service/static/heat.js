@@ -124,8 +124,8 @@ export class Heat {
   async #showAlternatives(signal) {
     const { mark } = this.#pointed;
     const before = mark.tokens.slice(0, mark.place).map((token) => token.id);
-    const found = await nextTokens(before, { top_k: ALTERNATIVES }, signal);
-    const list = h("ol", { class: "bars" }, bars(found.candidates, { actual: mark.tokens[mark.place].text }));
+    const found = await nextTokens(before, {}, signal);
+    const list = h("ol", { class: "bars" }, bars(found.candidates.slice(0, ALTERNATIVES), { actual: mark.tokens[mark.place].text }));
     if (this.#pointed?.element.isConnected) this.#popover.show(this.#pointed.element, surpriseOf(mark), list);
   }
 }

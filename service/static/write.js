@@ -37,7 +37,6 @@ const form = optionsOf("AutocompleteRequest", GROUPS, {
   onchange: () => completions?.refresh(),
 });
 const nextForm = optionsOf("NextTokenRequest", NEXT, {
-  defaults: { top_k: 12 },
   onchange: () => expecting.ask(),
 });
 const heat = new Heat(editor);

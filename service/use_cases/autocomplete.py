@@ -9,9 +9,11 @@ typed prefix unless they have capitals of their own.
 """
 
 import math
+import re
 from bisect import insort
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from operator import itemgetter, mul
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
@@ -29,11 +31,14 @@ from models.completion.prefix import (
     PrefixSplit,
     begun_members,
     corrected_prefixes,
+    join_words,
+    needs_space,
     split_prefix,
 )
 from models.completion.search import CompletionSearch, CompletionSettings, run_searches
 from models.completion.token_trie import NO_TOKENS
 from models.completion.user_model import (
+    NextWordModels,
     UserModel,
     extend_phrases,
     next_word_models,
@@ -46,6 +51,7 @@ from models.language_model import SCORES
 from models.phrases import PhraseAutomaton
 from models.reranking.candidates import map_in_steps
 from models.vocabulary import CONTROL_TOKENS
+from models.words import JOINERS, match_beginning, plain_form
 from service.engine.batching import view
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
@@ -231,7 +237,7 @@ def _add_user_completions(
         )
     else:
         mass, likeliest = yield from next_words.words_with_prefix(
-            typed.prefix, ignore_case=request.ignore_case, limit=limit
+            typed.prefix, plain_form(typed.prefix), ignore_case=request.ignore_case, limit=limit
         )
     longer = yield from extend_phrases(words, likeliest, request.max_words, limit)
 
@@ -249,7 +255,33 @@ def _add_user_completions(
         if completion.is_complete and text_words and (not request.fuzzy or text_words[0] in edits):
             penalty = _penalty(text_words[0], edits.get(text_words[0], 0), typed)
             completion.of_user = penalty * phrase_probability(words, previous, text_words)
-    return mass
+    begun = yield from _begun_words(request, typed, words, limit)
+    completions.update((completion.text, completion) for completion in begun)
+    return mass + math.fsum(completion.of_user for completion in begun)
+
+
+def _begun_words(
+    request: AutocompleteRequest, typed: PrefixSplit, words: NextWordModels, limit: int
+) -> Work[Any, list[RankedCompletion]]:
+    """Find words that the text has begun elsewhere than the word at its end, such as "node.js" after "node.j".
+
+    Their masses are relative to the probability of the text before the word at its end.
+    """
+    run = re.split(r"\s", request.text[-_MAX_ENTRY_CHARACTERS:])[-1]
+    size = len(request.text) - typed.start
+    starts = {0, *(sign.end() for sign in re.finditer(rf"[^\w{JOINERS}]", run))}
+    ends = [run[start:] for start in sorted(starts - {len(run), len(run) - size})]
+    if not ends:
+        return []
+    next_words = words(previous_word(request.text[: len(request.text) - len(run)]))
+    find = partial(next_words.words_with_prefix, ignore_case=request.ignore_case, limit=limit)
+    mass, _ = yield from find(*(end[: max(0, len(end) - size)] for end in ends))
+    _, found = yield from find(*ends)
+    return [
+        RankedCompletion(word, 1, 0, of_user=probability / mass, begun=end)
+        for word, probability in found
+        for end in [next((end for end in ends if _starts_with(word, end, request)), ends[0])]
+    ]
 
 
 def _penalty(word: str, edits: int, typed: PrefixSplit) -> float:
@@ -266,28 +298,6 @@ def _starts_with(text: str, prefix: str, request: AutocompleteRequest) -> bool:
     return text.startswith(prefix)
 
 
-def match_case(typed: str, word: str, *, corrected: bool = False) -> str:
-    """Adapt the case of a word to its typed beginning.
-
-    A word with capitals of its own keeps them. Other words adopt the typed capitals, and become all capitals if
-    several letters were typed, all in capitals.
-
-    Args:
-        typed: the typed beginning.
-        word: the word in the case of the model or the user's words.
-        corrected: true if the beginning has errors; then only a first capital is adopted, or all if all are capitals.
-    """
-    if word.startswith(typed) or word != word.lower():
-        return word
-    all_capitals = typed == typed.upper() and sum(map(str.isalpha, typed)) > 1
-    if all_capitals and (corrected or len(word) == len(word.upper())):
-        return word.upper()
-    if corrected:
-        return word[:1].upper() + word[1:] if typed[:1].isupper() else word
-    recased = typed + word[len(typed) :]  # compared below, because "ß" and similar change length in capitals
-    return recased if recased.casefold() == word.casefold() else word
-
-
 _CONTROL_TOKENS = frozenset(CONTROL_TOKENS)
 """Placeholders in corpora; a vocabulary may contain them as ordinary words, which are never offered."""
 
@@ -299,14 +309,19 @@ _MIN_PROBABILITY = 1e-12
 def _in_typed_case(
     completions: Iterable[RankedCompletion], request: AutocompleteRequest, typed: PrefixSplit
 ) -> Work[Any, list[RankedCompletion]]:
-    """Adapt the case of all completions, and merge those with equal text."""
+    """Adapt the case of all completions, and their beginning to the typed one, and merge those with equal text."""
     merged: dict[tuple[str, bool, str], RankedCompletion] = {}
     for number, completion in enumerate(completions, start=1):
         if not number % _COMPLETIONS_PER_STEP:
             yield None
+        given = completion.begun or typed.prefix
+        plain = plain_form(given)
         if request.ignore_case:
-            given = completion.begun or typed.prefix
-            completion.text = match_case(given, completion.text, corrected=completion.edits > 0)
+            for beginning in dict.fromkeys((given, plain)):
+                corrected = completion.edits > 0
+                completion.text = match_beginning(beginning, completion.text, corrected=corrected)
+        if completion.text.startswith(plain):
+            completion.text = given + completion.text[len(plain) :]
         key = completion.text, completion.is_complete, completion.begun
         earlier = merged.setdefault(key, completion)
         if earlier is not completion:
@@ -512,11 +527,14 @@ def autocomplete(
         return AutocompleteReply(address, given_prefix, typed.start, [], 0.0, shares(weights, models))
     completions = yield from _in_typed_case([*found.values(), *members], request, typed)
     best = yield from _best_completions(completions, request, typed, blocked, weight, live)
+    # with a pattern, punctuation marks are words
+    joins = any(getattr(loaded.tokenizer, "pattern", None) for loaded, _ in models)
     candidates = [
         CompletionCandidate(
-            completion.text,
-            " " * (typed.space and not completion.begun) + completion.text[len(given) :]
-            if completion.text.startswith(given)
+            text,
+            " " * (typed.space and not completion.begun and needs_space(request.text, text))
+            + text[len(given) :]
+            if text.startswith(given)
             else None,  # typed characters change
             len(request.text) - len(given),
             completion.probability,
@@ -527,6 +545,7 @@ def autocomplete(
         )
         for completion in best
         for given in [completion.begun or given_prefix]
+        for text in [join_words(completion.text) if joins and completion.num_words > 1 else completion.text]
     ]
     unexplored = (1 - weight) * math.fsum(part.weight * part.unexplored for part in parts) / live
     return AutocompleteReply(
@@ -553,9 +572,16 @@ def _complete(
     """Find the completions of one model, at most `limit` of each length."""
     any_case = request.ignore_case or loaded.tokenizer.normaliser.changes_case
     request = _adapted(request, typed, any_case=any_case)
-    searches = yield from _searches(loaded, request, typed, entry, limit)
-    yield from run_searches(loaded.model, [search for _, search in searches])
-    found, mass, unexplored = yield from _model_completions(searches, request)
+    splits, plain = [typed], plain_form(typed.prefix)
+    if plain != typed.prefix:
+        word = loaded.tokenizer.normalise_word(plain).encode("utf-8", "surrogatepass")
+        splits.append(typed._replace(prefix=plain, spelled=b" " * (typed.spelled[:1] == b" ") + word))
+    for split in splits:
+        searches = yield from _searches(loaded, request, split, entry, limit)
+        yield from run_searches(loaded.model, [search for _, search in searches])
+        found, mass, unexplored = yield from _model_completions(searches, request)
+        if not all(completion.edits for completion in found.values()):
+            break
     members = yield from _begun_members(loaded, request, typed, limits)
     mass += math.fsum(member.of_model for member in members)
     lead = loaded.tokenizer.normaliser.compose(request.text[first : typed.start])

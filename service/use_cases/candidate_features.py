@@ -15,7 +15,6 @@ import numpy as np
 from models.arrays import Float64s, Int64s, TokenIds
 from models.errors import InvalidInputError, UnsupportedParameterError
 from models.language_model import (
-    LOG_ZERO,
     count_words,
     is_self_normalised,
 )
@@ -301,9 +300,8 @@ def _add_phrases(
 
 def _feature_columns(texts: RaggedTexts, log_probs: Float64s, name: str) -> dict[str, Float64s]:
     """Compute the features of one model for U texts."""
-    sums = _ragged_sums(log_probs, texts.offsets)
     return {
-        feature_name(LM, name): np.where(np.isneginf(sums), LOG_ZERO, sums),
+        feature_name(LM, name): _ragged_sums(log_probs, texts.offsets),
         feature_name(NUM_TOKENS, name): np.diff(texts.offsets).astype(np.float64),
         feature_name(NUM_UNKNOWN, name): _ragged_sums((texts.ids == UNKNOWN).astype(float), texts.offsets),
     }

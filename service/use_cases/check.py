@@ -21,13 +21,14 @@ from models.checking.checker import (
     without_overlaps,
 )
 from models.checking.error_model import CheckSettings, ErrorTable, GivenSpan
-from models.checking.lexicon import UserDictionary, dictionary_key
+from models.checking.lexicon import UserDictionary
 from models.checking.rescoring import RescoredBatch
-from models.checking.sentences import Sentence, Word, word_pattern
+from models.checking.sentences import Sentence, Word
 from models.errors import ContextLengthError, InvalidInputError, UnsupportedParameterError
 from models.language_model import LOG_ZERO, count_words, is_lookup
 from models.reranking.candidates import map_in_steps
 from models.tokenizers import CharacterTokenizer
+from models.words import dictionary_key, word_pattern
 from service.engine.batching import view
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
@@ -290,7 +291,7 @@ def check(
             pair[0].end,
             pair[0].text,
             pair[1],
-            known=pair[0].known or dictionary.has(pair[0].text, known=False),
+            known=pair[0].known or dictionary.has_at(request.text, pair[0].start, pair[0].end, known=False),
         ),
         size=lambda pair: len(pair[0].text),
     )

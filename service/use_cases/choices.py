@@ -13,11 +13,12 @@ from models.decoding.rules import Rules, TokenBias, compile_rules
 from models.decoding.stopping import StopStrings
 from models.decoding.top_k import TokenChoice
 from models.errors import UnsupportedParameterError
-from models.language_model import TopTokens, finite_logprob
+from models.language_model import TopTokens
 from models.tokenizers import Detokenizer
 from service.engine.batching import concatenate_states, materialize
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
+from service.schemas.replies import Usage
 from service.schemas.wire import TextOrIds
 from service.use_cases.constants import MAX_CHOICE_ENTRIES, MAX_CHOICE_ROWS
 from service.use_cases.inputs import Limits, encode_within
@@ -71,8 +72,9 @@ class Prompt(NamedTuple):
 Emit: TypeAlias = Callable[[Sequence[Piece]], Iterable[Any]]
 """Build the events of the pieces of one step, in order."""
 
-ChoiceChunk: TypeAlias = tuple[Any, int]
-"""An event: a choice in wire format, or its next part, and the number of tokens generated for it.
+ChoiceChunk: TypeAlias = tuple[Any, int, Usage | None]
+"""An event: a choice in wire format, or its next part, the number of tokens generated for it, and the usage so far if
+the event tells it.
 
 `/v1/completions` counts `</s>` as a token, `/v1/generate` does not.
 """
@@ -138,7 +140,7 @@ class Continuation:
         text: text before a stop string.
         rest: end of `text` that was buffered until the end and is not part of any token's piece.
         token_ids: all generated tokens except `</s>`, including tokens cut off by a stop string.
-        logprobs: log-probability of each token by the model alone, natural and finite.
+        logprobs: log-probability of each token by the model alone, natural.
         tops: the most probable tokens at each token's position; empty unless requested.
         finish_reason: `stop` at `</s>` or a stop string, `length` at `max_tokens`.
         eos_logprob: log-probability of the final `</s>` by the model alone; None without `</s>`.
@@ -208,7 +210,7 @@ class Continuation:
 
     def end_by_eos(self, logprob: float, top: TopTokens | None) -> Self:
         """Finish at `</s>`."""
-        self.eos_logprob, self.eos_top = finite_logprob(logprob), top
+        self.eos_logprob, self.eos_top = logprob, top
         self.end()
         self.finish_reason = STOP
         return self

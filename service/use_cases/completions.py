@@ -1,12 +1,12 @@
-"""Completions as in OpenAI's API: prompts echoed, scored and continued, with token log-probabilities.
+r"""Completions as in OpenAI's API: prompts echoed, scored and continued, with token log-probabilities.
 
 A text is read after `<s>`, which is not shown. Token ids are used exactly as given: the model
 starts at `<s>` if it is the first id, else from its empty state. Hence the ids of `/tokenize` give
 the same result as the text.
 
 A token's name is the text that it adds, including its space: the joined names give the text, except for the
-space that a tokenizer puts before the first word. A byte of a character is named `<0xE2>`;
-names are unique within a vocabulary.
+space that a tokenizer puts before the first word. A part of a character is named `<0xE2>` by SentencePiece,
+else `bytes:\xe2\x82`; names are unique within a vocabulary.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,10 +19,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from models.decoding.parameters import DecodingParameters
 from models.errors import InvalidInputError, UnsupportedParameterError
-from models.language_model import TopTokens, finite_logprob
+from models.language_model import TopTokens
 from models.reranking.candidates import map_in_steps
 from models.tokenizers import Detokenizer
-from models.vocabulary import BOS, CONTROL_TOKENS, EOS
+from models.vocabulary import BOS, EOS
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.schemas import with_examples
@@ -78,7 +78,7 @@ class CompletionLogprobs:
     """log-probabilities of the most probable tokens, or those of `logprob_token_ids`, by name, always including the
     token itself; null for a token without a context."""
     text_offset: list[int]
-    """start of each token in the choice's text, in characters."""
+    """start of each token in the choice's text, in characters: in a prompt that was text, in the text as sent."""
 
     def __add__(self, after: "CompletionLogprobs") -> "CompletionLogprobs":
         """Concatenate the tokens of two texts."""
@@ -121,7 +121,7 @@ class CompletionReply:
     choices: list[CompletionChoice]
     """the choices."""
     usage: Usage | None
-    """token counts; in a stream null until the last event."""
+    """token counts; in a stream null until the last event, unless each event has them."""
 
 
 class StreamOptions(BaseModel):
@@ -131,6 +131,8 @@ class StreamOptions(BaseModel):
 
     include_usage: bool | None = None
     """True to send the usage in an additional last event, without choices, before `[DONE]`."""
+    continuous_usage_stats: bool | None = None
+    """True to send the usage so far, of all choices together, in each event."""
 
 
 class CompletionRequest(ModelRequest):
@@ -268,7 +270,12 @@ class EntryBuilder:
         self._as_ids = as_ids
 
     def add(
-        self, entries: CompletionLogprobs, token: int, logprob: float | None, top: TopTokens | None = None
+        self,
+        entries: CompletionLogprobs,
+        token: int,
+        logprob: float | None,
+        top: TopTokens | None = None,
+        offset: int | None = None,
     ) -> None:
         """Append the next token.
 
@@ -277,30 +284,24 @@ class EntryBuilder:
             token: its id.
             logprob: its log-probability; None for a token without a context.
             top: the most probable tokens at its position.
+            offset: its start in a prompt; None to count what the tokens add.
         """
         name = self.name(token)
         entries.tokens.append(name)
-        entries.text_offset.append(self._offset)
+        entries.text_offset.append(self._offset if offset is None else offset)
         self._offset += len(self._detokenizer.push(token))
         if logprob is None:
             entries.token_logprobs.append(None)
             entries.top_logprobs.append(None)
             return
-        logprob = finite_logprob(logprob)
         tops = () if top is None else zip(top.ids.tolist(), top.log_probs.tolist(), strict=True)
-        by_name = {self.name(other): finite_logprob(other_logprob) for other, other_logprob in tops}
+        by_name = {self.name(other): other_logprob for other, other_logprob in tops}
         entries.token_logprobs.append(logprob)
         entries.top_logprobs.append(by_name | {name: logprob})  # equal numbers in both lists
 
     def name(self, token: int) -> str:
         """Return the name of a token."""
-        if self._as_ids:
-            return f"token_id:{token}"
-        surface = self._loaded.token_texts[token]
-        if token < len(CONTROL_TOKENS):
-            return surface
-        added = f" {surface}"
-        return added if self._loaded.tokenizer.token_bytes[token] == added.encode() else surface
+        return f"token_id:{token}" if self._as_ids else self._loaded.token_names[token]
 
 
 def no_entries() -> CompletionLogprobs:
@@ -436,23 +437,31 @@ def complete_prompts(
     builder = ChunkBuilder(loaded, request, prompts)
     num_prompt_tokens = sum(len(prompt.tokens.ids) for prompt in prompts)
     num_choices = len(prompts) * request.num_choices
+    usage = Usage(num_prompt_tokens, 0, num_prompt_tokens)
+    in_each = request.stream_options is not None and request.stream_options.continuous_usage_stats
+
+    def events(parts: Iterable[tuple[CompletionChoice, int]]) -> Iterator[ChoiceChunk]:
+        nonlocal usage
+        for choice, count in parts:
+            generated = usage.completion_tokens + count
+            usage = Usage(num_prompt_tokens, generated, num_prompt_tokens + generated)
+            yield choice, count, usage if in_each else None
+
     if parameters is None:
         echoes = [builder.echo(choice, LENGTH) for choice in range(num_choices)]
         if request.stream:
-            yield from echoes
-        usage = Usage(num_prompt_tokens, 0, num_prompt_tokens)
+            yield from events(echoes)
         choices = [] if request.stream else [choice for choice, _ in echoes]
         return GenerateResult(choices, usage, [LENGTH] * num_choices)
     if request.stream and request.echo:
-        for choice in range(num_choices):
-            yield builder.echo(choice, None)
+        yield from events(builder.echo(choice, None) for choice in range(num_choices))
     done = yield from continue_prompts(
         loaded,
         [prompt.to_continue() for prompt in prompts],
         parameters,
         limits=limits,
         top=requested or request.logprobs or 0,
-        emit=builder.parts if request.stream else None,
+        emit=(lambda pieces: events(builder.parts(pieces))) if request.stream else None,
     )
     choices = []
     for item in [] if request.stream else done:
@@ -528,8 +537,10 @@ def _score_prompts(
     for prompt, (log_probs, tops) in zip(nonempty, scores, strict=True):
         builder = EntryBuilder(loaded, continues=False, as_ids=as_ids)
         logprobs = log_probs.tolist()
+        starts = loaded.tokenizer.token_starts(prompt.text).tolist() if prompt.tokens.bos else []
         for index, token in enumerate(prompt.tokens.ids.tolist()):
             if index % PROMPT_TOKENS_PER_STEP == PROMPT_TOKENS_PER_STEP - 1:
                 yield None
             top = TopTokens(tops.ids[index], tops.log_probs[index])
-            builder.add(prompt.entries, token, logprobs[index] if index else None, top)
+            start = starts[index] if index < len(starts) else None
+            builder.add(prompt.entries, token, logprobs[index] if index else None, top, start)

@@ -20,7 +20,7 @@ from models.decoding.beam_search import BeamSearch, FinishedBeam
 from models.decoding.sampling import choose_tokens
 from models.decoding.stopping import StopBytes
 from models.decoding.top_k import top_tokens_of_rows
-from models.language_model import LOG_ZERO, STATE, TopTokens, finite_logprob
+from models.language_model import LOG_ZERO, STATE, TopTokens
 from models.vocabulary import EOS
 from service.engine.batching import concatenate_states, materialize
 from service.engine.decode import Decode, DecodeState, Generated
@@ -202,7 +202,7 @@ def _heal(
             if task.top:
                 top = top_tokens_of_rows(node.log_probs[None], task.top)
                 tops = [[TopTokens(top.ids[0], top.log_probs[0])]]
-            yield from _extend(task, [one], Generated([[token]], [[finite_logprob(own)]], tops, None))
+            yield from _extend(task, [one], Generated([[token]], [[float(own)]], tops, None))
             node = node.longer.get(token)
         if token != EOS and not one.full:
             unfinished.append(one)

@@ -175,6 +175,8 @@ def decoding_parameters(
         InvalidInputError: a value is outside its limits, or the parameters do not allow streaming.
     """
     given = shared_fields(request, DecodingParameters) | converted
+    if "max_tokens" not in request.model_fields_set or vars(request)["max_tokens"] is None:
+        given["max_tokens"] = min(given["max_tokens"], limits.max_new_tokens)  # a default never fails
     if given["max_tokens"] > limits.max_new_tokens:
         raise InvalidInputError(
             f"max_tokens is {given['max_tokens']}; this service generates at most {limits.max_new_tokens}",
@@ -303,12 +305,12 @@ def generate(
             if piece.token is not None:
                 token, logprob, top = piece.token
                 tops = [] if top is None else [top]
-                yield _choice(loaded, request, piece.choice, piece.text, ([token], [logprob], tops)), 1
+                yield _choice(loaded, request, piece.choice, piece.text, ([token], [logprob], tops)), 1, None
             if piece.end is not None:
                 num_ended += 1
                 end = _choice(loaded, request, piece.choice, piece.end.rest, ([], [], []), piece.end)
                 if num_ended < parameters.n:
-                    yield end, 0
+                    yield end, 0, None
                 else:  # sent with the usage
                     choices.append(end)
 

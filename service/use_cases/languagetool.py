@@ -106,8 +106,10 @@ class LanguageToolRequest(_TextOr):
     """With `enabledOnly`: ids of the rules to use, separated by commas."""
     enabledCategories: Ids = ""
     """With `enabledOnly`: ids of the categories to use, separated by commas."""
-    enabledOnly: Literal["true", "false"] = "false"
-    """`true` uses only the enabled rules and categories."""
+    enabledOnly: Literal["true", "yes", "false", "no"] = "false"
+    """`true` or `yes` uses only the enabled rules and categories."""
+    mode: Literal["all", "allButTextLevelOnly", "textLevelOnly", "batch"] = "all"
+    """`textLevelOnly` uses only rules about whole texts, of which there are none; the other modes use all rules."""
     level: Literal["default", "picky"] = "default"
     """`picky` also reports errors that are less probable: from 0.3 on instead of 0.5."""
 
@@ -136,9 +138,9 @@ class LanguageToolRequest(_TextOr):
         def has(rules: str, categories: str) -> bool:
             return f",{rule}," in f",{rules}," or f",{category}," in f",{categories},"
 
-        if has(self.disabledRules, self.disabledCategories):
+        if self.mode == "textLevelOnly" or has(self.disabledRules, self.disabledCategories):
             return False
-        return self.enabledOnly == "false" or has(self.enabledRules, self.enabledCategories)
+        return self.enabledOnly in {"false", "no"} or has(self.enabledRules, self.enabledCategories)
 
 
 def _annotation(index: int, given: Any) -> Annotation:
@@ -232,7 +234,8 @@ def check_languages(
     """
     document = yield from request.document()
     threshold = _PICKY_THRESHOLD if request.level == "picky" else DEFAULT_THRESHOLD
-    wire = CheckRequest(text=document.plain, threshold=threshold, max_suggestions=_MAX_REPLACEMENTS)
+    text = "" if request.mode == "textLevelOnly" and len(loaded) == 1 else document.plain
+    wire = CheckRequest(text=text, threshold=threshold, max_suggestions=_MAX_REPLACEMENTS)
     codes: dict[str, str] = {}  # by address: languages may share a model
     for code, model in loaded.items():
         codes.setdefault(model.address, code)

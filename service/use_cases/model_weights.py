@@ -19,7 +19,6 @@ from models.arrays import Float64s, Int64s
 from models.checking.checker import Checker
 from models.checking.sentences import Word
 from models.completion.prefix import PrefixSplit
-from models.language_model import LOG_ZERO
 from models.reranking.candidates import map_in_steps
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
@@ -94,7 +93,7 @@ def words_at(starts: Int64s, positions: npt.ArrayLike) -> Int64s:
 def sum_by_word(starts: Int64s, positions: npt.ArrayLike, values: npt.ArrayLike) -> Float64s:
     """Sum values at positions of a text by the words that begin at `starts` [N]."""
     words = words_at(starts, positions)
-    return np.bincount(words, np.maximum(values, LOG_ZERO), minlength=len(starts)).astype(np.float64)
+    return np.bincount(words, values, minlength=len(starts)).astype(np.float64)
 
 
 def sum_spellings(checker: Checker, words: Sequence[Word], starts: Int64s) -> Work[Any, Float64s]:
@@ -141,8 +140,10 @@ def weights_given_text(prior: Float64s, log_probs: Float64s) -> Work[Any, Float6
 
 
 def _scaled(log_probs: Float64s) -> Float64s:
-    """Return the probability of each word by each model, relative to the best model's [N, M]."""
-    scaled: Float64s = np.exp(log_probs - log_probs.max(axis=0, initial=LOG_ZERO)).T
+    """Return the probability of each word by each model, relative to the best model's [N, M]; 1 if all are 0."""
+    best = log_probs.max(axis=0)
+    nowhere = np.isneginf(best)
+    scaled: Float64s = np.exp(np.where(nowhere, 0.0, log_probs) - np.where(nowhere, 0.0, best)).T
     return scaled
 
 
@@ -188,7 +189,7 @@ def weights_after(
         log_probs.append(evidence.log_probs)
     scores = np.array(log_probs)
     weights: Float64s = (yield from weights_before(prior, scores[:, :-1]))[-1]
-    weights *= np.exp(scores[:, -1] - scores[:, -1].max())
+    weights *= _scaled(scores[:, -1:])[0]
     weights /= weights.sum()
     return weights
 

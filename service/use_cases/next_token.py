@@ -18,7 +18,7 @@ from models.completion.prefix import split_prefix
 from models.completion.search import CompletionSearch, CompletionSettings, run_searches
 from models.decoding.top_k import top_tokens
 from models.errors import InvalidInputError, UnsupportedParameterError
-from models.language_model import TopKPredictor, TopTokens, entropy_bits, finite_logprob, supports
+from models.language_model import TopKPredictor, TopTokens, entropy_bits, supports
 from service.engine.batching import materialize, view
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
@@ -66,7 +66,8 @@ class NextTokenRequest(ModelRequest):
     context: OneOrMoreContexts
     """A string, strings, a list of token ids, or several such lists; empty for the start of a sentence."""
     top_k: int = Field(default=10, ge=1)
-    """Number of candidates to rank; at most the vocabulary size, or 100 words."""
+    """Number of candidates to rank; at most the vocabulary size, or 100 words. If omitted, as many as there are up to
+    10."""
     entropy: bool = True
     """True to report the entropy of each distribution; false is faster for n-gram models."""
     unit: Literal["token", "word"] = "token"
@@ -108,6 +109,8 @@ def rank_next_tokens(
     """
     ids = requested_token_ids(loaded, request.token_ids)
     largest = min(loaded.vocab_size, limits.max_top_k or loaded.vocab_size)
+    if "top_k" not in request.model_fields_set:  # a default never fails
+        request = request.model_copy(update={"top_k": min(request.top_k, largest)})
     if ids is None and request.top_k > largest:
         bound = "the model's vocabulary has" if largest == loaded.vocab_size else "this service ranks at most"
         raise InvalidInputError(f"top_k is {request.top_k}; {bound} {largest} tokens", parameter="top_k")
@@ -229,7 +232,7 @@ def score_next_texts(
     sequences, scores = yield from score_pairs(loaded, pairs, limits, exact=True)
     check_tokens(sum(len(sequence.text) for sequence in sequences) // num_contexts)
     scored = [
-        TextCandidate(pair.text, sequence.text.tolist(), finite_logprob(score))
+        TextCandidate(pair.text, sequence.text.tolist(), score)
         for pair, sequence, score in zip(pairs, sequences, scores.tolist(), strict=True)
     ]
     return [NextTextResult(scored[first : first + len(texts)]) for first in range(0, len(scored), len(texts))]

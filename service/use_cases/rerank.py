@@ -13,11 +13,10 @@ from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from pydantic_core import to_json
 
 from models.arrays import Float64s, Int64s, TokenIds
 from models.errors import InvalidInputError, LanguageModelError, StatesFullError
-from models.language_model import LOG_ZERO, STATE
+from models.language_model import STATE
 from models.normaliser import Writing, written
 from models.phrases import is_phrase_feature
 from models.reranking.candidates import CandidateList, map_in_steps
@@ -41,7 +40,7 @@ from models.vocabulary import EOS
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.engine.state_store import StoredState
-from service.schemas.replies import DocumentsReply, RankedDocument, RankedText, Usage
+from service.schemas.replies import DocumentsReply, RankedDocument, RankedText, Usage, to_json
 from service.use_cases.candidate_features import (
     NO_START_STATES,
     CandidateScores,
@@ -423,7 +422,7 @@ def rank_documents(
         sequences, scores = yield from score_pairs(loaded, pairs[run], limits)
         num_tokens += sum(len(context) + len(text) for context, text in sequences)
         parts.append(scores)
-    totals = np.maximum(np.concatenate(parts), LOG_ZERO)
+    totals = np.concatenate(parts)
     posteriors = scaled_posteriors(totals).tolist()
     results = [
         RankedDocument(

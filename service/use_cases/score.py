@@ -15,7 +15,7 @@ from pydantic_core import PydanticCustomError
 
 from models.arrays import FloatArray, TokenIds
 from models.errors import InvalidInputError
-from models.language_model import bits_per_unit, count_words, finite_logprob, ngram_order, perplexity
+from models.language_model import bits_per_unit, count_words, ngram_order, perplexity
 from models.reranking.candidates import map_in_steps
 from models.vocabulary import EOS, UNK
 from service.engine.job import Work
@@ -322,7 +322,7 @@ def score_result(loaded: LoadedModel, score: SequenceScore, detail: Detail) -> S
 def _totals(scores: Sequence[SequenceScore]) -> tuple[float, int, int, float | None, float | None]:
     logprob, num_tokens = sum(score.logprob for score in scores), sum(len(score.ids) for score in scores)
     return (
-        finite_logprob(logprob),
+        logprob,
         num_tokens,
         sum(score.num_oov for score in scores),
         perplexity(logprob, num_tokens),
@@ -336,7 +336,7 @@ def token_scores(
     """Return scored or probable tokens [T] in wire format."""
     texts = loaded.token_texts
     return [
-        TokenScore(i, texts[i], finite_logprob(logprob))
+        TokenScore(i, texts[i], logprob)
         for i, logprob in zip(given.tolist(), log_probs.tolist(), strict=True)
     ]
 
@@ -352,7 +352,7 @@ def word_scores(loaded: LoadedModel, given: TokenIds, log_probs: npt.NDArray[np.
         text = b"".join(token_bytes[i] for i in part).decode("utf-8", errors="replace").strip()
         logprob = float(log_probs[first:last].sum(dtype=float))
         name = loaded.token_texts[EOS] if part[0] == EOS else text
-        words.append(WordScore(name, finite_logprob(logprob), len(part), UNK in part))
+        words.append(WordScore(name, logprob, len(part), UNK in part))
     return words
 
 

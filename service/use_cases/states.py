@@ -18,12 +18,10 @@ from models.arrays import FloatArray, Int64s, TokenIds
 from models.calls import Predict, Read
 from models.errors import InvalidInputError
 from models.language_model import (
-    LOG_ZERO,
     SCORES,
     STATE,
     LanguageModel,
     Want,
-    finite_logprob,
     is_lookup,
     pad_sequences,
 )
@@ -103,7 +101,7 @@ def next_log_prob_blocks(
         ids: the requested tokens [K]; None for all.
 
     Yields:
-        Events: natural-log probabilities of a block of rows [n, K], in order, at least `LOG_ZERO`.
+        Events: natural-log probabilities of a block of rows [n, K], in order.
     """
     for block in _row_blocks(loaded, states, ids):
         yield (yield from next_log_probs(loaded, block, ids))
@@ -121,7 +119,7 @@ def next_log_prob_matrix(
 
 
 def next_log_probs(loaded: LoadedModel, state: Any, ids: TokenIds | None) -> Work[Any, FloatArray]:
-    """Compute next-token log-probabilities [N, K] after a state of N rows, at least `LOG_ZERO`; a use case.
+    """Compute next-token log-probabilities [N, K] after a state of N rows; a use case.
 
     Args:
         loaded: the model version of the state.
@@ -138,7 +136,7 @@ def next_log_probs(loaded: LoadedModel, state: Any, ids: TokenIds | None) -> Wor
         log_probs = yield from Predict(loaded.model, state)
         if ids is not None:
             log_probs = log_probs[:, ids]
-    return np.maximum(log_probs, np.float32(LOG_ZERO))
+    return log_probs
 
 
 def _is_sparse(loaded: LoadedModel, ids: TokenIds) -> bool:
@@ -401,12 +399,12 @@ def advance_states(
     def advanced(i: int) -> AdvancedState:
         return AdvancedState(
             handles[i],
-            finite_logprob(float(log_probs[i].sum(dtype=np.float64))),
+            float(log_probs[i].sum(dtype=np.float64)),
             len(texts[i]),
             int(np.count_nonzero(texts[i] == UNK)),
             texts[i].tolist(),
-            np.maximum(log_probs[i], np.float32(LOG_ZERO)).tolist(),
-            finite_logprob(next_rows[i][-1]) if given[i].eos else None,
+            log_probs[i].tolist(),
+            next_rows[i][-1] if given[i].eos else None,
             next_rows[i][:-1] if i in next_rows else [],
             read[i][1],
             before[i].phrases.taken_back(read[i][0]) if given[i].eos else 0.0,

@@ -24,12 +24,13 @@ import numpy as np
 from preparation import needed_data, novels_or_documentation, train
 
 from models.calls import run_calls
-from models.phrases import NO_PHRASES, Phrase, PhraseList, fold_words
+from models.phrases import NO_PHRASES, Phrase, PhraseList
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.metrics import make_metric
 from models.reranking.metrics.metric import paired_bootstrap
 from models.reranking.tuning.cross_fitting import TuningOutcome, cross_fit, tuning_data
 from models.reranking.tuning.fitting import TuningSettings, assign_folds
+from models.words import fold_words
 from service.engine.job import run_to_completion
 from service.local.ask import UNLIMITED, load_published
 from service.use_cases.candidate_features import ScoringModels, score_candidates

@@ -311,6 +311,28 @@ def test_usage_comes_last_where_it_is_asked_for(http):
     assert all(part["usage"] is None and part["choices"] for part in parts)
 
 
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("echo", [True, False])
+def test_usage_so_far_is_in_each_event_where_it_is_asked_for(http, n, echo):
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    body = {"model": "slow", "prompt": "the cat", "max_tokens": 3, "n": n, "echo": echo}
+    parts = events(http, **body, stream_options=options)
+    counts = [part["usage"]["completion_tokens"] for part in parts]
+    assert counts == sorted(counts)
+    assert counts[-1] == 3 * n
+    assert all(part["usage"]["prompt_tokens"] == 2 for part in parts)
+    assert all(sum(list(part["usage"].values())[:2]) == part["usage"]["total_tokens"] for part in parts)
+    assert [part["usage"] for part in events(http, **body)] == [None] * (len(parts) - 1)
+
+
+@pytest.mark.parametrize("count", [1, 17, 24, 32])
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/generate"])
+def test_as_many_stop_strings_as_editors_send(http, path, count):
+    stops = [f"s{number}" for number in range(count)]
+    response = http.post(path, json={"model": "slow", "prompt": "the", "max_tokens": 2, "stop": stops})
+    assert response.status_code == 200
+
+
 def test_an_error_before_the_first_event_has_a_status(http):
     response = http.post("/v1/completions", json={"model": "broken", "prompt": "the", "stream": True})
     assert response.status_code == 500
@@ -352,7 +374,7 @@ WRONG = [
     ({"prompt": "the", "logit_bias": {"the": 1}}, "logit_bias"),
     ({"prompt": "the", "logit_bias": {"3": 101}}, "logit_bias.3"),
     ({"prompt": "the", "logit_bias": {"99": 1}}, "logit_bias.99"),
-    ({"prompt": "the", "stop": ["x"] * 17}, "stop"),
+    ({"prompt": "the", "stop": ["x"] * 33}, "stop"),
     ({"prompt": "the", "stop": [""]}, "stop[0]"),
     ({"prompt": "the", "seed": 2**64}, "seed"),
     ({"prompt": "the", "echo": 1}, "echo"),

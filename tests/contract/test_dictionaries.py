@@ -101,6 +101,17 @@ def test_a_setting_that_names_no_file_is_refused(value):
         Settings(dictionaries=value)
 
 
+def test_entries_that_are_too_long_are_left_out(registry, tmp_path):
+    (tmp_path / "en.aff").write_text("SET UTF-8\n", encoding="utf-8")
+    (tmp_path / "en.dic").write_text(f"3\nhosue\n{'a' * 256}\nteh\n", encoding="utf-8")
+    settings = Settings(registry=registry.root, dictionaries=(f"en={tmp_path}/en.dic",), watch_interval_s=0)
+    with running(settings) as started:
+        reply = httpx.post(
+            f"{started.url}/v1/check", json={"text": "a hosue teh", "dictionaries": ["en"]}
+        ).json()
+    assert all(word["known"] for word in reply["words"])
+
+
 def test_without_the_extra_a_service_with_dictionaries_does_not_start(monkeypatch, registry):
     monkeypatch.setattr("models.errors.find_spec", lambda _: None)
     with pytest.raises(

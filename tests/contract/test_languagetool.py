@@ -188,6 +188,110 @@ def test_auto_finds_errors_in_the_languages_of_both_models(service):
     assert "zebra" not in found
 
 
+SHORT_REFUSALS = {
+    "no text": {"language": "en-US"},
+    "text and data": {"language": "en-US", "text": "a", "data": "{}"},
+    "language": {"language": "fr", "text": "a"},
+    "no language": {"text": "a"},
+    "level": {"language": "en-US", "text": "a", "level": "hard"},
+    "mode": {"language": "en-US", "text": "a", "mode": "sentence"},
+    "enabledOnly": {"language": "en-US", "text": "a", "enabledOnly": "maybe"},
+    "data": {"language": "en-US", "data": '{"annotation": [{"text": 3}]}'},
+    "length": {"language": "en-US", "text": "word " * 2000},
+    "rules": {"language": "en-US", "text": "a", **{f"field{number}": "" for number in range(100)}},
+}
+
+
+@pytest.mark.parametrize("fields", SHORT_REFUSALS.values(), ids=SHORT_REFUSALS)
+def test_a_query_string_is_refused_as_the_form_is(service, fields):
+    asked, form = service[1].get("/v2/check", params=fields), service[1].post("/v2/check", data=fields)
+    assert asked.status_code == form.status_code == 400
+    assert asked.json() == form.json()
+
+
+def test_a_query_string_that_is_not_utf8_or_too_long_is_refused(service):
+    garbled = service[1].get("/v2/check?language=en-US&text=%ff")
+    assert (garbled.status_code, "in UTF-8" in garbled.json()["error"]["message"]) == (400, True)
+    long = service[1].get("/v2/check", params={"language": "en-US", "text": "a " * 20_000})
+    assert (long.status_code, "32768 bytes" in long.json()["error"]["message"]) == (431, True)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"text": "a hosue"},
+        {"text": "\U0001f600 a & b+c = 100% hosue"},
+        {"text": "a hosue\nteh dog"},
+        {"text": ""},
+        {"data": json.dumps({"annotation": [{"markup": "<p>"}, {"text": "a hosue"}]})},
+        {"text": "a hosue", "language": "auto"},
+        {"text": "a hosue", "level": "picky", "motherTongue": "fr", "preferredVariants": "en-GB"},
+        {"text": "a hosue", "enabledOnly": "yes", "enabledRules": "MORFOLOGIK_RULE_EN_US"},
+    ],
+)
+def test_a_query_string_has_the_reply_of_the_form(service, fields):
+    asked = service[1].get("/v2/check", params={"language": "en-US"} | fields)
+    assert asked.status_code == 200, asked.text
+    assert asked.json() == check(service, **fields)
+
+
+VERSIONS = {"2.9.5": "GET", "3.3.0": "GET", "3.4.0": "POST"}
+"""Methods with which versions of `language_tool_python` send texts to `v2/check`, as recorded."""
+
+
+@pytest.mark.parametrize("base", ["", "/"])
+@pytest.mark.parametrize(("version", "method"), VERSIONS.items(), ids=VERSIONS)
+def test_its_client_of_every_version_is_answered(service, version, method, base):
+    url = f"{service[0].url}/{base}v2/"
+    headers = {"User-Agent": "python-requests/2.32.5", "Accept": "*/*", "Accept-Encoding": "gzip, deflate"}
+    rules = {"disabledRules": "CONFUSION_RULE", "enabledCategories": "TYPOS", "level": "picky"}
+    fields = {"language": "en-US", "text": "\U0001f600 a hosue", "motherTongue": "en-US", **rules}
+    listed = httpx.get(f"{url}languages", headers=headers).json()
+    assert {"code": "en", "longCode": "en-US", "name": "en-US"} in listed
+    sent = {"params": fields} if method == "GET" else {"data": fields}
+    (match,) = httpx.request(method, f"{url}check", headers=headers, **sent).json()["matches"]
+    assert (match["offset"], match["length"], match["replacements"][0]["value"]) == (5, 5, "house")
+    assert (match["rule"]["id"], match["rule"]["issueType"]) == ("MORFOLOGIK_RULE_EN_US", "misspelling")
+
+
+@pytest.mark.parametrize("path", ["//v2/check", "/v2//check", "//v2//check", "///v2/check"])
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_base_url_may_end_in_a_slash(service, path, method):
+    fields = {"language": "en-US", "text": "a hosue"}
+    sent = {"params": fields} if method == "GET" else {"data": fields}
+    reply = httpx.request(method, f"{service[0].url}{path}", **sent)
+    assert (reply.status_code, len(reply.json()["matches"])) == (200, 1)
+
+
+@pytest.mark.parametrize("path", ["//v1/models", "/v1//models", "//v2/languages", "//v2/healthcheck"])
+def test_the_base_url_of_any_client_may_end_in_a_slash(service, path):
+    assert httpx.get(f"{service[0].url}{path}").status_code == 200
+
+
+@pytest.mark.parametrize("path", ["//metrics", "//admin/models", "/x//v2/check", "/v2/check//", "//"])
+def test_other_paths_are_as_they_are_given(service, path):
+    assert httpx.get(f"{service[0].url}{path}").status_code == 404
+
+
+@pytest.mark.parametrize("language", ["en-US", "auto"])
+@pytest.mark.parametrize(
+    ("mode", "num_matches"), [("all", 1), ("allButTextLevelOnly", 1), ("batch", 1), ("textLevelOnly", 0)]
+)
+def test_there_are_no_rules_about_whole_texts(service, mode, num_matches, language):
+    reply = check(service, text="a hosue", mode=mode, language=language)
+    assert len(reply["matches"]) == num_matches
+    assert reply["language"]["detectedLanguage"]["code"] == "en-US"
+
+
+def test_its_health_check_says_ok(service):
+    reply = service[1].get("/v2/healthcheck")
+    assert (reply.status_code, reply.text, reply.headers["content-type"]) == (
+        200,
+        "OK",
+        "text/plain; charset=utf-8",
+    )
+
+
 def test_languages_are_listed_for_clients(service):
     listed = service[1].get("/v2/languages").json()
     assert listed == [
@@ -210,6 +314,11 @@ def test_without_the_setting_the_default_model_is_english(http):
         ({"enabledOnly": "true", "enabledCategories": "CONFUSED_WORDS"}, [False, True]),
         ({"enabledOnly": "true", "enabledRules": "MORFOLOGIK_RULE_EN_US"}, [True, False]),
         ({"enabledOnly": "true"}, [False, False]),
+        ({"enabledOnly": "yes", "enabledRules": "CONFUSION_RULE"}, [False, True]),
+        ({"enabledOnly": "yes"}, [False, False]),
+        ({"enabledOnly": "no", "enabledRules": "CONFUSION_RULE"}, [True, True]),
+        ({"mode": "textLevelOnly"}, [False, False]),
+        ({"mode": "allButTextLevelOnly"}, [True, True]),
     ],
 )
 def test_rules_and_categories_can_be_left_out(fields, allowed):

@@ -64,6 +64,7 @@ def test_no_route_is_outside_the_table(registry):
         "/static/{name}",
         "/health/live",
         "/health/ready",
+        "/v2/healthcheck",
     }
     for endpoint in ENDPOINTS:
         if endpoint.scope is not None:
@@ -79,7 +80,7 @@ def test_a_route_outside_the_table_is_not_served(registry):
         assert httpx.get(f"{url}/debug").status_code == 404
 
 
-@pytest.mark.parametrize("path", ["/health/live", "/health/ready"])
+@pytest.mark.parametrize("path", ["/health/live", "/health/ready", "/v2/healthcheck"])
 def test_health_needs_no_key(locked, path):
     assert locked.get(path).status_code == 200
     assert locked.get(path, headers=bearer("wrong")).status_code == 200

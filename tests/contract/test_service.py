@@ -58,6 +58,8 @@ def test_ready_is_503_until_the_default_model_is_loaded(registry, serve, monkeyp
     with serve(app) as url, httpx.Client(base_url=url) as client:
         assert client.get("/health/live").status_code == 200
         assert client.get("/health/ready").json()["status"] == "loading"
+        of_languagetool = client.get("/v2/healthcheck")
+        assert (of_languagetool.status_code, of_languagetool.text) == (503, "loading")
         asked = client.post("/v1/next-token", json={"context": "a"})
         assert (asked.status_code, asked.json()["error"]["code"]) == (503, "not_ready")
         gate.set()
@@ -336,6 +338,7 @@ def test_a_wrong_traceparent_is_ignored(traced, spans, given):
 
 def test_health_and_metrics_make_no_spans(traced, spans):
     traced.get("/health/ready")
+    traced.get("/v2/healthcheck")
     traced.get("/metrics")
     traced.get("/v1/models")
     (span,) = finished(spans)

@@ -190,6 +190,7 @@ WITHOUT_A_MODEL = {
     "GET /openapi.json": "what can be asked of any model",
     "GET /health/live": "the process",
     "GET /health/ready": "the process",
+    "GET /v2/healthcheck": "the process",
     "GET /metrics": "the process",
     "GET /admin/profiles": "weights by name; those that are used are asked for with /v1/rerank",
     "GET /admin/profiles/{name}": "the same",
@@ -199,6 +200,7 @@ WITHOUT_A_MODEL = {
     "PUT /v1/autocomplete/users/{user}": "the same",
     "DELETE /v1/autocomplete/users/{user}": "the same",
     "GET /v2/languages": "settings",
+    "GET /v2/check": "the same as POST",
     "POST /v2/check": "LanguageTool's form of /v1/check, with the models that settings name",
 }
 """Endpoints without a row, and their subject instead of a model."""

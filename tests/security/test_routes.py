@@ -22,6 +22,7 @@ from tests.support.services import running
 INFER, METRICS, ADMIN = KeyScope.INFER, KeyScope.METRICS, KeyScope.ADMIN
 WAYS_IN = {
     **dict.fromkeys(("GET /", "GET /docs", "GET /static/{name}", "GET /health/live", "GET /health/ready")),
+    "GET /v2/healthcheck": None,
     "GET /metrics": METRICS,
     **dict.fromkeys(
         (
@@ -43,6 +44,7 @@ WAYS_IN = {
             "DELETE /v1/autocomplete/users/{user}",
             "POST /v1/autocomplete/users/{user}/accepted",
             "POST /v1/check",
+            "GET /v2/check",
             "POST /v2/check",
             "GET /v2/languages",
             "POST /v1/quality",
@@ -287,13 +289,33 @@ def test_names_that_are_set_are_the_only_ones(registry):
 def test_a_preflight_of_another_page_is_told_the_setting_and_its_origin(registry, options):
     with serving(registry, **options) as server:
         for origin in ("https://evil.example", "null", LISTED + ".evil.example", "x" * 1000):
-            asking = {"origin": origin, "access-control-request-method": "POST"}
+            asking = {
+                "origin": origin,
+                "access-control-request-method": "POST",
+                "access-control-request-private-network": "true",
+            }
             answer = httpx.options(f"{server.url}/v1/score", headers=asking)
             error = answer.json()["error"]
             assert (answer.status_code, error["code"]) == (403, "foreign_page")
             assert f"'{origin[:100]}'" in error["message"]
             assert "GRAMOPHONE_CORS_ORIGINS" in error["message"]
             assert not [name for name in answer.headers if name.startswith("access-control")]
+
+
+@pytest.mark.parametrize("path", ["/v1/autocomplete", "/v1/score", "/v2/check", "/v1/models"])
+def test_a_listed_page_may_ask_for_a_service_in_a_private_network(url, path):
+    asking = {"origin": LISTED, "access-control-request-method": "POST"}
+    private = {"access-control-request-private-network": "true"}
+    plain, answer = (httpx.options(url + path, headers=asking | more) for more in ({}, private))
+    assert (answer.status_code, answer.headers["access-control-allow-private-network"]) == (200, "true")
+    assert "access-control-allow-private-network" not in plain.headers
+
+
+@pytest.mark.parametrize("path", ["/v1/models/", "/v1/score/", "/admin/profiles/"])
+def test_a_path_with_an_empty_part_is_named(url, path):
+    answer = httpx.get(url + path)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+    assert path in answer.json()["error"]["message"]
 
 
 def test_a_preflight_of_a_listed_page_is_allowed_and_options_of_no_page_are_as_ever(url):

@@ -16,17 +16,16 @@ import numpy as np
 
 from models.arrays import Float64s, FloatArray, to_numpy
 from models.calls import run_calls
-from models.checking.sentences import word_pattern
 from models.checkpoint.load import Checkpoint
 from models.checkpoint.manifest import version_address
 from models.completion.prefix import PrefixSplit, split_prefix
 from models.completion.search import CompletionSearch, CompletionSettings, SearchResult, run_searches
-from models.completion.text import is_word_character
 from models.completion.token_trie import TokenTrie
 from models.errors import InvalidInputError
 from models.language_model import LanguageModel, pad_sequences, prefill_sequences
 from models.tokenizers import Tokenizer, WordTokenizer
 from models.vocabulary import BOS, EOS, UNK
+from models.words import is_word_character, word_pattern
 from training.evaluation.autocomplete_metrics import (
     LIST_LENGTHS,
     CompletionRank,

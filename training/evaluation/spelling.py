@@ -30,12 +30,13 @@ from models.checking.checker import Checker, find_issues
 from models.checking.error_model import CandidateSettings, CheckSettings, ErrorTable
 from models.checking.lexicon import FuzzyLexicon
 from models.checking.rescoring import RescoredBatch
-from models.checking.sentences import Sentence, Word, is_alphabetic, one_edit_strings
+from models.checking.sentences import Sentence, Word, one_edit_strings
 from models.checkpoint.documents import CalibrationStore, ErrorTableStore
 from models.checkpoint.load import Checkpoint, load_checkpoint
 from models.checkpoint.registry import Address, open_registry
 from models.errors import FormatError, InvalidInputError, UnsupportedParameterError
 from models.tokenizers import WordTokenizer
+from models.words import is_alphabetic
 from training.console import console_progress
 from training.corpus import read_corpus, read_lines
 from training.evaluation.published import training_counts
@@ -151,6 +152,7 @@ class ErrorInjector:
         text, errors, copied, following = "", [], 0, 0
         for number, word in enumerate(words := sentence.words):
             eligible = self._misspellings or (self._known_words if word.known else ())
+            eligible = eligible if word.checked else ()
             if number < following or word.text not in eligible or self._random.random() >= self._rate:
                 continue
             if (replaced := self._replacement_of(words, number)) is None:

@@ -296,13 +296,16 @@ class _HttpClient(Generic[H, T]):
         self,
         context: Contexts,
         *,
-        top_k: int = 10,
+        top_k: int | None = None,
         token_ids: Sequence[int] | None = None,
         entropy: bool = True,
         model: str | None = None,
         slots: Slots | None = None,
     ) -> Call[NextTokenReply]:
-        """Return the most probable or given tokens after each context; `entropy=False` is faster for n-gram models."""
+        """Return the most probable tokens after each context, 10 or the vocabulary by default, or given ones.
+
+        `entropy=False` is faster for n-gram models.
+        """
         candidates = {"top_k": top_k} if token_ids is None else {"token_ids": token_ids}
         body = {"context": context, **candidates, "entropy": entropy, "model": model, "slots": slots}
         return _post("/v1/next-token", NextTokenReply, body, results=_count(context))

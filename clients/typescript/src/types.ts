@@ -345,14 +345,21 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        get?: never;
+        /**
+         * Find probable errors, with LanguageTool's API, for its existing clients
+         * @description Find probable errors, with LanguageTool's API, for its existing clients: editors, browsers, LibreOffice.
+         *
+         *     Positions count UTF-16 code units. The models of the languages are those of `GRAMOPHONE_LANGUAGES`, the dictionaries
+         *     those of `GRAMOPHONE_DICTIONARIES`. GET has the fields in the query string.
+         */
+        get: operations["languagetool_check_v2_check_get"];
         put?: never;
         /**
          * Find probable errors, with LanguageTool's API, for its existing clients
          * @description Find probable errors, with LanguageTool's API, for its existing clients: editors, browsers, LibreOffice.
          *
          *     Positions count UTF-16 code units. The models of the languages are those of `GRAMOPHONE_LANGUAGES`, the dictionaries
-         *     those of `GRAMOPHONE_DICTIONARIES`.
+         *     those of `GRAMOPHONE_DICTIONARIES`. GET has the fields in the query string.
          */
         post: operations["languagetool_check_v2_check_post"];
         delete?: never;
@@ -741,6 +748,26 @@ export interface paths {
          *     shutdown. Loading a later version does not change it, because the old version still serves.
          */
         get: operations["ready_health_ready_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v2/healthcheck": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Report readiness as LanguageTool does
+         * @description Report readiness as LanguageTool does: `OK`, or status 503 with the reason.
+         */
+        get: operations["languagetool_health_v2_healthcheck_get"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1193,7 +1220,7 @@ export interface components {
             } | null)[];
             /**
              * Text Offset
-             * @description start of each token in the choice's text, in characters.
+             * @description start of each token in the choice's text, in characters: in a prompt that was text, in the text as sent.
              */
             text_offset: number[];
         };
@@ -1232,7 +1259,7 @@ export interface components {
              * @description the choices.
              */
             choices: components["schemas"]["CompletionChoice"][];
-            /** @description token counts; in a stream null until the last event. */
+            /** @description token counts; in a stream null until the last event, unless each event has them. */
             usage: components["schemas"]["Usage"] | null;
         };
         /**
@@ -4103,11 +4130,18 @@ export interface components {
             enabledCategories?: string;
             /**
              * Enabledonly
-             * @description `true` uses only the enabled rules and categories.
+             * @description `true` or `yes` uses only the enabled rules and categories.
              * @default false
              * @enum {string}
              */
-            enabledOnly?: "true" | "false";
+            enabledOnly?: "true" | "yes" | "false" | "no";
+            /**
+             * Mode
+             * @description `textLevelOnly` uses only rules about whole texts, of which there are none; the other modes use all rules.
+             * @default all
+             * @enum {string}
+             */
+            mode?: "all" | "allButTextLevelOnly" | "textLevelOnly" | "batch";
             /**
              * Level
              * @description `picky` also reports errors that are less probable: from 0.3 on instead of 0.5.
@@ -4272,7 +4306,7 @@ export interface components {
             context: string | string[] | number[] | number[][];
             /**
              * Top K
-             * @description Number of candidates to rank; at most the vocabulary size, or 100 words.
+             * @description Number of candidates to rank; at most the vocabulary size, or 100 words. If omitted, as many as there are up to 10.
              * @default 10
              */
             top_k?: number;
@@ -4895,6 +4929,12 @@ export interface components {
              * @default null
              */
             include_usage?: boolean | null;
+            /**
+             * Continuous Usage Stats
+             * @description True to send the usage so far, of all choices together, in each event.
+             * @default null
+             */
+            continuous_usage_stats?: boolean | null;
         };
         /**
          * TokenizeRequest
@@ -6011,6 +6051,68 @@ export interface operations {
             };
         };
     };
+    languagetool_check_v2_check_get: {
+        parameters: {
+            query: {
+                /** @description Text to check; each line is a sentence. */
+                text?: string | null;
+                /**
+                 * @description Text instead in JSON: `{"text": "one"}`, or with markup, such as
+                 *     `{"annotation": [{"text": "one"}, {"markup": "<p>", "interpretAs": "\n"}]}`.
+                 */
+                data?: string | null;
+                /** @description Code of a language, such as `en-US`, or `auto` for all: the models are weighted word by word. */
+                language: string;
+                /** @description Ids of rules to leave out, separated by commas. */
+                disabledRules?: string;
+                /** @description Ids of categories to leave out, separated by commas. */
+                disabledCategories?: string;
+                /** @description With `enabledOnly`: ids of the rules to use, separated by commas. */
+                enabledRules?: string;
+                /** @description With `enabledOnly`: ids of the categories to use, separated by commas. */
+                enabledCategories?: string;
+                /** @description `true` or `yes` uses only the enabled rules and categories. */
+                enabledOnly?: "true" | "yes" | "false" | "no";
+                /** @description `textLevelOnly` uses only rules about whole texts, of which there are none; the other modes use all rules. */
+                mode?: "all" | "allButTextLevelOnly" | "textLevelOnly" | "batch";
+                /** @description `picky` also reports errors that are less probable: from 0.3 on instead of 0.5. */
+                level?: "default" | "picky";
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The probable errors of a text, as LanguageTool reports them. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LanguageToolReply"];
+                };
+            };
+            /** @description invalid or rejected request */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorReply"];
+                };
+            };
+            /** @description the service cannot process the request now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorReply"];
+                };
+            };
+        };
+    };
     languagetool_check_v2_check_post: {
         parameters: {
             query?: never;
@@ -6942,6 +7044,44 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Health"];
+                };
+            };
+            /** @description invalid or rejected request */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorReply"];
+                };
+            };
+            /** @description the service cannot process the request now */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorReply"];
+                };
+            };
+        };
+    };
+    languagetool_health_v2_healthcheck_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The file. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/plain": string;
                 };
             };
             /** @description invalid or rejected request */

@@ -2,13 +2,16 @@
 
 import contextlib
 import itertools
+import math
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
 from models.errors import FormatError, InvalidInputError
 from models.files import COMPRESSED_SUFFIXES, atomic_writer
-from models.reranking.candidates import CandidateList
+from models.language_model import finite_logprob
+from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats import kaldi
 from models.reranking.formats.format import Format, named_lists, shorten
 from models.reranking.formats.reader import format_by_name
@@ -21,7 +24,8 @@ def write_lists(lists: Iterable[CandidateList], target: Path | BinaryIO, format_
     """Write lists as they come.
 
     Args:
-        lists: fields that the format does not have are dropped (`Format.dropped_fields`).
+        lists: fields that the format does not have are dropped (`Format.dropped_fields`); minus infinity is written as
+            `LOG_ZERO`.
         target: a file, compressed according to its suffix and replaced atomically; a stream; or a folder, for kaldi
             (words, and an archive per feature) and for SRILM's formats (one file per list).
         format_name: one of `WRITTEN_FORMAT_NAMES`.
@@ -31,6 +35,7 @@ def write_lists(lists: Iterable[CandidateList], target: Path | BinaryIO, format_
         InvalidInputError: the format is unknown or only read, or cannot represent a name, a text or a score.
     """
     form = format_by_name(format_name, to_write=True)
+    lists = map(_finite, lists)
     if not isinstance(target, Path):
         _write_pieces(form.write(lists), target.write)
     elif form.separate_score_files:
@@ -40,6 +45,14 @@ def write_lists(lists: Iterable[CandidateList], target: Path | BinaryIO, format_
     else:
         with atomic_writer(target) as write:
             _write_pieces(form.write(lists), write)
+
+
+def _finite(one: CandidateList) -> CandidateList:
+    if not any(-math.inf in candidate.features.values() for candidate in one.candidates):
+        return one
+    scores = [{k: finite_logprob(v) for k, v in c.features.items()} for c in one.candidates]
+    of_texts = zip(one.candidates, scores, strict=True)
+    return replace(one, candidates=tuple(Candidate(c.text, features) for c, features in of_texts))
 
 
 def _write_pieces(pieces: Iterable[str], write: Callable[[bytes], object]) -> None:

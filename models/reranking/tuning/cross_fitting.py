@@ -154,7 +154,11 @@ def tuning_data(
         place = partial(list_prefix, numbers[chunk])
         derived = yield from with_derived(chunk_lists, values.normalised(exponents[0]), names, place=place)
         given = {
-            name: given_column(chunk_lists, name, place=place) for name in names if name not in derived.names
+            name: given_column(
+                chunk_lists, name, place=place, least=-np.inf
+            )  # −∞: impossible paths of lattices
+            for name in names
+            if name not in derived.names
         }
         matrix = derived.matrix(names, given)
         shaped = []
@@ -178,7 +182,7 @@ def tuning_data(
     offsets = np.concatenate(([0], np.cumsum(chosen_rows)))[computed.offsets]
     every = np.concatenate(statistics)
     shapes = tuple(
-        TuningProblem(names, np.concatenate(matrix), every, offsets, metric, exponent)
+        TuningProblem(names, np.concatenate(matrix), every, offsets, metric, exponent).with_floor()
         for exponent, matrix in zip(exponents, zip(*matrices, strict=True), strict=True)
     )
     indices = np.concatenate([np.arange(len(one.candidates)) for one in annotated])[chosen_rows]
@@ -430,4 +434,4 @@ def candidate_totals(data: TuningData, fitted: FittedWeights) -> Floats:
     if fitted.weights is None:
         indices = np.arange(len(problem.features)) - np.repeat(problem.first_pass(), np.diff(problem.offsets))
         return -indices.astype(np.float64)
-    return problem.features @ fitted.weights
+    return problem.totals(fitted.weights)

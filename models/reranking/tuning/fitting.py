@@ -11,18 +11,19 @@ The posterior scale is the factor that makes totals log-posteriors, up to a cons
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from models.errors import InvalidInputError, check_range
+from models.language_model import weighted
 from models.reranking.candidates import CandidateList, Steps
 from models.reranking.features import RANK
 from models.reranking.metrics.metric import MAX_SAMPLES, SignificanceResult, paired_bootstrap
 from models.reranking.ranking import MAX_LENGTH_EXPONENT, MAX_POSTERIOR_SCALE, MAX_WEIGHT
 from models.reranking.tuning.mert import LOSS_TOLERANCE, powell_search, start_points
-from models.reranking.tuning.problem import Floats, Ints, TuningProblem, centre_by_list, standardise_features
+from models.reranking.tuning.problem import Floats, Ints, TuningProblem, spread_by_list, standardise_features
 
 
 def is_improvement(problem: TuningProblem, test: SignificanceResult) -> bool:
@@ -180,12 +181,7 @@ def _mean_weights(
     telling = np.flatnonzero(deviations > 0)
     if not telling.size:
         return None
-    scaled = replace(
-        scaled,
-        names=tuple(problem.names[index] for index in telling),
-        features=np.ascontiguousarray(scaled.features[:, telling]),
-    )
-    found = yield from _resampled_weights(scaled, settings, searched)
+    found = yield from _resampled_weights(scaled.of_features(telling), settings, searched)
     mean, deviation = found.mean(axis=0), found.std(axis=0)
     mean[np.abs(mean) < _MIN_AGREEMENT * deviation] = 0.0
     if not mean.any():
@@ -276,11 +272,13 @@ def fit_posterior_scale(problem: TuningProblem, totals: Floats) -> Steps[tuple[f
     rows, lengths = np.repeat(telling, lengths), lengths[telling]
     totals, is_best = totals[rows], is_best[rows]
     offsets = np.concatenate([[0], np.cumsum(lengths)])
-    begins, deviation = offsets[:-1], float(np.sqrt(np.mean(centre_by_list(totals, offsets) ** 2)))
-    totals = totals - np.repeat(np.maximum.reduceat(totals, begins), lengths)
+    begins, deviation = offsets[:-1], spread_by_list(totals, offsets)
+    greatest = np.repeat(np.maximum.reduceat(totals, begins), lengths)
+    nowhere = np.isneginf(greatest)
+    totals = np.where(nowhere, 0.0, totals) - np.where(nowhere, 0.0, greatest)
 
     def cross_entropy(factor: float) -> float:
-        mass = np.exp(totals * factor)
+        mass = np.exp(weighted(totals, factor))
         best = np.add.reduceat(mass * is_best, begins)
         return float(-np.log(np.maximum(best / np.add.reduceat(mass, begins), _MIN_MASS)).mean())
 

@@ -20,6 +20,8 @@ from models.reranking.tuning.problem import Floats, Ints, TuningProblem
 
 _MAX_ANGLE = np.pi / 2
 _LISTS_PER_STEP = 1024
+_LOWEST = -1e300
+"""Total of impossible candidates: only at the ends of a line is it the largest."""
 LOSS_TOLERANCE = 1e-9
 """Losses within this tolerance count as equal."""
 
@@ -64,10 +66,12 @@ def line_loss(problem: TuningProblem, values: Floats, slopes: Floats) -> Steps[L
 
     Args:
         problem: the lists.
-        values: total of each candidate at angle 0 [C].
+        values: total of each candidate at angle 0, −∞ if impossible [C].
         slopes: slope of each candidate's total [C].
     """
     from models.reranking.tuning.envelope import upper_envelopes
+
+    values = np.maximum(values, _LOWEST)
 
     first = np.empty(problem.num_lists, dtype=np.int64)
     breaks = np.empty(len(values))
@@ -155,7 +159,7 @@ def _search_line(
 
     Weights and direction are unit vectors [D].
     """
-    curve = yield from line_loss(problem, problem.features @ weights, problem.features @ direction)
+    curve = yield from line_loss(problem, *problem.line(weights, direction))
     best, least = curve.best(window)
     losses = curve.smoothed(np.array(preferred), window)
     good = np.flatnonzero(losses <= least + LOSS_TOLERANCE)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from models.arrays import Float64s, Int64s
+from models.arrays import Bools, Float64s, Int64s
 from models.reranking.metrics.metric import Metric
 
 Floats = Float64s
@@ -22,11 +22,13 @@ class TuningProblem:
 
     Attributes:
         names: names of the features [D].
-        features: features of the candidates, as multiplied by the weights [C, D]; all finite.
+        features: features of the candidates, as multiplied by the weights [C, D]; all finite, see `with_floor`.
         statistics: counts of each candidate against its list's references [C, S].
         offsets: start of each list, and the end [N+1]; no list is empty.
         metric: metric that scores sums of counts.
         length_exponent: exponent of the language models in these features.
+        impossible: true where a feature is −∞ [C, D]: with a weight of it, the candidate is chosen only if all are
+            impossible; None without such features.
     """
 
     names: tuple[str, ...]
@@ -35,6 +37,7 @@ class TuningProblem:
     offsets: Ints
     metric: Metric
     length_exponent: float = 0.0
+    impossible: Bools | None = None
 
     @property
     def num_lists(self) -> int:
@@ -47,11 +50,41 @@ class TuningProblem:
         lengths = lengths if depth is None else np.minimum(lengths, depth)
         offsets = np.concatenate(([0], np.cumsum(lengths)))
         rows = np.arange(offsets[-1]) + np.repeat(begins - offsets[:-1], lengths)
-        return replace(self, features=self.features[rows], statistics=self.statistics[rows], offsets=offsets)
+        impossible = None if self.impossible is None else self.impossible[rows]
+        features, statistics = self.features[rows], self.statistics[rows]
+        return replace(self, features=features, statistics=statistics, offsets=offsets, impossible=impossible)
+
+    def with_floor(self) -> "TuningProblem":
+        """Replace features of −∞ by finite ones, and mark them as `impossible`."""
+        impossible = np.isneginf(self.features)
+        if not impossible.any():
+            return self
+        return replace(self, features=floor_by_list(self.features, self.offsets), impossible=impossible)
+
+    def of_features(self, indices: Ints) -> "TuningProblem":
+        """Return the problem of some features, by index."""
+        return replace(
+            self,
+            names=tuple(self.names[index] for index in indices),
+            features=np.ascontiguousarray(self.features[:, indices]),
+            impossible=None if self.impossible is None else self.impossible[:, indices],
+        )
+
+    def line(self, weights: Floats, direction: Floats) -> tuple[Floats, Floats]:
+        """Return each candidate's total with `weights` [D], −∞ if impossible, and its slope along a direction [C]."""
+        totals, slopes = self.features @ weights, self.features @ direction
+        if self.impossible is not None:
+            lost = self.impossible @ ((weights != 0) | (direction != 0))
+            totals[lost], slopes[lost] = -np.inf, 0.0
+        return totals, slopes
+
+    def totals(self, weights: Floats) -> Floats:
+        """Return each candidate's total with weights [D], −∞ if impossible [C]."""
+        return self.line(weights, np.zeros(len(weights)))[0]
 
     def chosen(self, weights: Floats) -> Ints:
         """Choose the candidate of each list with the largest total, the first of equal ones [N]."""
-        return argmax_by_list(self.features @ weights, self.offsets)
+        return argmax_by_list(self.totals(weights), self.offsets)
 
     def first_pass(self) -> Ints:
         """Choose the first candidate of each list [N]."""
@@ -104,6 +137,19 @@ def centre_by_list(values: Floats, offsets: Ints) -> Floats:
     lengths = np.diff(offsets)
     means = np.add.reduceat(values, offsets[:-1], axis=0).T / lengths
     return values - np.repeat(means.T, lengths, axis=0)
+
+
+def floor_by_list(values: Floats, offsets: Ints) -> Floats:
+    """Replace −∞ by one less than the least other value of its list, or by 0 if there is none [C, …]."""
+    impossible = np.isneginf(values)
+    least = np.minimum.reduceat(np.where(impossible, np.inf, values), offsets[:-1]) - 1.0
+    least[np.isposinf(least)] = 0.0
+    return np.where(impossible, np.repeat(least, np.diff(offsets), axis=0), values)
+
+
+def spread_by_list(values: Floats, offsets: Ints) -> float:
+    """Return the root-mean-square deviation of finite values from their list's mean [C]."""
+    return float(np.sqrt(np.mean(centre_by_list(floor_by_list(values, offsets), offsets) ** 2)))
 
 
 def standardise_features(problem: TuningProblem) -> tuple[TuningProblem, Floats]:

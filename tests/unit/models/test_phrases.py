@@ -5,16 +5,10 @@ import random
 import pytest
 
 from models.errors import InvalidInputError
-from models.phrases import (
-    MAX_PHRASE_WORDS,
-    MAX_PHRASES,
-    Phrase,
-    PhraseAutomaton,
-    PhraseList,
-    fold_words,
-)
+from models.phrases import MAX_PHRASE_WORDS, MAX_PHRASES, Phrase, PhraseAutomaton, PhraseList
 from models.tokenizers import WordTokenizer
 from models.vocabulary import Vocabulary
+from models.words import fold_words
 
 
 def phrase(text, weight=1.0, kind=""):

@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.completion.search import MassTable
-from models.completion.text import as_one_word, is_word_character, restore_words
+from models.completion.text import as_one_word, restore_words
 from models.errors import InvalidInputError, ManifestError
 from models.slots import MAX_MEMBERS, MarkedText, MemberMatcher, check_slots, word_spans
 from models.tokenizers import CharacterTokenizer, SentencePieceTokenizer, WordTokenizer, load_tokenizer
 from models.vocabulary import UNK, Vocabulary
+from models.words import is_word_character
 from tests.support.counted_calls import calls_in
 from training.tokenizer import TokenizerSettings, learn_tokenizer
 

@@ -8,6 +8,7 @@ from models import tokenizers
 from models.errors import InvalidInputError, ManifestError
 from models.tokenizers import CharacterTokenizer, WordTokenizer, load_tokenizer, read_piece_model
 from models.vocabulary import BOS, CONTROL_TOKENS, EOS, UNK, Vocabulary
+from tests.support.pretrained import pretrained
 from training.progress import Progress
 from training.scale.tables import stream_corpus
 from training.tokenizer import TokenizerSettings, encode_corpus, learn_tokenizer
@@ -43,6 +44,58 @@ def test_a_saved_tokenizer_answers_the_same_when_loaded(tokenizer, tmp_path):
     assert loaded.fingerprint == tokenizer.fingerprint
     assert loaded.vocabulary.fingerprint == tokenizer.vocabulary.fingerprint
     assert loaded.encode_all(TEXT) == [tokenizer.encode(text) for text in TEXT]
+
+
+SENT = {
+    "plain": "the cat sat",
+    "unknown words": "zzz the qqq cat",
+    "runs of spaces": "  the   cat ",
+    "tabs and lines": "the\tcat\n\nsat\r\non",
+    "punctuation": "The (cat), sat!on the.mat",
+    "decomposed": "cafe\u0301 nai\u0308ve the cat",
+    "ligatures": "the o\ufb03ce \ufb01t cat",
+    "wide": "\uff34\uff48\uff45 cat\u3000sat \u00bd \u2460",
+    "no-break and zero-width": "the\u00a0cat\u200bsat\u00ad on",
+    "case": "\u0130THE CAT Stra\u00dfe",
+    "unknown scripts": "the \u65e5\u672c \U0001f600 cat",
+    "nothing": "",
+}
+
+
+def every_form():
+    forms = [
+        learn(kind="word", normalise="nfkc"),
+        learn(kind="word", normalise="casefold", pattern=r"\w+|\S"),
+        learn(kind="char", normalise="nfc"),
+        learn(kind="bpe", vocab_size=300, normalise="nfkc"),
+    ]
+    return [*every_kind(), *forms, pretrained("gpt2")[2], pretrained("llama")[2]]
+
+
+@pytest.mark.parametrize("text", SENT.values(), ids=SENT)
+@pytest.mark.parametrize("tokenizer", every_form(), ids=lambda t: t.kind)
+def test_tokens_begin_where_their_text_was_sent(tokenizer, text):
+    ids, starts = tokenizer.encode(text), tokenizer.token_starts(text).tolist()
+    assert len(starts) == len(ids)
+    assert starts == sorted(starts)
+    assert not starts or (starts[0] == 0 and starts[-1] < len(text))
+    for token, start, end in zip(ids, starts, [*starts[1:], len(text)], strict=False):
+        spelled = tokenizer.token_bytes[token].decode(errors="replace")
+        if token != UNK and text[start:end].isascii() and start < end and "\ufffd" not in spelled:
+            assert tokenizer.normaliser(text[start:end]).split() == spelled.split()
+
+
+@pytest.mark.parametrize(
+    ("text", "starts"),
+    [
+        ("the zzz cat on", [0, 3, 7, 11]),
+        ("the   cat\ton mat", [0, 3, 9, 12]),
+        ("a b c the cat", [0, 1, 3, 5, 9]),
+        (" \u0130x cafe\u0301 the ", [0, 3, 9]),
+    ],
+)
+def test_the_start_of_a_word_is_the_end_of_the_word_before(text, starts):
+    assert learn(kind="word", normalise="nfc").token_starts(text).tolist() == starts
 
 
 @pytest.mark.parametrize("kind", ["char", "bpe"])

@@ -183,6 +183,63 @@ def test_a_damaged_file_is_named_with_line_and_reason(tmp_path, given, said):
     assert "\n" not in str(refused.value)
 
 
+LONG = {
+    "letters": "a" * 256,
+    "two bytes each": "é" * 128,
+    "flags": "a" * 256 + "/S",
+    "an escaped slash": "a" * 255 + "\\/",
+    "spaces within": "a " * 128,
+    "spaces after": "a" * 250 + " " * 6,
+    "a slash first": "/" + "a" * 255,
+    "morphology": "a" * 256 + " po:noun",
+    "Korean": "가" * 86,
+}
+
+
+@pytest.mark.parametrize("entry", LONG.values(), ids=LONG)
+def test_an_entry_that_is_too_long_costs_no_other(tmp_path, entry, caplog):
+    path = write(tmp_path, entries=[*ENTRIES[:2], entry, *ENTRIES[2:]])
+    found = HunspellDictionary(path)
+    said = f"{path}: entries of more than 255 bytes are left out: 1, the first in line 4"
+    assert caplog.messages == [said]
+    assert [word in found for word in ("zebras", "unlock", "ponies", "cafés", "zebrs")] == [True] * 4 + [
+        False
+    ]
+    assert near(found, "zebrs", 2)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    ["a" * 255, "a" * 255 + "/S", "a" * 254 + "\\/", "b\tpo:" + "n" * 300, "b/" + "S" * 300, "é" * 127],
+)
+def test_the_longest_entries_are_read(tmp_path, entry, caplog):
+    found = HunspellDictionary(write(tmp_path, entries=[*ENTRIES, entry]))
+    assert "zebras" in found
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize(
+    ("named", "codec", "word"),
+    [
+        ("microsoft-cp1251", "cp1251", "слово"),
+        ("Microsoft_CP1251", "cp1251", "слово"),
+        ("TIS620-2533", "tis-620", "คำ"),
+        ("tis620", "tis-620", "คำ"),
+        ("KOI8R", "koi8-r", "слово"),
+        ("koi8u", "koi8-u", "їжа"),
+        ("iso88592", "iso8859-2", "łąka"),
+        ("ISO8859-15", "iso8859-15", "œuf"),
+        ("iso_8859_7", "iso8859-7", "λόγος"),
+    ],
+)
+def test_encodings_have_the_names_that_hunspell_knows(tmp_path, named, codec, word):
+    path = write(tmp_path, rules="SET UTF-8\n", entries=["cat", word])
+    path.with_suffix(".aff").write_text(f"SET {named}\n", encoding="ascii")
+    path.write_text(f"2\ncat\n{word}\n", encoding=codec)
+    found = HunspellDictionary(path)
+    assert [one in found for one in (word, "cat", word + word)] == [True, True, False]
+
+
 def test_missing_and_huge_files_are_refused(tmp_path, monkeypatch):
     path = write(tmp_path)
     monkeypatch.setattr(lexicon, "_MAX_BYTES", 50)

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.checking.error_model import CandidateSettings, GivenSpan
-from models.checking.lexicon import dictionary_key
 from models.checking.sentences import MAX_SENTENCE_TOKENS, sentence_splitter_for
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import Vocabulary
+from models.words import dictionary_key
 from tests.support.text_models import ACCENTED, check, trigram
 
 RULES = {"word": {}, "pattern": {"pattern": r"\w+|[^\w\s]"}, "char": {}, "unigram": {}, "bpe": {}}
@@ -49,7 +49,7 @@ def sentences_of(kind, text, form="nfc"):
 @pytest.mark.parametrize("form", ["nfc", "nfkc", "casefold"])
 @given(text=TEXTS)
 def test_words_and_tokens_are_in_order_where_they_say(kind, form, text):
-    tokenizer = model_of(kind, form)[1]
+    splitter = sentence_splitter_for(model_of(kind, form)[1])
     for sentence in sentences_of(kind, text, form):
         assert len(sentence.begins) == len(sentence.ids)
         assert sorted(sentence.begins) == sentence.begins.tolist()
@@ -57,7 +57,7 @@ def test_words_and_tokens_are_in_order_where_they_say(kind, form, text):
         assert all(word.start < word.end for word in sentence.words)
         assert all(a.start <= b.start and a.end <= b.end for a, b in itertools.pairwise(sentence.words))
     lines = [sentence.ids.tolist() for sentence in sentences_of(kind, text, form)]
-    assert lines == [ids for line in text.split("\n") if (ids := tokenizer.encode(line))]
+    assert lines == [ids for line in text.split("\n") if (ids := splitter.encode(line))]
 
 
 @each_kind

@@ -10,15 +10,12 @@ from models.checking.sentences import (
     MAX_SENTENCE_TOKENS,
     SpellingModel,
     common_typo_corrections,
-    is_alphabetic,
-    match_case,
     one_edit_strings,
     sentence_splitter_for,
-    split_affixes,
-    word_pattern,
 )
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import EOS, Vocabulary
+from models.words import is_alphabetic, match_case, split_affixes, word_pattern
 from tests.support.text_models import trigram
 
 TEXTS = [

@@ -11,6 +11,8 @@ from models.completion.prefix import (
     FIRST_LETTER_PENALTY,
     MAX_TAKEN_BYTES,
     corrected_prefixes,
+    join_words,
+    needs_space,
     split_prefix,
     take_back,
 )
@@ -89,6 +91,8 @@ def test_words_between_white_space(text, expected):
     [
         ("the ca", ("the", "ca", 4, b" ca", False)),
         ("the,", ("the,", "", 4, b" ", True)),
+        ("the (", ("the (", "", 5, b" ", False)),
+        ("the '", ("the '", "", 5, b" ", False)),
         ("the,ca", ("the,", "ca", 4, b" ca", False)),
         ("İ İST", ("İ", "İST", 2, " i\u0307st".encode(), False)),
     ],
@@ -117,10 +121,72 @@ def test_words_of_a_pattern(text, expected):
         ("$", False),
         ("好。", False),
         ("end.\t", False),
+        ("see `", False),
+        ("see ``", False),
+        ("`len`", True),
     ],
 )
 def test_completions_bring_a_space_where_one_is_missing(pieces, text, brings):
-    assert split_prefix(pieces, text).space is brings
+    for tokenizer in (pieces, WordTokenizer(WORDS, pattern=PATTERN)):
+        assert split_prefix(tokenizer, text).space is brings
+
+
+@pytest.mark.parametrize("text", ["it doesn'", "it doesn\u2019", "l'", "well-", "2-"])
+def test_a_sign_that_joins_words_brings_no_space(text):
+    assert not split_prefix(WordTokenizer(WORDS, pattern=PATTERN), text).space
+
+
+@pytest.mark.parametrize(
+    ("text", "following", "expected"),
+    [
+        ("value (", ")", False),
+        ("value)", ")", False),
+        ("value)", ",", False),
+        ("value)", ".", False),
+        ("value)", ":", False),
+        ("why)", "?", False),
+        ("50", "%", False),
+        ("list", ",", False),
+        ("list ", ",", False),
+        ("\u201cyes.", "\u201d", False),
+        ("\u00aboui", "\u00bb", False),
+        ("\u597d)", "\u3002", False),
+        ('a "word', '"', False),
+        ("a `word", "`", False),
+        ("doesn", "'", False),
+        ("value)", "word", True),
+        ("value)", "(", True),
+        ("value)", "=", True),
+        ("value)", "-", True),
+        ("R)", "&", True),
+        ('say "a" and', '"', True),
+        ("end.", "\u201c", True),
+        ("end.", "\u00bf", True),
+        ("see", "@", True),
+        ("", ",", False),
+    ],
+)
+def test_a_space_comes_before_words_and_not_before_punctuation(text, following, expected):
+    assert needs_space(text, following) is expected
+
+
+@pytest.mark.parametrize(
+    ("phrase", "expected"),
+    [
+        ("t exist .", "t exist."),
+        ("it doesn ' t", "it doesn't"),
+        ("it doesn \u2019 t", "it doesn\u2019t"),
+        ("list , and", "list, and"),
+        ("f ( x )", "f (x)"),
+        ('a " word " now', 'a "word" now'),
+        ("b - c", "b-c"),
+        ("R & D", "R & D"),
+        ("one two three", "one two three"),
+        ("word", "word"),
+    ],
+)
+def test_phrases_have_spaces_only_where_they_belong(phrase, expected):
+    assert join_words(phrase) == expected
 
 
 def test_what_cannot_be_encoded_is_spelled_by_no_token():

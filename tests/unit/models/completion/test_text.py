@@ -4,15 +4,10 @@ import time
 
 import pytest
 
-from models.completion.text import (
-    MAX_WORD_RUN,
-    WordState,
-    is_word_character,
-    last_word_start,
-    scan_words,
-)
+from models.completion.text import WordState, scan_words
 from models.completion.token_trie import TokenTrie, fold_case
 from models.vocabulary import EOS
+from models.words import MAX_WORD_RUN, is_word_character, last_word_start
 from tests.reference.decoding import Pieces
 
 IN_WORD = WordState(begun=True)

@@ -1,11 +1,12 @@
 """Lattice rescoring, pruning and batch invariance; the oracle error."""
 
+import io
+
 import numpy as np
 import pytest
 import torch
 
 from models.errors import InvalidInputError
-from models.language_model import LOG_ZERO
 from models.lattices.graph import LabelTokenizer, PathWeights
 from models.lattices.lattice import Arc, Scales, build_lattice
 from models.lattices.rescoring import nbest_candidates, nbest_paths, oracle_errors, rescore
@@ -13,8 +14,8 @@ from models.lattices.token_passing import LatticeSearchSettings
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
+from models.reranking.formats.writer import write_lists
 from models.tokenizers import WordTokenizer
-from models.vocabulary import EOS
 from tests.reference.lattices import brute_force, random_lattice
 from tests.support import families
 from tests.support.fake_models import FakeModel, fake_vocabulary
@@ -115,20 +116,39 @@ def test_merging_by_few_words_makes_fewer_tokens():
     assert sizes[0] < sizes[1] < sizes[2]
 
 
-def test_a_word_that_cannot_be_counts_as_log_zero():
+def test_a_path_with_a_word_that_cannot_be_loses_to_any_other():
     vocabulary = fake_vocabulary()
     model, tokenizer = FakeModel(vocabulary), WordTokenizer(vocabulary)
     model.table[:, tokenizer.encode("dog")[0]] = -np.inf
-    arcs = [Arc(0, 1, "dog", -1.0, 0.0), Arc(0, 1, "cat", -9000.0, 0.0), Arc(1, 2, "sat", 0.0, 0.0)]
+    arcs = [Arc(0, 1, "dog", -1.0, 0.0), Arc(0, 1, "cat", -90000.0, 0.0), Arc(1, 2, "sat", 0.0, 0.0)]
     lattice = build_lattice(arcs, name=None, start=0, end=2, times=np.zeros(3))
     [one] = rescore(
         [lattice], model, LabelTokenizer(tokenizer), weights=[PathWeights()], search=LatticeSearchSettings()
     )
     first, second = nbest_candidates(one, 2).candidates
     assert [first.text, second.text] == ["cat sat", "dog sat"]
-    rest = model.table[tokenizer.encode("dog")[0], tokenizer.encode("sat")[0]]
-    rest += model.table[tokenizer.encode("sat")[0], EOS]
-    assert second.features["lm"] == pytest.approx(LOG_ZERO + rest)
+    assert second.features["lm"] == -np.inf
+    written = io.BytesIO()
+    write_lists([nbest_candidates(one, 2)], written, "moses")
+    assert b"lm= -9999.0" in written.getvalue()
+    assert np.isfinite(one.as_lattice().old_lm).all()
+
+
+@pytest.mark.parametrize("weight", [1.0, 0.0, -1.0])
+@pytest.mark.parametrize("beam", [None, 1e9])
+@pytest.mark.parametrize("words", [("dog", "cat"), ("dog", "dog")])
+def test_impossible_words_count_with_any_weight_except_zero(weight, beam, words):
+    vocabulary = fake_vocabulary()
+    model, tokenizer = FakeModel(vocabulary), WordTokenizer(vocabulary)
+    model.table[:, tokenizer.encode("dog")[0]] = -np.inf
+    arcs = [Arc(0, 1, words[0], -1.0, 0.0), Arc(0, 1, words[1], -2.0, 0.0), Arc(1, 2, "sat", 0.0, 0.0)]
+    lattice = build_lattice(arcs, name=None, start=0, end=2, times=np.zeros(3))
+    search, weights = LatticeSearchSettings(beam=beam), [PathWeights(lm=weight)]
+    [one] = rescore([lattice], model, LabelTokenizer(tokenizer), weights=weights, search=search)
+    best = nbest_paths(one, 2)[0]
+    assert best.text == ("cat sat" if weight and "cat" in words else "dog sat")
+    assert np.isfinite(best.total) == (not weight or "cat" in words)
+    assert not np.isnan(one.tokens.forward).any()
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])

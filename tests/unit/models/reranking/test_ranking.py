@@ -73,3 +73,28 @@ def test_posteriors_have_a_scale():
     assert scaled_posteriors(totals, 0.0).tolist() == [0.5, 0.5]
     assert scaled_posteriors(totals, 2.0) == pytest.approx([1 / (1 + math.exp(-4)), 1 / (1 + math.exp(4))])
     assert scaled_posteriors(np.array([-1e18, 1e18]), 1e6).tolist() == [0.0, 1.0]
+
+
+@pytest.mark.parametrize(("weight", "total"), [(1.0, -math.inf), (-1.0, -math.inf), (0.0, 0.0)])
+@pytest.mark.parametrize("other", [-1e12, 1e12])
+def test_an_impossible_feature_makes_the_total_impossible_unless_its_weight_is_zero(weight, total, other):
+    model = LogLinearModel(weights={"lm": weight, "am": 1.0})
+    assert model.totals(np.array([[-math.inf, other], [-2.0, 0.5]])).tolist() == [
+        total + other,
+        0.5 - 2 * weight,
+    ]
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-6, 1.0, 1e6])
+@pytest.mark.parametrize(
+    ("totals", "possible"),
+    [([-math.inf, -2e4], [1]), ([-1.0, -math.inf, -1.0], [0, 2]), ([-math.inf] * 3, [0, 1, 2])],
+)
+def test_impossible_candidates_have_no_mass_unless_all_are(totals, possible, scale):
+    posteriors = scaled_posteriors(np.array(totals), scale)
+    expected = [1 / len(possible) if index in possible else 0.0 for index in range(len(totals))]
+    assert posteriors.tolist() == pytest.approx(expected)
+
+
+def test_impossible_candidates_come_last_in_their_order():
+    assert rank_by(np.array([-math.inf, -2e4, -math.inf, -1e4])).tolist() == [3, 1, 0, 2]

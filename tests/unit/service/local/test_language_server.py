@@ -14,13 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lsprotocol import types
+from markdown_it import MarkdownIt
 from pygls.workspace import PositionCodec
 
 from service.local import language_server
 from service.local.language_server import (
     Document,
+    ProseServer,
     ServerOptions,
-    make_server,
+    add_word,
     problem_of_word,
 )
 
@@ -75,7 +77,7 @@ def talk(*messages, options=None, query=answer):
     end = [{"jsonrpc": "2.0", "id": f"end {number}", "method": "no/suchMethod"} for number in range(30)]
     output = io.BytesIO()
     output.close = lambda: None
-    server = make_server(query, options or ServerOptions(delay_s=0.0))
+    server = ProseServer(query, options or ServerOptions(delay_s=0.0))
     server.start_io(io.BytesIO(b"".join(map(frame, [begin, *messages, *end]))), output)
     pieces = re.split(rb"Content-Length: \d+\r\nContent-Type: [^\r]+\r\n\r\n", output.getvalue())
     sent = [json.loads(piece) for piece in pieces if piece]
@@ -256,22 +258,98 @@ def seconds(work):
 
 
 UNITS = [
-    "<",
-    "](",
-    "]((",
-    "](a)(",
-    "](a",
-    "`",
-    "``",
-    "```\n",
-    "```a\n",
-    "\n```",
-    "http://",
-    "<a",
-    "<a\n",
-    "(<",
-    "]<`(",
+    *(
+        "<",
+        "](",
+        "]((",
+        "](a)(",
+        "](a",
+        "`",
+        "``",
+        "```\n",
+        "```a\n",
+        "\n```",
+        "http://",
+        "<a",
+        "<a\n",
+        "(<",
+        "]<`(",
+    ),
+    *(
+        "[",
+        "![",
+        "[a]:",
+        "[a]: b\n",
+        "[a]: b 'x\n",
+        '](a "',
+        "](<",
+        "](<a>",
+        "][",
+        "][a",
+        "](\\",
+        "\\",
+        "*",
+        "&",
+        "&a",
+    ),
+    *(
+        "<!--",
+        "<!-- ",
+        "<?",
+        "<!A",
+        "<![CDATA[",
+        '<a b="',
+        "<a b='",
+        "</a",
+        "<div>\n",
+        "<b>\n\n",
+        "<a:b>",
+        "<a@b>",
+    ),
+    *(
+        ">",
+        "> ",
+        "> a\n\n",
+        "> - ",
+        "- ",
+        "-\n",
+        "-\ta\n",
+        "- a\n\n",
+        "1) a\n2. b\n",
+        "1. ",
+        "#",
+        "# #a",
+        "~~~\n> ",
+    ),
+    *(
+        "a\n====\n",
+        "===\n",
+        "---\n",
+        "|a",
+        "|-",
+        "|-|\n",
+        "a@",
+        "a.",
+        "a@b.",
+        "-@",
+        "www.",
+        "https://.",
+        "\r",
+        "\x00",
+        "\t",
+    ),
 ]
+WHOLE = {
+    "ticks of all lengths": "".join("`" * count + " " for count in range(1, 400)),
+    "nested quotes": "".join("> " * depth + "a\n" for depth in range(280)),
+    "nested lists": "".join("  " * depth + "- a\n" for depth in range(280)),
+    "quotes around many lines": "> " * 50 + "a\n" * 40_000,
+    "a table of many columns": "|a" * 10_000 + "|\n" + "|-" * 10_000 + "|\n" + "|\n" * 20_000,
+    "many tables": ("|a" * 256 + "|\n" + "|-" * 256 + "|\n" + "|\n" * 256 + "\n") * 50,
+    "nested brackets": "[" * 40_000 + "a" + "]" * 40_000,
+    "nested parentheses": "[a](" + "(" * 40_000 + ")" * 40_000,
+    "comments without an end": "<!--" * 20_000 + ">",
+}
 
 
 @pytest.mark.parametrize("unit", UNITS)
@@ -280,10 +358,205 @@ def test_markdown_is_read_in_time_in_proportion_to_its_length(unit):
     assert seconds(lambda: long.prose) < 40 * (0.01 + seconds(lambda: short.prose))
 
 
-def test_what_is_no_prose_is_left_out():
-    text = "a `code` [link](http://x.y/z_(w)) [r](../p_(q)) <b class='c'> https://x.y <- 1 < 2\n\n```\nfenced\n```\n"
-    assert opened(text, "markdown").prose.split() == ["a", "[link]", "[r]", "<-", "1", "<", "2"]
-    assert len(opened(text, "markdown").prose) == len(text)
+@pytest.mark.parametrize("text", WHOLE.values(), ids=WHOLE)
+def test_nested_markdown_is_read_in_a_second_or_so(text):
+    document = opened(text, "markdown")
+    assert seconds(lambda: document.prose) < 5  # the machine may be busy
+    assert len(document.prose) == len(text)
+
+
+NO_PROSE = {
+    "fence": "a cat\n\n```sh\nqqq\n```\nsat",
+    "tildes": "a cat\n~~~\nqqq\n```\nqqq\n~~~\nsat",
+    "fence without an end": "a cat sat\n```\nqqq",
+    "fence in a list": "- a cat\n\n  ```\n  qqq\n\n  qqq\n  ```\n- sat",
+    "fence in a quote": "> a cat\n> ```\n> qqq\n> ```\n> sat",
+    "fence in a list in a quote": "> - a cat\n>   ~~~\n>   qqq\n>   ~~~\n> - sat",
+    "line ends of Windows": "a cat\r\n\r\n```\r\nqqq\r\n```\r\nsat `qqq`\r\n",
+    "indented": "a cat\n\n    qqq\n\n\tqqq\n\nsat",
+    "indented in a list": "- a cat\n\n      qqq\n\n  sat",
+    "spans": "a `qqq` ``qq ` q`` cat ```qqq``` sat",
+    "span over lines": "a `qqq\nqqq` cat sat",
+    "span in a quote": "> a `qqq\n> qqq` cat\n> sat",
+    "heading": "# a `qqq` cat #\n\nsat\n===",
+    "comment": "a <!-- qqq --> cat\n\n<!-- qqq\n\nqqq\n-->\n\nsat",
+    "comment without an end": "a cat sat\n\n<!-- qqq\n\nqqq",
+    "tags": "a <b class='qqq'>cat</b> <img\n  src=\"qqq\"> sat",
+    "block of HTML": "<div\n class='qqq'>\na cat <!-- qqq -->\n</div>\n\n<script>\nqqq\n</script>\n\nsat",
+    "front matter": "---\ntitle: qqq\n---\na cat sat",
+    "destination": "a [cat](qqq) [sat](<qqq qqq> 'qqq') ![](qqq_(q))",
+    "destination on the next line": "a [cat](\n  qqq\n  'qqq') sat",
+    "label": "a [cat][qqq] sat\n\n[qqq]: http://qqq 'qqq'\n[qqq]: qqq",
+    "autolinks": "a <https://qqq.q> cat <q@qqq.q> sat",
+    "bare addresses": "a https://qqq.q/?q=q#q cat q.q@qqq.qq sat www.qqq.q mailto:q@q",
+    "entities": "a&nbsp;cat &#xA0; sat",
+    "table": "| a `q|` | cat |\n|---|---|\n| `qqq` | sat |",
+}
+PROSE = [
+    "a `cat",
+    "a \\`cat\\`",
+    "cat](",
+    "a < cat > b",
+    "_cat_ sat",
+    "cat &amp",
+    "[cat]",
+    "[a] (cat)",
+    "- cat",
+    "1. a\n2. cat",
+]
+
+
+@pytest.mark.parametrize("text", NO_PROSE.values(), ids=NO_PROSE)
+def test_what_is_no_prose_is_left_out(text):
+    prose = opened(text, "markdown").prose
+    assert re.findall(r"[a-z]+", prose) == ["a", "cat", "sat"]
+    assert len(prose) == len(text)
+    assert all(one in {" ", other} for one, other in zip(prose, text, strict=True))
+    document = opened(text, "plaintext")
+    assert document.prose == language_server._WRAP.sub(" ", text)
+
+
+@pytest.mark.parametrize("text", PROSE)
+def test_what_only_looks_like_code_is_prose(text):
+    assert opened(text, "markdown").prose == text
+
+
+MARKUP = st.lists(
+    st.sampled_from(
+        [
+            *"ab`<>[](!)#-\n\r\t|*_&\\",
+            "    ",
+            "> ",
+            "- ",
+            "](",
+            "```\n",
+            "<!--",
+            "-->",
+            "---\n",
+            "[a]: b\n",
+            "\xa0",
+            "\u2028",
+            "\x00",
+        ]
+    ),
+    max_size=40,
+).map("".join)
+
+
+@given(MARKUP)
+def test_any_markdown_keeps_its_length_and_lines(text):
+    document = opened(text, "markdown")
+    assert all(one in {" ", other} for one, other in zip(document.prose, text, strict=True))
+    assert all(0 <= begin < end <= len(text) or begin == end for begin, end in document.hidden)
+
+
+@given(MARKUP.filter(lambda text: not set("`&|\x00") & set(text)), st.sampled_from(["", "> ", "- "]))
+def test_spans_are_those_that_markdown_it_finds(text, before):
+    """A code span of letters of its own is hidden if the parser reads it as code, wherever it is."""
+    text = f"{before}{text} `qqq` "
+    tokens = MarkdownIt("commonmark", {"maxNesting": 100}).parse(
+        text.replace("\r\n", "\n").replace("\r", "\n")
+    )
+    shown = "".join(one.content for token in tokens for one in token.children or () if one.type == "text")
+    assert "qqq" not in shown
+    assert "qqq" not in opened(text, "markdown").prose
+
+
+COMMITS = {
+    "comments": "a cat sat\n# qqq\n#qqq\n",
+    "scissors": f"a cat sat\n# {'-' * 24} >8 {'-' * 24}\nqqq\n+qqq\n",
+    "line ends of Windows": f"a cat sat\r\n# qqq\r\n; {'-' * 24} >8 {'-' * 24}\r\nqqq",
+    "only comments": "# qqq",
+}
+
+
+@pytest.mark.parametrize("text", COMMITS.values(), ids=COMMITS)
+@pytest.mark.parametrize(
+    ("language", "uri"),
+    [("git-commit", URI), ("gitcommit", URI), ("plaintext", "file:///a/.git/COMMIT_EDITMSG")],
+)
+def test_comments_of_commit_messages_are_left_out(text, language, uri):
+    document = Document(types.TextDocumentItem(uri, language, 1, text), PositionCodec())
+    assert "qqq" not in document.prose
+    assert len(document.prose) == len(text)
+    assert document.prose.split() == [one for one in ("a", "cat", "sat") if one in text]
+    assert "qqq" in opened(text, "plaintext").prose
+
+
+def completed(text, line, character, found, language="markdown"):
+    """Return the documents after each completion of a word at a position, and after each inline completion."""
+
+    async def query(path, body):
+        if path == "/v1/check":
+            return await answer(path, body)
+        start = len(body["text"]) - len(found["typed"])
+        return {"completions": [{"text": found["text"], "suffix": found["suffix"], "start": start}]}
+
+    place = {"textDocument": {"uri": URI}, "position": {"line": line, "character": character}}
+    item = {"uri": URI, "languageId": language, "version": 1, "text": text}
+    received = talk(
+        note("textDocument/didOpen", {"textDocument": item}),
+        request(1, "textDocument/completion", place),
+        request(2, "textDocument/inlineCompletion", place | {"context": CONTEXT}),
+        query=query,
+    )
+    texts = []
+    for one in sorted((one for one in received if one.get("id") in {1, 2}), key=lambda one: one["id"]):
+        for entry in one["result"]["items"]:
+            edit = entry.get("textEdit") or {"range": entry["range"], "newText": entry["insertText"]}
+            document = opened(text, language)
+            begin, end = (types.Position(**edit["range"][name]) for name in ("start", "end"))
+            document.change(types.TextDocumentContentChangePartial(types.Range(begin, end), edit["newText"]))
+            texts.append(document.text)
+    return texts
+
+
+LENGTH = {"text": "length", "suffix": "gth", "typed": "len"}
+NEXT = {"text": "length", "suffix": "length", "typed": ""}
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "found", "after"),
+    [
+        ("the len", (0, 7), LENGTH, "the length"),
+        ("the length", (0, 7), LENGTH, "the length"),
+        ("the lengths of", (0, 7), LENGTH, "the length of"),
+        ("the lenses. b", (0, 7), LENGTH, "the length. b"),
+        ("\U0001f600\n\U0001f600 length", (1, 6), LENGTH, "\U0001f600\n\U0001f600 length"),
+        ("the l\u00e9ngth", (0, 7), {**LENGTH, "typed": "l\u00e9n"}, "the length"),
+        ("do", (0, 2), {"text": "don't", "suffix": "n't", "typed": "do"}, "don't"),
+        ("don't b", (0, 2), {"text": "don't", "suffix": "n't", "typed": "do"}, "don't b"),
+        ("the cat", (0, 4), NEXT, "the lengthcat"),
+        ("the length", (0, 4), NEXT, "the length"),
+        ("the len", (0, 10**9), LENGTH, "the length"),
+        ("a\nthe len", (10**9, 3), LENGTH, "a\nthe length"),
+        ("the len\na", (0, 8), LENGTH, "the length\na"),
+    ],
+)
+def test_a_completion_replaces_the_rest_of_the_word(text, place, found, after):
+    first, inline = completed(text, *place, found)
+    assert first == after
+    assert inline == (after if "\u00e9" not in text else "the l\u00e9ngth")
+
+
+HIDDEN = [
+    ("```\nlen", 1, 3), ("a `len` b", 0, 6), ("[a](len) b", 0, 7), ("    len", 0, 7), ("<b len> b", 0, 6),
+    ("a https://x.y/len", 0, 17), ("<!-- len -->", 0, 8), ("---\nlen\n---", 1, 3), ("> ```\n> len", 1, 5),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "line", "character"), HIDDEN)
+def test_nothing_is_completed_where_no_prose_is(text, line, character):
+    assert completed(text, line, character, LENGTH) == []
+    assert len(completed(text, line, character, LENGTH, "plaintext")) == 2
+
+
+@pytest.mark.parametrize("place", [{"line": -1, "character": 0}, {"line": 0, "character": -1}])
+@pytest.mark.parametrize("method", ["textDocument/completion", "textDocument/inlineCompletion"])
+def test_negative_positions_are_refused(method, place):
+    params = {"textDocument": {"uri": URI}, "position": place, "context": CONTEXT}
+    (reply,) = (one for one in talk(request(1, method, params)) if one.get("id") == 1)
+    assert reply["error"]["code"] == -32602
 
 
 class Counter:
@@ -358,9 +631,14 @@ def test_completions_of_a_text_that_has_changed_are_left_out():
         return await answer(path, body)
 
     document = opened("the wrong")
-    server = make_server(query, ServerOptions())
+    server = ProseServer(query, ServerOptions())
     server.documents[URI] = document
-    assert asyncio.run(server.complete(URI, types.Position(0, 9))) == []
+    assert (
+        asyncio.run(
+            server.complete(types.CompletionParams(types.TextDocumentIdentifier(URI), types.Position(0, 9)))
+        )
+        == []
+    )
 
 
 WRONG_WORDS = {
@@ -392,22 +670,22 @@ def test_words_that_requests_cannot_have_are_refused(tmp_path, word, problem):
 def test_other_words_are_added(tmp_path, word):
     assert problem_of_word(word) == ""
     path = tmp_path / "words.txt"
-    server = make_server(answer, ServerOptions(dictionary=path))
-    server.add_word(word)
+    server = ProseServer(answer, ServerOptions(dictionary=path))
+    add_word(server, word)
     assert path.read_text() == f"{word}\n"
     assert server.words == [word]
 
 
 def test_a_word_that_cannot_be_stored_is_not_used(tmp_path):
-    server = make_server(answer, ServerOptions(dictionary=tmp_path))
+    server = ProseServer(answer, ServerOptions(dictionary=tmp_path))
     with pytest.raises(OSError, match="Is a directory"):
-        server.add_word("word")
+        add_word(server, "word")
     assert server.words == []
 
 
 def test_wrong_words_of_a_list_are_skipped_with_a_warning(caplog):
     caplog.set_level(logging.WARNING)
-    server = make_server(answer, ServerOptions(words=["right", *WRONG_WORDS]))
+    server = ProseServer(answer, ServerOptions(words=["right", *WRONG_WORDS]))
     assert server.words == ["right"]
     assert len(caplog.messages) == len(WRONG_WORDS)
     assert caplog.messages[0].endswith(" has 201 characters; at most 200 are accepted: it is skipped")

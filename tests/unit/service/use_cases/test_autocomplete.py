@@ -6,9 +6,122 @@ import numpy as np
 import pytest
 
 from models.errors import SupersededError
+from models.tokenizers import CharacterTokenizer, WordTokenizer
+from models.vocabulary import Vocabulary
+from models.words import match_beginning
+from service.engine.job import run_to_completion
 from service.engine.prefix_cache import NextTokenCache, NextTokenEntry
 from service.routes.request import AutocompleteSessions
-from service.use_cases.autocomplete import match_case
+from service.use_cases.autocomplete import AutocompleteRequest, autocomplete
+from service.use_cases.inputs import Limits
+from service.use_cases.model_weights import WeightedModel
+from tests.unit.service.conftest import loaded
+
+LIMITS = Limits(max_texts=10, max_tokens_per_sequence=1000, max_new_tokens=1)
+MODELS = {
+    "words": loaded(WordTokenizer(Vocabulary(["we", "aren't", "Aujourd'hui", "use", "node", "j"]))),
+    "pattern": loaded(
+        WordTokenizer(Vocabulary(["we", "aren", "t", "'", "(", ")", ",", "use"]), pattern=r"\w+|[^\w\s]")
+    ),
+    "characters": loaded(CharacterTokenizer(Vocabulary("we arn'tujodhis."))),
+}
+
+
+def complete(model, text, **options):
+    request = AutocompleteRequest(text=text, limit=100, **options)
+    reply = run_to_completion(autocomplete([WeightedModel(MODELS[model])], request, LIMITS))
+    return {one.text: one for one in reply.completions}
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected", "options"),
+    [
+        ("aren\u2019", "aren\u2019t", {}),
+        ("aren'", "aren't", {}),
+        ("Aren\u2019", "Aren\u2019t", {"casing": "ignore"}),
+        ("AREN\u2019", "AREN\u2019T", {"casing": "ignore"}),
+        ("Aujourd\u2019h", "Aujourd\u2019hui", {}),
+        ("aren\u2019", "aren\u2019t", {"fuzzy": 1}),
+        ("\uff41ren'", "\uff41ren't", {}),
+    ],
+)
+def test_words_are_completed_with_the_typed_apostrophe(typed, expected, options):
+    assert complete("words", f"we {typed}", **options)[expected].suffix == expected[len(typed) :]
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("entry", ["couldn't", "couldn\u2019t"])
+@pytest.mark.parametrize("typed", ["couldn'", "couldn\u2019"])
+def test_words_of_a_dictionary_are_found_with_either_apostrophe(model, entry, typed):
+    found = complete(model, f"we {typed}", dictionary=[entry], user_weight=1.0)
+    (one,) = (one for one in found.values() if one.text.replace("\u2019", "'") == "couldn't")
+    assert one.start == 3
+    assert one.suffix == ("t" if one.text.startswith(typed) else None)
+
+
+def test_a_pattern_model_completes_after_either_apostrophe_without_a_space():
+    for text in ("we aren'", "we aren\u2019"):
+        found = complete("pattern", text)
+        assert [found[word].suffix for word in ("t", ")", ",")] == ["t", ")", ","]
+
+
+def test_a_pattern_model_writes_phrases_as_texts_do():
+    found = complete("pattern", "use (we", max_words=4)
+    assert "we)" in found
+    assert [text for text in complete("pattern", "use aren", max_words=3) if text.startswith("aren'")]
+    assert all(f"we{one.suffix}" == text for text, one in found.items())
+    assert not [text for text in found if " ," in text or "( " in text or " )" in text]
+
+
+SIGNED = {
+    "node.j": ("node.js", 4),
+    "node.": ("node.js", 4),
+    "(node.j": ("node.js", 5),
+    "`node.j": ("node.js", 5),
+    "R&": ("R&D", 4),
+    "C+": ("C++", 4),
+    ".N": (".NET", 4),
+    "@ang": ("@angular/core", 4),
+    "(@ang": ("@angular/core", 5),
+    "@angular/c": ("@angular/core", 4),
+    "Ph.": ("Ph.D.", 4),
+    "Ph.D": ("Ph.D.", 4),
+    "AT&": ("AT&T", 4),
+    "l\u2019\u00c9tat-m": ("l'\u00c9tat-major", 4),
+}
+DICTIONARY = sorted({entry for entry, _ in SIGNED.values()})
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(("typed", "expected"), SIGNED.items(), ids=SIGNED)
+def test_entries_with_signs_are_completed_from_their_beginning(model, typed, expected):
+    entry, start = expected
+    found = complete(model, f"use {typed}", dictionary=DICTIONARY)
+    one = next(one for one in found.values() if one.text.replace("\u2019", "'") == entry)
+    assert (one.start, one.suffix, one.source) == (start, entry[len(typed.lstrip("(`")) :], "user")
+    assert one.probability > 0.1
+    assert sum(one.probability for one in found.values() if one.is_complete_word) <= 1 + 1e-6
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        ("use xnode.j", {}),
+        ("use Node.j", {}),
+        ("use node. j", {}),
+        ("use node.j ", {}),
+        ("use node.j", {"blocklist": ["node.js"]}),
+        ("use node.j", {"dictionary": ["node.exe"]}),
+    ],
+)
+def test_entries_with_signs_are_not_offered_for_other_texts(text, options):
+    found = complete("words", text, **{"dictionary": ["node.js"]} | options)
+    assert not [one for one in found.values() if one.start < text.index("j") and one.text != "use"]
+
+
+def test_entries_with_signs_are_found_in_any_case_if_it_is_ignored():
+    one = complete("words", "use Node.J", dictionary=["node.js"], casing="ignore")["Node.Js"]
+    assert (one.start, one.suffix) == (4, "s")
 
 
 @pytest.mark.parametrize(
@@ -29,14 +142,14 @@ from service.use_cases.autocomplete import match_case
     ],
 )
 def test_a_word_is_told_in_the_case_in_which_it_was_begun(typed, word, told):
-    assert match_case(typed, word) == told
+    assert match_beginning(typed, word) == told
 
 
 @pytest.mark.parametrize(
     ("typed", "told"), [("Hle", "Hello"), ("HLE", "HELLO"), ("hle", "hello"), ("hLe", "hello")]
 )
 def test_of_a_mistyped_beginning_the_first_capital_counts(typed, told):
-    assert match_case(typed, "hello", corrected=True) == told
+    assert match_beginning(typed, "hello", corrected=True) == told
 
 
 def look(size=100):

@@ -27,6 +27,7 @@ from service.use_cases.completions import (
 from service.use_cases.inputs import Limits
 from service.use_cases.sequence_scoring import score_prompt_tokens
 from tests.support import families
+from tests.support.pretrained import pretrained
 from training.progress import Progress
 from training.tokenizer import TokenizerSettings, learn_tokenizer
 
@@ -103,7 +104,7 @@ def test_prompts_read_from_right_to_left_are_refused():
 def test_events_are_the_echo_then_each_token_the_last_with_the_end():
     told = [item.value for item in iter_outputs(completing("w2", echo=True, stream=True))]
     *parts, done = told
-    assert [(choice.finish_reason, count) for choice, count in parts] == [
+    assert [(choice.finish_reason, count) for choice, count, _ in parts] == [
         (None, 0),
         (None, 1),
         (None, 1),
@@ -229,6 +230,28 @@ def test_every_token_has_a_name_of_its_own(spoken):
     assert (names[UNK], names[BOS], names[EOS]) == ("<unk>", "<s>", "</s>")
 
 
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_tokens_of_pretrained_models_have_names_of_their_own(load, kind):
+    tokenizer = pretrained(kind)[2]
+    loaded = load(tokenizer)
+    assert len(set(loaded.token_names)) == loaded.vocab_size
+    for name, text, spelled in zip(
+        loaded.token_names, loaded.token_texts, tokenizer.token_bytes, strict=True
+    ):
+        as_bytes = "bytes:" + "".join(f"\\x{byte:02x}" for byte in spelled)
+        assert name in {as_bytes, text, f" {text}"}
+        assert (name == as_bytes) or "\ufffd" not in name
+    assert "bytes:\\xe2" in loaded.token_names
+
+
+@pytest.mark.parametrize("text", ["the   cat\tsat", "the zzz cat", "cafe\u0301 \ufb01 the", "漢 x"])
+def test_an_echoed_text_has_offsets_as_sent(spoken, text):
+    request = CompletionRequest(prompt=text, echo=True, logprobs=1, max_tokens=0)
+    choice = run_to_completion(complete_prompts(spoken, request, None, LIMITS)).choices[0]
+    assert choice.text == text
+    assert choice.logprobs.text_offset == spoken.tokenizer.token_starts(text).tolist()
+
+
 def test_names_joined_are_the_text(spoken):
     names = entries_of(spoken, spoken.tokenizer.encode("the cat sat")).tokens
     assert "".join(names).removeprefix(" ") == "the cat sat"
@@ -263,12 +286,12 @@ def test_the_token_itself_is_among_the_most_probable_with_the_very_same_number(s
     names = [speller.name(token) for token in (5, 6, 7, 8)]
     assert entries.top_logprobs[0] == {
         names[0]: entries.token_logprobs[1],
-        names[1]: -9999.0,
+        names[1]: -np.inf,
         names[2]: entries.token_logprobs[0],
     }
-    assert entries.top_logprobs[1] == {names[0]: entries.token_logprobs[1], names[1]: -9999.0}
-    assert entries.top_logprobs[2:] == [{names[3]: -9999.0}, None]
-    assert entries.token_logprobs[2:] == [-9999.0, None]
+    assert entries.top_logprobs[1] == {names[0]: entries.token_logprobs[1], names[1]: -np.inf}
+    assert entries.top_logprobs[2:] == [{names[3]: -np.inf}, None]
+    assert entries.token_logprobs[2:] == [-np.inf, None]
 
 
 def test_tokens_may_be_called_by_their_ids(spoken):

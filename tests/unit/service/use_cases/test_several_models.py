@@ -175,3 +175,14 @@ def test_a_word_that_a_model_is_certain_of_has_a_finite_surprisal():
     words = [[Word("cat", 0, 3, 0, 1, known=True)]] * 2
     checked = combined("cat", words, [[], []], log_probs=(0.0, -1e4), weights=(1e-3, 1.0))
     assert checked.surprisals == [0]
+
+
+def test_words_that_are_impossible_for_all_models_tell_nothing():
+    log_probs = np.array([[-1.0, -np.inf, -2e4, -np.inf], [-np.inf, -np.inf, -np.inf, -1.0]])
+    prior = np.array([0.25, 0.75])
+    before = run_to_completion(weights_before(prior, log_probs))
+    given = run_to_completion(weights_given_text(prior, log_probs))
+    assert before.sum(axis=1) == pytest.approx(np.ones(5))
+    assert before[1:].argmax(axis=1).tolist() == [0, 0, 0, 1]
+    assert given.sum(axis=1) == pytest.approx(np.ones(4))
+    assert before[2] == pytest.approx(0.95 * before[1] + 0.05 * prior)

@@ -1,5 +1,7 @@
 """Cross-fitted tuning, and the problem built from lists."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -7,8 +9,10 @@ from models.calls import run_calls
 from models.errors import InvalidInputError
 from models.reranking.features import ListFeatures
 from models.reranking.metrics import make_metric
+from models.reranking.ranking import LogLinearModel
 from models.reranking.tuning.cross_fitting import candidate_totals, cross_fit, looks_like_mean, tuning_data
 from models.reranking.tuning.fitting import TuningSettings
+from models.reranking.tuning.mert import line_loss
 from tests.support.nbest_lists import (
     candidate_list,
     data_of,
@@ -211,3 +215,42 @@ def test_comparing_all_texts_of_a_list_stops_often():
     one = candidate_list(*(f"a {n}" for n in range(300)))
     steps = tuning_data([one], words_alone([one]), WER, features=("consensus:bleu",))
     assert sum(1 for _ in steps) > 10
+
+
+def with_impossible(num_lists=60):
+    """Lists in which `lm` calls every fourth candidate impossible; in every tenth list all of them."""
+    one = informative(num_lists)
+    features = one.features.copy()
+    features[3::4, 1] = -np.inf
+    for number in range(0, num_lists, 10):
+        features[5 * number : 5 * number + 5, 1] = -np.inf
+    return replace(one, features=features, names=("rank", "lm", "useless")).with_floor(), features
+
+
+def test_tuning_with_impossible_candidates_has_finite_figures_and_chooses_none_of_them():
+    one, features = with_impossible()
+    outcome = outcome_of(one)
+    assert outcome.figures.decision == "tuned"
+    assert np.isfinite([*outcome.figures.weights.values(), outcome.figures.posterior_scale]).all()
+    assert np.isfinite([outcome.figures.tuned, outcome.figures.posteriors.cross_entropy]).all()
+    impossible = np.isneginf(features[:, 1]).reshape(-1, 5)
+    chosen = one.chosen(outcome.fitted.weights)
+    assert not np.isneginf(features[chosen, 1])[~impossible.all(axis=1)].any()
+    assert (chosen == one.first_pass())[impossible.all(axis=1)].all()
+
+
+@pytest.mark.parametrize("weights", [[1.0, 1.0, 0.0], [1.0, -1.0, 0.5], [1.0, 0.0, 0.0], [0.0, 1e-9, 1.0]])
+def test_totals_of_tuning_are_those_of_re_ranking(weights):
+    one, features = with_impossible()
+    totals = LogLinearModel(weights=dict(zip(one.names, weights, strict=True))).totals(features)
+    assert one.totals(np.array(weights)) == pytest.approx(totals)
+
+
+@pytest.mark.parametrize("direction", [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [1.0, -1.0, 0.3]])
+def test_the_loss_along_a_line_is_that_of_the_candidates_chosen_on_it(direction):
+    one, _ = with_impossible()
+    weights, direction = np.array([0.3, 0.5, 0.1]), np.array(direction)
+    curve = run_calls(line_loss(one, *one.line(weights, direction)))
+    for angle in np.linspace(-1.5, 1.5, 41):
+        chosen = one.chosen(weights + np.tan(angle) * direction)
+        assert curve.at(np.array([angle])) == pytest.approx(one.score(chosen))
