@@ -24,6 +24,7 @@ from models.arrays import Int32s, Int64s
 from models.errors import FormatError, InvalidInputError
 from models.files import decompressed, report_read_errors
 from models.vocabulary import BOS, EOS
+from models.word_index import ASCII_WHITESPACE, split_words
 from training.progress import Progress
 
 _CLOSING = "[\"'\u201d\u2019)\\]]*"
@@ -36,7 +37,7 @@ _ABBREVIATION_END = re.compile(
 
 def paragraphs(lines: Iterable[str]) -> Iterator[str]:
     """Yield runs of non-blank lines, each joined into one string with single spaces."""
-    for has_words, block in groupby(map(str.split, lines), key=bool):
+    for has_words, block in groupby(map(split_words, lines), key=bool):
         if has_words:
             yield " ".join(map(" ".join, block))
 
@@ -128,7 +129,7 @@ def read_sentences(
     lines = read_lines(path, digest=digest, progress=progress)
     sentences: Iterator[str]
     if unit == "line":
-        sentences = filter(None, map(str.strip, lines))
+        sentences = (line.strip(ASCII_WHITESPACE) for line in lines if line.strip())
     else:
         sentences = (s for block in paragraphs(lines) for s in split_sentences(block))
     first = next(sentences, None)

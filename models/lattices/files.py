@@ -22,7 +22,12 @@ MAX_LATTICE_LINE_BYTES = 1 << 24
 
 _SLF_SUFFIXES = (".slf", ".lat", ".htk")
 _SLF = re.compile(rb"(?:\s*#[^\n]*\n)*\s*[A-Za-z]+=\S*(?:[ \t]+[A-Za-z]+=\S*)*[ \t]*\r?\n")
-_KALDI = re.compile(rb"\S+[ \t]*\r?\n[0-9]+[ \t]+[0-9]+[ \t]")
+_KALDI = re.compile(
+    rb"(?:\S+[ \t]*\r?\n[ \t]*\r?\n)*"  # empty lattices
+    rb"\S+[ \t]*\r?\n[0-9]+(?:[ \t]+[0-9]+[ \t]"
+    rb"|[ \t]+[^\s,]*,[^\s,]*(?:,[0-9_]*)?[ \t]*\r?\n|[ \t]*\r?\n[ \t]*\r?(?:\n|$))"
+)
+"""An utterance, then an arc, or a final state: of a silent utterance, it is the only one."""
 
 
 def slf_files(folder: Path) -> list[Path]:

@@ -30,6 +30,7 @@ from models.ngram.arpa_kernels import (
 from models.ngram.arpa_source import ArpaSource, quote_bytes
 from models.ngram.build import MAX_LOG10_BACKOFF, NGrams, NGramWeights
 from models.vocabulary import BOS, CONTROL_TOKENS, EOS, UNK, Vocabulary
+from models.word_index import split_words
 from models.word_kernels import WordTable
 
 MAX_ARPA_ORDER = 20
@@ -407,7 +408,7 @@ class ArpaReport(NamedTuple):
         missing_backoffs: number of n-grams below the highest order without a back-off weight, read as 0.
         ignored_backoffs: number of n-grams of the highest order with a back-off weight, which has no effect.
         ignored_starts: number of n-grams other than the unigram that predict `<s>`, which is never predicted here.
-        split_words: number of words that contain white space, such as U+00A0, at which texts are split.
+        split_words: number of words that contain white space, such as a form feed, at which texts are split.
         escaped: whether words are escaped.
         backward: whether the file declares that the model reads right to left.
     """
@@ -485,7 +486,7 @@ def read_arpa(path: Path, *, on_read: Callable[[int], None] = lambda _: None) ->
         missing_backoffs=sum(missing[:-1]),
         ignored_backoffs=int(np.count_nonzero(highest)),
         ignored_starts=ignored_starts,
-        split_words=sum(len(word.split()) != 1 for word in vocabulary.ids),
+        split_words=sum(split_words(word) != [word] for word in vocabulary.ids),
         escaped=escaped,
         backward=BACKWARD_OPTION in options.items(),
     )

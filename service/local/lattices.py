@@ -25,6 +25,7 @@ from models.reranking.formats.reader import References, attach_references
 from models.reranking.formats.writer import write_lists
 from models.reranking.metrics import make_metric
 from models.reranking.metrics.metric import format_score
+from models.word_index import split_words
 from service.engine.loaded_model import LoadedModel
 
 _BATCH_ARCS = 1 << 15
@@ -134,7 +135,7 @@ def write_best(
             one = nbest_candidates(rescored, count)
             if one.references:
                 best = metric.statistics([one.candidates[0].text], one.references)[0]
-                right = map(str.split, one.references)
+                right = map(split_words, one.references)
                 oracle = min((oracle_errors(rescored.lattice, words), -len(words)) for words in right)
                 errors += [best, np.abs(oracle)]
                 num_referred += 1

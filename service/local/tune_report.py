@@ -18,6 +18,7 @@ from models.reranking.metrics.metric import format_score
 from models.reranking.tuning.cross_fitting import TuningOutcome, candidate_totals
 from models.reranking.tuning.mert import LOSS_TOLERANCE, line_loss
 from models.reranking.tuning.problem import Floats, Ints, centre_by_list
+from models.word_index import count_words, split_words
 from service.use_cases.tune import TuneReply
 
 _CHART_HEIGHT = 2.9
@@ -45,7 +46,7 @@ def _draw_bars(axes: Any, levels: list[Selection], heights: Callable[[Ints], Flo
 def _by_length(tuned: TuningOutcome, levels: list[Selection]) -> Picture | None:
     problem = tuned.data.problem
     name = problem.metric.name.upper()
-    words = np.array([len(candidates.references[0].split()) for candidates in tuned.data.lists])
+    words = np.array([count_words(candidates.references[0]) for candidates in tuned.data.lists])
     edges = _edges(words)
     if len(edges) < 3:
         return None
@@ -168,7 +169,7 @@ def mark_errors(text: str, reference: str) -> Markup:
 
     The reference word of a substitution is not shown.
     """
-    words, right = text.split(), reference.split()
+    words, right = split_words(text), split_words(reference)
     marked: list[str] = []
     for change in Levenshtein.opcodes(words, right):
         here = words[change.src_start : change.src_end]

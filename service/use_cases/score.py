@@ -15,9 +15,10 @@ from pydantic_core import PydanticCustomError
 
 from models.arrays import FloatArray, TokenIds
 from models.errors import InvalidInputError
-from models.language_model import bits_per_unit, count_words, finite_logprob, ngram_order, perplexity
+from models.language_model import bits_per_unit, finite_logprob, ngram_order, perplexity
 from models.reranking.candidates import map_in_steps
 from models.vocabulary import EOS, UNK
+from models.word_index import count_words
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.schemas import with_examples

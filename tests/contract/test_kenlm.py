@@ -12,7 +12,7 @@ import gramophone_client.kenlm
 from gramophone_client import Client, NotFoundError, UnreachableError
 from models.checkpoint.registry import LocalRegistry
 from service.settings import Settings
-from tests.reference.backoff import random_arpa
+from tests.reference.backoff import SMALL, random_arpa
 from tests.support.services import running
 from training.model_formats import run_import_arpa
 
@@ -117,6 +117,23 @@ def test_states_score_word_by_word_as_with_kenlm(pair_of, seed, start):
         assert ours.log_prob == pytest.approx(theirs.log_prob, abs=1e-4)
         assert (ours.ngram_length, ours.oov) == (theirs.ngram_length, theirs.oov)
         state, their_state = after, their_after
+
+
+@pytest.mark.parametrize("space", ["\x1c", "\x85", "\u00a0", "\u2028", "\u3000"], ids=ascii)
+def test_a_word_with_wide_white_space_is_scored_as_with_kenlm(tmp_path, space):
+    word, path = f"ten{space}thousand", tmp_path / "wide.arpa"
+    path.write_text(
+        SMALL.replace("\ta\t", f"\t{word}\t").replace(" a", f" {word}").replace("\ta ", f"\t{word} ")
+    )
+    theirs = kenlm.Model(str(path))
+    with gramophone_client.kenlm.Model(path) as ours:
+        assert word in ours
+        scores = [
+            model.BaseScore(module.State(), word, module.State())
+            for model, module in ((ours, gramophone_client.kenlm), (theirs, kenlm))
+        ]
+        assert scores[0] == pytest.approx(scores[1], abs=1e-4)
+        assert ours.score(f"{word} b") == pytest.approx(theirs.score(f"{word} b"), abs=1e-4)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

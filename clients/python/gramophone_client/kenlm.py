@@ -336,7 +336,7 @@ class Model:
             ids = list(range(begin, min(begin + step, last)))
             body = {"tokens": ids, **self._address}
             reply = fetch(Call("POST", "/detokenize", json_reply(DetokenizeReply), body))
-            self._known.update(dict.fromkeys(reply.prompt.split(), True))
+            self._known.update(dict.fromkeys(_words(reply.prompt), True))
         if known := [word for word, is_known in self._known.items() if is_known and last]:
             # other words are unknown unless the tokenizer changes or splits words
             version, probes = self._version, [word for word in probe_words(known) if word not in self._known]
@@ -378,7 +378,7 @@ def _decoded(word: str | bytes) -> str:
 
 def _spelling(word: str) -> str:
     """Return a word, or the unknown word instead of an empty word or one with spaces."""
-    return word if word.split() == [word] else _UNKNOWN
+    return word if _words(word) == [word] else _UNKNOWN
 
 
 def _word_scores(result: SequenceScoreResult, context: Context) -> list[FullScoreReturn]:

@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, Literal, NamedTuple, TypeVar, cast
 from models.errors import FormatError, InvalidInputError
 from models.files import COMPRESSED_SUFFIXES, decompressed, report_read_errors
 from models.reranking.candidates import Candidate, CandidateList
+from models.word_index import ASCII_WHITESPACE
 
 MAX_LIST_CANDIDATES = 100_000
 """Maximum candidates of a list; without ids, a file could otherwise fill the memory."""
@@ -186,22 +187,9 @@ class Format:
 
 T = TypeVar("T")
 
-ASCII_WHITESPACE = " \t\r\n\f\v"
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _SHOWN_CHARACTERS = 40
 _LARGEST = 1e300
-
-
-def split_words(text: str) -> list[str]:
-    """Split a text at ASCII white space."""
-    line = collapse_whitespace(text)
-    return line.split(" ") if line else []
-
-
-def collapse_whitespace(text: str) -> str:
-    """Replace every run of ASCII white space by one space, and strip the text."""
-    # bytes.split splits at ASCII white space only, and is faster than a regular expression
-    return b" ".join(text.encode(errors="surrogatepass").split()).decode(errors="surrogatepass")
 
 
 def has_whitespace(text: str) -> bool:

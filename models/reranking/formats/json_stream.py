@@ -13,13 +13,13 @@ from typing import Any, NamedTuple, NoReturn
 from models.errors import InvalidInputError
 from models.reranking.candidates import CandidateList
 from models.reranking.formats.format import (
-    ASCII_WHITESPACE,
     MAX_LIST_BYTES,
     BadLine,
     ListOrBadLine,
     SourceLines,
     TextLine,
 )
+from models.word_index import ASCII_WHITESPACE
 
 JsonObject = dict[str, Any]
 

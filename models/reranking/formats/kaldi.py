@@ -25,15 +25,14 @@ from models.reranking.formats.format import (
     Format,
     ListOrBadLine,
     SourceLines,
-    collapse_whitespace,
     format_number,
     group_candidates,
     named_lists,
     parse_lines,
     parse_number,
     shorten,
-    split_words,
 )
+from models.word_index import collapse_whitespace, split_words
 
 WORD_FILES = ("words_text", "text")
 """Names of the word archive in a folder."""

@@ -28,7 +28,6 @@ from models.errors import FormatError, InvalidInputError
 from models.reranking.candidates import CandidateList
 from models.reranking.formats import json_formats, kaldi, speech_formats, srilm, translations
 from models.reranking.formats.format import (
-    ASCII_WHITESPACE,
     BadLine,
     Format,
     ListOrBadLine,
@@ -38,10 +37,10 @@ from models.reranking.formats.format import (
     read_blocks,
     refuse_to_write,
     shorten,
-    split_words,
     unpacked_name,
 )
 from models.reranking.formats.json_stream import parse_json_object, stripped_value
+from models.word_index import ASCII_WHITESPACE, split_words
 
 _MOST_DIGITS = 18
 _BLOCK_BYTES = 1 << 16

@@ -48,7 +48,6 @@ from typing import Any, NamedTuple
 from models.errors import InvalidInputError
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats.format import (
-    ASCII_WHITESPACE,
     MAX_DOCUMENT_LINE_BYTES,
     MAX_LIST_BYTES,
     MAX_LIST_CANDIDATES,
@@ -56,7 +55,6 @@ from models.reranking.formats.format import (
     Format,
     ListOrBadLine,
     SourceLines,
-    collapse_whitespace,
     format_number,
     parse_list_lines,
     parse_number,
@@ -73,6 +71,7 @@ from models.reranking.formats.json_stream import (
     string_value,
     stripped_value,
 )
+from models.word_index import ASCII_WHITESPACE, collapse_whitespace
 
 
 def _scored_line(line: str) -> Candidate:

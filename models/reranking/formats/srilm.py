@@ -30,15 +30,14 @@ from models.reranking.formats.format import (
     Format,
     ListOrBadLine,
     SourceLines,
-    collapse_whitespace,
     format_number,
     is_decimal_number,
     parse_lines,
     parse_number,
     shorten,
-    split_words,
     unpacked_name,
 )
+from models.word_index import collapse_whitespace, split_words
 
 BYTELOG = 1024 / 10000.5
 """One bytelog as a natural logarithm."""

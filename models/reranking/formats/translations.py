@@ -51,7 +51,6 @@ from typing import Any
 from models.errors import InvalidInputError
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats.format import (
-    ASCII_WHITESPACE,
     MAX_LIST_BYTES,
     MAX_LIST_CANDIDATES,
     BadLine,
@@ -59,7 +58,6 @@ from models.reranking.formats.format import (
     Format,
     ListOrBadLine,
     SourceLines,
-    collapse_whitespace,
     format_number,
     group_candidates,
     has_whitespace,
@@ -70,7 +68,6 @@ from models.reranking.formats.format import (
     parse_number,
     read_beams,
     shorten,
-    split_words,
 )
 from models.reranking.formats.json_stream import (
     id_value,
@@ -79,6 +76,7 @@ from models.reranking.formats.json_stream import (
     parse_json_object,
     stripped_value,
 )
+from models.word_index import ASCII_WHITESPACE, collapse_whitespace, split_words
 
 _BAR = "|||"
 _WORD_SCORES = "WordScores"

@@ -26,6 +26,7 @@ from models.reranking.corrections import (
     with_corrections,
 )
 from models.reranking.tuning.problem import Ints
+from models.word_index import split_words
 
 _MIN_LISTS = 2
 """Minimum lists with a correction; so each one is confirmed by a list that others were learnt from."""
@@ -181,11 +182,11 @@ def count_corrections(lists: Sequence[CandidateList], folds: Ints) -> Steps[list
 
 def _hypotheses(one: CandidateList) -> _Hypotheses:
     """Return the hypotheses that are good enough to align, each with its closest reference, as words."""
-    references = [reference.split() for reference in one.references]
+    references = [split_words(reference) for reference in one.references]
     texts = dict.fromkeys(candidate.text for candidate in one.candidates)
     found = []
     for text in islice(texts, _MAX_HYPOTHESES):
-        words = text.split()
+        words = split_words(text)
         errors, closest = min((Levenshtein.distance(words, right), right) for right in references)
         if errors <= _MAX_ERROR_SHARE * len(closest):
             found.append((words, closest))
