@@ -327,6 +327,8 @@ class RankedListResult:
     """confidences of the best candidate's words, if requested."""
     tuned_on: IfGiven[list[str]] = field(default_factory=list)
     """as in the reply to JSON, on each line of a stream; omitted if empty."""
+    problems: IfGiven[list[str]] = field(default_factory=list)
+    """errors of candidates of another program's list that could not be read and are left out; omitted if empty."""
 
 
 @dataclass(frozen=True, slots=True)

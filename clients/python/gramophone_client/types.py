@@ -443,6 +443,9 @@ class RankedListResult(Reply):
     tuned_on: list[str] = []
     """as in the reply to JSON, on each line of a stream; omitted if empty."""
 
+    problems: list[str] = []
+    """errors of candidates of another program's list that could not be read and are left out; omitted if empty."""
+
 
 class RerankReply(Reply):
     """Re-ranked lists, one result per list."""

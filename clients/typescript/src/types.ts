@@ -104,7 +104,8 @@ export interface paths {
          *     last line is an error.
          *
          *     Other programs' list formats get the same reply: `text/x-NAME-nbest` for moses, srilm, kaldi and fairseq;
-         *     `application/x-NAME+json` for mlm-scoring, hyporadise, nemo-manifest, vosk, azure, google, aws and sockeye.
+         *     `application/x-NAME+json` for mlm-scoring, hyporadise, nemo-manifest, vosk, azure, google, aws and sockeye. A
+         *     candidate that cannot be read is left out, and its error is in `problems` of its list's line.
          */
         post: operations["rerank_lists_v1_rerank_post"];
         delete?: never;
@@ -2215,6 +2216,11 @@ export interface components {
              * @description as in the reply to JSON, on each line of a stream; omitted if empty.
              */
             tuned_on?: string[];
+            /**
+             * Problems
+             * @description errors of candidates of another program's list that could not be read and are left out; omitted if empty.
+             */
+            problems?: string[];
         };
         /**
          * RankedText

@@ -9,9 +9,10 @@ is part of a word.
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from io import BufferedReader
 from pathlib import Path, PurePath
 from typing import Any, BinaryIO, Literal, NamedTuple, TypeVar, cast
@@ -247,10 +248,37 @@ def parse_lines(lines: SourceLines, parse: Callable[[str], T]) -> Iterator[tuple
             yield lines.bad(line.number, str(error))
 
 
-def parse_list_lines(lines: SourceLines, parse: Callable[[str], CandidateList]) -> Iterator[ListOrBadLine]:
-    """Parse one list per line; an invalid line is a lost list."""
-    for row in parse_lines(lines, parse):
-        yield row._replace(loses_list=True) if isinstance(row, BadLine) else row[1]
+def parse_list(
+    lines: SourceLines, number: int, parse: Callable[[list[str]], CandidateList | None]
+) -> Iterator[ListOrBadLine]:
+    """Yield a list after its errors; the last error loses the list if nothing of it is usable.
+
+    Args:
+        lines: source of the list, for messages.
+        number: number of its line.
+        parse: returns the list and appends the errors of its parts to the problems; returns None if nothing is usable,
+            and raises InvalidInputError if the entire list is invalid.
+    """
+    problems, one = list[str](), None
+    try:
+        one = parse(problems)
+    except InvalidInputError as error:
+        problems.append(str(error))
+    for index, problem in enumerate(problems, start=1):
+        yield lines.bad(number, problem, loses_list=one is None and index == len(problems))
+    if one is not None:
+        yield one
+
+
+def parse_list_lines(
+    lines: SourceLines, parse: Callable[[str, list[str]], CandidateList]
+) -> Iterator[ListOrBadLine]:
+    """Parse one list per line, as `parse_list` does; an unreadable line is a lost list."""
+    for line in lines:
+        if isinstance(line, BadLine):
+            yield line._replace(loses_list=True)
+        else:
+            yield from parse_list(lines, line.number, partial(parse, line.text))
 
 
 def named_lists(lists: Iterable[CandidateList]) -> Iterator[tuple[str, CandidateList]]:
@@ -272,41 +300,65 @@ def named_lists(lists: Iterable[CandidateList]) -> Iterator[tuple[str, Candidate
         before = name
 
 
-CandidateRow = tuple[str, int, Candidate]
-"""Id of the candidate's list, its rank in the list if the line states it, and the candidate."""
+CandidateRow = tuple[str, int, Candidate | InvalidInputError]
+"""Id of the candidate's list, its rank in the list if the line states it, and the candidate or its error."""
+
+
+def candidate_or_error(parse: Callable[[], Candidate]) -> Candidate | InvalidInputError:
+    """Return a parsed candidate, or the error of an invalid one, whose list is known."""
+    try:
+        return parse()
+    except InvalidInputError as error:
+        return error
 
 
 def group_candidates(
-    rows: Iterable[tuple[int, CandidateRow] | BadLine], lines: SourceLines
+    rows: Iterable[tuple[int, CandidateRow] | BadLine],
+    lines: SourceLines,
+    make: Callable[[str, Sequence[tuple[int, Candidate]]], CandidateList | None] | None = None,
 ) -> Iterator[ListOrBadLine]:
-    """Group consecutive candidates with the same id into lists.
+    """Group consecutive candidates with the same id into lists, each after the errors of its candidates.
 
     Args:
         rows: candidates with their line numbers; they are sorted by rank, and equal ranks keep the order
             of the lines.
         lines: their source, for messages.
+        make: makes a list of an id and its ranked candidates, or None; by default of all.
     """
     name, members = "", list[tuple[int, Candidate]]()
+    last_bad: BadLine | None = None
 
-    def close() -> CandidateList:
+    def close() -> Iterator[ListOrBadLine]:
         members.sort(key=lambda member: member[0])
-        return CandidateList(name, "", tuple(candidate for _, candidate in members))
+        one = (make or _list_of_members)(name, members) if members else None
+        if last_bad is not None:
+            yield last_bad._replace(loses_list=one is None)
+        if one is not None:
+            yield one
+        members.clear()
 
     for row in rows:
         if isinstance(row, BadLine):
             yield row
             continue
         number, (row_name, index, candidate) = row
-        if members and row_name != name:
-            yield close()
-            members = []
+        if row_name != name:
+            yield from close()
+            last_bad = None
         name = row_name
-        if len(members) < MAX_LIST_CANDIDATES:
+        if isinstance(candidate, Candidate) and len(members) < MAX_LIST_CANDIDATES:
             members.append((index, candidate))
-        else:
-            yield lines.bad(number, f"list {name!r} has more than {MAX_LIST_CANDIDATES:,} candidates")
-    if members:
-        yield close()
+            continue
+        if isinstance(candidate, Candidate):
+            candidate = InvalidInputError(f"list {name!r} has more than {MAX_LIST_CANDIDATES:,} candidates")
+        if last_bad is not None:
+            yield last_bad
+        last_bad = lines.bad(number, str(candidate))
+    yield from close()
+
+
+def _list_of_members(name: str, members: Sequence[tuple[int, Candidate]]) -> CandidateList:
+    return CandidateList(name, "", tuple(candidate for _, candidate in members))
 
 
 def read_beams(lines: SourceLines, parse: Callable[[str], Candidate]) -> Iterator[ListOrBadLine]:

@@ -324,6 +324,9 @@ def format_name_of_media_type(content_type: str) -> str | None:
     return next((name for name, one in FORMATS.items() if media_type in one.media_types), None)
 
 
+_HEAD_BYTES = 1 << 16
+
+
 def detect_format(head: bytes, source: str) -> Format:
     """Detect the format of a file from its first bytes.
 
@@ -356,6 +359,7 @@ def detect_format(head: bytes, source: str) -> Format:
     elif tab and is_decimal_number(last):
         name = "nemo"
     elif _KALDI.fullmatch(first):
+        kaldi.check_content(text.split("\n")[: -1 if len(head) >= _HEAD_BYTES else None], source)
         name = "kaldi"
     if name is None:
         raise FormatError(
@@ -364,7 +368,6 @@ def detect_format(head: bytes, source: str) -> Format:
     return FORMATS[name]
 
 
-_HEAD_BYTES = 1 << 16
 _NO_SCORES: Mapping[str, Path] = MappingProxyType({})
 
 

@@ -74,6 +74,10 @@ class Metric(Protocol):
         """
 
 
+METRIC_TITLES = {"wer": "word error rate", "cer": "character error rate", "bleu": "BLEU", "chrf": "chrF"}
+"""Names of metrics for people."""
+
+
 def format_score(metric: str, score: float) -> str:
     """Format a score by the name of its metric: `25.33 %` for error rates, `34.47` for BLEU and chrF."""
     return f"{score:.2f} %" if metric in {"wer", "cer"} else f"{score:.2f}"

@@ -228,11 +228,21 @@ def assign_folds(lists: Sequence[CandidateList], *, folds: int, seed: int) -> In
         lists: lists with references.
         folds: number of folds, at least 2.
         seed: random seed of the assignment.
+
+    Raises:
+        InvalidInputError: there are fewer different references than folds.
     """
     groups: dict[tuple[str, ...], list[int]] = {}
     for number, one in enumerate(lists):
         groups.setdefault(one.references, []).append(number)
     members = list(groups.values())
+    if len(members) < folds:
+        distinct = "one distinct reference" if len(members) == 1 else f"{len(members)} distinct references"
+        raise InvalidInputError(
+            f"folds is {folds}, but {len(lists)} lists have {distinct}; lists with equal references share a fold: give "
+            f"lists with at least {folds} different references",
+            parameter="folds",
+        )
     numbers = np.zeros(len(lists), dtype=np.int64)
     sizes = [0] * folds
     for group in np.random.default_rng(seed).permutation(len(members)).tolist():
