@@ -249,6 +249,8 @@ class SequenceScoreResult(ScoreTotals):
     """length of the model's longest n-grams in tokens, if `ngram_lengths` was requested of an n-gram model."""
     ngram_lengths: IfGiven[list[int]] = field(default_factory=list)
     """length of the n-gram found for each token, if requested of an n-gram model; 1 is a unigram."""
+    context_lengths: IfGiven[list[int]] = field(default_factory=list)
+    """with them, the number of last tokens on which later probabilities depend, after each token."""
 
 
 @dataclass(frozen=True, slots=True)

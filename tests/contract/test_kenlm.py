@@ -1,6 +1,7 @@
 """KenLM's interface over a service, against KenLM itself on random ARPA files."""
 
 import copy
+import heapq
 import os
 from typing import NamedTuple
 
@@ -134,6 +135,26 @@ def test_a_word_with_wide_white_space_is_scored_as_with_kenlm(tmp_path, space):
         ]
         assert scores[0] == pytest.approx(scores[1], abs=1e-4)
         assert ours.score(f"{word} b") == pytest.approx(theirs.score(f"{word} b"), abs=1e-4)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_states_are_equal_if_kenlms_are_and_have_an_order(pair_of, seed):
+    pair, found = pair_of(seed), []
+    for sentence in [*pair.sentences(seed, 25), *pair.words, "unheard-of", f"{pair.words[0]} unheard-of"]:
+        state, theirs = gramophone_client.kenlm.State(), kenlm.State()
+        pair.ours.BeginSentenceWrite(state)
+        pair.theirs.BeginSentenceWrite(theirs)
+        for word in sentence.split():
+            after, their_after = gramophone_client.kenlm.State(), kenlm.State()
+            pair.ours.BaseScore(state, word, after)
+            pair.theirs.BaseScore(theirs, word, their_after)
+            state, theirs = after, their_after
+            found.append((state, theirs))
+    for one, theirs in found:
+        same = [other for other, others in found if others == theirs]
+        assert [other for other, _ in found if other == one] == same
+        assert len(set(same)) == 1
+    assert min(one for one, _ in found) == heapq.nsmallest(1, [(0.0, one) for one, _ in found])[0][1]
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -534,6 +534,9 @@ class SequenceScoreResult(Reply):
     ngram_lengths: list[int] = []
     """length of the n-gram found for each token, if requested of an n-gram model; 1 is a unigram."""
 
+    context_lengths: list[int] = []
+    """with them, the number of last tokens on which later probabilities depend, after each token."""
+
 
 class SuggestedText(Reply):
     """A correction for words that are probably wrong."""

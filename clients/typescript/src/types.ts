@@ -2379,6 +2379,11 @@ export interface components {
              * @description length of the n-gram found for each token, if requested of an n-gram model; 1 is a unigram.
              */
             ngram_lengths?: number[];
+            /**
+             * Context Lengths
+             * @description with them, the number of last tokens on which later probabilities depend, after each token.
+             */
+            context_lengths?: number[];
         };
         /**
          * SignificanceResult
