@@ -21,29 +21,11 @@ import numpy as np
 
 from models.arrays import Int32s, Int64s, UInt8s
 from models.errors import InvalidInputError
+from models.files import WORD, split_words
 from models.vocabulary import UNK
 
 _parser, _compiler = map(importlib.import_module, ("re._parser", "re._compiler"))  # no public ones
-ASCII_WHITESPACE = " \t\r\n\f\v"
-WORD = re.compile(rf"[^{ASCII_WHITESPACE}]+")
 _UNICODE_WORD = re.compile(r"\S+")
-
-
-def split_words(text: str) -> list[str]:
-    """Split a text at ASCII white space."""
-    line = collapse_whitespace(text)
-    return line.split(" ") if line else []
-
-
-def collapse_whitespace(text: str) -> str:
-    """Replace every run of ASCII white space by one space, and strip the text."""
-    # bytes.split splits at ASCII white space only, and is faster than a regular expression
-    return b" ".join(text.encode(errors="surrogatepass").split()).decode(errors="surrogatepass")
-
-
-def count_words(text: str) -> int:
-    """Count words for perplexity per word: runs between ASCII white space, independent of the tokenizer."""
-    return len(text.encode(errors="surrogatepass").split())
 
 
 class RaggedIds(NamedTuple):

@@ -5,7 +5,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
-from io import StringIO
+from io import BufferedReader, StringIO
 from pathlib import Path, PurePath
 from typing import BinaryIO, Literal
 
@@ -36,15 +36,20 @@ def slf_files(folder: Path) -> list[Path]:
     return sorted(path for path in paths if PurePath(unpacked_name(path)).suffix in _SLF_SUFFIXES)
 
 
-def detect_lattice_format(path: Path) -> LatticeFormat | None:
-    """Detect the format from a file's first lines, or from the names in a folder; None for others, and for a pipe.
+def detect_lattice_format(source: Path | BufferedReader) -> LatticeFormat | None:
+    """Detect the format from a file's first lines, or from the names in a folder; None for others.
+
+    A stream is left at its beginning; one that is compressed is not detected.
 
     Raises:
         FormatError: the file is missing or damaged.
     """
-    if path.is_dir() or path.is_fifo():
-        return "slf" if slf_files(path) else None
-    head = next(read_blocks(path, str(path)), b"").removeprefix(codecs.BOM_UTF8)
+    if isinstance(source, BufferedReader):
+        head = source.peek().removeprefix(codecs.BOM_UTF8)
+    elif source.is_dir():
+        return "slf" if slf_files(source) else None
+    else:
+        head = next(read_blocks(source, str(source)), b"").removeprefix(codecs.BOM_UTF8)
     if _KALDI.match(head):
         return "kaldi"
     return "slf" if _SLF.match(head) else None

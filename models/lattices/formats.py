@@ -30,6 +30,7 @@ from typing import TextIO
 import numpy as np
 
 from models.errors import InvalidInputError
+from models.files import ASCII_WHITESPACE, count_words, split_words
 from models.lattices.lattice import (
     NO_VARIANT,
     NO_WORD,
@@ -48,7 +49,6 @@ from models.lattices.lattice import (
     word_of_label,
 )
 from models.reranking.formats.format import BadLine
-from models.word_index import ASCII_WHITESPACE, count_words, split_words
 
 _FIELD = re.compile(
     r"""\s*([^\s=]+)=("(?:\\.|[^"\\])*"(?=\s|$)|'(?:\\.|[^'\\])*'(?=\s|$)|(?:\\.|[^\s\\])*\\?)(?=\s|$)""",

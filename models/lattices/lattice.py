@@ -12,7 +12,7 @@ import numpy as np
 
 from models.arrays import Bools, Float64s, Int64s
 from models.errors import FormatError, InvalidInputError
-from models.word_index import split_words
+from models.files import split_words
 
 Indices = Int64s
 Scores = Float64s

@@ -17,8 +17,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from models.arrays import Int64s
 from models.errors import FormatError, InvalidInputError, check_range
+from models.files import collapse_whitespace, count_words, split_words
 from models.reranking.candidates import Candidate, CandidateList
-from models.word_index import collapse_whitespace, count_words, split_words
 
 MAX_PHRASE_WORDS = 4
 MAX_PHRASE_CHARACTERS = 256

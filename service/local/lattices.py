@@ -11,7 +11,7 @@ import numpy as np
 import typer
 
 from models.errors import InvalidInputError, UnsupportedParameterError
-from models.files import atomic_writer
+from models.files import atomic_writer, split_words
 from models.lattices.files import LatticeFormat
 from models.lattices.graph import PATH_FEATURES, LabelTokenizer, PathWeights
 from models.lattices.lattice import Lattice, Scales
@@ -31,7 +31,6 @@ from models.reranking.formats.reader import References, attach_references
 from models.reranking.formats.writer import write_lists
 from models.reranking.metrics import make_metric
 from models.reranking.metrics.metric import format_score
-from models.word_index import split_words
 from service.engine.loaded_model import LoadedModel
 
 _BATCH_ARCS = 1 << 15

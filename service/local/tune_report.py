@@ -11,6 +11,7 @@ from markupsafe import Markup
 from rapidfuzz.distance import Levenshtein
 
 from models.calls import run_calls
+from models.files import count_words, split_words
 from models.report import ACCENT, INK, SECOND, THIRD, Picture, Section, Table, draw_svg, render_page
 from models.reranking.corrections import corrections_of
 from models.reranking.features import LM
@@ -18,7 +19,6 @@ from models.reranking.metrics.metric import format_score
 from models.reranking.tuning.cross_fitting import TuningOutcome, candidate_totals
 from models.reranking.tuning.mert import LOSS_TOLERANCE, line_loss
 from models.reranking.tuning.problem import Floats, Ints, centre_by_list
-from models.word_index import count_words, split_words
 from service.use_cases.tune import TuneReply
 
 _CHART_HEIGHT = 2.9

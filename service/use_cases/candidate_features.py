@@ -14,6 +14,7 @@ import numpy as np
 
 from models.arrays import Float64s, Int64s, TokenIds
 from models.errors import InvalidInputError, UnsupportedParameterError
+from models.files import count_words
 from models.language_model import (
     LOG_ZERO,
     is_self_normalised,
@@ -32,7 +33,6 @@ from models.reranking.features import (
     offsets_of,
 )
 from models.vocabulary import UNK as UNKNOWN
-from models.word_index import count_words
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.engine.state_store import StoredState

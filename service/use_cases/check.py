@@ -25,10 +25,10 @@ from models.checking.lexicon import UserDictionary, dictionary_key
 from models.checking.rescoring import RescoredBatch
 from models.checking.sentences import Sentence, Word, word_pattern
 from models.errors import ContextLengthError, InvalidInputError, UnsupportedParameterError
+from models.files import count_words
 from models.language_model import LOG_ZERO, is_lookup
 from models.reranking.candidates import map_in_steps
 from models.tokenizers import CharacterTokenizer
-from models.word_index import count_words
 from service.engine.batching import view
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from models.files import ASCII_WHITESPACE
 from models.language_model import pad_sequences
 from models.lattices.graph import LabelTokenizer, PathWeights
 from models.lattices.rescoring import nbest_candidates, rescore
@@ -23,7 +24,6 @@ from models.ngram.build import build_automaton, list_ngrams
 from models.ngram.model import NGramModel, NGramState
 from models.tokenizers import WordTokenizer
 from models.vocabulary import EOS, UNK, Vocabulary
-from models.word_index import ASCII_WHITESPACE
 from tests.reference.backoff import SMALL, random_arpa
 from tests.reference.lattices import all_paths, random_lattice, text_of
 

@@ -13,11 +13,11 @@ from sacrebleu.significance import PairedTest
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
 from models.calls import run_calls
+from models.files import ASCII_WHITESPACE
 from models.reranking.mbr import expected_utilities
 from models.reranking.metrics import make_metric
 from models.reranking.metrics.metric import resampled_scores
 from models.reranking.metrics.ngram_overlap import effective_bleu, tokenize_13a
-from models.word_index import ASCII_WHITESPACE
 from tests.support.nbest_lists import RECOGNISED, recognised, translated
 
 texts = st.text("ab é.", max_size=12)

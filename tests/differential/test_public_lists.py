@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from models.calls import run_calls
+from models.files import collapse_whitespace
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats.reader import read_bytes, read_lists
 from models.reranking.metrics import make_metric, summarise_lists
 from models.reranking.tuning.cross_fitting import cross_fit, tuning_data
 from models.reranking.tuning.fitting import TuningSettings
-from models.word_index import collapse_whitespace
 from service.engine.job import run_to_completion
 from service.local.ask import UNLIMITED
 from service.use_cases.candidate_features import ScoringModels

@@ -1,6 +1,6 @@
 """Interface of n-best list formats, with the lines, fields and grouping that they share.
 
-Files are plain, .gz, .xz or .zst, in UTF-8. A line that is not UTF-8 or too long is a `BadLine`, and
+Files are plain, .gz, .xz, .zst or .bz2, in UTF-8. A line that is not UTF-8 or too long is a `BadLine`, and
 reading continues; a missing or damaged file is an error. At most one line and one block are in
 memory. White space is ASCII white space, as in the programs that define the formats; a no-break space
 is part of a word.
@@ -18,9 +18,8 @@ from pathlib import Path, PurePath
 from typing import Any, BinaryIO, Literal, NamedTuple, TypeVar, cast
 
 from models.errors import FormatError, InvalidInputError
-from models.files import COMPRESSED_SUFFIXES, decompressed, report_read_errors
+from models.files import ASCII_WHITESPACE, COMPRESSED_SUFFIXES, check_text, decompressed, report_read_errors
 from models.reranking.candidates import Candidate, CandidateList
-from models.word_index import ASCII_WHITESPACE
 
 MAX_LIST_CANDIDATES = 100_000
 """Maximum candidates of a list; without ids, a file could otherwise fill the memory."""
@@ -415,8 +414,11 @@ def read_blocks(source: Path | BinaryIO, name: str) -> Iterator[bytes]:
             raw = BufferedReader(cast("Any", source))
             opened.callback(raw.detach)  # otherwise the caller's stream would be closed too
         stream = decompressed(raw)
-        while block := stream.read(_BLOCK_BYTES):
+        block = stream.read(_BLOCK_BYTES)
+        check_text(block, name)
+        while block:
             yield block
+            block = stream.read(_BLOCK_BYTES)
 
 
 def raw_lines(blocks: Iterable[bytes], max_bytes: int) -> Iterator[bytes | None]:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 from models.errors import InvalidInputError
+from models.files import ASCII_WHITESPACE
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats.format import (
     MAX_LIST_BYTES,
@@ -23,7 +24,6 @@ from models.reranking.formats.format import (
     candidate_or_error,
     parse_list,
 )
-from models.word_index import ASCII_WHITESPACE
 
 JsonObject = dict[str, Any]
 

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
 from models.errors import FormatError, InvalidInputError
+from models.files import collapse_whitespace, split_words
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats.format import (
     BadLine,
@@ -33,7 +34,6 @@ from models.reranking.formats.format import (
     parse_number,
     shorten,
 )
-from models.word_index import collapse_whitespace, split_words
 
 WORD_FILES = ("words_text", "text")
 """Names of the word archive in a folder."""

@@ -25,6 +25,7 @@ from types import MappingProxyType
 from typing import BinaryIO, NamedTuple
 
 from models.errors import FormatError, InvalidInputError
+from models.files import ASCII_WHITESPACE, split_words
 from models.reranking.candidates import CandidateList
 from models.reranking.formats import json_formats, kaldi, speech_formats, srilm, translations
 from models.reranking.formats.format import (
@@ -40,7 +41,6 @@ from models.reranking.formats.format import (
     unpacked_name,
 )
 from models.reranking.formats.json_stream import parse_json_object, stripped_value
-from models.word_index import ASCII_WHITESPACE, split_words
 
 _MOST_DIGITS = 18
 _BLOCK_BYTES = 1 << 16

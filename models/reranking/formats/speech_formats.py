@@ -47,6 +47,7 @@ from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from models.errors import InvalidInputError
+from models.files import ASCII_WHITESPACE, collapse_whitespace
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats.format import (
     MAX_DOCUMENT_LINE_BYTES,
@@ -73,7 +74,6 @@ from models.reranking.formats.json_stream import (
     string_value,
     stripped_value,
 )
-from models.word_index import ASCII_WHITESPACE, collapse_whitespace
 
 
 def _scored_line(line: str) -> Candidate:

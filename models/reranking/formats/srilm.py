@@ -23,6 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePath
 
 from models.errors import InvalidInputError
+from models.files import collapse_whitespace, split_words
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats.format import (
     MAX_LIST_CANDIDATES,
@@ -37,7 +38,6 @@ from models.reranking.formats.format import (
     shorten,
     unpacked_name,
 )
-from models.word_index import collapse_whitespace, split_words
 
 BYTELOG = 1024 / 10000.5
 """One bytelog as a natural logarithm."""

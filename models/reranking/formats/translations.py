@@ -50,6 +50,7 @@ from functools import partial
 from typing import Any
 
 from models.errors import InvalidInputError
+from models.files import ASCII_WHITESPACE, collapse_whitespace, split_words
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats.format import (
     MAX_LIST_BYTES,
@@ -78,7 +79,6 @@ from models.reranking.formats.json_stream import (
     parse_json_object,
     stripped_value,
 )
-from models.word_index import ASCII_WHITESPACE, collapse_whitespace, split_words
 
 _BAR = "|||"
 _WORD_SCORES = "WordScores"

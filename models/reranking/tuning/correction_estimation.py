@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from rapidfuzz.distance import Levenshtein
 
+from models.files import split_words
 from models.reranking.candidates import CandidateList, Steps
 from models.reranking.corrections import (
     MAX_CORRECTIONS,
@@ -26,7 +27,6 @@ from models.reranking.corrections import (
     with_corrections,
 )
 from models.reranking.tuning.problem import Ints
-from models.word_index import split_words
 
 _MIN_LISTS = 2
 """Minimum lists with a correction; so each one is confirmed by a list that others were learnt from."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from models.arrays import runs_by_cost
 from models.errors import InvalidInputError
+from models.files import count_words
 from models.phrases import is_phrase_feature
 from models.reranking.candidates import CandidateList, Steps, map_in_steps
 from models.reranking.corrections import corrections_of
@@ -38,7 +39,6 @@ from models.reranking.tuning.fitting import (
     is_improvement,
 )
 from models.reranking.tuning.problem import Floats, Ints, TuningProblem
-from models.word_index import count_words
 
 MAX_FEATURES = 64
 _MIN_LENGTH_CORRELATION = 0.5

@@ -7,9 +7,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from models.files import split_words
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import Vocabulary
-from models.word_index import WordCounter, WordIndex, measure_text, split_words
+from models.word_index import WordCounter, WordIndex, measure_text
 from models.word_kernels import WordTable, encode_utf8, find_word, insert_word
 
 LINES = ["the cat  sat", "", " the\n\nÜber naïve cat\u3000", "漢字 cat\x1cthe\x85x"]

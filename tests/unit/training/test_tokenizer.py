@@ -4,7 +4,8 @@ from collections import Counter
 
 import pytest
 
-from models.word_index import split_words
+from models.errors import InvalidInputError
+from models.files import split_words
 from training.tokenizer import TokenizerSettings, encode_corpus, learn_tokenizer
 
 LINES = [f"the {'very ' * (i % 5)}Small\u00a0cat {i % 700} naïve" for i in range(20_000)]
@@ -29,3 +30,20 @@ def test_words_of_all_batches_are_counted():
     counts = Counter(word for line in LINES for word in split_words(line))
     tokens = learn_tokenizer(TokenizerSettings(), LINES).vocabulary.tokens[3:]
     assert list(tokens) == sorted(counts, key=lambda word: (-counts[word], word))
+
+
+@pytest.mark.parametrize(("settings", "needed"), [({"byte_fallback": False}, 424), ({}, 680)])
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_the_pieces_that_many_characters_need_are_told(kind, settings, needed):
+    lines = ["".join(chr(0x4E00 + 7 * i + j) for j in range(7)) for i in range(60)]
+    with pytest.raises(
+        InvalidInputError, match=f"need {needed} pieces; set tokenizer.vocab_size={needed} or"
+    ) as told:
+        learn_tokenizer(
+            TokenizerSettings(kind=kind, vocab_size=300 if not settings else 20, **settings), lines
+        )
+    assert "--" not in str(told.value)
+    assert (
+        len(learn_tokenizer(TokenizerSettings(kind=kind, vocab_size=needed, **settings), lines).vocabulary)
+        == needed
+    )

@@ -1,7 +1,7 @@
 """Detection of lattice formats from the first lines."""
 
 import gzip
-import os
+from io import BufferedReader, BytesIO
 
 import pytest
 
@@ -53,6 +53,10 @@ def test_a_missing_file_is_an_error(tmp_path):
         detect_lattice_format(tmp_path / "none")
 
 
-def test_a_pipe_is_left_for_its_reader(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    assert detect_lattice_format(tmp_path / "pipe") is None
+@pytest.mark.parametrize(
+    ("content", "form"), [(b"utt-1\n0 1 the 1,2,3\n1\n\n", "kaldi"), (b"0 ||| a\n", None)]
+)
+def test_a_stream_is_left_for_its_reader(content, form):
+    stream = BufferedReader(BytesIO(content))
+    assert detect_lattice_format(stream) == form
+    assert stream.read() == content
