@@ -2,17 +2,21 @@
 
 - `read_config`, `check_config` and `write_config`: the small JSON file from which a model or a tokenizer is
   rebuilt.
-- `decompressed` and `atomic_writer`: gzip, xz and Zstandard. The format is detected by the first
+- `decompressed` and `atomic_writer`: gzip, xz and Zstandard; bzip2 is only read. The format is detected by the first
   bytes for reading and by the suffix for writing. Expansion is bounded; a written file gets its
   name only when it is complete.
+- `split_words` and others: words between ASCII white space, as in KenLM, SRILM, Kaldi and jiwer: a no-break space is
+  part of a word.
 """
 
+import bz2
 import contextlib
 import errno
 import gzip
 import json
 import lzma
 import os
+import re
 import stat
 import uuid
 import zlib
@@ -25,6 +29,27 @@ from typing import Any, BinaryIO, TypeVar, cast
 import zstandard
 
 from models.errors import FormatError, ManifestError
+
+ASCII_WHITESPACE = " \t\r\n\f\v"
+WORD = re.compile(rf"[^{ASCII_WHITESPACE}]+")
+
+
+def split_words(text: str) -> list[str]:
+    """Split a text at ASCII white space."""
+    line = collapse_whitespace(text)
+    return line.split(" ") if line else []
+
+
+def collapse_whitespace(text: str) -> str:
+    """Replace every run of ASCII white space by one space, and strip the text."""
+    # bytes.split splits at ASCII white space only, and is faster than a regular expression
+    return b" ".join(text.encode(errors="surrogatepass").split()).decode(errors="surrogatepass")
+
+
+def count_words(text: str) -> int:
+    """Count words for perplexity per word: runs between ASCII white space, independent of the tokenizer."""
+    return len(text.encode(errors="surrogatepass").split())
+
 
 _Config = TypeVar("_Config")
 
@@ -73,7 +98,9 @@ def check_config(kind: type[_Config], values: Mapping[str, Any], location: objec
         raise ManifestError(f"{location}: field {field!r:.200}: {first['msg']}") from None
 
 
-COMPRESSED_SUFFIXES = (".gz", ".xz", ".zst")
+COMPRESSED_SUFFIXES = (".gz", ".xz", ".zst", ".bz2")
+"""Suffixes of files that are read; .bz2 is not written."""
+
 MAX_EXPANSION = 250
 """Largest ratio of decompressed to compressed size: text compresses to a tenth, repeated lines to a hundredth."""
 
@@ -127,7 +154,42 @@ def report_read_errors(name: str | Path) -> Iterator[None]:
     except DECOMPRESSION_ERRORS as error:
         raise FormatError(name, f"is damaged: {error}", hint=DAMAGED_HINT) from None
     except OSError as error:
+        if error.errno is None:  # of bzip2
+            raise FormatError(name, f"is damaged: {error}", hint=DAMAGED_HINT) from None
         raise FormatError(name, f"cannot be read: {error.strerror or error}") from None
+
+
+_FROM_UTF = "convert it first: iconv -f utf-{} -t utf-8 {} > text"
+_FOREIGN_FORMATS = (
+    (0, b"PK\x03\x04", "a zip archive", "unpack it first: unzip -p {} > text"),
+    (0, b"7z\xbc\xaf\x27\x1c", "a 7z archive", "unpack it first: 7z x -so {} > text"),
+    (257, b"ustar", "a tar archive", "unpack it first: tar -xOf {} > text"),
+    (0, b"\xff\xfe\0\0", "text in UTF-32", _FROM_UTF.format("32", "{}")),
+    (0, b"\xff\xfe", "text in UTF-16", _FROM_UTF.format("16", "{}")),
+    (0, b"\xfe\xff", "text in UTF-16", _FROM_UTF.format("16", "{}")),
+)
+"""Place and first bytes of formats that are not read, their names, and the commands that convert a file."""
+
+_UTF16 = (("le", re.compile(rb"(?:[\t\n\r -~]\0){4}")), ("be", re.compile(rb"(?:\0[\t\n\r -~]){4}")))
+"""Beginnings of texts in UTF-16 without a byte-order mark, by the order of bytes."""
+
+
+def check_text(head: bytes, name: str | Path) -> None:
+    """Check that a text file has no known other format.
+
+    Args:
+        head: its first bytes, decompressed; some 300 suffice.
+        name: name of the file.
+
+    Raises:
+        FormatError: it has; the message names it, and the command that converts it.
+    """
+    for place, magic, kind, command in _FOREIGN_FORMATS:
+        if head.startswith(magic, place):
+            raise FormatError(name, f"is {kind}", hint=command.format(name))
+    for order, text in _UTF16:
+        if text.match(head):
+            raise FormatError(name, "is text in UTF-16", hint=_FROM_UTF.format(f"16{order}", name))
 
 
 _ZSTD_CHUNK_BYTES = 1 << 10  # small, because a chunk may unpack to 30,000 times its size
@@ -144,6 +206,8 @@ def decompressed(raw: BufferedReader) -> BinaryIO:
         chunks = _chunks_of(gzip.GzipFile(fileobj=cast("BinaryIO", compressed), mode="rb"))
     elif magic.startswith(b"\xfd7zXZ"):
         chunks = _chunks_of(lzma.LZMAFile(cast("BinaryIO", compressed)))  # noqa: SIM115 - read below
+    elif magic.startswith(b"BZh"):
+        chunks = _chunks_of(bz2.BZ2File(cast("BinaryIO", compressed)))
     elif magic.startswith(b"\x28\xb5\x2f\xfd"):
         chunks = _zstandard_chunks(compressed)
     else:
@@ -165,7 +229,7 @@ class _CountingReader:
         return data
 
 
-def _chunks_of(stream: gzip.GzipFile | lzma.LZMAFile) -> Iterator[bytes]:
+def _chunks_of(stream: gzip.GzipFile | lzma.LZMAFile | bz2.BZ2File) -> Iterator[bytes]:
     return iter(lambda: stream.read(_BUFFER_BYTES), b"")
 
 

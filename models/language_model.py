@@ -328,11 +328,6 @@ def entropy_bits(log_probs: FloatArray) -> Float64s:
     return entropies
 
 
-def count_words(text: str) -> int:
-    """Count words for perplexity per word: runs between white space, independent of the tokenizer."""
-    return len(text.split())
-
-
 def pad_sequences(sequences: Sequence[Sequence[int] | TokenIds]) -> tuple[TokenIds, TokenIds]:
     """Return ragged sequences as tokens [B, T], padded with `</s>`, and lengths [B]."""
     lengths = np.fromiter((len(s) for s in sequences), np.int64, len(sequences))

@@ -281,6 +281,8 @@ class WordTokenizer(Tokenizer):
             is never silently turned into control ids). `unknown`: the unknown word, for corpora whose
             rare words were replaced by that mark.
         normalise: Unicode form of all texts.
+        unicode_spaces: True to split at all white space of Unicode, as tokenizers of earlier versions do, instead of
+            that of ASCII.
 
     Raises:
         InvalidInputError: the pattern is not a regular expression, or an option is unknown.
@@ -297,6 +299,7 @@ class WordTokenizer(Tokenizer):
         lowercase: bool = False,
         marked_unknown: str = "word",
         normalise: str = "none",
+        unicode_spaces: bool = False,
     ) -> None:
         super().__init__(vocabulary, normalise=normalise, lowercase=lowercase)
         if marked_unknown not in MARKED_UNKNOWN:
@@ -307,7 +310,8 @@ class WordTokenizer(Tokenizer):
         self.pattern = pattern
         self.lowercase = lowercase
         self.marked_unknown = marked_unknown
-        self.split = WordSplitter(pattern)
+        self.unicode_spaces = unicode_spaces
+        self.split = WordSplitter(pattern, unicode_spaces=unicode_spaces)
         self._ids = dict(vocabulary.ids)
         if marked_unknown == "unknown":
             self._ids[_UNK_TEXT] = UNK
@@ -347,11 +351,12 @@ class WordTokenizer(Tokenizer):
     @property
     def tokens_are_words(self) -> bool:
         """True if the tokens of any text are its white-space words; NFKC turns some characters into spaces."""
-        return self.pattern is None and self.members is None and self.normaliser.form in {"none", "nfc"}
+        separates = self.pattern is not None or self.unicode_spaces or self.members is not None
+        return not separates and self.normaliser.form in {"none", "nfc"}
 
     @cached_property
     def _index(self) -> WordIndex:
-        return WordIndex(self._ids)
+        return WordIndex(self._ids, unicode_spaces=self.unicode_spaces)
 
     def _num_ending_in(self, text: str, border: int, ids: list[int]) -> int:  # noqa: ARG002 - `<unk>` has no length
         return sum(1 for _, end in self.split.spans(text) if end <= border)
@@ -364,9 +369,12 @@ class WordTokenizer(Tokenizer):
         return tuple(word.encode() for word in words)
 
     def settings(self) -> dict[str, Any]:
-        """Return words, pattern, lower-casing, the meaning of a marked unknown, and the Unicode form, if any."""
+        """Return words, pattern, case, the meaning of a marked unknown, white space, and the Unicode form, if any."""
+        # fingerprints of earlier versions, which split at all white space of Unicode, must not change
+        spaces = {} if self.unicode_spaces or self.pattern is not None else {"unicode_spaces": False}
         return {
             **super().settings(),
+            **spaces,
             "pattern": self.pattern,
             "lowercase": self.lowercase,
             "marked_unknown": self.marked_unknown,
@@ -671,7 +679,7 @@ def _load_without_lexicon(directory: Path) -> Tokenizer:
         if kind == CharacterTokenizer.kind:
             return CharacterTokenizer(vocabulary, normalise=config.get("normalise", "none"))
         if kind == WordTokenizer.kind:
-            return WordTokenizer(vocabulary, **config)
+            return WordTokenizer(vocabulary, **{"unicode_spaces": True} | config)
     except (OSError, ValueError, KeyError, TypeError, InvalidInputError, ManifestError) as error:
         raise ManifestError(f"{path}: not a tokenizer: {error!s:.300}") from None
     raise ManifestError(f"{path}: unknown tokenizer kind {kind!r}")

@@ -1,7 +1,9 @@
 """Words of a text: split it, map words to ids, and count them, without a Python object per word.
 
-Words are runs of characters other than white space, as in `str.split`, or the matches of a pattern. The compiled
-part, `word_kernels`, is imported at first use: a server that tokenises one sentence at a time does not need it.
+Words are runs of characters other than ASCII white space, as in KenLM, SRILM, Kaldi and jiwer, or the matches of a
+pattern: a no-break space is part of a word. Tokenizers of earlier versions split at all white space of Unicode. The
+compiled part, `word_kernels`, is imported at first use: a server that tokenises one sentence at a time does not need
+it.
 
 Python's regular expressions try all ways in which a repetition can read a text. A pattern in which a repetition has
 several ways for one text is refused: their number may double with each character. Any other pattern reads a limited
@@ -19,10 +21,11 @@ import numpy as np
 
 from models.arrays import Int32s, Int64s, UInt8s
 from models.errors import InvalidInputError
+from models.files import WORD, split_words
 from models.vocabulary import UNK
 
 _parser, _compiler = map(importlib.import_module, ("re._parser", "re._compiler"))  # no public ones
-_NOT_SPACE = re.compile(r"\S+")
+_UNICODE_WORD = re.compile(r"\S+")
 
 
 class RaggedIds(NamedTuple):
@@ -49,11 +52,13 @@ class WordIndex:
 
     Args:
         ids: words and their ids, such as `Vocabulary.ids`; every other word is `<unk>`.
+        unicode_spaces: True if all white space of Unicode separates words.
     """
 
-    def __init__(self, ids: Mapping[str, int]) -> None:
-        from models.word_kernels import WordTable
+    def __init__(self, ids: Mapping[str, int], *, unicode_spaces: bool = False) -> None:
+        from models.word_kernels import ASCII_SPACES, UNICODE_SPACES, WordTable
 
+        self._spaces = UNICODE_SPACES if unicode_spaces else ASCII_SPACES
         self._table = WordTable(ids).table
         self._ids = np.fromiter(ids.values(), np.int32, len(ids))
 
@@ -64,7 +69,7 @@ class WordIndex:
         text = _join_lines(lines)
         ids = np.empty((len(text) + 1) // 2, dtype=np.int32)
         offsets = np.zeros(max(len(lines), 1) + 1, dtype=np.int64)  # no lines are read like one empty line
-        encode_lines(text, self._table, self._ids, UNK, ids, offsets)
+        encode_lines(text, self._spaces, self._table, self._ids, UNK, ids, offsets)
         offsets = offsets[: len(lines) + 1]
         return RaggedIds(ids[: offsets[-1]], offsets)
 
@@ -75,14 +80,14 @@ class WordCounter:
     def __init__(self) -> None:
         from models.word_kernels import WordTable
 
-        self._words = WordTable()
-        self._counts = np.zeros(self._words.capacity, dtype=np.int64)
+        self._word = WordTable()
+        self._counts = np.zeros(self._word.capacity, dtype=np.int64)
 
     def add(self, lines: Sequence[str]) -> None:
         """Count the words of lines, without the interpreter lock."""
         from models.word_kernels import count_occurrences
 
-        words, text, position = self._words, _join_lines(lines), 0
+        words, text, position = self._word, _join_lines(lines), 0
         while True:
             position, words.size = count_occurrences(text, position, words.table, words.size, self._counts)
             if position == len(text):
@@ -92,8 +97,8 @@ class WordCounter:
 
     def counts(self) -> dict[str, int]:
         """Return the number of occurrences of each word, in order of first occurrence."""
-        words = (word.decode("utf-8", "surrogatepass") for word in self._words.all_words())
-        return dict(zip(words, self._counts[: self._words.size].tolist(), strict=True))
+        words = (word.decode("utf-8", "surrogatepass") for word in self._word.all_words())
+        return dict(zip(words, self._counts[: self._word.size].tolist(), strict=True))
 
 
 def measure_text(lines: Sequence[str]) -> TextSize:
@@ -223,23 +228,25 @@ class WordSplitter:
 
     Args:
         pattern: a regular expression whose matches are the words; None splits at white space.
+        unicode_spaces: True to split at all white space of Unicode, not only of ASCII.
 
     Raises:
         InvalidInputError: the pattern is refused, see `compile_pattern`.
     """
 
-    def __init__(self, pattern: str | None) -> None:
+    def __init__(self, pattern: str | None, *, unicode_spaces: bool = False) -> None:
         self._pattern = None if pattern is None else compile_pattern(pattern)
+        self._word = _UNICODE_WORD if unicode_spaces else WORD
 
     def __call__(self, text: str) -> list[str]:
         """Return the words of a text, in order."""
         if self._pattern is None:
-            return text.split()
+            return text.split() if self._word is _UNICODE_WORD else split_words(text)
         return [match.group() for match in self._matches(self._pattern, text) if match.group()]
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         """Return the start and end of each word, in characters."""
-        found = _NOT_SPACE.finditer(text) if self._pattern is None else self._matches(self._pattern, text)
+        found = self._word.finditer(text) if self._pattern is None else self._matches(self._pattern, text)
         return [match.span() for match in found if match.group()]
 
     def _matches(self, pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:

@@ -25,10 +25,13 @@ _TAG = np.uint64(0xFFFFFFFF00000000)
 _NEWLINE = 10
 
 _SPACE, _MAYBE_SPACE = 1, 2
-_BYTE_KINDS = np.zeros(256, dtype=np.uint8)
-"""Kind of each byte: 0 for part of a word, else white space or the first byte of possible white space."""
-_BYTE_KINDS[[*range(0x09, 0x0E), *range(0x1C, 0x21)]] = _SPACE
-_BYTE_KINDS[[0xC2, 0xE1, 0xE2, 0xE3]] = _MAYBE_SPACE
+ASCII_SPACES = np.zeros(256, dtype=np.uint8)
+"""Kind of each byte: 0 for part of a word, else white space."""
+ASCII_SPACES[list(b" \t\r\n\f\v")] = _SPACE
+UNICODE_SPACES = ASCII_SPACES.copy()
+"""Kinds of bytes for white space as `str.isspace` defines it: also the first byte of possible white space."""
+UNICODE_SPACES[range(0x1C, 0x20)] = _SPACE
+UNICODE_SPACES[[0xC2, 0xE1, 0xE2, 0xE3]] = _MAYBE_SPACE
 
 
 class WordHashTable(NamedTuple):
@@ -54,7 +57,7 @@ _PAIR = types.UniTuple(types.int64, 2)  # type: ignore[no-untyped-call]  # numba
 
 
 @numba.njit(nogil=True)
-def wide_space_length(text: UInt8s, position: int) -> int:
+def _wide_space_length(text: UInt8s, position: int) -> int:
     """Length in bytes of non-ASCII white space at a position, as `str.isspace` defines it; 0 if there is none."""
     first, left = text[position], len(text) - position
     if first == 0xC2:  # U+0085, U+00A0
@@ -72,22 +75,22 @@ def wide_space_length(text: UInt8s, position: int) -> int:
 
 
 @numba.njit(nogil=True)
-def _space_length(text: UInt8s, position: int) -> int:
-    """Length in bytes of the white space at a position; 0 if there is none."""
-    kind = _BYTE_KINDS[text[position]]
+def _space_length(text: UInt8s, position: int, kinds: UInt8s) -> int:
+    """Length in bytes of the white space at a position, by the kinds of bytes; 0 if there is none."""
+    kind = kinds[text[position]]
     if kind == _MAYBE_SPACE:
-        return wide_space_length(text, position)
+        return _wide_space_length(text, position)
     return 1 if kind == _SPACE else 0
 
 
 @numba.njit(nogil=True)
-def _hash_word(text: UInt8s, start: int) -> tuple[int, np.uint64]:
+def _hash_word(text: UInt8s, start: int, kinds: UInt8s) -> tuple[int, np.uint64]:
     """Return the end of the word that begins at `start`, and its hash before mixing."""
     value, position = HASH_SEED, start
     while position < len(text):
         byte = text[position]
-        kind = _BYTE_KINDS[byte]
-        if kind != 0 and (kind == _SPACE or wide_space_length(text, position) > 0):
+        kind = kinds[byte]
+        if kind != 0 and (kind == _SPACE or _wide_space_length(text, position) > 0):
             break
         value = (value ^ np.uint64(byte)) * HASH_PRIME
         position += 1
@@ -170,14 +173,21 @@ def fill_slots(table: WordHashTable, num_words: int) -> None:
         table.slots[slot] = (mixed & _TAG) | np.uint64(number + 1)
 
 
-@kernel(types.void(BYTES, WORD_TABLE_TYPE, _INTS, types.int64, _INTS, types.int64[::1]))
+@kernel(types.void(BYTES, types.uint8[::1], WORD_TABLE_TYPE, _INTS, types.int64, _INTS, types.int64[::1]))
 def encode_lines(
-    text: UInt8s, table: WordHashTable, ids: Int32s, unknown: int, out: Int32s, offsets: Int64s
+    text: UInt8s,
+    kinds: UInt8s,
+    table: WordHashTable,
+    ids: Int32s,
+    unknown: int,
+    out: Int32s,
+    offsets: Int64s,
 ) -> None:
     r"""Write the ids of all words of lines joined by "\n".
 
     Args:
         text: the lines.
+        kinds: `ASCII_SPACES` or `UNICODE_SPACES`.
         table: the words that have ids.
         ids: id of each word of the table [W].
         unknown: id of every other word.
@@ -187,14 +197,14 @@ def encode_lines(
     position, line, count = 0, 0, 0
     offsets[0] = 0
     while position < len(text):
-        width = _space_length(text, position)
+        width = _space_length(text, position, kinds)
         if width > 0:
             if text[position] == _NEWLINE:
                 line += 1
                 offsets[line] = count
             position += width
             continue
-        end, hashed = _hash_word(text, position)
+        end, hashed = _hash_word(text, position, kinds)
         number, _, _ = find_word(table, text, position, end, hashed)
         out[count] = ids[number] if number >= 0 else unknown
         count += 1
@@ -214,11 +224,10 @@ def count_occurrences(
         The position reached, and the number of words in the table.
     """
     while position < len(text):
-        width = _space_length(text, position)
-        if width > 0:
-            position += width
+        if ASCII_SPACES[text[position]] != 0:
+            position += 1
             continue
-        end, hashed = _hash_word(text, position)
+        end, hashed = _hash_word(text, position, ASCII_SPACES)
         number, mixed, slot = find_word(table, text, position, end, hashed)
         if number < 0:
             if not has_capacity(table, num_words, end - position):
@@ -240,18 +249,15 @@ def has_capacity(table: WordHashTable, num_words: int, length: int) -> bool:
 
 @kernel(types.int64(BYTES))
 def count_words_in_bytes(text: UInt8s) -> int:
-    """Count the words in a text: runs between white space."""
+    """Count the words in a text: runs between ASCII white space."""
     position, count, inside = 0, 0, 0
     while position < len(text):
-        kind = _BYTE_KINDS[text[position]]  # inlined: a predicted branch lets the processor run ahead
-        width = 0 if kind == 0 else _space_length(text, position)
-        if width > 0:
+        if ASCII_SPACES[text[position]] != 0:
             inside = 0
-            position += width
         else:
             count += 1 - inside
             inside = 1
-            position += 1
+        position += 1
     return count
 
 

@@ -1,6 +1,6 @@
 """Text files as sentences, and encoded corpora.
 
-Files may be plain or compressed (.gz, .xz, .zst) and must be UTF-8. Empty, binary and wrongly encoded
+Files may be plain or compressed (.gz, .xz, .zst, .bz2) and must be UTF-8. Empty, binary and wrongly encoded
 files are rejected; the error gives the path and the offset of the first bad byte in the decompressed
 text. Encodings are not guessed, and bytes are not replaced.
 
@@ -22,7 +22,7 @@ import numpy as np
 
 from models.arrays import Int32s, Int64s
 from models.errors import FormatError, InvalidInputError
-from models.files import decompressed, report_read_errors
+from models.files import ASCII_WHITESPACE, check_text, decompressed, report_read_errors, split_words
 from models.vocabulary import BOS, EOS
 from training.progress import Progress
 
@@ -36,7 +36,7 @@ _ABBREVIATION_END = re.compile(
 
 def paragraphs(lines: Iterable[str]) -> Iterator[str]:
     """Yield runs of non-blank lines, each joined into one string with single spaces."""
-    for has_words, block in groupby(map(str.split, lines), key=bool):
+    for has_words, block in groupby(map(split_words, lines), key=bool):
         if has_words:
             yield " ".join(map(" ".join, block))
 
@@ -128,7 +128,7 @@ def read_sentences(
     lines = read_lines(path, digest=digest, progress=progress)
     sentences: Iterator[str]
     if unit == "line":
-        sentences = filter(None, map(str.strip, lines))
+        sentences = (line.strip(ASCII_WHITESPACE) for line in lines if line.strip())
     else:
         sentences = (s for block in paragraphs(lines) for s in split_sentences(block))
     first = next(sentences, None)
@@ -171,6 +171,17 @@ def read_lines(
         raise FormatError(path, "is empty (0 bytes)", hint="give a text file")
 
 
+def check_rereadable(paths: Iterable[Path]) -> None:
+    """Check that no file is a pipe, which can be read once only.
+
+    Raises:
+        FormatError: one is.
+    """
+    for path in paths:
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise FormatError(path, "cannot be read several times", hint="save it as a file first")
+
+
 def read_members(files: Mapping[str, Path]) -> dict[str, list[str]]:
     """Read lists of members of classes, one a line, by the name of the class.
 
@@ -181,6 +192,8 @@ def read_members(files: Mapping[str, Path]) -> dict[str, list[str]]:
 
 
 def _decode(path: Path, block: bytes, offset: int) -> str:
+    if offset == 0:
+        check_text(block, path)
     if offset == 0 and _ARPA_HEADER.match(block):
         raise FormatError(
             path, "looks like an ARPA file, not like text", hint="use gramophone models import-arpa"
@@ -190,7 +203,7 @@ def _decode(path: Path, block: bytes, offset: int) -> str:
         raise FormatError(
             path,
             f"is binary: byte {offset + zero} is NUL",
-            hint="give text, plain or compressed (.gz, .xz, .zst)",
+            hint="give text, plain or compressed (.gz, .xz, .zst, .bz2)",
         )
     try:
         text = block.decode("utf-8")
@@ -212,7 +225,7 @@ def _chunks(path: Path, progress: Progress | None) -> Iterator[bytes]:
         last_position = 0
         while chunk := stream.read(_CHUNK_BYTES):
             yield chunk
-            position = raw.tell()
+            position = raw.tell() if raw.seekable() else 0  # of a pipe
             if progress is not None:
                 progress.advance(position - last_position)
             last_position = position

@@ -28,6 +28,8 @@ def card_notes(metrics: Mapping[str, Any]) -> Iterator[str]:
             yield f"{arpa['ignored_backoffs']:,} back-off weights of the highest order are ignored"
         if arpa["ignored_starts"]:
             yield f"{arpa['ignored_starts']:,} n-grams that end in <s> are ignored; <s> is never predicted"
+        if missing := arpa.get("missing_prefixes"):
+            yield f"{missing:,} prefixes of n-grams are not listed; they are added with the back-off weight 0"
         if arpa["split_words"]:
             yield f"{arpa['split_words']:,} words contain white space, at which texts are split"
         if unlisted := arpa.get("unlisted_pieces"):

@@ -89,6 +89,13 @@ def run_import_arpa(
     progress.start(f"reading {file.name}", file.stat().st_size if file.is_file() else None)
     vocabulary, orders, report = read_arpa(file, on_read=progress.advance)
     progress.finish()
+    if lowercase and (capital := [word for word in vocabulary.ids if word != word.lower()]):
+        raise InvalidInputError(
+            f"--lowercase is for a model of lower-cased text, but {len(capital):,} of {len(vocabulary.ids):,} words of "
+            f"{file.name}, such as {capital[0]!r:.80}, have capitals and would never be found: omit --lowercase, or "
+            "lower-case the file first, for example with sed 's/.*/\\L&/'",
+            parameter="lowercase",
+        )
     tokenizer: Tokenizer
     irregularities = {k: v for k, v in report._asdict().items() if k not in {"sha256", "backward"}}
     if pieces_of is None:

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from models.files import COMPRESSED_SUFFIXES
 from models.words import UNSPACED
-from training.corpus import read_sentences
+from training.corpus import check_rereadable, read_sentences
 from training.progress import SILENT
 from training.texts import read_default_corpus
 
@@ -77,8 +77,9 @@ def choose_recipe(
         assignments: keys and values that the user sets, `KEY=VALUE`.
 
     Raises:
-        FormatError: a file cannot be read as text.
+        FormatError: a file cannot be read as text, or is a pipe, which is read twice.
     """
+    check_rereadable(corpus)
     style = _style_of(corpus)
     given = dict(text.partition("=")[::2] for text in assignments)
     settings: dict[str, str] = {}

@@ -40,6 +40,7 @@ _MIN_WORDS_TO_DROP_RARE = 1_000_000
 """Minimum size of a text whose words of one occurrence are dropped: many are misspelled."""
 _FLAGS = re.compile(r"\A((?:\(\?[aiLmsux]+\))*)")  # of a regular expression, which can be at its start only
 _UNSPACED_RUN = re.compile(f"({UNSPACED.pattern})(?:\\w|{UNSPACED.pattern})*")
+_REQUIRED = re.compile(r"required_chars\. \d+ vs (\d+)")
 _MAX_SEGMENT_CHARACTERS = 10_000
 """Maximum length of a segment: SentencePiece takes quadratic time on repetitive segments."""
 
@@ -336,6 +337,9 @@ def _learn_pieces(settings: TokenizerSettings, sentences: Sentences, progress: P
         )
     except (RuntimeError, OSError) as error:
         reason = str(error).rsplit("] ", maxsplit=1)[-1].strip() or str(error)
+        if needed := _REQUIRED.search(reason):  # the library names an option of its own program
+            what = "characters and bytes" if settings.byte_fallback else "characters"
+            reason = f"its {what} need {needed[1]} pieces; set tokenizer.vocab_size={needed[1]} or more"
         raise InvalidInputError(
             f"tokenizer.vocab_size is {size}, which does not fit the training text: {reason}",
             parameter="tokenizer.vocab_size",

@@ -5,6 +5,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
+from io import BufferedReader
 from pathlib import Path, PurePath
 from typing import BinaryIO, Literal
 
@@ -21,7 +22,12 @@ MAX_LATTICE_LINE_BYTES = 1 << 24
 
 _SLF_SUFFIXES = (".slf", ".lat", ".htk")
 _SLF = re.compile(rb"(?:\s*#[^\n]*\n)*\s*[A-Za-z]+=\S*(?:[ \t]+[A-Za-z]+=\S*)*[ \t]*\r?\n")
-_KALDI = re.compile(rb"\S+[ \t]*\r?\n[0-9]+[ \t]+[0-9]+[ \t]")
+_KALDI = re.compile(
+    rb"(?:\S+[ \t]*\r?\n[ \t]*\r?\n)*"  # empty lattices
+    rb"\S+[ \t]*\r?\n[0-9]+(?:[ \t]+[0-9]+[ \t]"
+    rb"|[ \t]+[^\s,]*,[^\s,]*(?:,[0-9_]*)?[ \t]*\r?\n|[ \t]*\r?\n[ \t]*\r?(?:\n|$))"
+)
+"""An utterance, then an arc, or a final state: of a silent utterance, it is the only one."""
 
 
 def slf_files(folder: Path) -> list[Path]:
@@ -30,15 +36,20 @@ def slf_files(folder: Path) -> list[Path]:
     return sorted(path for path in paths if PurePath(unpacked_name(path)).suffix in _SLF_SUFFIXES)
 
 
-def detect_lattice_format(path: Path) -> LatticeFormat | None:
-    """Detect the format from a file's first lines, or from the names in a folder; None for others, and for a pipe.
+def detect_lattice_format(source: Path | BufferedReader) -> LatticeFormat | None:
+    """Detect the format from a file's first lines, or from the names in a folder; None for others.
+
+    A stream is left at its beginning; one that is compressed is not detected.
 
     Raises:
         FormatError: the file is missing or damaged.
     """
-    if path.is_dir() or path.is_fifo():
-        return "slf" if slf_files(path) else None
-    head = next(read_blocks(path, str(path)), b"").removeprefix(codecs.BOM_UTF8)
+    if isinstance(source, BufferedReader):
+        head = source.peek().removeprefix(codecs.BOM_UTF8)
+    elif source.is_dir():
+        return "slf" if slf_files(source) else None
+    else:
+        head = next(read_blocks(source, str(source)), b"").removeprefix(codecs.BOM_UTF8)
     if _KALDI.match(head):
         return "kaldi"
     return "slf" if _SLF.match(head) else None

@@ -29,6 +29,7 @@ from itertools import groupby
 import numpy as np
 
 from models.errors import InvalidInputError
+from models.files import ASCII_WHITESPACE, count_words, split_words
 from models.lattices.lattice import (
     NO_VARIANT,
     NO_WORD,
@@ -49,9 +50,10 @@ from models.lattices.lattice import (
 from models.reranking.formats.format import BadLine
 
 _FIELD = re.compile(
-    r"""\s*([^\s=]+)=("(?:\\.|[^"\\])*"(?=\s|$)|'(?:\\.|[^'\\])*'(?=\s|$)|(?:\\.|[^\s\\])*\\?)(?=\s|$)"""
+    r"""\s*([^\s=]+)=("(?:\\.|[^"\\])*"(?=\s|$)|'(?:\\.|[^'\\])*'(?=\s|$)|(?:\\.|[^\s\\])*\\?)(?=\s|$)""",
+    re.ASCII,
 )
-_TO_ESCAPE = re.compile(r"[\\\s]")
+_TO_ESCAPE = re.compile(r"[\\\s]", re.ASCII)
 _ESCAPED = re.compile(rb"\\([0-7]{3}|.)", re.DOTALL)
 
 
@@ -64,7 +66,7 @@ def parse_fields(line: str) -> dict[str, str]:
     if "\\" in line or "='" in line or '="' in line:
         return _quoted_fields(line)
     fields: dict[str, str] = {}
-    for field in line.split():
+    for field in split_words(line):
         name, equals, value = field.partition("=")
         if not equals or not name:
             raise _field_error(field)
@@ -355,7 +357,7 @@ def read_kaldi(
             name = _utterance(decode_line(block[0]))
             arcs: list[Arc] = []
             for number, line in enumerate(block[1:], start=first + 1):  # noqa: B007 - used in the BadLine
-                arcs.append(_kaldi_arc(decode_line(line).split(), symbols, no_words))
+                arcs.append(_kaldi_arc(split_words(decode_line(line)), symbols, no_words))
             number = first
             lattice = _kaldi_lattice(name, arcs)
         except InvalidInputError as error:
@@ -397,8 +399,8 @@ def _blocks(lines: Iterable[bytes]) -> Iterator[tuple[int, tuple[bytes, ...]]]:
 
 
 def _utterance(line: str) -> str:
-    name = line.strip()
-    if len(name.split()) > 1:
+    name = line.strip(ASCII_WHITESPACE)
+    if count_words(name) > 1:
         raise InvalidInputError(f"the utterance id {name[:40]!r} contains white space")
     return name
 

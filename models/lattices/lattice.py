@@ -12,6 +12,7 @@ import numpy as np
 
 from models.arrays import Bools, Float64s, Int64s
 from models.errors import FormatError, InvalidInputError
+from models.files import split_words
 
 Indices = Int64s
 Scores = Float64s
@@ -319,7 +320,7 @@ def read_symbols(lines: Iterable[bytes], source: str) -> SymbolTable:
     for line_number, line in enumerate(lines, start=1):
         location = f"{source}:{line_number}"
         try:
-            fields = decode_line(line).split()
+            fields = split_words(decode_line(line))
         except InvalidInputError as error:
             raise FormatError(location, str(error)) from None
         if not fields:
@@ -358,7 +359,7 @@ def word_of_label(label: str, no_words: Collection[str]) -> str:
     """
     if label in no_words:
         return ""
-    if len(label.split()) != 1 or label.strip() != label:
+    if split_words(label) != [label]:
         raise InvalidInputError(f"the word {label!r} is empty or contains white space")
     if label == _BACKOFF_SYMBOL:
         raise InvalidInputError(

@@ -346,6 +346,23 @@ def nbest_paths(rescored: RescoredLattice, count: int) -> list[LatticePath]:
     return paths
 
 
+def first_pass_text(lattice: Lattice) -> str:
+    """Return the words of the best path by the lattice's own scores and scales."""
+    scales = lattice.scales
+    totals = scales.am * lattice.am + scales.lm * lattice.old_lm + scales.words * (lattice.labels != NO_WORD)
+    columns = (lattice.sources.tolist(), lattice.targets.tolist(), lattice.labels.tolist(), totals.tolist())
+    best: list[tuple[float, int, int]] = [(-np.inf, 0, 0)] * lattice.num_nodes  # total, node before, label
+    best[0] = (0.0, 0, 0)
+    for source, target, label, score in zip(*columns, strict=True):
+        if best[source][0] + score > best[target][0]:
+            best[target] = (best[source][0] + score, source, label)
+    words, node = list[str](), lattice.num_nodes - 1
+    while node:
+        _, node, label = best[node]
+        words.append(lattice.words[label])
+    return " ".join(filter(None, reversed(words)))
+
+
 def oracle_errors(lattice: Lattice, reference: Sequence[str]) -> int:
     """Count substitutions, insertions and deletions on the path with the fewest errors; words are compared as written.
 

@@ -220,7 +220,7 @@ def _write_fixed(digits: Int, length: int, scale: Int, out: UInt8s, offset: int)
 
 # reasons why a kernel stops; codes above FULL are errors
 BLOCK_ENDS, SECTION_ENDS, FULL = 0, 1, 2
-TOO_FEW_WORDS, TOO_MANY_FIELDS, UNKNOWN_WORD, NO_PREFIX, DUPLICATE, POSITIVE_LOG_PROB = 3, 4, 5, 6, 7, 8
+TOO_FEW_WORDS, TOO_MANY_FIELDS, UNKNOWN_WORD, DUPLICATE, POSITIVE_LOG_PROB = 3, 4, 5, 6, 7
 
 PROB, BACKOFF = 0, 1
 MAX_LOG_PROB = 1e-6
@@ -238,7 +238,8 @@ class NGramRows(NamedTuple):
     """N-grams of one section in file order; the arrays have capacity for more.
 
     Attributes:
-        prefixes: index of the prefix (all but the last word) among the n-grams one shorter, int32.
+        prefixes: index of the prefix (all but the last word) among the n-grams one shorter, int32; −1 − k for the k-th
+            prefix that is not listed.
         words: id of the last word, int32.
         log10_probs: float32.
         log10_backoffs: float32; 0 if the line has none.
@@ -282,6 +283,7 @@ class ParseStop(NamedTuple):
         filled: number of filled rows.
         num_hard: number of fields that Python must convert.
         missing: number of new n-grams without a back-off weight.
+        num_unlisted: number of filled rows of prefixes that are not listed.
     """
 
     code: int
@@ -291,6 +293,7 @@ class ParseStop(NamedTuple):
     filled: int
     num_hard: int
     missing: int
+    num_unlisted: int
 
 
 @kernel()
@@ -305,6 +308,8 @@ def read_ngrams(
     ids: Int32s,
     trie: PrefixTrie,
     hard: Int64s,
+    unlisted: Int32s,
+    num_unlisted: int,
 ) -> ParseStop:
     """Read lines of n-grams of one order; the word of a unigram in row i gets the number i.
 
@@ -320,6 +325,8 @@ def read_ngrams(
         trie: the lower orders.
         hard: written, fields that Python must convert: the row, `PROB` or `BACKOFF`, start and end
             of the field [H, 4].
+        unlisted: written from `num_unlisted` on, word ids of prefixes that are not listed [K, order - 1].
+        num_unlisted: number of these rows that are already filled.
     """
     code, field, num_hard, missing = BLOCK_ENDS, offset, 0, 0
     while offset < len(text):
@@ -331,7 +338,7 @@ def read_ngrams(
         if text[field] == _BACKSLASH:
             code = SECTION_ENDS
             break
-        if count == len(rows.words) or num_hard + 2 > len(hard):
+        if count == len(rows.words) or num_hard + 2 > len(hard) or num_unlisted == len(unlisted):
             code = FULL
             break
         end = _field_end(text, field)
@@ -342,14 +349,20 @@ def read_ngrams(
         if order == 1:
             code, field, end, node, word = _read_new_word(text, end, count, table)
         else:
-            code, field, end, node, word = _read_words(text, end, order, table, ids, trie)
+            code, field, end, node, word = _read_words(
+                text, end, order, table, ids, trie, unlisted[num_unlisted]
+            )
         if code != BLOCK_ENDS:
             break
         field, backoff, num_hard, lacking = _read_backoff(text, end, count, hard, num_hard)
         if text[field] != _LINE_END:
             code = TOO_MANY_FIELDS
             break
-        rows.prefixes[count] = node - trie.first_node
+        if node < 0:
+            rows.prefixes[count] = -1 - num_unlisted
+            num_unlisted += 1
+        else:
+            rows.prefixes[count] = node - trie.first_node
         rows.words[count] = word
         rows.log10_probs[count] = prob
         rows.log10_backoffs[count] = backoff
@@ -358,7 +371,7 @@ def read_ngrams(
         count += 1
         line += 1
         offset = field + 1
-    return ParseStop(code, field, offset, line, count, num_hard, missing)
+    return ParseStop(code, field, offset, line, count, num_hard, missing, num_unlisted)
 
 
 @numba.njit(nogil=True)
@@ -381,13 +394,19 @@ def _read_new_word(
 
 @numba.njit(nogil=True)
 def _read_words(
-    text: UInt8s, offset: int, order: int, table: WordHashTable, ids: Int32s, trie: PrefixTrie
+    text: UInt8s,
+    offset: int,
+    order: int,
+    table: WordHashTable,
+    ids: Int32s,
+    trie: PrefixTrie,
+    prefix: Int32s,
 ) -> tuple[int, int, int, Int, Int]:
-    """Read the words of one n-gram.
+    """Read the words of one n-gram, and write the ids of its prefix.
 
     Returns:
         `BLOCK_ENDS` or an error code; start and end of the last field read; the node of the
-        prefix; the last word.
+        prefix, −1 if it is not listed; the last word.
     """
     node, word, start, end = np.int64(0), np.int64(0), offset, offset
     for position in range(order):
@@ -400,13 +419,13 @@ def _read_words(
             return UNKNOWN_WORD, start, end, node, word
         if position == 1:
             node = word
-        elif position > 1:
+        elif position > 1 and node >= 0:
             first, last = trie.first_children[node], trie.first_children[node + 1]
             child = find_arc(trie.words, U(first), U(last), word)
-            if child == U(len(trie.words)):
-                return NO_PREFIX, start, end, node, word
-            node = np.int64(child) + trie.vocab_size
+            node = np.int64(child) + trie.vocab_size if child != U(len(trie.words)) else np.int64(-1)
         word = np.int64(ids[number])
+        if position < order - 1:
+            prefix[position] = word
     return BLOCK_ENDS, start, end, node, word
 
 

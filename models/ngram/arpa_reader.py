@@ -1,6 +1,6 @@
 """Read ARPA files, compressed or not: every n-gram with its weights, as input of `build_automaton`.
 
-Files of lmplz, SRILM and IRSTLM are supported: missing back-offs are 0, suffixes may be missing,
+Files of lmplz, SRILM and IRSTLM are supported: missing back-offs are 0, suffixes and prefixes may be missing,
 `<s>` may have the log-probability 0 or -99 and is never predicted, `<UNK>` is `<unk>`. Any other
 deviation is an error with its line number.
 
@@ -8,6 +8,7 @@ Words that ARPA cannot represent (white space, spellings of control tokens) are 
 hexadecimal digits per byte, as in URLs, and the empty word is a single `%`; a comment in the file declares this.
 """
 
+import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -16,8 +17,9 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 
-from models.arrays import Int32s, Int64s
+from models.arrays import Float32s, Int32s, Int64s
 from models.errors import FormatError
+from models.files import split_words
 from models.ngram import arpa_kernels
 from models.ngram.arpa_kernels import (
     NGramRows,
@@ -29,7 +31,9 @@ from models.ngram.arpa_kernels import (
     sort_rows,
 )
 from models.ngram.arpa_source import ArpaSource, quote_bytes
-from models.ngram.build import MAX_LOG10_BACKOFF, NGrams, NGramWeights
+from models.ngram.automaton import LN_10
+from models.ngram.build import MAX_LOG10_BACKOFF, NGrams, NGramWeights, build_automaton
+from models.ngram.scoring import score_spans
 from models.vocabulary import BOS, CONTROL_TOKENS, EOS, UNK, Vocabulary
 from models.word_kernels import WordTable
 
@@ -245,6 +249,7 @@ class ArpaSection:
     Attributes:
         rows: n-grams in file order; after reading, as many as declared.
         missing_backoffs: number of lines without a back-off weight.
+        unlisted: word ids of prefixes that are not listed, one for each n-gram with such a prefix [K, order - 1].
 
     Raises:
         FormatError: a line is invalid, or their number differs from the declared one; from every method.
@@ -257,6 +262,8 @@ class ArpaSection:
         self._declared = declared
         self._count = 0
         self._hard = np.zeros((_MAX_HARD_NUMBERS, 4), dtype=np.int64)
+        self._unlisted = np.zeros((_MAX_HARD_NUMBERS, order), dtype=np.int32)
+        self._num_unlisted = 0
         capacity = min(declared, _INITIAL_ROWS)
         self.rows = NGramRows(
             prefixes=np.zeros(capacity, dtype=np.int32),
@@ -287,9 +294,12 @@ class ArpaSection:
                 ids,
                 trie,
                 self._hard,
+                self._unlisted,
+                self._num_unlisted,
             )
             source.offset, source.line, self._count = stop.offset, stop.line, stop.filled
             self.missing_backoffs += stop.missing
+            self._num_unlisted = stop.num_unlisted
             if order == 1:
                 words.size = stop.filled
             self._read_hard_numbers(stop)
@@ -304,6 +314,11 @@ class ArpaSection:
                 self._refuse(stop, words)
         if self._count < self._declared:
             source.fail(f"the section ends after {self._count} of the {self._promised()}", hint=_COUNTS_HINT)
+
+    @property
+    def unlisted(self) -> Int32s:
+        """Word ids of the prefixes that are not listed, for each n-gram with one [K, order - 1]."""
+        return self._unlisted[: self._num_unlisted, : self._order - 1]
 
     def check_backoffs(self, *, highest: int) -> None:
         """Reject a back-off weight that would overflow if charged at every length.
@@ -339,6 +354,8 @@ class ArpaSection:
             capacity = min(self._declared, 2 * self._count)
             for array in self.rows:
                 array.resize(capacity, refcheck=False)  # in place; there are no other views
+        if self._num_unlisted == len(self._unlisted):
+            self._unlisted = np.concatenate([self._unlisted, np.zeros_like(self._unlisted)])
         if self._order == 1:
             words.grow(len(self._source.block))  # upper bound of a word's length
 
@@ -372,11 +389,7 @@ class ArpaSection:
             self._fail_positive(field, stop.line)
         if stop.code == arpa_kernels.DUPLICATE:
             self.fail_duplicate(int(self.rows.lines[words.add(field)]), stop.line)
-        if stop.code == arpa_kernels.NO_PREFIX:
-            prefix = self._source.fields_at(stop.offset)[1 : self._order]
-            problem = f"{quote_bytes(b' '.join(prefix))} is not listed among the {self._order - 1}-grams"
-            hint = "the prefix of every n-gram must be listed too, with its back-off weight"
-        elif stop.code == arpa_kernels.UNKNOWN_WORD:
+        if stop.code == arpa_kernels.UNKNOWN_WORD:
             problem, hint = f"the word {quote_bytes(field)} is not listed among the 1-grams", self._layout()
         elif stop.code == arpa_kernels.TOO_FEW_WORDS:
             problem = "there is no word" if self._order == 1 else f"there are fewer than {self._order} words"
@@ -406,9 +419,10 @@ class ArpaReport(NamedTuple):
         sha256: hash of the file on disk, still compressed, in hex.
         lists_unknown: whether the file lists `<unk>`.
         missing_backoffs: number of n-grams below the highest order without a back-off weight, read as 0.
+        missing_prefixes: number of prefixes of n-grams that the file does not list, read as listed with weight 0.
         ignored_backoffs: number of n-grams of the highest order with a back-off weight, which has no effect.
         ignored_starts: number of n-grams other than the unigram that predict `<s>`, which is never predicted here.
-        split_words: number of words that contain white space, such as U+00A0, at which texts are split.
+        split_words: number of words that contain white space, such as a form feed, at which texts are split.
         escaped: whether words are escaped.
         backward: whether the file declares that the model reads right to left.
     """
@@ -416,6 +430,7 @@ class ArpaReport(NamedTuple):
     sha256: str
     lists_unknown: bool
     missing_backoffs: int
+    missing_prefixes: int
     ignored_backoffs: int
     ignored_starts: int
     split_words: int
@@ -457,26 +472,32 @@ def read_arpa(path: Path, *, on_read: Callable[[int], None] = lambda _: None) ->
         trie = PrefixTrie(np.zeros(0, np.int32), np.zeros(1, np.int64), 0, 0)
         section = ArpaSection(source, order=1, declared=counts[0])
         section.read(words, trie.words, trie)
-        order_of_model = len(counts)
+        order_of_model, ended = len(counts), False
         if order_of_model > 1:
             section.check_backoffs(highest=order_of_model)
         escaped = ESCAPED_OPTION in options.items()
         vocabulary, ids, lists_unknown = read_lexicon(source, words, section.rows.lines, escaped=escaped)
         size = len(vocabulary)
         orders = [_make_unigrams(section.rows, ids[: len(section.rows.words)], size)]
-        missing = [section.missing_backoffs]
+        missing, missing_prefixes = [section.missing_backoffs], 0
         trie = trie._replace(vocab_size=size)
         for order, declared in enumerate(counts[1:], start=2):
-            _expect_heading(source, section_heading(order))
             section = ArpaSection(source, order=order, declared=declared)
-            section.read(words, ids, trie)
+            may_end = not any(counts[order - 1 :])
+            ended = ended or _read_heading(source, section_heading(order), may_end=may_end)
+            if not ended:
+                section.read(words, ids, trie)
+            if len(section.unlisted):
+                missing_prefixes += _add_prefixes(orders, section)
+                trie = _trie_of(orders)
             num_prefixes = len(orders[-1][0].words)
             orders.append(_sort_section(section, num_prefixes=num_prefixes, vocab_size=size))
             missing.append(section.missing_backoffs)
             if order < order_of_model:
                 section.check_backoffs(highest=order_of_model)
                 trie = extend_trie(trie, orders[-1][0], num_prefixes=num_prefixes)
-        _expect_heading(source, END_HEADING)
+        if not ended:
+            _read_heading(source, END_HEADING)
         source.drain()
     ignored_starts = sum(_normalise_weights(ngrams, weights, log_zero) for ngrams, weights in orders) - 1
     highest = orders[-1][1].log10_backoffs
@@ -484,9 +505,10 @@ def read_arpa(path: Path, *, on_read: Callable[[int], None] = lambda _: None) ->
         sha256=source.sha256,
         lists_unknown=lists_unknown,
         missing_backoffs=sum(missing[:-1]),
+        missing_prefixes=missing_prefixes,
         ignored_backoffs=int(np.count_nonzero(highest)),
         ignored_starts=ignored_starts,
-        split_words=sum(len(word.split()) != 1 for word in vocabulary.ids),
+        split_words=sum(split_words(word) != [word] for word in vocabulary.ids),
         escaped=escaped,
         backward=BACKWARD_OPTION in options.items(),
     )
@@ -507,12 +529,66 @@ def _log_zero(path: Path, options: Mapping[str, str]) -> np.float32 | None:
     return value
 
 
-def _expect_heading(source: ArpaSource, expected: bytes) -> None:
+def _read_heading(source: ArpaSource, expected: bytes, *, may_end: bool = False) -> bool:
+    """Read the next heading; return True if the file ends instead, where it may."""
     while (text := source.read_line()) != expected:
         if text is None:
             source.fail_ended(expected.decode())
+        if may_end and text == END_HEADING:
+            return True
         if text:
             source.fail(f"found {quote_bytes(text)}, expected {expected.decode()}", line=source.line - 1)
+    return False
+
+
+def _add_prefixes(orders: list[tuple[NGrams, NGramWeights]], section: ArpaSection) -> int:
+    """Add the unlisted prefixes of a section to the lower orders, with the probabilities that backing off gives them.
+
+    The back-off weights are 0, so no other probability changes. Returns the number of added n-grams.
+    """
+    unlisted, vocab_size, num_added = section.unlisted, len(orders[0][0].words), 0
+    of_listed, of_unlisted = np.arange(vocab_size), unlisted[:, 0].astype(np.int64)
+    for length, (ngrams, weights) in enumerate(orders[1:], start=2):
+        keys = of_listed[ngrams.prefixes] * vocab_size + ngrams.words
+        wanted = of_unlisted * vocab_size + unlisted[:, length - 1]
+        new, rows = np.unique(wanted, return_index=True)
+        is_new = ~np.isin(new, keys)
+        new, places = new[is_new], np.searchsorted(keys, new[is_new])
+        probs = _backed_off(orders, unlisted[rows[is_new], :length])
+        all_keys = np.insert(keys, places, new)
+        prefixes, words = (part.astype(np.int32) for part in np.divmod(all_keys, vocab_size))
+        orders[length - 1] = (
+            NGrams(words, prefixes, np.full(len(words), -1, np.int32)),
+            NGramWeights(
+                np.insert(weights.log10_probs, places, probs),
+                np.insert(weights.log10_backoffs, places, np.float32(0)),
+            ),
+        )
+        of_listed, of_unlisted = np.searchsorted(all_keys, keys), np.searchsorted(all_keys, wanted)
+        num_added += len(new)
+    own = section.rows.prefixes
+    own[:] = np.where(own < 0, of_unlisted[-1 - np.minimum(own, -1)], of_listed[np.maximum(own, 0)])
+    return num_added
+
+
+def _backed_off(orders: Sequence[tuple[NGrams, NGramWeights]], words: Int32s) -> Float32s:
+    """Return the log10 probability of the last word of n-grams that are not listed [n], given as ids [n, L]."""
+    starts = np.arange(len(words), dtype=np.int64) * words.shape[1]
+    out, nothing = np.zeros(words.size, np.float32), np.zeros(0, np.float32)
+    tokens = words.astype(np.int64).reshape(-1)
+    empty, no_orders = np.zeros(len(words), np.int32), np.zeros(0, np.uint8)
+    ends = starts + words.shape[1]
+    score_spans(build_automaton(orders), empty, tokens, starts, ends, out, no_orders, nothing)
+    return out.reshape(words.shape)[:, -1] / np.float32(LN_10)
+
+
+def _trie_of(orders: Sequence[tuple[NGrams, NGramWeights]]) -> PrefixTrie:
+    """Return the trie of the n-grams of some orders, whose last nodes have no children yet."""
+    size = len(orders[0][0].words)
+    trie = PrefixTrie(np.zeros(0, np.int32), np.zeros(1, np.int64), size, 0)
+    for (shorter, _), (ngrams, _) in itertools.pairwise(orders):
+        trie = extend_trie(trie, ngrams, num_prefixes=len(shorter.words))
+    return trie
 
 
 def _make_unigrams(rows: NGramRows, ids: Int32s, size: int) -> tuple[NGrams, NGramWeights]:

@@ -16,11 +16,11 @@ from typing_extensions import override
 
 from models.arrays import UInt8s
 from models.errors import FormatError
-from models.files import DAMAGED_HINT, decompressed, report_read_errors
+from models.files import DAMAGED_HINT, check_text, decompressed, report_read_errors
 
 BLOCK_BYTES = 1 << 22
 MAX_LINE_BYTES = 1 << 20
-_MAGIC_BYTES = 64
+_MAGIC_BYTES = 512
 
 _FIELD = re.compile(rb"[^ \t\r\n]+")
 _KNOWN_FORMATS: dict[bytes | tuple[bytes, ...], str] = {
@@ -32,9 +32,15 @@ _KNOWN_FORMATS: dict[bytes | tuple[bytes, ...], str] = {
     ): "it is a binary file of IRSTLM; compile-lm --text=yes FILE ARPA makes an ARPA file of it",
     b"iARPA": "it is IRSTLM's own iARPA; compile-lm --text=yes FILE ARPA makes an ARPA file of it",
     b"<": "it looks like a web page; was the download refused?",
-    b"PK\x03\x04": "it is a zip archive; unpack it first",
-    b"BZh": "it is packed with bzip2; unpack it first",
-    (b"\xff\xfe", b"\xfe\xff"): "it is UTF-16; convert it first, for example with iconv -t utf-8",
+    (
+        b"\xd6\xfd\xb2\x7e",
+        b"\0B<ConstArpaLm>",
+    ): "it is a graph of Kaldi, such as G.fst; give the ARPA file that it was made from, such as lm.arpa.gz",
+    (
+        b"\x11\0\0\0Darpa Trigram LM",
+        b"\0\0\0\x11Darpa Trigram LM",
+        b"Trie Language Model",
+    ): "it is a binary file of CMU Sphinx; sphinx_lm_convert -i FILE -o ARPA -ofmt arpa makes an ARPA file of it",
 }
 
 
@@ -139,6 +145,7 @@ class ArpaSource:
         known = (
             hint for magic, hint in _KNOWN_FORMATS.items() if self._first_bytes.lstrip().startswith(magic)
         )
+        check_text(self._first_bytes, self.path)
         hint = next(known, "an ARPA file begins with the line \\data\\, optionally after comments")
         raise FormatError(self.path, "is no ARPA file", hint=hint)
 

@@ -161,7 +161,15 @@ def check_folder(folder: Path) -> dict[str, Any]:
         except (OSError, SafetensorError) as error:
             raise ManifestError(f"{folder / name} is damaged or cut short: {error!s:.200}") from None
     if not (folder / "tokenizer.json").is_file():
-        raise ManifestError(f"{folder / 'tokenizer.json'} is missing")
+        made = (
+            ""
+            if not (folder / "vocab.json").is_file()
+            else (
+                "; transformers makes it from vocab.json and merges.txt: "
+                "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+            )
+        )
+        raise ManifestError(f"{folder / 'tokenizer.json'} is missing{made}")
     return config
 
 

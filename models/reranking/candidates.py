@@ -35,6 +35,7 @@ class CandidateList:
         references: correct texts, if known; several are alternatives.
         continuation: text that is scored after each candidate, which is then its context (query likelihood);
             None scores the candidates themselves.
+        problems: errors of candidates that could not be read, which the list lacks.
     """
 
     name: str | None
@@ -42,6 +43,7 @@ class CandidateList:
     candidates: tuple[Candidate, ...]
     references: tuple[str, ...] = ()
     continuation: str | None = None
+    problems: tuple[str, ...] = ()
 
 
 T = TypeVar("T")

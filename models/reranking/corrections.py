@@ -17,6 +17,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from models.arrays import Int64s
 from models.errors import FormatError, InvalidInputError, check_range
+from models.files import collapse_whitespace, count_words, split_words
 from models.reranking.candidates import Candidate, CandidateList
 
 MAX_PHRASE_WORDS = 4
@@ -49,7 +50,7 @@ _MAX_PATHS = 16
 
 _Phrase = Annotated[
     str,
-    AfterValidator(lambda phrase: " ".join(phrase.split())),
+    AfterValidator(collapse_whitespace),
     Field(json_schema_extra={"maxLength": MAX_PHRASE_CHARACTERS}),
 ]
 _LogOdds = Annotated[float, Field(json_schema_extra={"minimum": -MAX_LOG_ODDS, "maximum": MAX_LOG_ODDS})]
@@ -150,7 +151,7 @@ class CorrectionTable:
 
     def add(self, correction: PhraseCorrection) -> None:
         """Add a valid correction."""
-        first, *others = correction.heard.split()
+        first, *others = split_words(correction.heard)
         self._most_words[first] = max(self._most_words.get(first, 0), 1 + len(others))
         found = self._by_phrase.setdefault(correction.heard, [])
         found.append(correction)
@@ -163,7 +164,7 @@ class CorrectionTable:
         The time is bounded: there are at most `MAX_VARIANTS` texts, none if the text has more than
         `MAX_CORRECTED_WORDS` words.
         """
-        words = text.split()
+        words = split_words(text)
         if len(words) > MAX_CORRECTED_WORDS:
             return []
         corrected: dict[str, tuple[PhraseCorrection, ...]] = {}
@@ -191,7 +192,7 @@ class CorrectionTable:
 
 def _check_correction(correction: PhraseCorrection, place: str) -> None:
     for name, phrase, least in (("heard", correction.heard, 1), ("written", correction.written, 0)):
-        num_words, where = len(phrase.split()), f"{place}.{name}"
+        num_words, where = count_words(phrase), f"{place}.{name}"
         if not least <= num_words <= MAX_PHRASE_WORDS or len(phrase) > MAX_PHRASE_CHARACTERS:
             raise InvalidInputError(
                 f"{where} has {num_words} words and {len(phrase)} characters; it must have from {least} to "

@@ -28,7 +28,7 @@ import numpy as np
 
 from models.arrays import Float64s, Int64s
 from models.errors import InvalidInputError, check_range
-from models.language_model import count_words
+from models.files import count_words
 from models.phrases import is_phrase_feature
 from models.reranking.candidates import Candidate, CandidateList, Steps
 from models.reranking.corrections import corrections_of, origins_of, sum_log_odds

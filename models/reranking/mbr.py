@@ -11,7 +11,6 @@ along one candidate: since that candidate is the pivot, no network is built, and
 other candidates does not matter.
 """
 
-import re
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
@@ -21,6 +20,7 @@ from rapidfuzz.distance import Levenshtein
 
 from models.arrays import Float64s, Int64s, runs_by_cost
 from models.errors import InvalidInputError
+from models.files import WORD, split_words
 from models.reranking.candidates import Steps, map_in_steps
 from models.reranking.metrics.metric import pairwise_distances, words_as_characters
 
@@ -114,7 +114,7 @@ def expected_utilities(texts: Sequence[str], posteriors: npt.ArrayLike, utility:
 
 
 def _wer_utilities(texts: Sequence[str]) -> Steps[_PairwiseUtilities]:
-    spelled = yield from words_as_characters(text.split() for text in texts)
+    spelled = yield from words_as_characters(map(split_words, texts))
     longest = max(map(len, spelled))
     if longest > MAX_COMPARED_WORDS:
         raise InvalidInputError(
@@ -151,7 +151,6 @@ def _ngram_utilities(texts: Sequence[str], utility: Literal["chrf", "bleu"]) -> 
     )
 
 
-_WORD = re.compile(r"\S+")
 _ALIGNMENT_CELLS_PER_STEP = 2_000_000
 """Alignment cells per step: words of the candidate times words of the others."""
 
@@ -187,7 +186,7 @@ def word_confidences(
     Raises:
         InvalidInputError: too many distinct words.
     """
-    spans = yield from map_in_steps(texts, lambda text: [*_WORD.finditer(text)], size=len)
+    spans = yield from map_in_steps(texts, lambda text: [*WORD.finditer(text)], size=len)
     strings = yield from words_as_characters([match[0] for match in words] for words in spans)
     first, _, mass = merge_equal_candidates(strings, posteriors)
     confidences = yield from _agreement_masses(strings[chosen], [strings[index] for index in first], mass)

@@ -219,7 +219,7 @@ def rerank(
         str | None,
         typer.Option(
             help="Format of the written lists, best candidate first; see `lists convert`. "
-            "Default: the replies of /v1/rerank."
+            "Default, and jsonl: the lines that /v1/rerank replies."
         ),
     ] = None,
     output: Annotated[str, typer.Option(help="File to write; a folder for SRILM and Kaldi.")] = "-",
@@ -228,7 +228,7 @@ def rerank(
     """Re-rank the candidates of n-best lists; print one list per line, as JSON.
 
     A feature with the name of a computed one gets the prefix old_: Moses' lm becomes old_lm; in jsonl it is dropped.
-    With references, the word error rates before and after are printed to standard error.
+    With references, the error rates before and after are printed to standard error, by the metric of the profile.
     """
     from models.reranking.features import is_reserved
     from service.local import ask
@@ -237,7 +237,8 @@ def rerank(
     given = {**ask.main_model(model), "phrases": entries, **settings._asdict()}
     job = ask.prepare_rerank(given, published.registry, published.load)
     lists = source.lists(reserved=lambda name: is_reserved(name, job.models.extra))
-    ask.rerank_file(job, lists, file=source.file, target=output, output_format=output_format)
+    metric = ask.metric_of_profile(published.registry, job.settings.profile)
+    ask.rerank_file(job, lists, file=source.file, target=output, output_format=output_format, metric=metric)
 
 
 def read_text(path: Path) -> str:

@@ -21,9 +21,11 @@ from service.cli.options import (
     valid_items,
     with_option_groups,
 )
-from service.local.streams import binary_stream
+from service.local.streams import binary_stream, open_source
 
 if TYPE_CHECKING:
+    from io import BufferedReader
+
     from models.lattices.files import LatticeFormat
     from models.lattices.lattice import Lattice
     from models.lattices.token_passing import LatticeSearchSettings
@@ -74,8 +76,16 @@ class LatticeOptions(NamedTuple):
         form: "LatticeFormat | None",
         references: Sequence[Path],
         layout: "ReferenceLayout | None",
+        opened: "Path | BufferedReader | None" = None,
     ) -> "Iterator[Lattice]":
         """Read lattices of files and folders of SLF files; report unreadable ones. With references, read all at once.
+
+        Args:
+            files: names of files and folders; `-` is standard input.
+            form: None: detected from the first file.
+            references: reference files.
+            layout: their layout; None: detected.
+            opened: the first file, if `open_source` opened it already.
 
         Raises:
             FormatError: a file is missing or damaged, the format (if None) cannot be detected, or references differ.
@@ -84,20 +94,21 @@ class LatticeOptions(NamedTuple):
         from models.lattices.lattice import NON_WORD_LABELS
         from service.local.lattices import with_references
 
-        form = form or (None if files[0] == "-" else detect_lattice_format(Path(files[0])))
+        sources = [opened or open_source(files[0]), *map(open_source, files[1:])]
+        form = form or detect_lattice_format(sources[0])
         if form is None:
             raise FormatError(files[0], "is not a lattice or its format is unknown", hint="set --format")
         symbols = None if self.words is None else read_symbol_file(self.words)
         items = chain.from_iterable(
             read_lattices(
-                path if name != "-" else binary_stream(sys.stdin, "input"),
+                part,
                 form,
-                name=str(path) if name != "-" else "<stdin>",
+                name=str(part) if isinstance(part, Path) else "<stdin>" if name == "-" else name,
                 symbols=symbols,
                 no_words=NON_WORD_LABELS.union(self.no_word or ()),
             )
-            for name in files
-            for path in slf_files(Path(name)) or [Path(name)]
+            for name, file in zip(files, sources, strict=True)
+            for part in (slf_files(file) if isinstance(file, Path) else ()) or (file,)
         )
         where = files[0] if len(files) == 1 else f"{files[0]} …"
         return valid_items(iter(with_references(items, references, layout)) if references else items, where)
@@ -110,7 +121,9 @@ def lattice(
     *,
     files: Annotated[
         list[str],
-        typer.Argument(metavar="FILE", help="Lattices, also .gz, .xz or .zst; folders of SLF; - for stdin."),
+        typer.Argument(
+            metavar="FILE", help="Lattices, also .gz, .xz, .zst or .bz2; folders of SLF; - for stdin."
+        ),
     ],
     form: Annotated[
         Literal["slf", "kaldi"] | None,

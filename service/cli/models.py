@@ -184,7 +184,7 @@ arpa_app = typer.Typer()
 
 @arpa_app.command("import-arpa")
 def import_arpa(
-    file: Annotated[Path, typer.Argument(help="ARPA file of any toolkit, also .gz, .xz or .zst.")],
+    file: Annotated[Path, typer.Argument(help="ARPA file of any toolkit, also .gz, .xz, .zst or .bz2.")],
     name: Annotated[str, typer.Option(help="Name to publish the model under.")],
     corpus: Annotated[
         list[Path] | None, typer.Option(help=f"{CORPUS_HELP} Held-out text to evaluate on.")

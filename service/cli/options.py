@@ -5,6 +5,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
+from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, get_type_hints
 
@@ -14,7 +15,7 @@ from models.errors import FormatError, InvalidInputError
 from models.reranking.candidates import CandidateList, ScoreRanges
 from models.reranking.formats.format import BadLine, ReferenceLayout
 from models.reranking.formats.reader import FORMAT_NAMES, WRITTEN_FORMAT_NAMES, read_lists
-from service.local.streams import binary_stream, good_items
+from service.local.streams import binary_stream, good_items, open_source
 
 if TYPE_CHECKING:
     from service.engine.loaded_model import LoadedModel
@@ -46,7 +47,7 @@ SlotsOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-CORPUS_HELP = "Text file, also .gz, .xz or .zst; may be repeated."
+CORPUS_HELP = "Text file, also .gz, .xz, .zst or .bz2; may be repeated."
 DEFAULT_REGISTRY = "registry"
 
 
@@ -96,7 +97,7 @@ class ListSource(NamedTuple):
         str,
         typer.Argument(
             metavar="FILE",
-            help="n-best lists, also .gz, .xz or .zst; a folder for SRILM and Kaldi; - reads standard input.",
+            help="n-best lists, also .gz, .xz, .zst or .bz2; a folder for SRILM and Kaldi; - reads standard input.",
         ),
     ]
     format_name: Annotated[
@@ -112,15 +113,21 @@ class ListSource(NamedTuple):
         ),
     ] = None
 
-    def lists(self, *, reserved: Callable[[str], bool] | None = None) -> Iterator[CandidateList]:
+    def lists(
+        self, *, reserved: Callable[[str], bool] | None = None, opened: Path | BufferedReader | None = None
+    ) -> Iterator[CandidateList]:
         """Yield the readable lists; report unreadable ones (see `valid_items`) and suspicious scores.
+
+        Args:
+            reserved: true for names of computed features.
+            opened: the file, if `open_source` opened it already.
 
         Raises:
             FormatError: a file is missing or damaged, its format is unknown, it has no lists, or references differ.
             InvalidInputError: an option is invalid, or does not apply to the format.
         """
         items = read_lists(
-            binary_stream(sys.stdin, "input") if self.file == "-" else Path(self.file),
+            opened or open_source(self.file),
             format_name=self.format_name,
             references=self.references or (),
             reference_layout=self.reference_layout,

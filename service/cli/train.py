@@ -139,7 +139,7 @@ def train(
 @train_app.command()
 def select(
     large: Annotated[
-        list[Path], typer.Argument(metavar="FILE...", help="Large text, also .gz, .xz or .zst.")
+        list[Path], typer.Argument(metavar="FILE...", help="Large text, also .gz, .xz, .zst or .bz2.")
     ],
     in_domain: Annotated[
         list[Path], typer.Option(help="Small text whose words and style are wanted; may be repeated.")

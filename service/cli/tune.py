@@ -25,6 +25,7 @@ from service.cli.options import (
     print_json,
     with_option_groups,
 )
+from service.local.streams import open_source
 
 tune_app = typer.Typer()
 corrections_app = typer.Typer(help="Show and change the corrections of a profile.", no_args_is_help=True)
@@ -155,8 +156,8 @@ def tune(
         raise typer.Exit
     if save is not None:
         check_name(save, parameter="save")
-    is_list = source.format_name is not None or source.file == "-"
-    form = None if is_list else detect_lattice_format(Path(source.file))
+    opened = open_source(source.file)
+    form = None if source.format_name is not None else detect_lattice_format(opened)
     if form is None and (more or nbest is not None or lattices != LatticeOptions()):
         options = ", ".join(["nbest", *lattices._fields])
         raise InvalidInputError(f"{source.file} has no lattices; several files, {options} need them")
@@ -179,14 +180,14 @@ def tune(
         for_lattices=form is not None,
     )
     if form is None:
-        lists = list(source.lists(reserved=lambda name: is_reserved(name, job.models.extra)))
+        lists = list(source.lists(reserved=lambda name: is_reserved(name, job.models.extra), opened=opened))
         if not lists:
             raise InvalidInputError(f"{source.file} has no lists", parameter="file")
         with TuningProgress() as progress:
             tuned, reply = tune.tune_lists(job, lists, progress)
     else:
         files = [source.file, *(more or ())]
-        read = list(lattices.read(files, form, source.references or (), source.reference_layout))
+        read = list(lattices.read(files, form, source.references or (), source.reference_layout, opened))
         with TuningProgress() as progress:
             tuned, reply, note = tune.tune_lattices(job, read, search, progress, nbest=nbest or 50)
         typer.echo(note, err=True)

@@ -10,7 +10,8 @@ import json
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from contextlib import nullcontext
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,11 @@ from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import Address, open_registry
 from models.decoding.parameters import MAX_CHOICES
 from models.errors import InvalidInputError, LanguageModelError, ModelNotFoundError
+from models.files import atomic_writer
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats.writer import write_lists
 from models.reranking.metrics import make_metric
-from models.reranking.metrics.metric import UNCHANGED, format_score, paired_bootstrap
+from models.reranking.metrics.metric import METRIC_TITLES, UNCHANGED, Metric, format_score, paired_bootstrap
 from models.reranking.tuning.cross_fitting import select_with_references
 from models.reranking.tuning.fitting import TuningSettings
 from service.engine.job import Work, iter_outputs, run_to_completion
@@ -235,7 +237,13 @@ def _request_body(request: Mapping[str, Any]) -> bytes:
 
 
 def rerank_file(
-    job: RerankJob, lists: Iterable[CandidateList], *, file: str, target: str, output_format: str | None
+    job: RerankJob,
+    lists: Iterable[CandidateList],
+    *,
+    file: str,
+    target: str,
+    output_format: str | None,
+    metric: Metric,
 ) -> None:
     """Re-rank a stream of lists and write them; report errors of single lists on standard error.
 
@@ -244,42 +252,55 @@ def rerank_file(
         lists: lists of a file.
         file: name of the file, for messages.
         target: file or folder to write; `-` is standard output.
-        output_format: format of lists; None for the reply of POST /v1/rerank, one list per line.
+        output_format: format of lists; `jsonl` or None for the lines that POST /v1/rerank replies.
+        metric: metric of the lists with references.
 
     Raises:
         InvalidInputError: no list can be re-ranked.
         FormatError: the target cannot be written.
     """
-    metric, num_referred = make_metric("wer"), 0
-    errors = np.zeros((3, 2), np.int64)  # errors and words of the first, chosen and best candidates
+    num_referred, total = 0, np.zeros(1, np.int64)  # counts of the first, chosen and best candidates
 
     def counted() -> Iterator[RankedList]:
-        nonlocal num_referred, errors
+        nonlocal num_referred, total
         for one in _rerank_lists(job, lists, file):
             if one.given.references:
                 texts = [candidate.text for candidate in one.given.candidates]
                 of_candidates = metric.statistics(texts, one.given.references)
-                errors += of_candidates[[0, int(one.order[0]), int(of_candidates[:, 0].argmin())]]
+                errors = of_candidates[:, 0]
+                best = metric.score(of_candidates).argmax() if metric.higher_is_better else errors.argmin()
+                total = total + of_candidates[[0, int(one.order[0]), int(best)]]
                 num_referred += 1
             yield one
 
     ranked = counted()
-    if output_format is not None:
+    if output_format not in {None, "jsonl"}:
         cut = job.settings.top
         destination = binary_stream(sys.stdout, "output") if target == "-" else Path(target)
         write_lists((reorder_list(ranked_list, cut) for ranked_list in ranked), destination, output_format)
-    elif target == "-":
-        for ranked_list in ranked:
-            typer.echo(b"".join(list_chunks(ranked_list, job)))
-    else:
+    elif target != "-" and output_format is None:
         raise InvalidInputError("--output needs --output-format", parameter="output")
+    else:
+        printed = nullcontext(partial(typer.echo, nl=False))
+        with printed if target == "-" else atomic_writer(Path(target)) as write:
+            for ranked_list in ranked:
+                write(b"".join((*list_chunks(ranked_list, job, tuned_on=job.tuned_on), b"\n")))
     if num_referred:
-        first, chosen, best = (format_score("wer", rate) for rate in metric.score(errors).tolist())
+        first, chosen, best = (format_score(metric.name, rate) for rate in metric.score(total).tolist())
         typer.echo(
-            f"word error rate of {num_referred:,} lists with references: first pass {first}, "
+            f"{METRIC_TITLES[metric.name]} of {num_referred:,} lists with references: first pass {first}, "
             f"re-ranked {chosen}, best possible {best}",
             err=True,
         )
+
+
+def metric_of_profile(registry: Address, name: str | None) -> Metric:
+    """Return the metric that a profile was tuned for, or the word error rate without a profile."""
+    if name is None:
+        return make_metric("wer")
+    profile = ProfileStore(registry).read(name)
+    of_signature = dict(part.partition(":")[::2] for part in profile.signature.split("|"))
+    return make_metric(profile.metric or "wer", normaliser=of_signature.get("normaliser", UNCHANGED))
 
 
 def check_profile(
@@ -302,8 +323,7 @@ def check_profile(
         InvalidInputError: no list can be re-ranked, or none has a reference.
     """
     profile = ProfileStore(registry).read(str(job.settings.profile))
-    of_signature = dict(part.partition(":")[::2] for part in profile.signature.split("|"))
-    metric = make_metric(profile.metric or "wer", normaliser=of_signature.get("normaliser", UNCHANGED))
+    metric = metric_of_profile(registry, profile.name)
     counts = []
     for one in _rerank_lists(job, select_with_references([*lists])[1], file):
         texts = [one.given.candidates[index].text for index in (0, int(one.order[0]))]

@@ -33,8 +33,8 @@ from pygls.workspace import PositionCodec
 from typing_extensions import override
 
 from models.checkpoint.registry import Address
-from models.completion.text import is_word_character
 from models.errors import LanguageModelError
+from models.words import is_word_character
 from service.engine.loaded_model import LoadedModel
 from service.local import ask
 from service.use_cases.autocomplete import MAX_DICTIONARY_WORDS

@@ -11,11 +11,17 @@ import numpy as np
 import typer
 
 from models.errors import InvalidInputError, UnsupportedParameterError
-from models.files import atomic_writer
+from models.files import atomic_writer, split_words
 from models.lattices.files import LatticeFormat
 from models.lattices.graph import PATH_FEATURES, LabelTokenizer, PathWeights
 from models.lattices.lattice import Lattice, Scales
-from models.lattices.rescoring import RescoredLattice, nbest_candidates, oracle_errors, rescore
+from models.lattices.rescoring import (
+    RescoredLattice,
+    first_pass_text,
+    nbest_candidates,
+    oracle_errors,
+    rescore,
+)
 from models.lattices.token_passing import LatticeSearchSettings
 from models.phrases import NO_PHRASES, PhraseList, is_phrase_feature
 from models.reranking.candidates import CandidateList
@@ -123,20 +129,24 @@ def write_best(
 ) -> None:
     """Write the `count` best strings of each lattice in an n-best format; as `text`, its id and best string.
 
-    With references, the word error rates of the best strings and of the oracle paths are printed to standard error.
+    With references, the word error rates of the first pass's strings, of the best strings and of the oracle paths are
+    printed to standard error.
     """
     metric, num_referred = make_metric("wer"), 0
-    errors = np.zeros((2, 2), np.int64)  # errors and words of the best strings and of the oracle paths
+    errors = np.zeros(
+        (3, 2), np.int64
+    )  # errors and words of the first pass, the best strings and the oracle paths
 
     def counted() -> Iterator[CandidateList]:
         nonlocal num_referred, errors
         for rescored in lattices:
             one = nbest_candidates(rescored, count)
             if one.references:
-                best = metric.statistics([one.candidates[0].text], one.references)[0]
-                right = map(str.split, one.references)
+                texts = [first_pass_text(rescored.lattice), one.candidates[0].text]
+                of_texts = metric.statistics(texts, one.references)
+                right = map(split_words, one.references)
                 oracle = min((oracle_errors(rescored.lattice, words), -len(words)) for words in right)
-                errors += [best, np.abs(oracle)]
+                errors += [*of_texts, np.abs(oracle)]
                 num_referred += 1
             yield one
 
@@ -147,9 +157,9 @@ def write_best(
     else:
         write_lists(counted(), target, output_format)
     if num_referred:
-        best_rate, oracle_rate = (format_score("wer", rate) for rate in metric.score(errors).tolist())
+        first, best, oracle_rate = (format_score("wer", rate) for rate in metric.score(errors).tolist())
         typer.echo(
-            f"word error rate of {num_referred:,} lattices with references: rescored {best_rate}, "
-            f"best possible {oracle_rate}",
+            f"word error rate of {num_referred:,} lattices with references: first pass {first}, "
+            f"rescored {best}, best possible {oracle_rate}",
             err=True,
         )

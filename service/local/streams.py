@@ -1,7 +1,10 @@
 """Standard streams as bytes, and messages about bad items of a file."""
 
+import sys
 from collections.abc import Iterable, Iterator
-from typing import BinaryIO, TextIO, TypeVar
+from io import BufferedReader, FileIO
+from pathlib import Path
+from typing import Any, BinaryIO, TextIO, TypeVar
 
 import typer
 
@@ -10,6 +13,7 @@ from models.errors import InvalidInputError
 T = TypeVar("T")
 MAX_SHOWN = 20
 """Maximum number of printed messages; further ones are only counted."""
+_PEEKED_BYTES = 1 << 16
 
 
 def good_items(items: Iterable[T | str], file: str, *, rest: str, none_good: Exception) -> Iterator[T]:
@@ -34,6 +38,14 @@ def good_items(items: Iterable[T | str], file: str, *, rest: str, none_good: Exc
         typer.echo(f"gramophone: {file}: {num_bad - MAX_SHOWN:,} {rest}", err=True)
     if num_bad and not any_good:
         raise none_good
+
+
+def open_source(file: str) -> Path | BufferedReader:
+    """Return the path of a file, or the stream of a pipe or of standard input (`-`), which is opened once only."""
+    if file != "-" and not (path := Path(file)).is_fifo():
+        return path
+    stream: Any = binary_stream(sys.stdin, "input") if file == "-" else FileIO(file)
+    return stream if isinstance(stream, BufferedReader) else BufferedReader(stream, _PEEKED_BYTES)
 
 
 def binary_stream(stream: TextIO | None, name: str) -> BinaryIO:

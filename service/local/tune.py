@@ -105,7 +105,7 @@ def tune_lists(
         watch("optimising weights", next(searches), search.num_resamples)
 
     def features_of(referenced: Sequence[CandidateList]) -> Work[Any, ListFeatures]:
-        folds = _folds(referenced, folds=search.folds, seed=search.seed)
+        folds = assign_folds(referenced, folds=search.folds, seed=search.seed)
         offsets = offsets_of(referenced)
         computed = ListFeatures((), np.zeros((int(offsets[-1]), 0)), offsets)
         if not is_scored:
@@ -142,7 +142,7 @@ def tune_lattices(
     settings = job.settings.search
     lists = [CandidateList(lattice.name, "", (), lattice.references) for lattice in lattices]
     job.settings.metric_of(lists)  # refuses a wrong normaliser before the search
-    folds = _folds(lists, folds=settings.folds, seed=settings.seed)
+    folds = assign_folds(lists, folds=settings.folds, seed=settings.seed)
     models = [scorer.parts[0] for scorer in job.fold_models or (job.models,) * settings.folds]
     phrases = PhraseList(job.settings.phrases)
     weights_of = partial(tuned_weights, phrases=phrases.features)
@@ -248,7 +248,7 @@ def write_fold_texts(lists: Sequence[CandidateList], folder: Path, *, folds: int
         InvalidInputError: no list has a reference, or the lists are too few.
     """
     _, referenced = select_with_references(lists)
-    of_lists = _folds(referenced, folds=folds, seed=seed)
+    of_lists = assign_folds(referenced, folds=folds, seed=seed)
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for fold in range(folds):
@@ -298,14 +298,6 @@ def _lattice_settings(given: Mapping[str, Any], model: str) -> TuneSettings:
             parameter=name,
         )
     return settings
-
-
-def _folds(lists: Sequence[CandidateList], *, folds: int, seed: int) -> Ints:
-    """Assign a fold to each list [N]; reject too few lists."""
-    of_lists = assign_folds(lists, folds=folds, seed=seed)
-    if len(np.unique(of_lists)) < folds:
-        raise InvalidInputError(f"folds is {folds}; {len(lists)} lists are too few", parameter="folds")
-    return of_lists
 
 
 def _features(

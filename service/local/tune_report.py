@@ -11,6 +11,7 @@ from markupsafe import Markup
 from rapidfuzz.distance import Levenshtein
 
 from models.calls import run_calls
+from models.files import count_words, split_words
 from models.report import ACCENT, INK, SECOND, THIRD, Picture, Section, Table, draw_svg, render_page
 from models.reranking.corrections import corrections_of
 from models.reranking.features import LM
@@ -45,7 +46,7 @@ def _draw_bars(axes: Any, levels: list[Selection], heights: Callable[[Ints], Flo
 def _by_length(tuned: TuningOutcome, levels: list[Selection]) -> Picture | None:
     problem = tuned.data.problem
     name = problem.metric.name.upper()
-    words = np.array([len(candidates.references[0].split()) for candidates in tuned.data.lists])
+    words = np.array([count_words(candidates.references[0]) for candidates in tuned.data.lists])
     edges = _edges(words)
     if len(edges) < 3:
         return None
@@ -168,7 +169,7 @@ def mark_errors(text: str, reference: str) -> Markup:
 
     The reference word of a substitution is not shown.
     """
-    words, right = text.split(), reference.split()
+    words, right = split_words(text), split_words(reference)
     marked: list[str] = []
     for change in Levenshtein.opcodes(words, right):
         here = words[change.src_start : change.src_end]

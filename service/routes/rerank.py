@@ -81,7 +81,8 @@ async def rerank_lists(request: Request) -> Response:
     last line is an error.
 
     Other programs' list formats get the same reply: `text/x-NAME-nbest` for moses, srilm, kaldi and fairseq;
-    `application/x-NAME+json` for mlm-scoring, hyporadise, nemo-manifest, vosk, azure, google, aws and sockeye.
+    `application/x-NAME+json` for mlm-scoring, hyporadise, nemo-manifest, vosk, azure, google, aws and sockeye. A
+    candidate that cannot be read is left out, and its error is in `problems` of its list's line.
     """
     services = services_of(request)
     format_name = format_name_of_media_type(request.headers.get("content-type", ""))

@@ -286,6 +286,8 @@ class SequenceScoreResult(ScoreTotals):
     """length of the model's longest n-grams in tokens, if `ngram_lengths` was requested of an n-gram model."""
     ngram_lengths: IfGiven[list[int]] = field(default_factory=list)
     """length of the n-gram found for each token, if requested of an n-gram model; 1 is a unigram."""
+    context_lengths: IfGiven[list[int]] = field(default_factory=list)
+    """with them, the number of last tokens on which later probabilities depend, after each token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,6 +366,8 @@ class RankedListResult:
     """confidences of the best candidate's words, if requested."""
     tuned_on: IfGiven[list[str]] = field(default_factory=list)
     """as in the reply to JSON, on each line of a stream; omitted if empty."""
+    problems: IfGiven[list[str]] = field(default_factory=list)
+    """errors of candidates of another program's list that could not be read and are left out; omitted if empty."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ import numpy as np
 
 from models.arrays import Float64s, Int64s, TokenIds
 from models.errors import InvalidInputError, UnsupportedParameterError
+from models.files import count_words
 from models.language_model import (
-    count_words,
     is_self_normalised,
 )
 from models.normaliser import Writing

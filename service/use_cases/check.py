@@ -25,7 +25,8 @@ from models.checking.lexicon import UserDictionary
 from models.checking.rescoring import RescoredBatch
 from models.checking.sentences import Sentence, Word
 from models.errors import ContextLengthError, InvalidInputError, UnsupportedParameterError
-from models.language_model import LOG_ZERO, count_words, is_lookup
+from models.files import count_words
+from models.language_model import LOG_ZERO, is_lookup
 from models.reranking.candidates import map_in_steps
 from models.tokenizers import CharacterTokenizer
 from models.words import dictionary_key, word_pattern

@@ -478,6 +478,8 @@ def list_chunks(ranked: RankedList, job: RerankJob, *, tuned_on: Sequence[str] =
     head: dict[str, Any] = {"id": ranked.given.name, "unchanged": int(ranked.order[0]) == 0}
     if tuned_on:
         head["tuned_on"] = tuned_on
+    if ranked.given.problems:
+        head["problems"] = ranked.given.problems
     if ranked.session is not None:
         head["session"] = ranked.session
     if job.settings.confidences:

@@ -4,8 +4,8 @@ If the body is a stream of lists, the settings are in the query string, in the s
 line.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from typing import Annotated, Any, NamedTuple, Self
@@ -19,7 +19,7 @@ from models.phrases import DEFAULT_FEATURE_WEIGHT, MAX_PHRASES, NO_PHRASES, Phra
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.corrections import CorrectionTable
 from models.reranking.features import CONSENSUS, LM, feature_name
-from models.reranking.formats.format import BadLine
+from models.reranking.formats.format import BadLine, ListOrBadLine
 from models.reranking.formats.reader import read_bytes
 from models.reranking.mbr import Utility
 from models.reranking.ranking import MAX_POSTERIOR_SCALE, LogLinearModel, Profile
@@ -393,10 +393,7 @@ def rerank_items(
     if format_name == "jsonl":
         items = parse_lines(body, lambda line: parse_json(CandidateListIn, line).item())
     else:
-        parsed = read_bytes(body, format_name, reserved=reserved)
-        items = (
-            InvalidInputError(str(one)) if isinstance(one, BadLine) else RerankItem(one) for one in parsed
-        )
+        items = _items_of(read_bytes(body, format_name, reserved=reserved))
     first = next(items, InvalidInputError("the body has no lists"))
     for item in chain([first], items):
         try:
@@ -405,6 +402,22 @@ def rerank_items(
             yield item
         except InvalidInputError as error:
             yield error
+
+
+def _items_of(parsed: Iterable[ListOrBadLine]) -> Iterator[RerankItem | InvalidInputError]:
+    """Yield one item for each list: the errors of its candidates, which come before it, are its problems."""
+    problems: list[str] = []
+    for one in parsed:
+        if not isinstance(one, BadLine):
+            yield RerankItem(replace(one, problems=tuple(problems)))
+        elif one.loses_list:
+            yield InvalidInputError(str(one))
+        else:
+            problems.append(str(one))
+            continue
+        problems = []
+    if problems:
+        yield InvalidInputError(problems[0])
 
 
 def read_rerank_query(query: Mapping[str, str]) -> RerankSettings:

@@ -15,7 +15,8 @@ from pydantic_core import PydanticCustomError
 
 from models.arrays import FloatArray, TokenIds
 from models.errors import InvalidInputError
-from models.language_model import bits_per_unit, count_words, ngram_order, perplexity
+from models.files import count_words
+from models.language_model import Want, bits_per_unit, ngram_order, perplexity
 from models.reranking.candidates import map_in_steps
 from models.vocabulary import EOS, UNK
 from service.engine.job import Work
@@ -174,6 +175,7 @@ class SequenceScore(NamedTuple):
         log_probs: log-probability of each token [T].
         num_bytes: size of the scored text in UTF-8.
         ngram_lengths: length of the n-gram found for each token [T]; empty unless requested of an n-gram model.
+        context_lengths: number of last tokens that matter after each token [T]; as above.
     """
 
     item: ScoreItem
@@ -181,6 +183,7 @@ class SequenceScore(NamedTuple):
     log_probs: FloatArray
     num_bytes: int
     ngram_lengths: TokenIds
+    context_lengths: TokenIds
 
     @property
     def logprob(self) -> float:
@@ -248,9 +251,11 @@ def score(
         item, sequence = one
         ids = to_text_order(loaded, sequence.text, ends=settings.eos)
         log_probs = to_text_order(loaded, next(scored), ends=settings.eos)
-        lengths = _ngram_lengths(loaded, sequence, bos=settings.bos) if settings.ngram_lengths else _NONE
-        lengths = to_text_order(loaded, lengths, ends=settings.eos)
-        return SequenceScore(item, ids, log_probs, _num_bytes(loaded, item, sequence.text), lengths)
+        both = (
+            _ngram_lengths(loaded, sequence, bos=settings.bos) if settings.ngram_lengths else (_NONE, _NONE)
+        )
+        lengths, after = (to_text_order(loaded, one, ends=settings.eos) for one in both)
+        return SequenceScore(item, ids, log_probs, _num_bytes(loaded, item, sequence.text), lengths, after)
 
     return (yield from map_in_steps(prepared, finish, size=_size))
 
@@ -292,15 +297,20 @@ def _num_bytes(loaded: LoadedModel, item: ScoreItem, ids: TokenIds) -> int:
 _NONE: TokenIds = np.zeros(0, np.int64)
 
 
-def _ngram_lengths(loaded: LoadedModel, sequence: EncodedText, *, bos: bool) -> TokenIds:
-    """Return the length of the n-gram found for each token of a text [T]; empty for other than n-gram models."""
+def _ngram_lengths(loaded: LoadedModel, sequence: EncodedText, *, bos: bool) -> tuple[TokenIds, TokenIds]:
+    """Return the length of the n-gram found for each token of a text, and of the context after it [T].
+
+    Both are empty for other than n-gram models.
+    """
     model: Any = loaded.model
     if ngram_order(model) is None:
-        return _NONE
-    tokens = np.concatenate(sequence)[None]
+        return _NONE, _NONE
+    tokens, own = np.concatenate(sequence), slice(len(sequence.context), None)
     state = model.initial_state(1) if bos else model.empty_state(1)
-    lengths = model.score_detailed(state, tokens, np.array([tokens.size])).orders[0]
-    return np.asarray(lengths[len(sequence.context) :], dtype=np.int64)
+    lengths = model.score_detailed(state, tokens[None], np.array([tokens.size])).orders[0]
+    one_more = np.append(tokens, UNK)[None]  # whose state before it is the last one
+    before = model.read(state, one_more, np.array([tokens.size + 1]), Want(before=True)).before
+    return np.asarray(lengths[own], dtype=np.int64), model.context_lengths(before)[1:][own]
 
 
 def score_totals(loaded: LoadedModel, scores: Sequence[SequenceScore]) -> ScoreReply:
@@ -316,6 +326,7 @@ def score_result(loaded: LoadedModel, score: SequenceScore, detail: Detail) -> S
         word_scores(loaded, score.ids, score.log_probs) if detail is Detail.WORD else [],
         ngram_order(loaded.model) if len(score.ngram_lengths) else None,
         score.ngram_lengths.tolist(),
+        score.context_lengths.tolist(),
     )
 
 

@@ -1,6 +1,7 @@
 """KenLM's interface over a service, against KenLM itself on random ARPA files."""
 
 import copy
+import heapq
 import os
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ import gramophone_client.kenlm
 from gramophone_client import Client, NotFoundError, UnreachableError
 from models.checkpoint.registry import LocalRegistry
 from service.settings import Settings
-from tests.reference.backoff import random_arpa
+from tests.reference.backoff import SMALL, random_arpa
 from tests.support.services import running
 from training.model_formats import run_import_arpa
 
@@ -117,6 +118,43 @@ def test_states_score_word_by_word_as_with_kenlm(pair_of, seed, start):
         assert ours.log_prob == pytest.approx(theirs.log_prob, abs=1e-4)
         assert (ours.ngram_length, ours.oov) == (theirs.ngram_length, theirs.oov)
         state, their_state = after, their_after
+
+
+@pytest.mark.parametrize("space", ["\x1c", "\x85", "\u00a0", "\u2028", "\u3000"], ids=ascii)
+def test_a_word_with_wide_white_space_is_scored_as_with_kenlm(tmp_path, space):
+    word, path = f"ten{space}thousand", tmp_path / "wide.arpa"
+    path.write_text(
+        SMALL.replace("\ta\t", f"\t{word}\t").replace(" a", f" {word}").replace("\ta ", f"\t{word} ")
+    )
+    theirs = kenlm.Model(str(path))
+    with gramophone_client.kenlm.Model(path) as ours:
+        assert word in ours
+        scores = [
+            model.BaseScore(module.State(), word, module.State())
+            for model, module in ((ours, gramophone_client.kenlm), (theirs, kenlm))
+        ]
+        assert scores[0] == pytest.approx(scores[1], abs=1e-4)
+        assert ours.score(f"{word} b") == pytest.approx(theirs.score(f"{word} b"), abs=1e-4)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_states_are_equal_if_kenlms_are_and_have_an_order(pair_of, seed):
+    pair, found = pair_of(seed), []
+    for sentence in [*pair.sentences(seed, 25), *pair.words, "unheard-of", f"{pair.words[0]} unheard-of"]:
+        state, theirs = gramophone_client.kenlm.State(), kenlm.State()
+        pair.ours.BeginSentenceWrite(state)
+        pair.theirs.BeginSentenceWrite(theirs)
+        for word in sentence.split():
+            after, their_after = gramophone_client.kenlm.State(), kenlm.State()
+            pair.ours.BaseScore(state, word, after)
+            pair.theirs.BaseScore(theirs, word, their_after)
+            state, theirs = after, their_after
+            found.append((state, theirs))
+    for one, theirs in found:
+        same = [other for other, others in found if others == theirs]
+        assert [other for other, _ in found if other == one] == same
+        assert len(set(same)) == 1
+    assert min(one for one, _ in found) == heapq.nsmallest(1, [(0.0, one) for one, _ in found])[0][1]
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -3,6 +3,7 @@
 import itertools
 import lzma
 import math
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from models.files import ASCII_WHITESPACE
 from models.language_model import pad_sequences
 from models.lattices.graph import LabelTokenizer, PathWeights
 from models.lattices.rescoring import nbest_candidates, rescore
@@ -22,7 +24,7 @@ from models.ngram.build import build_automaton, list_ngrams
 from models.ngram.model import NGramModel, NGramState
 from models.tokenizers import WordTokenizer
 from models.vocabulary import EOS, UNK, Vocabulary
-from tests.reference.backoff import random_arpa
+from tests.reference.backoff import SMALL, random_arpa
 from tests.reference.lattices import all_paths, random_lattice, text_of
 
 LN_10 = math.log(10)
@@ -71,6 +73,20 @@ def test_random_files_score_as_with_kenlm(tmp_path, seed):
     path = tmp_path / "random.arpa"
     path.write_text(text, encoding="utf-8")
     assert_scores_as_kenlm(path, imported(path), random_lines(rng, words), lengths=seed % 3 == 0)
+
+
+SPACES = [c for c in map(chr, range(sys.maxunicode + 1)) if c.isspace() and c not in ASCII_WHITESPACE]
+
+
+@pytest.mark.parametrize("space", SPACES, ids=ascii)
+def test_words_with_wide_white_space_score_as_with_kenlm(tmp_path, space):
+    path, word = tmp_path / "wide.arpa", f"ten{space}thousand"
+    path.write_text(
+        SMALL.replace("\ta\t", f"\t{word}\t").replace(" a", f" {word}").replace("\ta ", f"\t{word} "),
+        encoding="utf-8",
+    )
+    lines = [word, f"{word} b", f"b {word} {word}", f"{space}b", f"b{space} {word}\t{word}"]
+    assert_scores_as_kenlm(path, imported(path), lines, lengths=False)
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -1,5 +1,7 @@
 """Error rates against jiwer; BLEU, chrF, resampling and minimum-Bayes-risk choice against sacrebleu."""
 
+import sys
+
 import jiwer
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from sacrebleu.significance import PairedTest
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
 from models.calls import run_calls
+from models.files import ASCII_WHITESPACE
 from models.reranking.mbr import expected_utilities
 from models.reranking.metrics import make_metric
 from models.reranking.metrics.metric import resampled_scores
@@ -38,6 +41,18 @@ def test_counts_and_rates_are_those_of_jiwer(name, text, reference):
     statistics = metric.statistics([text], [reference])
     assert statistics[0].tolist() == theirs(name, text, reference)
     assert metric.score(statistics)[0] == pytest.approx(rate(name, text, reference))
+
+
+SPACES = [c for c in map(chr, range(sys.maxunicode + 1)) if c.isspace() and c not in ASCII_WHITESPACE]
+
+
+@pytest.mark.parametrize("name", ["wer", "cer"])
+@pytest.mark.parametrize("space", [*SPACES, "\u200b", "\u2060", "\ufeff"], ids=ascii)
+def test_wide_white_space_is_counted_as_by_jiwer(name, space):
+    """Alone within a word, it is part of the word; at the ends of a text and beside a space it is none."""
+    for text in (f"50{space}000 roofs", f"{space}50 000{space}", f"50 {space}000", f"50{space}{space}000"):
+        statistics = make_metric(name).statistics([text], ["60 000 roofs"])
+        assert statistics[0].tolist() == theirs(name, text, "60 000 roofs")
 
 
 def check_corpus(name, lists):

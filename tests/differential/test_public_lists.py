@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from models.calls import run_calls
+from models.files import collapse_whitespace
 from models.reranking.candidates import Candidate, CandidateList
-from models.reranking.formats.format import collapse_whitespace
 from models.reranking.formats.reader import read_bytes, read_lists
 from models.reranking.metrics import make_metric, summarise_lists
 from models.reranking.tuning.cross_fitting import cross_fit, tuning_data

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.errors import FormatError, InvalidInputError
+from models.files import collapse_whitespace
 from models.reranking.candidates import Candidate, CandidateList
-from models.reranking.formats.format import BadLine, SourceLines, collapse_whitespace
+from models.reranking.formats.format import BadLine, SourceLines
 from models.reranking.formats.reader import FORMAT_NAMES, FORMATS, read_bytes, read_lists
 from models.reranking.formats.srilm import BYTELOG
 from models.reranking.formats.writer import write_lists

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from models.tokenizers import Detokenizer
 from models.vocabulary import BOS, EOS
-from models.word_index import WordCounter, WordIndex, measure_text
+from models.word_index import WordCounter, WordIndex, WordSplitter, measure_text
 from training.progress import Progress
 from training.tokenizer import TokenizerSettings, learn_tokenizer
 
@@ -52,28 +52,41 @@ LEADS = ["\x00", "a", "é", "\u0080", "\u1680a", "\u2000", "\u2019", "\u2027", "
 LINE = st.lists(st.sampled_from(SPACES + NEIGHBOURS + LEADS) | st.characters(), max_size=12).map("".join)
 
 
-def test_every_character_separates_words_if_python_says_so():
+def ascii_words(text):
+    """Words as Python splits bytes: at ASCII white space only."""
+    return [word.decode(errors="surrogatepass") for word in text.encode(errors="surrogatepass").split()]
+
+
+FORMS = pytest.mark.parametrize(("unicode_spaces", "split"), [(False, ascii_words), (True, str.split)])
+
+
+@FORMS
+def test_every_character_separates_words_if_python_says_so(unicode_spaces, split):
     lines = [f"a{chr(c)}b" for c in range(sys.maxunicode + 1)]
-    index = WordIndex({"a": 3, "b": 4})
+    index = WordIndex({"a": 3, "b": 4}, unicode_spaces=unicode_spaces)
     offsets = index.encode(lines).offsets
-    counts = [len(line.split()) for line in lines]
+    counts = [len(split(line)) for line in lines]
     assert (offsets[1:] - offsets[:-1]).tolist() == counts
-    assert measure_text(lines).num_words == sum(counts)
+    words = WordSplitter(None, unicode_spaces=unicode_spaces)
+    assert [len(words(line)) for line in lines] == [len(words.spans(line)) for line in lines] == counts
+    if not unicode_spaces:
+        assert measure_text(lines).num_words == sum(counts)
 
 
+@FORMS
 @given(st.lists(LINE, max_size=6), st.lists(LINE, max_size=3))
-def test_any_lines_are_split_as_python_splits_them(lines, known):
-    words = {word: number + 3 for number, word in enumerate({w for line in known for w in line.split()})}
-    ids, offsets = WordIndex(words).encode(lines)
+def test_any_lines_are_split_as_python_splits_them(unicode_spaces, split, lines, known):
+    words = {word: number + 3 for number, word in enumerate({w for line in known for w in split(line)})}
+    ids, offsets = WordIndex(words, unicode_spaces=unicode_spaces).encode(lines)
     rows = [ids[begin:end].tolist() for begin, end in pairwise(offsets)]
-    assert rows == [[words.get(word, 0) for word in line.split()] for line in lines]
+    assert rows == [[words.get(word, 0) for word in split(line)] for line in lines]
 
 
 @given(st.lists(LINE, max_size=6))
 def test_any_words_are_counted_as_python_counts_them(lines):
     counter = WordCounter()
     counter.add(lines)
-    expected = [word for line in lines for word in line.split()]
+    expected = [word for line in lines for word in ascii_words(line)]
     assert counter.counts() == {word: expected.count(word) for word in expected}
     assert measure_text(lines).num_words == len(expected)
 

@@ -62,4 +62,4 @@ def test_all_lists_come_out_with_their_features(done):
     folder, _ = done
     lists = [json.loads(line) for line in (folder / "test.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [one["id"] for one in lists] == [str(i) for i in range(NUM_TEST)]
-    assert {"lm", "tokens", "unk", "words", "score"} <= set(lists[0]["candidates"][0]["features"])
+    assert {"lm", "tokens", "unk", "words"} <= set(lists[0]["ranking"][0]["features"])

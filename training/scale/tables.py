@@ -30,7 +30,7 @@ from models.checkpoint.folders import TEMPORARY_PREFIX, fsync_tree, report_write
 from models.errors import FormatError, InvalidInputError
 from models.tokenizers import Tokenizer
 from models.vocabulary import BOS, EOS
-from training.corpus import Corpus, EncodedCorpus, Sentences, read_sentences
+from training.corpus import Corpus, EncodedCorpus, Sentences, check_rereadable, read_sentences
 from training.evaluation.breakdown import token_counts
 from training.evaluation.published import COUNTS_FILE
 from training.overlap import OverlapCounter
@@ -299,9 +299,7 @@ def stream_corpus(files: Sequence[Path], *, unit: str, progress: Progress) -> Co
     Raises:
         FormatError: a file cannot be read as text, or cannot be read several times.
     """
-    for file in files:
-        if file.exists() and not (file.is_file() or file.is_dir()):
-            raise FormatError(file, "cannot be read several times", hint="save it as a file first")
+    check_rereadable(files)
     digest = hashlib.sha256()
     progress.start("reading text", sum(file.stat().st_size for file in files if file.is_file()))
     size = sum(1 for file in files for _ in read_sentences(file, unit=unit, digest=digest, progress=progress))

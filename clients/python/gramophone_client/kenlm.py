@@ -58,12 +58,19 @@ class FullScoreReturn(NamedTuple):
     oov: bool
 
 
+class _Scored(NamedTuple):
+    """Scores of a text's words, and the number of last tokens that matter after each token, if the service tells it."""
+
+    words: list[FullScoreReturn]
+    reaches: list[int]
+
+
 class Context(NamedTuple):
     """Words on which the next score depends.
 
     Attributes:
         bos: true if `<s>` precedes the words.
-        words: the last order − 1 words, or all words if the model has no order.
+        words: the last words that matter, at most order − 1, or all words if the model has no order.
     """
 
     bos: bool = False
@@ -73,9 +80,11 @@ class Context(NamedTuple):
 _EMPTY = Context()
 
 
-@dataclass(unsafe_hash=True)
+@dataclass(unsafe_hash=True, order=True)
 class State:
-    """State that methods of `Model` write; equal states have equal futures.
+    """State that methods of `Model` write; of n-gram models, two are equal if and only if their futures are.
+
+    The order has no meaning, but a heap of scores and states needs one.
 
     Attributes:
         context: words on which the next score depends.
@@ -156,6 +165,7 @@ class Model:
         self._version = ""
         self._order: int | None = None
         self._scores: dict[tuple[Context, str], FullScoreReturn] = {}
+        self._reaches: dict[tuple[Context, str], int] = {}
         self._known: dict[str, bool] = {}
         self._has_vocabulary = self._is_closed = False
         try:
@@ -183,7 +193,7 @@ class Model:
         """Yield the score of each word of a sentence."""
         words, context = _words(sentence), Context(bool(bos))
         if words and {_BOS, _EOS}.isdisjoint(words):
-            yield from self._request([" ".join(map(_spelling, words))], context, eos=bool(eos))[0]
+            yield from self._request([" ".join(map(_spelling, words))], context, eos=bool(eos))[0].words
             return
         for word in [*words, _EOS] if eos else words:
             yield self._full_score(context, word)
@@ -250,7 +260,7 @@ class Model:
         if context.words:  # `</s>` is scored together with the word before it
             before = context._replace(words=context.words[:-1])
             return self._request_scores(before, context.words[-1])[1]
-        score = self._scores[context, _EOS] = self._request(None, context, eos=False)[0][0]
+        score = self._scores[context, _EOS] = self._request(None, context, eos=False)[0].words[0]
         return score
 
     def _extended(self, context: Context, word: str) -> Context:
@@ -258,7 +268,7 @@ class Model:
         if word in {_BOS, _EOS}:
             return Context(bos=word == _BOS)
         words = (*context.words, word)
-        reach = self.order - 1 if self._order else len(words) + 1
+        reach = self._reaches.get((context, word), self.order - 1 if self._order else len(words) + 1)
         if len(words) < reach:
             return Context(context.bos, words)
         return Context(bos=False, words=words[len(words) - reach :])
@@ -275,17 +285,18 @@ class Model:
         results = self._request(list(map(_spelling, words)), context, eos=True)
         if len(self._scores) > _MAX_SCORES:
             self._scores.clear()
-        scores = list(map(_word_and_end, results))
-        for one, (score, end) in zip(words, scores, strict=True):
+            self._reaches.clear()
+        scores = [_word_and_end(result.words) for result in results]
+        for one, result, (score, end) in zip(words, results, scores, strict=True):
             self._scores[context, one] = score
+            if len(result.reaches) > 1:
+                self._reaches[context, one] = result.reaches[-2]  # before `</s>`
             self._scores[self._extended(context, one), _EOS] = end
             self._known[one] = not score.oov
         return scores[0]
 
-    def _request(
-        self, texts: list[str] | None, context: Context, *, eos: bool
-    ) -> list[list[FullScoreReturn]]:
-        """Return the score of each word of texts in a context, or of `</s>` if there are none.
+    def _request(self, texts: list[str] | None, context: Context, *, eos: bool) -> list[_Scored]:
+        """Return the scores of the words of texts in a context, or of `</s>` if there are none.
 
         Stored scores of another model version are dropped.
         """
@@ -306,12 +317,13 @@ class Model:
             self._version, self._order = reply.model, reply.results[0].order
             self._has_vocabulary = self._is_closed = False
             self._scores.clear()
+            self._reaches.clear()
             self._known.clear()
         try:
-            scores = [_word_scores(result, context) for result in reply.results]
+            scores = [_Scored(_word_scores(one, context), one.context_lengths) for one in reply.results]
         except IndexError:
             scores = []
-        if not all(scores) or not scores:
+        if not scores or not all(one.words for one in scores):
             raise reply_error("the reply to POST /v1/score lacks words, or lengths of n-grams")
         return scores
 
@@ -336,12 +348,12 @@ class Model:
             ids = list(range(begin, min(begin + step, last)))
             body = {"tokens": ids, **self._address}
             reply = fetch(Call("POST", "/detokenize", json_reply(DetokenizeReply), body))
-            self._known.update(dict.fromkeys(reply.prompt.split(), True))
+            self._known.update(dict.fromkeys(_words(reply.prompt), True))
         if known := [word for word, is_known in self._known.items() if is_known and last]:
             # other words are unknown unless the tokenizer changes or splits words
             version, probes = self._version, [word for word in probe_words(known) if word not in self._known]
             results = self._request([_UNKNOWN, *probes], _EMPTY, eos=True)
-            is_unknown = all(_word_and_end(result)[0].oov for result in results)
+            is_unknown = all(_word_and_end(result.words)[0].oov for result in results)
             self._is_closed = is_unknown and self._version == version
         self._known.update({_BOS: True, _EOS: True, _UNKNOWN: False})
         self._has_vocabulary = True
@@ -378,7 +390,7 @@ def _decoded(word: str | bytes) -> str:
 
 def _spelling(word: str) -> str:
     """Return a word, or the unknown word instead of an empty word or one with spaces."""
-    return word if word.split() == [word] else _UNKNOWN
+    return word if _words(word) == [word] else _UNKNOWN
 
 
 def _word_scores(result: SequenceScoreResult, context: Context) -> list[FullScoreReturn]:

@@ -443,6 +443,9 @@ class RankedListResult(Reply):
     tuned_on: list[str] = []
     """as in the reply to JSON, on each line of a stream; omitted if empty."""
 
+    problems: list[str] = []
+    """errors of candidates of another program's list that could not be read and are left out; omitted if empty."""
+
 
 class RerankReply(Reply):
     """Re-ranked lists, one result per list."""
@@ -530,6 +533,9 @@ class SequenceScoreResult(Reply):
 
     ngram_lengths: list[int] = []
     """length of the n-gram found for each token, if requested of an n-gram model; 1 is a unigram."""
+
+    context_lengths: list[int] = []
+    """with them, the number of last tokens on which later probabilities depend, after each token."""
 
 
 class SuggestedText(Reply):

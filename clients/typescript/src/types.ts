@@ -104,7 +104,8 @@ export interface paths {
          *     last line is an error.
          *
          *     Other programs' list formats get the same reply: `text/x-NAME-nbest` for moses, srilm, kaldi and fairseq;
-         *     `application/x-NAME+json` for mlm-scoring, hyporadise, nemo-manifest, vosk, azure, google, aws and sockeye.
+         *     `application/x-NAME+json` for mlm-scoring, hyporadise, nemo-manifest, vosk, azure, google, aws and sockeye. A
+         *     candidate that cannot be read is left out, and its error is in `problems` of its list's line.
          */
         post: operations["rerank_lists_v1_rerank_post"];
         delete?: never;
@@ -2242,6 +2243,11 @@ export interface components {
              * @description as in the reply to JSON, on each line of a stream; omitted if empty.
              */
             tuned_on?: string[];
+            /**
+             * Problems
+             * @description errors of candidates of another program's list that could not be read and are left out; omitted if empty.
+             */
+            problems?: string[];
         };
         /**
          * RankedText
@@ -2400,6 +2406,11 @@ export interface components {
              * @description length of the n-gram found for each token, if requested of an n-gram model; 1 is a unigram.
              */
             ngram_lengths?: number[];
+            /**
+             * Context Lengths
+             * @description with them, the number of last tokens on which later probabilities depend, after each token.
+             */
+            context_lengths?: number[];
         };
         /**
          * SignificanceResult

@@ -1,6 +1,6 @@
 """Interface of n-best list formats, with the lines, fields and grouping that they share.
 
-Files are plain, .gz, .xz or .zst, in UTF-8. A line that is not UTF-8 or too long is a `BadLine`, and
+Files are plain, .gz, .xz, .zst or .bz2, in UTF-8. A line that is not UTF-8 or too long is a `BadLine`, and
 reading continues; a missing or damaged file is an error. At most one line and one block are in
 memory. White space is ASCII white space, as in the programs that define the formats; a no-break space
 is part of a word.
@@ -9,15 +9,16 @@ is part of a word.
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from io import BufferedReader
 from pathlib import Path, PurePath
 from typing import Any, BinaryIO, Literal, NamedTuple, TypeVar, cast
 
 from models.errors import FormatError, InvalidInputError
-from models.files import COMPRESSED_SUFFIXES, decompressed, report_read_errors
+from models.files import ASCII_WHITESPACE, COMPRESSED_SUFFIXES, check_text, decompressed, report_read_errors
 from models.reranking.candidates import Candidate, CandidateList
 
 MAX_LIST_CANDIDATES = 100_000
@@ -186,22 +187,9 @@ class Format:
 
 T = TypeVar("T")
 
-ASCII_WHITESPACE = " \t\r\n\f\v"
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _SHOWN_CHARACTERS = 40
 _LARGEST = 1e300
-
-
-def split_words(text: str) -> list[str]:
-    """Split a text at ASCII white space."""
-    line = collapse_whitespace(text)
-    return line.split(" ") if line else []
-
-
-def collapse_whitespace(text: str) -> str:
-    """Replace every run of ASCII white space by one space, and strip the text."""
-    # bytes.split splits at ASCII white space only, and is faster than a regular expression
-    return b" ".join(text.encode(errors="surrogatepass").split()).decode(errors="surrogatepass")
 
 
 def has_whitespace(text: str) -> bool:
@@ -259,10 +247,37 @@ def parse_lines(lines: SourceLines, parse: Callable[[str], T]) -> Iterator[tuple
             yield lines.bad(line.number, str(error))
 
 
-def parse_list_lines(lines: SourceLines, parse: Callable[[str], CandidateList]) -> Iterator[ListOrBadLine]:
-    """Parse one list per line; an invalid line is a lost list."""
-    for row in parse_lines(lines, parse):
-        yield row._replace(loses_list=True) if isinstance(row, BadLine) else row[1]
+def parse_list(
+    lines: SourceLines, number: int, parse: Callable[[list[str]], CandidateList | None]
+) -> Iterator[ListOrBadLine]:
+    """Yield a list after its errors; the last error loses the list if nothing of it is usable.
+
+    Args:
+        lines: source of the list, for messages.
+        number: number of its line.
+        parse: returns the list and appends the errors of its parts to the problems; returns None if nothing is usable,
+            and raises InvalidInputError if the entire list is invalid.
+    """
+    problems, one = list[str](), None
+    try:
+        one = parse(problems)
+    except InvalidInputError as error:
+        problems.append(str(error))
+    for index, problem in enumerate(problems, start=1):
+        yield lines.bad(number, problem, loses_list=one is None and index == len(problems))
+    if one is not None:
+        yield one
+
+
+def parse_list_lines(
+    lines: SourceLines, parse: Callable[[str, list[str]], CandidateList]
+) -> Iterator[ListOrBadLine]:
+    """Parse one list per line, as `parse_list` does; an unreadable line is a lost list."""
+    for line in lines:
+        if isinstance(line, BadLine):
+            yield line._replace(loses_list=True)
+        else:
+            yield from parse_list(lines, line.number, partial(parse, line.text))
 
 
 def named_lists(lists: Iterable[CandidateList]) -> Iterator[tuple[str, CandidateList]]:
@@ -284,41 +299,65 @@ def named_lists(lists: Iterable[CandidateList]) -> Iterator[tuple[str, Candidate
         before = name
 
 
-CandidateRow = tuple[str, int, Candidate]
-"""Id of the candidate's list, its rank in the list if the line states it, and the candidate."""
+CandidateRow = tuple[str, int, Candidate | InvalidInputError]
+"""Id of the candidate's list, its rank in the list if the line states it, and the candidate or its error."""
+
+
+def candidate_or_error(parse: Callable[[], Candidate]) -> Candidate | InvalidInputError:
+    """Return a parsed candidate, or the error of an invalid one, whose list is known."""
+    try:
+        return parse()
+    except InvalidInputError as error:
+        return error
 
 
 def group_candidates(
-    rows: Iterable[tuple[int, CandidateRow] | BadLine], lines: SourceLines
+    rows: Iterable[tuple[int, CandidateRow] | BadLine],
+    lines: SourceLines,
+    make: Callable[[str, Sequence[tuple[int, Candidate]]], CandidateList | None] | None = None,
 ) -> Iterator[ListOrBadLine]:
-    """Group consecutive candidates with the same id into lists.
+    """Group consecutive candidates with the same id into lists, each after the errors of its candidates.
 
     Args:
         rows: candidates with their line numbers; they are sorted by rank, and equal ranks keep the order
             of the lines.
         lines: their source, for messages.
+        make: makes a list of an id and its ranked candidates, or None; by default of all.
     """
     name, members = "", list[tuple[int, Candidate]]()
+    last_bad: BadLine | None = None
 
-    def close() -> CandidateList:
+    def close() -> Iterator[ListOrBadLine]:
         members.sort(key=lambda member: member[0])
-        return CandidateList(name, "", tuple(candidate for _, candidate in members))
+        one = (make or _list_of_members)(name, members) if members else None
+        if last_bad is not None:
+            yield last_bad._replace(loses_list=one is None)
+        if one is not None:
+            yield one
+        members.clear()
 
     for row in rows:
         if isinstance(row, BadLine):
             yield row
             continue
         number, (row_name, index, candidate) = row
-        if members and row_name != name:
-            yield close()
-            members = []
+        if row_name != name:
+            yield from close()
+            last_bad = None
         name = row_name
-        if len(members) < MAX_LIST_CANDIDATES:
+        if isinstance(candidate, Candidate) and len(members) < MAX_LIST_CANDIDATES:
             members.append((index, candidate))
-        else:
-            yield lines.bad(number, f"list {name!r} has more than {MAX_LIST_CANDIDATES:,} candidates")
-    if members:
-        yield close()
+            continue
+        if isinstance(candidate, Candidate):
+            candidate = InvalidInputError(f"list {name!r} has more than {MAX_LIST_CANDIDATES:,} candidates")
+        if last_bad is not None:
+            yield last_bad
+        last_bad = lines.bad(number, str(candidate))
+    yield from close()
+
+
+def _list_of_members(name: str, members: Sequence[tuple[int, Candidate]]) -> CandidateList:
+    return CandidateList(name, "", tuple(candidate for _, candidate in members))
 
 
 def read_beams(lines: SourceLines, parse: Callable[[str], Candidate]) -> Iterator[ListOrBadLine]:
@@ -375,8 +414,11 @@ def read_blocks(source: Path | BinaryIO, name: str) -> Iterator[bytes]:
             raw = BufferedReader(cast("Any", source))
             opened.callback(raw.detach)  # otherwise the caller's stream would be closed too
         stream = decompressed(raw)
-        while block := stream.read(_BLOCK_BYTES):
+        block = stream.read(_BLOCK_BYTES)
+        check_text(block, name)
+        while block:
             yield block
+            block = stream.read(_BLOCK_BYTES)
 
 
 def raw_lines(blocks: Iterable[bytes], max_bytes: int) -> Iterator[bytes | None]:

@@ -6,7 +6,7 @@ A line is a list as in POST /v1/rerank, one JSON object, with optional reference
 
 `references` is a list of alternative references; `continuation` is scored after each candidate. An
 id may be a number. Other keys are dropped. Only this format preserves every field of a list and all
-white space.
+white space. A line of a reply of POST /v1/rerank, with `ranking`, is such a list, too.
 
 HyPoradise: `[{"input": ["best hypothesis", …], "output": "reference", …}, …]`. Its files pad shorter
 lists with copies of hypotheses: only the first of equal ones is read, with its scores. Any other list
@@ -22,6 +22,7 @@ test_wsj_score.json; mlm-scoring examples/demo/format.json, src/mlm/loaders.py
 (`Predictions.from_dict`, `Corpus.from_dict`).
 """
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
@@ -46,6 +47,7 @@ from models.reranking.formats.json_stream import (
     list_value,
     number_value,
     object_value,
+    parse_candidates,
     parse_json_object,
     parse_json_value,
     read_elements,
@@ -54,14 +56,14 @@ from models.reranking.formats.json_stream import (
 )
 
 
-def _jsonl_list(line: str) -> CandidateList:
+def _jsonl_list(line: str, problems: list[str]) -> CandidateList:
     value = parse_json_object(line)
-    candidates = list_value(value.get("candidates"), "candidates", max_members=MAX_LIST_CANDIDATES)
+    field = "ranking" if "ranking" in value else "candidates"
     continuation = value.get("continuation")
     return CandidateList(
         id_value(value.get("id"), "id"),
         string_value(value.get("context", ""), "context"),
-        tuple(_jsonl_candidate(candidate, f"candidates[{i}]") for i, candidate in enumerate(candidates)),
+        parse_candidates(value.get(field), field, _jsonl_candidate, problems),
         _jsonl_references(value),
         None if continuation is None else string_value(continuation, "continuation"),
     )
@@ -114,7 +116,7 @@ JSONL = Format(
     name="jsonl",
     read=partial(parse_list_lines, parse=_jsonl_list),
     write=_write_jsonl,
-    first_key=re.compile(r'"candidates"\s*:\s*\['),
+    first_key=re.compile(r'"(candidates|ranking)"\s*:\s*\['),
     custom_feature_names=True,
     carries_context=True,
     max_references=None,
@@ -130,41 +132,47 @@ _OWN_KEYS = frozenset({"id", "input", "output"})
 _HYPOTHESIS = re.compile(r"hyp_([0-9]{1,9})")
 
 
-def _hyporadise_list(element: JsonElement, _problems: list[str]) -> CandidateList:
+def _hyporadise_list(element: JsonElement, problems: list[str]) -> CandidateList:
     value = parse_json_object(element.text)
-    hypotheses = list_value(value.get("input"), "input", max_members=MAX_LIST_CANDIDATES)
-    texts = [stripped_value(text, f"input[{i}]") for i, text in enumerate(hypotheses)]
-    columns = _columns(value, len(texts))
+    hypotheses = list_value(value.get("input"), "input")
+    columns, indices = _columns(value, len(hypotheses)), itertools.count()
+
+    def parse(text: Any, field: str) -> Candidate:
+        index = next(indices)
+        numbers = {key: column[index] for key, column in columns.items() if column[index] is not None}
+        features = {
+            _feature(key): number_value(number, f"{shorten(key)}[{index}]") for key, number in numbers.items()
+        }
+        return Candidate(stripped_value(text, field), features)
+
     first: dict[str, Candidate] = {}
-    for index, text in enumerate(texts):
-        if text not in first:
-            features = {name: column[index] for name, column in columns.items() if column[index] is not None}
-            first[text] = Candidate(text, features)
+    for candidate in parse_candidates(hypotheses, "input", parse, problems):
+        first.setdefault(candidate.text, candidate)
     output = value.get("output")
     references = () if output is None else (stripped_value(output, "output"),)
     return CandidateList(id_value(value.get("id"), "id"), "", tuple(first.values()), references)
 
 
 def _columns(value: Mapping[str, Any], size: int) -> dict[str, list[Any]]:
-    """Collect numbers by feature, one per hypothesis; None if missing."""
+    """Collect lists of numbers by key, one per hypothesis; None if missing."""
     columns: dict[str, list[Any]] = {}
     for key, numbers in value.items():
         if key in _OWN_KEYS or not isinstance(numbers, list):
             continue
         if not any(type(number) in {int, float} for number in numbers):
             continue
-        name = _FEATURE_OF_KEY.get(key, string_value(key, "the name of a list of scores"))
-        if name in columns:
-            raise InvalidInputError(f"two lists of scores for {name}")
+        if _feature(key) in map(_feature, columns):
+            raise InvalidInputError(f"two lists of scores for {_feature(key)}")
         if len(numbers) != size:
             raise InvalidInputError(
                 f"{shorten(key)} has {len(numbers)} scores, but input has {size} hypotheses"
             )
-        columns[name] = [
-            None if number is None else number_value(number, f"{shorten(key)}[{i}]")
-            for i, number in enumerate(numbers)
-        ]
+        columns[key] = numbers
     return columns
+
+
+def _feature(key: str) -> str:
+    return _FEATURE_OF_KEY.get(key, string_value(key, "the name of a list of scores"))
 
 
 def _write_hyporadise(lists: Iterable[CandidateList]) -> Iterator[str]:

@@ -8,17 +8,21 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 from models.errors import InvalidInputError
-from models.reranking.candidates import CandidateList
+from models.files import ASCII_WHITESPACE
+from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats.format import (
-    ASCII_WHITESPACE,
     MAX_LIST_BYTES,
+    MAX_LIST_CANDIDATES,
     BadLine,
     ListOrBadLine,
     SourceLines,
     TextLine,
+    candidate_or_error,
+    parse_list,
 )
 
 JsonObject = dict[str, Any]
@@ -104,6 +108,25 @@ def list_value(value: Any, field: str, *, max_members: int | None = None) -> lis
     return value
 
 
+def parse_candidates(
+    value: Any, field: str, parse: Callable[[Any, str], Candidate], problems: list[str]
+) -> tuple[Candidate, ...]:
+    """Parse the candidates of a list, at least one; append the errors of invalid ones to the problems.
+
+    Raises:
+        InvalidInputError: none is valid, or there are too many.
+    """
+    found = [
+        candidate_or_error(partial(parse, one, f"{field}[{index}]"))
+        for index, one in enumerate(list_value(value, field, max_members=MAX_LIST_CANDIDATES))
+    ]
+    problems += [str(one) for one in found if isinstance(one, InvalidInputError)]
+    candidates = tuple(one for one in found if isinstance(one, Candidate))
+    if not candidates:
+        raise InvalidInputError(problems.pop())
+    return candidates
+
+
 def object_value(value: Any, field: str) -> JsonObject:
     """Check that a value is an object.
 
@@ -179,23 +202,13 @@ def read_elements(
     Args:
         lines: lines of the document.
         outer: `[` for an array of objects, `{` for an object of objects.
-        parse: converts a member to a list and appends its errors to the problems; returns None if nothing is usable,
-            and raises InvalidInputError if the entire member is invalid.
+        parse: converts a member to a list, see `parse_list`.
     """
     for element in split_elements(lines, outer):
         if isinstance(element, BadLine):
             yield element
-            continue
-        problems: list[str] = []
-        one = None
-        try:
-            one = parse(element, problems)
-        except InvalidInputError as error:
-            problems.append(str(error))
-        for index, problem in enumerate(problems, start=1):
-            yield lines.bad(element.number, problem, loses_list=one is None and index == len(problems))
-        if one is not None:
-            yield one
+        else:
+            yield from parse_list(lines, element.number, partial(parse, element))
 
 
 def split_elements(lines: SourceLines, outer: str = "") -> Iterator[JsonElement | BadLine]:

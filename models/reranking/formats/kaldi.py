@@ -14,10 +14,11 @@ egs/wsj/s5/steps/pytorchnn/lmrescore_nbest_pytorchnn.sh (file names), compute_se
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
-from models.errors import InvalidInputError
+from models.errors import FormatError, InvalidInputError
+from models.files import collapse_whitespace, split_words
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats.format import (
     BadLine,
@@ -25,14 +26,13 @@ from models.reranking.formats.format import (
     Format,
     ListOrBadLine,
     SourceLines,
-    collapse_whitespace,
     format_number,
     group_candidates,
+    is_decimal_number,
     named_lists,
     parse_lines,
     parse_number,
     shorten,
-    split_words,
 )
 
 WORD_FILES = ("words_text", "text")
@@ -89,7 +89,8 @@ def _rows(
             yield from archive.bad
             archive.bad.clear()
             if cost is None:
-                yield lines.bad(number, f"{utterance}-{rank} has no score in {archive.source}")
+                problem = f"{utterance}-{rank} has no score in {archive.source}"
+                yield number, (utterance, rank, InvalidInputError(problem))
                 break
             features[feature] = 0.0 - cost
         else:
@@ -104,6 +105,46 @@ def _row(line: str) -> tuple[str, int, str]:
             f"line starts with {shorten(key)!r}; it must start with an utterance and a rank, such as utt-1"
         )
     return utterance, int(rank), " ".join(words)
+
+
+def check_content(lines: Sequence[str], source: str) -> None:
+    """Check that the first lines of a file, which begin with a word and a number, are those of n-best lists.
+
+    Raises:
+        FormatError: they seem to be something else; the message names it.
+    """
+    rows = [[field for field in split_words(line) if field not in {"[", "]"}] for line in lines]
+    if (other := _other_content([row for row in rows if row])) is not None:
+        problem = f"seems to have {other}, not n-best lists; it starts with {shorten(lines[0])!r}"
+        raise FormatError(source, problem, hint="for hypotheses of Kaldi, set --format kaldi")
+
+
+def _other_content(rows: Sequence[Sequence[str]]) -> str | None:
+    """Return what lines seem to have; None for hypotheses.
+
+    Ranks of an utterance begin with 1, without leading zeros, and its hypotheses have words in common.
+    """
+    for place in (2, 3):  # start and duration, or end, in CTM and STM
+        times = [row[place : place + 2] for row in rows if len(row) > place + 2]
+        if len(times) == len(rows) and all("." in "".join(pair) and _are_numbers(pair) for pair in times):
+            return "words with times, as in CTM and STM files"
+    if all(_are_numbers(row[1:2]) and not row[1].isdigit() for row in rows if row[1:]) and any(
+        r[1:] for r in rows
+    ):
+        return "scores, or words after scores"
+    ranks: dict[str, list[str]] = {}
+    for key, *_ in rows:
+        utterance, _, rank = key.rpartition("-")
+        ranks.setdefault(utterance, []).append(rank)
+    first, *others = ({*row[1:]} for row in rows)
+    are_apart = len(ranks) == 1 and len(others) > 1 and all(map(first.isdisjoint, others))
+    if are_apart or not all("1" in of_one and all(map(_RANK.fullmatch, of_one)) for of_one in ranks.values()):
+        return "transcripts, whose ids end in a number"
+    return None
+
+
+def _are_numbers(fields: Sequence[str]) -> bool:
+    return all(map(is_decimal_number, fields))
 
 
 class _CostArchive:

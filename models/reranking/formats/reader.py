@@ -25,10 +25,10 @@ from types import MappingProxyType
 from typing import BinaryIO, NamedTuple
 
 from models.errors import FormatError, InvalidInputError
+from models.files import ASCII_WHITESPACE, split_words
 from models.reranking.candidates import CandidateList
 from models.reranking.formats import json_formats, kaldi, speech_formats, srilm, translations
 from models.reranking.formats.format import (
-    ASCII_WHITESPACE,
     BadLine,
     Format,
     ListOrBadLine,
@@ -38,7 +38,6 @@ from models.reranking.formats.format import (
     read_blocks,
     refuse_to_write,
     shorten,
-    split_words,
     unpacked_name,
 )
 from models.reranking.formats.json_stream import parse_json_object, stripped_value
@@ -325,6 +324,9 @@ def format_name_of_media_type(content_type: str) -> str | None:
     return next((name for name, one in FORMATS.items() if media_type in one.media_types), None)
 
 
+_HEAD_BYTES = 1 << 16
+
+
 def detect_format(head: bytes, source: str) -> Format:
     """Detect the format of a file from its first bytes.
 
@@ -357,6 +359,7 @@ def detect_format(head: bytes, source: str) -> Format:
     elif tab and is_decimal_number(last):
         name = "nemo"
     elif _KALDI.fullmatch(first):
+        kaldi.check_content(text.split("\n")[: -1 if len(head) >= _HEAD_BYTES else None], source)
         name = "kaldi"
     if name is None:
         raise FormatError(
@@ -365,7 +368,6 @@ def detect_format(head: bytes, source: str) -> Format:
     return FORMATS[name]
 
 
-_HEAD_BYTES = 1 << 16
 _NO_SCORES: Mapping[str, Path] = MappingProxyType({})
 
 

@@ -21,7 +21,8 @@ file, from 0, and a segment that cannot be read has a number too. Interim result
   transcription. The text is the lexical form, without digits and punctuation. The logarithm of the
   confidence, from 0 to 1, is the feature `log_confidence`.
 - `google`: `{"results": [{"alternatives": [{"transcript": …}, …]}, …]}`, also in the `response` of a
-  long-running operation. Only the first alternative has a confidence, so it is dropped.
+  long-running operation. Only the first alternative has a confidence, so it is dropped. An empty
+  `transcript` is omitted.
 - `aws`: `{"results": {"segments": [{"alternatives": [{"transcript": …, "items": […]}, …]}, …]}}`, the
   file of a job with `ShowAlternatives`. Only words have confidences: `log_confidence` is the sum of
   their logarithms.
@@ -46,18 +47,17 @@ from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from models.errors import InvalidInputError
+from models.files import ASCII_WHITESPACE, collapse_whitespace
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats.format import (
-    ASCII_WHITESPACE,
     MAX_DOCUMENT_LINE_BYTES,
     MAX_LIST_BYTES,
-    MAX_LIST_CANDIDATES,
     BadLine,
     Format,
     ListOrBadLine,
     SourceLines,
-    collapse_whitespace,
     format_number,
+    parse_list,
     parse_list_lines,
     parse_number,
     read_beams,
@@ -68,6 +68,7 @@ from models.reranking.formats.json_stream import (
     list_value,
     number_value,
     object_value,
+    parse_candidates,
     parse_json_object,
     split_elements,
     string_value,
@@ -125,14 +126,13 @@ def manifest_id(entry: JsonObject) -> tuple[str | None, bool]:
     return PurePath(string_value(entry["audio_filepath"], "audio_filepath")).stem, False
 
 
-def _manifest_list(line: str) -> CandidateList:
+def _manifest_list(line: str, problems: list[str]) -> CandidateList:
     value = parse_json_object(line)
-    beams = list_value(value.get("beams"), "beams", max_members=MAX_LIST_CANDIDATES)
     reference = value.get("text")
     return CandidateList(
         manifest_id(value)[0],
         "",
-        tuple(_beam(beam, f"beams[{i}]") for i, beam in enumerate(beams)),
+        parse_candidates(value.get("beams"), "beams", _beam, problems),
         () if reference is None else (stripped_value(reference, "text"),),
     )
 
@@ -193,6 +193,7 @@ class _Layout(NamedTuple):
         text: key of a candidate's text.
         features: returns the features of a candidate; the string is its field, for messages.
         interim: key of a segment that is an interim result.
+        omits_empty: True if a candidate without a text has an empty one, as in the JSON of protocol buffers.
     """
 
     path: tuple[str, ...]
@@ -200,6 +201,7 @@ class _Layout(NamedTuple):
     text: str
     features: Callable[[JsonObject, str], _Features]
     interim: str | None = None
+    omits_empty: bool = False
 
 
 def _read(lines: SourceLines, layouts: Sequence[_Layout]) -> Iterator[ListOrBadLine]:
@@ -210,31 +212,18 @@ def _read(lines: SourceLines, layouts: Sequence[_Layout]) -> Iterator[ListOrBadL
                 next(numbers)
             yield element
             continue
-        for found in _segments(element.text, layouts):
-            number = next(numbers)
-            if isinstance(found, InvalidInputError):
-                yield lines.bad(element.number, str(found), loses_list=True)
-            else:
-                yield CandidateList(str(number), "", found)
-
-
-def _segments(reply: str, layouts: Sequence[_Layout]) -> Iterator[tuple[Candidate, ...] | InvalidInputError]:
-    """Yield the candidates of each segment, or its error."""
-    try:
-        value = parse_json_object(reply)
-        layout = next((one for one in layouts if (one.path or (one.candidates,))[0] in value), layouts[0])
-        segments = list(_follow(value, layout.path))
-    except InvalidInputError as error:
-        yield error
-        return
-    for field, segment in segments:
         try:
-            if layout.interim not in object_value(segment, field):
-                yield _candidates(
-                    segment, f"{field}.{layout.candidates}" if field else layout.candidates, layout
-                )
+            value = parse_json_object(element.text)
+            layout = next((one for one in layouts if (one.path or (one.candidates,))[0] in value), layouts[0])
+            segments = list(_follow(value, layout.path))
         except InvalidInputError as error:
-            yield error
+            next(numbers)
+            yield lines.bad(element.number, str(error), loses_list=True)
+            continue
+        for field, segment in segments:
+            if not isinstance(segment, dict) or layout.interim not in segment:
+                parse = partial(_segment_list, str(next(numbers)), segment, field, layout)
+                yield from parse_list(lines, element.number, parse)
 
 
 def _follow(reply: JsonObject, path: Sequence[str]) -> Iterator[tuple[str, Any]]:
@@ -250,15 +239,15 @@ def _follow(reply: JsonObject, path: Sequence[str]) -> Iterator[tuple[str, Any]]
         yield f"{field}[{index}]", segment
 
 
-def _candidates(segment: JsonObject, field: str, layout: _Layout) -> tuple[Candidate, ...]:
-    given = list_value(segment.get(layout.candidates), field, max_members=MAX_LIST_CANDIDATES)
-    candidates = []
-    for index, value in enumerate(given):
-        place = f"{field}[{index}]"
+def _segment_list(name: str, segment: Any, field: str, layout: _Layout, problems: list[str]) -> CandidateList:
+    def parse(value: Any, place: str) -> Candidate:
         candidate = object_value(value, place)
-        text = stripped_value(candidate.get(layout.text), f"{place}.{layout.text}")
-        candidates.append(Candidate(text, layout.features(candidate, place)))
-    return tuple(candidates)
+        text = candidate.get(layout.text, "" if layout.omits_empty else None)
+        return Candidate(stripped_value(text, f"{place}.{layout.text}"), layout.features(candidate, place))
+
+    given = object_value(segment, field).get(layout.candidates)
+    field = f"{field}.{layout.candidates}" if field else layout.candidates
+    return CandidateList(name, "", parse_candidates(given, field, parse, problems))
 
 
 def _format(name: str, first_key: str, example: str, *layouts: _Layout) -> Format:
@@ -274,7 +263,9 @@ def _format(name: str, first_key: str, example: str, *layouts: _Layout) -> Forma
     )
 
 
-_GOOGLE = _Layout(("results",), "alternatives", "transcript", lambda *_: {}, interim="stability")
+_GOOGLE = _Layout(
+    ("results",), "alternatives", "transcript", lambda *_: {}, interim="stability", omits_empty=True
+)
 
 FORMATS = (
     NEMO,

@@ -23,6 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePath
 
 from models.errors import InvalidInputError
+from models.files import collapse_whitespace, split_words
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats.format import (
     MAX_LIST_CANDIDATES,
@@ -30,13 +31,11 @@ from models.reranking.formats.format import (
     Format,
     ListOrBadLine,
     SourceLines,
-    collapse_whitespace,
     format_number,
     is_decimal_number,
     parse_lines,
     parse_number,
     shorten,
-    split_words,
     unpacked_name,
 )
 
@@ -54,7 +53,7 @@ _BOUNDARIES, _PAUSE = ("<s>", "</s>"), "-pau-"
 def read(lines: SourceLines) -> Iterator[ListOrBadLine]:
     """Read the list of a file, in any of the three formats; its name is the file name."""
     candidates: list[Candidate] = []
-    version = None
+    version, last_bad = None, None
 
     def parse(line: str) -> Candidate | None:
         nonlocal version
@@ -68,9 +67,13 @@ def read(lines: SourceLines) -> Iterator[ListOrBadLine]:
 
     for row in parse_lines(lines, parse):
         if isinstance(row, BadLine):
-            yield row
+            if last_bad is not None:
+                yield last_bad
+            last_bad = row
         elif row[1] is not None:
             candidates.append(row[1])
+    if last_bad is not None:
+        yield last_bad._replace(loses_list=not candidates)
     if candidates:
         yield CandidateList(unpacked_name(PurePath(lines.source)), "", tuple(candidates))
 

@@ -8,7 +8,8 @@ sentences, from 0, but may be any string without white space. Escapes such as `&
 Reading is lenient: spaces around `|||` and the total may be missing; labels may be `name=`, `name:`
 (old versions) or `name=value` (Joshua, Marian), or missing (`-labeled-n-best-list false`:
 `feature_0`, …). Alignments, after the total in Moses and before the features in Marian, are dropped,
-and so is Marian's `WordScores=`. New features are appended to the field, as Marian's scorer does.
+and so are Marian's `WordScores=` and Moses' marks of source positions after phrases, such as `|0-1|`. New
+features are appended to the field, as Marian's scorer does.
 
 The scores of the others are means over the tokens of a hypothesis, unless the length penalty is not 1:
 the feature `score`, a natural logarithm.
@@ -44,22 +45,21 @@ import itertools
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from models.errors import InvalidInputError
+from models.files import ASCII_WHITESPACE, collapse_whitespace, split_words
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats.format import (
-    ASCII_WHITESPACE,
     MAX_LIST_BYTES,
-    MAX_LIST_CANDIDATES,
     BadLine,
     CandidateRow,
     Format,
     ListOrBadLine,
     SourceLines,
-    collapse_whitespace,
+    candidate_or_error,
     format_number,
     group_candidates,
     has_whitespace,
@@ -70,12 +70,12 @@ from models.reranking.formats.format import (
     parse_number,
     read_beams,
     shorten,
-    split_words,
 )
 from models.reranking.formats.json_stream import (
     id_value,
     list_value,
     number_value,
+    parse_candidates,
     parse_json_object,
     stripped_value,
 )
@@ -83,6 +83,8 @@ from models.reranking.formats.json_stream import (
 _BAR = "|||"
 _WORD_SCORES = "WordScores"
 _UNNAMED = "feature"
+_SOURCE_MARK = re.compile(r"(?:^|\s)\|[0-9]+-[0-9]+(?:,[^|]*)?\|(?=\s|$)", re.ASCII)
+_ENDS_IN_MARK = re.compile(r"(?:^|\s)\|[0-9]+-[0-9]+(?:,[^|]*)?\|$", re.ASCII)
 _SCORE, _TOTAL = "score", "total"
 
 
@@ -95,7 +97,12 @@ def _moses_row(line: str) -> CandidateRow:
     name, text, *scores = fields
     if has_whitespace(name):
         raise InvalidInputError(f"the id is {shorten(name)!r}; it must be one word")
-    return name, 0, Candidate(text, _features(scores))
+    return name, 0, candidate_or_error(lambda: Candidate(_without_marks(text), _features(scores)))
+
+
+def _without_marks(text: str) -> str:
+    """Drop the marks of source positions after phrases; the last phrase has one, too, unless they are words."""
+    return collapse_whitespace(_SOURCE_MARK.sub("", text)) if _ENDS_IN_MARK.search(text) else text
 
 
 def _features(fields: list[str]) -> dict[str, float]:
@@ -202,51 +209,57 @@ MOSES = Format(
 )
 
 
+_FAIRSEQ_KINDS = "THD"
+_TARGET, _HYPOTHESIS, _DETOKENISED = range(3)
 _FAIRSEQ_LINE = re.compile(r"([THD])-([0-9]+)\t(.*)", re.DOTALL)
 _FAIRSEQ_HYPOTHESIS = re.compile(r"^[HD]-[0-9]+\t\S+\t", re.MULTILINE)
 
 
 def _read_fairseq(lines: SourceLines) -> Iterator[ListOrBadLine]:
     """Read the lists of consecutive lines with the same sentence."""
-    name, found = "", defaultdict[str, list[Candidate]](list)
 
-    def close() -> Iterator[CandidateList]:
-        if candidates := found["D"] or found["H"]:
-            references = tuple(reference.text for reference in found["T"][:1])
-            yield CandidateList(name, "", tuple(candidates), references)
-        found.clear()
+    def rows() -> Iterator[tuple[int, CandidateRow] | BadLine]:
+        for row in parse_lines(lines, _fairseq_line):
+            if isinstance(row, BadLine):
+                yield row
+            elif row[1] is not None:
+                yield row[0], row[1]
 
-    for row in parse_lines(lines, _fairseq_line):
-        if isinstance(row, BadLine):
-            yield row
-            continue
-        number, line = row
-        if line is None:
-            continue
-        kind, sentence, candidate = line
-        if sentence != name:
-            yield from close()
-        name = sentence
-        if len(found[kind]) < MAX_LIST_CANDIDATES:
-            found[kind].append(candidate)
-        else:
-            yield lines.bad(number, f"list {name!r} has more than {MAX_LIST_CANDIDATES:,} candidates")
-    yield from close()
+    return group_candidates(rows(), lines, _fairseq_list)
 
 
-def _fairseq_line(line: str) -> tuple[str, str, Candidate] | None:
-    """Parse the kind, the sentence and the text of a line, with its score; None for another kind than T, H and D."""
+def _fairseq_list(name: str, members: Sequence[tuple[int, Candidate]]) -> CandidateList | None:
+    """Make a list of the detokenised hypotheses, or else of those as the model wrote them."""
+    found = defaultdict[int, list[Candidate]](list)
+    for kind, candidate in members:
+        found[kind].append(candidate)
+    if not (candidates := found[_DETOKENISED] or found[_HYPOTHESIS]):
+        return None
+    references = tuple(reference.text for reference in found[_TARGET][:1])
+    return CandidateList(name, "", tuple(candidates), references)
+
+
+def _fairseq_line(line: str) -> CandidateRow | None:
+    """Parse the sentence, the kind and the text of a line, with its score; None for another kind than T, H and D."""
     match = _FAIRSEQ_LINE.fullmatch(line)
     if match is None:
         return None
     kind, sentence, text = match.groups()
+    return (
+        sentence,
+        _FAIRSEQ_KINDS.index(kind),
+        candidate_or_error(partial(_fairseq_text, kind, sentence, text)),
+    )
+
+
+def _fairseq_text(kind: str, sentence: str, text: str) -> Candidate:
     if kind == "T":
-        return kind, sentence, Candidate(text.strip(ASCII_WHITESPACE))
+        return Candidate(text.strip(ASCII_WHITESPACE))
     score, tab, text = text.partition("\t")
     if not tab:
         raise InvalidInputError(f"{kind}-{sentence} has no tab between score and hypothesis")
     log_prob = math.log(2) * parse_number(score, f"the score of {kind}-{sentence}")
-    return kind, sentence, Candidate(text.strip(ASCII_WHITESPACE), {"score": log_prob})
+    return Candidate(text.strip(ASCII_WHITESPACE), {"score": log_prob})
 
 
 def has_fairseq_line(head: str) -> bool:
@@ -268,19 +281,22 @@ def _scored_candidate(line: str) -> Candidate:
     return Candidate(fields[0], {"score": parse_number(score, "the score")})
 
 
-def _sockeye_list(line: str) -> CandidateList:
+def _sockeye_list(line: str, problems: list[str]) -> CandidateList:
     value = parse_json_object(line)
     texts, costs = [value.get("translation")], [value.get("score")]
     if "translations" in value:
-        texts = list_value(value["translations"], "translations", max_members=MAX_LIST_CANDIDATES)
+        texts = list_value(value["translations"], "translations")
         costs = list_value(value.get("scores"), "scores")
     if len(costs) != len(texts):
         raise InvalidInputError(f"scores has {len(costs)} members, but translations has {len(texts)}")
-    candidates = (
-        Candidate(stripped_value(text, f"translations[{i}]"), {"score": 0.0 - _cost(cost, f"scores[{i}]")})
-        for i, (text, cost) in enumerate(zip(texts, costs, strict=True))
-    )
-    return CandidateList(id_value(value.get("sentence_id"), "sentence_id"), "", tuple(candidates))
+    numbered = iter(enumerate(costs))
+
+    def parse(text: Any, field: str) -> Candidate:
+        index, cost = next(numbered)
+        return Candidate(stripped_value(text, field), {"score": 0.0 - _cost(cost, f"scores[{index}]")})
+
+    candidates = parse_candidates(texts, "translations", parse, problems)
+    return CandidateList(id_value(value.get("sentence_id"), "sentence_id"), "", candidates)
 
 
 def _cost(value: Any, field: str) -> float:

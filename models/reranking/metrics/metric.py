@@ -7,6 +7,7 @@ per unit: rapidfuzz compares 64 units at a time (Hyyrö 2003). Significance is t
 resampling (Koehn 2004).
 """
 
+import re
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from typing_extensions import override
 from models.arrays import Float64s, Int32s, Int64s
 from models.calls import run_calls
 from models.errors import InvalidInputError
+from models.files import split_words
 from models.reranking.candidates import Steps, map_in_steps
 
 Statistics: TypeAlias = Int64s
@@ -70,6 +72,10 @@ class Metric(Protocol):
         Returns:
             [...]; always finite.
         """
+
+
+METRIC_TITLES = {"wer": "word error rate", "cer": "character error rate", "bleu": "BLEU", "chrf": "chrF"}
+"""Names of metrics for people."""
 
 
 def format_score(metric: str, score: float) -> str:
@@ -176,6 +182,7 @@ def resampled_scores(metric: Metric, stats: Statistics, *, samples: int, seed: i
     return metric.score(totals.reshape(samples, systems, width))
 
 
+_RUN = re.compile(r"\s\s+")
 _MAX_DISTINCT_WORDS = 0x110000  # number of code points
 
 
@@ -214,9 +221,10 @@ def pairwise_distances(texts: Sequence[str], references: Sequence[str]) -> Int32
 class ErrorRate(Metric):
     """Word or character error rate; statistics are errors and reference units.
 
-    Words are separated by white space; characters are code points of the stripped text, including spaces between
-    words. The errors are those against the reference with the fewest edits, and among equal ones the longest, which
-    gives the lowest rate. An empty reference counts as one unit.
+    Words are separated by ASCII white space and, as in jiwer, by two or more characters of any white space; characters
+    are code points of the stripped text, including spaces between words. The errors are those against the reference
+    with the fewest edits, and among equal ones the longest, which gives the lowest rate. An empty reference counts as
+    one unit.
 
     Attributes:
         name: `wer` or `cer`.
@@ -241,7 +249,9 @@ class ErrorRate(Metric):
     def count(self, texts: Sequence[str], references: Sequence[str]) -> Statistics:
         normalised = map(NORMALISERS[self.normaliser], (*texts, *references))
         if self.name == "wer":
-            strings = run_calls(words_as_characters(text.split() for text in normalised))
+            strings = run_calls(
+                words_as_characters(split_words(_RUN.sub(" ", text.strip())) for text in normalised)
+            )
         else:
             strings = [text.strip() for text in normalised]
         right = strings[len(texts) :]

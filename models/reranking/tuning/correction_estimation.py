@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from rapidfuzz.distance import Levenshtein
 
+from models.files import split_words
 from models.reranking.candidates import CandidateList, Steps
 from models.reranking.corrections import (
     MAX_CORRECTIONS,
@@ -181,11 +182,11 @@ def count_corrections(lists: Sequence[CandidateList], folds: Ints) -> Steps[list
 
 def _hypotheses(one: CandidateList) -> _Hypotheses:
     """Return the hypotheses that are good enough to align, each with its closest reference, as words."""
-    references = [reference.split() for reference in one.references]
+    references = [split_words(reference) for reference in one.references]
     texts = dict.fromkeys(candidate.text for candidate in one.candidates)
     found = []
     for text in islice(texts, _MAX_HYPOTHESES):
-        words = text.split()
+        words = split_words(text)
         errors, closest = min((Levenshtein.distance(words, right), right) for right in references)
         if errors <= _MAX_ERROR_SHARE * len(closest):
             found.append((words, closest))

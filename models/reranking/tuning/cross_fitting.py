@@ -9,7 +9,7 @@ import numpy as np
 
 from models.arrays import runs_by_cost
 from models.errors import InvalidInputError
-from models.language_model import count_words
+from models.files import count_words
 from models.phrases import is_phrase_feature
 from models.reranking.candidates import CandidateList, Steps, map_in_steps
 from models.reranking.corrections import corrections_of
@@ -338,18 +338,8 @@ def cross_fit(
         folds: fold of each list, from 0 [N].
         settings: settings of the search.
         searched: callback after each resample, called at most `settings.num_resamples` times.
-
-    Raises:
-        InvalidInputError: there are fewer lists than folds, or a fold is empty.
     """
     problem = data.problem
-    sizes = np.bincount(folds, minlength=settings.folds)
-    if len(sizes) > settings.folds or not sizes.all():
-        raise InvalidInputError(
-            f"folds is {settings.folds}, but {len(folds)} lists with {int((sizes > 0).sum())} different "
-            "sets of references cannot fill them: give more lists, or fewer folds",
-            parameter="folds",
-        )
     held_out = problem.first_pass().copy()
     results = []
     for fold in range(settings.folds):

@@ -217,11 +217,21 @@ def assign_folds(lists: Sequence[CandidateList], *, folds: int, seed: int) -> In
     """Assign lists with references to folds of about equal size; return the fold of each list, from 0 [N].
 
     Lists with equal references share a fold; otherwise held-out references would have been used in the fit.
+
+    Raises:
+        InvalidInputError: there are fewer different references than folds.
     """
     groups: dict[tuple[str, ...], list[int]] = {}
     for number, one in enumerate(lists):
         groups.setdefault(one.references, []).append(number)
     members = list(groups.values())
+    if len(members) < folds:
+        distinct = "one distinct reference" if len(members) == 1 else f"{len(members)} distinct references"
+        raise InvalidInputError(
+            f"folds is {folds}, but {len(lists)} lists have {distinct}; lists with equal references share a fold: give "
+            f"lists with at least {folds} different references",
+            parameter="folds",
+        )
     numbers = np.zeros(len(lists), dtype=np.int64)
     sizes = [0] * folds
     for group in np.random.default_rng(seed).permutation(len(members)).tolist():

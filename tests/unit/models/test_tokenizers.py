@@ -1,5 +1,6 @@
 """Tokenizers of every kind, vocabularies, control tokens and fingerprints."""
 
+import json
 import time
 
 import pytest
@@ -301,3 +302,16 @@ def test_ids_outside_the_vocabulary_are_named_with_place_and_limit(bad):
     with pytest.raises(InvalidInputError, match=rf"token_ids\[1\] is {bad}, .* 0 to 4") as caught:
         vocabulary.check_ids([3, bad], parameter="token_ids")
     assert caught.value.parameter == "token_ids[1]"
+
+
+@pytest.mark.parametrize("space", ["\x1c", "\x85", "\u00a0", "\u2003", "\u3000"], ids=ascii)
+def test_wide_white_space_is_part_of_a_word_unless_a_version_before_saved_the_tokenizer(tmp_path, space):
+    words = Vocabulary([f"a{space}b", "a", "b"])
+    WordTokenizer(words).save(tmp_path)
+    assert load_tokenizer(tmp_path).encode_all([f"a{space}b a"]) == [[3, 4]]
+    settings = json.loads((tmp_path / "tokenizer.json").read_text())
+    del settings["unicode_spaces"]  # as they were
+    (tmp_path / "tokenizer.json").write_text(json.dumps(settings))
+    earlier = load_tokenizer(tmp_path)
+    assert earlier.encode_all([f"a{space}b a"]) == [earlier.encode(f"a{space}b a")] == [[4, 5, 4]]
+    assert {"kind": "word", **earlier.settings()} == settings

@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from models.files import split_words
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import Vocabulary
 from models.word_index import WordCounter, WordIndex, measure_text
@@ -16,10 +17,11 @@ LINES = ["the cat  sat", "", " the\n\nÜber naïve cat\u3000", "漢字 cat\x1cth
 VOCABULARY = Vocabulary(["the", "cat", "naïve", "漢字", "x"])
 
 
-def test_words_are_found_line_by_line_and_others_are_unknown():
-    ids, offsets = WordIndex(VOCABULARY.ids).encode(LINES)
+@pytest.mark.parametrize(("unicode_spaces", "split"), [(False, split_words), (True, str.split)])
+def test_words_are_found_line_by_line_and_others_are_unknown(unicode_spaces, split):
+    ids, offsets = WordIndex(VOCABULARY.ids, unicode_spaces=unicode_spaces).encode(LINES)
     rows = [ids[begin:end].tolist() for begin, end in pairwise(offsets)]
-    assert rows == [[VOCABULARY.id_of(word) for word in line.split()] for line in LINES]
+    assert rows == [[VOCABULARY.id_of(word) for word in split(line)] for line in LINES]
 
 
 @pytest.mark.parametrize("lines", [[], [""], ["", ""], ["\n"], [" "], ["cat"]])
@@ -74,7 +76,10 @@ def test_half_a_surrogate_pair_is_part_of_a_word():
 
 
 def test_words_and_bytes_are_those_of_the_lines_without_their_ends():
-    assert measure_text(LINES) == (sum(len(s.split()) for s in LINES), sum(len(s.encode()) for s in LINES))
+    assert measure_text(LINES) == (
+        sum(len(split_words(s)) for s in LINES),
+        sum(len(s.encode()) for s in LINES),
+    )
     assert measure_text([]) == (0, 0)
 
 

@@ -75,6 +75,25 @@ def test_held_out_text_gives_figures_and_none_gives_none(registry, small, tmp_pa
     assert "No held-out text" in (without.path / "MODEL_CARD.md").read_text()
 
 
+@pytest.mark.parametrize("words", [("A", "B"), ("A", "b"), ("a", "\u00c9t\u00e9")])
+def test_capitals_are_refused_where_texts_are_lower_cased(registry, small, words):
+    text = small.read_text()
+    for before, after in zip("ab", words, strict=True):
+        text = re.sub(rf"\b{before}\b(?=[\t\n ])", after, text)
+    small.write_text(text)
+    with pytest.raises(InvalidInputError, match=r"of 2 words of small.arpa, such as .* omit --lowercase, or"):
+        imported(registry, small, lowercase=True)
+    assert imported(registry, small).tokenizer.encode(words[0]) == [3]
+
+
+def test_unlisted_prefixes_are_told(registry, small):
+    small.write_text(SMALL.replace("ngram 2=4", "ngram 2=3").replace("-0.3\ta b\t-0.25\n", ""))
+    checkpoint = imported(registry, small)
+    assert json_of(checkpoint, "metrics")["arpa"]["missing_prefixes"] == 1
+    card = (checkpoint.path / "MODEL_CARD.md").read_text()
+    assert "1 prefixes of n-grams are not listed; they are added with the back-off weight 0" in card
+
+
 def test_probabilities_that_do_not_sum_to_one_are_said_not_to(registry, small):
     checkpoint = imported(registry, small)
     assert not checkpoint.manifest.normalised

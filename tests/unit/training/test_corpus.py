@@ -1,13 +1,20 @@
 """Corpus formats, units and errors; encoded corpora; the texts of a run; the default corpus."""
 
+import bz2
 import gzip
+import io
 import lzma
+import os
+import tarfile
 import time
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import zstandard
 
 from models.errors import FormatError, InvalidInputError
+from models.reranking.formats.reader import read_lists
 from models.vocabulary import BOS, EOS
 from training.corpus import EncodedCorpus, paragraphs, read_corpus, read_lines, split_sentences
 from training.progress import Progress
@@ -28,6 +35,7 @@ def read(*paths, unit="line"):
         (".gz", gzip.compress),
         (".xz", lzma.compress),
         (".zst", zstandard.ZstdCompressor().compress),
+        (".bz2", bz2.compress),
     ],
 )
 def test_every_compression_reads_the_same_sentences_and_hash(tmp_path, suffix, compress):
@@ -40,7 +48,7 @@ def test_every_compression_reads_the_same_sentences_and_hash(tmp_path, suffix, c
 
 
 @pytest.mark.parametrize(
-    "compress", [bytes, gzip.compress, lzma.compress, zstandard.ZstdCompressor().compress]
+    "compress", [bytes, gzip.compress, lzma.compress, zstandard.ZstdCompressor().compress, bz2.compress]
 )
 def test_packed_files_are_known_by_their_bytes_and_not_by_their_names(tmp_path, compress):
     for name in ("corpus", "corpus.txt", "corpus.gz"):
@@ -92,12 +100,15 @@ def test_what_is_no_text_is_refused_with_file_and_byte(tmp_path, content, proble
     assert str(caught.value).startswith(str(path))
 
 
-@pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
+@pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst", ".bz2"])
 @pytest.mark.parametrize("damage", ["cut", "overwritten"])
 def test_a_damaged_compressed_file_is_refused(tmp_path, suffix, damage):
-    compress = {".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstandard.ZstdCompressor().compress}[
-        suffix
-    ]
+    compress = {
+        ".gz": gzip.compress,
+        ".xz": lzma.compress,
+        ".zst": zstandard.ZstdCompressor().compress,
+        ".bz2": bz2.compress,
+    }[suffix]
     path = tmp_path / f"corpus.txt{suffix}"
     whole = compress(TEXT.encode() * 500)
     middle = len(whole) // 2
@@ -108,6 +119,64 @@ def test_a_damaged_compressed_file_is_refused(tmp_path, suffix, damage):
     path.write_bytes(damaged[damage])
     with pytest.raises(FormatError, match="damaged"):
         read(path)
+
+
+def zipped(kind):
+    """TEXT in an archive."""
+    packed = io.BytesIO()
+    if kind == "zip":
+        with zipfile.ZipFile(packed, "w") as archive:
+            archive.writestr("text", TEXT)
+    else:
+        with tarfile.open(fileobj=packed, mode="w") as archive:
+            member = tarfile.TarInfo("text")
+            member.size = len(TEXT.encode())
+            archive.addfile(member, io.BytesIO(TEXT.encode()))
+    return packed.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (
+            TEXT.encode("utf-16"),
+            r"is text in UTF-16 \(convert it first: iconv -f utf-16 -t utf-8 .*corpus.txt > text",
+        ),
+        ("\ufeff".encode("utf-16-be") + TEXT.encode("utf-16-be"), "is text in UTF-16 .*iconv -f utf-16 "),
+        (TEXT.encode("utf-16-le"), "is text in UTF-16 .*iconv -f utf-16le "),
+        (TEXT.encode("utf-16-be"), "is text in UTF-16 .*iconv -f utf-16be "),
+        (TEXT.encode("utf-32"), "is text in UTF-32 .*iconv -f utf-32 "),
+        (zipped("zip"), "is a zip archive .*unzip -p "),
+        (zipped("tar"), "is a tar archive .*tar -xOf "),
+        (gzip.compress(zipped("tar")), "is a tar archive .*tar -xOf "),
+    ],
+)
+@pytest.mark.parametrize("reader", ["corpus", "lists", "references"])
+def test_other_formats_are_named_with_the_command_that_converts(tmp_path, content, problem, reader):
+    path = tmp_path / "corpus.txt"
+    path.write_bytes(content)
+    readers = {
+        "corpus": read,
+        "lists": lambda file: list(read_lists(file)),
+        "references": lambda file: list(read_lists(io.BytesIO(b"0 ||| a\n"), references=[file])),
+    }
+    with pytest.raises(FormatError, match=problem):
+        readers[reader](path)
+
+
+def test_a_corpus_is_read_from_a_pipe(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as writer:
+        writer.submit(pipe.write_bytes, TEXT.encode())
+        assert read(pipe).sentences == SENTENCES
+
+
+def test_wide_white_space_is_kept(tmp_path):
+    path = tmp_path / "corpus.txt"
+    path.write_text("\u3000ten\u00a0thousand \n\u00a0\n")
+    assert read(path).sentences == ["\u3000ten\u00a0thousand"]
+    assert list(paragraphs(["a\u00a0b\tc "])) == ["a\u00a0b c"]
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_word(tmp_path):

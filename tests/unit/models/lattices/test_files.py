@@ -1,7 +1,7 @@
 """Detection of lattice formats from the first lines."""
 
 import gzip
-import os
+from io import BufferedReader, BytesIO
 
 import pytest
 
@@ -19,7 +19,14 @@ from models.lattices.files import detect_lattice_format
         ("utt-1 \r\n0\t1\t7\t1,2,3\r\n", "kaldi"),
         ("utt=1\n0 1 the 1,2,3\n", "kaldi"),
         ("base=2.7 lmname='a'\nN=2 L=1\n", "slf"),
+        ("utt0 \n0 1.5,2.5,7_7\n\nutt1 \n0 1 a 1,2,3\n", "kaldi"),
+        ("utt0\r\n0\t-1.5,2e1\r\n\r\n", "kaldi"),
+        ("utt0\n0 ,,\n\n", "kaldi"),
+        ("utt0\n0\n\nutt1\n0 1 a\n1\n", "kaldi"),
+        ("utt0 \n\nutt1 \n\nutt2 \n0 1 a 1,2,3\n", "kaldi"),
         ("utt-1\nutt-2\n", None),
+        ("title\n\n1 and,2\n", None),
+        ("title\n5\n6\n", None),
         ("a=b\t-1.5\n", None),
         ("a=1 ||| a ||| am= 1\n", None),
         ("utt-1 the cat\n0 1 2\n", None),
@@ -46,6 +53,10 @@ def test_a_missing_file_is_an_error(tmp_path):
         detect_lattice_format(tmp_path / "none")
 
 
-def test_a_pipe_is_left_for_its_reader(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    assert detect_lattice_format(tmp_path / "pipe") is None
+@pytest.mark.parametrize(
+    ("content", "form"), [(b"utt-1\n0 1 the 1,2,3\n1\n\n", "kaldi"), (b"0 ||| a\n", None)]
+)
+def test_a_stream_is_left_for_its_reader(content, form):
+    stream = BufferedReader(BytesIO(content))
+    assert detect_lattice_format(stream) == form
+    assert stream.read() == content

@@ -1,6 +1,7 @@
 """Lattice rescoring, pruning and batch invariance; the oracle error."""
 
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,14 +10,14 @@ import torch
 from models.errors import InvalidInputError
 from models.lattices.graph import LabelTokenizer, PathWeights
 from models.lattices.lattice import Arc, Scales, build_lattice
-from models.lattices.rescoring import nbest_candidates, nbest_paths, oracle_errors, rescore
+from models.lattices.rescoring import first_pass_text, nbest_candidates, nbest_paths, oracle_errors, rescore
 from models.lattices.token_passing import LatticeSearchSettings
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
 from models.reranking.formats.writer import write_lists
 from models.tokenizers import WordTokenizer
-from tests.reference.lattices import brute_force, random_lattice
+from tests.reference.lattices import all_paths, brute_force, random_lattice, text_of
 from tests.support import families
 from tests.support.fake_models import FakeModel, fake_vocabulary
 from training.corpus import EncodedCorpus
@@ -217,6 +218,18 @@ def lattice_of(*arcs):
 
 
 CHOICES = lattice_of((0, 1, "a"), (0, 1, "x"), (1, 2, "b"), (1, 2, ""), (2, 3, "c"), (2, 3, "y"))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_first_passes_string_has_the_best_total_of_the_files_scores(seed):
+    lattice = random_lattice(np.random.default_rng(seed), words=["a", "b", "c"])
+    lattice = replace(lattice, scales=Scales(0.5 + seed % 3, 2.0, -0.25 * seed))
+    scales, totals = lattice.scales, {}
+    for path in all_paths(lattice):
+        arcs, text = list(path), text_of(lattice, path)
+        total = scales.am * lattice.am[arcs].sum() + scales.lm * lattice.old_lm[arcs].sum()
+        totals[text] = max(totals.get(text, -np.inf), total + scales.words * len(text.split()))
+    assert totals[first_pass_text(lattice)] == pytest.approx(max(totals.values()))
 
 
 def test_a_path_that_is_right_has_no_errors():

@@ -10,10 +10,13 @@ import pytest
 import zstandard
 
 from models.errors import FormatError
+from models.language_model import score_sequences
 from models.ngram import arpa_source
 from models.ngram.arpa_reader import read_arpa
-from models.vocabulary import BOS, UNK
-from tests.reference.backoff import SMALL, listed, parse_arpa, random_arpa
+from models.ngram.build import build_automaton
+from models.ngram.model import NGramModel
+from models.vocabulary import BOS, EOS, UNK, Vocabulary
+from tests.reference.backoff import SMALL, SlowBackoff, listed, parse_arpa, random_arpa
 
 
 def written(folder, text, name="model.arpa"):
@@ -119,15 +122,11 @@ def test_log_zero_by_convention_is_kept_as_it_stands_but_for_the_start(tmp_path)
 
 def test_the_report_counts_what_is_unusual(tmp_path):
     text = SMALL.replace("-0.1\t<s> a b", "-0.1\t<s> a b\t-0.7").replace("a a\n", "b <s>\t-1\n")
-    text = (
-        text.replace("\ta\t", "\tc\u00a0d\t")
-        .replace("<s> a", "<s> c\u00a0d")
-        .replace("\ta b", "\tc\u00a0d b")
-    )
+    text = text.replace("\ta\t", "\tc\fd\t").replace("<s> a", "<s> c\fd").replace("\ta b", "\tc\fd b")
     model = read(tmp_path, text)
-    assert model.report._replace(sha256="") == ("", True, 3, 1, 1, 1, False, False)
+    assert model.report._replace(sha256="") == ("", True, 3, 0, 1, 1, 1, False, False)
     assert table_of(model)["b", "<s>"] == (-np.inf, -1)
-    assert table_of(model)["<s>", "c\u00a0d", "b"] == (np.float32(-0.1), 0)
+    assert table_of(model)["<s>", "c\fd", "b"] == (np.float32(-0.1), 0)
 
 
 def test_rounding_errors_above_probability_one_are_mended(tmp_path):
@@ -137,6 +136,73 @@ def test_rounding_errors_above_probability_one_are_mended(tmp_path):
 def test_an_order_may_be_empty(tmp_path):
     text = SMALL.replace("3=2", "3=0").replace("-0.1\t<s> a b\n-0.05\ta b </s>\n", "")
     assert [len(ngrams.words) for ngrams, _ in read(tmp_path, text).orders] == [5, 4, 0]
+    without = text.replace("\\3-grams:\n", "")
+    assert [len(ngrams.words) for ngrams, _ in read(tmp_path, without).orders] == [5, 4, 0]
+    more = without.replace("ngram 3=0", "ngram 3=0\nngram 4=0")
+    assert [len(ngrams.words) for ngrams, _ in read(tmp_path, more).orders] == [5, 4, 0, 0]
+
+
+def test_a_section_that_has_ngrams_is_not_left_out(tmp_path):
+    with pytest.raises(FormatError, match=r"line 20: found .*end.*, expected .3-grams:"):
+        read(tmp_path, SMALL.replace("\\3-grams:\n-0.1\t<s> a b\n-0.05\ta b </s>\n", ""))
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_ngrams_whose_prefix_is_not_listed_are_read_as_if_it_had_weight_0(tmp_path, seed):
+    rng, order = np.random.default_rng(seed), 3 + seed % 3
+    text, words = random_arpa(rng, order=order, num_words=6, unknown=True)
+    table = parse_arpa(text)
+    prefixes = sorted({n[:-1] for n in table if len(n) > 2})
+    for number in rng.choice(len(prefixes), 6, replace=False):
+        del table[prefixes[number]]
+    arpa = read(tmp_path, arpa_of(table, order))
+    assert arpa.report.missing_prefixes == len(
+        {n[:k] for n in table for k in range(2, len(n))} - table.keys()
+    )
+    vocabulary = Vocabulary([*arpa.vocabulary.ids])
+    model = NGramModel(build_automaton(arpa.orders), vocabulary)
+    ids = {word: vocabulary.id_of(word) for word in words} | {"<s>": BOS, "</s>": EOS, "<unk>": UNK}
+    by_id = {tuple(map(ids.get, n)): weights for n, weights in table.items()}
+    slow = SlowBackoff(
+        len(vocabulary), {n: 10**p for n, (p, _) in by_id.items()}, {n: 10**b for n, (_, b) in by_id.items()}
+    )
+    for _ in range(10):
+        tokens = [ids[word] for word in rng.choice([*words, "<unk>"], 8)] + [EOS]
+        history = [BOS, *tokens]
+        expected = [
+            slow.probability(w, tuple(history[max(0, i + 2 - order) : i + 1])) for i, w in enumerate(tokens)
+        ]
+        found = score_sequences(model, model.initial_state(1), np.array([tokens]), np.array([len(tokens)]))[0]
+        assert found == pytest.approx(np.log(expected), rel=1e-4)
+
+
+def arpa_of(table, order):
+    """ARPA file of {n-gram: (probability, back-off weight)}, in any order."""
+    levels = [[n for n in table if len(n) == k] for k in range(1, order + 1)]
+    lines = ["\\data\\", *(f"ngram {k}={len(level)}" for k, level in enumerate(levels, start=1))]
+    for k, level in enumerate(levels, start=1):
+        lines += ["", f"\\{k}-grams:"]
+        lines += [
+            "\t".join([str(table[n][0]), " ".join(n), *([str(table[n][1])] if k < order else [])])
+            for n in level
+        ]
+    return "\n".join([*lines, "", "\\end\\", ""])
+
+
+def test_many_unlisted_prefixes_are_read(tmp_path):
+    """More than the reader has places for at first, over several blocks."""
+    words = [f"w{i}" for i in range(60)]
+    table = {("<s>",): (-99, 0), ("</s>",): (-1, 0), **{(word,): (-2.0, -0.5) for word in words}}
+    table |= {(a, b, "</s>"): (-0.25, 0) for a in words for b in words}
+    table["w1", "w2"] = (-0.125, -0.75)
+    arpa = read(tmp_path, arpa_of(table, 3))
+    assert arpa.report.missing_prefixes == 3599
+    found = table_of(arpa)
+    assert (found["w3", "w4"], found["w1", "w2"], len(found)) == (
+        (-2.5, 0),
+        (-0.125, -0.75),
+        63 + 3600 + 3600,
+    )
 
 
 ERRORS = [
@@ -190,7 +256,6 @@ ERRORS = [
     ("-0.5\ta a", "-0.5\t<s> a", "line 17: this 2-gram is listed already, in line 14"),
     ("-0.5\ta a", "-0.5\ta b", "line 17: this 2-gram is listed already, in line 15"),
     ("-0.1\t<s> a b", "-0.1\ta b </s>", "line 21: this 3-gram is listed already, in line 20"),
-    ("-0.1\t<s> a b", "-0.1\tb a b", "line 20: 'b a' is not listed among the 2-grams"),
     ("-0.8\tb", "-0.8\t<UNK>", "line 11: '<UNK>' is '<unk>', which is listed already, in line 7"),
     ("\t<s>\t", "\t<S>\t", "'<s>' is not listed among the 1-grams"),
     ("-0.7\t</s>", "-0.7\tc", "'</s>' is not listed among the 1-grams"),
@@ -245,7 +310,13 @@ def test_a_packed_file_that_is_cut_off_is_refused(tmp_path, compress):
         (b"<!DOCTYPE html>\n<html>\n", "looks like a web page"),
         (b"\n<html>", "looks like a web page"),
         (b"iARPA\n\n\\data\\ \n", "IRSTLM's own iARPA"),
-        (SMALL.encode("utf-16"), "it is UTF-16"),
+        (SMALL.encode("utf-16"), "is text in UTF-16 (convert it first: iconv -f utf-16 "),
+        (SMALL.encode("utf-16-le"), "is text in UTF-16 (convert it first: iconv -f utf-16le "),
+        (b"PK\x03\x04" + bytes(100), "is a zip archive (unpack it first: unzip -p "),
+        (b"\x11\0\0\0Darpa Trigram LM\0", "it is a binary file of CMU Sphinx; sphinx_lm_convert"),
+        (b"Trie Language Model\3", "it is a binary file of CMU Sphinx; sphinx_lm_convert"),
+        (b"\xd6\xfd\xb2\x7e\6\0\0\0vector\n", "it is a graph of Kaldi, such as G.fst; give the ARPA file"),
+        (b"\0B<ConstArpaLm> ", "it is a graph of Kaldi, such as G.fst; give the ARPA file"),
         (b"the cat sat\non the mat\n", "is no ARPA file (an ARPA file begins with the line \\data\\"),
         (bytes(range(256)) * 9000, "is no ARPA file"),
     ],

@@ -103,6 +103,10 @@ def another_tokenizer(folder):
         (without("config.json"), r"config\.json is missing: not a folder of a pretrained model"),
         (without("model.safetensors"), r"has no weights: neither model\.safetensors nor"),
         (without("tokenizer.json"), r"tokenizer\.json is missing"),
+        (
+            lambda folder: (folder / "tokenizer.json").rename(folder / "vocab.json"),
+            r"tokenizer\.json is missing; transformers makes it from vocab\.json and merges\.txt: AutoTokenizer",
+        ),
         (config_with(model_type="t5"), r"model_type is 't5'; supported are gpt2, gpt_neox, llama"),
         (config_with(model_type="mistral", sliding_window=8), "sliding window, which is not supported"),
         (cut_short, r"model\.safetensors is damaged or cut short"),

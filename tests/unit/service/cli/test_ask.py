@@ -432,3 +432,35 @@ def test_a_model_of_empty_lines_ends_with_an_error_and_leaves_no_file(typed, che
     assert code == 2
     assert "small@1 generates empty lines only" in err
     assert not list(tmp_path.iterdir())
+
+
+def test_lines_are_those_of_the_service_also_as_jsonl_and_in_a_file(rerank, tmp_path):
+    lines = rerank("--weights", "old_lm=-2").stdout
+    rerank("--weights", "old_lm=-2", "--output-format", "jsonl", "--output", tmp_path / "out.jsonl")
+    assert rerank("--weights", "old_lm=-2", "--output-format", "jsonl").stdout == lines
+    assert (tmp_path / "out.jsonl").read_text() == lines
+    (tmp_path / "lists").write_text(lines)
+    again = [json.loads(line) for line in rerank("--weights", "lm=0,old_lm=1").stdout.splitlines()]
+    assert [one["ranking"][0]["text"] for one in again] == ["mat the on", "the owl"]
+
+
+@pytest.mark.parametrize(
+    ("metric", "signature", "told"),
+    [
+        (
+            "cer",
+            "nrefs:1|units:characters|normaliser:none",
+            "character error rate of 2 lists with references: first",
+        ),
+        ("wer", "nrefs:1|units:words|normaliser:lower", "re-ranked 0.00 %, best possible 0.00 %"),
+        ("chrf", "", "chrF of 2 lists with references: first pass 44.59, re-ranked 100.00"),
+        ("bleu", "", "BLEU of 2 lists with references: first pass"),
+    ],
+)
+def test_figures_are_those_of_the_profiles_metric(rerank, rerank_registry, tmp_path, metric, signature, told):
+    (tmp_path / "references").write_text(
+        "THE cat sat\nthe owl\n" if metric == "wer" else "the cat sat\nthe owl\n"
+    )
+    body = ProfileBody(weights={"old_lm": -1.0}, metric=metric, signature=signature)
+    ProfileStore(rerank_registry).write(body.profile(metric))
+    assert told in rerank("--profile", metric, "--references", tmp_path / "references").stderr

@@ -108,7 +108,8 @@ def test_error_rates_are_told_where_there_are_references(gramophone, kaldi, tmp_
     code, out, err = gramophone(*kaldi, "--references", tmp_path / "text", "--output-format", "jsonl")
     assert (code, [json.loads(line)["reference"] for line in out.splitlines()]) == (0, ["b b", "b"])
     assert err.endswith(
-        "word error rate of 2 lattices with references: rescored 33.33 %, best possible 0.00 %\n"
+        "word error rate of 2 lattices with references: first pass 0.00 %, rescored 33.33 %, "
+        "best possible 0.00 %\n"
     )
 
 

@@ -170,7 +170,7 @@ def test_each_fold_needs_a_model(tune):
 
 def test_too_few_lists_for_the_folds_are_told_before_anything_is_scored(tune, folder):
     (folder / "few.jsonl").write_text("\n".join(map(json.dumps, list(made_lists(2)))))
-    with pytest.raises(InvalidInputError, match="folds is 3; 2 lists are too few"):
+    with pytest.raises(InvalidInputError, match="folds is 3, but 2 lists have 2 distinct references"):
         tune("--folds", "3", "--fold-models", "small,other,small", file="few.jsonl")
 
 

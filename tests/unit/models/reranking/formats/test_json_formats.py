@@ -110,7 +110,7 @@ def test_hyporadises_copies_are_dropped_with_their_scores():
     [
         ({"input": [], "output": ""}, "input is an empty list"),
         ({"input": "a"}, "input is a string"),
-        ({"input": ["a", 1]}, "input[1] is a number"),
+        ({"input": [1]}, "input[0] is a number"),
         ({"input": ["a"], "score": [1, 2]}, "score has 2 scores, but input has 1 hypotheses"),
         ({"input": ["a"], "am_score": [1], "am": [2]}, "two lists of scores for am"),
         (["a"], "not an object"),

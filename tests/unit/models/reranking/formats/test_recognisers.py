@@ -8,7 +8,6 @@ import pytest
 
 from models.errors import InvalidInputError
 from models.reranking.candidates import Candidate, CandidateList
-from models.reranking.formats import translations
 from models.reranking.formats.format import BadLine
 from models.reranking.formats.reader import (
     FORMATS,
@@ -115,7 +114,11 @@ SPEECH = [
     ("azure", {"recognizedPhrases": [3]}, "recognizedPhrases[0] is a number, but must be an object"),
     ("azure", {"recognizedPhrases": [{"nBest": [{}]}]}, "recognizedPhrases[0].nBest[0].lexical is missing"),
     ("google", {}, "results is missing"),
-    ("google", {"results": [{"alternatives": [{}]}]}, "results[0].alternatives[0].transcript is missing"),
+    (
+        "google",
+        {"results": [{"alternatives": [{"transcript": None}]}]},
+        "results[0].alternatives[0].transcript is missing",
+    ),
     ("google", {"response": {}}, "response.results is missing"),
     ("google", {"response": 1}, "response is a number, but must be an object"),
     ("aws", {"results": {}}, "results.segments is missing"),
@@ -245,7 +248,7 @@ def test_fairseqs_hypotheses_are_read_if_no_line_is_detokenised():
 
 
 def test_a_sentence_past_the_limit_is_told(monkeypatch):
-    monkeypatch.setattr(translations, "MAX_LIST_CANDIDATES", 1)
+    monkeypatch.setattr("models.reranking.formats.format.MAX_LIST_CANDIDATES", 1)
     items = read("H-3\t-1\ta\nH-3\t-2\tb\n", "fairseq")
     assert texts(items) == [["a"]]
     assert problems(items) == [(2, "list '3' has more than 1 candidates", False)]

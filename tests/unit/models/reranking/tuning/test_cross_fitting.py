@@ -118,12 +118,6 @@ def test_a_gain_that_may_be_chance_is_not_believed():
     assert outcome_of(one, settings=cautious).figures.decision == "first_pass"
 
 
-@pytest.mark.parametrize("folds", [np.zeros(60, dtype=int), np.arange(60) % 3])
-def test_folds_that_are_empty_or_too_many_are_refused(folds):
-    with pytest.raises(InvalidInputError, match="folds is 2"):
-        outcome_of(informative(), folds)
-
-
 def test_totals_of_a_kept_first_pass_keep_its_order():
     one = uninformative(num_lists=2)
     kept = outcome_of(one).fitted

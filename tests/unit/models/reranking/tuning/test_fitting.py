@@ -152,3 +152,12 @@ def test_values_outside_their_limits_are_refused_by_name(field, value):
     with pytest.raises(InvalidInputError, match=f"^{field}.* is .*; it must be from") as caught:
         TuningSettings(**{field: value})
     assert caught.value.parameter.startswith(field)
+
+
+@pytest.mark.parametrize(
+    ("num_distinct", "problem"), [(1, "one distinct reference"), (2, "2 distinct references")]
+)
+def test_lists_with_equal_references_cannot_fill_the_folds(num_distinct, problem):
+    some = [replace(one, references=(str(i % num_distinct),)) for i, one in enumerate(lists(30))]
+    with pytest.raises(InvalidInputError, match=f"folds is 3, but 30 lists have {problem}"):
+        assign_folds(some, folds=3, seed=0)
