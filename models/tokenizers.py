@@ -310,7 +310,7 @@ class WordTokenizer(Tokenizer):
         self.pattern = pattern
         self.lowercase = lowercase
         self.marked_unknown = marked_unknown
-        self.unicode_spaces = unicode_spaces
+        self.unicode_spaces = unicode_spaces and pattern is None
         self.split = WordSplitter(pattern, unicode_spaces=unicode_spaces)
         self._ids = dict(vocabulary.ids)
         if marked_unknown == "unknown":
@@ -367,6 +367,17 @@ class WordTokenizer(Tokenizer):
         words = [" " + token for token in self.vocabulary.tokens]
         words[BOS] = words[EOS] = ""
         return tuple(word.encode() for word in words)
+
+    @property
+    def rules(self) -> dict[str, Any]:
+        """Arguments that make a tokenizer of any vocabulary split texts as this one does."""
+        return {
+            "pattern": self.pattern,
+            "lowercase": self.lowercase,
+            "marked_unknown": self.marked_unknown,
+            "normalise": self.normaliser.form,
+            "unicode_spaces": self.unicode_spaces,
+        }
 
     def settings(self) -> dict[str, Any]:
         """Return words, pattern, case, the meaning of a marked unknown, white space, and the Unicode form, if any."""

@@ -24,7 +24,7 @@ from models.checkpoint.precision import NEURAL_FAMILIES
 from models.errors import InvalidInputError
 from models.neural.config import NetworkConfig
 from models.ngram.model import NGramModel
-from models.tokenizers import SentencePieceTokenizer, Tokenizer
+from models.tokenizers import SentencePieceTokenizer, Tokenizer, WordTokenizer
 from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate, make_smoothing
 from training.progress import Progress
@@ -273,7 +273,7 @@ _NOT_SHAPE = frozenset(
 )
 """Keys of `neural` that may differ from the base."""
 
-_WORD_RULES = {"pattern": None, "lowercase": False, "marked_unknown": "word"}
+_WORD_RULES = {"pattern": None, "lowercase": False, "marked_unknown": "word", "unicode_spaces": False}
 
 
 def continue_from(recipe: Recipe, base: Checkpoint, *, source: str) -> Recipe:
@@ -331,8 +331,8 @@ def _tokenizer_keys(base: Tokenizer, given: TokenizerSettings) -> tuple[dict[str
     if isinstance(base, SentencePieceTokenizer):
         kind = given.kind if given.kind in {"bpe", "unigram"} else kind
         return {"normalise": form}, {"kind": kind, "vocab_size": size, "min_count": None}
-    rules = {key: value for key, value in base.settings().items() if key != "tokens"}
-    return {**rules, "kind": kind, "normalise": form}, {"vocab_size": max(size, given.vocab_size or 0)}
+    rules = base.rules if isinstance(base, WordTokenizer) else {"normalise": form}
+    return {**rules, "kind": kind}, {"vocab_size": max(size, given.vocab_size or 0)}
 
 
 def base_facts(base: Checkpoint) -> dict[str, Any]:

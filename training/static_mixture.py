@@ -162,24 +162,18 @@ def union_tokenizer(tokenizers: Sequence[tuple[str, Tokenizer]]) -> Tokenizer:
                 "only word tokenizers can be joined: train the parts with one tokenizer",
                 parameter="mixture.models",
             )
-        for key, value in _splitting_rules(tokenizer).items():
-            if value != _splitting_rules(first)[key]:
+        for key, value in tokenizer.rules.items():
+            if value != first.rules[key]:
                 raise InvalidInputError(
                     f"the tokenizers of {first_name} ({first.kind}) and {name} ({tokenizer.kind}) cannot be joined: "
-                    f"{key} is {_splitting_rules(first)[key]!r} in one and {value!r} in the other; "
+                    f"{key} is {first.rules[key]!r} in one and {value!r} in the other; "
                     "train the parts with one tokenizer",
                     parameter="mixture.models",
                 )
     words = dict.fromkeys(w for _, t in tokenizers for w in t.vocabulary.tokens[len(CONTROL_TOKENS) :])
     if not isinstance(first, WordTokenizer) or len(words) + len(CONTROL_TOKENS) == len(first.vocabulary):
         return first
-    return WordTokenizer(Vocabulary(words), **_splitting_rules(first))
-
-
-def _splitting_rules(tokenizer: WordTokenizer) -> dict[str, Any]:
-    """Return the tokenizer's settings without its words."""
-    settings = {"normalise": tokenizer.normaliser.form, **tokenizer.settings()}
-    return {key: value for key, value in settings.items() if key != "tokens"}
+    return WordTokenizer(Vocabulary(words), **first.rules)
 
 
 def id_translation(source: Vocabulary, target: Vocabulary) -> Int32s:

@@ -62,6 +62,8 @@ class TokenizerSettings(BaseModel):
             splits at white space (words only).
         marked_unknown: meaning of "<unk>" in a text: `word`, an ordinary word; `unknown`, the unknown word,
             for corpora in which it replaces rare words (words only).
+        unicode_spaces: split at all white space of Unicode, such as no-break spaces, instead of that of ASCII only
+            (words without a pattern only).
         normalization: SentencePiece normalisation rule; `identity` leaves the text unchanged.
         byte_fallback: encode characters outside the vocabulary as bytes, so no text is lost (pieces only).
         slots: for each class, the path of a file of its members, one per line; the mark of the class, such as `$city`,
@@ -77,6 +79,7 @@ class TokenizerSettings(BaseModel):
     lowercase: bool = False
     pattern: str | None = None
     marked_unknown: Literal["word", "unknown"] = "word"
+    unicode_spaces: bool = False
     normalization: Literal["identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf"] = "identity"
     byte_fallback: bool = True
     slots: dict[str, str] = {}
@@ -103,6 +106,10 @@ class TokenizerSettings(BaseModel):
         marks = "|".join(re.escape(class_mark(name)) for name in sorted(self.slots))
         _, flags, rest = _FLAGS.split(self.pattern, maxsplit=1)
         return rf"{flags}(?:{marks})\b|{rest}"
+
+    def word_splitter(self) -> WordSplitter:
+        """Create a splitter of texts into the words that the tokenizer will have."""
+        return WordSplitter(self.words_pattern, unicode_spaces=self.unicode_spaces)
 
     @field_validator("pattern")
     @classmethod
@@ -142,6 +149,7 @@ def learn_tokenizer(
             lowercase=settings.lowercase,
             marked_unknown=settings.marked_unknown,
             normalise=settings.normalise,
+            unicode_spaces=settings.unicode_spaces,
         )
         if name := next((name for name in settings.slots if name not in learnt.classes), None):
             raise InvalidInputError(
@@ -178,7 +186,7 @@ def mark_members(
         normaliser, matcher = tokenizer.normaliser, tokenizer.member_matcher(tokenizer.slots)
     else:
         is_word = tokenizer.kind == "word"
-        spans = WordSplitter(tokenizer.words_pattern).spans if is_word else word_spans
+        spans = tokenizer.word_splitter().spans if is_word else word_spans
         normaliser = Normaliser(tokenizer.normalise, lowercase=tokenizer.lowercase and is_word)
         matcher = MemberMatcher(tokenizer.slots, spans, words_only=is_word)
     members = [(name, member) for name, of_class in slots.items() for member in of_class]
@@ -269,8 +277,8 @@ def _count_tokens(
     split: Callable[[str], Iterable[str]] | None = None
     if settings.kind == "char":
         split = str
-    elif settings.pattern is not None:
-        split = WordSplitter(settings.words_pattern)
+    elif settings.pattern is not None or settings.unicode_spaces:
+        split = settings.word_splitter()
     counts: Counter[str] = Counter()
     counters: list[WordCounter] = []
     if convert is None:

@@ -24,6 +24,7 @@ import numpy as np
 from typing_extensions import override
 
 from models.arrays import Int64s, TokenIds
+from models.files import ASCII_WHITESPACE, WORD
 from models.tokenizers import CharacterTokenizer, Tokenizer, WordTokenizer
 from models.vocabulary import EOS, UNK
 from models.words import PLAIN, find_no_words, is_in_capitals, is_mark, plain_form, word_forms, word_pattern
@@ -33,6 +34,7 @@ MAX_SENTENCE_TOKENS = 512
 
 _CONTINUATION_BITS, _CONTINUATION = 0xC0, 0x80  # mark bytes of UTF-8 after a character's first
 _NON_SPACE = re.compile(r"\S+")
+_UNICODE_SPACE = re.compile(rf"[^\S{ASCII_WHITESPACE}]")
 _AFTER_SIGN = re.compile(r"[^\w\s]\w")
 
 
@@ -263,6 +265,16 @@ class WordSentenceSplitter(SentenceSplitter):
         super().__init__(tokenizer)
         if tokenizer.pattern is None:
             self._unit = _NON_SPACE
+
+    @override
+    def read(self, text: str) -> tuple[str, Int64s]:
+        read, origins = super().read(text)
+        return WORD.sub(self._separate, read) if _UNICODE_SPACE.search(read) else read, origins
+
+    def _separate(self, found: re.Match[str]) -> str:
+        """Return a word with a no-break space or the like, or the words around it if the model lacks the word."""
+        word = found.group()
+        return _UNICODE_SPACE.sub(" ", word) if UNK in self.tokenizer.encode(word) else word
 
     @override
     def _tokenise(self, line: str, offset: int) -> Sentence:

@@ -306,7 +306,8 @@ class _HttpClient(Generic[H, T]):
 
         `entropy=False` is faster for n-gram models.
         """
-        candidates = {"top_k": top_k} if token_ids is None else {"token_ids": token_ids}
+        given = {"top_k": top_k} if token_ids is None else {"token_ids": token_ids}
+        candidates = {name: value for name, value in given.items() if value is not None}
         body = {"context": context, **candidates, "entropy": entropy, "model": model, "slots": slots}
         return _post("/v1/next-token", NextTokenReply, body, results=_count(context))
 

@@ -211,7 +211,7 @@ def test_the_form_is_saved(tokenizer, tmp_path):
     ("tokenizer", "settings"),
     [
         (
-            WordTokenizer(Vocabulary(["a"]), lowercase=True),
+            WordTokenizer(Vocabulary(["a"]), lowercase=True, unicode_spaces=True),
             {"kind": "word", "lowercase": True, "marked_unknown": "word", "pattern": None, "tokens": ["a"]},
         ),
         (CharacterTokenizer(Vocabulary("ab")), {"kind": "char", "tokens": ["a", "b"]}),

@@ -356,7 +356,7 @@ def test_damaged_members_are_reported_with_their_file(words, tmp_path):
 def test_tokenizers_without_classes_are_as_before():
     """Their fingerprints, by which checkpoints of earlier versions are checked, have not changed."""
     assert "classes" not in learn_tokenizer(TokenizerSettings(kind="unigram"), LINES).settings()
-    assert set(WordTokenizer(Vocabulary(["a"])).settings()) == {
+    assert set(WordTokenizer(Vocabulary(["a"]), unicode_spaces=True).settings()) == {
         "pattern",
         "lowercase",
         "marked_unknown",

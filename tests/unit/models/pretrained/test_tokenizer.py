@@ -111,7 +111,7 @@ def test_words_of_normalised_text_have_their_places_and_their_spaces(tmp_path, f
     line = "the cafe\u0301 the The cat"
     sentence = sentence_splitter_for(tokenizer).sentence(line)
     assert [line[word.start : word.end] for word in sentence.words] == line.split()
-    assert sentence.ids.tolist() == tokenizer.encode(line)
+    assert sentence.ids.tolist() == tokenizer.encode("the café the The cat")
 
 
 def test_a_composed_character_of_the_context_belongs_to_the_text(tmp_path):
