@@ -5,9 +5,11 @@ words also words of the user dictionary and the words that the model predicts at
 pieces and characters, they are strings near surprising words.
 """
 
+import heapq
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from math import log
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -262,9 +264,11 @@ def _exclude_given(words: Corrections, additions: Corrections, vocab_size: int) 
 _RIGHT_PIECES = 8
 _RIGHT_CHARACTERS = 20
 _ALPHABET_SIZE = 40
-_MAX_SEARCHED_WORDS, _MAX_SPELLINGS = 32, 96
-"""Maximum words searched per batch of sentences (about 500 tokens), by descending surprisal; and strings near each that
-are tried, by the probability of their characters."""
+_MAX_SEARCHED_WORDS = 32
+"""Maximum words searched per batch of sentences (about 500 tokens), by descending surprisal."""
+_MAX_SPELLINGS, _MAX_SPELLINGS_BESIDE_WORDS, _MAX_WORDS = 96, 32, 48
+"""Maximum strings near each that are tried, by the probability of their characters; fewer if the tokenizer lists words;
+and maximum words of that list, by frequency."""
 _CHARACTER_MODEL_FACTOR = 4
 """Character models have no pieces to rank strings by, so this many times as many strings are tried near fewer words,
 by the same factor; 500 characters are about a quarter as much text as 500 pieces."""
@@ -273,9 +277,9 @@ by the same factor; 500 characters are about a quarter as much text as 500 piece
 class SubwordCandidateGenerator(CandidateGenerator):
     """Proposes strings one edit away, words of the user dictionary and other words of the text.
 
-    Without a word list, only the words of highest surprisal are searched. Of the strings near them, only corrections
-    of common typos are scored, and the most probable strings by a character bigram model of the vocabulary's
-    pieces.
+    Only the words of highest surprisal are searched. Of the strings near them, only words of the training text,
+    corrections of common typos and the most probable strings by a character bigram model of the vocabulary's pieces
+    are scored.
 
     Args:
         cutter: splitter for a subword or character tokenizer.
@@ -289,8 +293,11 @@ class SubwordCandidateGenerator(CandidateGenerator):
         counts = Counter("".join(pieces))
         self._letters = "".join(letter for letter, _ in counts.most_common(_ALPHABET_SIZE))
         self._spelling = None if is_character else SpellingModel(pieces)
+        listed = dict.fromkeys(word.lower() for word in cutter.tokenizer.lexicon if is_alphabetic(word))
+        self._listed = FuzzyLexicon(list(listed))
         factor = _CHARACTER_MODEL_FACTOR if is_character else 1
-        self._max_searched, self._max_spellings = _MAX_SEARCHED_WORDS // factor, _MAX_SPELLINGS * factor
+        self._max_searched = _MAX_SEARCHED_WORDS // factor
+        self._max_spellings = (_MAX_SPELLINGS_BESIDE_WORDS if listed else _MAX_SPELLINGS) * factor
 
     @override
     def propose(self, context: CheckContext) -> CallGenerator[Corrections]:
@@ -402,6 +409,7 @@ class SubwordCandidateGenerator(CandidateGenerator):
         spellings = dict.fromkeys([*common_typo_corrections(word), *strings[: self._max_spellings]], 1)
         max_edits = context.error_model.max_edits(word, known=False)
         spellings |= elsewhere.nearby(word, max_edits)
+        spellings |= heapq.nsmallest(_MAX_WORDS, self._listed.nearby(word, max_edits), itemgetter(1))
         near = yield from context.dictionary.fuzzy_matches(word, max_edits)
         spellings |= {text: edits for text, edits, _ in near}
         return spellings

@@ -133,10 +133,10 @@ class FuzzyLexicon:
         return found
 
     def nearby(self, word: str, max_edits: int) -> list[tuple[str, int]]:
-        """Return the same words with their edits."""
+        """Return the same words with their edits, in the order of the list."""
         found = self.fuzzy_matches(word, max_edits)
-        words = map(self._given.__getitem__, found.indices.tolist())
-        return list(zip(words, found.edits.tolist(), strict=True))
+        pairs = sorted(zip(found.indices.tolist(), found.edits.tolist(), strict=True))
+        return [(self._given[index], edits) for index, edits in pairs]
 
     def _search(self, word: str, max_edits: int) -> FuzzyMatches:
         first, last = np.searchsorted(self._lengths, [len(word) - max_edits, len(word) + max_edits + 1])

@@ -84,7 +84,7 @@ def placed(place, before, word, after):
         place, word
     )
     text = PLACES[place].format(before=before, word=word, capital=form, upper=form, after=after)
-    start = text.rindex(form, 0, len(text) - len(after))
+    start = PLACES[place].format(before=before, word="\0", capital="\0", upper="\0", after=after).index("\0")
     return text, start, start + len(form)
 
 
