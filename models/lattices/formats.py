@@ -429,9 +429,9 @@ def _costs(text: str) -> tuple[float, float, str]:
         return 0.0, 0.0, ""
     parts = text.split(",")
     try:
-        graph, acoustic = float(parts[0] or 0), float(parts[1] or 0)
+        graph, acoustic = (float(part or 0) for part in parts[:2])
     except ValueError:
-        raise InvalidInputError(f"the cost {text[:40]} is not of the form graph,acoustic,ids") from None
+        graph = acoustic = math.nan
     if len(parts) > 3 or math.isnan(graph + acoustic):
         raise InvalidInputError(f"the cost {text[:40]} is not of the form graph,acoustic,ids")
     return graph, acoustic, parts[2] if len(parts) == 3 else ""
@@ -487,7 +487,6 @@ def _times(lattice: Lattice) -> Scores:
     depth = node_depths(lattice.sources, lattice.targets, lattice.num_nodes)
     levels = group_by_level(depth[lattice.sources], int(depth.max()))
     frames = np.zeros(lattice.num_nodes, dtype=np.int64)
-    for level in range(levels.num_levels):
-        arcs = levels.of(level)
+    for arcs in levels:
         np.maximum.at(frames, lattice.targets[arcs], frames[lattice.sources[arcs]] + counts[arcs])
     return frames.astype(np.float64) * _FRAME_S

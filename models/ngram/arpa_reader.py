@@ -244,7 +244,7 @@ class ArpaSection:
     Args:
         source: at the line after the section's heading.
         order: words in an n-gram.
-        declared: number of n-grams in the header; the arrays grow up to it as lines are read.
+        counts: number of n-grams of each order in the header; the arrays grow up to it as lines are read.
 
     Attributes:
         rows: n-grams in file order; after reading, as many as declared.
@@ -255,16 +255,14 @@ class ArpaSection:
         FormatError: a line is invalid, or their number differs from the declared one; from every method.
     """
 
-    def __init__(self, source: ArpaSource, *, order: int, declared: int) -> None:
+    def __init__(self, source: ArpaSource, order: int, counts: Sequence[int]) -> None:
         self.missing_backoffs = 0
-        self._source = source
-        self._order = order
-        self._declared = declared
-        self._count = 0
+        self._source, self._order, self._highest = source, order, len(counts)
+        self._declared, self._count = counts[order - 1], 0
         self._hard = np.zeros((_MAX_HARD_NUMBERS, 4), dtype=np.int64)
         self._unlisted = np.zeros((_MAX_HARD_NUMBERS, order), dtype=np.int32)
         self._num_unlisted = 0
-        capacity = min(declared, _INITIAL_ROWS)
+        capacity = min(self._declared, _INITIAL_ROWS)
         self.rows = NGramRows(
             prefixes=np.zeros(capacity, dtype=np.int32),
             words=np.zeros(capacity, dtype=np.int32),
@@ -314,24 +312,22 @@ class ArpaSection:
                 self._refuse(stop, words)
         if self._count < self._declared:
             source.fail(f"the section ends after {self._count} of the {self._promised()}", hint=_COUNTS_HINT)
+        if order < self._highest:
+            self._check_backoffs()
 
     @property
     def unlisted(self) -> Int32s:
         """Word ids of the prefixes that are not listed, for each n-gram with one [K, order - 1]."""
         return self._unlisted[: self._num_unlisted, : self._order - 1]
 
-    def check_backoffs(self, *, highest: int) -> None:
-        """Reject a back-off weight that would overflow if charged at every length.
-
-        Args:
-            highest: order of the longest n-grams.
-        """
-        most = MAX_LOG10_BACKOFF // max(highest - 1, 1)
-        row = int(self.rows.log10_backoffs.argmax()) if len(self.rows.log10_backoffs) else -1
-        if row >= 0 and self.rows.log10_backoffs[row] > most:
+    def _check_backoffs(self) -> None:
+        """Reject a back-off weight that would overflow if charged at every length."""
+        most, backoffs = MAX_LOG10_BACKOFF // (self._highest - 1), self.rows.log10_backoffs
+        row = int(backoffs.argmax()) if len(backoffs) else -1
+        if row >= 0 and backoffs[row] > most:
             self._source.fail(
-                f"the back-off weight is {self.rows.log10_backoffs[row]:g}, the logarithm to base 10 of a factor; "
-                f"at order {highest} it can be at most {most:g}",
+                f"the back-off weight is {backoffs[row]:g}, the logarithm to base 10 of a factor; "
+                f"at order {self._highest} it can be at most {most:g}",
                 line=int(self.rows.lines[row]),
             )
 
@@ -467,29 +463,23 @@ def read_arpa(path: Path, *, on_read: Callable[[int], None] = lambda _: None) ->
         counts, options = read_header(source)
         log_zero = _log_zero(path, options)
         words = WordTable()
-        section = ArpaSection(source, order=1, declared=counts[0])
+        section, ended = ArpaSection(source, 1, counts), False
         section.read(words)
-        order_of_model, ended = len(counts), False
-        if order_of_model > 1:
-            section.check_backoffs(highest=order_of_model)
         escaped = ESCAPED_OPTION in options.items()
         vocabulary, ids, lists_unknown = read_lexicon(source, words, section.rows.lines, escaped=escaped)
         size = len(vocabulary)
         orders = [_make_unigrams(section.rows, ids[: len(section.rows.words)], size)]
-        missing, missing_prefixes = [section.missing_backoffs], 0
-        for order, declared in enumerate(counts[1:], start=2):
-            section = ArpaSection(source, order=order, declared=declared)
+        missing_backoffs = missing_prefixes = 0
+        for order in range(2, len(counts) + 1):
+            missing_backoffs += section.missing_backoffs
+            section = ArpaSection(source, order, counts)
             may_end = not any(counts[order - 1 :])
             ended = ended or _read_heading(source, section_heading(order), may_end=may_end)
             if not ended:
                 section.read(words, ids, number_arcs([ngrams for ngrams, _ in orders]))
             if len(section.unlisted):
                 missing_prefixes += _add_prefixes(orders, section)
-            num_prefixes = len(orders[-1][0].words)
-            orders.append(_sort_section(section, num_prefixes=num_prefixes, vocab_size=size))
-            missing.append(section.missing_backoffs)
-            if order < order_of_model:
-                section.check_backoffs(highest=order_of_model)
+            orders.append(_sort_section(section, num_prefixes=len(orders[-1][0].words), vocab_size=size))
         if not ended:
             _read_heading(source, END_HEADING)
         source.drain()
@@ -498,7 +488,7 @@ def read_arpa(path: Path, *, on_read: Callable[[int], None] = lambda _: None) ->
     report = ArpaReport(
         sha256=source.sha256,
         lists_unknown=lists_unknown,
-        missing_backoffs=sum(missing[:-1]),
+        missing_backoffs=missing_backoffs,
         missing_prefixes=missing_prefixes,
         ignored_backoffs=int(np.count_nonzero(highest)),
         ignored_starts=ignored_starts,
