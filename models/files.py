@@ -258,6 +258,32 @@ class _BoundedReader(RawIOBase):
         return size
 
 
+TEMPORARY_PREFIX = ".tmp-"
+"""Prefix of names of unfinished files and folders, which readers ignore."""
+
+
+def replace_file(path: Path, *parts: bytes | memoryview, temporary: Path | None = None) -> None:
+    """Write a file atomically, creating its folder if necessary.
+
+    Args:
+        path: the file.
+        parts: its content, in parts.
+        temporary: the unfinished file, in the same folder; None for a new name, as many processes may write.
+    """
+    temporary = temporary or path.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as file:
+            file.writelines(parts)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
 @contextlib.contextmanager
 def atomic_writer(path: Path) -> Iterator[Callable[[bytes], None]]:
     """Yield a function that appends bytes to a new file, compressed according to its suffix.

@@ -23,9 +23,10 @@ import weakref
 from collections.abc import Callable
 from pathlib import Path
 
-from models.checkpoint.folders import TEMPORARY_PREFIX, locked_folder, remove_stale_folders
+from models.checkpoint.folders import locked_folder, remove_stale_folders
 from models.checkpoint.manifest import Manifest, verify_files
 from models.errors import IntegrityError
+from models.files import TEMPORARY_PREFIX
 
 _log = logging.getLogger(__name__)
 _SUFFIX = ".copy"

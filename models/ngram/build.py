@@ -68,12 +68,7 @@ def rank_arcs(first_arcs: UInt32s, log10_probs: Float32s) -> RankedArcs:
 
 
 def rank_arcs_in_blocks(first_arcs: UInt32s, log10_probs: Float32s) -> Iterator[RankedArcs]:
-    """Rank arcs as `rank_arcs`, in blocks of bounded size; `starts` lack the end.
-
-    Args:
-        first_arcs: first arc of each state, then the end [S + 1].
-        log10_probs: probability of each arc [A].
-    """
+    """Rank arcs as `rank_arcs`, in blocks of bounded size; `starts` lack the end."""
     ranked_before = 0
     for begin in range(0, len(first_arcs) - 1, _BLOCK):
         sizes = np.diff(first_arcs[begin : begin + _BLOCK + 1])
