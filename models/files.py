@@ -79,12 +79,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def check_config(kind: type[_Config], values: Mapping[str, Any], location: object) -> _Config:
-    """Validate the values of a JSON file; return an instance of a pydantic class.
-
-    Args:
-        kind: the class.
-        values: the values.
-        location: the file's path, for messages.
+    """Validate the values of a JSON file; return an instance of a pydantic class. Messages name the file's location.
 
     Raises:
         ManifestError: a field is missing or unknown, or its value has the wrong type or is out of range.
@@ -172,11 +167,7 @@ _FOREIGN_FORMATS = (
 
 
 def check_text(head: bytes, name: str | Path) -> None:
-    """Check that a text file has no known other format.
-
-    Args:
-        head: its first bytes, decompressed; some 300 suffice.
-        name: name of the file.
+    """Check that a text file has no known other format, by its first bytes, decompressed; some 300 suffice.
 
     Raises:
         FormatError: it has; the message names it, and the command that converts it.

@@ -36,11 +36,7 @@ _FICLONE = 0x40049409
 
 
 class Copy:
-    """Copy that this process holds.
-
-    Args:
-        path: its folder.
-    """
+    """Copy in a folder that this process holds."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

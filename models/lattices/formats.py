@@ -242,12 +242,10 @@ def _slf_arc(
         label = node.get("W", label)
     if "W" not in link and "W" not in node:
         raise InvalidInputError("no word: neither the link nor its node has W=")
-    scores = {name: _log_score(link, name, log_base) for name in ("a", "r", "l", "n")}
-    for name in ("a", "r"):
-        if scores[name] is None:
-            scores[name] = _log_score(node, name, log_base)
+    fields = {name: node[name] for name in ("a", "r", "v") if name in node} | {**link}
+    scores = {name: _log_score(fields, name, log_base) for name in ("a", "r", "l", "n")}
     old_lm = scores["n"] if scores["l"] is None else scores["l"]
-    variant = _number(link, "v", _number(node, "v", NO_VARIANT))
+    variant = _number(fields, "v", NO_VARIANT)
     if abs(variant) > _MAX_VARIANT:
         raise InvalidInputError(f"v={variant:g} is not a pronunciation number; the maximum is {_MAX_VARIANT}")
     am = (scores["a"] or 0.0) + pronunciation * (scores["r"] or 0.0)

@@ -159,12 +159,7 @@ NO_STATE = -1
 
 
 class ActiveStates:
-    """Model states after the tokens that can still be extended; tokens with the same history share a state.
-
-    Args:
-        model: any model.
-        spelling: tokens of the labels.
-    """
+    """Model states after the tokens that can still be extended; tokens with the same history share a state."""
 
     def __init__(self, model: LanguageModel[Any], spelling: LabelTokens) -> None:
         self._model, self._spelling = model, spelling
@@ -375,15 +370,7 @@ class LatticeSearchSettings:
 
 
 class TokenPassing:
-    """Search through lattices, level by level, from one token on each start.
-
-    Args:
-        model: any model.
-        joined: the graph of the lattices.
-        spelling: tokens of their words.
-        phrases: phrases of their words.
-        search: pruning and recombination settings.
-    """
+    """Search with any model through the graph of lattices, level by level, from one token on each start."""
 
     def __init__(
         self,

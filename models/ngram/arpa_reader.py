@@ -107,17 +107,15 @@ def _find_data(source: ArpaSource) -> dict[str, str]:
 
 
 def _checked_count(source: ArpaSource, line: int, expected: int, order: int, count: int) -> int:
+    problem = ""
     if order > MAX_ARPA_ORDER:
-        source.fail(
-            f"the file has n-grams of order {order}, orders up to {MAX_ARPA_ORDER} are supported", line=line
-        )
-    if order != expected:
-        source.fail(f"found order {order}, expected order {expected}", line=line)
-    if count > MAX_COUNT:
-        source.fail(
-            f"the header declares {count} n-grams of order {order}; the limit is {MAX_COUNT}",
-            line=line,
-        )
+        problem = f"the file has n-grams of order {order}, orders up to {MAX_ARPA_ORDER} are supported"
+    elif order != expected:
+        problem = f"found order {order}, expected order {expected}"
+    elif count > MAX_COUNT:
+        problem = f"the header declares {count} n-grams of order {order}; the limit is {MAX_COUNT}"
+    if problem:
+        source.fail(problem, line=line)
     return count
 
 
@@ -249,7 +247,6 @@ class ArpaSection:
     Attributes:
         rows: n-grams in file order; after reading, as many as declared.
         missing_backoffs: number of lines without a back-off weight.
-        unlisted: word ids of prefixes that are not listed, one for each n-gram with such a prefix [K, order - 1].
 
     Raises:
         FormatError: a line is invalid, or their number differs from the declared one; from every method.
@@ -260,7 +257,7 @@ class ArpaSection:
         self._source, self._order, self._highest = source, order, len(counts)
         self._declared, self._count = counts[order - 1], 0
         self._hard = np.zeros((_MAX_HARD_NUMBERS, 4), dtype=np.int64)
-        self._unlisted = np.zeros((_MAX_HARD_NUMBERS, order), dtype=np.int32)
+        self._unlisted = np.zeros((_MAX_HARD_NUMBERS, order - 1), dtype=np.int32)
         self._num_unlisted = 0
         capacity = min(self._declared, _INITIAL_ROWS)
         self.rows = NGramRows(
@@ -318,7 +315,7 @@ class ArpaSection:
     @property
     def unlisted(self) -> Int32s:
         """Word ids of the prefixes that are not listed, for each n-gram with one [K, order - 1]."""
-        return self._unlisted[: self._num_unlisted, : self._order - 1]
+        return self._unlisted[: self._num_unlisted]
 
     def _check_backoffs(self) -> None:
         """Reject a back-off weight that would overflow if charged at every length."""

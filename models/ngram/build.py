@@ -281,10 +281,7 @@ def number_arcs(orders: Sequence[NGrams]) -> tuple[Int64s, UInt32s, Int32s]:
 
 
 def check_ngram_counts(sizes: Sequence[int]) -> None:
-    """Check that the file format can number the n-grams.
-
-    Args:
-        sizes: number of n-grams of each order.
+    """Check that the file format can number the n-grams, given their number of each order.
 
     Raises:
         InvalidInputError: there are too many.
