@@ -345,11 +345,8 @@ def read_ngrams(
         if text[field] != _LINE_END:
             code = TOO_MANY_FIELDS
             break
-        if prefix < 0:
-            rows.prefixes[count] = -1 - num_unlisted
-            num_unlisted += 1
-        else:
-            rows.prefixes[count] = prefix - first_prefix
+        rows.prefixes[count] = prefix - first_prefix if prefix >= 0 else -1 - num_unlisted
+        num_unlisted += prefix < 0
         rows.words[count] = word
         rows.log10_probs[count] = prob
         rows.log10_backoffs[count] = backoff
