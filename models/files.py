@@ -22,6 +22,7 @@ import uuid
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from io import BufferedReader, RawIOBase
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, cast
@@ -78,12 +79,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def check_config(kind: type[_Config], values: Mapping[str, Any], location: object) -> _Config:
-    """Validate the values of a JSON file; return an instance of a pydantic class.
-
-    Args:
-        kind: the class.
-        values: the values.
-        location: the file's path, for messages.
+    """Validate the values of a JSON file; return an instance of a pydantic class. Messages name the file's location.
 
     Raises:
         ManifestError: a field is missing or unknown, or its value has the wrong type or is out of range.
@@ -151,63 +147,49 @@ def report_read_errors(name: str | Path) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise FormatError(name, "there is no such file") from None
-    except DECOMPRESSION_ERRORS as error:
+    except (OSError, *DECOMPRESSION_ERRORS) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # gzip's and bzip2's have none
+            raise FormatError(name, f"cannot be read: {error.strerror or error}") from None
         raise FormatError(name, f"is damaged: {error}", hint=DAMAGED_HINT) from None
-    except OSError as error:
-        if error.errno is None:  # of bzip2
-            raise FormatError(name, f"is damaged: {error}", hint=DAMAGED_HINT) from None
-        raise FormatError(name, f"cannot be read: {error.strerror or error}") from None
 
 
-_FROM_UTF = "convert it first: iconv -f utf-{} -t utf-8 {} > text"
+_FROM_UTF = "convert it first: iconv -f utf-{} -t utf-8 {{}} > text"
 _FOREIGN_FORMATS = (
-    (0, b"PK\x03\x04", "a zip archive", "unpack it first: unzip -p {} > text"),
-    (0, b"7z\xbc\xaf\x27\x1c", "a 7z archive", "unpack it first: 7z x -so {} > text"),
-    (257, b"ustar", "a tar archive", "unpack it first: tar -xOf {} > text"),
-    (0, b"\xff\xfe\0\0", "text in UTF-32", _FROM_UTF.format("32", "{}")),
-    (0, b"\xff\xfe", "text in UTF-16", _FROM_UTF.format("16", "{}")),
-    (0, b"\xfe\xff", "text in UTF-16", _FROM_UTF.format("16", "{}")),
+    (rb"PK\x03\x04", "a zip archive", "unpack it first: unzip -p {} > text"),
+    (rb"7z\xbc\xaf\x27\x1c", "a 7z archive", "unpack it first: 7z x -so {} > text"),
+    (rb"(?s:.{257})ustar", "a tar archive", "unpack it first: tar -xOf {} > text"),
+    (rb"\xff\xfe\0\0", "text in UTF-32", _FROM_UTF.format("32")),
+    (rb"\xff\xfe|\xfe\xff", "text in UTF-16", _FROM_UTF.format("16")),
+    (rb"(?:[\t\n\r -~]\0){4}", "text in UTF-16", _FROM_UTF.format("16le")),  # without a byte-order mark
+    (rb"(?:\0[\t\n\r -~]){4}", "text in UTF-16", _FROM_UTF.format("16be")),
 )
-"""Place and first bytes of formats that are not read, their names, and the commands that convert a file."""
-
-_UTF16 = (("le", re.compile(rb"(?:[\t\n\r -~]\0){4}")), ("be", re.compile(rb"(?:\0[\t\n\r -~]){4}")))
-"""Beginnings of texts in UTF-16 without a byte-order mark, by the order of bytes."""
+"""Beginnings of formats that are not read, their names, and the commands that convert a file."""
 
 
 def check_text(head: bytes, name: str | Path) -> None:
-    """Check that a text file has no known other format.
-
-    Args:
-        head: its first bytes, decompressed; some 300 suffice.
-        name: name of the file.
+    """Check that a text file has no known other format, by its first bytes, decompressed; some 300 suffice.
 
     Raises:
         FormatError: it has; the message names it, and the command that converts it.
     """
-    for place, magic, kind, command in _FOREIGN_FORMATS:
-        if head.startswith(magic, place):
+    for beginning, kind, command in _FOREIGN_FORMATS:
+        if re.match(beginning, head):
             raise FormatError(name, f"is {kind}", hint=command.format(name))
-    for order, text in _UTF16:
-        if text.match(head):
-            raise FormatError(name, "is text in UTF-16", hint=_FROM_UTF.format(f"16{order}", name))
 
 
 _ZSTD_CHUNK_BYTES = 1 << 10  # small, because a chunk may unpack to 30,000 times its size
 _BUFFER_BYTES = 1 << 18
 _UNCHECKED_BYTES = 1 << 24  # the ratio is not checked below this size
+_OPENERS: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"\xfd7zXZ": lzma.open, b"BZh": bz2.open}
 _GZIP_LEVEL, _XZ_PRESET, _ZSTD_LEVEL = 6, 1, 3
 
 
 def decompressed(raw: BufferedReader) -> BinaryIO:
     """Return a file's content, decompressed if needed; reading it may raise `DECOMPRESSION_ERRORS`."""
     magic, compressed = raw.peek(8), _CountingReader(raw)
-    chunks: Iterator[bytes]
-    if magic.startswith(b"\x1f\x8b"):
-        chunks = _chunks_of(gzip.GzipFile(fileobj=cast("BinaryIO", compressed), mode="rb"))
-    elif magic.startswith(b"\xfd7zXZ"):
-        chunks = _chunks_of(lzma.LZMAFile(cast("BinaryIO", compressed)))  # noqa: SIM115 - read below
-    elif magic.startswith(b"BZh"):
-        chunks = _chunks_of(bz2.BZ2File(cast("BinaryIO", compressed)))
+    open_packed = next((opener for start, opener in _OPENERS.items() if magic.startswith(start)), None)
+    if open_packed is not None:
+        chunks = iter(partial(open_packed(compressed).read, _BUFFER_BYTES), b"")
     elif magic.startswith(b"\x28\xb5\x2f\xfd"):
         chunks = _zstandard_chunks(compressed)
     else:
@@ -227,10 +209,6 @@ class _CountingReader:
         data = self._raw.read(size)
         self.num_bytes += len(data)
         return data
-
-
-def _chunks_of(stream: gzip.GzipFile | lzma.LZMAFile | bz2.BZ2File) -> Iterator[bytes]:
-    return iter(lambda: stream.read(_BUFFER_BYTES), b"")
 
 
 def _zstandard_chunks(raw: _CountingReader) -> Iterator[bytes]:
@@ -269,6 +247,32 @@ class _BoundedReader(RawIOBase):
         if self._num_bytes > max(_UNCHECKED_BYTES, MAX_EXPANSION * self._packed.num_bytes):
             raise ExpansionError(f"it unpacks to over {MAX_EXPANSION} times its size, the limit for text")
         return size
+
+
+TEMPORARY_PREFIX = ".tmp-"
+"""Prefix of names of unfinished files and folders, which readers ignore."""
+
+
+def replace_file(path: Path, *parts: bytes | memoryview, temporary: Path | None = None) -> None:
+    """Write a file atomically, creating its folder if necessary.
+
+    Args:
+        path: the file.
+        parts: its content, in parts.
+        temporary: the unfinished file, in the same folder; None for a new name, as many processes may write.
+    """
+    temporary = temporary or path.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as file:
+            file.writelines(parts)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
 
 
 @contextlib.contextmanager

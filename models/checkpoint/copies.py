@@ -23,9 +23,10 @@ import weakref
 from collections.abc import Callable
 from pathlib import Path
 
-from models.checkpoint.folders import TEMPORARY_PREFIX, locked_folder, remove_stale_folders
+from models.checkpoint.folders import locked_folder, remove_stale_folders
 from models.checkpoint.manifest import Manifest, verify_files
 from models.errors import IntegrityError
+from models.files import TEMPORARY_PREFIX
 
 _log = logging.getLogger(__name__)
 _SUFFIX = ".copy"
@@ -35,11 +36,7 @@ _FICLONE = 0x40049409
 
 
 class Copy:
-    """Copy that this process holds.
-
-    Args:
-        path: its folder.
-    """
+    """Copy in a folder that this process holds."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -25,7 +25,6 @@ from typing_extensions import override
 from models.checkpoint.folders import (
     fsync_tree,
     locked_folder,
-    replace_file,
     report_write_errors,
     temporary_folder,
 )
@@ -48,6 +47,7 @@ from models.checkpoint.stores import (
     manifest_key,
 )
 from models.errors import IntegrityError, RegistryError
+from models.files import replace_file
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9.-]+")
 _MAX_NAME_LENGTH = 80

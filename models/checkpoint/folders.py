@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from models.errors import RegistryAccessError, RegistryError
+from models.files import TEMPORARY_PREFIX
 
 _DEFAULT_CACHE_FOLDER = Path("~/.cache/gramophone")
 _chosen_cache_folder: list[Path] = []
@@ -50,10 +51,6 @@ def set_data_home(folder: Path) -> None:
 def data_folder() -> Path:
     """Return the folder of this program's data of users, not expanded; `~/.local/share/gramophone` by default."""
     return _data_home[0] / "gramophone"
-
-
-TEMPORARY_PREFIX = ".tmp-"
-"""Prefix of names of unfinished files and folders, which readers ignore."""
 
 
 _FORBIDDEN = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
@@ -110,28 +107,6 @@ def temporary_folder(parent: Path) -> Iterator[Path]:
             folder.mkdir()
             locks.enter_context(locked_folder(folder))
         yield folder
-
-
-def replace_file(path: Path, *parts: bytes | memoryview, temporary: Path | None = None) -> None:
-    """Write a file atomically, creating its folder if necessary.
-
-    Args:
-        path: the file.
-        parts: its content, in parts.
-        temporary: the unfinished file, in the same folder; None for a new name, as many processes may write.
-    """
-    temporary = temporary or path.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
-            file.writelines(parts)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
 
 
 def make_read_only(directory: Path) -> None:

@@ -68,10 +68,7 @@ def replay_golden(
     path = directory / GOLDEN_FILE
     try:
         golden = json.loads(path.read_text(encoding="utf-8"))
-        tolerances = {
-            **golden["tolerance"][device.split(":", maxsplit=1)[0]],
-            BFLOAT16: _LOW_PRECISION_TOLERANCE,
-        }
+        tolerances = golden["tolerance"][device.partition(":")[0]] | {BFLOAT16: _LOW_PRECISION_TOLERANCE}
         tolerance = float(tolerances[precision])
         sequences = [model.vocabulary.check_ids(s, parameter="sequences") for s in golden["sequences"]]
         if max(map(len, sequences), default=0) > MAX_GOLDEN_TOKENS:

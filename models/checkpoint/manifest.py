@@ -119,11 +119,7 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def parse_manifest(raw: bytes, location: object) -> Manifest:
-    """Parse and check the bytes of a `manifest.json`.
-
-    Args:
-        raw: its bytes.
-        location: its path in messages.
+    """Parse and check the bytes of a `manifest.json`; messages name its location.
 
     Raises:
         ManifestError: it violates the schema.

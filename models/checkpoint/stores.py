@@ -18,9 +18,10 @@ from typing import NamedTuple
 
 from typing_extensions import override
 
-from models.checkpoint.folders import fsync_path, locked_folder, replace_file, report_write_errors
+from models.checkpoint.folders import fsync_path, locked_folder, report_write_errors
 from models.checkpoint.manifest import ALIASES_FILE, MANIFEST_FILE, is_name, is_version_number
 from models.errors import RegistryAccessError, RegistryError
+from models.files import replace_file
 
 
 class StoreTimeouts(NamedTuple):

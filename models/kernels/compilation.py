@@ -21,7 +21,6 @@ import stat
 import sys
 import tempfile
 import threading
-import uuid
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, wait
 from pathlib import Path
@@ -31,6 +30,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numba
 import numpy as np
 
+from models.files import replace_file
 from models.kernels.target import LEVEL, config
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -234,14 +234,10 @@ class _CodeCache:
         if not can_store_kernels():
             return
         folder = stored_kernels()
-        temporary = folder / f".{uuid.uuid4().hex}.tmp"
         try:
-            temporary.write_bytes(hashlib.sha256(code).digest() + code)
-            temporary.replace(folder / self.file_name(sig))
+            replace_file(folder / self.file_name(sig), hashlib.sha256(code).digest(), code)
         except OSError as error:
             _report_unusable(folder, error.strerror)
-        finally:
-            temporary.unlink(missing_ok=True)
 
 
 @functools.cache

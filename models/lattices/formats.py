@@ -242,12 +242,10 @@ def _slf_arc(
         label = node.get("W", label)
     if "W" not in link and "W" not in node:
         raise InvalidInputError("no word: neither the link nor its node has W=")
-    scores = {name: _log_score(link, name, log_base) for name in ("a", "r", "l", "n")}
-    for name in ("a", "r"):
-        if scores[name] is None:
-            scores[name] = _log_score(node, name, log_base)
+    fields = {name: node[name] for name in ("a", "r", "v") if name in node} | {**link}
+    scores = {name: _log_score(fields, name, log_base) for name in ("a", "r", "l", "n")}
     old_lm = scores["n"] if scores["l"] is None else scores["l"]
-    variant = _number(link, "v", _number(node, "v", NO_VARIANT))
+    variant = _number(fields, "v", NO_VARIANT)
     if abs(variant) > _MAX_VARIANT:
         raise InvalidInputError(f"v={variant:g} is not a pronunciation number; the maximum is {_MAX_VARIANT}")
     am = (scores["a"] or 0.0) + pronunciation * (scores["r"] or 0.0)
@@ -429,9 +427,9 @@ def _costs(text: str) -> tuple[float, float, str]:
         return 0.0, 0.0, ""
     parts = text.split(",")
     try:
-        graph, acoustic = float(parts[0] or 0), float(parts[1] or 0)
+        graph, acoustic = (float(part or 0) for part in parts[:2])
     except ValueError:
-        raise InvalidInputError(f"the cost {text[:40]} is not of the form graph,acoustic,ids") from None
+        graph = acoustic = math.nan
     if len(parts) > 3 or math.isnan(graph + acoustic):
         raise InvalidInputError(f"the cost {text[:40]} is not of the form graph,acoustic,ids")
     return graph, acoustic, parts[2] if len(parts) == 3 else ""
@@ -487,7 +485,6 @@ def _times(lattice: Lattice) -> Scores:
     depth = node_depths(lattice.sources, lattice.targets, lattice.num_nodes)
     levels = group_by_level(depth[lattice.sources], int(depth.max()))
     frames = np.zeros(lattice.num_nodes, dtype=np.int64)
-    for level in range(levels.num_levels):
-        arcs = levels.of(level)
+    for arcs in levels:
         np.maximum.at(frames, lattice.targets[arcs], frames[lattice.sources[arcs]] + counts[arcs])
     return frames.astype(np.float64) * _FRAME_S

@@ -282,7 +282,6 @@ def _backward_scores(
     """Compute the best sum of arc scores from each node to the end [N]."""
     best = np.full(num_nodes, -np.inf)
     best[np.setdiff1d(np.arange(num_nodes), sources)] = 0.0
-    for level in reversed(range(by_source.num_levels)):
-        arcs = by_source.of(level)
+    for arcs in reversed(by_source):
         np.maximum.at(best, sources[arcs], scores[arcs] + best[targets[arcs]])
     return best

@@ -6,7 +6,7 @@ to the end.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -144,31 +144,14 @@ class ArcColumns(NamedTuple):
         return cls(*arrays)
 
 
-class ArcLevels(NamedTuple):
-    """Arcs grouped by the level of one of their nodes.
-
-    Attributes:
-        order: indices of the arcs, ordered by level [A].
-        starts: start of each level in `order`, and A at the end.
-    """
-
-    order: Indices
-    starts: Indices
-
-    def of(self, level: int) -> Indices:
-        """Return the arcs of a level."""
-        return self.order[self.starts[level] : self.starts[level + 1]]
-
-    @property
-    def num_levels(self) -> int:
-        """Number of levels, including empty ones."""
-        return len(self.starts) - 1
+ArcLevels: TypeAlias = list[Indices]
+"""Indices of arcs, grouped by the level of one of their nodes; a level may be empty."""
 
 
 def group_by_level(levels: Indices, num_levels: int) -> ArcLevels:
     """Group arcs by level [A], in their order within a level."""
     order = np.argsort(levels, kind="stable")
-    return ArcLevels(order, np.searchsorted(levels[order], np.arange(num_levels + 1)))
+    return np.split(order, np.searchsorted(levels[order], np.arange(1, num_levels)))
 
 
 def node_depths(sources: Indices, targets: Indices, num_nodes: int) -> Indices:
@@ -269,11 +252,9 @@ def _nodes_on_paths(sources: Indices, targets: Indices, depth: Indices, *, start
     levels = group_by_level(depth[sources], int(depth.max()) + 1)
     reached, reaching = np.zeros((2, len(depth)), dtype=np.bool_)
     reached[start] = reaching[end] = True
-    for level in range(levels.num_levels):
-        arcs = levels.of(level)
+    for arcs in levels:
         reached[targets[arcs[reached[sources[arcs]]]]] = True
-    for level in reversed(range(levels.num_levels)):
-        arcs = levels.of(level)
+    for arcs in reversed(levels):
         reaching[sources[arcs[reaching[targets[arcs]]]]] = True
     return reached & reaching
 

@@ -376,9 +376,8 @@ def oracle_errors(lattice: Lattice, reference: Sequence[str]) -> int:
     costs[0] = lengths
     depth = node_depths(lattice.sources, lattice.targets, lattice.num_nodes)
     levels = group_by_level(depth[lattice.targets], int(depth.max()) + 1)
-    for level in range(1, levels.num_levels):
-        arcs = levels.of(level)
-        arcs = arcs[np.argsort(lattice.targets[arcs], kind="stable")]
+    for level in levels[1:]:
+        arcs = level[np.argsort(lattice.targets[level], kind="stable")]
         targets, firsts = np.unique(lattice.targets[arcs], return_index=True)
         best = np.minimum.reduceat(
             _extend_along_arcs(costs[lattice.sources[arcs]], lattice.labels[arcs], right), firsts

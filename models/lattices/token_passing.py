@@ -159,12 +159,7 @@ NO_STATE = -1
 
 
 class ActiveStates:
-    """Model states after the tokens that can still be extended; tokens with the same history share a state.
-
-    Args:
-        model: any model.
-        spelling: tokens of the labels.
-    """
+    """Model states after the tokens that can still be extended; tokens with the same history share a state."""
 
     def __init__(self, model: LanguageModel[Any], spelling: LabelTokens) -> None:
         self._model, self._spelling = model, spelling
@@ -375,15 +370,7 @@ class LatticeSearchSettings:
 
 
 class TokenPassing:
-    """Search through lattices, level by level, from one token on each start.
-
-    Args:
-        model: any model.
-        joined: the graph of the lattices.
-        spelling: tokens of their words.
-        phrases: phrases of their words.
-        search: pruning and recombination settings.
-    """
+    """Search with any model through the graph of lattices, level by level, from one token on each start."""
 
     def __init__(
         self,
@@ -397,7 +384,7 @@ class TokenPassing:
         self._phrases = phrases
         self._states = ActiveStates(model, spelling)
         self._states_are_keys = state_keys(self._states.initial) is not None
-        num_words = 0 if self._states_are_keys else search.recombination_order or joined.by_target.num_levels
+        num_words = 0 if self._states_are_keys else search.recombination_order or len(joined.by_target)
         num_added = joined.phrase_weights.shape[1] + 1
         self._tokens = TokenTable(len(joined.lattice_of), num_words=num_words)
         self._live = np.zeros(0, dtype=np.int64)  # tokens with outgoing arcs still to score
@@ -405,7 +392,7 @@ class TokenPassing:
         self._begins = np.zeros(len(joined.sources), dtype=np.int64)
         self._log_probs, self._scores = GrowableArray(np.float64), GrowableArray(np.float64)
         self._added, self._phrases_after = GrowableArray(np.float64, num_added), GrowableArray(np.int64)
-        self._best = np.full((joined.by_target.num_levels, len(joined.starts)), -np.inf)
+        self._best = np.full((len(joined.by_target), len(joined.starts)), -np.inf)
         nothing = np.zeros(len(joined.starts), dtype=np.int64)
         words = np.full((len(joined.starts), num_words), NO_WORD)
         self._tokens.add(joined.starts, nothing.astype(np.float64), words, nothing)
@@ -414,7 +401,7 @@ class TokenPassing:
 
     def run(self) -> TokenGraph:
         """Search to the ends; return the token graph, with nodes and arcs numbered as in the graph of the lattices."""
-        for level in range(1, self._joined.by_target.num_levels):
+        for level in range(1, len(self._joined.by_target)):
             self._advance_level(level)
         offsets = np.concatenate([[0], np.cumsum(np.concatenate(self._num_edges))])
         ways = TokenEdges(*map(np.concatenate, zip(*self._edges, strict=True)))
@@ -461,7 +448,7 @@ class TokenPassing:
     def _incoming_edges(self, level: int) -> tuple[TokenEdges, Scores, Indices]:
         """Return the edges to the nodes of a level, their totals and nodes of phrases, inside the beam."""
         joined, tokens = self._joined, self._tokens
-        arcs = joined.by_target.of(level)
+        arcs = joined.by_target[level]
         counts = tokens.count[joined.sources[arcs]]
         first, begins = tokens.first[joined.sources[arcs]], self._begins[arcs]
         parents, scored = index_ranges(first, first + counts), index_ranges(begins, begins + counts)
@@ -486,7 +473,7 @@ class TokenPassing:
         joined, tokens = self._joined, self._tokens
         begin = len(tokens) - len(rows)
         self._states.add(state, rows)
-        arcs = joined.by_source.of(level)
+        arcs = joined.by_source[level]
         counts = tokens.count[joined.sources[arcs]]
         first = tokens.first[joined.sources[arcs]]
         parents, gone = index_ranges(first, first + counts), np.repeat(arcs, counts)

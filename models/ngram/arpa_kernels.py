@@ -17,10 +17,10 @@ from typing import Any, NamedTuple, TypeAlias
 import numba
 import numpy as np
 
-from models.arrays import Float32s, Int32s, Int64s, UInt8s
+from models.arrays import Float32s, Int32s, Int64s, UInt8s, UInt32s
 from models.kernels.compilation import kernel
 from models.ngram.access import U, find_arc
-from models.ngram.build import NGrams, count_smaller_keys, sort_by_key
+from models.ngram.build import count_smaller_keys, sort_by_key
 from models.word_kernels import HASH_PRIME, HASH_SEED, WordHashTable, find_word, has_capacity, insert_word
 
 Int: TypeAlias = Any  # kernels treat Python and NumPy integers alike as int64
@@ -253,23 +253,8 @@ class NGramRows(NamedTuple):
     lines: Int64s
 
 
-class PrefixTrie(NamedTuple):
-    """N-grams of the lower orders, in which prefixes are looked up.
-
-    Nodes are numbered by order: V unigrams, then all bigrams in order, ….
-
-    Attributes:
-        words: last word of every node past the unigrams [n - V], int32.
-        first_children: first child of each node, then the end of the last [nodes + 1], int64; for the
-            nodes whose children have been read.
-        vocab_size: V.
-        first_node: first node of the order of the prefixes.
-    """
-
-    words: Int32s
-    first_children: Int64s
-    vocab_size: int
-    first_node: int
+ListedArcs: TypeAlias = tuple[Int64s, UInt32s, Int32s]
+"""Arcs of the lower orders, in which prefixes are looked up: the result of `number_arcs`."""
 
 
 class ParseStop(NamedTuple):
@@ -306,7 +291,7 @@ def read_ngrams(
     order: int,
     table: WordHashTable,
     ids: Int32s,
-    trie: PrefixTrie,
+    listed: ListedArcs,
     hard: Int64s,
     unlisted: Int32s,
     num_unlisted: int,
@@ -322,13 +307,15 @@ def read_ngrams(
         order: words in an n-gram.
         table: words of all unigrams; while unigrams are read, the words of the filled rows.
         ids: id of each word of the table; not read for unigrams.
-        trie: the lower orders.
+        listed: the lower orders; not read for unigrams.
         hard: written, fields that Python must convert: the row, `PROB` or `BACKOFF`, start and end
             of the field [H, 4].
         unlisted: written from `num_unlisted` on, word ids of prefixes that are not listed [K, order - 1].
         num_unlisted: number of these rows that are already filled.
     """
     code, field, num_hard, missing = BLOCK_ENDS, offset, 0, 0
+    order_starts, first_arcs, arc_words = listed
+    first_prefix = np.int64(order_starts[order - 2]) if order > 1 else np.int64(0)
     while offset < len(text):
         field = _field_start(text, offset)
         if text[field] == _LINE_END:
@@ -347,10 +334,10 @@ def read_ngrams(
             code = POSITIVE_LOG_PROB
             break
         if order == 1:
-            code, field, end, node, word = _read_new_word(text, end, count, table)
+            code, field, end, prefix, word = _read_new_word(text, end, count, table)
         else:
-            code, field, end, node, word = _read_words(
-                text, end, order, table, ids, trie, unlisted[num_unlisted]
+            code, field, end, prefix, word = _read_words(
+                text, end, order, table, ids, first_arcs, arc_words, unlisted[num_unlisted]
             )
         if code != BLOCK_ENDS:
             break
@@ -358,11 +345,8 @@ def read_ngrams(
         if text[field] != _LINE_END:
             code = TOO_MANY_FIELDS
             break
-        if node < 0:
-            rows.prefixes[count] = -1 - num_unlisted
-            num_unlisted += 1
-        else:
-            rows.prefixes[count] = node - trie.first_node
+        rows.prefixes[count] = prefix - first_prefix if prefix >= 0 else -1 - num_unlisted
+        num_unlisted += prefix < 0
         rows.words[count] = word
         rows.log10_probs[count] = prob
         rows.log10_backoffs[count] = backoff
@@ -399,15 +383,17 @@ def _read_words(
     order: int,
     table: WordHashTable,
     ids: Int32s,
-    trie: PrefixTrie,
+    first_arcs: UInt32s,
+    words: Int32s,
     prefix: Int32s,
 ) -> tuple[int, int, int, Int, Int]:
     """Read the words of one n-gram, and write the ids of its prefix.
 
     Returns:
-        `BLOCK_ENDS` or an error code; start and end of the last field read; the node of the
+        `BLOCK_ENDS` or an error code; start and end of the last field read; the arc of the
         prefix, −1 if it is not listed; the last word.
     """
+    # signed: with an unsigned number of the arc, the kernel takes 1.5 times as long
     node, word, start, end = np.int64(0), np.int64(0), offset, offset
     for position in range(order):
         start = _field_start(text, end)
@@ -420,9 +406,9 @@ def _read_words(
         if position == 1:
             node = word
         elif position > 1 and node >= 0:
-            first, last = trie.first_children[node], trie.first_children[node + 1]
-            child = find_arc(trie.words, U(first), U(last), word)
-            node = np.int64(child) + trie.vocab_size if child != U(len(trie.words)) else np.int64(-1)
+            first, last = first_arcs[node + 1], first_arcs[node + 2]
+            arc = find_arc(words, U(first), U(last), word)
+            node = np.int64(arc) if arc != U(len(words)) else np.int64(-1)
         word = np.int64(ids[number])
         if position < order - 1:
             prefix[position] = word
@@ -491,19 +477,6 @@ def sort_rows(prefixes: Int32s, words: Int32s, *, num_prefixes: int, vocab_size:
     sort_by_key(words, rows, count_smaller_keys(words, rows, vocab_size), by_word)
     sort_by_key(prefixes, by_word, count_smaller_keys(prefixes, rows, num_prefixes), rows)
     return rows
-
-
-def extend_trie(trie: PrefixTrie, ngrams: NGrams, *, num_prefixes: int) -> PrefixTrie:
-    """Return the trie with n-grams of the next order as children of its last nodes."""
-    fan_outs = np.bincount(ngrams.prefixes, minlength=num_prefixes)
-    ends = np.cumsum(fan_outs)
-    ends += trie.first_children[-1]
-    return PrefixTrie(
-        np.concatenate([trie.words, ngrams.words]),
-        np.concatenate([trie.first_children, ends]),
-        trie.vocab_size,
-        trie.first_node + num_prefixes,
-    )
 
 
 @kernel()

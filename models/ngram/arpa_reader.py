@@ -8,7 +8,6 @@ Words that ARPA cannot represent (white space, spellings of control tokens) are 
 hexadecimal digits per byte, as in URLs, and the empty word is a single `%`; a comment in the file declares this.
 """
 
-import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -22,17 +21,16 @@ from models.errors import FormatError
 from models.files import split_words
 from models.ngram import arpa_kernels
 from models.ngram.arpa_kernels import (
+    ListedArcs,
     NGramRows,
     ParseStop,
-    PrefixTrie,
-    extend_trie,
     first_out_of_order,
     nearest_float,
     sort_rows,
 )
 from models.ngram.arpa_source import ArpaSource, quote_bytes
 from models.ngram.automaton import LN_10
-from models.ngram.build import MAX_LOG10_BACKOFF, NGrams, NGramWeights, build_automaton
+from models.ngram.build import MAX_LOG10_BACKOFF, NGrams, NGramWeights, build_automaton, number_arcs
 from models.ngram.scoring import score_spans
 from models.vocabulary import BOS, CONTROL_TOKENS, EOS, UNK, Vocabulary
 from models.word_kernels import WordTable
@@ -109,17 +107,15 @@ def _find_data(source: ArpaSource) -> dict[str, str]:
 
 
 def _checked_count(source: ArpaSource, line: int, expected: int, order: int, count: int) -> int:
+    problem = ""
     if order > MAX_ARPA_ORDER:
-        source.fail(
-            f"the file has n-grams of order {order}, orders up to {MAX_ARPA_ORDER} are supported", line=line
-        )
-    if order != expected:
-        source.fail(f"found order {order}, expected order {expected}", line=line)
-    if count > MAX_COUNT:
-        source.fail(
-            f"the header declares {count} n-grams of order {order}; the limit is {MAX_COUNT}",
-            line=line,
-        )
+        problem = f"the file has n-grams of order {order}, orders up to {MAX_ARPA_ORDER} are supported"
+    elif order != expected:
+        problem = f"found order {order}, expected order {expected}"
+    elif count > MAX_COUNT:
+        problem = f"the header declares {count} n-grams of order {order}; the limit is {MAX_COUNT}"
+    if problem:
+        source.fail(problem, line=line)
     return count
 
 
@@ -235,6 +231,8 @@ def _decode_word(source: ArpaSource, spelled: bytes, line: int) -> str:
 
 _INITIAL_ROWS = 1 << 16
 _MAX_HARD_NUMBERS = 256
+_NO_IDS = np.zeros(0, np.int32)
+_NO_ARCS = (np.zeros(0, np.int64), np.zeros(0, np.uint32), _NO_IDS)
 _COUNTS_HINT = "correct the header, or write the file again"
 
 
@@ -244,27 +242,24 @@ class ArpaSection:
     Args:
         source: at the line after the section's heading.
         order: words in an n-gram.
-        declared: number of n-grams in the header; the arrays grow up to it as lines are read.
+        counts: number of n-grams of each order in the header; the arrays grow up to it as lines are read.
 
     Attributes:
         rows: n-grams in file order; after reading, as many as declared.
         missing_backoffs: number of lines without a back-off weight.
-        unlisted: word ids of prefixes that are not listed, one for each n-gram with such a prefix [K, order - 1].
 
     Raises:
         FormatError: a line is invalid, or their number differs from the declared one; from every method.
     """
 
-    def __init__(self, source: ArpaSource, *, order: int, declared: int) -> None:
+    def __init__(self, source: ArpaSource, order: int, counts: Sequence[int]) -> None:
         self.missing_backoffs = 0
-        self._source = source
-        self._order = order
-        self._declared = declared
-        self._count = 0
+        self._source, self._order, self._highest = source, order, len(counts)
+        self._declared, self._count = counts[order - 1], 0
         self._hard = np.zeros((_MAX_HARD_NUMBERS, 4), dtype=np.int64)
-        self._unlisted = np.zeros((_MAX_HARD_NUMBERS, order), dtype=np.int32)
+        self._unlisted = np.zeros((_MAX_HARD_NUMBERS, order - 1), dtype=np.int32)
         self._num_unlisted = 0
-        capacity = min(declared, _INITIAL_ROWS)
+        capacity = min(self._declared, _INITIAL_ROWS)
         self.rows = NGramRows(
             prefixes=np.zeros(capacity, dtype=np.int32),
             words=np.zeros(capacity, dtype=np.int32),
@@ -273,13 +268,13 @@ class ArpaSection:
             lines=np.zeros(capacity, dtype=np.int64),
         )
 
-    def read(self, words: WordTable, ids: Int32s, trie: PrefixTrie) -> None:
+    def read(self, words: WordTable, ids: Int32s = _NO_IDS, listed: ListedArcs = _NO_ARCS) -> None:
         """Read the section.
 
         Args:
             words: words of all unigrams; empty to read unigrams, which adds the word of row i as number i.
             ids: id of each word; not read for unigrams.
-            trie: the lower orders.
+            listed: arcs of the lower orders; likewise.
         """
         source, order = self._source, self._order
         while True:
@@ -292,7 +287,7 @@ class ArpaSection:
                 order,
                 words.table,
                 ids,
-                trie,
+                listed,
                 self._hard,
                 self._unlisted,
                 self._num_unlisted,
@@ -314,24 +309,22 @@ class ArpaSection:
                 self._refuse(stop, words)
         if self._count < self._declared:
             source.fail(f"the section ends after {self._count} of the {self._promised()}", hint=_COUNTS_HINT)
+        if order < self._highest:
+            self._check_backoffs()
 
     @property
     def unlisted(self) -> Int32s:
         """Word ids of the prefixes that are not listed, for each n-gram with one [K, order - 1]."""
-        return self._unlisted[: self._num_unlisted, : self._order - 1]
+        return self._unlisted[: self._num_unlisted]
 
-    def check_backoffs(self, *, highest: int) -> None:
-        """Reject a back-off weight that would overflow if charged at every length.
-
-        Args:
-            highest: order of the longest n-grams.
-        """
-        most = MAX_LOG10_BACKOFF // max(highest - 1, 1)
-        row = int(self.rows.log10_backoffs.argmax()) if len(self.rows.log10_backoffs) else -1
-        if row >= 0 and self.rows.log10_backoffs[row] > most:
+    def _check_backoffs(self) -> None:
+        """Reject a back-off weight that would overflow if charged at every length."""
+        most, backoffs = MAX_LOG10_BACKOFF // (self._highest - 1), self.rows.log10_backoffs
+        row = int(backoffs.argmax()) if len(backoffs) else -1
+        if row >= 0 and backoffs[row] > most:
             self._source.fail(
-                f"the back-off weight is {self.rows.log10_backoffs[row]:g}, the logarithm to base 10 of a factor; "
-                f"at order {highest} it can be at most {most:g}",
+                f"the back-off weight is {backoffs[row]:g}, the logarithm to base 10 of a factor; "
+                f"at order {self._highest} it can be at most {most:g}",
                 line=int(self.rows.lines[row]),
             )
 
@@ -389,14 +382,12 @@ class ArpaSection:
             self._fail_positive(field, stop.line)
         if stop.code == arpa_kernels.DUPLICATE:
             self.fail_duplicate(int(self.rows.lines[words.add(field)]), stop.line)
+        problem = f"{quote_bytes(field)} is one field too many"
         if stop.code == arpa_kernels.UNKNOWN_WORD:
-            problem, hint = f"the word {quote_bytes(field)} is not listed among the 1-grams", self._layout()
+            problem = f"the word {quote_bytes(field)} is not listed among the 1-grams"
         elif stop.code == arpa_kernels.TOO_FEW_WORDS:
             problem = "there is no word" if self._order == 1 else f"there are fewer than {self._order} words"
-            hint = self._layout()
-        else:
-            problem, hint = f"{quote_bytes(field)} is one field too many", self._layout()
-        self._source.fail(problem, hint=hint)
+        self._source.fail(problem, hint=self._layout())
 
     def _fail_positive(self, field: bytes, line: int) -> NoReturn:
         self._source.fail(
@@ -469,33 +460,23 @@ def read_arpa(path: Path, *, on_read: Callable[[int], None] = lambda _: None) ->
         counts, options = read_header(source)
         log_zero = _log_zero(path, options)
         words = WordTable()
-        trie = PrefixTrie(np.zeros(0, np.int32), np.zeros(1, np.int64), 0, 0)
-        section = ArpaSection(source, order=1, declared=counts[0])
-        section.read(words, trie.words, trie)
-        order_of_model, ended = len(counts), False
-        if order_of_model > 1:
-            section.check_backoffs(highest=order_of_model)
+        section, ended = ArpaSection(source, 1, counts), False
+        section.read(words)
         escaped = ESCAPED_OPTION in options.items()
         vocabulary, ids, lists_unknown = read_lexicon(source, words, section.rows.lines, escaped=escaped)
         size = len(vocabulary)
         orders = [_make_unigrams(section.rows, ids[: len(section.rows.words)], size)]
-        missing, missing_prefixes = [section.missing_backoffs], 0
-        trie = trie._replace(vocab_size=size)
-        for order, declared in enumerate(counts[1:], start=2):
-            section = ArpaSection(source, order=order, declared=declared)
+        missing_backoffs = missing_prefixes = 0
+        for order in range(2, len(counts) + 1):
+            missing_backoffs += section.missing_backoffs
+            section = ArpaSection(source, order, counts)
             may_end = not any(counts[order - 1 :])
             ended = ended or _read_heading(source, section_heading(order), may_end=may_end)
             if not ended:
-                section.read(words, ids, trie)
+                section.read(words, ids, number_arcs([ngrams for ngrams, _ in orders]))
             if len(section.unlisted):
                 missing_prefixes += _add_prefixes(orders, section)
-                trie = _trie_of(orders)
-            num_prefixes = len(orders[-1][0].words)
-            orders.append(_sort_section(section, num_prefixes=num_prefixes, vocab_size=size))
-            missing.append(section.missing_backoffs)
-            if order < order_of_model:
-                section.check_backoffs(highest=order_of_model)
-                trie = extend_trie(trie, orders[-1][0], num_prefixes=num_prefixes)
+            orders.append(_sort_section(section, num_prefixes=len(orders[-1][0].words), vocab_size=size))
         if not ended:
             _read_heading(source, END_HEADING)
         source.drain()
@@ -504,7 +485,7 @@ def read_arpa(path: Path, *, on_read: Callable[[int], None] = lambda _: None) ->
     report = ArpaReport(
         sha256=source.sha256,
         lists_unknown=lists_unknown,
-        missing_backoffs=sum(missing[:-1]),
+        missing_backoffs=missing_backoffs,
         missing_prefixes=missing_prefixes,
         ignored_backoffs=int(np.count_nonzero(highest)),
         ignored_starts=ignored_starts,
@@ -549,46 +530,34 @@ def _add_prefixes(orders: list[tuple[NGrams, NGramWeights]], section: ArpaSectio
     unlisted, vocab_size, num_added = section.unlisted, len(orders[0][0].words), 0
     of_listed, of_unlisted = np.arange(vocab_size), unlisted[:, 0].astype(np.int64)
     for length, (ngrams, weights) in enumerate(orders[1:], start=2):
-        keys = of_listed[ngrams.prefixes] * vocab_size + ngrams.words
-        wanted = of_unlisted * vocab_size + unlisted[:, length - 1]
-        new, rows = np.unique(wanted, return_index=True)
-        is_new = ~np.isin(new, keys)
-        new, places = new[is_new], np.searchsorted(keys, new[is_new])
-        probs = _backed_off(orders, unlisted[rows[is_new], :length])
-        all_keys = np.insert(keys, places, new)
-        prefixes, words = (part.astype(np.int32) for part in np.divmod(all_keys, vocab_size))
-        orders[length - 1] = (
-            NGrams(words, prefixes, np.full(len(words), -1, np.int32)),
-            NGramWeights(
-                np.insert(weights.log10_probs, places, probs),
-                np.insert(weights.log10_backoffs, places, np.float32(0)),
-            ),
-        )
-        of_listed, of_unlisted = np.searchsorted(all_keys, keys), np.searchsorted(all_keys, wanted)
-        num_added += len(new)
+        listed = ngrams._replace(prefixes=of_listed[ngrams.prefixes].astype(np.int32))
+        keys = np.concatenate([of_listed[ngrams.prefixes], of_unlisted]) * vocab_size
+        keys += np.concatenate([ngrams.words, unlisted[:, length - 1]])
+        keys, firsts, numbers = np.unique(keys, return_index=True, return_inverse=True)
+        of_listed, of_unlisted = np.split(numbers, [len(ngrams.words)])
+        is_new = firsts >= len(ngrams.words)
+        added = unlisted[firsts[is_new] - len(ngrams.words), :length]
+        prefixes, words = (part.astype(np.int32) for part in np.divmod(keys, vocab_size))
+        log10_probs, log10_backoffs = np.zeros((2, len(keys)), np.float32)
+        log10_probs[of_listed], log10_backoffs[of_listed] = weights
+        log10_probs[is_new] = _backed_off([*orders[: length - 1], (listed, weights)], added)
+        unknown = np.full(len(keys), -1, np.int32)
+        orders[length - 1] = NGrams(words, prefixes, unknown), NGramWeights(log10_probs, log10_backoffs)
+        num_added += len(added)
+    # the k-th unlisted prefix is −1 − k, which counts from the end
     own = section.rows.prefixes
-    own[:] = np.where(own < 0, of_unlisted[-1 - np.minimum(own, -1)], of_listed[np.maximum(own, 0)])
+    own[:] = np.concatenate([of_listed, of_unlisted[::-1]])[own]
     return num_added
 
 
 def _backed_off(orders: Sequence[tuple[NGrams, NGramWeights]], words: Int32s) -> Float32s:
     """Return the log10 probability of the last word of n-grams that are not listed [n], given as ids [n, L]."""
-    starts = np.arange(len(words), dtype=np.int64) * words.shape[1]
-    out, nothing = np.zeros(words.size, np.float32), np.zeros(0, np.float32)
-    tokens = words.astype(np.int64).reshape(-1)
-    empty, no_orders = np.zeros(len(words), np.int32), np.zeros(0, np.uint8)
-    ends = starts + words.shape[1]
-    score_spans(build_automaton(orders), empty, tokens, starts, ends, out, no_orders, nothing)
+    num, length = words.shape
+    begins, tokens = np.arange(num) * length, words.astype(np.int64).reshape(-1)
+    out, empty = np.zeros(words.size, np.float32), np.zeros(num, np.int32)
+    automaton, nothing = build_automaton(orders), (np.zeros(0, np.uint8), out[:0])
+    score_spans(automaton, empty, tokens, begins, begins + length, out, *nothing)
     return out.reshape(words.shape)[:, -1] / np.float32(LN_10)
-
-
-def _trie_of(orders: Sequence[tuple[NGrams, NGramWeights]]) -> PrefixTrie:
-    """Return the trie of the n-grams of some orders, whose last nodes have no children yet."""
-    size = len(orders[0][0].words)
-    trie = PrefixTrie(np.zeros(0, np.int32), np.zeros(1, np.int64), size, 0)
-    for (shorter, _), (ngrams, _) in itertools.pairwise(orders):
-        trie = extend_trie(trie, ngrams, num_prefixes=len(shorter.words))
-    return trie
 
 
 def _make_unigrams(rows: NGramRows, ids: Int32s, size: int) -> tuple[NGrams, NGramWeights]:

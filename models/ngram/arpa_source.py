@@ -23,25 +23,19 @@ MAX_LINE_BYTES = 1 << 20
 _MAGIC_BYTES = 512
 
 _FIELD = re.compile(rb"[^ \t\r\n]+")
-_KNOWN_FORMATS: dict[bytes | tuple[bytes, ...], str] = {
-    b"mmap lm http://kheafield.com/code": "it is a binary file of KenLM; give the ARPA file that it was built from",
-    b"SRILM_BINARY_NGRAM": "it is a binary file of SRILM; ngram -lm FILE -write-lm ARPA makes an ARPA file of it",
-    (
-        b"blmt",
-        b"Qblmt",
-    ): "it is a binary file of IRSTLM; compile-lm --text=yes FILE ARPA makes an ARPA file of it",
-    b"iARPA": "it is IRSTLM's own iARPA; compile-lm --text=yes FILE ARPA makes an ARPA file of it",
-    b"<": "it looks like a web page; was the download refused?",
-    (
-        b"\xd6\xfd\xb2\x7e",
-        b"\0B<ConstArpaLm>",
-    ): "it is a graph of Kaldi, such as G.fst; give the ARPA file that it was made from, such as lm.arpa.gz",
-    (
-        b"\x11\0\0\0Darpa Trigram LM",
-        b"\0\0\0\x11Darpa Trigram LM",
-        b"Trie Language Model",
-    ): "it is a binary file of CMU Sphinx; sphinx_lm_convert -i FILE -o ARPA -ofmt arpa makes an ARPA file of it",
+_KNOWN_FORMATS = {
+    rb"mmap lm http://kheafield\.com/code": "it is a binary file of KenLM; give the ARPA file that it was built from",
+    rb"SRILM_BINARY_NGRAM": "it is a binary file of SRILM; ngram -lm FILE -write-lm ARPA makes an ARPA file of it",
+    rb"Q?blmt": "it is a binary file of IRSTLM; compile-lm --text=yes FILE ARPA makes an ARPA file of it",
+    rb"iARPA": "it is IRSTLM's own iARPA; compile-lm --text=yes FILE ARPA makes an ARPA file of it",
+    rb"<": "it looks like a web page; was the download refused?",
+    rb"\xd6\xfd\xb2\x7e|\0B<ConstArpaLm>": "it is a graph of Kaldi, such as G.fst; give the ARPA file that it was "
+    "made from, such as lm.arpa.gz",
+    rb"(?:\x11\0\0\0|\0\0\0\x11)Darpa Trigram LM|Trie Language Model": "it is a binary file of CMU Sphinx; "
+    "sphinx_lm_convert -i FILE -o ARPA -ofmt arpa makes an ARPA file of it",
+    b"": "an ARPA file begins with the line \\data\\, optionally after comments",
 }
+"""Hints by the beginnings of other formats; the last is for unknown ones."""
 
 
 class ArpaSource:
@@ -142,11 +136,9 @@ class ArpaSource:
             raise FormatError(self.path, "is empty (0 bytes)", hint="give an ARPA file")
         if not self._first_bytes:
             raise FormatError(self.path, "is damaged: nothing can be decompressed", hint=DAMAGED_HINT)
-        known = (
-            hint for magic, hint in _KNOWN_FORMATS.items() if self._first_bytes.lstrip().startswith(magic)
-        )
         check_text(self._first_bytes, self.path)
-        hint = next(known, "an ARPA file begins with the line \\data\\, optionally after comments")
+        first = self._first_bytes.lstrip()
+        hint = next(hint for beginning, hint in _KNOWN_FORMATS.items() if re.match(beginning, first))
         raise FormatError(self.path, "is no ARPA file", hint=hint)
 
     def _use(self, lines: bytes, *, tail: bytes) -> None:

@@ -68,12 +68,7 @@ def rank_arcs(first_arcs: UInt32s, log10_probs: Float32s) -> RankedArcs:
 
 
 def rank_arcs_in_blocks(first_arcs: UInt32s, log10_probs: Float32s) -> Iterator[RankedArcs]:
-    """Rank arcs as `rank_arcs`, in blocks of bounded size; `starts` lack the end.
-
-    Args:
-        first_arcs: first arc of each state, then the end [S + 1].
-        log10_probs: probability of each arc [A].
-    """
+    """Rank arcs as `rank_arcs`, in blocks of bounded size; `starts` lack the end."""
     ranked_before = 0
     for begin in range(0, len(first_arcs) - 1, _BLOCK):
         sizes = np.diff(first_arcs[begin : begin + _BLOCK + 1])
@@ -286,10 +281,7 @@ def number_arcs(orders: Sequence[NGrams]) -> tuple[Int64s, UInt32s, Int32s]:
 
 
 def check_ngram_counts(sizes: Sequence[int]) -> None:
-    """Check that the file format can number the n-grams.
-
-    Args:
-        sizes: number of n-grams of each order.
+    """Check that the file format can number the n-grams, given their number of each order.
 
     Raises:
         InvalidInputError: there are too many.

@@ -302,12 +302,7 @@ class NGramModel(
 
     @classmethod
     def load(cls, directory: Path, vocabulary: Vocabulary, *, device: str) -> "NGramModel":  # noqa: ARG003 - protocol
-        """Map a saved model.
-
-        Args:
-            directory: a checkpoint.
-            vocabulary: the vocabulary that it was saved with.
-            device: ignored; this family computes on the CPU.
+        """Map a saved model, with the vocabulary that it was saved with; this family computes on the CPU.
 
         Raises:
             ManifestError: a file was not written by `save`, or has another vocabulary.
@@ -348,11 +343,7 @@ def score_lines(
 ) -> SentenceScores:
     """Score each line as a sentence after `<s>`, with its `</s>`.
 
-    Args:
-        model: model to score with.
-        tokenizer: tokenizer of the model.
-        lines: one sentence each.
-        threads: number of threads, also for tokenising; it does not affect the result.
+    Also tokenises in `threads` threads, which do not affect the result.
 
     Raises:
         InvalidInputError: the tokenizer has ids outside the model's vocabulary.

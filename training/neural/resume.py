@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
-from models.checkpoint.folders import fsync_path, replace_file
+from models.checkpoint.folders import fsync_path
 from models.errors import FormatError, InvalidInputError, RegistryError
+from models.files import replace_file
 from training.corpus import EncodedCorpus
 from training.neural.settings import BOUNDS
 

@@ -26,8 +26,9 @@ from typing import Any
 import numpy as np
 
 from models.arrays import Int32s
-from models.checkpoint.folders import TEMPORARY_PREFIX, fsync_tree, report_write_errors
+from models.checkpoint.folders import fsync_tree, report_write_errors
 from models.errors import FormatError, InvalidInputError
+from models.files import TEMPORARY_PREFIX
 from models.tokenizers import Tokenizer
 from models.vocabulary import BOS, EOS
 from training.corpus import Corpus, EncodedCorpus, Sentences, check_rereadable, read_sentences
