@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from models.errors import InvalidInputError
 from models.files import ASCII_WHITESPACE
@@ -21,8 +21,8 @@ from models.reranking.formats.format import (
     ListOrBadLine,
     SourceLines,
     TextLine,
+    after_errors,
     candidate_or_error,
-    parse_list,
 )
 
 JsonObject = dict[str, Any]
@@ -95,16 +95,14 @@ def number_value(value: Any, field: str) -> float:
     return number
 
 
-def list_value(value: Any, field: str, *, max_members: int | None = None) -> list[Any]:
-    """Check that a value is a non-empty list of at most `max_members`.
+def list_value(value: Any, field: str) -> list[Any]:
+    """Check that a value is a non-empty list.
 
     Raises:
         InvalidInputError: it is not; the message starts with the field.
     """
     if not isinstance(value, list) or not value:
         raise InvalidInputError(f"{field} is {_kind_name(value)}, but must be a non-empty list")
-    if max_members is not None and len(value) > max_members:
-        raise InvalidInputError(f"{field} has {len(value):,} members; the maximum is {max_members:,}")
     return value
 
 
@@ -116,10 +114,9 @@ def parse_candidates(
     Raises:
         InvalidInputError: none is valid, or there are too many.
     """
-    found = [
-        candidate_or_error(partial(parse, one, f"{field}[{index}]"))
-        for index, one in enumerate(list_value(value, field, max_members=MAX_LIST_CANDIDATES))
-    ]
+    if (size := len(list_value(value, field))) > MAX_LIST_CANDIDATES:
+        raise InvalidInputError(f"{field} has {size:,} members; the maximum is {MAX_LIST_CANDIDATES:,}")
+    found = [candidate_or_error(partial(parse, one, f"{field}[{index}]")) for index, one in enumerate(value)]
     problems += [str(one) for one in found if isinstance(one, InvalidInputError)]
     candidates = tuple(one for one in found if isinstance(one, Candidate))
     if not candidates:
@@ -180,38 +177,44 @@ _BEFORE = {
 _CLOSING = {"[": "]", "{": "}"}
 
 
-class JsonElement(NamedTuple):
-    """Member of the document.
+def parse_list(
+    lines: SourceLines, number: int, parse: Callable[[list[str]], CandidateList]
+) -> Iterator[ListOrBadLine]:
+    """Yield a list after its errors; the last error loses the list if nothing of it is usable.
 
-    Attributes:
-        number: number of its first line.
-        key: its key, as JSON; None outside an object.
-        text: its value, as JSON.
+    Args:
+        lines: source of the list, for messages.
+        number: number of its line.
+        parse: returns the list and appends the errors of its parts to the problems; raises InvalidInputError if nothing
+            is usable.
     """
-
-    number: int
-    key: str | None
-    text: str
+    problems, one = list[str](), None
+    try:
+        one = parse(problems)
+    except InvalidInputError as error:
+        problems.append(str(error))
+    yield from after_errors([lines.bad(number, problem) for problem in problems], one)
 
 
 def read_elements(
-    lines: SourceLines, outer: str, parse: Callable[[JsonElement, list[str]], CandidateList | None]
+    lines: SourceLines, *, outer: str = "", parse: Callable[[TextLine, list[str]], CandidateList]
 ) -> Iterator[ListOrBadLine]:
-    """Yield the lists of a document whose members are objects.
+    """Yield the lists of a document whose members are objects, or one list per line.
 
     Args:
         lines: lines of the document.
-        outer: `[` for an array of objects, `{` for an object of objects.
-        parse: converts a member to a list, see `parse_list`.
+        outer: `[` for an array of objects, `{` for an object of objects; empty for lines, of which an unreadable one is
+            a lost list.
+        parse: converts a member or line to a list, see `parse_list`.
     """
-    for element in split_elements(lines, outer):
+    for element in split_elements(lines, outer) if outer else lines:
         if isinstance(element, BadLine):
-            yield element
+            yield element if outer else element._replace(loses_list=True)
         else:
             yield from parse_list(lines, element.number, partial(parse, element))
 
 
-def split_elements(lines: SourceLines, outer: str = "") -> Iterator[JsonElement | BadLine]:
+def split_elements(lines: SourceLines, outer: str = "") -> Iterator[TextLine | BadLine]:
     """Yield the members of a document, which are objects.
 
     Args:
@@ -258,7 +261,7 @@ class _Scanner:
         lost, self._lost = self.depth > 1 and not self._lost, self.depth > 1
         return lost
 
-    def scan(self, line: TextLine) -> Iterator[JsonElement | BadLine]:
+    def scan(self, line: TextLine) -> Iterator[TextLine | BadLine]:
         """Yield the members that end on a line."""
         text, start, position = line.text + "\n", 0, 0
         while position < len(text):
@@ -315,14 +318,14 @@ class _Scanner:
                 number, "a member of the document is not an object, or its key is invalid", loses_list=True
             )
 
-    def _close(self) -> Iterator[JsonElement | BadLine]:
+    def _close(self) -> Iterator[TextLine | BadLine]:
         too_long, text = self._size > MAX_LIST_BYTES, self._take()
         if too_long:
             yield self._lines.bad(
                 self._begun_on, f"the list is longer than {MAX_LIST_BYTES:,} bytes", loses_list=not self._lost
             )
         elif not self._lost:
-            yield JsonElement(self._begun_on, self._key, text)
+            yield TextLine(self._begun_on, text, self._key)
         self._lost = False
 
     def _end(self, number: int, before: str, bracket: str) -> Iterator[BadLine]:
