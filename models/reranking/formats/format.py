@@ -137,8 +137,7 @@ class Format:
         first_key: key that detects a JSON file of this format, if it comes before the keys of other formats.
         features: names of the supported features; None: any.
         custom_feature_names: True if the file's author names the features, False if the format's programs do.
-        carries_names: True if lists keep their names.
-        carries_context: True if lists keep their context and continuation.
+        carried_fields: those of `id`, `context` and `continuation` that lists keep.
         max_references: maximum references of a list; None: no limit.
         separate_score_files: True if scores have their own files and a single stream has none.
         one_list_per_file: True if a file holds one list, and several lists need a folder.
@@ -156,8 +155,7 @@ class Format:
     first_key: re.Pattern[str] | None = None
     features: frozenset[str] | None = None
     custom_feature_names: bool = False
-    carries_names: bool = True
-    carries_context: bool = False
+    carried_fields: frozenset[str] = frozenset({"id"})
     max_references: int | None = 0
     separate_score_files: bool = False
     one_list_per_file: bool = False
@@ -170,19 +168,14 @@ class Format:
 
     def dropped_fields(self, one: CandidateList, *, streamed: bool = False) -> set[str]:
         """Return the fields of a list that this format, or a stream of it, drops, such as `context`, `features.lm`."""
-        lost = set()
-        if one.name is not None and not self.carries_names:
-            lost.add("id")
-        if one.context and not self.carries_context:
-            lost.add("context")
-        if one.continuation is not None and not self.carries_context:
-            lost.add("continuation")
+        given = {"id": one.name, "context": one.context or None, "continuation": one.continuation}
+        lost = {field for field, value in given.items() if value is not None} - self.carried_fields
         if self.max_references is not None and len(one.references) > self.max_references:
             lost.add("references" if self.max_references else "reference")
         carried = frozenset[str]() if streamed and self.separate_score_files else self.features
         if carried is not None:
-            given = {name for candidate in one.candidates for name in candidate.features}
-            lost |= {f"features.{name}" for name in given - carried}
+            names = {name for candidate in one.candidates for name in candidate.features}
+            lost |= {f"features.{name}" for name in names - carried}
         return lost
 
 

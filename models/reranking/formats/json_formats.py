@@ -69,17 +69,14 @@ def _jsonl_list(line: TextLine, problems: list[str]) -> CandidateList:
 
 
 def _jsonl_candidate(value: Any, field: str) -> Candidate:
-    candidate = object_value(value, field)
-    features = object_value(candidate.get("features", {}), f"{field}.features")
-    return Candidate(
-        string_value(candidate.get("text"), f"{field}.text"),
-        {
-            string_value(name, f"a name in {field}.features"): number_value(
-                number, f"{field}.features.{name}"
-            )
-            for name, number in features.items()
-        },
-    )
+    candidate, place = object_value(value, field), f"{field}.features"
+    given = object_value(candidate.get("features", {}), place)
+    text = string_value(candidate.get("text"), f"{field}.text")
+    features = {
+        string_value(name, f"a name in {place}"): number_value(number, f"{place}.{name}")
+        for name, number in given.items()
+    }
+    return Candidate(text, features)
 
 
 def _jsonl_references(value: JsonObject) -> tuple[str, ...]:
@@ -117,7 +114,7 @@ JSONL = Format(
     write=_write_jsonl,
     first_key=re.compile(r'"(candidates|ranking)"\s*:\s*\['),
     custom_feature_names=True,
-    carries_context=True,
+    carried_fields=frozenset({"id", "context", "continuation"}),
     max_references=None,
     max_line_bytes=MAX_LIST_BYTES,
     media_types=("application/x-ndjson", "application/jsonl"),

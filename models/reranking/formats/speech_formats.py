@@ -109,7 +109,7 @@ NEMO = Format(
     read=partial(read_beams, parse=_scored_line),
     write=_write_nemo,
     features=frozenset({"score"}),
-    carries_names=False,
+    carried_fields=frozenset(),
     needs_beam_size=True,
     reference_layout="manifest",
 )

@@ -237,11 +237,8 @@ def _fairseq_line(line: str) -> CandidateRow | None:
     if match is None:
         return None
     kind, sentence, text = match.groups()
-    return (
-        sentence,
-        _FAIRSEQ_KINDS.index(kind),
-        candidate_or_error(partial(_fairseq_text, kind, sentence, text)),
-    )
+    candidate = candidate_or_error(partial(_fairseq_text, kind, sentence, text))
+    return sentence, _FAIRSEQ_KINDS.index(kind), candidate
 
 
 def _fairseq_text(kind: str, sentence: str, text: str) -> Candidate:
