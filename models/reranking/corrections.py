@@ -49,9 +49,7 @@ _MAX_PATHS = 16
 
 
 _Phrase = Annotated[
-    str,
-    AfterValidator(collapse_whitespace),
-    Field(json_schema_extra={"maxLength": MAX_PHRASE_CHARACTERS}),
+    str, AfterValidator(collapse_whitespace), Field(json_schema_extra={"maxLength": MAX_PHRASE_CHARACTERS})
 ]
 _LogOdds = Annotated[float, Field(json_schema_extra={"minimum": -MAX_LOG_ODDS, "maximum": MAX_LOG_ODDS})]
 """Types with bounds that `CorrectionTable` checks, not pydantic."""
@@ -251,12 +249,12 @@ def _num_bytes(text: str) -> int:
     return len(text.encode(errors="surrogatepass"))
 
 
-_COLUMNS = ("heard", "written", "log_odds", "lists")
+_COLUMNS = tuple(PhraseCorrection.model_fields)
 
 
 def write_table(corrections: Iterable[PhraseCorrection]) -> str:
     """Return corrections as lines of tab-separated values, with a header."""
-    rows = [(c.heard, c.written, str(c.log_odds), str(c.lists)) for c in corrections]
+    rows = [map(str, correction.model_dump().values()) for correction in corrections]
     return "".join("\t".join(row) + "\n" for row in (_COLUMNS, *rows))
 
 
@@ -280,10 +278,8 @@ def read_table(path: Path) -> list[PhraseCorrection]:
             row = dict(zip(_COLUMNS, line.split("\t"), strict=True))
             corrections.append(PhraseCorrection.model_validate(row, strict=False))  # numbers are strings
         except ValueError:  # also pydantic's
-            problem = (
-                f"line {number} is {line[:80]!r}; it must be two phrases and two numbers, separated by tabs"
-            )
-            raise FormatError(path, problem) from None
+            problem = f"line {number} is {line[:80]!r}; it must be two phrases and two numbers"
+            raise FormatError(path, f"{problem}, separated by tabs") from None
     try:
         CorrectionTable(corrections)
     except InvalidInputError as error:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from io import BufferedReader
 from pathlib import Path, PurePath
 from typing import Any, BinaryIO, Literal, NamedTuple, TypeVar, cast
@@ -225,11 +226,9 @@ def shorten(text: str) -> str:
 
 
 def parse_lines(lines: SourceLines, parse: Callable[[str], T | None]) -> Iterator[tuple[int, T] | BadLine]:
-    """Parse each line, and yield the result with the line number.
+    """Parse each line, and yield the result with the line number; bad lines are passed on.
 
-    Args:
-        lines: the lines; bad ones are passed on.
-        parse: returns None for a line to skip, and raises InvalidInputError for an invalid one.
+    `parse` returns None for a line to skip, and raises InvalidInputError for an invalid one.
     """
     for line in lines:
         if isinstance(line, BadLine):
@@ -328,11 +327,7 @@ def group_candidates(
 
 
 def read_beams(lines: SourceLines, parse: Callable[[str], Candidate]) -> Iterator[ListOrBadLine]:
-    """Read lists of `beam_size` lines each; a bad line reduces its list by one candidate.
-
-    Args:
-        lines: the lines, with the beam size.
-        parse: raises InvalidInputError for an invalid line.
+    """Read lists of `beam_size` lines each; a bad line, which `parse` may refuse, reduces its list by one candidate.
 
     Raises:
         InvalidInputError: the beam size is missing or out of range.
@@ -378,11 +373,9 @@ def read_blocks(source: Path | BinaryIO, name: str) -> Iterator[bytes]:
             raw = BufferedReader(cast("Any", source))
             opened.callback(raw.detach)  # otherwise the caller's stream would be closed too
         stream = decompressed(raw)
-        block = stream.read(_BLOCK_BYTES)
-        check_text(block, name)
-        while block:
-            yield block
-            block = stream.read(_BLOCK_BYTES)
+        head = stream.read(_BLOCK_BYTES)
+        check_text(head, name)
+        yield from itertools.chain([head], iter(partial(stream.read, _BLOCK_BYTES), b""))
 
 
 def raw_lines(blocks: Iterable[bytes], max_bytes: int) -> Iterator[bytes | None]:

@@ -153,9 +153,8 @@ def _columns(value: Mapping[str, Any], size: int) -> dict[str, list[Any]]:
     """Collect lists of numbers by key, one per hypothesis; None if missing."""
     columns: dict[str, list[Any]] = {}
     for key, numbers in value.items():
-        if key in _OWN_KEYS or not isinstance(numbers, list):
-            continue
-        if not any(type(number) in {int, float} for number in numbers):
+        has_numbers = isinstance(numbers, list) and not {int, float}.isdisjoint(map(type, numbers))
+        if key in _OWN_KEYS or not has_numbers:
             continue
         if _feature(key) in map(_feature, columns):
             raise InvalidInputError(f"two lists of scores for {_feature(key)}")

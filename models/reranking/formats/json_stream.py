@@ -156,15 +156,8 @@ def _kind_name(value: Any) -> str:
         return "missing or null"
     if value == []:
         return "an empty list"
-    kinds = {
-        bool: "a boolean",
-        str: "a string",
-        int: "a number",
-        float: "a number",
-        list: "a list",
-        dict: "an object",
-    }
-    return kinds[type(value)]
+    kinds = {bool: "a boolean", str: "a string", list: "a list", dict: "an object"}
+    return kinds.get(type(value), "a number")
 
 
 # Text without structure, including complete strings, then a bracket, the start of a string
@@ -277,8 +270,7 @@ class _Scanner:
             else:
                 self.depth -= 1
                 if self.depth == 1:
-                    self._keep(text[start:position])
-                    yield from self._close()
+                    yield from self._close(text[start:position])
                     start = position
                 elif self.depth <= 0:
                     yield from self._end(line.number, text[start : position - 1], step[1])
@@ -292,14 +284,15 @@ class _Scanner:
         else:
             self._parts.clear()
 
-    def _take(self) -> str:
-        text = "".join(self._parts)
+    def _take(self, last: str) -> str | None:
+        """Return the text since the last bracket; None if it is too long."""
+        self._keep(last)
+        text = "".join(self._parts) if self._size <= MAX_LIST_BYTES else None
         self._parts, self._size = [], 0
         return text
 
     def _open(self, number: int, before: str, bracket: str) -> Iterator[BadLine]:
-        self._keep(before)
-        between = self._take()
+        between = self._take(before) or ""
         if self.depth == 1:
             if between.strip() or bracket != self._outer or self.ended:
                 yield self._lines.bad(
@@ -318,9 +311,9 @@ class _Scanner:
                 number, "a member of the document is not an object, or its key is invalid", loses_list=True
             )
 
-    def _close(self) -> Iterator[TextLine | BadLine]:
-        too_long, text = self._size > MAX_LIST_BYTES, self._take()
-        if too_long:
+    def _close(self, last: str) -> Iterator[TextLine | BadLine]:
+        text = self._take(last)
+        if text is None:
             yield self._lines.bad(
                 self._begun_on, f"the list is longer than {MAX_LIST_BYTES:,} bytes", loses_list=not self._lost
             )
@@ -329,8 +322,7 @@ class _Scanner:
         self._lost = False
 
     def _end(self, number: int, before: str, bracket: str) -> Iterator[BadLine]:
-        self._keep(before)
-        rest = self._take()
+        rest = self._take(before) or ""
         self.depth = 1 if self._is_bare else 0
         if self._is_bare or self.ended or rest.strip() or bracket != _CLOSING[self._outer]:
             yield self._lines.bad(

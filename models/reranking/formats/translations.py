@@ -185,10 +185,10 @@ def _labels(features: Mapping[str, float]) -> dict[str, list[float]]:
     covered = {f"{base}_{i}" for base, run in runs.items() for i in range(len(run))}
     labels: dict[str, list[float]] = {}
     for name, value in features.items():
-        if name not in covered:
-            labels[name] = [value]
-        elif name.endswith("_0") and (base := name.removesuffix("_0")) in runs:
+        if (base := name.removesuffix("_0")) in runs:
             labels[base] = runs[base]
+        elif name not in covered:
+            labels[name] = [value]
     for label in labels:
         if has_whitespace(label) or _BAR in label or label == _WORD_SCORES:
             raise InvalidInputError(f"feature {shorten(label)!r} cannot be written in this format")

@@ -225,10 +225,8 @@ def looks_like_mean(values: Floats, words: Floats) -> bool:
         values: scores of the first candidate of each list [N].
         words: numbers of words of the same texts [N].
     """
-    if (
-        min((values < 0).mean(), (values > 0).mean()) > 1 - _SAME_SIGN_SHARE
-        or (values == 0).mean() > 1 - _SAME_SIGN_SHARE
-    ):
+    negative, zero, positive = ((np.sign(values) == sign).mean() for sign in (-1, 0, 1))
+    if max(min(negative, positive), zero) > 1 - _SAME_SIGN_SHARE:
         return False  # neither log-probabilities nor costs
     sizes = np.abs(values)
     if sizes.std() == 0 or words.std() == 0:
