@@ -224,13 +224,8 @@ def _best_paths(matches: list[_Match]) -> list[_Path]:
 def with_corrections(one: CandidateList, table: CorrectionTable, max_tokens: int) -> CandidateList:
     """Append corrected candidates, whose texts are new in the list.
 
-    Lists with a continuation, whose candidates are contexts, remain as they are.
-
-    Args:
-        one: the list.
-        table: the corrections.
-        max_tokens: maximum tokens of a corrected text with its context. Texts that may have more, because they have
-            more bytes, are left out.
+    Lists with a continuation, whose candidates are contexts, remain as they are. Texts that may have more than
+    `max_tokens` tokens with their context, because they have more bytes, are left out.
     """
     if one.continuation is not None:
         return one

@@ -240,13 +240,7 @@ Place: TypeAlias = Callable[[int], str]
 def with_derived(
     lists: Sequence[CandidateList], computed: ListFeatures, names: Iterable[str], *, place: Place
 ) -> Steps[ListFeatures]:
-    """Add derived features, from each list's texts, order and given features.
-
-    Args:
-        lists: the lists.
-        computed: their computed features.
-        names: names of features; only derived ones are added.
-        place: returns the prefix of `candidates` in messages, by list index.
+    """Add those of the named features that are derived, from each list's texts, order and given features.
 
     Raises:
         InvalidInputError: a feature is unknown, or a feature that it needs is missing.

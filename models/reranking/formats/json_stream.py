@@ -173,13 +173,10 @@ _CLOSING = {"[": "]", "{": "}"}
 def parse_list(
     lines: SourceLines, number: int, parse: Callable[[list[str]], CandidateList]
 ) -> Iterator[ListOrBadLine]:
-    """Yield a list after its errors; the last error loses the list if nothing of it is usable.
+    """Yield the list that begins on a line after its errors; the last one loses the list if nothing of it is usable.
 
-    Args:
-        lines: source of the list, for messages.
-        number: number of its line.
-        parse: returns the list and appends the errors of its parts to the problems; raises InvalidInputError if nothing
-            is usable.
+    `parse` returns the list and appends the errors of its parts to the problems; it raises InvalidInputError if nothing
+    is usable.
     """
     problems, one = list[str](), None
     try:

@@ -20,6 +20,7 @@ import itertools
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import BinaryIO, NamedTuple
@@ -413,10 +414,8 @@ def read_lists(
         items = form.read(SourceLines(name, blocks, form, beam_size=beam_size, scores=opened))
     if references:
         usual, numbered = form.reference_layout, form.numbered
-        files = [
-            References(path, layout=reference_layout, usual=usual, numbered=numbered) for path in references
-        ]
-        items = attach_references(items, files)
+        opened_by = partial(References, layout=reference_layout, usual=usual, numbered=numbered)
+        items = attach_references(items, list(map(opened_by, references)))
     if reserved is not None:
         items = _rename_reserved(items, reserved, drop_from=name if form.custom_feature_names else None)
     yield from items
