@@ -167,11 +167,10 @@ class CorrectionTable:
             return []
         corrected: dict[str, tuple[PhraseCorrection, ...]] = {}
         for _, matches in _best_paths(self._matches(words)):
-            kept, parts = 0, []
-            for begin, end, correction in matches:
-                parts += [*words[kept:begin], correction.written]
-                kept = end
-            result = " ".join(filter(None, (*parts, *words[kept:])))
+            replaced = [*words]
+            for begin, end, correction in reversed(matches):
+                replaced[begin:end] = [correction.written]
+            result = " ".join(filter(None, replaced))
             if result:
                 corrected.setdefault(result, tuple(match.correction for match in matches))
             if len(corrected) == MAX_VARIANTS:
