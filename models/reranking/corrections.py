@@ -49,9 +49,7 @@ _MAX_PATHS = 16
 
 
 _Phrase = Annotated[
-    str,
-    AfterValidator(collapse_whitespace),
-    Field(json_schema_extra={"maxLength": MAX_PHRASE_CHARACTERS}),
+    str, AfterValidator(collapse_whitespace), Field(json_schema_extra={"maxLength": MAX_PHRASE_CHARACTERS})
 ]
 _LogOdds = Annotated[float, Field(json_schema_extra={"minimum": -MAX_LOG_ODDS, "maximum": MAX_LOG_ODDS})]
 """Types with bounds that `CorrectionTable` checks, not pydantic."""
@@ -169,11 +167,10 @@ class CorrectionTable:
             return []
         corrected: dict[str, tuple[PhraseCorrection, ...]] = {}
         for _, matches in _best_paths(self._matches(words)):
-            kept, parts = 0, []
-            for begin, end, correction in matches:
-                parts += [*words[kept:begin], correction.written]
-                kept = end
-            result = " ".join(filter(None, (*parts, *words[kept:])))
+            replaced = [*words]
+            for begin, end, correction in reversed(matches):
+                replaced[begin:end] = [correction.written]
+            result = " ".join(filter(None, replaced))
             if result:
                 corrected.setdefault(result, tuple(match.correction for match in matches))
             if len(corrected) == MAX_VARIANTS:
@@ -226,13 +223,8 @@ def _best_paths(matches: list[_Match]) -> list[_Path]:
 def with_corrections(one: CandidateList, table: CorrectionTable, max_tokens: int) -> CandidateList:
     """Append corrected candidates, whose texts are new in the list.
 
-    Lists with a continuation, whose candidates are contexts, remain as they are.
-
-    Args:
-        one: the list.
-        table: the corrections.
-        max_tokens: maximum tokens of a corrected text with its context. Texts that may have more, because they have
-            more bytes, are left out.
+    Lists with a continuation, whose candidates are contexts, remain as they are. Texts that may have more than
+    `max_tokens` tokens with their context, because they have more bytes, are left out.
     """
     if one.continuation is not None:
         return one
@@ -251,12 +243,12 @@ def _num_bytes(text: str) -> int:
     return len(text.encode(errors="surrogatepass"))
 
 
-_COLUMNS = ("heard", "written", "log_odds", "lists")
+_COLUMNS = tuple(PhraseCorrection.model_fields)
 
 
 def write_table(corrections: Iterable[PhraseCorrection]) -> str:
     """Return corrections as lines of tab-separated values, with a header."""
-    rows = [(c.heard, c.written, str(c.log_odds), str(c.lists)) for c in corrections]
+    rows = [map(str, correction.model_dump().values()) for correction in corrections]
     return "".join("\t".join(row) + "\n" for row in (_COLUMNS, *rows))
 
 
@@ -280,10 +272,8 @@ def read_table(path: Path) -> list[PhraseCorrection]:
             row = dict(zip(_COLUMNS, line.split("\t"), strict=True))
             corrections.append(PhraseCorrection.model_validate(row, strict=False))  # numbers are strings
         except ValueError:  # also pydantic's
-            problem = (
-                f"line {number} is {line[:80]!r}; it must be two phrases and two numbers, separated by tabs"
-            )
-            raise FormatError(path, problem) from None
+            problem = f"line {number} is {line[:80]!r}; it must be two phrases and two numbers"
+            raise FormatError(path, f"{problem}, separated by tabs") from None
     try:
         CorrectionTable(corrections)
     except InvalidInputError as error:

@@ -206,18 +206,15 @@ class ListFeatures(NamedTuple):
 
     def without_absent_phrases(self) -> "ListFeatures":
         """Omit the features of phrases that no candidate contains."""
-        kept = [
-            i for i, name in enumerate(self.names) if not is_phrase_feature(name) or self.values[:, i].any()
-        ]
-        return ListFeatures(tuple(self.names[i] for i in kept), self.values[:, kept], self.offsets)
+        kept = tuple(one for one in self.names if not is_phrase_feature(one) or self.column(one).any())
+        return ListFeatures(kept, self.matrix(kept, {}), self.offsets)
 
     def normalised(self, length_exponent: float) -> "ListFeatures":
         """Divide each model's sum by a power of its tokens, and append the undivided sums."""
         if not length_exponent:
             return self
-        models = [
-            feature_model(name) or "" for name in self.names if name.partition(_MODEL_SEPARATOR)[0] == LM
-        ]
+        parts = (name.partition(_MODEL_SEPARATOR) for name in self.names)
+        models = [model for kind, _, model in parts if kind == LM]
         values, sums = self.values.copy(), []
         for model in models:
             index = self.names.index(feature_name(LM, model))
@@ -240,13 +237,7 @@ Place: TypeAlias = Callable[[int], str]
 def with_derived(
     lists: Sequence[CandidateList], computed: ListFeatures, names: Iterable[str], *, place: Place
 ) -> Steps[ListFeatures]:
-    """Add derived features, from each list's texts, order and given features.
-
-    Args:
-        lists: the lists.
-        computed: their computed features.
-        names: names of features; only derived ones are added.
-        place: returns the prefix of `candidates` in messages, by list index.
+    """Add those of the named features that are derived, from each list's texts, order and given features.
 
     Raises:
         InvalidInputError: a feature is unknown, or a feature that it needs is missing.

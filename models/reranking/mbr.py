@@ -12,7 +12,7 @@ other candidates does not matter.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -59,28 +59,22 @@ _CHARACTERS_PER_PAIR = 64
 """Fixed cost of a pair, even of short texts."""
 
 
-class _PairwiseUtilities(NamedTuple):
-    """Pairwise utilities of U texts.
+_Comparison: TypeAlias = tuple[Callable[[Int64s, Int64s], Float64s], Iterator[tuple[Int64s, Int64s]]]
+"""A function from indices of texts [C] and references [R] to utilities [C, R], and blocks of indices of all pairs."""
 
-    Attributes:
-        utilities: maps indices of texts [C] and references [R] to utilities [C, R].
-        sizes: sizes of the texts, which determine the cost of a comparison [U].
-        squared: True if the cost is the product of the sizes of text and reference, False if it is the text's size.
+
+def _blocks(sizes: Float64s, factors: Float64s, most: int) -> Iterator[tuple[Int64s, Int64s]]:
+    """Yield the indices of all pairs of U texts and references, in blocks of one step or one pair.
+
+    Args:
+        sizes: sizes of the texts [U].
+        factors: factors of references, by which a text's size is the cost of a comparison [U].
         most: maximum cost per step, about a millisecond.
     """
-
-    utilities: Callable[[Int64s, Int64s], Float64s]
-    sizes: npt.NDArray[np.floating[Any]]
-    squared: bool
-    most: int
-
-    def blocks(self) -> Iterator[tuple[Int64s, Int64s]]:
-        """Yield all pairs of texts and references, in blocks of one step or one pair."""
-        everyone = np.arange(len(self.sizes))
-        costs = self.sizes if self.squared else np.ones(len(self.sizes))
-        for references in runs_by_cost(costs * self.sizes.sum(), self.most):
-            for texts in runs_by_cost(self.sizes * costs[references].sum(), self.most):
-                yield everyone[texts], everyone[references]
+    everyone = np.arange(len(sizes))
+    for references in runs_by_cost(factors * sizes.sum(), most):
+        for texts in runs_by_cost(sizes * factors[references].sum(), most):
+            yield everyone[texts], everyone[references]
 
 
 def expected_utilities(texts: Sequence[str], posteriors: npt.ArrayLike, utility: Utility) -> Steps[Float64s]:
@@ -103,17 +97,17 @@ def expected_utilities(texts: Sequence[str], posteriors: npt.ArrayLike, utility:
     first, of_candidate, mass = merge_equal_candidates(texts, posteriors)
     distinct_texts = [texts[index] for index in first]
     if utility == "wer":
-        compared = yield from _wer_utilities(distinct_texts)
+        compare, blocks = yield from _wer_utilities(distinct_texts)
     else:
-        compared = yield from _ngram_utilities(distinct_texts, utility)
+        compare, blocks = yield from _ngram_utilities(distinct_texts, utility)
     expected = np.zeros(len(distinct_texts))
-    for candidates, references in compared.blocks():
+    for candidates, references in blocks:
         yield
-        expected[candidates] += compared.utilities(candidates, references) @ mass[references]
+        expected[candidates] += compare(candidates, references) @ mass[references]
     return expected[of_candidate]
 
 
-def _wer_utilities(texts: Sequence[str]) -> Steps[_PairwiseUtilities]:
+def _wer_utilities(texts: Sequence[str]) -> Steps[_Comparison]:
     spelled = yield from words_as_characters(map(split_words, texts))
     longest = max(map(len, spelled))
     if longest > MAX_COMPARED_WORDS:
@@ -124,16 +118,15 @@ def _wer_utilities(texts: Sequence[str]) -> Steps[_PairwiseUtilities]:
         )
 
     def utilities(candidates: Int64s, references: Int64s) -> Float64s:
-        return -pairwise_distances([spelled[i] for i in candidates], [spelled[i] for i in references]).astype(
-            np.float64
-        )
+        errors = pairwise_distances([spelled[i] for i in candidates], [spelled[i] for i in references])
+        return -errors.astype(np.float64)
 
     # the kernel compares 64 words of the longer text with a word of the other at once
     sizes = np.array([len(text) + 8.0 for text in spelled])
-    return _PairwiseUtilities(utilities, sizes, squared=True, most=_WORD_PAIRS_PER_STEP)
+    return utilities, _blocks(sizes, sizes, _WORD_PAIRS_PER_STEP)
 
 
-def _ngram_utilities(texts: Sequence[str], utility: Literal["chrf", "bleu"]) -> Steps[_PairwiseUtilities]:
+def _ngram_utilities(texts: Sequence[str], utility: Literal["chrf", "bleu"]) -> Steps[_Comparison]:
     from models.reranking.metrics import ngram_overlap  # imported on demand because it compiles kernels
 
     count = ngram_overlap.count_character_ngrams if utility == "chrf" else ngram_overlap.count_word_ngrams
@@ -146,9 +139,8 @@ def _ngram_utilities(texts: Sequence[str], utility: Literal["chrf", "bleu"]) -> 
         statistics = ngram_overlap.bleu_statistics(counts, candidates, references, each_alone)
         return ngram_overlap.effective_bleu(statistics)[0]
 
-    return _PairwiseUtilities(
-        utilities, counts.lengths + float(_CHARACTERS_PER_PAIR), squared=False, most=_CHARACTERS_PER_STEP
-    )
+    sizes = counts.lengths.astype(np.float64) + _CHARACTERS_PER_PAIR
+    return utilities, _blocks(sizes, np.ones(len(sizes)), _CHARACTERS_PER_STEP)
 
 
 _ALIGNMENT_CELLS_PER_STEP = 2_000_000

@@ -106,14 +106,8 @@ class LogLinearModel:
         needed = dict.fromkeys(
             features.base_feature(name) if features.is_derived(name) else name for name in self.weights
         )
-        return tuple(
-            n
-            for n in needed
-            if n is not None
-            and n not in COMPUTED_FEATURES
-            and feature_model(n) is None
-            and not is_phrase_feature(n)
-        )
+        given = (name for name in needed if name is not None and feature_model(name) is None)
+        return tuple(name for name in given if name not in COMPUTED_FEATURES and not is_phrase_feature(name))
 
     def totals(self, values: Float64s) -> Float64s:
         """Compute the weighted sum of each candidate's features [N].

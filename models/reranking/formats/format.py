@@ -34,15 +34,17 @@ ReferenceLayout = Literal["lines", "tab", "utterance", "trn", "manifest"]
 
 
 class TextLine(NamedTuple):
-    """Line without its end.
+    """Line without its end, or member of a JSON document.
 
     Attributes:
-        number: line number, from 1.
-        text: text of the line, never blank.
+        number: number of the line, or of the member's first line, from 1.
+        text: text of the line, never blank, or value of the member, as JSON.
+        key: key of the member, as JSON; None outside an object.
     """
 
     number: int
     text: str
+    key: str | None = None
 
 
 class BadLine(NamedTuple):
@@ -136,8 +138,7 @@ class Format:
         first_key: key that detects a JSON file of this format, if it comes before the keys of other formats.
         features: names of the supported features; None: any.
         custom_feature_names: True if the file's author names the features, False if the format's programs do.
-        carries_names: True if lists keep their names.
-        carries_context: True if lists keep their context and continuation.
+        carried_fields: those of `id`, `context` and `continuation` that lists keep.
         max_references: maximum references of a list; None: no limit.
         separate_score_files: True if scores have their own files and a single stream has none.
         one_list_per_file: True if a file holds one list, and several lists need a folder.
@@ -155,8 +156,7 @@ class Format:
     first_key: re.Pattern[str] | None = None
     features: frozenset[str] | None = None
     custom_feature_names: bool = False
-    carries_names: bool = True
-    carries_context: bool = False
+    carried_fields: frozenset[str] = frozenset({"id"})
     max_references: int | None = 0
     separate_score_files: bool = False
     one_list_per_file: bool = False
@@ -169,19 +169,14 @@ class Format:
 
     def dropped_fields(self, one: CandidateList, *, streamed: bool = False) -> set[str]:
         """Return the fields of a list that this format, or a stream of it, drops, such as `context`, `features.lm`."""
-        lost = set()
-        if one.name is not None and not self.carries_names:
-            lost.add("id")
-        if one.context and not self.carries_context:
-            lost.add("context")
-        if one.continuation is not None and not self.carries_context:
-            lost.add("continuation")
+        given = {"id": one.name, "context": one.context or None, "continuation": one.continuation}
+        lost = {field for field, value in given.items() if value is not None} - self.carried_fields
         if self.max_references is not None and len(one.references) > self.max_references:
             lost.add("references" if self.max_references else "reference")
         carried = frozenset[str]() if streamed and self.separate_score_files else self.features
         if carried is not None:
-            given = {name for candidate in one.candidates for name in candidate.features}
-            lost |= {f"features.{name}" for name in given - carried}
+            names = {name for candidate in one.candidates for name in candidate.features}
+            lost |= {f"features.{name}" for name in names - carried}
         return lost
 
 
@@ -230,54 +225,30 @@ def shorten(text: str) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"
 
 
-def parse_lines(lines: SourceLines, parse: Callable[[str], T]) -> Iterator[tuple[int, T] | BadLine]:
-    """Parse each line, and yield the result with the line number.
+def parse_lines(lines: SourceLines, parse: Callable[[str], T | None]) -> Iterator[tuple[int, T] | BadLine]:
+    """Parse each line, and yield the result with the line number; bad lines are passed on.
 
-    Args:
-        lines: the lines; bad ones are passed on.
-        parse: raises InvalidInputError for an invalid line.
+    `parse` returns None for a line to skip, and raises InvalidInputError for an invalid one.
     """
     for line in lines:
         if isinstance(line, BadLine):
             yield line
             continue
         try:
-            yield line.number, parse(line.text)
+            parsed = parse(line.text)
         except InvalidInputError as error:
             yield lines.bad(line.number, str(error))
+            continue
+        if parsed is not None:
+            yield line.number, parsed
 
 
-def parse_list(
-    lines: SourceLines, number: int, parse: Callable[[list[str]], CandidateList | None]
-) -> Iterator[ListOrBadLine]:
-    """Yield a list after its errors; the last error loses the list if nothing of it is usable.
-
-    Args:
-        lines: source of the list, for messages.
-        number: number of its line.
-        parse: returns the list and appends the errors of its parts to the problems; returns None if nothing is usable,
-            and raises InvalidInputError if the entire list is invalid.
-    """
-    problems, one = list[str](), None
-    try:
-        one = parse(problems)
-    except InvalidInputError as error:
-        problems.append(str(error))
-    for index, problem in enumerate(problems, start=1):
-        yield lines.bad(number, problem, loses_list=one is None and index == len(problems))
+def after_errors(errors: Sequence[BadLine], one: CandidateList | None) -> Iterator[ListOrBadLine]:
+    """Yield a list after its errors; without a list, the last error loses it."""
+    for index, error in enumerate(errors, start=1):
+        yield error._replace(loses_list=one is None and index == len(errors))
     if one is not None:
         yield one
-
-
-def parse_list_lines(
-    lines: SourceLines, parse: Callable[[str, list[str]], CandidateList]
-) -> Iterator[ListOrBadLine]:
-    """Parse one list per line, as `parse_list` does; an unreadable line is a lost list."""
-    for line in lines:
-        if isinstance(line, BadLine):
-            yield line._replace(loses_list=True)
-        else:
-            yield from parse_list(lines, line.number, partial(parse, line.text))
 
 
 def named_lists(lists: Iterable[CandidateList]) -> Iterator[tuple[str, CandidateList]]:
@@ -311,10 +282,14 @@ def candidate_or_error(parse: Callable[[], Candidate]) -> Candidate | InvalidInp
         return error
 
 
+def _list_of_members(name: str, members: Sequence[tuple[int, Candidate]]) -> CandidateList:
+    return CandidateList(name, "", tuple(candidate for _, candidate in members))
+
+
 def group_candidates(
     rows: Iterable[tuple[int, CandidateRow] | BadLine],
     lines: SourceLines,
-    make: Callable[[str, Sequence[tuple[int, Candidate]]], CandidateList | None] | None = None,
+    make: Callable[[str, Sequence[tuple[int, Candidate]]], CandidateList | None] = _list_of_members,
 ) -> Iterator[ListOrBadLine]:
     """Group consecutive candidates with the same id into lists, each after the errors of its candidates.
 
@@ -325,16 +300,13 @@ def group_candidates(
         make: makes a list of an id and its ranked candidates, or None; by default of all.
     """
     name, members = "", list[tuple[int, Candidate]]()
-    last_bad: BadLine | None = None
+    waiting = list[BadLine]()  # the last error of the list, which may lose it
 
     def close() -> Iterator[ListOrBadLine]:
         members.sort(key=lambda member: member[0])
-        one = (make or _list_of_members)(name, members) if members else None
-        if last_bad is not None:
-            yield last_bad._replace(loses_list=one is None)
-        if one is not None:
-            yield one
+        yield from after_errors(waiting, make(name, members) if members else None)
         members.clear()
+        waiting.clear()
 
     for row in rows:
         if isinstance(row, BadLine):
@@ -343,29 +315,19 @@ def group_candidates(
         number, (row_name, index, candidate) = row
         if row_name != name:
             yield from close()
-            last_bad = None
         name = row_name
         if isinstance(candidate, Candidate) and len(members) < MAX_LIST_CANDIDATES:
             members.append((index, candidate))
             continue
         if isinstance(candidate, Candidate):
             candidate = InvalidInputError(f"list {name!r} has more than {MAX_LIST_CANDIDATES:,} candidates")
-        if last_bad is not None:
-            yield last_bad
-        last_bad = lines.bad(number, str(candidate))
+        yield from waiting
+        waiting[:] = [lines.bad(number, str(candidate))]
     yield from close()
 
 
-def _list_of_members(name: str, members: Sequence[tuple[int, Candidate]]) -> CandidateList:
-    return CandidateList(name, "", tuple(candidate for _, candidate in members))
-
-
 def read_beams(lines: SourceLines, parse: Callable[[str], Candidate]) -> Iterator[ListOrBadLine]:
-    """Read lists of `beam_size` lines each; a bad line reduces its list by one candidate.
-
-    Args:
-        lines: the lines, with the beam size.
-        parse: raises InvalidInputError for an invalid line.
+    """Read lists of `beam_size` lines each; a bad line, which `parse` may refuse, reduces its list by one candidate.
 
     Raises:
         InvalidInputError: the beam size is missing or out of range.
@@ -377,17 +339,14 @@ def read_beams(lines: SourceLines, parse: Callable[[str], Candidate]) -> Iterato
         )
     rows = parse_lines(lines, parse)
     while batch := list(itertools.islice(rows, lines.beam_size)):
+        errors = [row for row in batch if isinstance(row, BadLine)]
         candidates = tuple(row[1] for row in batch if not isinstance(row, BadLine))
-        is_whole, last = len(batch) == lines.beam_size, batch[-1]
-        for row in batch:
-            if isinstance(row, BadLine):
-                yield row._replace(loses_list=is_whole and row is last and not candidates)
-        if not is_whole:
+        if len(batch) < lines.beam_size:
+            last = batch[-1]
             number = last.number if isinstance(last, BadLine) else last[0]
             problem = f"the last list has {len(batch)} of {lines.beam_size} candidates"
-            yield lines.bad(number, problem, loses_list=not candidates)
-        if candidates:
-            yield CandidateList(None, "", candidates)
+            errors.append(lines.bad(number, problem))
+        yield from after_errors(errors, CandidateList(None, "", candidates) if candidates else None)
 
 
 _BLOCK_BYTES = 1 << 20
@@ -414,25 +373,21 @@ def read_blocks(source: Path | BinaryIO, name: str) -> Iterator[bytes]:
             raw = BufferedReader(cast("Any", source))
             opened.callback(raw.detach)  # otherwise the caller's stream would be closed too
         stream = decompressed(raw)
-        block = stream.read(_BLOCK_BYTES)
-        check_text(block, name)
-        while block:
-            yield block
-            block = stream.read(_BLOCK_BYTES)
+        head = stream.read(_BLOCK_BYTES)
+        check_text(head, name)
+        yield from itertools.chain([head], iter(partial(stream.read, _BLOCK_BYTES), b""))
 
 
 def raw_lines(blocks: Iterable[bytes], max_bytes: int) -> Iterator[bytes | None]:
     """Yield lines as bytes; None for a line that is too long, which is not kept in memory."""
     parts, size = list[bytes](), 0
     for block in blocks:
-        first, *rest = block.split(b"\n")
-        size += len(first)
-        parts.append(first)
-        if size > max_bytes:
-            parts.clear()
-        for piece in rest:
-            yield None if size > max_bytes else b"".join(parts)
-            parts, size = [piece], len(piece)
+        for index, piece in enumerate(block.split(b"\n")):
+            if index:
+                yield None if size > max_bytes else b"".join(parts)
+                parts, size = [], 0
+            size += len(piece)
+            parts.append(piece)
             if size > max_bytes:
                 parts.clear()
     if size:

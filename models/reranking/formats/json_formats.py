@@ -35,12 +35,11 @@ from models.reranking.formats.format import (
     MAX_LIST_BYTES,
     MAX_LIST_CANDIDATES,
     Format,
+    TextLine,
     format_number,
-    parse_list_lines,
     shorten,
 )
 from models.reranking.formats.json_stream import (
-    JsonElement,
     JsonObject,
     dump_json,
     id_value,
@@ -56,8 +55,8 @@ from models.reranking.formats.json_stream import (
 )
 
 
-def _jsonl_list(line: str, problems: list[str]) -> CandidateList:
-    value = parse_json_object(line)
+def _jsonl_list(line: TextLine, problems: list[str]) -> CandidateList:
+    value = parse_json_object(line.text)
     field = "ranking" if "ranking" in value else "candidates"
     continuation = value.get("continuation")
     return CandidateList(
@@ -70,17 +69,14 @@ def _jsonl_list(line: str, problems: list[str]) -> CandidateList:
 
 
 def _jsonl_candidate(value: Any, field: str) -> Candidate:
-    candidate = object_value(value, field)
-    features = object_value(candidate.get("features", {}), f"{field}.features")
-    return Candidate(
-        string_value(candidate.get("text"), f"{field}.text"),
-        {
-            string_value(name, f"a name in {field}.features"): number_value(
-                number, f"{field}.features.{name}"
-            )
-            for name, number in features.items()
-        },
-    )
+    candidate, place = object_value(value, field), f"{field}.features"
+    given = object_value(candidate.get("features", {}), place)
+    text = string_value(candidate.get("text"), f"{field}.text")
+    features = {
+        string_value(name, f"a name in {place}"): number_value(number, f"{place}.{name}")
+        for name, number in given.items()
+    }
+    return Candidate(text, features)
 
 
 def _jsonl_references(value: JsonObject) -> tuple[str, ...]:
@@ -114,11 +110,11 @@ def _write_jsonl(lists: Iterable[CandidateList]) -> Iterator[str]:
 
 JSONL = Format(
     name="jsonl",
-    read=partial(parse_list_lines, parse=_jsonl_list),
+    read=partial(read_elements, parse=_jsonl_list),
     write=_write_jsonl,
     first_key=re.compile(r'"(candidates|ranking)"\s*:\s*\['),
     custom_feature_names=True,
-    carries_context=True,
+    carried_fields=frozenset({"id", "context", "continuation"}),
     max_references=None,
     max_line_bytes=MAX_LIST_BYTES,
     media_types=("application/x-ndjson", "application/jsonl"),
@@ -132,7 +128,7 @@ _OWN_KEYS = frozenset({"id", "input", "output"})
 _HYPOTHESIS = re.compile(r"hyp_([0-9]{1,9})")
 
 
-def _hyporadise_list(element: JsonElement, problems: list[str]) -> CandidateList:
+def _hyporadise_list(element: TextLine, problems: list[str]) -> CandidateList:
     value = parse_json_object(element.text)
     hypotheses = list_value(value.get("input"), "input")
     columns, indices = _columns(value, len(hypotheses)), itertools.count()
@@ -157,9 +153,8 @@ def _columns(value: Mapping[str, Any], size: int) -> dict[str, list[Any]]:
     """Collect lists of numbers by key, one per hypothesis; None if missing."""
     columns: dict[str, list[Any]] = {}
     for key, numbers in value.items():
-        if key in _OWN_KEYS or not isinstance(numbers, list):
-            continue
-        if not any(type(number) in {int, float} for number in numbers):
+        has_numbers = isinstance(numbers, list) and not {int, float}.isdisjoint(map(type, numbers))
+        if key in _OWN_KEYS or not has_numbers:
             continue
         if _feature(key) in map(_feature, columns):
             raise InvalidInputError(f"two lists of scores for {_feature(key)}")
@@ -204,29 +199,25 @@ HYPORADISE = Format(
 )
 
 
-def _mlm_scoring_list(element: JsonElement, problems: list[str]) -> CandidateList | None:
+def _mlm_scoring_list(element: TextLine, problems: list[str]) -> CandidateList:
     name = string_value(parse_json_value(element.key or ""), "an utterance's name")
-    value = parse_json_object(element.text)
-    numbered = sorted((int(match[1]), key) for key in value if (match := _HYPOTHESIS.fullmatch(key)))
-    candidates = []
-    for _, key in numbered[:MAX_LIST_CANDIDATES]:
-        field = f"{shorten(name)}.{key}"
-        try:
-            hypothesis = object_value(value[key], field)
-            score = number_value(hypothesis.get("score"), f"{field}.score")
-            candidates.append(
-                Candidate(stripped_value(hypothesis.get("text"), f"{field}.text"), {"score": score})
-            )
-        except InvalidInputError as error:
-            problems.append(str(error))
-    if not numbered:
-        raise InvalidInputError(f"{shorten(name)} has no hyp_1")
-    if len(numbered) > MAX_LIST_CANDIDATES:
-        problems.append(f"{shorten(name)} has more than {MAX_LIST_CANDIDATES:,} hypotheses")
-    references = (
-        (stripped_value(value["ref"], f"{shorten(name)}.ref"),) if value.get("ref") is not None else ()
-    )
-    return CandidateList(name, "", tuple(candidates), references) if candidates else None
+    label, value = shorten(name), parse_json_object(element.text)
+    keys = sorted(filter(_HYPOTHESIS.fullmatch, value), key=lambda key: (int(key[4:]), key))
+    if not keys:
+        raise InvalidInputError(f"{label} has no hyp_1")
+    fields = (f"{label}.{key}" for key in keys)
+
+    def parse(value: Any, _place: str) -> Candidate:
+        hypothesis = object_value(value, field := next(fields))
+        score = number_value(hypothesis.get("score"), f"{field}.score")
+        return Candidate(stripped_value(hypothesis.get("text"), f"{field}.text"), {"score": score})
+
+    hypotheses = [value[key] for key in keys[:MAX_LIST_CANDIDATES]]
+    candidates = parse_candidates(hypotheses, label, parse, problems)
+    if len(keys) > MAX_LIST_CANDIDATES:
+        problems.append(f"{label} has more than {MAX_LIST_CANDIDATES:,} hypotheses")
+    references = () if value.get("ref") is None else (stripped_value(value["ref"], f"{label}.ref"),)
+    return CandidateList(name, "", candidates, references)
 
 
 def _write_mlm_scoring(lists: Iterable[CandidateList]) -> Iterator[str]:

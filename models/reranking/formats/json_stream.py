@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from models.errors import InvalidInputError
 from models.files import ASCII_WHITESPACE
@@ -21,8 +21,8 @@ from models.reranking.formats.format import (
     ListOrBadLine,
     SourceLines,
     TextLine,
+    after_errors,
     candidate_or_error,
-    parse_list,
 )
 
 JsonObject = dict[str, Any]
@@ -95,16 +95,14 @@ def number_value(value: Any, field: str) -> float:
     return number
 
 
-def list_value(value: Any, field: str, *, max_members: int | None = None) -> list[Any]:
-    """Check that a value is a non-empty list of at most `max_members`.
+def list_value(value: Any, field: str) -> list[Any]:
+    """Check that a value is a non-empty list.
 
     Raises:
         InvalidInputError: it is not; the message starts with the field.
     """
     if not isinstance(value, list) or not value:
         raise InvalidInputError(f"{field} is {_kind_name(value)}, but must be a non-empty list")
-    if max_members is not None and len(value) > max_members:
-        raise InvalidInputError(f"{field} has {len(value):,} members; the maximum is {max_members:,}")
     return value
 
 
@@ -116,10 +114,9 @@ def parse_candidates(
     Raises:
         InvalidInputError: none is valid, or there are too many.
     """
-    found = [
-        candidate_or_error(partial(parse, one, f"{field}[{index}]"))
-        for index, one in enumerate(list_value(value, field, max_members=MAX_LIST_CANDIDATES))
-    ]
+    if (size := len(list_value(value, field))) > MAX_LIST_CANDIDATES:
+        raise InvalidInputError(f"{field} has {size:,} members; the maximum is {MAX_LIST_CANDIDATES:,}")
+    found = [candidate_or_error(partial(parse, one, f"{field}[{index}]")) for index, one in enumerate(value)]
     problems += [str(one) for one in found if isinstance(one, InvalidInputError)]
     candidates = tuple(one for one in found if isinstance(one, Candidate))
     if not candidates:
@@ -159,15 +156,8 @@ def _kind_name(value: Any) -> str:
         return "missing or null"
     if value == []:
         return "an empty list"
-    kinds = {
-        bool: "a boolean",
-        str: "a string",
-        int: "a number",
-        float: "a number",
-        list: "a list",
-        dict: "an object",
-    }
-    return kinds[type(value)]
+    kinds = {bool: "a boolean", str: "a string", list: "a list", dict: "an object"}
+    return kinds.get(type(value), "a number")
 
 
 # Text without structure, including complete strings, then a bracket, the start of a string
@@ -180,38 +170,41 @@ _BEFORE = {
 _CLOSING = {"[": "]", "{": "}"}
 
 
-class JsonElement(NamedTuple):
-    """Member of the document.
+def parse_list(
+    lines: SourceLines, number: int, parse: Callable[[list[str]], CandidateList]
+) -> Iterator[ListOrBadLine]:
+    """Yield the list that begins on a line after its errors; the last one loses the list if nothing of it is usable.
 
-    Attributes:
-        number: number of its first line.
-        key: its key, as JSON; None outside an object.
-        text: its value, as JSON.
+    `parse` returns the list and appends the errors of its parts to the problems; it raises InvalidInputError if nothing
+    is usable.
     """
-
-    number: int
-    key: str | None
-    text: str
+    problems, one = list[str](), None
+    try:
+        one = parse(problems)
+    except InvalidInputError as error:
+        problems.append(str(error))
+    yield from after_errors([lines.bad(number, problem) for problem in problems], one)
 
 
 def read_elements(
-    lines: SourceLines, outer: str, parse: Callable[[JsonElement, list[str]], CandidateList | None]
+    lines: SourceLines, *, outer: str = "", parse: Callable[[TextLine, list[str]], CandidateList]
 ) -> Iterator[ListOrBadLine]:
-    """Yield the lists of a document whose members are objects.
+    """Yield the lists of a document whose members are objects, or one list per line.
 
     Args:
         lines: lines of the document.
-        outer: `[` for an array of objects, `{` for an object of objects.
-        parse: converts a member to a list, see `parse_list`.
+        outer: `[` for an array of objects, `{` for an object of objects; empty for lines, of which an unreadable one is
+            a lost list.
+        parse: converts a member or line to a list, see `parse_list`.
     """
-    for element in split_elements(lines, outer):
+    for element in split_elements(lines, outer) if outer else lines:
         if isinstance(element, BadLine):
-            yield element
+            yield element if outer else element._replace(loses_list=True)
         else:
             yield from parse_list(lines, element.number, partial(parse, element))
 
 
-def split_elements(lines: SourceLines, outer: str = "") -> Iterator[JsonElement | BadLine]:
+def split_elements(lines: SourceLines, outer: str = "") -> Iterator[TextLine | BadLine]:
     """Yield the members of a document, which are objects.
 
     Args:
@@ -258,7 +251,7 @@ class _Scanner:
         lost, self._lost = self.depth > 1 and not self._lost, self.depth > 1
         return lost
 
-    def scan(self, line: TextLine) -> Iterator[JsonElement | BadLine]:
+    def scan(self, line: TextLine) -> Iterator[TextLine | BadLine]:
         """Yield the members that end on a line."""
         text, start, position = line.text + "\n", 0, 0
         while position < len(text):
@@ -274,8 +267,7 @@ class _Scanner:
             else:
                 self.depth -= 1
                 if self.depth == 1:
-                    self._keep(text[start:position])
-                    yield from self._close()
+                    yield from self._close(text[start:position])
                     start = position
                 elif self.depth <= 0:
                     yield from self._end(line.number, text[start : position - 1], step[1])
@@ -289,14 +281,15 @@ class _Scanner:
         else:
             self._parts.clear()
 
-    def _take(self) -> str:
-        text = "".join(self._parts)
+    def _take(self, last: str) -> str | None:
+        """Return the text since the last bracket; None if it is too long."""
+        self._keep(last)
+        text = "".join(self._parts) if self._size <= MAX_LIST_BYTES else None
         self._parts, self._size = [], 0
         return text
 
     def _open(self, number: int, before: str, bracket: str) -> Iterator[BadLine]:
-        self._keep(before)
-        between = self._take()
+        between = self._take(before) or ""
         if self.depth == 1:
             if between.strip() or bracket != self._outer or self.ended:
                 yield self._lines.bad(
@@ -315,19 +308,18 @@ class _Scanner:
                 number, "a member of the document is not an object, or its key is invalid", loses_list=True
             )
 
-    def _close(self) -> Iterator[JsonElement | BadLine]:
-        too_long, text = self._size > MAX_LIST_BYTES, self._take()
-        if too_long:
+    def _close(self, last: str) -> Iterator[TextLine | BadLine]:
+        text = self._take(last)
+        if text is None:
             yield self._lines.bad(
                 self._begun_on, f"the list is longer than {MAX_LIST_BYTES:,} bytes", loses_list=not self._lost
             )
         elif not self._lost:
-            yield JsonElement(self._begun_on, self._key, text)
+            yield TextLine(self._begun_on, text, self._key)
         self._lost = False
 
     def _end(self, number: int, before: str, bracket: str) -> Iterator[BadLine]:
-        self._keep(before)
-        rest = self._take()
+        rest = self._take(before) or ""
         self.depth = 1 if self._is_bare else 0
         if self._is_bare or self.ended or rest.strip() or bracket != _CLOSING[self._outer]:
             yield self._lines.bad(

@@ -14,7 +14,7 @@ egs/wsj/s5/steps/pytorchnn/lmrescore_nbest_pytorchnn.sh (file names), compute_se
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from itertools import chain
 
 from models.errors import FormatError, InvalidInputError
@@ -85,9 +85,7 @@ def _rows(
         number, (utterance, rank, text) = row
         features: dict[str, float] = {}
         for feature, archive in archives.items():
-            cost = archive.cost(f"{utterance}-{rank}")
-            yield from archive.bad
-            archive.bad.clear()
+            cost = yield from archive.cost(f"{utterance}-{rank}")
             if cost is None:
                 problem = f"{utterance}-{rank} has no score in {archive.source}"
                 yield number, (utterance, rank, InvalidInputError(problem))
@@ -113,8 +111,7 @@ def check_content(lines: Sequence[str], source: str) -> None:
     Raises:
         FormatError: they seem to be something else; the message names it.
     """
-    rows = [[field for field in split_words(line) if field not in {"[", "]"}] for line in lines]
-    if (other := _other_content([row for row in rows if row])) is not None:
+    if (other := _other_content([*filter(None, map(_fields, lines))])) is not None:
         problem = f"seems to have {other}, not n-best lists; it starts with {shorten(lines[0])!r}"
         raise FormatError(source, problem, hint="for hypotheses of Kaldi, set --format kaldi")
 
@@ -128,9 +125,8 @@ def _other_content(rows: Sequence[Sequence[str]]) -> str | None:
         times = [row[place : place + 2] for row in rows if len(row) > place + 2]
         if len(times) == len(rows) and all("." in "".join(pair) and _are_numbers(pair) for pair in times):
             return "words with times, as in CTM and STM files"
-    if all(_are_numbers(row[1:2]) and not row[1].isdigit() for row in rows if row[1:]) and any(
-        r[1:] for r in rows
-    ):
+    seconds = [row[1] for row in rows if row[1:]]
+    if seconds and _are_numbers(seconds) and not any(map(str.isdigit, seconds)):
         return "scores, or words after scores"
     ranks: dict[str, list[str]] = {}
     for key, *_ in rows:
@@ -141,6 +137,10 @@ def _other_content(rows: Sequence[Sequence[str]]) -> str | None:
     if are_apart or not all("1" in of_one and all(map(_RANK.fullmatch, of_one)) for of_one in ranks.values()):
         return "transcripts, whose ids end in a number"
     return None
+
+
+def _fields(line: str) -> list[str]:
+    return [field for field in split_words(line) if field not in {"[", "]"}]
 
 
 def _are_numbers(fields: Sequence[str]) -> bool:
@@ -154,25 +154,20 @@ class _CostArchive:
         self.source = lines.source
         self._rows = parse_lines(lines, _cost)
         self._waiting: dict[str, float] = {}
-        self.bad: list[BadLine] = []  # found, but not yet yielded
 
-    def cost(self, key: str) -> float | None:
-        """Cost of a hypothesis; None if the archive has none."""
-        if key in self._waiting:
-            return self._waiting.pop(key)
-        for row in self._rows:
+    def cost(self, key: str) -> Generator[BadLine, None, float | None]:
+        """Yield bad lines, and return the cost of a hypothesis; None if the archive has none."""
+        while key not in self._waiting and (row := next(self._rows, None)) is not None:
             if isinstance(row, BadLine):
-                self.bad.append(row)
-                continue
-            _, (found, cost) = row
-            if found == key:
-                return cost
-            self._waiting[found] = cost
-        return None
+                yield row
+            else:
+                found, cost = row[1]
+                self._waiting[found] = cost
+        return self._waiting.pop(key, None)
 
 
 def _cost(line: str) -> tuple[str, float]:
-    fields = [field for field in split_words(line) if field not in {"[", "]"}]
+    fields = _fields(line)
     if len(fields) < 2:
         raise InvalidInputError(f"{shorten(fields[0]) if fields else 'a line of brackets'} has no cost")
     key, *costs = fields

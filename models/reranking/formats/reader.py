@@ -20,6 +20,7 @@ import itertools
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import BinaryIO, NamedTuple
@@ -88,10 +89,7 @@ class References:
             self._readings[layout] = self._in_order
             self._expected = layout if has_ids else None
         else:
-            self._in_order = [
-                _ReferenceEntry(number, "", line.strip(ASCII_WHITESPACE))
-                for number, line in enumerate(lines, 1)
-            ]
+            self._in_order = [_parse_reference(number, line, "lines") for number, line in enumerate(lines, 1)]
             tried: Sequence[ReferenceLayout] = ("tab", "trn", "utterance") if layout is None else (layout,)
             for reading in tried if layout != "lines" else ():
                 self._readings[reading] = [_parse_reference(*line, reading) for line in written]
@@ -249,13 +247,14 @@ def _detect_layout(lines: Sequence[str]) -> ReferenceLayout | None:
 
 
 def _parse_reference(number: int, line: str, layout: ReferenceLayout) -> _ReferenceEntry:
+    name, text = "", line
     if layout == "tab":
         name, tab, text = line.partition("\t")
         name = name if tab else ""
     elif layout == "trn":
         match = _TRN.fullmatch(line.strip(ASCII_WHITESPACE))
-        name, text = (match[2], match[1]) if match else ("", line)
-    else:
+        name, text = (match[2], match[1]) if match else (name, text)
+    elif layout == "utterance":
         name, *words = split_words(line)
         text = " ".join(words)
     return _ReferenceEntry(number, name.strip(ASCII_WHITESPACE), text.strip(ASCII_WHITESPACE))
@@ -413,10 +412,8 @@ def read_lists(
         items = form.read(SourceLines(name, blocks, form, beam_size=beam_size, scores=opened))
     if references:
         usual, numbered = form.reference_layout, form.numbered
-        files = [
-            References(path, layout=reference_layout, usual=usual, numbered=numbered) for path in references
-        ]
-        items = attach_references(items, files)
+        opened_by = partial(References, layout=reference_layout, usual=usual, numbered=numbered)
+        items = attach_references(items, list(map(opened_by, references)))
     if reserved is not None:
         items = _rename_reserved(items, reserved, drop_from=name if form.custom_feature_names else None)
     yield from items

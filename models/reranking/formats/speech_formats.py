@@ -56,9 +56,8 @@ from models.reranking.formats.format import (
     Format,
     ListOrBadLine,
     SourceLines,
+    TextLine,
     format_number,
-    parse_list,
-    parse_list_lines,
     parse_number,
     read_beams,
 )
@@ -70,6 +69,8 @@ from models.reranking.formats.json_stream import (
     object_value,
     parse_candidates,
     parse_json_object,
+    parse_list,
+    read_elements,
     split_elements,
     string_value,
     stripped_value,
@@ -108,7 +109,7 @@ NEMO = Format(
     read=partial(read_beams, parse=_scored_line),
     write=_write_nemo,
     features=frozenset({"score"}),
-    carries_names=False,
+    carried_fields=frozenset(),
     needs_beam_size=True,
     reference_layout="manifest",
 )
@@ -126,8 +127,8 @@ def manifest_id(entry: JsonObject) -> tuple[str | None, bool]:
     return PurePath(string_value(entry["audio_filepath"], "audio_filepath")).stem, False
 
 
-def _manifest_list(line: str, problems: list[str]) -> CandidateList:
-    value = parse_json_object(line)
+def _manifest_list(line: TextLine, problems: list[str]) -> CandidateList:
+    value = parse_json_object(line.text)
     reference = value.get("text")
     return CandidateList(
         manifest_id(value)[0],
@@ -145,7 +146,7 @@ def _beam(value: Any, field: str) -> Candidate:
 
 NEMO_MANIFEST = Format(
     name="nemo-manifest",
-    read=partial(parse_list_lines, parse=_manifest_list),
+    read=partial(read_elements, parse=_manifest_list),
     first_key=re.compile(r'"beams"\s*:\s*\['),
     max_line_bytes=MAX_LIST_BYTES,
     reference_layout="manifest",

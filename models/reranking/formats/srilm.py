@@ -31,6 +31,7 @@ from models.reranking.formats.format import (
     Format,
     ListOrBadLine,
     SourceLines,
+    after_errors,
     format_number,
     is_decimal_number,
     parse_lines,
@@ -52,8 +53,8 @@ _BOUNDARIES, _PAUSE = ("<s>", "</s>"), "-pau-"
 
 def read(lines: SourceLines) -> Iterator[ListOrBadLine]:
     """Read the list of a file, in any of the three formats; its name is the file name."""
-    candidates: list[Candidate] = []
-    version, last_bad = None, None
+    candidates, waiting = list[Candidate](), list[BadLine]()
+    version = None
 
     def parse(line: str) -> Candidate | None:
         nonlocal version
@@ -67,15 +68,12 @@ def read(lines: SourceLines) -> Iterator[ListOrBadLine]:
 
     for row in parse_lines(lines, parse):
         if isinstance(row, BadLine):
-            if last_bad is not None:
-                yield last_bad
-            last_bad = row
-        elif row[1] is not None:
+            yield from waiting
+            waiting = [row]
+        else:
             candidates.append(row[1])
-    if last_bad is not None:
-        yield last_bad._replace(loses_list=not candidates)
-    if candidates:
-        yield CandidateList(unpacked_name(PurePath(lines.source)), "", tuple(candidates))
+    name = unpacked_name(PurePath(lines.source))
+    yield from after_errors(waiting, CandidateList(name, "", tuple(candidates)) if candidates else None)
 
 
 def _candidate(line: str, version: str) -> Candidate:

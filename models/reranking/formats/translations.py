@@ -54,11 +54,11 @@ from models.files import ASCII_WHITESPACE, collapse_whitespace, split_words
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats.format import (
     MAX_LIST_BYTES,
-    BadLine,
     CandidateRow,
     Format,
     ListOrBadLine,
     SourceLines,
+    TextLine,
     candidate_or_error,
     format_number,
     group_candidates,
@@ -66,7 +66,6 @@ from models.reranking.formats.format import (
     is_decimal_number,
     named_lists,
     parse_lines,
-    parse_list_lines,
     parse_number,
     read_beams,
     shorten,
@@ -77,6 +76,7 @@ from models.reranking.formats.json_stream import (
     number_value,
     parse_candidates,
     parse_json_object,
+    read_elements,
     stripped_value,
 )
 
@@ -185,10 +185,10 @@ def _labels(features: Mapping[str, float]) -> dict[str, list[float]]:
     covered = {f"{base}_{i}" for base, run in runs.items() for i in range(len(run))}
     labels: dict[str, list[float]] = {}
     for name, value in features.items():
-        if name not in covered:
-            labels[name] = [value]
-        elif name.endswith("_0") and (base := name.removesuffix("_0")) in runs:
+        if (base := name.removesuffix("_0")) in runs:
             labels[base] = runs[base]
+        elif name not in covered:
+            labels[name] = [value]
     for label in labels:
         if has_whitespace(label) or _BAR in label or label == _WORD_SCORES:
             raise InvalidInputError(f"feature {shorten(label)!r} cannot be written in this format")
@@ -217,15 +217,7 @@ _FAIRSEQ_HYPOTHESIS = re.compile(r"^[HD]-[0-9]+\t\S+\t", re.MULTILINE)
 
 def _read_fairseq(lines: SourceLines) -> Iterator[ListOrBadLine]:
     """Read the lists of consecutive lines with the same sentence."""
-
-    def rows() -> Iterator[tuple[int, CandidateRow] | BadLine]:
-        for row in parse_lines(lines, _fairseq_line):
-            if isinstance(row, BadLine):
-                yield row
-            elif row[1] is not None:
-                yield row[0], row[1]
-
-    return group_candidates(rows(), lines, _fairseq_list)
+    return group_candidates(parse_lines(lines, _fairseq_line), lines, _fairseq_list)
 
 
 def _fairseq_list(name: str, members: Sequence[tuple[int, Candidate]]) -> CandidateList | None:
@@ -245,11 +237,8 @@ def _fairseq_line(line: str) -> CandidateRow | None:
     if match is None:
         return None
     kind, sentence, text = match.groups()
-    return (
-        sentence,
-        _FAIRSEQ_KINDS.index(kind),
-        candidate_or_error(partial(_fairseq_text, kind, sentence, text)),
-    )
+    candidate = candidate_or_error(partial(_fairseq_text, kind, sentence, text))
+    return sentence, _FAIRSEQ_KINDS.index(kind), candidate
 
 
 def _fairseq_text(kind: str, sentence: str, text: str) -> Candidate:
@@ -281,8 +270,8 @@ def _scored_candidate(line: str) -> Candidate:
     return Candidate(fields[0], {"score": parse_number(score, "the score")})
 
 
-def _sockeye_list(line: str, problems: list[str]) -> CandidateList:
-    value = parse_json_object(line)
+def _sockeye_list(line: TextLine, problems: list[str]) -> CandidateList:
+    value = parse_json_object(line.text)
     texts, costs = [value.get("translation")], [value.get("score")]
     if "translations" in value:
         texts = list_value(value["translations"], "translations")
@@ -315,7 +304,7 @@ FORMATS = (
     Format(name="ctranslate2", read=partial(read_beams, parse=_scored_candidate), needs_beam_size=True),
     Format(
         name="sockeye",
-        read=partial(parse_list_lines, parse=_sockeye_list),
+        read=partial(read_elements, parse=_sockeye_list),
         first_key=re.compile(r'"sentence_id"\s*:'),
         max_line_bytes=MAX_LIST_BYTES,
         media_types=("application/x-sockeye+json",),

@@ -49,7 +49,8 @@ def summarise_lists(lists: Iterable[CandidateList]) -> dict[str, Any]:
     `features` counts the candidates that have each feature. `first_wer` and `oracle_wer`, in percent, are for the
     first candidates and the candidates with the fewest errors, over the lists with references.
     """
-    counts, features, metric = Counter[str](), Counter[str](), make_metric("wer")
+    names = ("lists", "candidates", "duplicates", "lists_of_one_text", "lists_with_references")
+    counts, features, metric = dict.fromkeys(names, 0), Counter[str](), make_metric("wer")
     errors = np.zeros((2, 2), np.int64)
     for one in lists:
         texts = [candidate.text for candidate in one.candidates]
@@ -63,9 +64,7 @@ def summarise_lists(lists: Iterable[CandidateList]) -> dict[str, Any]:
             counts["lists_with_references"] += 1
             of_candidates = metric.statistics(texts, one.references)
             errors += of_candidates[[0, int(of_candidates[:, 0].argmin())]]
-    names = ("lists", "candidates", "duplicates", "lists_of_one_text", "lists_with_references")
-    figures: dict[str, Any] = {name: counts[name] for name in names}
-    figures["features"] = dict(sorted(features.items()))
+    figures: dict[str, Any] = {**counts, "features": dict(sorted(features.items()))}
     if counts["lists_with_references"]:
         figures["first_wer"], figures["oracle_wer"] = metric.score(errors).tolist()
     return figures

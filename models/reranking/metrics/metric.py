@@ -248,12 +248,9 @@ class ErrorRate(Metric):
     @override
     def count(self, texts: Sequence[str], references: Sequence[str]) -> Statistics:
         normalised = map(NORMALISERS[self.normaliser], (*texts, *references))
+        strings = [text.strip() for text in normalised]
         if self.name == "wer":
-            strings = run_calls(
-                words_as_characters(split_words(_RUN.sub(" ", text.strip())) for text in normalised)
-            )
-        else:
-            strings = [text.strip() for text in normalised]
+            strings = run_calls(words_as_characters(split_words(_RUN.sub(" ", text)) for text in strings))
         right = strings[len(texts) :]
         errors = pairwise_distances(strings[: len(texts)], right).astype(np.int64)
         lengths = np.fromiter(map(len, right), np.int64, len(right))

@@ -33,6 +33,7 @@ _UNITS = types.Array(types.int32, 1, "C", readonly=True)
 _PLACES = types.Array(types.int64, 1, "C", readonly=True)
 _PLACES_BY_ORDER = types.Array(types.int64, 2, "C", readonly=True)
 _INTS, _LONGS = types.int32[::1], types.int64[::1]
+_STARTS, _SHARED = types.int64[:, ::1], types.int64[:, :, ::1]
 
 
 class NgramCounts(NamedTuple):
@@ -97,11 +98,7 @@ def count_ngrams_in_steps(units: Int32s, lengths: Int64s, order: int) -> Steps[N
     return NgramCounts(grams[:entries], counts[:entries], starts, num_grams, lengths)
 
 
-@kernel(
-    types.boolean(
-        _UNITS, types.int64, _PLACES, _LONGS, *[_INTS] * 3, _LONGS, *[_INTS] * 2, types.int64[:, ::1]
-    )
-)
+@kernel(types.boolean(_UNITS, types.int64, _PLACES, _LONGS, *[_INTS] * 3, _LONGS, *[_INTS] * 2, _STARTS))
 def _count_ngrams(
     units: Int32s,
     num_units: int,
@@ -156,11 +153,7 @@ def _count_ngrams(
     return bool(n < len(starts))
 
 
-@kernel(
-    types.void(
-        _UNITS, _UNITS, _PLACES_BY_ORDER, types.int64, _PLACES, _PLACES, _PLACES, types.int64[:, :, ::1]
-    )
-)
+@kernel(types.void(_UNITS, _UNITS, _PLACES_BY_ORDER, types.int64, *[_PLACES] * 3, _SHARED))
 def _match_ngrams(
     grams: Int32s,
     counts: Int32s,
@@ -192,10 +185,7 @@ def _match_ngrams(
 _ENTITIES_13A = (("&quot;", '"'), ("&amp;", "&"), ("&lt;", "<"), ("&gt;", ">"))
 _RULES_13A = (
     # ASCII punctuation except apostrophe, comma, full stop and hyphen
-    (
-        re.compile(r"""([!-&(-+/:-@\[-`{-~])"""),
-        r" \1 ",
-    ),
+    (re.compile(r"""([!-&(-+/:-@\[-`{-~])"""), r" \1 "),
     (re.compile(r"([^0-9])([.,])"), r"\1 \2 "),  # a full stop or comma after a non-digit
     (re.compile(r"([.,])([^0-9])"), r" \1 \2"),  # or before a non-digit
     (re.compile(r"([0-9])(-)"), r"\1 \2 "),  # a hyphen after a digit

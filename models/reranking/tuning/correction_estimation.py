@@ -225,13 +225,9 @@ def learn_corrections(counts: Sequence[CorrectionCounts]) -> Steps[list[PhraseCo
 def correct_by_fold(
     lists: Sequence[CandidateList], folds: Ints, counts: Sequence[CorrectionCounts], max_tokens: int
 ) -> Steps[list[CandidateList]]:
-    """Append corrected candidates to lists, by corrections learnt without the fold of each.
+    """Append corrected candidates to lists, by corrections learnt without the fold of each, from 0 [N].
 
-    Args:
-        lists: the lists.
-        folds: fold of each list, from 0 [N].
-        counts: counts of each fold.
-        max_tokens: maximum tokens of a corrected text with its context.
+    `counts` are those of each fold; see `with_corrections` for the others.
     """
     corrected = list(lists)
     for fold in range(len(counts)):

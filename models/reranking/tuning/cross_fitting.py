@@ -17,7 +17,6 @@ from models.reranking.features import (
     CANDIDATES_PER_STEP,
     CORRECTION,
     LM,
-    LM_SUM,
     NUM_UNKNOWN,
     NUM_WORDS,
     RANK,
@@ -153,28 +152,17 @@ def tuning_data(
         distinct = np.concatenate([np.diff(ranks, prepend=-1) > 0 for ranks in highest_ranks])
         place = partial(list_prefix, numbers[chunk])
         derived = yield from with_derived(chunk_lists, values.normalised(exponents[0]), names, place=place)
-        given = {
-            name: given_column(
-                chunk_lists, name, place=place, least=-np.inf
-            )  # −∞: impossible paths of lattices
+        # −∞: impossible paths of lattices
+        others = {
+            name: derived.column(name)
+            if name in derived.names
+            else given_column(chunk_lists, name, place=place, least=-np.inf)
             for name in names
-            if name not in derived.names
         }
-        matrix = derived.matrix(names, given)
-        shaped = []
-        for exponent in exponents:
-            own, of_exponent = matrix.copy(), values.normalised(exponent)
-            for index, name in enumerate(names):
-                if name.partition(":")[0] in {LM, LM_SUM} and name in of_exponent.names:
-                    own[:, index] = of_exponent.column(name)
-            shaped.append(own[distinct])
+        shaped = [values.normalised(exponent).matrix(names, others)[distinct] for exponent in exponents]
         yield
-        counts = np.concatenate(
-            [
-                metric.statistics(of_list, one.references)
-                for of_list, one in zip(texts, chunk_lists, strict=True)
-            ]
-        )
+        references = [one.references for one in chunk_lists]
+        counts = np.concatenate(list(map(metric.statistics, texts, references)))
         parts.append((distinct, counts[distinct], shaped))
         yield
     rows, statistics, matrices = zip(*parts, strict=True)
@@ -237,10 +225,8 @@ def looks_like_mean(values: Floats, words: Floats) -> bool:
         values: scores of the first candidate of each list [N].
         words: numbers of words of the same texts [N].
     """
-    if (
-        min((values < 0).mean(), (values > 0).mean()) > 1 - _SAME_SIGN_SHARE
-        or (values == 0).mean() > 1 - _SAME_SIGN_SHARE
-    ):
+    negative, zero, positive = ((np.sign(values) == sign).mean() for sign in (-1, 0, 1))
+    if max(min(negative, positive), zero) > 1 - _SAME_SIGN_SHARE:
         return False  # neither log-probabilities nor costs
     sizes = np.abs(values)
     if sizes.std() == 0 or words.std() == 0:

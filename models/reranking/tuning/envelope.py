@@ -24,16 +24,11 @@ def _next_winner(values: Any, slopes: Any, begin: Any, end: Any, winner: Any) ->
     for candidate in range(begin, end):
         if slopes[candidate] > slopes[winner]:
             crossing = (values[winner] - values[candidate]) / (slopes[candidate] - slopes[winner])
+            line = slopes[candidate], values[candidate]
             if (
                 following == _NONE
                 or crossing < at
-                or (
-                    crossing == at
-                    and (
-                        slopes[candidate] > slopes[following]
-                        or (slopes[candidate] == slopes[following] and values[candidate] > values[following])
-                    )
-                )
+                or (crossing == at and line > (slopes[following], values[following]))
             ):
                 following, at = candidate, crossing
     return following, at

@@ -186,10 +186,9 @@ def _mean_weights(
     mean[np.abs(mean) < _MIN_AGREEMENT * deviation] = 0.0
     if not mean.any():
         return None
-    weights = np.zeros(len(problem.names))
-    weights[telling] = mean
-    raw = np.divide(weights, deviations, out=np.zeros_like(weights), where=deviations > 0)
-    unit = max(np.abs(raw[np.argmax(np.abs(weights))]), np.abs(raw).max() / MAX_WEIGHT)
+    raw = np.zeros(len(problem.names))
+    raw[telling] = mean / deviations[telling]
+    unit = max(np.abs(raw[telling[np.argmax(np.abs(mean))]]), np.abs(raw).max() / MAX_WEIGHT)
     scaled_raw: Floats = np.clip(raw / unit, -MAX_WEIGHT, MAX_WEIGHT)  # clips rounding errors only
     return scaled_raw
 

@@ -72,22 +72,14 @@ def line_loss(problem: TuningProblem, values: Floats, slopes: Floats) -> Steps[L
     from models.reranking.tuning.envelope import upper_envelopes
 
     values = np.maximum(values, _LOWEST)
-
     first = np.empty(problem.num_lists, dtype=np.int64)
     breaks = np.empty(len(values))
     previous, entering = np.empty((2, len(values)), dtype=np.int64)
     count = 0
     for begin in range(0, problem.num_lists, _LISTS_PER_STEP):
         end = begin + _LISTS_PER_STEP
-        count += upper_envelopes(
-            values,
-            slopes,
-            problem.offsets[begin : end + 1],
-            first[begin:end],
-            breaks[count:],
-            previous[count:],
-            entering[count:],
-        )
+        outputs = first[begin:end], breaks[count:], previous[count:], entering[count:]
+        count += upper_envelopes(values, slopes, problem.offsets[begin : end + 1], *outputs)
         yield
     order = np.argsort(breaks[:count], kind="stable")
     yield
