@@ -14,7 +14,6 @@ ligatures. All positions are those of the text as given.
 """
 
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from math import log
@@ -31,7 +30,6 @@ from models.words import PLAIN, find_no_words, is_in_capitals, is_mark, plain_fo
 MAX_SENTENCE_TOKENS = 512
 """Maximum tokens of a sentence; a longer line is split into consecutive parts."""
 
-_CONTINUATION_BITS, _CONTINUATION = 0xC0, 0x80  # mark bytes of UTF-8 after a character's first
 _NON_SPACE = re.compile(r"\S+")
 _AFTER_SIGN = re.compile(r"[^\w\s]\w")
 
@@ -86,7 +84,7 @@ class Sentence(NamedTuple):
         return len(self.after) == 1 and self.after[0] == EOS
 
 
-class SentenceSplitter(ABC):
+class SentenceSplitter:
     """Splits texts into sentences, words and tokens for one tokenizer.
 
     Args:
@@ -169,9 +167,11 @@ class SentenceSplitter(ABC):
         sentence = self._tokenise(line, offset)
         return sentence._replace(words=tuple(self._checked_words(sentence)))
 
-    @abstractmethod
     def _tokenise(self, line: str, offset: int) -> Sentence:
         """Return the sentence without its words."""
+        text, origins = self.read(line)
+        ids, begins = self.tokenizer.encode(text), origins[self.tokenizer.token_starts(text)]
+        return Sentence(line, offset, np.array(ids, dtype=np.int64), begins, (), _END_OF_LINE)
 
     def _checked_words(self, sentence: Sentence) -> Iterator[Word]:
         """Find the words of a sentence, and which of them are parts of what is no word."""
@@ -269,15 +269,14 @@ class WordSentenceSplitter(SentenceSplitter):
         text, origins = self.read(line)
         ids, read = self.tokenizer.encode(text), self.tokenizer.normaliser(text)
         spans = np.array(self.tokenizer.token_spans(read), dtype=np.int64).reshape(-1, 2)
-        if read != line:
-            given = origins[self.tokenizer.normaliser.offsets(text)]
-            last = given[spans[:, 1] - 1]
-            spans = np.stack([given[spans[:, 0]], given[np.searchsorted(given, last, side="right")]], axis=1)
+        given = origins[self.tokenizer.normaliser.offsets(text)]
+        begins, last = given[spans[:, 0]], given[spans[:, 1] - 1]
+        ends = given[np.searchsorted(given, last, side="right")]
         words = tuple(
             Word(line[begin:end], offset + begin, offset + end, index, index + 1, ids[index] != UNK)
-            for index, (begin, end) in enumerate(spans.tolist())
+            for index, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist(), strict=True))
         )
-        return Sentence(line, offset, _ids(ids), spans[:, 0], words, _END_OF_LINE)
+        return Sentence(line, offset, np.array(ids, dtype=np.int64), begins, words, _END_OF_LINE)
 
     @override
     def _words(self, sentence: Sentence) -> Iterator[Word]:
@@ -288,16 +287,8 @@ class CharacterSentenceSplitter(SentenceSplitter):
     """Splitter for character tokenizers: a token is a character."""
 
     @override
-    def _tokenise(self, line: str, offset: int) -> Sentence:
-        text, origins = self.read(line)
-        begins = origins[self.tokenizer.normaliser.offsets(text)[:-1]]
-        return Sentence(line, offset, _ids(self.tokenizer.encode(text)), begins, (), _END_OF_LINE)
-
-    @override
     def _words(self, sentence: Sentence) -> Iterator[Word]:
-        begins, text = sentence.begins, sentence.text
-        spaces = np.fromiter((text[begin].isspace() for begin in begins.tolist()), bool, len(begins))
-        return super()._words(sentence._replace(begins=begins + spaces))
+        return super()._words(_without_spaces(sentence))
 
 
 class SubwordSentenceSplitter(SentenceSplitter):
@@ -306,11 +297,6 @@ class SubwordSentenceSplitter(SentenceSplitter):
     def __init__(self, tokenizer: Tokenizer) -> None:
         super().__init__(tokenizer)
         self._listed = frozenset(tokenizer.lexicon)
-        spelled = tokenizer.token_bytes
-        self._num_bytes = np.fromiter(map(len, spelled), np.int64, len(spelled))
-        self._num_spaces = np.fromiter(
-            (len(s) - len(s.lstrip(b" ")) for s in spelled), np.int64, len(spelled)
-        )
 
     @override
     def _forms(self, word: str) -> Sequence[str]:
@@ -333,47 +319,13 @@ class SubwordSentenceSplitter(SentenceSplitter):
 
     @override
     def _tokenise(self, line: str, offset: int) -> Sentence:
-        # if the SentencePiece model normalises characters, tokenise each run between white space separately: the
-        # positions of the runs are then still exact
-        text, origins = self.read(line)
-        ids = _ids(self.tokenizer.encode(text))
-        begins = self._begins(text, ids)
-        if begins is None:
-            ids, begins = self._by_chunks(text)
-        return Sentence(line, offset, ids, origins[begins], (), _END_OF_LINE)
-
-    def _begins(self, text: str, ids: TokenIds) -> Int64s | None:
-        """Return each token's offset in the text; None if the tokens decode to a text that is not its normal form."""
-        read = self.tokenizer.normaliser(text)
-        if self.tokenizer.decode(ids.tolist()) != read:
-            return None
-        raw = np.frombuffer(read.encode(), dtype=np.uint8)
-        is_first = (raw & _CONTINUATION_BITS) != _CONTINUATION
-        offsets = self.tokenizer.normaliser.offsets(text)
-        character_of = offsets[np.concatenate([np.cumsum(is_first) - 1, [len(read)]])]
-        sizes = self._num_bytes[ids]
-        own_space = int(sizes.sum()) - len(raw)
-        visible = np.cumsum(sizes) - sizes - own_space + self._num_spaces[ids]
-        begins: Int64s = character_of[np.clip(visible, 0, len(raw))]
-        return begins
+        return _without_spaces(super()._tokenise(line, offset))
 
     @override
     def _start_of(self, sentence: Sentence, token: int) -> int:
-        begin = int(sentence.begins[token])
+        begin, spelled = int(sentence.begins[token]), self.tokenizer.token_bytes[sentence.ids[token]]
         is_spaced = sentence.text[begin - 1 : begin].isspace()
-        return max(begin - int(self._num_spaces[sentence.ids[token]]), 0) if is_spaced else begin
-
-    def _by_chunks(self, line: str) -> tuple[TokenIds, Int64s]:
-        ids: list[TokenIds] = []
-        begins: list[Int64s] = []
-        for found in _NON_SPACE.finditer(line):
-            space = " " if found.start() and not self.tokenizer.leading_space else ""
-            chunk_ids = _ids(self.tokenizer.encode(space + found.group()))
-            inside = self._begins(space + found.group(), chunk_ids)
-            ids.append(chunk_ids)
-            begin = found.start() - len(space)
-            begins.append(np.full(len(chunk_ids), found.start()) if inside is None else begin + inside)
-        return np.concatenate([_ids([]), *ids]), np.concatenate([_ids([]), *begins])
+        return max(begin - len(spelled) + len(spelled.lstrip(b" ")), 0) if is_spaced else begin
 
     @override
     def _is_known(self, text: str, ids: TokenIds) -> bool:
@@ -392,6 +344,14 @@ def sentence_splitter_for(tokenizer: Tokenizer) -> SentenceSplitter:
     )
 
 
+def _without_spaces(sentence: Sentence) -> Sentence:
+    """Let each token begin after the white space in it."""
+    text, begins = sentence.text, sentence.begins
+    visible = np.append(np.flatnonzero([not character.isspace() for character in text]), len(text))
+    firsts = visible[np.searchsorted(visible, begins)]
+    return sentence._replace(begins=np.minimum(firsts, np.append(begins, len(text))[1:]))
+
+
 def _origins(word: str, form: str) -> Int64s:
     """Map each character of a form of a word to its origin in the word [N]."""
     if len(form) == len(word):
@@ -402,10 +362,6 @@ def _origins(word: str, form: str) -> Int64s:
 
 
 _END_OF_LINE = np.array([EOS], dtype=np.int64)
-
-
-def _ids(ids: list[int]) -> TokenIds:
-    return np.array(ids, dtype=np.int64)
 
 
 MAX_CHARACTERS = 255
