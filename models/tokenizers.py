@@ -21,10 +21,10 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain, compress, pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import numpy as np
 import sentencepiece
@@ -37,6 +37,8 @@ from models.normaliser import Normaliser
 from models.slots import MARK, MemberMatcher, Slots, check_slots, class_mark, word_spans
 from models.vocabulary import BOS, CONTROL_TOKENS, EOS, UNK, Vocabulary
 from models.word_index import RaggedIds, WordIndex, WordSplitter
+
+T = TypeVar("T")
 
 TOKENIZER_FILE = "tokenizer.json"
 SPM_FILE = "tokenizer.model"
@@ -464,7 +466,8 @@ class SentencePieceTokenizer(Tokenizer):
         self._model = model
         self._processor = read_piece_model(model)
         self.pieces = tuple(map(self._processor.IdToPiece, range(self._processor.GetPieceSize())))
-        malformed = next((p for p in self.pieces if self._is_byte(p) and not _BYTE_PIECE.fullmatch(p)), None)
+        self._bytes = frozenset(p for i, p in enumerate(self.pieces) if self._processor.IsByte(i))
+        malformed = next((p for p in self._bytes if not _BYTE_PIECE.fullmatch(p)), None)
         if malformed is not None:
             raise ManifestError(
                 f"the SentencePiece model has the byte piece {malformed!r:.40}; "
@@ -488,9 +491,6 @@ class SentencePieceTokenizer(Tokenizer):
             )
         return Vocabulary(self.pieces[begin:])
 
-    def _is_byte(self, piece: str) -> bool:
-        return bool(self._processor.IsByte(self._processor.PieceToId(piece)))
-
     @cached_property
     def _divides_at_spaces(self) -> bool:
         """True if no piece continues over a space, and each word begins with the piece of its space."""
@@ -508,26 +508,26 @@ class SentencePieceTokenizer(Tokenizer):
                 break
             ids += self._processor.EncodeAsIds(text[begin : border.start()])
             begin = border.end()
-        return self._join_spaces([*ids, *self._processor.EncodeAsIds(text[begin:])])
+        ids += self._processor.EncodeAsIds(text[begin:])
+        return self._join_spaces(ids, ids)
 
     @override
     def _spans(self, text: str) -> list[tuple[int, int]]:
         read, offsets = self._processor.Normalize(text, with_offsets=True)
-        ids, pieces = (self._processor.Encode(text, out_type=kind) for kind in (int, str))
-        sizes = [1 if self._is_byte(piece) else len(piece.encode()) for piece in pieces]
+        pieces = self._processor.Encode(text, out_type=str)
+        sizes = [1 if piece in self._bytes else len(piece.encode()) for piece in pieces]
         firsts = np.cumsum(np.frombuffer(read.encode(), np.int8) >= -64) - 1  # the character of each byte
         of_bytes = np.array(offsets)[np.append(firsts, len(read))]
         ends = of_bytes[np.minimum(np.cumsum([0, *sizes]), len(firsts))].tolist()
-        joined = zip(pairwise([*ids, UNK]), pairwise(ends), strict=True)
-        classes = self.classes.values()
-        return [span for (i, after), span in joined if i != self._space or after not in classes]
+        return self._join_spaces(map(self.vocabulary.id_of, pieces), [*pairwise(ends)])
 
-    def _join_spaces(self, ids: Sequence[int]) -> list[int]:
-        """Remove the pieces of the spaces before classes, whose tokens contain them."""
+    def _join_spaces(self, ids: Iterable[int], of_each: Sequence[T]) -> list[T]:
+        """Remove what belongs to the pieces of the spaces before classes, whose tokens contain them."""
         if not self.classes:
-            return list(ids)
+            return list(of_each)
         classes = set(self.classes.values())
-        return [i for i, after in pairwise([*ids, UNK]) if i != self._space or after not in classes]
+        kept = (i != self._space or after not in classes for i, after in pairwise([*ids, UNK]))
+        return list(compress(of_each, kept))
 
     @override
     def _token(self, spelled: str) -> str:
@@ -538,7 +538,7 @@ class SentencePieceTokenizer(Tokenizer):
         if self.members is not None or max(map(len, texts), default=0) > _PART_LENGTH:
             return super().encode_all(texts)
         rows = self._processor.Encode(list(self.normaliser.all(texts)), out_type=int)
-        return list(map(self._join_spaces, rows))
+        return [self._join_spaces(row, row) for row in rows]
 
     def normalise_word(self, word: str) -> str:
         """Return a word, or the beginning of one, in the model's own form too."""
@@ -559,7 +559,7 @@ class SentencePieceTokenizer(Tokenizer):
                 answer.append(b"")
             elif i in classes:
                 answer.append(b" " + piece.encode())
-            elif self._is_byte(piece):
+            elif piece in self._bytes:
                 answer.append(bytes.fromhex(piece[3:5]))  # spelled "<0xE2>"
             else:
                 answer.append(piece.replace(_SPACE_MARK, " ").encode())

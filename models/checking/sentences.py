@@ -288,7 +288,7 @@ class CharacterSentenceSplitter(SentenceSplitter):
 
     @override
     def _words(self, sentence: Sentence) -> Iterator[Word]:
-        return super()._words(_without_spaces(sentence))
+        return super()._words(sentence._replace(begins=_first_visible(sentence)))
 
 
 class SubwordSentenceSplitter(SentenceSplitter):
@@ -297,6 +297,7 @@ class SubwordSentenceSplitter(SentenceSplitter):
     def __init__(self, tokenizer: Tokenizer) -> None:
         super().__init__(tokenizer)
         self._listed = frozenset(tokenizer.lexicon)
+        self._is_spaced = np.array([spelled.startswith(b" ") for spelled in tokenizer.token_bytes])
 
     @override
     def _forms(self, word: str) -> Sequence[str]:
@@ -319,7 +320,9 @@ class SubwordSentenceSplitter(SentenceSplitter):
 
     @override
     def _tokenise(self, line: str, offset: int) -> Sentence:
-        return _without_spaces(super()._tokenise(line, offset))
+        sentence = super()._tokenise(line, offset)
+        begins = np.where(self._is_spaced[sentence.ids], _first_visible(sentence), sentence.begins)
+        return sentence._replace(begins=begins)
 
     @override
     def _start_of(self, sentence: Sentence, token: int) -> int:
@@ -344,19 +347,20 @@ def sentence_splitter_for(tokenizer: Tokenizer) -> SentenceSplitter:
     )
 
 
-def _without_spaces(sentence: Sentence) -> Sentence:
-    """Let each token begin after the white space in it."""
+def _first_visible(sentence: Sentence) -> Int64s:
+    """Return where each token begins behind its white space, in characters [T]."""
     text, begins = sentence.text, sentence.begins
     visible = np.append(np.flatnonzero([not character.isspace() for character in text]), len(text))
-    firsts = visible[np.searchsorted(visible, begins)]
-    return sentence._replace(begins=np.minimum(firsts, np.append(begins, len(text))[1:]))
+    ends = np.append(begins, len(text))[1:]
+    firsts: Int64s = np.minimum(visible[np.searchsorted(visible, begins)], ends)
+    return firsts
 
 
 def _origins(word: str, form: str) -> Int64s:
     """Map each character of a form of a word to its origin in the word [N]."""
     if len(form) == len(word):
         return np.arange(len(word))
-    kept = np.array([at for at, character in enumerate(word) if plain_form(character)])
+    kept = np.array([at for at, character in enumerate(word) if plain_form(character)], dtype=np.int64)
     plain = PLAIN.offsets("".join(word[at] for at in kept.tolist()))[:-1]
     return kept[plain if len(plain) == len(form) else np.minimum(np.arange(len(form)), len(kept) - 1)]
 
