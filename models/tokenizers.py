@@ -329,12 +329,10 @@ class WordTokenizer(Tokenizer):
         return {word[1:]: i for word, i in self._ids.items() if word.startswith("$") and MARK.fullmatch(word)}
 
     @override
-    def _word_spans(self, text: str) -> list[tuple[int, int]]:
-        return self.split.spans(text)
-
-    @override
     def _spans(self, text: str) -> list[tuple[int, int]]:
         return self.split.spans(text)
+
+    _word_spans = _spans
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text's words."""

@@ -202,10 +202,7 @@ class TokenTrie:
 
 def fold_case(spelled: bytes) -> bytes:
     """Case-fold a text given as bytes; bytes that are not UTF-8 are unchanged."""
-    try:
-        return spelled.decode().casefold().encode()
-    except UnicodeDecodeError:
-        return spelled
+    return _decode(spelled).casefold().encode() or spelled
 
 
 def _decode(spelled: bytes) -> str:
