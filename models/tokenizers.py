@@ -28,6 +28,7 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import numpy as np
 import sentencepiece
+from rapidfuzz.distance import Prefix
 from typing_extensions import override
 
 from models.arrays import Int64s
@@ -49,8 +50,8 @@ SUBWORDS = "subword"
 
 MARKED_UNKNOWN = ("word", "unknown")
 _UNK_TEXT = CONTROL_TOKENS[UNK]
-_SPACE_MARK = "\u2581"
-_BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
+SPACE_MARK = "\u2581"
+BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
 class Members(NamedTuple):
@@ -193,8 +194,7 @@ class Tokenizer(ABC):
     def encode_ragged(self, texts: Sequence[str]) -> RaggedIds:
         """Return the ids of `encode_all` in one array, for millions of texts."""
         rows = self.encode_all(texts)
-        offsets = np.zeros(len(rows) + 1, dtype=np.int64)
-        np.cumsum([len(row) for row in rows], out=offsets[1:])
+        offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
         return RaggedIds(np.fromiter(chain.from_iterable(rows), np.int32, int(offsets[-1])), offsets)
 
     def encode_after(self, context: str, text: str) -> tuple[list[int], int]:
@@ -205,11 +205,7 @@ class Tokenizer(ABC):
         """
         alone, joint = self.normaliser(context), self.normaliser(context + text)
         ids = self.encode(joint)
-        border = len(alone)
-        if not joint.startswith(alone):
-            border = next(
-                (i for i, (a, b) in enumerate(zip(alone, joint, strict=False)) if a != b), len(joint)
-            )
+        border = Prefix.similarity(alone, joint)
         if self.members is None:
             return ids, self._num_ending_in(joint, border, ids) if border else 0
         marked = self.members.matcher.mark(joint)
@@ -465,7 +461,7 @@ class SentencePieceTokenizer(Tokenizer):
         self._processor = read_piece_model(model)
         self.pieces = tuple(map(self._processor.IdToPiece, range(self._processor.GetPieceSize())))
         self._bytes = frozenset(p for i, p in enumerate(self.pieces) if self._processor.IsByte(i))
-        malformed = next((p for p in self._bytes if not _BYTE_PIECE.fullmatch(p)), None)
+        malformed = next((p for p in self._bytes if not BYTE_PIECE.fullmatch(p)), None)
         if malformed is not None:
             raise ManifestError(
                 f"the SentencePiece model has the byte piece {malformed!r:.40}; "
@@ -473,7 +469,7 @@ class SentencePieceTokenizer(Tokenizer):
             )
         super().__init__(vocabulary or self._own_vocabulary(), normalise=normalise)
         self.unknown = self.vocabulary.id_of(self.pieces[self._processor.unk_id()])
-        self._space = self.vocabulary.id_of(_SPACE_MARK)
+        self._space = self.vocabulary.id_of(SPACE_MARK)
         self.classes = {name: self.vocabulary.id_of(class_mark(name)) for name in classes}
         if UNK in self.classes.values():
             raise ManifestError(
@@ -493,7 +489,7 @@ class SentencePieceTokenizer(Tokenizer):
     def _divides_at_spaces(self) -> bool:
         """True if no piece continues over a space, and each word begins with the piece of its space."""
         alone = [*self._processor.EncodeAsIds("a"), *self._processor.EncodeAsIds("b")]
-        inner_spaces = any(_SPACE_MARK in piece[1:] for piece in self.pieces)
+        inner_spaces = any(SPACE_MARK in piece[1:] for piece in self.pieces)
         return self._space != UNK and not inner_spaces and self._processor.EncodeAsIds("a b") == alone
 
     @override
@@ -529,7 +525,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     @override
     def _token(self, spelled: str) -> str:
-        return (_SPACE_MARK + spelled).replace(" ", _SPACE_MARK)
+        return (SPACE_MARK + spelled).replace(" ", SPACE_MARK)
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text, in one native call unless there are members."""
@@ -541,11 +537,11 @@ class SentencePieceTokenizer(Tokenizer):
     def normalise_word(self, word: str) -> str:
         """Return a word, or the beginning of one, in the model's own form too."""
         normalised: str = self._processor.Normalize(self.normaliser(word))
-        return normalised.replace(_SPACE_MARK, " ").strip()
+        return normalised.replace(SPACE_MARK, " ").strip()
 
     def surface(self, token_id: int) -> str:
         """Return the piece with the space mark replaced by a space."""
-        return self.vocabulary[token_id].replace(_SPACE_MARK, " ")
+        return self.vocabulary[token_id].replace(SPACE_MARK, " ")
 
     @cached_property
     def token_bytes(self) -> tuple[bytes, ...]:
@@ -560,7 +556,7 @@ class SentencePieceTokenizer(Tokenizer):
             elif piece in self._bytes:
                 answer.append(bytes.fromhex(piece[3:5]))  # spelled "<0xE2>"
             else:
-                answer.append(piece.replace(_SPACE_MARK, " ").encode())
+                answer.append(piece.replace(SPACE_MARK, " ").encode())
         return tuple(answer)
 
     def settings(self) -> dict[str, Any]:
@@ -660,9 +656,8 @@ def _load_without_lexicon(directory: Path) -> Tokenizer:
         kind = config.pop("kind")
         if kind == SUBWORDS:
             require_package("transformers", "the tokenizer of a pretrained model")
-            pretrained: Any = importlib.import_module(
-                "models.pretrained.tokenizer"
-            )  # the package is optional
+            # the package is optional
+            pretrained: Any = importlib.import_module("models.pretrained.tokenizer")
             tokenizer: Tokenizer = pretrained.PretrainedTokenizer(directory / pretrained.PRETRAINED_FOLDER)
             return tokenizer
         if kind == SentencePieceTokenizer.kind:

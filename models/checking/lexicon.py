@@ -374,8 +374,6 @@ class UserDictionary:
 
     def has(self, word: str, *, known: bool) -> bool:
         """True if a word, with or without its punctuation, is correct whether or not the model knows it."""
-        if not self._words and (known or not self._right):
-            return False
         return any(
             dictionary_key(form) in self._words or (not known and form in self._right)
             for form in _forms(word)

@@ -1,10 +1,9 @@
 """Sentences, words and spellings of a text: boundaries, tokens per word, edit strings.
 
 A line is a sentence; a line of more than `MAX_SENTENCE_TOKENS` tokens is split into consecutive parts.
-For word tokenizers a word is a token. For other tokenizers a word is a run of letters, digits, combining
-marks and underscores, with apostrophes and hyphens between two such characters. A token belongs to the
-word that contains its first visible character, so a word's tokens include the space before it but not
-the space after it, as in the `words` of /v1/score. Tokens between words belong to no word.
+For word tokenizers a word is a token, for others see `models.words`. A token belongs to the word that contains its
+first visible character, so a word's tokens include the space before it but not the space after it, as in the `words`
+of /v1/score. Tokens between words belong to no word.
 
 The model reads a word that it does not know in the form that it knows: with fewer capitals, composed, without
 ligatures. All positions are those of the text as given.
@@ -85,11 +84,7 @@ class Sentence(NamedTuple):
 
 
 class SentenceSplitter:
-    """Splits texts into sentences, words and tokens for one tokenizer.
-
-    Args:
-        tokenizer: the tokenizer.
-    """
+    """Splits texts into sentences, words and tokens for one tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
@@ -223,32 +218,27 @@ class SentenceSplitter:
             if limit < size:
                 starts = [word.first for word in ahead if word.first < word.last and word.first <= limit]
                 end = starts[-1] if starts and starts[-1] > begin else limit
-            own = [word for word in ahead if word.first < end]
-            yield self._part(sentence, own, begin, end, lookahead)
+            own = [
+                word._replace(first=word.first - begin, last=min(word.last, end) - begin)
+                for word in ahead
+                if word.first < end
+            ]
+            left = 0
+            if begin:  # a tokenizer that puts a space before every text already spells the first word's space
+                has_space = self.tokenizer.leading_space
+                left = int(sentence.begins[begin]) if has_space else self._start_of(sentence, begin)
+            right = self._start_of(sentence, end) if end < size else len(sentence.text)
+            yield Sentence(
+                sentence.text[left:right],
+                sentence.offset + left,
+                sentence.ids[begin:end],
+                sentence.begins[begin:end] - left,
+                tuple(own),
+                sentence.ids[end : end + lookahead] if end < size else _END_OF_LINE,
+                continues_line=begin > 0,
+            )
             del ahead[: len(own)]
             begin = end
-
-    def _part(
-        self, sentence: Sentence, words: Sequence[Word], begin: int, end: int, lookahead: int
-    ) -> Sentence:
-        """Slice of a sentence's tokens, with their text and the words that start in it."""
-        size = len(sentence.ids)
-        left = 0
-        if begin:  # a tokenizer that puts a space before every text already spells the first word's space
-            has_space = self.tokenizer.leading_space
-            left = int(sentence.begins[begin]) if has_space else self._start_of(sentence, begin)
-        right = self._start_of(sentence, end) if end < size else len(sentence.text)
-        return Sentence(
-            sentence.text[left:right],
-            sentence.offset + left,
-            sentence.ids[begin:end],
-            sentence.begins[begin:end] - left,
-            tuple(
-                word._replace(first=word.first - begin, last=min(word.last, end) - begin) for word in words
-            ),
-            sentence.ids[end : end + lookahead] if end < size else _END_OF_LINE,
-            continues_line=begin > 0,
-        )
 
 
 class WordSentenceSplitter(SentenceSplitter):
@@ -340,11 +330,9 @@ def sentence_splitter_for(tokenizer: Tokenizer) -> SentenceSplitter:
     """Create the splitter for a tokenizer's kind."""
     if isinstance(tokenizer, WordTokenizer):
         return WordSentenceSplitter(tokenizer)
-    return (
-        CharacterSentenceSplitter(tokenizer)
-        if isinstance(tokenizer, CharacterTokenizer)
-        else SubwordSentenceSplitter(tokenizer)
-    )
+    if isinstance(tokenizer, CharacterTokenizer):
+        return CharacterSentenceSplitter(tokenizer)
+    return SubwordSentenceSplitter(tokenizer)
 
 
 def _first_visible(sentence: Sentence) -> Int64s:
@@ -384,9 +372,6 @@ class SpellingModel:
 
     The model is estimated from a list of words, each counted once, because an unlisted word resembles the rare words
     of the list more than the frequent ones.
-
-    Args:
-        words: training words.
     """
 
     def __init__(self, words: Sequence[str]) -> None:
@@ -437,11 +422,7 @@ def one_edit_strings(word: str, letters: str) -> list[str]:
 
 
 def common_typo_corrections(word: str) -> list[str]:
-    """Return the corrections of the most frequent typos: an extra letter, two swapped letters, a missing double.
-
-    Args:
-        word: the typed word; not empty.
-    """
+    """Return the corrections of the most frequent typos: an extra letter, two swapped letters, a missing double."""
     doubled = (word[: index + 1] + word[index:] for index in range(len(word)))
     found = _shortened_or_swapped(word) | dict.fromkeys(doubled)
     return [string for string in found if string not in {word, ""}]
@@ -450,9 +431,8 @@ def common_typo_corrections(word: str) -> list[str]:
 def _shortened_or_swapped(word: str) -> dict[str, None]:
     cuts = [(word[:index], word[index:]) for index in range(len(word))]
     found = dict.fromkeys(left + right[1:] for left, right in cuts)
-    return found | dict.fromkeys(
-        left + right[1] + right[0] + right[2:] for left, right in cuts if len(right) > 1
-    )
+    swapped = (left + right[1::-1] + right[2:] for left, right in cuts if len(right) > 1)
+    return found | dict.fromkeys(swapped)
 
 
 def word_splits(word: str) -> list[tuple[str, str]]:

@@ -190,11 +190,10 @@ def _check_numbers(path: Path, config: Mapping[str, Any]) -> None:
     """Raise ManifestError for a number in a configuration, at any depth, that is too large or not finite."""
     pending = [*config.items()]
     for name, value in pending:
+        most = _MAX_NUMBERS.get(name, _MAX_NUMBER)
         if isinstance(value, dict | list):
             pending += value.items() if isinstance(value, dict) else ((name, inner) for inner in value)
-        elif isinstance(value, int | float) and not abs(value) <= (
-            most := _MAX_NUMBERS.get(name, _MAX_NUMBER)
-        ):
+        elif isinstance(value, int | float) and not abs(value) <= most:
             raise ManifestError(f"{path}: {name:.80} is {value!s:.80}; it must be from {-most:,} to {most:,}")
 
 
