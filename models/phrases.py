@@ -263,9 +263,6 @@ def _flatten(parts: _Parts) -> Found:
 class PhraseList:
     """Phrases of a request, checked.
 
-    Args:
-        phrases: the phrases.
-
     Raises:
         InvalidInputError: there are too many phrases or classes; or a phrase is too long, has no word, has a weight
             outside its limits, or has the words of another phrase.

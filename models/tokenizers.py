@@ -21,13 +21,14 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain, compress, pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import numpy as np
 import sentencepiece
+from rapidfuzz.distance import Prefix
 from typing_extensions import override
 
 from models.arrays import Int64s
@@ -38,6 +39,8 @@ from models.slots import MARK, MemberMatcher, Slots, check_slots, class_mark, wo
 from models.vocabulary import BOS, CONTROL_TOKENS, EOS, UNK, Vocabulary
 from models.word_index import RaggedIds, WordIndex, WordSplitter
 
+T = TypeVar("T")
+
 TOKENIZER_FILE = "tokenizer.json"
 SPM_FILE = "tokenizer.model"
 LEXICON_FILE = "lexicon.txt"
@@ -47,8 +50,8 @@ SUBWORDS = "subword"
 
 MARKED_UNKNOWN = ("word", "unknown")
 _UNK_TEXT = CONTROL_TOKENS[UNK]
-_SPACE_MARK = "\u2581"
-_BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
+SPACE_MARK = "\u2581"
+BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
 class Members(NamedTuple):
@@ -191,8 +194,7 @@ class Tokenizer(ABC):
     def encode_ragged(self, texts: Sequence[str]) -> RaggedIds:
         """Return the ids of `encode_all` in one array, for millions of texts."""
         rows = self.encode_all(texts)
-        offsets = np.zeros(len(rows) + 1, dtype=np.int64)
-        np.cumsum([len(row) for row in rows], out=offsets[1:])
+        offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
         return RaggedIds(np.fromiter(chain.from_iterable(rows), np.int32, int(offsets[-1])), offsets)
 
     def encode_after(self, context: str, text: str) -> tuple[list[int], int]:
@@ -203,11 +205,7 @@ class Tokenizer(ABC):
         """
         alone, joint = self.normaliser(context), self.normaliser(context + text)
         ids = self.encode(joint)
-        border = len(alone)
-        if not joint.startswith(alone):
-            border = next(
-                (i for i, (a, b) in enumerate(zip(alone, joint, strict=False)) if a != b), len(joint)
-            )
+        border = Prefix.similarity(alone, joint)
         if self.members is None:
             return ids, self._num_ending_in(joint, border, ids) if border else 0
         marked = self.members.matcher.mark(joint)
@@ -327,12 +325,10 @@ class WordTokenizer(Tokenizer):
         return {word[1:]: i for word, i in self._ids.items() if word.startswith("$") and MARK.fullmatch(word)}
 
     @override
-    def _word_spans(self, text: str) -> list[tuple[int, int]]:
-        return self.split.spans(text)
-
-    @override
     def _spans(self, text: str) -> list[tuple[int, int]]:
         return self.split.spans(text)
+
+    _word_spans = _spans
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text's words."""
@@ -475,7 +471,8 @@ class SentencePieceTokenizer(Tokenizer):
         self._model = model
         self._processor = read_piece_model(model)
         self.pieces = tuple(map(self._processor.IdToPiece, range(self._processor.GetPieceSize())))
-        malformed = next((p for p in self.pieces if self._is_byte(p) and not _BYTE_PIECE.fullmatch(p)), None)
+        self._bytes = frozenset(p for i, p in enumerate(self.pieces) if self._processor.IsByte(i))
+        malformed = next((p for p in self._bytes if not BYTE_PIECE.fullmatch(p)), None)
         if malformed is not None:
             raise ManifestError(
                 f"the SentencePiece model has the byte piece {malformed!r:.40}; "
@@ -483,7 +480,7 @@ class SentencePieceTokenizer(Tokenizer):
             )
         super().__init__(vocabulary or self._own_vocabulary(), normalise=normalise)
         self.unknown = self.vocabulary.id_of(self.pieces[self._processor.unk_id()])
-        self._space = self.vocabulary.id_of(_SPACE_MARK)
+        self._space = self.vocabulary.id_of(SPACE_MARK)
         self.classes = {name: self.vocabulary.id_of(class_mark(name)) for name in classes}
         if UNK in self.classes.values():
             raise ManifestError(
@@ -499,14 +496,11 @@ class SentencePieceTokenizer(Tokenizer):
             )
         return Vocabulary(self.pieces[begin:])
 
-    def _is_byte(self, piece: str) -> bool:
-        return bool(self._processor.IsByte(self._processor.PieceToId(piece)))
-
     @cached_property
     def _divides_at_spaces(self) -> bool:
         """True if no piece continues over a space, and each word begins with the piece of its space."""
         alone = [*self._processor.EncodeAsIds("a"), *self._processor.EncodeAsIds("b")]
-        inner_spaces = any(_SPACE_MARK in piece[1:] for piece in self.pieces)
+        inner_spaces = any(SPACE_MARK in piece[1:] for piece in self.pieces)
         return self._space != UNK and not inner_spaces and self._processor.EncodeAsIds("a b") == alone
 
     @override
@@ -519,46 +513,46 @@ class SentencePieceTokenizer(Tokenizer):
                 break
             ids += self._processor.EncodeAsIds(text[begin : border.start()])
             begin = border.end()
-        return self._join_spaces([*ids, *self._processor.EncodeAsIds(text[begin:])])
+        ids += self._processor.EncodeAsIds(text[begin:])
+        return self._join_spaces(ids, ids)
 
     @override
     def _spans(self, text: str) -> list[tuple[int, int]]:
         read, offsets = self._processor.Normalize(text, with_offsets=True)
-        ids, pieces = (self._processor.Encode(text, out_type=kind) for kind in (int, str))
-        sizes = [1 if self._is_byte(piece) else len(piece.encode()) for piece in pieces]
+        pieces = self._processor.Encode(text, out_type=str)
+        sizes = [1 if piece in self._bytes else len(piece.encode()) for piece in pieces]
         firsts = np.cumsum(np.frombuffer(read.encode(), np.int8) >= -64) - 1  # the character of each byte
         of_bytes = np.array(offsets)[np.append(firsts, len(read))]
         ends = of_bytes[np.minimum(np.cumsum([0, *sizes]), len(firsts))].tolist()
-        joined = zip(pairwise([*ids, UNK]), pairwise(ends), strict=True)
-        classes = self.classes.values()
-        return [span for (i, after), span in joined if i != self._space or after not in classes]
+        return self._join_spaces(map(self.vocabulary.id_of, pieces), [*pairwise(ends)])
 
-    def _join_spaces(self, ids: Sequence[int]) -> list[int]:
-        """Remove the pieces of the spaces before classes, whose tokens contain them."""
+    def _join_spaces(self, ids: Iterable[int], of_each: Sequence[T]) -> list[T]:
+        """Remove what belongs to the pieces of the spaces before classes, whose tokens contain them."""
         if not self.classes:
-            return list(ids)
+            return list(of_each)
         classes = set(self.classes.values())
-        return [i for i, after in pairwise([*ids, UNK]) if i != self._space or after not in classes]
+        kept = (i != self._space or after not in classes for i, after in pairwise([*ids, UNK]))
+        return list(compress(of_each, kept))
 
     @override
     def _token(self, spelled: str) -> str:
-        return (_SPACE_MARK + spelled).replace(" ", _SPACE_MARK)
+        return (SPACE_MARK + spelled).replace(" ", SPACE_MARK)
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text, in one native call unless there are members."""
         if self.members is not None or max(map(len, texts), default=0) > _PART_LENGTH:
             return super().encode_all(texts)
         rows = self._processor.Encode(list(self.normaliser.all(texts)), out_type=int)
-        return list(map(self._join_spaces, rows))
+        return [self._join_spaces(row, row) for row in rows]
 
     def normalise_word(self, word: str) -> str:
         """Return a word, or the beginning of one, in the model's own form too."""
         normalised: str = self._processor.Normalize(self.normaliser(word))
-        return normalised.replace(_SPACE_MARK, " ").strip()
+        return normalised.replace(SPACE_MARK, " ").strip()
 
     def surface(self, token_id: int) -> str:
         """Return the piece with the space mark replaced by a space."""
-        return self.vocabulary[token_id].replace(_SPACE_MARK, " ")
+        return self.vocabulary[token_id].replace(SPACE_MARK, " ")
 
     @cached_property
     def token_bytes(self) -> tuple[bytes, ...]:
@@ -570,10 +564,10 @@ class SentencePieceTokenizer(Tokenizer):
                 answer.append(b"")
             elif i in classes:
                 answer.append(b" " + piece.encode())
-            elif self._is_byte(piece):
+            elif piece in self._bytes:
                 answer.append(bytes.fromhex(piece[3:5]))  # spelled "<0xE2>"
             else:
-                answer.append(piece.replace(_SPACE_MARK, " ").encode())
+                answer.append(piece.replace(SPACE_MARK, " ").encode())
         return tuple(answer)
 
     def settings(self) -> dict[str, Any]:
@@ -673,9 +667,8 @@ def _load_without_lexicon(directory: Path) -> Tokenizer:
         kind = config.pop("kind")
         if kind == SUBWORDS:
             require_package("transformers", "the tokenizer of a pretrained model")
-            pretrained: Any = importlib.import_module(
-                "models.pretrained.tokenizer"
-            )  # the package is optional
+            # the package is optional
+            pretrained: Any = importlib.import_module("models.pretrained.tokenizer")
             tokenizer: Tokenizer = pretrained.PretrainedTokenizer(directory / pretrained.PRETRAINED_FOLDER)
             return tokenizer
         if kind == SentencePieceTokenizer.kind:

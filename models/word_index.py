@@ -26,6 +26,8 @@ from models.vocabulary import UNK
 
 _parser, _compiler = map(importlib.import_module, ("re._parser", "re._compiler"))  # no public ones
 _UNICODE_WORD = re.compile(r"\S+")
+_WIDE_SPACE = re.compile("[\x1c-\x1f\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]")
+"""White space as `str.isspace` defines it, other than ASCII's six characters."""
 
 
 class RaggedIds(NamedTuple):
@@ -56,9 +58,9 @@ class WordIndex:
     """
 
     def __init__(self, ids: Mapping[str, int], *, unicode_spaces: bool = False) -> None:
-        from models.word_kernels import ASCII_SPACES, UNICODE_SPACES, WordTable
+        from models.word_kernels import WordTable
 
-        self._spaces = UNICODE_SPACES if unicode_spaces else ASCII_SPACES
+        self._unicode_spaces = unicode_spaces
         self._table = WordTable(ids).table
         self._ids = np.fromiter(ids.values(), np.int32, len(ids))
 
@@ -66,10 +68,10 @@ class WordIndex:
         """Return the ids of each line's words; releases the interpreter lock."""
         from models.word_kernels import encode_lines
 
-        text = _join_lines(lines)
+        text = _join_lines(lines, unicode_spaces=self._unicode_spaces)
         ids = np.empty((len(text) + 1) // 2, dtype=np.int32)
         offsets = np.zeros(max(len(lines), 1) + 1, dtype=np.int64)  # no lines are read like one empty line
-        encode_lines(text, self._spaces, self._table, self._ids, UNK, ids, offsets)
+        encode_lines(text, self._table, self._ids, UNK, ids, offsets)
         offsets = offsets[: len(lines) + 1]
         return RaggedIds(ids[: offsets[-1]], offsets)
 
@@ -109,11 +111,16 @@ def measure_text(lines: Sequence[str]) -> TextSize:
     return TextSize(int(count_words_in_bytes(text)), len(text) - max(len(lines) - 1, 0))
 
 
-def _join_lines(lines: Sequence[str]) -> UInt8s:
-    r"""Join lines with "\n", replacing it inside lines, so the number of lines is unchanged; return the bytes."""
+def _join_lines(lines: Sequence[str], *, unicode_spaces: bool = False) -> UInt8s:
+    r"""Join lines with "\n", replacing it inside lines, so the number of lines is unchanged; return the bytes.
+
+    With `unicode_spaces`, other white space of Unicode is replaced by a space.
+    """
     text = "\n".join(lines)
     if text.count("\n") > max(len(lines) - 1, 0):
         text = "\n".join(line.replace("\n", " ") for line in lines)
+    if unicode_spaces:
+        text = _WIDE_SPACE.sub(" ", text)
     return np.frombuffer(text.encode("utf-8", "surrogatepass"), dtype=np.uint8)
 
 

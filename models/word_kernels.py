@@ -24,14 +24,9 @@ _HALF = np.uint64(32)
 _TAG = np.uint64(0xFFFFFFFF00000000)
 _NEWLINE = 10
 
-_SPACE, _MAYBE_SPACE = 1, 2
-ASCII_SPACES = np.zeros(256, dtype=np.uint8)
-"""Kind of each byte: 0 for part of a word, else white space."""
-ASCII_SPACES[list(b" \t\r\n\f\v")] = _SPACE
-UNICODE_SPACES = ASCII_SPACES.copy()
-"""Kinds of bytes for white space as `str.isspace` defines it: also the first byte of possible white space."""
-UNICODE_SPACES[range(0x1C, 0x20)] = _SPACE
-UNICODE_SPACES[[0xC2, 0xE1, 0xE2, 0xE3]] = _MAYBE_SPACE
+ASCII_SPACES = np.zeros(256, dtype=np.bool_)
+"""Whether each byte is white space, not part of a word."""
+ASCII_SPACES[list(b" \t\r\n\f\v")] = True
 
 
 class WordHashTable(NamedTuple):
@@ -57,42 +52,11 @@ _PAIR = types.UniTuple(types.int64, 2)  # type: ignore[no-untyped-call]  # numba
 
 
 @numba.njit(nogil=True)
-def _wide_space_length(text: UInt8s, position: int) -> int:
-    """Length in bytes of non-ASCII white space at a position, as `str.isspace` defines it; 0 if there is none."""
-    first, left = text[position], len(text) - position
-    if first == 0xC2:  # U+0085, U+00A0
-        return 2 if left > 1 and (text[position + 1] == 0x85 or text[position + 1] == 0xA0) else 0
-    if left < 3:
-        return 0
-    second, third = text[position + 1], text[position + 2]
-    if first == 0xE1:  # U+1680
-        return 3 if second == 0x9A and third == 0x80 else 0
-    if first == 0xE3:  # U+3000
-        return 3 if second == 0x80 and third == 0x80 else 0
-    if second == 0x80:  # U+2000 to U+200A, U+2028, U+2029, U+202F
-        return 3 if 0x80 <= third <= 0x8A or 0xA8 <= third <= 0xA9 or third == 0xAF else 0
-    return 3 if second == 0x81 and third == 0x9F else 0  # U+205F
-
-
-@numba.njit(nogil=True)
-def _space_length(text: UInt8s, position: int, kinds: UInt8s) -> int:
-    """Length in bytes of the white space at a position, by the kinds of bytes; 0 if there is none."""
-    kind = kinds[text[position]]
-    if kind == _MAYBE_SPACE:
-        return _wide_space_length(text, position)
-    return 1 if kind == _SPACE else 0
-
-
-@numba.njit(nogil=True)
-def _hash_word(text: UInt8s, start: int, kinds: UInt8s) -> tuple[int, np.uint64]:
+def _hash_word(text: UInt8s, start: int) -> tuple[int, np.uint64]:
     """Return the end of the word that begins at `start`, and its hash before mixing."""
     value, position = HASH_SEED, start
-    while position < len(text):
-        byte = text[position]
-        kind = kinds[byte]
-        if kind != 0 and (kind == _SPACE or _wide_space_length(text, position) > 0):
-            break
-        value = (value ^ np.uint64(byte)) * HASH_PRIME
+    while position < len(text) and not ASCII_SPACES[text[position]]:
+        value = (value ^ np.uint64(text[position])) * HASH_PRIME
         position += 1
     return position, value
 
@@ -173,21 +137,14 @@ def fill_slots(table: WordHashTable, num_words: int) -> None:
         table.slots[slot] = (mixed & _TAG) | np.uint64(number + 1)
 
 
-@kernel(types.void(BYTES, types.uint8[::1], WORD_TABLE_TYPE, _INTS, types.int64, _INTS, types.int64[::1]))
+@kernel(types.void(BYTES, WORD_TABLE_TYPE, _INTS, types.int64, _INTS, types.int64[::1]))
 def encode_lines(
-    text: UInt8s,
-    kinds: UInt8s,
-    table: WordHashTable,
-    ids: Int32s,
-    unknown: int,
-    out: Int32s,
-    offsets: Int64s,
+    text: UInt8s, table: WordHashTable, ids: Int32s, unknown: int, out: Int32s, offsets: Int64s
 ) -> None:
     r"""Write the ids of all words of lines joined by "\n".
 
     Args:
         text: the lines.
-        kinds: `ASCII_SPACES` or `UNICODE_SPACES`.
         table: the words that have ids.
         ids: id of each word of the table [W].
         unknown: id of every other word.
@@ -197,14 +154,13 @@ def encode_lines(
     position, line, count = 0, 0, 0
     offsets[0] = 0
     while position < len(text):
-        width = _space_length(text, position, kinds)
-        if width > 0:
+        if ASCII_SPACES[text[position]]:
             if text[position] == _NEWLINE:
                 line += 1
                 offsets[line] = count
-            position += width
+            position += 1
             continue
-        end, hashed = _hash_word(text, position, kinds)
+        end, hashed = _hash_word(text, position)
         number, _, _ = find_word(table, text, position, end, hashed)
         out[count] = ids[number] if number >= 0 else unknown
         count += 1
@@ -224,10 +180,10 @@ def count_occurrences(
         The position reached, and the number of words in the table.
     """
     while position < len(text):
-        if ASCII_SPACES[text[position]] != 0:
+        if ASCII_SPACES[text[position]]:
             position += 1
             continue
-        end, hashed = _hash_word(text, position, ASCII_SPACES)
+        end, hashed = _hash_word(text, position)
         number, mixed, slot = find_word(table, text, position, end, hashed)
         if number < 0:
             if not has_capacity(table, num_words, end - position):
@@ -252,7 +208,7 @@ def count_words_in_bytes(text: UInt8s) -> int:
     """Count the words in a text: runs between ASCII white space."""
     position, count, inside = 0, 0, 0
     while position < len(text):
-        if ASCII_SPACES[text[position]] != 0:
+        if ASCII_SPACES[text[position]]:
             inside = 0
         else:
             count += 1 - inside

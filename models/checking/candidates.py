@@ -80,16 +80,9 @@ class Corrections(NamedTuple):
         lengths = self.lengths[rows]
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         inside = np.arange(offsets[-1]) - np.repeat(offsets[:-1] - self.offsets[rows], lengths)
-        return Corrections(
-            self.slots[rows],
-            self.firsts[rows],
-            self.lasts[rows],
-            self.tokens[inside],
-            offsets,
-            self.log_weights[rows],
-            self.edits[rows],
-            self.texts[rows],
-        )
+        others = self._replace(tokens=self.slots, offsets=self.slots)  # one of each [M]
+        chosen = Corrections._make(column[rows] for column in others)
+        return chosen._replace(tokens=self.tokens[inside], offsets=offsets)
 
 
 def concatenate_corrections(parts: Sequence[Corrections]) -> Corrections:
@@ -313,17 +306,12 @@ class CandidateGenerator(ABC):
     def word_slot(self, context: CheckContext, number: int) -> Slot:
         """Create the slot of a word; a word that is not alphabetic is exempt."""
         word, position = context.words[number], int(context.positions[number])
-        return Slot(
-            word.start,
-            word.end,
-            position,
-            position + word.last - word.first,
-            word.known,
+        slot = self._slot(context, word, slice(position, position + word.last - word.first), [word])
+        return slot._replace(
             exempt=not word.checked
             or (is_identifier(word.text) and not context.dictionary.has_near(word.text))
             or split_affixes(self.key(word.text)) is None
-            or context.dictionary.has_at(*context.place(number), known=word.known),
-            log_weight=context.error_model.log_correct + self._log_unknown([word]),
+            or context.dictionary.has_at(*context.place(number), known=word.known)
         )
 
     def add_given(self, context: CheckContext, found: list[Correction]) -> CallGenerator[None]:
@@ -349,14 +337,15 @@ class CandidateGenerator(ABC):
         sentence, base = context.sentences[number], int(context.bases[number])
         inside = self.splitter.tokens_in(sentence, span.start - sentence.offset, span.end - sentence.offset)
         words = [word for word in sentence.words if word.start < span.end and word.end > span.start]
+        return self._slot(context, span, slice(base + inside.start, base + inside.stop), words)
+
+    def _slot(
+        self, context: CheckContext, place: Word | GivenSpan, tokens: slice, words: Sequence[Word]
+    ) -> Slot:
+        log_weight = context.error_model.log_correct + self._log_unknown(words)
+        known = all(word.known for word in words)
         return Slot(
-            span.start,
-            span.end,
-            base + inside.start,
-            base + inside.stop,
-            all(word.known for word in words),
-            exempt=False,
-            log_weight=context.error_model.log_correct + self._log_unknown(words),
+            place.start, place.end, tokens.start, tokens.stop, known, exempt=False, log_weight=log_weight
         )
 
     def _meant(

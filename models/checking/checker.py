@@ -42,9 +42,6 @@ class Checker:
     """Checker for the models with one tokenizer.
 
     Creating one takes some hundredths of a second for large vocabularies.
-
-    Args:
-        tokenizer: tokenizer of the models.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -183,14 +180,7 @@ class Issue(NamedTuple):
 def find_issues(
     rescored: RescoredBatch, tokens: Sequence[str], *, threshold: float, max_suggestions: int
 ) -> CallGenerator[list[Issue]]:
-    """Return the issues whose probability reaches the threshold, in order; of overlapping ones, the most probable.
-
-    Args:
-        rescored: a batch.
-        tokens: the vocabulary.
-        threshold: minimum probability.
-        max_suggestions: maximum suggestions per issue.
-    """
+    """Return the issues whose probability reaches the threshold, in order; of overlapping ones, the most probable."""
     slots, wrong = error_probabilities(rescored)
     likely = wrong >= threshold
     pairs = zip(slots[likely].tolist(), wrong[likely].tolist(), strict=True)

@@ -191,9 +191,7 @@ class ErrorRates:
         new, own = (np.take(self._codes, characters, mode="clip") for characters in (found, meant))
         log_sums = np.log(self._sums[own[:, :-1], own[:, 1:]].sum(axis=1))
         best = np.full(len(typed), -np.inf)
-        ends = np.array([[len(a) + 1, len(b) + 1] for a, b in zip(intended, typed, strict=True)]).reshape(
-            -1, 2
-        )
+        ends = np.array([[*map(len, intended)], [*map(len, typed)]], dtype=np.int64).T + 1
         # partial alignments: pair, positions, number of further edits, ln P so far
         pairs, left, sums = np.arange(len(typed)), edits.astype(np.int64), np.zeros(len(typed))
         i, j = np.ones_like(pairs), np.ones_like(pairs)
@@ -296,11 +294,7 @@ class CheckSettings:
 
 
 class ErrorModel:
-    """Log-probabilities of typing errors.
-
-    Args:
-        settings: settings of the check.
-    """
+    """Log-probabilities of typing errors."""
 
     def __init__(self, settings: CheckSettings) -> None:
         self.settings = settings
@@ -338,8 +332,7 @@ class ErrorModel:
         rows = np.flatnonzero((lengths <= _MAX_FITTED_LETTERS).all(axis=1) & ~(known & (edits > 1)))
         fitted = self.settings.errors.rates.log_probs([pairs[row] for row in rows.tolist()], edits[rows])
         gains = fitted + self.log_error - self.unknown_word_log_probs(edits[rows], lengths[rows, 1])
-        mixed = np.logaddexp(gains + log(1 - _SLIPS_SHARE), log(_SLIPS_SHARE)) - known[rows] * log(
-            _WORDS_GAIN
-        )
+        mixed = np.logaddexp(gains + log(1 - _SLIPS_SHARE), log(_SLIPS_SHARE))
+        mixed -= known[rows] * log(_WORDS_GAIN)
         ratios[rows] = np.where(np.isfinite(fitted), mixed, 0.0)
         return ratios

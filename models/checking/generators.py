@@ -51,11 +51,7 @@ _DICTIONARY_SHARE = 0.5
 
 
 class WordCandidateGenerator(CandidateGenerator):
-    """Proposes vocabulary words made of letters, with the same punctuation as the typed word.
-
-    Args:
-        cutter: splitter for a word tokenizer.
-    """
+    """Proposes vocabulary words made of letters, with the same punctuation as the typed word."""
 
     splitter: WordSentenceSplitter
 
@@ -90,7 +86,6 @@ class WordCandidateGenerator(CandidateGenerator):
     def propose(self, context: CheckContext) -> CallGenerator[Corrections]:
         # near words; spaces; user dictionary for unknown words; the caller's suggestions
         nearby: list[FuzzyMatches] = []
-        log_weights: list[Float64s] = []
         owners: list[int] = []
         found: list[Correction] = []
         for number, word in enumerate(context.words):
@@ -101,11 +96,6 @@ class WordCandidateGenerator(CandidateGenerator):
             chunk = self._nearby_words(context, word)
             if chunk.indices.size:
                 nearby.append(chunk)
-                log_weights.append(
-                    context.error_model.known_word_log_probs(chunk.edits)
-                    if word.known
-                    else context.error_model.unknown_word_log_probs(chunk.edits, self._lengths[chunk.indices])
-                )
                 owners.append(number)
             found += self._respaced(context, number)
             if not word.known:
@@ -116,13 +106,18 @@ class WordCandidateGenerator(CandidateGenerator):
             return additions
         slots = np.repeat(owners, [len(chunk.indices) for chunk in nearby])
         tokens, edits = map(np.concatenate, zip(*nearby, strict=True))
+        log_weights = np.where(
+            np.array([word.known for word in context.words])[slots],
+            context.error_model.known_word_log_probs(edits),
+            context.error_model.unknown_word_log_probs(edits, self._lengths[tokens]),
+        )
         words = Corrections(
             slots,
             context.positions[slots],
             context.positions[slots] + 1,
             tokens,
             np.arange(len(slots) + 1),
-            np.concatenate(log_weights),
+            log_weights,
             edits.astype(np.int64),
             np.full(len(slots), None, dtype=object),
         )

@@ -12,7 +12,6 @@ import logging
 import os
 import re
 import tempfile
-import unicodedata
 import weakref
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -42,6 +41,7 @@ from models.words import (
     plain_form,
     split_affixes,
     surrounding_words,
+    word_forms,
 )
 
 T = TypeVar("T")
@@ -205,8 +205,7 @@ class HunspellDictionary:
         return len(self._spellings)
 
     def __contains__(self, word: str) -> bool:
-        composed = unicodedata.normalize("NFC", word)
-        return any(map(self._spell, {word, composed, composed.replace("\u2019", "'")}))
+        return any(map(self._spell, word_forms(word, cases=False)))
 
     def _spell(self, word: str) -> bool:
         try:
@@ -218,7 +217,7 @@ class HunspellDictionary:
     def _suggests(self, word: str) -> bool:
         if not self._unsuggested or word not in self:
             return word in self
-        return self._unsuggested.isdisjoint((word, *self._stems(word.replace("\u2019", "'"))))
+        return self._unsuggested.isdisjoint((word, *self._stems(plain_form(word))))
 
     def _stems(self, word: str) -> list[str]:
         stems = ctypes.POINTER(ctypes.c_char_p)()
@@ -375,8 +374,6 @@ class UserDictionary:
 
     def has(self, word: str, *, known: bool) -> bool:
         """True if a word, with or without its punctuation, is correct whether or not the model knows it."""
-        if not self._words and (known or not self._right):
-            return False
         return any(
             dictionary_key(form) in self._words or (not known and form in self._right)
             for form in _forms(word)
@@ -407,6 +404,6 @@ class UserDictionary:
 
 
 def _forms(word: str) -> set[str]:
-    """Return a word with and without its punctuation, as typed and in plain form."""
+    """Return a word with and without its punctuation."""
     found = split_affixes(word)
-    return {form for one in (word, *(found or ())[1:]) for form in (one, plain_form(one))}
+    return {word} if found is None else {word, found.core}

@@ -1,10 +1,9 @@
 """Sentences, words and spellings of a text: boundaries, tokens per word, edit strings.
 
 A line is a sentence; a line of more than `MAX_SENTENCE_TOKENS` tokens is split into consecutive parts.
-For word tokenizers a word is a token. For other tokenizers a word is a run of letters, digits, combining
-marks and underscores, with apostrophes and hyphens between two such characters. A token belongs to the
-word that contains its first visible character, so a word's tokens include the space before it but not
-the space after it, as in the `words` of /v1/score. Tokens between words belong to no word.
+For word tokenizers a word is a token, for others see `models.words`. A token belongs to the word that contains its
+first visible character, so a word's tokens include the space before it but not the space after it, as in the `words`
+of /v1/score. Tokens between words belong to no word.
 
 The model reads a word that it does not know in the form that it knows: with fewer capitals, composed, without
 ligatures. All positions are those of the text as given.
@@ -14,7 +13,6 @@ ligatures. All positions are those of the text as given.
 """
 
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from math import log
@@ -32,7 +30,6 @@ from models.words import PLAIN, find_no_words, is_in_capitals, is_mark, plain_fo
 MAX_SENTENCE_TOKENS = 512
 """Maximum tokens of a sentence; a longer line is split into consecutive parts."""
 
-_CONTINUATION_BITS, _CONTINUATION = 0xC0, 0x80  # mark bytes of UTF-8 after a character's first
 _NON_SPACE = re.compile(r"\S+")
 _UNICODE_SPACE = re.compile(rf"[^\S{ASCII_WHITESPACE}]")
 _AFTER_SIGN = re.compile(r"[^\w\s]\w")
@@ -88,12 +85,8 @@ class Sentence(NamedTuple):
         return len(self.after) == 1 and self.after[0] == EOS
 
 
-class SentenceSplitter(ABC):
-    """Splits texts into sentences, words and tokens for one tokenizer.
-
-    Args:
-        tokenizer: the tokenizer.
-    """
+class SentenceSplitter:
+    """Splits texts into sentences, words and tokens for one tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
@@ -171,9 +164,11 @@ class SentenceSplitter(ABC):
         sentence = self._tokenise(line, offset)
         return sentence._replace(words=tuple(self._checked_words(sentence)))
 
-    @abstractmethod
     def _tokenise(self, line: str, offset: int) -> Sentence:
         """Return the sentence without its words."""
+        text, origins = self.read(line)
+        ids, begins = self.tokenizer.encode(text), origins[self.tokenizer.token_starts(text)]
+        return Sentence(line, offset, np.array(ids, dtype=np.int64), begins, (), _END_OF_LINE)
 
     def _checked_words(self, sentence: Sentence) -> Iterator[Word]:
         """Find the words of a sentence, and which of them are parts of what is no word."""
@@ -225,32 +220,27 @@ class SentenceSplitter(ABC):
             if limit < size:
                 starts = [word.first for word in ahead if word.first < word.last and word.first <= limit]
                 end = starts[-1] if starts and starts[-1] > begin else limit
-            own = [word for word in ahead if word.first < end]
-            yield self._part(sentence, own, begin, end, lookahead)
+            own = [
+                word._replace(first=word.first - begin, last=min(word.last, end) - begin)
+                for word in ahead
+                if word.first < end
+            ]
+            left = 0
+            if begin:  # a tokenizer that puts a space before every text already spells the first word's space
+                has_space = self.tokenizer.leading_space
+                left = int(sentence.begins[begin]) if has_space else self._start_of(sentence, begin)
+            right = self._start_of(sentence, end) if end < size else len(sentence.text)
+            yield Sentence(
+                sentence.text[left:right],
+                sentence.offset + left,
+                sentence.ids[begin:end],
+                sentence.begins[begin:end] - left,
+                tuple(own),
+                sentence.ids[end : end + lookahead] if end < size else _END_OF_LINE,
+                continues_line=begin > 0,
+            )
             del ahead[: len(own)]
             begin = end
-
-    def _part(
-        self, sentence: Sentence, words: Sequence[Word], begin: int, end: int, lookahead: int
-    ) -> Sentence:
-        """Slice of a sentence's tokens, with their text and the words that start in it."""
-        size = len(sentence.ids)
-        left = 0
-        if begin:  # a tokenizer that puts a space before every text already spells the first word's space
-            has_space = self.tokenizer.leading_space
-            left = int(sentence.begins[begin]) if has_space else self._start_of(sentence, begin)
-        right = self._start_of(sentence, end) if end < size else len(sentence.text)
-        return Sentence(
-            sentence.text[left:right],
-            sentence.offset + left,
-            sentence.ids[begin:end],
-            sentence.begins[begin:end] - left,
-            tuple(
-                word._replace(first=word.first - begin, last=min(word.last, end) - begin) for word in words
-            ),
-            sentence.ids[end : end + lookahead] if end < size else _END_OF_LINE,
-            continues_line=begin > 0,
-        )
 
 
 class WordSentenceSplitter(SentenceSplitter):
@@ -281,15 +271,14 @@ class WordSentenceSplitter(SentenceSplitter):
         text, origins = self.read(line)
         ids, read = self.tokenizer.encode(text), self.tokenizer.normaliser(text)
         spans = np.array(self.tokenizer.token_spans(read), dtype=np.int64).reshape(-1, 2)
-        if read != line:
-            given = origins[self.tokenizer.normaliser.offsets(text)]
-            last = given[spans[:, 1] - 1]
-            spans = np.stack([given[spans[:, 0]], given[np.searchsorted(given, last, side="right")]], axis=1)
+        given = origins[self.tokenizer.normaliser.offsets(text)]
+        begins, last = given[spans[:, 0]], given[spans[:, 1] - 1]
+        ends = given[np.searchsorted(given, last, side="right")]
         words = tuple(
             Word(line[begin:end], offset + begin, offset + end, index, index + 1, ids[index] != UNK)
-            for index, (begin, end) in enumerate(spans.tolist())
+            for index, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist(), strict=True))
         )
-        return Sentence(line, offset, _ids(ids), spans[:, 0], words, _END_OF_LINE)
+        return Sentence(line, offset, np.array(ids, dtype=np.int64), begins, words, _END_OF_LINE)
 
     @override
     def _words(self, sentence: Sentence) -> Iterator[Word]:
@@ -300,16 +289,8 @@ class CharacterSentenceSplitter(SentenceSplitter):
     """Splitter for character tokenizers: a token is a character."""
 
     @override
-    def _tokenise(self, line: str, offset: int) -> Sentence:
-        text, origins = self.read(line)
-        begins = origins[self.tokenizer.normaliser.offsets(text)[:-1]]
-        return Sentence(line, offset, _ids(self.tokenizer.encode(text)), begins, (), _END_OF_LINE)
-
-    @override
     def _words(self, sentence: Sentence) -> Iterator[Word]:
-        begins, text = sentence.begins, sentence.text
-        spaces = np.fromiter((text[begin].isspace() for begin in begins.tolist()), bool, len(begins))
-        return super()._words(sentence._replace(begins=begins + spaces))
+        return super()._words(sentence._replace(begins=_first_visible(sentence)))
 
 
 class SubwordSentenceSplitter(SentenceSplitter):
@@ -318,11 +299,7 @@ class SubwordSentenceSplitter(SentenceSplitter):
     def __init__(self, tokenizer: Tokenizer) -> None:
         super().__init__(tokenizer)
         self._listed = frozenset(tokenizer.lexicon)
-        spelled = tokenizer.token_bytes
-        self._num_bytes = np.fromiter(map(len, spelled), np.int64, len(spelled))
-        self._num_spaces = np.fromiter(
-            (len(s) - len(s.lstrip(b" ")) for s in spelled), np.int64, len(spelled)
-        )
+        self._is_spaced = np.array([spelled.startswith(b" ") for spelled in tokenizer.token_bytes])
 
     @override
     def _forms(self, word: str) -> Sequence[str]:
@@ -345,47 +322,15 @@ class SubwordSentenceSplitter(SentenceSplitter):
 
     @override
     def _tokenise(self, line: str, offset: int) -> Sentence:
-        # if the SentencePiece model normalises characters, tokenise each run between white space separately: the
-        # positions of the runs are then still exact
-        text, origins = self.read(line)
-        ids = _ids(self.tokenizer.encode(text))
-        begins = self._begins(text, ids)
-        if begins is None:
-            ids, begins = self._by_chunks(text)
-        return Sentence(line, offset, ids, origins[begins], (), _END_OF_LINE)
-
-    def _begins(self, text: str, ids: TokenIds) -> Int64s | None:
-        """Return each token's offset in the text; None if the tokens decode to a text that is not its normal form."""
-        read = self.tokenizer.normaliser(text)
-        if self.tokenizer.decode(ids.tolist()) != read:
-            return None
-        raw = np.frombuffer(read.encode(), dtype=np.uint8)
-        is_first = (raw & _CONTINUATION_BITS) != _CONTINUATION
-        offsets = self.tokenizer.normaliser.offsets(text)
-        character_of = offsets[np.concatenate([np.cumsum(is_first) - 1, [len(read)]])]
-        sizes = self._num_bytes[ids]
-        own_space = int(sizes.sum()) - len(raw)
-        visible = np.cumsum(sizes) - sizes - own_space + self._num_spaces[ids]
-        begins: Int64s = character_of[np.clip(visible, 0, len(raw))]
-        return begins
+        sentence = super()._tokenise(line, offset)
+        begins = np.where(self._is_spaced[sentence.ids], _first_visible(sentence), sentence.begins)
+        return sentence._replace(begins=begins)
 
     @override
     def _start_of(self, sentence: Sentence, token: int) -> int:
-        begin = int(sentence.begins[token])
+        begin, spelled = int(sentence.begins[token]), self.tokenizer.token_bytes[sentence.ids[token]]
         is_spaced = sentence.text[begin - 1 : begin].isspace()
-        return max(begin - int(self._num_spaces[sentence.ids[token]]), 0) if is_spaced else begin
-
-    def _by_chunks(self, line: str) -> tuple[TokenIds, Int64s]:
-        ids: list[TokenIds] = []
-        begins: list[Int64s] = []
-        for found in _NON_SPACE.finditer(line):
-            space = " " if found.start() and not self.tokenizer.leading_space else ""
-            chunk_ids = _ids(self.tokenizer.encode(space + found.group()))
-            inside = self._begins(space + found.group(), chunk_ids)
-            ids.append(chunk_ids)
-            begin = found.start() - len(space)
-            begins.append(np.full(len(chunk_ids), found.start()) if inside is None else begin + inside)
-        return np.concatenate([_ids([]), *ids]), np.concatenate([_ids([]), *begins])
+        return max(begin - len(spelled) + len(spelled.lstrip(b" ")), 0) if is_spaced else begin
 
     @override
     def _is_known(self, text: str, ids: TokenIds) -> bool:
@@ -397,27 +342,30 @@ def sentence_splitter_for(tokenizer: Tokenizer) -> SentenceSplitter:
     """Create the splitter for a tokenizer's kind."""
     if isinstance(tokenizer, WordTokenizer):
         return WordSentenceSplitter(tokenizer)
-    return (
-        CharacterSentenceSplitter(tokenizer)
-        if isinstance(tokenizer, CharacterTokenizer)
-        else SubwordSentenceSplitter(tokenizer)
-    )
+    if isinstance(tokenizer, CharacterTokenizer):
+        return CharacterSentenceSplitter(tokenizer)
+    return SubwordSentenceSplitter(tokenizer)
+
+
+def _first_visible(sentence: Sentence) -> Int64s:
+    """Return where each token begins behind its white space, in characters [T]."""
+    text, begins = sentence.text, sentence.begins
+    visible = np.append(np.flatnonzero([not character.isspace() for character in text]), len(text))
+    ends = np.append(begins, len(text))[1:]
+    firsts: Int64s = np.minimum(visible[np.searchsorted(visible, begins)], ends)
+    return firsts
 
 
 def _origins(word: str, form: str) -> Int64s:
     """Map each character of a form of a word to its origin in the word [N]."""
     if len(form) == len(word):
         return np.arange(len(word))
-    kept = np.array([at for at, character in enumerate(word) if plain_form(character)])
+    kept = np.array([at for at, character in enumerate(word) if plain_form(character)], dtype=np.int64)
     plain = PLAIN.offsets("".join(word[at] for at in kept.tolist()))[:-1]
     return kept[plain if len(plain) == len(form) else np.minimum(np.arange(len(form)), len(kept) - 1)]
 
 
 _END_OF_LINE = np.array([EOS], dtype=np.int64)
-
-
-def _ids(ids: list[int]) -> TokenIds:
-    return np.array(ids, dtype=np.int64)
 
 
 MAX_CHARACTERS = 255
@@ -436,9 +384,6 @@ class SpellingModel:
 
     The model is estimated from a list of words, each counted once, because an unlisted word resembles the rare words
     of the list more than the frequent ones.
-
-    Args:
-        words: training words.
     """
 
     def __init__(self, words: Sequence[str]) -> None:
@@ -489,11 +434,7 @@ def one_edit_strings(word: str, letters: str) -> list[str]:
 
 
 def common_typo_corrections(word: str) -> list[str]:
-    """Return the corrections of the most frequent typos: an extra letter, two swapped letters, a missing double.
-
-    Args:
-        word: the typed word; not empty.
-    """
+    """Return the corrections of the most frequent typos: an extra letter, two swapped letters, a missing double."""
     doubled = (word[: index + 1] + word[index:] for index in range(len(word)))
     found = _shortened_or_swapped(word) | dict.fromkeys(doubled)
     return [string for string in found if string not in {word, ""}]
@@ -502,9 +443,8 @@ def common_typo_corrections(word: str) -> list[str]:
 def _shortened_or_swapped(word: str) -> dict[str, None]:
     cuts = [(word[:index], word[index:]) for index in range(len(word))]
     found = dict.fromkeys(left + right[1:] for left, right in cuts)
-    return found | dict.fromkeys(
-        left + right[1] + right[0] + right[2:] for left, right in cuts if len(right) > 1
-    )
+    swapped = (left + right[1::-1] + right[2:] for left, right in cuts if len(right) > 1)
+    return found | dict.fromkeys(swapped)
 
 
 def word_splits(word: str) -> list[tuple[str, str]]:

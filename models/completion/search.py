@@ -124,21 +124,16 @@ class MassTable:
             limit: maximum number per length.
             beginnings: masses of word beginnings without a word found.
         """
+        found = [(masses, num_words, limit) for num_words, masses in enumerate(self._leaders, start=1)]
         completions = [
-            ScoredCompletion(self._read(text.decode()), mass, num_words, is_complete=True)
-            for num_words, found in enumerate(self._leaders, start=1)
-            for text, mass in nlargest(limit, found.items(), key=itemgetter(1))
-        ]
-        capacity = max(limit - len(self.words), 0)
-        completions += [
-            ScoredCompletion(self._read(text.decode()), mass, 1, is_complete=False)
-            for text, mass in nlargest(capacity, beginnings.items(), key=itemgetter(1))
+            ScoredCompletion(self._read(text.decode()), mass, num_words, masses is not beginnings)
+            for masses, num_words, most in (*found, (beginnings, 1, max(limit - len(self.words), 0)))
+            for text, mass in nlargest(most, masses.items(), key=itemgetter(1))
         ]
         completions.sort(key=lambda completion: (-completion.mass, completion.text))
         live = self.live
-        return SearchResult(
-            tuple(completions), live, max(self.open + self.cut, 0.0) / live if live > 0 else 0.0
-        )
+        unexplored = max(self.open + self.cut, 0.0)
+        return SearchResult(tuple(completions), live, unexplored / live if live > 0 else 0.0)
 
 
 Masses: TypeAlias = Float64s

@@ -79,11 +79,7 @@ class SortedTokens:
 
 
 class Lexicon:
-    """Sorted words, which may also be written with a capital letter, or in capitals; and all `UNSPACED` runs.
-
-    Args:
-        words: words in any order.
-    """
+    """Sorted words, which may also be written with a capital letter, or in capitals; and all `UNSPACED` runs."""
 
     def __init__(self, words: Iterable[str]) -> None:
         self._words = sorted(words)
@@ -121,9 +117,6 @@ def _less_capital(word: str) -> Iterator[str]:
 
 class TokenTrie:
     """Tokens of a tokenizer by their spelling. Control tokens have no spelling and are in no set.
-
-    Args:
-        tokenizer: any tokenizer.
 
     Attributes:
         token_bytes: spelling of each token [V]; members of classes as one word.
@@ -202,10 +195,7 @@ class TokenTrie:
 
 def fold_case(spelled: bytes) -> bytes:
     """Case-fold a text given as bytes; bytes that are not UTF-8 are unchanged."""
-    try:
-        return spelled.decode().casefold().encode()
-    except UnicodeDecodeError:
-        return spelled
+    return _decode(spelled).casefold().encode() or spelled
 
 
 def _decode(spelled: bytes) -> str:

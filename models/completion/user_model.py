@@ -169,10 +169,8 @@ class UserModel:
             followers = _group_pairs(heapq.nlargest(_pruned_size(bounds.max_pairs), pairs, key=itemgetter(2)))
         if self._unit > _LARGEST_UNIT:
             words = {word: count / self._unit for word, count in words.items()}
-            followers = _group_pairs(
-                (previous, word, n / self._unit) for previous, word, n in _flatten_pairs(followers)
-            )
-            return UserModel(words, followers)
+            flat = ((previous, word, n / self._unit) for previous, word, n in _flatten_pairs(followers))
+            return UserModel(words, _group_pairs(flat))
         return UserModel(words, followers, self._unit)
 
 

@@ -30,6 +30,10 @@ ARCHITECTURES = ("gpt2", "gpt_neox", "llama", "mistral", "olmo2", "qwen2", "qwen
 
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _MAX_JSON_BYTES, _MAX_TOKENIZER_BYTES = 16 << 20, 256 << 20  # the largest tokenizers have some 40 MB
+_HOW_MADE = (
+    "; transformers makes it from vocab.json and merges.txt: "
+    "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+)
 _MAX_NUMBER = 1e12
 _MAX_NUMBERS: Mapping[str, float] = {
     **dict.fromkeys(("n_layer", "num_hidden_layers", "max_window_layers", "num_labels"), 1000),
@@ -161,14 +165,7 @@ def check_folder(folder: Path) -> dict[str, Any]:
         except (OSError, SafetensorError) as error:
             raise ManifestError(f"{folder / name} is damaged or cut short: {error!s:.200}") from None
     if not (folder / "tokenizer.json").is_file():
-        made = (
-            ""
-            if not (folder / "vocab.json").is_file()
-            else (
-                "; transformers makes it from vocab.json and merges.txt: "
-                "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
-            )
-        )
+        made = _HOW_MADE if (folder / "vocab.json").is_file() else ""
         raise ManifestError(f"{folder / 'tokenizer.json'} is missing{made}")
     return config
 
@@ -193,11 +190,10 @@ def _check_numbers(path: Path, config: Mapping[str, Any]) -> None:
     """Raise ManifestError for a number in a configuration, at any depth, that is too large or not finite."""
     pending = [*config.items()]
     for name, value in pending:
+        most = _MAX_NUMBERS.get(name, _MAX_NUMBER)
         if isinstance(value, dict | list):
             pending += value.items() if isinstance(value, dict) else ((name, inner) for inner in value)
-        elif isinstance(value, int | float) and not abs(value) <= (
-            most := _MAX_NUMBERS.get(name, _MAX_NUMBER)
-        ):
+        elif isinstance(value, int | float) and not abs(value) <= most:
             raise ManifestError(f"{path}: {name:.80} is {value!s:.80}; it must be from {-most:,} to {most:,}")
 
 

@@ -7,7 +7,6 @@ The tokens for the start, the end and the unknown are those that the folder's co
 import contextlib
 import hashlib
 import itertools
-import re
 import resource
 import shutil
 import signal
@@ -25,15 +24,13 @@ from typing_extensions import override
 from models.arrays import TokenIds
 from models.errors import ManifestError
 from models.files import CONFIG_FILE, read_config
-from models.tokenizers import SUBWORDS, Tokenizer
+from models.tokenizers import BYTE_PIECE, SPACE_MARK, SUBWORDS, Tokenizer
 from models.vocabulary import BOS, CONTROL_TOKENS, EOS, UNK, Vocabulary
 
 PRETRAINED_FOLDER = "pretrained"
 """Folder of the model's own files in a checkpoint."""
 
 _FILE, _NAMES_FILE = "tokenizer.json", "tokenizer_config.json"
-_SPACE_MARK = "\u2581"
-_BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 _CONTROL_NAMES = {UNK: "unk_token", BOS: "bos_token", EOS: "eos_token"}
 
 # Reading a text of `_PROBE_LENGTH` characters takes about 40 ms; in time with its square, from 2 s.
@@ -96,7 +93,7 @@ class PretrainedTokenizer(Tokenizer):
         if (
             not self._is_byte_level
             and ("type", "Metaspace") not in steps
-            and _SPACE_MARK not in str(content.get("normalizer"))
+            and SPACE_MARK not in str(content.get("normalizer"))
         ):
             raise ManifestError(f"{path}: tokens are neither byte-level nor SentencePiece's")
         numbers: dict[str, int] = self._library.get_vocab(with_added_tokens=True)
@@ -132,7 +129,7 @@ class PretrainedTokenizer(Tokenizer):
     def normalise_word(self, word: str) -> str:
         """Return a word, or the beginning of one, in the tokenizer's own form."""
         own = self._library.normalizer
-        return word if own is None else own.normalize_str(word).replace(_SPACE_MARK, " ").strip()
+        return word if own is None else own.normalize_str(word).replace(SPACE_MARK, " ").strip()
 
     def surface(self, token_id: int) -> str:
         """Return the characters of a token; bytes that are not UTF-8 alone become U+FFFD."""
@@ -147,7 +144,7 @@ class PretrainedTokenizer(Tokenizer):
         for number, token in zip(
             self.numbers[len(CONTROL_TOKENS) :].tolist(), self.vocabulary.ids, strict=True
         ):
-            byte = None if self._is_byte_level else _BYTE_TOKEN.fullmatch(token)
+            byte = None if self._is_byte_level else BYTE_PIECE.fullmatch(token)
             if byte is not None:
                 found.append(bytes.fromhex(byte[1]))
             elif number in self._added:
@@ -157,7 +154,7 @@ class PretrainedTokenizer(Tokenizer):
             elif self._is_byte_level:
                 found.append(bytes(_BYTES[character] for character in token))
             else:
-                found.append(token.replace(_SPACE_MARK, " ").encode())
+                found.append(token.replace(SPACE_MARK, " ").encode())
         return tuple(found)
 
     @property
