@@ -5,7 +5,6 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
-from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, get_type_hints
 
@@ -113,21 +112,17 @@ class ListSource(NamedTuple):
         ),
     ] = None
 
-    def lists(
-        self, *, reserved: Callable[[str], bool] | None = None, opened: Path | BufferedReader | None = None
-    ) -> Iterator[CandidateList]:
+    def lists(self, *, reserved: Callable[[str], bool] | None = None) -> Iterator[CandidateList]:
         """Yield the readable lists; report unreadable ones (see `valid_items`) and suspicious scores.
 
-        Args:
-            reserved: true for names of computed features.
-            opened: the file, if `open_source` opened it already.
+        `reserved` is true for names of computed features.
 
         Raises:
             FormatError: a file is missing or damaged, its format is unknown, it has no lists, or references differ.
             InvalidInputError: an option is invalid, or does not apply to the format.
         """
         items = read_lists(
-            opened or open_source(self.file),
+            open_source(self.file),
             format_name=self.format_name,
             references=self.references or (),
             reference_layout=self.reference_layout,

@@ -156,8 +156,7 @@ def tune(
         raise typer.Exit
     if save is not None:
         check_name(save, parameter="save")
-    opened = open_source(source.file)
-    form = None if source.format_name is not None else detect_lattice_format(opened)
+    form = None if source.format_name is not None else detect_lattice_format(open_source(source.file))
     if form is None and (more or nbest is not None or lattices != LatticeOptions()):
         options = ", ".join(["nbest", *lattices._fields])
         raise InvalidInputError(f"{source.file} has no lattices; several files, {options} need them")
@@ -180,14 +179,14 @@ def tune(
         for_lattices=form is not None,
     )
     if form is None:
-        lists = list(source.lists(reserved=lambda name: is_reserved(name, job.models.extra), opened=opened))
+        lists = list(source.lists(reserved=lambda name: is_reserved(name, job.models.extra)))
         if not lists:
             raise InvalidInputError(f"{source.file} has no lists", parameter="file")
         with TuningProgress() as progress:
             tuned, reply = tune.tune_lists(job, lists, progress)
     else:
         files = [source.file, *(more or ())]
-        read = list(lattices.read(files, form, source.references or (), source.reference_layout, opened))
+        read = list(lattices.read(files, form, source.references or (), source.reference_layout))
         with TuningProgress() as progress:
             tuned, reply, note = tune.tune_lattices(job, read, search, progress, nbest=nbest or 50)
         typer.echo(note, err=True)
