@@ -1,7 +1,6 @@
 """Command `gramophone lattice`: rescore word lattices with a published model, without a server."""
 
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import chain
@@ -21,7 +20,7 @@ from service.cli.options import (
     valid_items,
     with_option_groups,
 )
-from service.local.streams import binary_stream, open_source
+from service.local.streams import open_source, open_target
 
 if TYPE_CHECKING:
     from models.lattices.files import LatticeFormat
@@ -173,7 +172,7 @@ def lattice(
     from service.use_cases.rerank_request import parse_phrases, parse_weights
 
     search = options.search()
-    target = binary_stream(sys.stdout, "output") if output == "-" else Path(output)
+    target = open_target(output)
     if output_format not in {TEXT, *LATTICE_FORMATS}:
         format_by_name(output_format, to_write=True)  # refuses other formats
     if output_format in LATTICE_FORMATS and references:

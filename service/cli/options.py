@@ -2,7 +2,6 @@
 
 import inspect
 import json
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
 from pathlib import Path
@@ -14,7 +13,7 @@ from models.errors import FormatError, InvalidInputError
 from models.reranking.candidates import CandidateList, ScoreRanges
 from models.reranking.formats.format import BadLine, ReferenceLayout
 from models.reranking.formats.reader import FORMAT_NAMES, WRITTEN_FORMAT_NAMES, read_lists
-from service.local.streams import binary_stream, good_items, open_source
+from service.local.streams import good_items, open_source, open_target
 
 if TYPE_CHECKING:
     from service.engine.loaded_model import LoadedModel
@@ -235,8 +234,7 @@ def convert(
             lost.update(form.dropped_fields(candidates, streamed=target == "-"))
             yield candidates
 
-    destination = binary_stream(sys.stdout, "output") if target == "-" else Path(target)
-    write_lists(watched(source.lists()), destination, output_format)
+    write_lists(watched(source.lists()), open_target(target), output_format)
     if lost:
         typer.echo(f"note: format {output_format} cannot represent {', '.join(sorted(lost))}", err=True)
 

@@ -119,13 +119,7 @@ def local_models(models: Sequence[LoadedModel], registry: Address, word_lists: W
 
 
 def remote_models(url: str, models: Sequence[str], key: str | None) -> Query:
-    """Return a function that asks a service.
-
-    Args:
-        url: address of the service, without a path.
-        models: models of the requests; empty for the service's default.
-        key: API key; None without one.
-    """
+    """Return a function that asks a service at an address without a path; its default model if there are no models."""
     asked = {"models": [{"model": model} for model in models]} if models else {}
     headers = {} if key is None else {"authorization": f"Bearer {key}"}
     client = httpx.AsyncClient(base_url=url, headers=headers, timeout=_TIMEOUT_S)
@@ -216,12 +210,11 @@ def _markdown_spans(lines: Sequence[str]) -> Iterator[Span]:
             hidden.append([first, last])
         elif token.type == "inline" or is_html:
             pieces = [piece.strip() for piece in token.content.split("\n")]
-            numbered = zip(range(first, last), pieces, strict=False)
-            columns = [(number, bare[number].rfind(piece)) for number, piece in numbered]
-            if min(column for _, column in columns) < 0:  # lines of no-break spaces were left out
+            columns = [line.rfind(piece) for line, piece in zip(bare[first:last], pieces, strict=False)]
+            if min(columns) < 0:  # lines of no-break spaces were left out
                 hidden.append([first, last])
                 continue
-            places = [starts[number] + column for number, column in columns]
+            places = [start + column for start, column in zip(starts[first:last], columns, strict=False)]
             begins = [*accumulate((len(piece) + 1 for piece in pieces), initial=0)]
             for begin, end in _marked_spans("\n".join(pieces), env):
                 one, other = (bisect_right(begins, offset) - 1 for offset in (begin, end - 1))
@@ -234,9 +227,7 @@ def _markdown_spans(lines: Sequence[str]) -> Iterator[Span]:
 class Document:
     """Open document, as lines with their ends; the last line has none, and may be empty.
 
-    Args:
-        item: the document, as an editor opens it.
-        codec: units of the editor's positions.
+    The codec has the units of the editor's positions.
 
     Attributes:
         version: version of the editor.
@@ -351,11 +342,7 @@ class _Protocol(LanguageServerProtocol):
 
 
 class _BoundedInput:
-    """Input of messages; one that is too long is not read: its bytes are taken for headers up to the next real one.
-
-    Args:
-        stream: the input.
-    """
+    """Input of messages; one that is too long is not read: its bytes are taken for headers up to the next real one."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -374,12 +361,7 @@ class _BoundedInput:
 
 
 class ProseServer(LanguageServer):
-    """Language server of one model or several.
-
-    Args:
-        query: function that asks the models.
-        options: options.
-    """
+    """Language server of one model or several."""
 
     def __init__(self, query: Query, options: ServerOptions) -> None:
         version = importlib.metadata.version("gramophone-lm")

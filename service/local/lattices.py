@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
 import numpy as np
-import typer
 
 from models.errors import InvalidInputError, UnsupportedParameterError
 from models.files import atomic_writer, split_words
@@ -30,8 +29,8 @@ from models.reranking.formats.format import BadLine, ReferenceLayout
 from models.reranking.formats.reader import References, attach_references
 from models.reranking.formats.writer import write_lists
 from models.reranking.metrics import make_metric
-from models.reranking.metrics.metric import format_score
 from service.engine.loaded_model import LoadedModel
+from service.local.ask import tell_scores
 
 _BATCH_ARCS = 1 << 15
 """Number of arcs at which a batch of lattices is complete; a batch shares model calls."""
@@ -133,9 +132,7 @@ def write_best(
     printed to standard error.
     """
     metric, num_referred = make_metric("wer"), 0
-    errors = np.zeros(
-        (3, 2), np.int64
-    )  # errors and words of the first pass, the best strings and the oracle paths
+    errors = np.zeros((3, 2), np.int64)  # and words: first pass, best strings, oracle paths
 
     def counted() -> Iterator[CandidateList]:
         nonlocal num_referred, errors
@@ -157,9 +154,4 @@ def write_best(
     else:
         write_lists(counted(), target, output_format)
     if num_referred:
-        first, best, oracle_rate = (format_score("wer", rate) for rate in metric.score(errors).tolist())
-        typer.echo(
-            f"word error rate of {num_referred:,} lattices with references: first pass {first}, "
-            f"rescored {best}, best possible {oracle_rate}",
-            err=True,
-        )
+        tell_scores(metric, errors, f"{num_referred:,} lattices", "rescored")

@@ -54,6 +54,11 @@ def _open_stream(file: str, stdin: TextIO | None) -> BufferedReader:
     return stream if isinstance(stream, BufferedReader) else BufferedReader(stream, _PEEKED_BYTES)
 
 
+def open_target(file: str) -> Path | BinaryIO:
+    """Return the path of a file to write, or standard output (`-`)."""
+    return binary_stream(sys.stdout, "output") if file == "-" else Path(file)
+
+
 def binary_stream(stream: TextIO | None, name: str) -> BinaryIO:
     """Return a standard stream as a binary stream.
 
