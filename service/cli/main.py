@@ -136,12 +136,9 @@ def _open_closed_streams() -> None:
 
 def _tolerate_encodings() -> None:
     """Escape unprintable output; accept input that is not UTF-8, which is reported later."""
-    for stream, errors in (
-        (sys.stdin, "surrogateescape"),
-        (sys.stdout, "backslashreplace"),
-        (sys.stderr, "backslashreplace"),
-    ):
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
+            errors = "surrogateescape" if stream is sys.stdin else "backslashreplace"
             # skip a byte-order mark
             marked = stream is sys.stdin and stream.encoding.lower() == "utf-8"
             stream.reconfigure(errors=errors, encoding="utf-8-sig" if marked else None)

@@ -466,9 +466,8 @@ class ProseServer(LanguageServer):
             if reply is None or document.version != version:
                 return
             issues += reply["issues"]
-            spans += (
-                (piece.start() + issue["start"], piece.start() + issue["end"]) for issue in reply["issues"]
-            )
+            begin = piece.start()
+            spans += [(begin + one["start"], begin + one["end"]) for one in reply["issues"]]
         found = [
             types.Diagnostic(
                 range=place,

@@ -1,5 +1,6 @@
 """In-process rescoring of lattice files with a published model."""
 
+import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -104,23 +105,16 @@ def rescore_lattices(
             f"model {loaded.address} reads from right to left; lattices are searched from left to right",
             parameter="model",
         )
-    tokenizer = LabelTokenizer(loaded.tokenizer)
-
-    def rescore_batch(batch: Sequence[Lattice]) -> Iterator[RescoredLattice]:
-        path_weights = [weights(lattice.scales) for lattice in batch]
-        yield from rescore(
-            batch, loaded.model, tokenizer, weights=path_weights, search=search, phrases=phrases
-        )
-
-    batch: list[Lattice] = []
-    num_arcs = 0
-    for lattice in lattices:
-        batch.append(lattice)
-        num_arcs += lattice.num_arcs
-        if num_arcs >= _BATCH_ARCS:
-            yield from rescore_batch(batch)
+    model, tokenizer = loaded.model, LabelTokenizer(loaded.tokenizer)
+    batch, num_arcs = list[Lattice](), 0
+    for lattice in itertools.chain(lattices, [None]):
+        if lattice is not None:
+            batch.append(lattice)
+            num_arcs += lattice.num_arcs
+        if lattice is None or num_arcs >= _BATCH_ARCS:
+            of_paths = [weights(one.scales) for one in batch]
+            yield from rescore(batch, model, tokenizer, weights=of_paths, search=search, phrases=phrases)
             batch, num_arcs = [], 0
-    yield from rescore_batch(batch)
 
 
 def write_best(

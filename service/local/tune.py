@@ -239,13 +239,11 @@ def write_fold_texts(lists: Sequence[CandidateList], folder: Path, *, folds: int
     _, referenced = select_with_references(lists)
     of_lists = assign_folds(referenced, folds=folds, seed=seed)
     folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for fold in range(folds):
-        path = folder / f"without-fold-{fold + 1}.txt"
+    paths = [folder / f"without-fold-{fold + 1}.txt" for fold in range(folds)]
+    for fold, path in enumerate(paths):
         text = "".join(f"{referenced[i].references[0]}\n" for i in np.flatnonzero(of_lists != fold))
         with atomic_writer(path) as write:
             write(text.encode())
-        paths.append(path)
     return paths
 
 

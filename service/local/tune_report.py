@@ -248,14 +248,10 @@ def _weights(reply: TuneReply) -> Table:
 
 def _folds(reply: TuneReply) -> Table:
     score = partial(format_score, reply.metric)
-    rows = [
-        [
-            f"fold {i + 1}",
-            f"{fold.num_lists:,}",
-            *map(score, (fold.baseline, fold.tuned, fold.oracle, fold.in_sample)),
-        ]
-        for i, fold in enumerate(reply.folds)
-    ]
+    rows = []
+    for number, fold in enumerate(reply.folds, 1):
+        scores = map(score, (fold.baseline, fold.tuned, fold.oracle, fold.in_sample))
+        rows.append([f"fold {number}", f"{fold.num_lists:,}", *scores])
     return Table(["", "lists", "first pass", "tuned", "oracle", "tuned, in sample"], rows)
 
 
