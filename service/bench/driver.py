@@ -60,7 +60,7 @@ _PAUSE_AFTER_FAILURE_S = 0.01
 
 
 class LoadRun:
-    """Run of a load against a target, with the requests in turn; fills a recording, which defines load and terms."""
+    """Run of a load, with the requests in turn; the recording that it fills defines load and terms."""
 
     def __init__(self, target: Target, requests: Sequence[Request], recording: Recording) -> None:
         load, terms = recording.load, recording.terms
@@ -145,7 +145,7 @@ class LoadRun:
 
 
 def schedule_arrivals(load: Load, terms: LoadSettings, started_s: float = 0.0) -> Iterator[float]:
-    """Yield the times of warm-up and measurement, in seconds after the start; in a closed loop, the time now."""
+    """Yield times of warm-up and measurement, in seconds after the start; now, in a closed loop."""
     offsets, measured = iter(lambda: time.perf_counter() - started_s, None), 0
     for offset_s in load.arrival_times() if isinstance(load, OpenLoop) else offsets:
         if terms.duration_s is not None and offset_s >= terms.warmup_s + terms.duration_s:

@@ -119,7 +119,7 @@ def local_models(models: Sequence[LoadedModel], registry: Address, word_lists: W
 
 
 def remote_models(url: str, models: Sequence[str], key: str | None) -> Query:
-    """Return a function that asks a service at an address without a path; its default model if there are no models."""
+    """Return a function that asks a service at a URL without a path; without models, its default."""
     asked = {"models": [{"model": model} for model in models]} if models else {}
     headers = {} if key is None else {"authorization": f"Bearer {key}"}
     client = httpx.AsyncClient(base_url=url, headers=headers, timeout=_TIMEOUT_S)
