@@ -56,12 +56,7 @@ def parse_event(payload: bytes) -> Event:
     """Parse an event of this API or of OpenAI's completions or chats; any other event counts as one token."""
     if payload == _DONE:
         return Event()
-    try:
-        value = json.loads(payload)
-    except (ValueError, RecursionError):  # for example, plain text
-        value = None
-    if not isinstance(value, dict):
-        return Event(num_tokens=1)
+    value = _fields(payload) or {}
     if value.get("error"):
         return Event(error=error_message(payload))
     choices = value.get("choices")
@@ -84,14 +79,19 @@ def _num_tokens(choice: Any) -> int:
 
 def error_message(body: bytes) -> str:
     """Return an error message as one line, from OpenAI's or FastAPI's format, or else the start of the body."""
-    try:
-        value = json.loads(body)
-    except (ValueError, RecursionError):
-        value = None
-    if isinstance(value, dict):
+    if (value := _fields(body)) is not None:
         error = value.get("error", value.get("detail", value))
         body = str(error.get("message", error) if isinstance(error, dict) else error).encode()
     return " ".join(body.decode(errors="replace").split())[:200]
+
+
+def _fields(body: bytes) -> dict[str, Any] | None:
+    """Return a JSON object; None for other JSON and for other texts."""
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
 
 
 _EVENT_STREAM = b"text/event-stream"

@@ -60,18 +60,11 @@ _PAUSE_AFTER_FAILURE_S = 0.01
 
 
 class LoadRun:
-    """Run of a load against a target; fills a recording.
-
-    Args:
-        target: the server.
-        requests: requests to send, cyclically.
-        recording: collects the observations; defines the load and terms of the run.
-    """
+    """Run of a load, with the requests in turn; the recording that it fills defines load and terms."""
 
     def __init__(self, target: Target, requests: Sequence[Request], recording: Recording) -> None:
         load, terms = recording.load, recording.terms
         self._recording, self._terms = recording, terms
-        self._num_measured = 0  # for closed loops
         self._encoded = itertools.cycle([(target.encode(request), request.num_items) for request in requests])
         self._pool = ConnectionPool(
             partial(Connection.open, target),
@@ -89,14 +82,15 @@ class LoadRun:
         recording = self._recording
         reporter = asyncio.create_task(report())
         recording.started_s, cpu_s = time.perf_counter(), time.thread_time()
+        arrivals = schedule_arrivals(recording.load, self._terms, recording.started_s)
         recording.window_start_s = recording.started_s + self._terms.warmup_s
         try:
             async with asyncio.TaskGroup() as tasks:
                 if isinstance(recording.load, OpenLoop):
-                    await self._send_when_due(recording.load, tasks)
+                    await self._send_when_due(arrivals, tasks)
                 else:
                     for _ in range(recording.load.clients):
-                        tasks.create_task(self._send_in_turn())
+                        tasks.create_task(self._send_in_turn(arrivals))
         finally:
             recording.ended_s = time.perf_counter()
             recording.cpu_s = time.thread_time() - cpu_s
@@ -104,28 +98,18 @@ class LoadRun:
             self._pool.close()
             reporter.cancel()
 
-    async def _send_when_due(self, load: OpenLoop, tasks: asyncio.TaskGroup) -> None:
+    async def _send_when_due(self, arrivals: Iterator[float], tasks: asyncio.TaskGroup) -> None:
         with PreciseClock() as clock:
-            for offset_s in schedule_arrivals(load, self._terms):
+            for offset_s in arrivals:
                 intended_s = self._recording.started_s + offset_s
                 await clock.sleep_until(intended_s)
                 tasks.create_task(self._send(intended_s))
 
-    async def _send_in_turn(self) -> None:
+    async def _send_in_turn(self, arrivals: Iterator[float]) -> None:
         """Send requests as one client of a closed loop."""
-        while self._continues(now_s := time.perf_counter()):
-            if not await self._send(now_s):
+        for offset_s in arrivals:
+            if not await self._send(self._recording.started_s + offset_s):
                 await asyncio.sleep(_PAUSE_AFTER_FAILURE_S)
-
-    def _continues(self, now_s: float) -> bool:
-        """Return true if a closed loop sends another request, and count the request."""
-        terms, window_start_s = self._terms, self._recording.window_start_s
-        if now_s < window_start_s:
-            return True
-        if terms.duration_s is not None and now_s >= window_start_s + terms.duration_s:
-            return False
-        self._num_measured += 1
-        return terms.num_requests is None or self._num_measured <= terms.num_requests
 
     async def _send(self, intended_s: float) -> bool:
         """Send the next request, due at `intended_s`; return true if a reply of any status arrived."""
@@ -160,10 +144,10 @@ class LoadRun:
         return observation.status > 0
 
 
-def schedule_arrivals(load: OpenLoop, terms: LoadSettings) -> Iterator[float]:
-    """Yield the arrival times of warm-up and measurement, in seconds after the start."""
-    measured = 0
-    for offset_s in load.arrival_times():
+def schedule_arrivals(load: Load, terms: LoadSettings, started_s: float = 0.0) -> Iterator[float]:
+    """Yield times of warm-up and measurement, in seconds after the start; now, in a closed loop."""
+    offsets, measured = iter(lambda: time.perf_counter() - started_s, None), 0
+    for offset_s in load.arrival_times() if isinstance(load, OpenLoop) else offsets:
         if terms.duration_s is not None and offset_s >= terms.warmup_s + terms.duration_s:
             return
         yield offset_s
@@ -180,14 +164,9 @@ def run_load(
     *,
     watch: RecordingCallback | None = None,
 ) -> Recording:
-    """Run a load against a target; Ctrl-C ends it early.
+    """Run a load against a target, with the requests in turn; Ctrl-C ends it early.
 
-    Args:
-        target: the server.
-        requests: requests to send, cyclically.
-        load: open or closed loop.
-        terms: durations and bounds.
-        watch: called with the recording so far, twice per second.
+    `watch` is called with the recording so far, twice per second.
     """
     recording = Recording(load, terms)
     gc.collect()

@@ -174,17 +174,16 @@ class Target:
         """Encode a request for a persistent HTTP/1.1 connection."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         headers = [
-            ("host", f"{host}:{self.port}"),
-            ("accept", "application/json, text/event-stream"),
-            ("user-agent", "gramophone-bench"),
-            ("content-type", "application/json"),
+            (b"host", f"{host}:{self.port}".encode()),
+            (b"accept", b"application/json, text/event-stream"),
+            (b"user-agent", b"gramophone-bench"),
+            (b"content-type", b"application/json"),
         ]
         if self.api_key is not None:
-            headers.append(("authorization", f"Bearer {self.api_key}"))
-        encoded = [(name.encode(), value.encode()) for name, value in headers]
+            headers.append((b"authorization", f"Bearer {self.api_key}".encode()))
         from service.http_client import encode_request  # loads asyncio
 
-        return encode_request("POST", self.path_of(request).encode(), encoded, request.body)
+        return encode_request("POST", self.path_of(request).encode(), headers, request.body)
 
 
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
@@ -192,11 +191,7 @@ _TIME = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(us|ms|s|min)")
 
 
 def parse_duration_s(text: str, parameter: str) -> float:
-    """Parse a time with its unit into seconds; `0` needs no unit.
-
-    Args:
-        text: a number with `us`, `ms`, `s` or `min`.
-        parameter: option name for the error message.
+    """Parse a number with its unit, `us`, `ms`, `s` or `min`, into seconds; `0` needs no unit.
 
     Raises:
         InvalidInputError: the text is not a time.

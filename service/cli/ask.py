@@ -7,7 +7,7 @@ text, words or dictionaries.
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -126,6 +126,7 @@ def generate(
     as_json: JsonOption = False,
 ) -> None:
     """Continue a text, token by token; or sample a text of many lines from a model (--lines)."""
+    from models.files import atomic_writer
     from service.local import ask
 
     if (lines is None) != (out is None):
@@ -137,7 +138,12 @@ def generate(
     request = {**options._asdict(), "bad_words": options.bad_words or [], "stop": options.stop or []}
     loaded = published.load(model)
     if lines is not None and out is not None:
-        _write_lines(ask.sample_lines(loaded, request, lines), out, lines)
+        from service.console.evaluation import TuningProgress
+
+        with TuningProgress() as progress, atomic_writer(out) as write:
+            for number, line in enumerate(ask.sample_lines(loaded, request, lines), start=1):
+                write(f"{line}\n".encode())
+                progress("sampling lines", number, lines)
         return
     if as_json:
         print_json(ask.generate(loaded, request))
@@ -151,16 +157,6 @@ def generate(
     for text in pieces:
         typer.echo(text, nl=False)
     typer.echo()
-
-
-def _write_lines(lines: Iterable[str], out: Path, count: int) -> None:
-    from models.files import atomic_writer
-    from service.console.evaluation import TuningProgress
-
-    with TuningProgress() as progress, atomic_writer(out) as write:
-        for number, line in enumerate(lines, start=1):
-            write(f"{line}\n".encode())
-            progress("sampling lines", number, count)
 
 
 class _RerankOptions(NamedTuple):

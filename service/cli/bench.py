@@ -136,14 +136,8 @@ def bench(
     with LoadProgress() as progress:
         summary = summarise_load(run_load(target, requests, load, terms, watch=progress))
     if as_json:
-        settings = {
-            "url": url,
-            "workload": workload,
-            "seed": seed,
-            "warmup_s": terms.warmup_s,
-            "max_connections": terms.max_connections,
-            "timeout_s": terms.timeout_s,
-        }
+        settings = {"url": url, "workload": workload, "seed": seed}
+        settings |= {name: getattr(terms, name) for name in ("warmup_s", "max_connections", "timeout_s")}
         print_json({**settings, "runs": [summary.model_dump(by_alias=True)]})
     else:
         print_load(summary, load)

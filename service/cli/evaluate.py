@@ -113,8 +113,7 @@ def evaluate(
     from training import commands
 
     values: dict[str, Any] = {**options._asdict(), "slots": published.slots}
-    defaults = options._field_defaults
-    given = {name for name, value in values.items() if value not in (defaults.get(name), [])}
+    given = {name for name, value in values.items() if value not in (options._field_defaults.get(name), [])}
     for name in sorted(given - _TASK_OPTIONS[task]):
         fitting = [owner for owner, own in _TASK_OPTIONS.items() if name in own]
         raise InvalidInputError(
@@ -123,10 +122,9 @@ def evaluate(
         )
     if task == "perplexity" and "sample" in given and not given & {"detail", "against"}:
         raise InvalidInputError("--sample requires --detail or --against", parameter="sample")
-    arguments = {**published._asdict(), "corpus": corpus or ()}
-    del arguments["slots"]
-    values["slots"] = published.members()
-    arguments |= {name: values[name] for name in _TASK_OPTIONS[task] if values[name] not in (None, [])}
+    values |= {**published._asdict(), "slots": published.members(), "corpus": corpus or ()}
+    used = {"registry", "device", "precision", "corpus", *_TASK_OPTIONS[task]}
+    arguments = {name: values[name] for name in used if values[name] not in (None, [])}
     if task == "check":
         from training.evaluation.spelling import run_check_task
 

@@ -1,7 +1,6 @@
 """Command `gramophone lattice`: rescore word lattices with a published model, without a server."""
 
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import chain
@@ -21,11 +20,9 @@ from service.cli.options import (
     valid_items,
     with_option_groups,
 )
-from service.local.streams import binary_stream, open_source
+from service.local.streams import open_source, open_target
 
 if TYPE_CHECKING:
-    from io import BufferedReader
-
     from models.lattices.files import LatticeFormat
     from models.lattices.lattice import Lattice
     from models.lattices.token_passing import LatticeSearchSettings
@@ -76,16 +73,10 @@ class LatticeOptions(NamedTuple):
         form: "LatticeFormat | None",
         references: Sequence[Path],
         layout: "ReferenceLayout | None",
-        opened: "Path | BufferedReader | None" = None,
     ) -> "Iterator[Lattice]":
         """Read lattices of files and folders of SLF files; report unreadable ones. With references, read all at once.
 
-        Args:
-            files: names of files and folders; `-` is standard input.
-            form: None: detected from the first file.
-            references: reference files.
-            layout: their layout; None: detected.
-            opened: the first file, if `open_source` opened it already.
+        A format of None is detected from the first file, and a layout of None from the references.
 
         Raises:
             FormatError: a file is missing or damaged, the format (if None) cannot be detected, or references differ.
@@ -94,7 +85,7 @@ class LatticeOptions(NamedTuple):
         from models.lattices.lattice import NON_WORD_LABELS
         from service.local.lattices import with_references
 
-        sources = [opened or open_source(files[0]), *map(open_source, files[1:])]
+        sources = list(map(open_source, files))
         form = form or detect_lattice_format(sources[0])
         if form is None:
             raise FormatError(files[0], "is not a lattice or its format is unknown", hint="set --format")
@@ -181,7 +172,7 @@ def lattice(
     from service.use_cases.rerank_request import parse_phrases, parse_weights
 
     search = options.search()
-    target = binary_stream(sys.stdout, "output") if output == "-" else Path(output)
+    target = open_target(output)
     if output_format not in {TEXT, *LATTICE_FORMATS}:
         format_by_name(output_format, to_write=True)  # refuses other formats
     if output_format in LATTICE_FORMATS and references:

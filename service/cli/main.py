@@ -29,7 +29,7 @@ from service.cli.ask import ask_app, check_app, complete_app
 from service.cli.bench import bench_app
 from service.cli.evaluate import evaluate_app
 from service.cli.lattice import lattice_app
-from service.cli.models import arpa_app, models_app
+from service.cli.models import models_app
 from service.cli.options import EXIT_BAD_INPUT, EXIT_FAILED, lists_app
 from service.cli.serve import keys_app, serve_app
 from service.cli.train import train_app
@@ -43,20 +43,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
-app.add_typer(train_app)
-app.add_typer(evaluate_app)
-app.add_typer(serve_app)
-app.add_typer(ask_app)
-app.add_typer(bench_app)
-app.add_typer(check_app)
-app.add_typer(complete_app)
-app.add_typer(lattice_app)
-app.add_typer(tune_app)
-app.add_typer(corrections_app, name="corrections")
-app.add_typer(lists_app, name="lists")
-models_app.add_typer(arpa_app)
-app.add_typer(models_app, name="models")
-app.add_typer(keys_app, name="keys")
+for commands in (train_app, evaluate_app, serve_app, ask_app, bench_app, check_app, complete_app):
+    app.add_typer(commands)
+for commands in (lattice_app, tune_app, corrections_app, lists_app, models_app, keys_app):
+    app.add_typer(commands)
 
 
 def _print_version(requested: bool) -> None:
@@ -146,12 +136,9 @@ def _open_closed_streams() -> None:
 
 def _tolerate_encodings() -> None:
     """Escape unprintable output; accept input that is not UTF-8, which is reported later."""
-    for stream, errors in (
-        (sys.stdin, "surrogateescape"),
-        (sys.stdout, "backslashreplace"),
-        (sys.stderr, "backslashreplace"),
-    ):
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
+            errors = "surrogateescape" if stream is sys.stdin else "backslashreplace"
             # skip a byte-order mark
             marked = stream is sys.stdin and stream.encoding.lower() == "utf-8"
             stream.reconfigure(errors=errors, encoding="utf-8-sig" if marked else None)

@@ -19,6 +19,7 @@ from service.cli.options import (
 )
 
 models_app = typer.Typer(
+    name="models",
     help="List, inspect, verify, promote, delete, restore, import and export published models.",
     no_args_is_help=True,
 )
@@ -179,10 +180,7 @@ def models_delete(
     typer.echo(f"{version.address} is deleted; its number will not be used again")
 
 
-arpa_app = typer.Typer()
-
-
-@arpa_app.command("import-arpa")
+@models_app.command("import-arpa")
 def import_arpa(
     file: Annotated[Path, typer.Argument(help="ARPA file of any toolkit, also .gz, .xz, .zst or .bz2.")],
     name: Annotated[str, typer.Option(help="Name to publish the model under.")],
@@ -234,7 +232,7 @@ def import_arpa(
     print_json(result) if as_json else show_import(result)
 
 
-@arpa_app.command("import-hf")
+@models_app.command("import-hf")
 def import_hf(
     folder: Annotated[
         Path, typer.Argument(help="Folder with config.json, weights in safetensors and tokenizer.json.")
@@ -254,7 +252,7 @@ def import_hf(
     print_json(result) if as_json else show_import(result)
 
 
-@arpa_app.command("export-arpa")
+@models_app.command("export-arpa")
 def export_arpa(
     model: ModelArgument,
     file: Annotated[Path, typer.Argument(help="File to write; compressed if it ends in .gz, .xz or .zst.")],

@@ -2,12 +2,10 @@
 
 import inspect
 import json
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
-from io import BufferedReader
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 import typer
 
@@ -15,7 +13,7 @@ from models.errors import FormatError, InvalidInputError
 from models.reranking.candidates import CandidateList, ScoreRanges
 from models.reranking.formats.format import BadLine, ReferenceLayout
 from models.reranking.formats.reader import FORMAT_NAMES, WRITTEN_FORMAT_NAMES, read_lists
-from service.local.streams import binary_stream, good_items, open_source
+from service.local.streams import good_items, open_source, open_target
 
 if TYPE_CHECKING:
     from service.engine.loaded_model import LoadedModel
@@ -113,26 +111,22 @@ class ListSource(NamedTuple):
         ),
     ] = None
 
-    def lists(
-        self, *, reserved: Callable[[str], bool] | None = None, opened: Path | BufferedReader | None = None
-    ) -> Iterator[CandidateList]:
+    def lists(self, *, reserved: Callable[[str], bool] | None = None) -> Iterator[CandidateList]:
         """Yield the readable lists; report unreadable ones (see `valid_items`) and suspicious scores.
 
-        Args:
-            reserved: true for names of computed features.
-            opened: the file, if `open_source` opened it already.
+        `reserved` is true for names of computed features.
 
         Raises:
             FormatError: a file is missing or damaged, its format is unknown, it has no lists, or references differ.
             InvalidInputError: an option is invalid, or does not apply to the format.
         """
         items = read_lists(
-            opened or open_source(self.file),
+            open_source(self.file),
             format_name=self.format_name,
             references=self.references or (),
             reference_layout=self.reference_layout,
             beam_size=self.beam_size,
-            scores=dict(_named_file("scores", "NAME", option) for option in self.scores or ()),
+            scores=_named_files("scores", "NAME", self.scores),
             reserved=reserved,
             source_name="<stdin>" if self.file == "-" else self.file,
         )
@@ -157,7 +151,7 @@ class PublishedModels(NamedTuple):
             InvalidInputError: an option is not `CLASS=FILE`.
             FormatError: a file cannot be read as text.
         """
-        files = dict(_named_file("slots", "CLASS", option) for option in self.slots or ())
+        files = _named_files("slots", "CLASS", self.slots)
         if not files:
             return {}
         from training.corpus import read_members
@@ -178,23 +172,13 @@ class PublishedModels(NamedTuple):
 
 def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
     """Replace parameters that are named tuples of options by these options; build the tuples from their values."""
-    groups: dict[str, Any] = {}
-    parameters: list[inspect.Parameter] = []
+    groups, parameters = dict[str, Any](), list[inspect.Parameter]()
     for own in inspect.signature(command, eval_str=True).parameters.values():
-        group: Any = own.annotation
-        if not hasattr(group, "_fields"):
-            parameters.append(own.replace(kind=inspect.Parameter.KEYWORD_ONLY))
-            continue
-        groups[own.name] = group
-        parameters += [
-            inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=group._field_defaults.get(name, inspect.Parameter.empty),
-                annotation=hint,
-            )
-            for name, hint in get_type_hints(group, include_extras=True).items()
-        ]
+        options = [own]
+        if hasattr(own.annotation, "_fields"):
+            groups[own.name] = own.annotation
+            options = [*inspect.signature(own.annotation).parameters.values()]
+        parameters += [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in options]
 
     @wraps(command)
     def run(**values: Any) -> None:
@@ -207,14 +191,19 @@ def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def _named_file(option: str, kind: str, given: str) -> tuple[str, Path]:
-    name, _, path = given.partition("=")
-    if not (name and path):
-        raise InvalidInputError(f"--{option} takes {kind}=FILE, given {given!r:.80}", parameter=option)
-    return name, Path(path)
+def _named_files(option: str, kind: str, given: Iterable[str] | None) -> dict[str, Path]:
+    files = {}
+    for one in given or ():
+        name, _, path = one.partition("=")
+        if not (name and path):
+            raise InvalidInputError(f"--{option} takes {kind}=FILE, given {one!r:.80}", parameter=option)
+        files[name] = Path(path)
+    return files
 
 
-lists_app = typer.Typer(help="Inspect n-best lists, and convert them between formats.", no_args_is_help=True)
+lists_app = typer.Typer(
+    name="lists", help="Inspect n-best lists, and convert them between formats.", no_args_is_help=True
+)
 
 
 @lists_app.command()
@@ -245,8 +234,7 @@ def convert(
             lost.update(form.dropped_fields(candidates, streamed=target == "-"))
             yield candidates
 
-    destination = binary_stream(sys.stdout, "output") if target == "-" else Path(target)
-    write_lists(watched(source.lists()), destination, output_format)
+    write_lists(watched(source.lists()), open_target(target), output_format)
     if lost:
         typer.echo(f"note: format {output_format} cannot represent {', '.join(sorted(lost))}", err=True)
 

@@ -134,7 +134,7 @@ def lsp(
     ProseServer(query, options).start_io()
 
 
-keys_app = typer.Typer(help="Create API keys.", no_args_is_help=True)
+keys_app = typer.Typer(name="keys", help="Create API keys.", no_args_is_help=True)
 
 
 @keys_app.callback()

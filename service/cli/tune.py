@@ -28,7 +28,9 @@ from service.cli.options import (
 from service.local.streams import open_source
 
 tune_app = typer.Typer()
-corrections_app = typer.Typer(help="Show and change the corrections of a profile.", no_args_is_help=True)
+corrections_app = typer.Typer(
+    name="corrections", help="Show and change the corrections of a profile.", no_args_is_help=True
+)
 
 FoldsOption = Annotated[int, typer.Option(help="Number of folds; each is held out once.")]
 SeedOption = Annotated[int, typer.Option(help="Seed of folds and random starts.")]
@@ -140,24 +142,17 @@ def tune(
     from models.lattices.files import detect_lattice_format
     from models.reranking.features import is_reserved
     from service.console.evaluation import TuningProgress, show_tuning
-    from service.local import tune
+    from service.local import ask, tune
     from service.schemas.models import ProfileBody
 
     if check is not None:
-        asked = {"models": models, "profile": check}
-        unused = {
-            "save": save,
-            "report": report,
-            "fold_models": fold_models,
-            "phrases": phrases,
-            "nbest": nbest,
-        }
-        _check_profile(model, asked, source, settings, published, unused, as_json=as_json)
+        given = {**ask.main_model(model), "models": models, "profile": check}
+        unused = {"save": save, "report": report, "fold_models": fold_models, "phrases": phrases}
+        _check_profile(given, source, settings, published, {**unused, "nbest": nbest}, as_json=as_json)
         raise typer.Exit
     if save is not None:
         check_name(save, parameter="save")
-    opened = open_source(source.file)
-    form = None if source.format_name is not None else detect_lattice_format(opened)
+    form = None if source.format_name is not None else detect_lattice_format(open_source(source.file))
     if form is None and (more or nbest is not None or lattices != LatticeOptions()):
         options = ", ".join(["nbest", *lattices._fields])
         raise InvalidInputError(f"{source.file} has no lattices; several files, {options} need them")
@@ -169,25 +164,21 @@ def tune(
         raise InvalidInputError("references is missing; lattices need --references", parameter="references")
     search = lattices.search()
     job = tune.prepare_tuning(
-        {
-            "models": models,
-            "phrases": None if phrases is None else read_dictionary(phrases),
-            **settings._asdict(),
-        },
+        {**settings._asdict(), "models": models, "phrases": phrases and read_dictionary(phrases)},
         model=model,
         fold_models=fold_models.split(",") if fold_models else (),
         load=published.load,
         for_lattices=form is not None,
     )
     if form is None:
-        lists = list(source.lists(reserved=lambda name: is_reserved(name, job.models.extra), opened=opened))
+        lists = list(source.lists(reserved=lambda name: is_reserved(name, job.models.extra)))
         if not lists:
             raise InvalidInputError(f"{source.file} has no lists", parameter="file")
         with TuningProgress() as progress:
             tuned, reply = tune.tune_lists(job, lists, progress)
     else:
         files = [source.file, *(more or ())]
-        read = list(lattices.read(files, form, source.references or (), source.reference_layout, opened))
+        read = list(lattices.read(files, form, source.references or (), source.reference_layout))
         with TuningProgress() as progress:
             tuned, reply, note = tune.tune_lattices(job, read, search, progress, nbest=nbest or 50)
         typer.echo(note, err=True)
@@ -200,8 +191,7 @@ def tune(
 
 
 def _check_profile(
-    model: str,
-    asked: dict[str, str | None],
+    given: Mapping[str, str | None],
     source: ListSource,
     options: _TuneOptions,
     published: PublishedModels,
@@ -217,7 +207,7 @@ def _check_profile(
 
     for name in filter(unused.get, unused):
         raise InvalidInputError(f"--check tunes nothing, so {name} has no effect", parameter=name)
-    job = ask.prepare_rerank({**ask.main_model(model), **asked}, published.registry, published.load)
+    job = ask.prepare_rerank(given, published.registry, published.load)
     lists = source.lists(reserved=lambda name: is_reserved(name, job.models.extra))
     settings = {name: getattr(options, name) for name in ("seed", "max_p_value", "bootstrap_samples")}
     checked = ask.check_profile(job, lists, published.registry, TuningSettings(**settings), file=source.file)

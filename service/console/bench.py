@@ -7,7 +7,7 @@ from rich.text import Text
 
 from service.bench.plan import Load, OpenLoop
 from service.bench.results import LoadSummary, Percentiles, Recording
-from service.console.tables import ProgressLine, result_table
+from service.console.tables import ProgressLine, format_number, result_table
 
 _BAR_WIDTH = 20
 
@@ -41,15 +41,15 @@ def print_load(summary: LoadSummary, load: Load) -> None:
     """Print rates, latency, token times of streams, errors and warnings."""
     console, name = Console(), load_name(load)
     failed = summary.requests - summary.answered
-    latency = {"answers/s": _rate(summary.achieved_per_s), **_percentiles(summary.latency_ms)}
+    latency = {"answers/s": format_number(summary.achieved_per_s, 1), **_percentiles(summary.latency_ms)}
     latency["errors"] = f"{failed / summary.requests:.1%}" if failed else ""
     if summary.items_per_s > summary.achieved_per_s:
-        latency["items/s"] = _rate(summary.items_per_s)
+        latency["items/s"] = format_number(summary.items_per_s, 1)
     tables = {"load": latency}
     if summary.ttft_ms:
         gaps = _percentiles(summary.itl_ms)
         gaps["per token ms"] = _ms(summary.tpot_ms.mean if summary.tpot_ms else None)
-        gaps["tokens/s"] = _rate(summary.tokens_per_s)
+        gaps["tokens/s"] = format_number(summary.tokens_per_s, 1)
         tables |= {"first token": _percentiles(summary.ttft_ms), "between tokens": gaps}
     for number, (title, cells) in enumerate(tables.items()):
         if number:
@@ -72,7 +72,3 @@ def _percentiles(spread: Percentiles | None) -> dict[str, str]:
 
 def _ms(milliseconds: float | None) -> str:
     return "-" if milliseconds is None else f"{milliseconds:,.2f}"
-
-
-def _rate(per_s: float) -> str:
-    return f"{per_s:,.1f}"

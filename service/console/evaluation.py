@@ -29,13 +29,11 @@ def show_evaluation(result: Mapping[str, Any]) -> None:
     """Print an evaluation of one model, or of two side by side, with all optional parts of the result."""
     _console.print(_figures(result))
     if hits := result.get("hit_rates"):
-        _console.print()
-        _console.print(_by_order(hits))
+        _console.print("", _by_order(hits))
     if detail := result.get("detail"):
         for key, head in _GROUPS.items():
             if key in detail:
-                _console.print()
-                _console.print(_groups(head.format_map(detail), detail[key]))
+                _console.print("", _groups(head.format_map(detail), detail[key]))
         if "entropy" in detail:
             _console.print(f"\nentropy of the predictions: {_sampled(detail['entropy'])}")
     if against := result.get("against"):
@@ -154,8 +152,7 @@ def show_check_evaluation(result: Mapping[str, Any]) -> None:
         table = result_table("all kinds, probability at least", "precision", "recall", "F0.5", "corrected")
         for point in result["thresholds"]:
             table.add_row(f"{point['threshold']:g}", *_cells(point))
-        _console.print()
-        _console.print(table)
+        _console.print("", table)
     if result["calibration_saved"]:
         _console.print("\nsaved: /v1/check now accepts `precision`")
     notes = (
@@ -198,11 +195,9 @@ def show_autocomplete_evaluation(result: Mapping[str, Any]) -> None:
     )
     _console.print(_typing_figures(result))
     for model in models:
-        _console.print()
-        _console.print(_by_letters(model))
+        _console.print("", _by_letters(model))
     for key, where in _POSITIONS.items():
-        _console.print()
-        _console.print(_acceptance(result["acceptance"][key], where))
+        _console.print("", _acceptance(result["acceptance"][key], where))
     _console.print()
     for model in models:
         took = model["keystroke_ms"]
@@ -267,14 +262,8 @@ def show_training(result: dict[str, Any]) -> None:
         for split in ("valid", "test"):
             if split in figures:
                 f = figures[split]
-                table.add_row(
-                    Text(name),
-                    weight,
-                    split,
-                    format_number(f["perplexity"]),
-                    format_number(f["word_perplexity"]),
-                    format_number(f["bits_per_byte"], 3),
-                )
+                cells = (format_number(f[key]) for key in ("perplexity", "word_perplexity"))
+                table.add_row(Text(name), weight, split, *cells, format_number(f["bits_per_byte"], 3))
     _console.print(table)
     _print_notes(result["notes"])
     _console.print(

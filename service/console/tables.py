@@ -94,9 +94,7 @@ def show_scores(texts: Sequence[str], reply: dict[str, Any]) -> None:
     for text, result in zip(texts, reply["results"], strict=True):
         table.add_row(Text(text), *_score_cells(result))
         for part in result["tokens"] or result["words"]:
-            table.add_row(
-                Text(f"  {_visible(part['text'])}", style="dim"), f"{part['logprob']:.4f}", "", "", ""
-            )
+            table.add_row(Text(f"  {_visible(part['text'])}", style="dim"), f"{part['logprob']:.4f}")
     if len(texts) > 1:
         table.add_section()
         table.add_row("all", *_score_cells(reply["corpus"]))
@@ -133,14 +131,12 @@ def show_check(text: str, reply: Mapping[str, Any]) -> None:
     for issue in reply["issues"]:
         by_line.setdefault(bisect_right(starts, issue["start"]) - 1, []).append(issue)
     for number, issues in by_line.items():
-        line = Text(lines[number])
+        line, start = Text(lines[number]), starts[number]
         for issue in issues:
-            line.stylize(
-                _STYLES[issue["type"]], issue["start"] - starts[number], issue["end"] - starts[number]
-            )
+            line.stylize(_STYLES[issue["type"]], issue["start"] - start, issue["end"] - start)
         console.print(line, soft_wrap=True)
         for issue in issues:
-            console.print(_issue_line(number, starts[number], issue), soft_wrap=True)
+            console.print(_issue_line(number, start, issue), soft_wrap=True)
         console.print()
     console.print(_totals(reply), soft_wrap=True)
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import typer
 
+from models.arrays import Int64s
 from models.calls import run_calls
 from models.checkpoint.documents import CalibrationStore, ErrorTableStore, ProfileStore
 from models.checkpoint.load import load_checkpoint
@@ -33,7 +34,7 @@ from models.reranking.tuning.cross_fitting import select_with_references
 from models.reranking.tuning.fitting import TuningSettings
 from service.engine.job import Work, iter_outputs, run_to_completion
 from service.engine.loaded_model import LoadedModel
-from service.local.streams import binary_stream, good_items
+from service.local.streams import good_items, open_target
 from service.schemas.replies import GenerateReply, NextTokenReply, NextWordReply, to_json
 from service.schemas.wire import parse_json
 from service.use_cases import check as checking
@@ -138,10 +139,7 @@ def _generate(loaded: LoadedModel, request: Mapping[str, Any]) -> Work[ChoiceChu
 def sample_lines(loaded: LoadedModel, request: Mapping[str, Any], count: int) -> Iterator[str]:
     """Yield continuations as lines of a training text; each ends at `</s>` or a line break, and none is empty.
 
-    Args:
-        loaded: the model.
-        request: fields of POST /v1/generate; with a seed, the lines are the same each time.
-        count: number of lines.
+    With a seed in the request, the lines are the same each time.
 
     Raises:
         InvalidInputError: the request is invalid, or all of some hundred lines in a row are empty.
@@ -252,7 +250,7 @@ def rerank_file(
         lists: lists of a file.
         file: name of the file, for messages.
         target: file or folder to write; `-` is standard output.
-        output_format: format of lists; `jsonl` or None for the lines that POST /v1/rerank replies.
+        output_format: `jsonl` or None for the lines that POST /v1/rerank replies.
         metric: metric of the lists with references.
 
     Raises:
@@ -276,8 +274,8 @@ def rerank_file(
     ranked = counted()
     if output_format not in {None, "jsonl"}:
         cut = job.settings.top
-        destination = binary_stream(sys.stdout, "output") if target == "-" else Path(target)
-        write_lists((reorder_list(ranked_list, cut) for ranked_list in ranked), destination, output_format)
+        new = (reorder_list(ranked_list, cut) for ranked_list in ranked)
+        write_lists(new, open_target(target), output_format)
     elif target != "-" and output_format is None:
         raise InvalidInputError("--output needs --output-format", parameter="output")
     else:
@@ -286,12 +284,14 @@ def rerank_file(
             for ranked_list in ranked:
                 write(b"".join((*list_chunks(ranked_list, job, tuned_on=job.tuned_on), b"\n")))
     if num_referred:
-        first, chosen, best = (format_score(metric.name, rate) for rate in metric.score(total).tolist())
-        typer.echo(
-            f"{METRIC_TITLES[metric.name]} of {num_referred:,} lists with references: first pass {first}, "
-            f"re-ranked {chosen}, best possible {best}",
-            err=True,
-        )
+        tell_scores(metric, total, f"{num_referred:,} lists", "re-ranked")
+
+
+def tell_scores(metric: Metric, counts: Int64s, what: str, chosen: str) -> None:
+    """Tell on standard error the scores of first, chosen and best possible texts [3, statistics]."""
+    first, new, best = (format_score(metric.name, score) for score in metric.score(counts).tolist())
+    title = f"{METRIC_TITLES[metric.name]} of {what} with references"
+    typer.echo(f"{title}: first pass {first}, {chosen} {new}, best possible {best}", err=True)
 
 
 def metric_of_profile(registry: Address, name: str | None) -> Metric:

@@ -85,15 +85,9 @@ def _version_facts(registry: Registry, version: Version) -> dict[str, Any]:
     # an imported model may have no metrics
     split = next((split for split in ("test", "valid") if split in metrics), None)
     figures = metrics[split] if split is not None and isinstance(metrics[split], dict) else {}
-    return {
-        "family": manifest.family,
-        "created": manifest.created,
-        "parameters": manifest.parameters,
-        "vocab_size": manifest.vocab_size,
-        "split": split,
-        "perplexity": figures.get("perplexity"),
-        "word_perplexity": figures.get("word_perplexity"),
-    }
+    facts = {name: getattr(manifest, name) for name in ("family", "created", "parameters", "vocab_size")}
+    perplexities = {name: figures.get(name) for name in ("perplexity", "word_perplexity")}
+    return {**facts, "split": split, **perplexities}
 
 
 def _read_json(registry: Registry, version: Version, name: str) -> dict[str, Any]:

@@ -73,7 +73,8 @@ _HIDDEN_HTML = re.compile(r"\s*<(?:[!?]|(?:script|pre|style|textarea)\b)", re.IG
 _ADDRESS = re.compile(
     r"(?<![\w.+-])(?:(?:(?:https?|ftp)://|mailto:|www\.)[^\s<>\]`]*[\w/&=#%-]|[\w.+-]+@[\w-]+(?:\.[\w-]+)+)"
 )
-_SCISSORS = re.compile(r"\S -{24} >8 -{24}\s*")
+_COMMENT = re.compile(r"(?<![^\r\n])(?:\S -{24} >8 -{24}[^\S\r\n]*(?![^\r\n]).*|#[^\r\n]*)", re.DOTALL)
+"""Comments of a commit message, of which the last may begin with scissors."""
 _COMMIT_FILES = ("COMMIT_EDITMSG", "MERGE_MSG", "TAG_EDITMSG")
 _LINE_START = re.compile(r"(?<=\n)|(?<=\r)(?!\n)")
 """Starts of lines by the protocol. Python also ends lines at other characters, such as form feeds and U+2028."""
@@ -118,13 +119,7 @@ def local_models(models: Sequence[LoadedModel], registry: Address, word_lists: W
 
 
 def remote_models(url: str, models: Sequence[str], key: str | None) -> Query:
-    """Return a function that asks a service.
-
-    Args:
-        url: address of the service, without a path.
-        models: models of the requests; empty for the service's default.
-        key: API key; None without one.
-    """
+    """Return a function that asks a service at a URL without a path; without models, its default."""
     asked = {"models": [{"model": model} for model in models]} if models else {}
     headers = {} if key is None else {"authorization": f"Bearer {key}"}
     client = httpx.AsyncClient(base_url=url, headers=headers, timeout=_TIMEOUT_S)
@@ -215,12 +210,11 @@ def _markdown_spans(lines: Sequence[str]) -> Iterator[Span]:
             hidden.append([first, last])
         elif token.type == "inline" or is_html:
             pieces = [piece.strip() for piece in token.content.split("\n")]
-            numbered = zip(range(first, last), pieces, strict=False)
-            columns = [(number, bare[number].rfind(piece)) for number, piece in numbered]
-            if min(column for _, column in columns) < 0:  # lines of no-break spaces were left out
+            columns = [line.rfind(piece) for line, piece in zip(bare[first:last], pieces, strict=False)]
+            if min(columns) < 0:  # lines of no-break spaces were left out
                 hidden.append([first, last])
                 continue
-            places = [starts[number] + column for number, column in columns]
+            places = [start + column for start, column in zip(starts[first:last], columns, strict=False)]
             begins = [*accumulate((len(piece) + 1 for piece in pieces), initial=0)]
             for begin, end in _marked_spans("\n".join(pieces), env):
                 one, other = (bisect_right(begins, offset) - 1 for offset in (begin, end - 1))
@@ -230,24 +224,10 @@ def _markdown_spans(lines: Sequence[str]) -> Iterator[Span]:
     )
 
 
-def _commit_spans(lines: Sequence[str]) -> Iterator[Span]:
-    """Yield the spans of the comments of a commit message, of which the last may begin with scissors."""
-    begin = 0
-    for line in lines:
-        if _SCISSORS.fullmatch(line):
-            yield begin, sum(map(len, lines))
-            return
-        if line.startswith("#"):
-            yield begin, begin + len(line.rstrip("\r\n"))
-        begin += len(line)
-
-
 class Document:
     """Open document, as lines with their ends; the last line has none, and may be empty.
 
-    Args:
-        item: the document, as an editor opens it.
-        codec: units of the editor's positions.
+    The codec has the units of the editor's positions.
 
     Attributes:
         version: version of the editor.
@@ -255,11 +235,8 @@ class Document:
 
     def __init__(self, item: types.TextDocumentItem, codec: PositionCodec) -> None:
         self.version: int | None = item.version
-        self._hidden_spans: Callable[[Sequence[str]], Iterable[Span]] = lambda _: ()
-        if item.language_id == "markdown":
-            self._hidden_spans = _markdown_spans
-        elif item.language_id in {"git-commit", "gitcommit"} or item.uri.endswith(_COMMIT_FILES):
-            self._hidden_spans = _commit_spans
+        self._is_markdown = item.language_id == "markdown"
+        self._is_commit = item.language_id in {"git-commit", "gitcommit"} or item.uri.endswith(_COMMIT_FILES)
         self._units_of = codec.impl.code_units_for_char
         self._lines = _LINE_START.split(item.text)
 
@@ -271,7 +248,9 @@ class Document:
     @cached_property
     def hidden(self) -> Sequence[Span]:
         """Spans that are not prose, in order; they may overlap."""
-        return sorted(self._hidden_spans(self._lines))
+        if self._is_markdown:
+            return sorted(_markdown_spans(self._lines))
+        return [found.span() for found in _COMMENT.finditer(self.text)] if self._is_commit else ()
 
     @cached_property
     def prose(self) -> str:
@@ -363,11 +342,7 @@ class _Protocol(LanguageServerProtocol):
 
 
 class _BoundedInput:
-    """Input of messages; one that is too long is not read: its bytes are taken for headers up to the next real one.
-
-    Args:
-        stream: the input.
-    """
+    """Input of messages; one that is too long is not read: its bytes are taken for headers up to the next real one."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -386,12 +361,7 @@ class _BoundedInput:
 
 
 class ProseServer(LanguageServer):
-    """Language server of one model or several.
-
-    Args:
-        query: function that asks the models.
-        options: options.
-    """
+    """Language server of one model or several."""
 
     def __init__(self, query: Query, options: ServerOptions) -> None:
         version = importlib.metadata.version("gramophone-lm")
@@ -407,24 +377,18 @@ class ProseServer(LanguageServer):
         self._query = query
         self._checks: dict[str, asyncio.Task[None]] = {}
         self._problem = ""
-        features: Mapping[str, tuple[Callable[..., Any], Any]] = {
-            types.TEXT_DOCUMENT_DID_OPEN: (ProseServer._opened, None),
-            types.TEXT_DOCUMENT_DID_CHANGE: (ProseServer._changed, None),
-            types.TEXT_DOCUMENT_DID_CLOSE: (ProseServer._closed, None),
-            types.TEXT_DOCUMENT_COMPLETION: (
-                ProseServer._completion,
-                types.CompletionOptions(trigger_characters=[" "]),
-            ),
-            types.TEXT_DOCUMENT_INLINE_COMPLETION: (ProseServer._inline_completion, None),
-            types.TEXT_DOCUMENT_CODE_ACTION: (
-                ProseServer._code_actions,
-                types.CodeActionOptions([types.CodeActionKind.QuickFix]),
-            ),
-        }
-        for name, (handler, settings) in features.items():
-            self.feature(name, settings)(partial(handler, self))
-            self.protocol.fm.builtin_features.pop(name, None)  # pygls would keep the documents too
+        actions = types.CodeActionOptions([types.CodeActionKind.QuickFix])
+        self._handle(types.TEXT_DOCUMENT_DID_OPEN, self._opened)
+        self._handle(types.TEXT_DOCUMENT_DID_CHANGE, self._changed)
+        self._handle(types.TEXT_DOCUMENT_DID_CLOSE, self._closed)
+        self._handle(types.TEXT_DOCUMENT_COMPLETION, self._completion, types.CompletionOptions([" "]))
+        self._handle(types.TEXT_DOCUMENT_INLINE_COMPLETION, self._inline_completion)
+        self._handle(types.TEXT_DOCUMENT_CODE_ACTION, self._code_actions, actions)
         self.command(ADD_TO_DICTIONARY)(add_word)
+
+    def _handle(self, method: str, handler: Callable[..., Any], settings: Any = None) -> None:
+        self.feature(method, settings)(partial(handler))  # pygls sets attributes, which methods cannot have
+        self.protocol.fm.builtin_features.pop(method, None)  # pygls would keep the documents too
 
     @override
     def start_io(self, stdin: BinaryIO | None = None, stdout: BinaryIO | None = None) -> None:
@@ -502,9 +466,8 @@ class ProseServer(LanguageServer):
             if reply is None or document.version != version:
                 return
             issues += reply["issues"]
-            spans += (
-                (piece.start() + issue["start"], piece.start() + issue["end"]) for issue in reply["issues"]
-            )
+            begin = piece.start()
+            spans += [(begin + one["start"], begin + one["end"]) for one in reply["issues"]]
         found = [
             types.Diagnostic(
                 range=place,

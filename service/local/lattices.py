@@ -1,5 +1,6 @@
 """In-process rescoring of lattice files with a published model."""
 
+import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -8,7 +9,6 @@ from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
 import numpy as np
-import typer
 
 from models.errors import InvalidInputError, UnsupportedParameterError
 from models.files import atomic_writer, split_words
@@ -30,8 +30,8 @@ from models.reranking.formats.format import BadLine, ReferenceLayout
 from models.reranking.formats.reader import References, attach_references
 from models.reranking.formats.writer import write_lists
 from models.reranking.metrics import make_metric
-from models.reranking.metrics.metric import format_score
 from service.engine.loaded_model import LoadedModel
+from service.local.ask import tell_scores
 
 _BATCH_ARCS = 1 << 15
 """Number of arcs at which a batch of lattices is complete; a batch shares model calls."""
@@ -105,23 +105,16 @@ def rescore_lattices(
             f"model {loaded.address} reads from right to left; lattices are searched from left to right",
             parameter="model",
         )
-    tokenizer = LabelTokenizer(loaded.tokenizer)
-
-    def rescore_batch(batch: Sequence[Lattice]) -> Iterator[RescoredLattice]:
-        path_weights = [weights(lattice.scales) for lattice in batch]
-        yield from rescore(
-            batch, loaded.model, tokenizer, weights=path_weights, search=search, phrases=phrases
-        )
-
-    batch: list[Lattice] = []
-    num_arcs = 0
-    for lattice in lattices:
-        batch.append(lattice)
-        num_arcs += lattice.num_arcs
-        if num_arcs >= _BATCH_ARCS:
-            yield from rescore_batch(batch)
+    model, tokenizer = loaded.model, LabelTokenizer(loaded.tokenizer)
+    batch, num_arcs = list[Lattice](), 0
+    for lattice in itertools.chain(lattices, [None]):
+        if lattice is not None:
+            batch.append(lattice)
+            num_arcs += lattice.num_arcs
+        if lattice is None or num_arcs >= _BATCH_ARCS:
+            of_paths = [weights(one.scales) for one in batch]
+            yield from rescore(batch, model, tokenizer, weights=of_paths, search=search, phrases=phrases)
             batch, num_arcs = [], 0
-    yield from rescore_batch(batch)
 
 
 def write_best(
@@ -133,9 +126,7 @@ def write_best(
     printed to standard error.
     """
     metric, num_referred = make_metric("wer"), 0
-    errors = np.zeros(
-        (3, 2), np.int64
-    )  # errors and words of the first pass, the best strings and the oracle paths
+    errors = np.zeros((3, 2), np.int64)  # and words: first pass, best strings, oracle paths
 
     def counted() -> Iterator[CandidateList]:
         nonlocal num_referred, errors
@@ -157,9 +148,4 @@ def write_best(
     else:
         write_lists(counted(), target, output_format)
     if num_referred:
-        first, best, oracle_rate = (format_score("wer", rate) for rate in metric.score(errors).tolist())
-        typer.echo(
-            f"word error rate of {num_referred:,} lattices with references: first pass {first}, "
-            f"rescored {best}, best possible {oracle_rate}",
-            err=True,
-        )
+        tell_scores(metric, errors, f"{num_referred:,} lattices", "rescored")

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from io import BufferedReader, FileIO
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO, TypeVar
@@ -41,11 +42,21 @@ def good_items(items: Iterable[T | str], file: str, *, rest: str, none_good: Exc
 
 
 def open_source(file: str) -> Path | BufferedReader:
-    """Return the path of a file, or the stream of a pipe or of standard input (`-`), which is opened once only."""
+    """Return the path of a file, or the stream of a pipe or of standard input (`-`), the same one if asked again."""
     if file != "-" and not (path := Path(file)).is_fifo():
         return path
-    stream: Any = binary_stream(sys.stdin, "input") if file == "-" else FileIO(file)
+    return _open_stream(file, sys.stdin)
+
+
+@lru_cache(maxsize=1)  # what was read to detect a format is read again
+def _open_stream(file: str, stdin: TextIO | None) -> BufferedReader:
+    stream: Any = binary_stream(stdin, "input") if file == "-" else FileIO(file)
     return stream if isinstance(stream, BufferedReader) else BufferedReader(stream, _PEEKED_BYTES)
+
+
+def open_target(file: str) -> Path | BinaryIO:
+    """Return the path of a file to write, or standard output (`-`)."""
+    return binary_stream(sys.stdout, "output") if file == "-" else Path(file)
 
 
 def binary_stream(stream: TextIO | None, name: str) -> BinaryIO:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from models.arrays import Int64s
 from models.checkpoint.documents import ProfileStore
 from models.checkpoint.registry import Address
 from models.errors import FormatError, InvalidInputError
@@ -35,7 +35,6 @@ from service.use_cases.candidate_features import ScoringModels, score_candidates
 from service.use_cases.rerank_request import parse_names, parse_weights
 from service.use_cases.tune import TuneReply, TuneSettings, tune_and_evaluate
 
-Ints: TypeAlias = npt.NDArray[np.int64]
 _BATCH_LISTS = 128
 
 ProgressCallback: TypeAlias = Callable[[str, int, int], None]
@@ -74,19 +73,13 @@ def prepare_tuning(
     settings = _lattice_settings(given, model) if for_lattices else _settings(given, model)
     load_once = model_loader(load)
     models = settings.resolve_models(load_once)
-    if not fold_models:
-        return TuneJob(settings, models, ())
-    if len(fold_models) != settings.folds:
+    if fold_models and len(fold_models) != settings.folds:
         raise InvalidInputError(
             f"--fold-models names {len(fold_models)} models; {settings.folds} folds need one each",
             parameter="fold_models",
         )
-    fold_settings = settings.model_copy(update={"mixture": None})
-    per_fold = tuple(
-        fold_settings.model_copy(update={"model": address}).resolve_models(load_once)
-        for address in fold_models
-    )
-    return TuneJob(settings, models, per_fold)
+    per_fold = [settings.model_copy(update={"mixture": None, "model": address}) for address in fold_models]
+    return TuneJob(settings, models, tuple(one.resolve_models(load_once) for one in per_fold))
 
 
 def tune_lists(
@@ -210,11 +203,7 @@ def change_corrections(
 ) -> None:
     """Add corrections to a profile, replacing those with equal phrases, and remove those of a phrase.
 
-    Args:
-        registry: registry of the profile.
-        name: name of the profile.
-        add: corrections to add.
-        remove: phrase, and its replacement or None for all of them.
+    `remove` is the phrase, and its replacement or None for all of them.
 
     Raises:
         InvalidInputError: the profile does not exist or was tuned without corrections, a correction is outside its
@@ -250,13 +239,11 @@ def write_fold_texts(lists: Sequence[CandidateList], folder: Path, *, folds: int
     _, referenced = select_with_references(lists)
     of_lists = assign_folds(referenced, folds=folds, seed=seed)
     folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for fold in range(folds):
-        path = folder / f"without-fold-{fold + 1}.txt"
+    paths = [folder / f"without-fold-{fold + 1}.txt" for fold in range(folds)]
+    for fold, path in enumerate(paths):
         text = "".join(f"{referenced[i].references[0]}\n" for i in np.flatnonzero(of_lists != fold))
         with atomic_writer(path) as write:
             write(text.encode())
-        paths.append(path)
     return paths
 
 
@@ -301,7 +288,7 @@ def _lattice_settings(given: Mapping[str, Any], model: str) -> TuneSettings:
 
 
 def _features(
-    job: TuneJob, lists: Sequence[CandidateList], folds: Ints, watch: ProgressCallback
+    job: TuneJob, lists: Sequence[CandidateList], folds: Int64s, watch: ProgressCallback
 ) -> Work[Any, ListFeatures]:
     """Compute features of all candidates in batches; `folds` are those of the lists [N]."""
     check_given(lists, models=job.models.extra)

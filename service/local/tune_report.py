@@ -23,6 +23,7 @@ from service.use_cases.tune import TuneReply
 
 _CHART_HEIGHT = 2.9
 _FIRST, _TUNED, _ORACLE = SECOND, ACCENT, THIRD
+_DASHES = (0, (4, 3))
 _BINS = 6
 _MIN_LISTS_PER_BIN = 10
 _MAX_RANKS = 20
@@ -86,10 +87,8 @@ def _along_weight(tuned: TuningOutcome) -> Picture | None:
     slopes = np.ascontiguousarray(problem.features[:, problem.names.index(name)])
     weight = weight_of[name]
     values = candidate_totals(data, fitted) - weight * slopes
-    spread_of_values, spread_of_slopes = (
-        spread_by_list(column, problem.offsets) for column in (values, slopes)
-    )
-    reach = abs(weight) * _WEIGHT_RANGE or 2 * spread_of_values / (spread_of_slopes or np.inf)
+    spread = spread_by_list(slopes, problem.offsets) or np.inf
+    reach = abs(weight) * _WEIGHT_RANGE or 2 * spread_by_list(values, problem.offsets) / spread
     if not reach:
         return None
     curve = run_calls(line_loss(problem, values, slopes))
@@ -101,13 +100,7 @@ def _along_weight(tuned: TuningOutcome) -> Picture | None:
     def draw(axes: Any) -> None:
         axes.step(grid, scores, where="mid", color=_TUNED, linewidth=1.4, label="all lists")
         axes.axhline(tuned.figures.baseline, color=_FIRST, linewidth=1.2, label="first pass")
-        axes.axvline(
-            weight,
-            color=INK,
-            linewidth=1.0,
-            linestyle=(0, (4, 3)),
-            label=f"chosen: {weight:.3g}",
-        )
+        axes.axvline(weight, color=INK, linewidth=1.0, linestyle=_DASHES, label=f"chosen: {weight:.3g}")
         axes.set_xlabel(f"weight of {name}, other weights as chosen", parse_math=False)
         axes.set_ylabel(metric)
 
@@ -128,11 +121,8 @@ def _by_depth(tuned: TuningOutcome) -> Picture:
 
     def draw(axes: Any) -> None:
         axes.plot(depths, scores, color=_ORACLE, marker="o", markersize=4, linewidth=1.4, label="oracle")
-        for level, label, colour in (
-            (tuned.figures.baseline, "first pass", _FIRST),
-            (tuned.figures.tried, "tuned, held out", _TUNED),
-        ):
-            axes.axhline(level, color=colour, linewidth=1.2, label=label)
+        axes.axhline(tuned.figures.baseline, color=_FIRST, linewidth=1.2, label="first pass")
+        axes.axhline(tuned.figures.tried, color=_TUNED, linewidth=1.2, label="tuned, held out")
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.set_xlabel("candidates per list")
         axes.set_ylabel(metric)
@@ -258,14 +248,10 @@ def _weights(reply: TuneReply) -> Table:
 
 def _folds(reply: TuneReply) -> Table:
     score = partial(format_score, reply.metric)
-    rows = [
-        [
-            f"fold {i + 1}",
-            f"{fold.num_lists:,}",
-            *map(score, (fold.baseline, fold.tuned, fold.oracle, fold.in_sample)),
-        ]
-        for i, fold in enumerate(reply.folds)
-    ]
+    rows = []
+    for number, fold in enumerate(reply.folds, 1):
+        scores = map(score, (fold.baseline, fold.tuned, fold.oracle, fold.in_sample))
+        rows.append([f"fold {number}", f"{fold.num_lists:,}", *scores])
     return Table(["", "lists", "first pass", "tuned", "oracle", "tuned, in sample"], rows)
 
 
