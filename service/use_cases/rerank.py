@@ -15,7 +15,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from models.arrays import Float64s, Int64s, TokenIds
-from models.errors import InvalidInputError, LanguageModelError, StatesFullError
+from models.completion.token_trie import NO_TOKENS
+from models.errors import InvalidInputError
 from models.language_model import STATE
 from models.normaliser import Writing, written
 from models.phrases import is_phrase_feature
@@ -151,7 +152,7 @@ def _commit_ids(
     before: StoredState, turn: Turn, name: str, limits: Limits, form: Writing, *, eos: bool
 ) -> TokenIds:
     if turn.commit is None:
-        return np.zeros(0, dtype=np.int64)
+        return NO_TOKENS
     limits.check_characters(turn.commit, parameter=f"{name}commit")
     text = written(turn.commit, form) if reads_forms(before.loaded) else turn.commit
     if text and not (eos or text[-1].isspace() or before.loaded.tokenizer.joins_spaces):
@@ -367,36 +368,6 @@ def _rank_lists(
             done = 0
             yield None
     return ranked
-
-
-RerankOutcome: TypeAlias = RankedList | LanguageModelError
-"""Outcome of a list; an error for an invalid one."""
-
-
-def rerank_batch(
-    job: RerankJob,
-    items: Sequence[RerankItem],
-    limits: Limits,
-    *,
-    states: OwnedStateStore | None = None,
-) -> Work[Any, list[RerankOutcome]]:
-    """Re-rank lists together, or one by one if any is invalid, so only invalid lists fail; a use case.
-
-    Args:
-        job: models and settings.
-        items: lists to re-rank, at least one.
-        limits: limits of one text with its context.
-        states: store of sessions.
-    """
-    try:
-        return [*(yield from rerank(job, items, limits, states=states, name=lambda _: ""))]
-    except (InvalidInputError, StatesFullError) as error:
-        if len(items) == 1:
-            return [error]
-    outcomes: list[RerankOutcome] = []
-    for item in items:
-        outcomes += yield from rerank_batch(job, [item], limits, states=states)
-    return outcomes
 
 
 def rank_documents(

@@ -6,6 +6,7 @@ Streams of lines are scored in batches; an invalid line fails alone.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Annotated, Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
@@ -14,6 +15,7 @@ from pydantic import Field, StringConstraints, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from models.arrays import FloatArray, TokenIds
+from models.completion.token_trie import NO_TOKENS
 from models.errors import InvalidInputError
 from models.files import count_words
 from models.language_model import Want, bits_per_unit, ngram_order, perplexity
@@ -171,17 +173,17 @@ class SequenceScore(NamedTuple):
 
     Attributes:
         item: the sequence.
+        num_bytes: size of the scored text in UTF-8.
         ids: the scored tokens [T], `</s>` included if requested.
         log_probs: log-probability of each token [T].
-        num_bytes: size of the scored text in UTF-8.
         ngram_lengths: length of the n-gram found for each token [T]; empty unless requested of an n-gram model.
         context_lengths: number of last tokens that matter after each token [T]; as above.
     """
 
     item: ScoreItem
+    num_bytes: int
     ids: TokenIds
     log_probs: FloatArray
-    num_bytes: int
     ngram_lengths: TokenIds
     context_lengths: TokenIds
 
@@ -196,20 +198,12 @@ class SequenceScore(NamedTuple):
         return int(np.count_nonzero(self.ids == UNK))
 
 
-ScoreOutcome: TypeAlias = SequenceScore | InvalidInputError
-"""Score of a line; an error for an invalid one."""
-
-_Prepared: TypeAlias = tuple[ScoreItem, EncodedText]
-
-
 def score(
     loaded: LoadedModel,
     items: Sequence[ScoreItem],
     settings: ScoreSettings,
     limits: Limits,
-    *,
-    each: bool = False,
-) -> Work[Any, list[ScoreOutcome]]:
+) -> Work[Any, list[SequenceScore]]:
     """Score each sequence given its context.
 
     Args:
@@ -217,24 +211,13 @@ def score(
         items: the sequences.
         settings: settings of scoring.
         limits: limits of one request.
-        each: true to return the error of an invalid sequence as its outcome, instead of raising it.
 
     Raises:
         InvalidInputError: a sequence has nothing to score, is too long, or has an invalid id.
     """
-    encoder = ContextEncoder(loaded)
-
-    def prepare(item: ScoreItem) -> _Prepared | InvalidInputError:
-        try:
-            return item, _prepare(encoder, loaded, item, settings, limits)
-        except InvalidInputError as error:
-            if not each:
-                raise
-            return error
-
-    prepared = yield from map_in_steps(items, prepare, size=_size)
-    sequences = [one[1] for one in prepared if not isinstance(one, InvalidInputError)]
-    if not each and settings.reports_tokens:
+    prepare = partial(_prepare, ContextEncoder(loaded), loaded, settings, limits)
+    sequences = yield from map_in_steps(items, prepare, size=_size)
+    if settings.reports_tokens:
         plain = settings.detail is Detail.NONE
         name, value = ("ngram_lengths", "true") if plain else ("detail", repr(settings.detail.value))
         limits.check_entries(
@@ -243,32 +226,24 @@ def score(
             description=f"{name} is {value} for {len(sequences)} sequences",
             instead="send lines, application/x-ndjson, for more",
         )
-    scored = iter((yield from score_sequence_list(loaded, sequences, bos=settings.bos)))
+    scored = yield from score_sequence_list(loaded, sequences, bos=settings.bos)
+    results = zip(sequences, scored, strict=True)
 
-    def finish(one: _Prepared | InvalidInputError) -> ScoreOutcome:
-        if isinstance(one, InvalidInputError):
-            return one
-        item, sequence = one
-        ids = to_text_order(loaded, sequence.text, ends=settings.eos)
-        log_probs = to_text_order(loaded, next(scored), ends=settings.eos)
-        both = (
-            _ngram_lengths(loaded, sequence, bos=settings.bos) if settings.ngram_lengths else (_NONE, _NONE)
-        )
-        lengths, after = (to_text_order(loaded, one, ends=settings.eos) for one in both)
-        return SequenceScore(item, ids, log_probs, _num_bytes(loaded, item, sequence.text), lengths, after)
+    def finish(item: ScoreItem) -> SequenceScore:
+        sequence, log_probs = next(results)
+        values = sequence.text, log_probs, *_ngram_lengths(loaded, sequence, settings)
+        ordered: Any = [to_text_order(loaded, one, ends=settings.eos) for one in values]
+        return SequenceScore(item, _num_bytes(loaded, item, sequence.text), *ordered)
 
-    return (yield from map_in_steps(prepared, finish, size=_size))
+    return (yield from map_in_steps(items, finish, size=_size))
 
 
-def _size(item: ScoreItem | _Prepared | InvalidInputError) -> int:
-    if isinstance(item, InvalidInputError):
-        return 0
-    given = item if isinstance(item, ScoreItem) else item[0]
-    return len(given.context) + len(given.given)
+def _size(item: ScoreItem) -> int:
+    return len(item.context) + len(item.given)
 
 
 def _prepare(
-    encoder: ContextEncoder, loaded: LoadedModel, item: ScoreItem, settings: ScoreSettings, limits: Limits
+    encoder: ContextEncoder, loaded: LoadedModel, settings: ScoreSettings, limits: Limits, item: ScoreItem
 ) -> EncodedText:
     limits.check_characters(item.context, item.given, parameter=item.parameter)
     context, text = encoder.encode(item.context, item.given, parameter=item.parameter)
@@ -294,19 +269,18 @@ def _num_bytes(loaded: LoadedModel, item: ScoreItem, ids: TokenIds) -> int:
     return size - own_space
 
 
-_NONE: TokenIds = np.zeros(0, np.int64)
-
-
-def _ngram_lengths(loaded: LoadedModel, sequence: EncodedText, *, bos: bool) -> tuple[TokenIds, TokenIds]:
+def _ngram_lengths(
+    loaded: LoadedModel, sequence: EncodedText, settings: ScoreSettings
+) -> tuple[TokenIds, TokenIds]:
     """Return the length of the n-gram found for each token of a text, and of the context after it [T].
 
-    Both are empty for other than n-gram models.
+    Both are empty unless requested of an n-gram model.
     """
     model: Any = loaded.model
-    if ngram_order(model) is None:
-        return _NONE, _NONE
+    if not settings.ngram_lengths or ngram_order(model) is None:
+        return NO_TOKENS, NO_TOKENS
     tokens, own = np.concatenate(sequence), slice(len(sequence.context), None)
-    state = model.initial_state(1) if bos else model.empty_state(1)
+    state = model.initial_state(1) if settings.bos else model.empty_state(1)
     lengths = model.score_detailed(state, tokens[None], np.array([tokens.size])).orders[0]
     one_more = np.append(tokens, UNK)[None]  # whose state before it is the last one
     before = model.read(state, one_more, np.array([tokens.size + 1]), Want(before=True)).before
@@ -428,8 +402,8 @@ class QualityRequest(QualitySettings, TimedRequest):
         ]
 
 
-QualityOutcome: TypeAlias = tuple[TextQualityResult, int, int] | InvalidInputError
-"""Quality of a text, with the numbers of tokens scored by the two models; an error for an invalid one."""
+QualityOutcome: TypeAlias = tuple[TextQualityResult, int, int]
+"""Quality of a text, with the numbers of tokens scored by the two models."""
 
 
 def quality(
@@ -437,8 +411,6 @@ def quality(
     against: LoadedModel | None,
     items: Sequence[ScoreItem],
     limits: Limits,
-    *,
-    each: bool = False,
 ) -> Work[Any, list[QualityOutcome]]:
     """Score texts with one model or two; a use case.
 
@@ -447,24 +419,19 @@ def quality(
         against: the model to compare with, if any.
         items: the texts.
         limits: limits of one request.
-        each: true to return the error of an invalid text as its outcome, instead of raising it.
 
     Raises:
         InvalidInputError: a text has nothing to score, or is too long.
     """
     settings = ScoreSettings()
-    own = yield from score(loaded, items, settings, limits, each=each)
-    compared: Sequence[ScoreOutcome | None] = [None] * len(own)
+    own = yield from score(loaded, items, settings, limits)
+    compared: Sequence[SequenceScore | None] = [None] * len(own)
     if against is not None:
-        compared = yield from score(against, items, settings, limits, each=each)
+        compared = yield from score(against, items, settings, limits)
     return [_quality_outcome(first, second) for first, second in zip(own, compared, strict=True)]
 
 
-def _quality_outcome(score: ScoreOutcome, against: ScoreOutcome | None) -> QualityOutcome:
-    if isinstance(score, InvalidInputError):
-        return score
-    if isinstance(against, InvalidInputError):
-        return against
+def _quality_outcome(score: SequenceScore, against: SequenceScore | None) -> QualityOutcome:
     num_words = count_words(str(score.item.given))
     logprob = score.logprob
     bits = bits_per_unit(logprob, num_words + 1)
