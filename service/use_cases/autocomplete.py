@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 from unicodedata import normalize
 
 import numpy as np
-from pydantic import Field, StringConstraints, Tag
+from pydantic import Field, StringConstraints
 
 from models.calls import Read
 from models.completion.prefix import (
@@ -58,7 +58,7 @@ from service.engine.loaded_model import LoadedModel
 from service.engine.prefix_cache import NextTokenEntry
 from service.schemas import with_examples
 from service.schemas.suggestions import AutocompleteReply, CompletionCandidate
-from service.schemas.wire import WireModel, text_or_object
+from service.schemas.wire import TextOrObject, WireModel, text_or_object
 from service.use_cases.accepted_words import UserName
 from service.use_cases.constants import DICTIONARY_WORDS_PER_STEP
 from service.use_cases.inputs import Limits, check_reads_forward
@@ -83,10 +83,7 @@ class WeightedEntry(WireModel):
     """Equivalent count: how often the entry is assumed to have been typed."""
 
 
-DictionaryEntry = Annotated[
-    Annotated[EntryText, Tag("<text>")] | Annotated[WeightedEntry, Tag("<object>")],
-    text_or_object("text and weight"),
-]
+DictionaryEntry = Annotated[TextOrObject[EntryText, WeightedEntry], text_or_object("text and weight")]
 
 
 class AutocompleteRequest(ModelsRequest):

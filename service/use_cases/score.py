@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from typing import Annotated, Any, NamedTuple, Self, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, StringConstraints, Tag, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field, StringConstraints
 
 from models.arrays import FloatArray, TokenIds
 from models.completion.token_trie import NO_TOKENS
@@ -36,9 +35,11 @@ from service.schemas.wire import (
     ModelRequest,
     OneContext,
     TextOrIds,
+    TextOrObject,
     TimedRequest,
     TokenId,
     WireModel,
+    either,
     text_or_object,
 )
 from service.use_cases.inputs import (
@@ -122,11 +123,7 @@ class ScoreRequest(ScoreSettings):
     context: OneContext = ""
     """Context before each text; tokenised together with the text, but not scored."""
 
-    @model_validator(mode="after")
-    def _one_of(self) -> Self:
-        if (self.texts is None) == (self.token_ids is None):
-            raise PydanticCustomError("one_of", "give either texts or token_ids")
-        return self
+    _one_of = either("texts", "token_ids")
 
     def items(self, limits: Limits) -> list[ScoreItem]:
         """Return the items to score.
@@ -152,11 +149,7 @@ class ScoreLine(WireModel):
     context: OneContext = ""
     """Context before the text; tokenised together with the text, but not scored."""
 
-    @model_validator(mode="after")
-    def _one_of(self) -> Self:
-        if (self.text is None) == (self.token_ids is None):
-            raise PydanticCustomError("one_of", "give either text or token_ids")
-        return self
+    _one_of = either("text", "token_ids")
 
     def item(self) -> ScoreItem:
         """Return the sequence.
@@ -363,10 +356,7 @@ class QualityLine(WireModel):
         return ScoreItem(parameter, self.text, name=self.id)
 
 
-_Text = Annotated[
-    Annotated[str, Tag("<text>")] | Annotated[QualityLine, Tag("<object>")],
-    text_or_object("text and id"),
-]
+_Text = Annotated[TextOrObject[str, QualityLine], text_or_object("text and id")]
 
 
 class QualitySettings(WireModel):

@@ -8,11 +8,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 import numpy as np
-from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field
 
 from models.arrays import FloatArray, Int64s, TokenIds
 from models.calls import Predict, Read
@@ -40,6 +39,7 @@ from service.schemas.wire import (
     TimedRequest,
     TokenId,
     WireModel,
+    either,
     named_contexts,
 )
 from service.use_cases.constants import (
@@ -244,11 +244,7 @@ class ContinuationIn(WireModel):
     keep: bool = True
     """True to store the state after the continuation; false only scores it."""
 
-    @model_validator(mode="after")
-    def _not_both(self) -> Self:
-        if self.text is not None and self.token_ids is not None:
-            raise PydanticCustomError("one_of", "give either text or token_ids, or neither")
-        return self
+    _not_both = either("text", "token_ids", neither=", or neither")
 
     @property
     def given(self) -> TextOrIds:
