@@ -11,6 +11,7 @@ typed prefix unless they have capitals of their own.
 import math
 import re
 from bisect import insort
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -362,20 +363,19 @@ def _best_completions(
     return best
 
 
+def _folded(text: str) -> str:
+    return normalize("NFKC", text.casefold())
+
+
 def _is_blocked(text: str, blocked: PhraseAutomaton[str]) -> bool:
     """Check whether consecutive words, with or without punctuation, are blocked, or a control token occurs."""
-    folded = normalize("NFKC", text.casefold())
+    folded = _folded(text)
     if not _CONTROL_TOKENS.isdisjoint(folded.split()):
         return True
     if not blocked.num_bytes:
         return False
     bare = [word for sentence in sentence_words(folded) for word in sentence]
     return any(map(blocked.find, (folded.split(), bare)))
-
-
-def _folded_words(entry: str) -> tuple[str, ...]:
-    """Return the casefolded words of an entry of the blocklist, composed."""
-    return tuple(normalize("NFKC", entry.casefold()).split())
 
 
 MAX_DICTIONARY_WORDS = 40_000
@@ -478,9 +478,8 @@ def autocomplete(
         UnsupportedParameterError: a model reads from right to left.
     """
     limits.check_characters(request.text, parameter="text")
-    blocked: dict[tuple[str, ...], None] = {}
-    yield from map_in_steps(request.blocklist, lambda one: blocked.setdefault(_folded_words(one)), size=len)
-    blocked.pop((), None)
+    words = yield from map_in_steps(request.blocklist, lambda one: tuple(_folded(one).split()), size=len)
+    blocked = dict.fromkeys(filter(None, words))
     splits, entries = [], []
     for loaded, _ in models:
         check_reads_forward(loaded)
@@ -707,18 +706,17 @@ def _personal_models(
     """Collect the user's model and a model of the dictionary, composed, with bigrams from its phrases."""
     models = [] if user is None else [user]
     if request.dictionary:
-        words: dict[str, float] = {}
-        followers: dict[str, dict[str, float]] = {}
+        words: defaultdict[str, float] = defaultdict(float)
+        followers: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
         num_words = num_read = 0
         for number, entry in enumerate(request.dictionary, start=1):
             text, weight = (entry, 1.0) if isinstance(entry, str) else (entry.text, entry.weight)
             entry_words = compose(text).split()
             num_words += len(entry_words)
             for word in entry_words:
-                words[word] = words.get(word, 0.0) + weight
+                words[word] += weight
             for previous, word in pairwise(entry_words):
-                after = followers.setdefault(previous, {})
-                after[word] = after.get(word, 0.0) + weight
+                followers[previous][word] += weight
             if num_words > MAX_DICTIONARY_WORDS:
                 raise InvalidInputError(
                     f"dictionary has {num_words} words in its first {number} entries; at most "

@@ -55,7 +55,7 @@ from service.use_cases.inputs import Limits, check_reads_forward, no_context_err
 from service.use_cases.prefill import token_runs
 from service.use_cases.rerank_request import DocumentsRequest, RerankItem, RerankJob, Turn
 from service.use_cases.score import Detail, token_scores, word_scores
-from service.use_cases.sequence_scoring import ScoredPair, score_pairs
+from service.use_cases.sequence_scoring import ScoreItem, score_pairs
 from service.use_cases.states import OwnedStateStore, continue_states, ids_after, stored_states
 
 _HANDLE_SEPARATOR = ","
@@ -384,12 +384,12 @@ def rank_documents(
     limits.check_count(len(texts), parameter="documents")
     if loaded.reads_backward:
         raise no_context_error(loaded, parameter="query")
-    pairs = [
-        ScoredPair(*split_at_space(loaded, text, request.query), f"documents[{index}]")
-        for index, text in enumerate(texts)
-    ]
+    pairs = []
+    for index, text in enumerate(texts):
+        context, query = split_at_space(loaded, text, request.query)
+        pairs.append(ScoreItem(f"documents[{index}]", query, context))
     num_tokens, parts = 0, []
-    for run in token_runs([len(pair.context) + len(pair.text) for pair in pairs], MAX_PAIR_CHARACTERS):
+    for run in token_runs([pair.size() for pair in pairs], MAX_PAIR_CHARACTERS):
         sequences, scores = yield from score_pairs(loaded, pairs[run], limits)
         num_tokens += sum(len(context) + len(text) for context, text in sequences)
         parts.append(scores)

@@ -4,7 +4,6 @@ Streams of lines are scored in batches; an invalid line fails alone.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from typing import Annotated, Any, NamedTuple, TypeAlias
@@ -49,7 +48,7 @@ from service.use_cases.inputs import (
     no_context_error,
     to_text_order,
 )
-from service.use_cases.sequence_scoring import score_sequence_list
+from service.use_cases.sequence_scoring import ScoreItem, score_sequence_list
 
 
 class Detail(StrEnum):
@@ -80,32 +79,6 @@ class ScoreSettings(ModelRequest):
     def reports_tokens(self) -> bool:
         """True if the reply has an entry for each token or word."""
         return self.ngram_lengths or self.detail is not Detail.NONE
-
-
-@dataclass(frozen=True, slots=True)
-class ScoreItem:
-    """One sequence to score.
-
-    Attributes:
-        parameter: its name in the request, for messages.
-        given: the text or ids to score; not empty.
-        context: the text or ids before it; may be empty.
-        name: the client's id for it, if any.
-
-    Raises:
-        InvalidInputError: there is nothing to score.
-    """
-
-    parameter: str
-    given: TextOrIds
-    context: TextOrIds = ""
-    name: str | None = None
-
-    def __post_init__(self) -> None:
-        if not self.given:
-            raise InvalidInputError(
-                f"{self.parameter} is empty; there is nothing to score", parameter=self.parameter
-            )
 
 
 class ScoreRequest(ScoreSettings):
@@ -209,7 +182,7 @@ def score(
         InvalidInputError: a sequence has nothing to score, is too long, or has an invalid id.
     """
     prepare = partial(_prepare, ContextEncoder(loaded), loaded, settings, limits)
-    sequences = yield from map_in_steps(items, prepare, size=_size)
+    sequences = yield from map_in_steps(items, prepare, size=ScoreItem.size)
     if settings.reports_tokens:
         plain = settings.detail is Detail.NONE
         name, value = ("ngram_lengths", "true") if plain else ("detail", repr(settings.detail.value))
@@ -228,11 +201,7 @@ def score(
         ordered: Any = [to_text_order(loaded, one, ends=settings.eos) for one in values]
         return SequenceScore(item, _num_bytes(loaded, item, sequence.text), *ordered)
 
-    return (yield from map_in_steps(items, finish, size=_size))
-
-
-def _size(item: ScoreItem) -> int:
-    return len(item.context) + len(item.given)
+    return (yield from map_in_steps(items, finish, size=ScoreItem.size))
 
 
 def _prepare(
