@@ -29,12 +29,7 @@ from service.routes.request import (
 from service.routes.streaming import lines_response
 from service.schemas.replies import DocumentsReply, RankedListResult, RerankReply, to_json
 from service.schemas.wire import parse_json
-from service.use_cases.rerank import (
-    list_chunks,
-    rank_documents,
-    rerank,
-    rerank_reply_chunks,
-)
+from service.use_cases.rerank import list_chunks, rank_documents, rerank, rerank_reply_chunks
 from service.use_cases.rerank_request import (
     CandidateListIn,
     DocumentsRequest,

@@ -519,10 +519,11 @@ def autocomplete(
     if of_model:
         weights = [part.weight * part.mass / of_model for part in parts]
     address = max(zip(weights, models, strict=True), key=itemgetter(0))[1].loaded.address
-    if not live:
-        return AutocompleteReply(address, given_prefix, typed.start, [], 0.0, shares(weights, models))
-    completions = yield from _in_typed_case([*found.values(), *members], request, typed)
-    best = yield from _best_completions(completions, request, typed, blocked, weight, live)
+    best, unexplored = [], 0.0
+    if live:
+        completions = yield from _in_typed_case([*found.values(), *members], request, typed)
+        best = yield from _best_completions(completions, request, typed, blocked, weight, live)
+        unexplored = (1 - weight) * math.fsum(part.weight * part.unexplored for part in parts) / live
     # with a pattern, punctuation marks are words
     joins = any(getattr(loaded.tokenizer, "pattern", None) for loaded, _ in models)
     candidates = [
@@ -543,7 +544,6 @@ def autocomplete(
         for given in [completion.begun or given_prefix]
         for text in [join_words(completion.text) if joins and completion.num_words > 1 else completion.text]
     ]
-    unexplored = (1 - weight) * math.fsum(part.weight * part.unexplored for part in parts) / live
     return AutocompleteReply(
         address, given_prefix, typed.start, candidates, unexplored, shares(weights, models)
     )

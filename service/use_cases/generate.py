@@ -278,12 +278,6 @@ def generate(
 
     `<unk>` is never chosen. Equal seeds give equal texts, independent of other requests.
 
-    Args:
-        loaded: the model.
-        request: the request.
-        parameters: decoding parameters.
-        limits: limits of one request.
-
     Raises:
         InvalidInputError: the prompt has an invalid id or too many tokens, or a parameter is invalid for this model.
         UnsupportedParameterError: the model reads from right to left, or the prompt cannot be healed.

@@ -172,12 +172,6 @@ def score(
 ) -> Work[Any, list[SequenceScore]]:
     """Score each sequence given its context.
 
-    Args:
-        loaded: the model.
-        items: the sequences.
-        settings: settings of scoring.
-        limits: limits of one request.
-
     Raises:
         InvalidInputError: a sequence has nothing to score, is too long, or has an invalid id.
     """
@@ -371,13 +365,7 @@ def quality(
     items: Sequence[ScoreItem],
     limits: Limits,
 ) -> Work[Any, list[QualityOutcome]]:
-    """Score texts with one model or two; a use case.
-
-    Args:
-        loaded: the model.
-        against: the model to compare with, if any.
-        items: the texts.
-        limits: limits of one request.
+    """Score texts with one model, and compare with another if it is given; a use case.
 
     Raises:
         InvalidInputError: a text has nothing to score, or is too long.

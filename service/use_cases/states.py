@@ -16,14 +16,7 @@ from pydantic import Field
 from models.arrays import FloatArray, Int64s, TokenIds
 from models.calls import Predict, Read
 from models.errors import InvalidInputError
-from models.language_model import (
-    SCORES,
-    STATE,
-    LanguageModel,
-    Want,
-    is_lookup,
-    pad_sequences,
-)
+from models.language_model import SCORES, STATE, LanguageModel, Want, is_lookup, pad_sequences
 from models.phrases import MAX_TOKEN_PHRASES, Phrase, PhraseList
 from models.reranking.candidates import map_in_steps
 from models.vocabulary import EOS, UNK
@@ -380,21 +373,16 @@ def advance_states(
     rows = yield from next_log_prob_matrix(loaded, [states[i] for i in queried], queried_ids)
     next_rows = dict(zip(queried, rows.tolist(), strict=True))
     read = [stored.read_phrases(text) for stored, text in zip(before, texts, strict=True)]
-    handles: list[str | None] = [None] * len(given)
+    handles: dict[int, str] = {}
     if to_keep:
-        stored = yield from stored_states(
-            loaded,
-            [states[i] for i in to_keep],
-            [texts[i] for i in to_keep],
-            [before[i] for i in to_keep],
-        )
-        for i, handle in zip(to_keep, state_store.store.keep(state_store.owner, stored), strict=True):
-            handles[i] = handle
+        kept: Any = [[of_each[i] for i in to_keep] for of_each in (states, texts, before)]
+        stored = yield from stored_states(loaded, *kept)
+        handles = dict(zip(to_keep, state_store.store.keep(state_store.owner, stored), strict=True))
     state_store.store.free(state_store.owner, request.free)
 
     def advanced(i: int) -> AdvancedState:
         return AdvancedState(
-            handles[i],
+            handles.get(i),
             float(log_probs[i].sum(dtype=np.float64)),
             len(texts[i]),
             int(np.count_nonzero(texts[i] == UNK)),
