@@ -95,9 +95,8 @@ class SlowClients:
 
     def _cut_off(self, transport: asyncio.Transport) -> None:
         self.discard(transport)
-        with contextlib.suppress(
-            OSError, AttributeError
-        ):  # just closed; without a reset the kernel would still send its buffer
+        # without a reset, the kernel would still send its buffer; the errors mean that it is just closed
+        with contextlib.suppress(OSError, AttributeError):
             transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
         transport.abort()
 

@@ -406,9 +406,8 @@ def max_search_rows(models: Sequence[WeightedModel], request: AutocompleteReques
     found = request.limit * request.max_words * len(models) // _COMPLETIONS_PER_ROW
     fuzzy = _ROWS_FOR_CORRECTIONS if request.fuzzy else 0
     needs_search = [request.max_words > 1 or not loaded.token_trie.whole_words for loaded, _ in models]
-    return sum(needs_search) * (request.max_steps * (3 + request.max_words) // 4 + found) + fuzzy * len(
-        models
-    )
+    each = request.max_steps * (3 + request.max_words) // 4 + found
+    return sum(needs_search) * each + fuzzy * len(models)
 
 
 def cached_next_tokens(loaded: LoadedModel, request: AutocompleteRequest) -> NextTokenEntry | None:

@@ -330,13 +330,7 @@ class EncodedPrompt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ChunkBuilder:
-    """Builder of the parts of a request's choices.
-
-    Attributes:
-        loaded: the model.
-        request: the request.
-        prompts: its prompts.
-    """
+    """Builder of the parts of a request's choices."""
 
     loaded: LoadedModel
     request: CompletionRequest
@@ -415,11 +409,7 @@ def complete_prompts(
 ) -> Work[ChoiceChunk, GenerateResult]:
     """Echo, score and continue the prompts of a request; with `stream`, yield parts of the choices as events.
 
-    Args:
-        loaded: the model.
-        request: the request.
-        parameters: decoding parameters; None to only echo the prompts.
-        limits: limits of one request.
+    Without parameters, the prompts are only echoed.
 
     Raises:
         InvalidInputError: a prompt has an invalid id or too many tokens, or the reply would be too long.

@@ -196,7 +196,7 @@ class RankedList(NamedTuple):
     utilities: Float64s | None
     confidences: list[WordPosterior]
     tokens: Callable[[int], TokenScores] | None
-    session: str | None
+    session: str | None = None
 
     def features(self, index: int) -> dict[str, float]:
         """Return the features, given and computed, of the candidate at an index."""
@@ -356,7 +356,6 @@ def _rank_lists(
                 utilities,
                 confidences,
                 scores.tokens_from(first),
-                None,
             )
         )
         done += len(indices)

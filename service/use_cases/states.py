@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import numpy as np
 from pydantic import Field
@@ -119,17 +119,14 @@ def next_log_probs(loaded: LoadedModel, state: Any, ids: TokenIds | None) -> Wor
         state: N rows.
         ids: the requested tokens [K]; None for all.
     """
-    if ids is not None and _is_sparse(loaded, ids):
-        count = len(state)
-        repeated = state.select(np.repeat(np.arange(count), len(ids)))
-        tokens = np.tile(ids, count)[:, None]
-        scored = yield from Read(loaded.model, repeated, tokens, np.ones(len(tokens), np.int64), SCORES)
-        log_probs = scored.log_probs.reshape(count, len(ids))
-    else:
+    if ids is None or not _is_sparse(loaded, ids):
         log_probs = yield from Predict(loaded.model, state)
-        if ids is not None:
-            log_probs = log_probs[:, ids]
-    return log_probs
+        return log_probs if ids is None else log_probs[:, ids]
+    count = len(state)
+    repeated = state.select(np.repeat(np.arange(count), len(ids)))
+    tokens = np.tile(ids, count)[:, None]
+    scored = yield from Read(loaded.model, repeated, tokens, np.ones(len(tokens), np.int64), SCORES)
+    return cast("FloatArray", scored.log_probs.reshape(count, len(ids)))
 
 
 def _is_sparse(loaded: LoadedModel, ids: TokenIds) -> bool:
