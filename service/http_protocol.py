@@ -95,9 +95,8 @@ class SlowClients:
 
     def _cut_off(self, transport: asyncio.Transport) -> None:
         self.discard(transport)
-        with contextlib.suppress(
-            OSError, AttributeError
-        ):  # just closed; without a reset the kernel would still send its buffer
+        # without a reset, the kernel would still send its buffer; the errors mean that it is just closed
+        with contextlib.suppress(OSError, AttributeError):
             transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
         transport.abort()
 
@@ -224,8 +223,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Wait for the next request, or for the client to read the last reply."""
         super().on_response_complete()
-        if self.transport.is_closing():
-            self._track_unsent()
+        self._track_unsent()
 
     def timeout_keep_alive_handler(self) -> None:
         """Close an idle connection, and watch its unsent bytes."""
@@ -235,8 +233,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def shutdown(self) -> None:
         """Close an idle connection, or let its running request finish."""
         super().shutdown()
-        if self.transport.is_closing():
-            self._track_unsent()
+        self._track_unsent()
 
     def eof_received(self) -> bool:  # type: ignore[override]  # uvicorn always closes the connection
         """Keep a half-closed connection open until all its requests are answered.
@@ -430,7 +427,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _track_unsent(self) -> None:
         """Watch a closing connection, which stays open while it has unsent bytes."""
-        if self in self.connections:
+        if self.transport.is_closing() and self in self.connections:
             self.slow_clients.add(self.transport)
             if self.scheme == "https":
                 self._stop_timer()

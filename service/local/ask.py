@@ -44,7 +44,7 @@ from service.use_cases.candidate_features import check_score_mode
 from service.use_cases.choices import ChoiceChunk, GenerateResult
 from service.use_cases.generate import GenerateRequest
 from service.use_cases.generate import generate as generate_text
-from service.use_cases.inputs import Limits, WordLists, read_batch
+from service.use_cases.inputs import Limits, WordLists, answer_each, read_batch
 from service.use_cases.model_weights import WeightedModel
 from service.use_cases.next_token import (
     NextTokenRequest,
@@ -52,9 +52,9 @@ from service.use_cases.next_token import (
     rank_next_tokens,
     rank_next_words,
 )
-from service.use_cases.rerank import RankedList, list_chunks, rerank_batch
+from service.use_cases.rerank import RankedList, list_chunks, rerank
 from service.use_cases.rerank_request import RerankItem, RerankJob, read_rerank_query
-from service.use_cases.score import ScoreRequest, SequenceScore, score_result, score_totals
+from service.use_cases.score import ScoreRequest, score_result, score_totals
 from service.use_cases.score import score as score_texts
 
 Json = dict[str, Any]
@@ -119,8 +119,7 @@ def check(
 def score(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
     """Return the reply of POST /v1/score."""
     parsed = parse_json(ScoreRequest, _request_body(request))
-    outcomes = run_to_completion(score_texts(loaded, parsed.items(UNLIMITED), parsed, UNLIMITED))
-    scores = [outcome for outcome in outcomes if isinstance(outcome, SequenceScore)]
+    scores = run_to_completion(score_texts(loaded, parsed.items(UNLIMITED), parsed, UNLIMITED))
     results = [score_result(loaded, score, parsed.detail) for score in scores]
     return _shown(dataclasses.replace(score_totals(loaded, scores), results=results))
 
@@ -362,8 +361,9 @@ def _rerank_lists(job: RerankJob, lists: Iterable[CandidateList], file: str) -> 
 
     def outcomes() -> Iterator[RankedList | str]:
         items, numbers = map(RerankItem, lists), itertools.count(1)
+        answer = partial(rerank, job, limits=UNLIMITED, name=lambda _: "")
         while batch := run_to_completion(read_batch(items, lambda item: len(item.given.candidates))):
-            ranked = run_to_completion(rerank_batch(job, batch, UNLIMITED))
+            ranked = run_to_completion(answer_each(answer, batch))
             for item, outcome, number in zip(batch, ranked, numbers, strict=False):
                 if isinstance(outcome, LanguageModelError):
                     name = "" if item.given.name is None else f" ({item.given.name})"

@@ -167,11 +167,8 @@ class ConnectionLimit:
         """Return the reply to a request that is refused; None for others."""
         delay_s = asyncio.get_running_loop().time() - state.get(ARRIVAL_S, math.inf)
         if state.get(OVER_LIMIT):
-            reason, status, message = (
-                "connections",
-                503,
-                "the service has reached its limit of open connections",
-            )
+            reason, status = "connections", 503
+            message = "the service has reached its limit of open connections"
             body = ErrorBody(message, "service_unavailable_error", None, "too_many_connections")
         elif delay_s > _MAX_DELAY_S and self._num_running > _MIN_DELAYED:
             reason, status = "delay", 429

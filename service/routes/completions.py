@@ -14,7 +14,6 @@ import structlog
 from fastapi import Query, Request
 from starlette.responses import Response
 
-from models.decoding.parameters import DecodingParameters
 from service.engine.job import RequestOptions, Work
 from service.engine.loaded_model import LoadedModel
 from service.routes.endpoints import EVENTS_TYPE, EndpointRouter
@@ -164,8 +163,13 @@ async def create_completion(request: Request) -> Response:
         fingerprint,
     )
     work = complete_prompts(loaded, wire, parameters, services.limits)
-    terms = _completion_options(request, wire, parameters, body)
-
+    rows, max_tokens = (1, 0) if parameters is None else (parameters.num_samples, parameters.max_tokens)
+    count, work_each = len(wire.prompts), 0
+    if wire.echo and wire.logprobs:  # a prediction per token
+        work_each = TOKENS_PER_PREDICTION * len(body) // BYTES_PER_TOKEN // max(count, 1) // rows
+    terms = request_options(
+        request, wire, body, count=count * rows, work_each=work_each, predicted_each=max_tokens
+    )
     return await _answer_generation(
         request,
         loaded,
@@ -174,21 +178,6 @@ async def create_completion(request: Request) -> Response:
         reply,
         stream=bool(wire.stream),
         ends_with_result=wire.stream_options is not None and bool(wire.stream_options.include_usage),
-    )
-
-
-def _completion_options(
-    request: Request, wire: CompletionRequest, parameters: DecodingParameters | None, body: bytes
-) -> RequestOptions:
-    """Return the options of the work; echoed prompts with log-probabilities need a prediction per token."""
-    count = len(wire.prompts)
-    num_tokens = 0
-    if wire.echo and wire.logprobs:
-        num_tokens = TOKENS_PER_PREDICTION * len(body) // BYTES_PER_TOKEN // max(count, 1)
-    rows, max_tokens = (1, 0) if parameters is None else (parameters.num_samples, parameters.max_tokens)
-    work_each = num_tokens // rows
-    return request_options(
-        request, wire, body, count=count * rows, work_each=work_each, predicted_each=max_tokens
     )
 
 

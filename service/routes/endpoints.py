@@ -358,7 +358,9 @@ def make_document(app: FastAPI, endpoints: Iterable[Endpoint]) -> Json:
     components = document["components"]
     schemas = components["schemas"]
     schemas.update(_request_schemas(endpoints))
-    replies = _reply_types(endpoints)
+    modules = {kind.__module__ for endpoint in endpoints for kind in _alternatives(endpoint.reply)}
+    values = (value for module in modules for value in vars(sys.modules[module]).values())
+    replies = {one.__name__: one for one in values if isinstance(one, type) and is_dataclass(one)}
     for name, schema in schemas.items():
         _describe_fields(schema, field_docstrings(replies[name]) if name in replies else {})
     components["securitySchemes"] = SECURITY_SCHEMES
@@ -377,13 +379,6 @@ def attribute_descriptions(docstring: str) -> tuple[str, dict[str, str]]:
     """Split a class docstring into its text and the descriptions in its section `Attributes:`, by attribute."""
     text, _, section = docstring.partition("\n\nAttributes:\n")
     return text, {name: " ".join(about.split()) for name, about in _ATTRIBUTE.findall(section)}
-
-
-def _reply_types(endpoints: Iterable[Endpoint]) -> dict[str, type]:
-    """Return the dataclasses that the modules of replies define or import, by name."""
-    modules = {kind.__module__ for endpoint in endpoints for kind in _alternatives(endpoint.reply)}
-    values = (value for module in modules for value in vars(sys.modules[module]).values())
-    return {value.__name__: value for value in values if isinstance(value, type) and is_dataclass(value)}
 
 
 def field_docstrings(kind: type) -> dict[str, str]:

@@ -29,13 +29,7 @@ from service.routes.request import (
 from service.routes.streaming import lines_response
 from service.schemas.replies import DocumentsReply, RankedListResult, RerankReply, to_json
 from service.schemas.wire import parse_json
-from service.use_cases.rerank import (
-    list_chunks,
-    rank_documents,
-    rerank,
-    rerank_batch,
-    rerank_reply_chunks,
-)
+from service.use_cases.rerank import list_chunks, rank_documents, rerank, rerank_reply_chunks
 from service.use_cases.rerank_request import (
     CandidateListIn,
     DocumentsRequest,
@@ -167,7 +161,7 @@ async def _rerank_stream(request: Request, services: Services, format_name: str)
         request,
         body,
         lines,
-        lambda batch: rerank_batch(job, batch, services.limits, states=states),
+        lambda batch: rerank(job, batch, services.limits, states=states, name=lambda _: ""),
         lambda ranked: list_chunks(ranked, job, tuned_on=job.tuned_on),
         model=job.models.main_address or "",
         wire=settings,

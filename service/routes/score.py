@@ -1,12 +1,13 @@
 """POST /v1/score and POST /v1/quality with JSON or JSON lines, and POST /v1/next-token."""
 
+import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 from fastapi import Request
 from starlette.responses import Response
 
-from models.errors import InvalidInputError
 from service.routes.endpoints import BINARY_TYPE, EndpointRouter, Lines
 from service.routes.request import (
     BYTES_PER_TOKEN,
@@ -51,7 +52,6 @@ from service.use_cases.score import (
     QualityRequest,
     QualitySettings,
     ScoreLine,
-    ScoreOutcome,
     ScoreRequest,
     ScoreSettings,
     SequenceScore,
@@ -86,24 +86,24 @@ async def score_texts(request: Request) -> Response:
     loaded = await resolve_request(request, given)
     body = await request.body()
 
-    def counted(outcomes: Sequence[ScoreOutcome]) -> list[SequenceScore]:
-        scores = [outcome for outcome in outcomes if isinstance(outcome, SequenceScore)]
+    def counted(scores: Sequence[SequenceScore]) -> Sequence[SequenceScore]:
         count_scored(request, loaded, sum(len(score.ids) for score in scores))
         return scores
 
     if not isinstance(given, ScoreRequest):
+        limits = replace(limits, max_reply_entries=sys.maxsize)
         return await lines_response(
             request,
             body,
             parse_lines(body, lambda line: parse_json(ScoreLine, line).item()),
-            lambda batch: score(loaded, batch, given, limits, each=True),
+            lambda batch: score(loaded, batch, given, limits),
             lambda one: [to_json(score_result(loaded, counted([one])[0], given.detail))],
             model=loaded.address,
             wire=given,
         )
 
-    def write(outcomes: Sequence[ScoreOutcome]) -> Iterator[bytes]:
-        scores = counted(outcomes)
+    def write(scores: Sequence[SequenceScore]) -> Iterator[bytes]:
+        counted(scores)
         entries = sum(len(score.ids) for score in scores) if given.reports_tokens else len(scores)
         return json_pieces(
             score_totals(loaded, scores),
@@ -142,8 +142,7 @@ async def rate_texts(request: Request) -> Response:
     loaded = resolve_model(request, given.model)  # resolved last, because the log line names the last one
     body = await request.body()
 
-    def counted(outcomes: Sequence[QualityOutcome]) -> list[TextQualityResult]:
-        rated = [outcome for outcome in outcomes if not isinstance(outcome, InvalidInputError)]
+    def counted(rated: Sequence[QualityOutcome]) -> list[TextQualityResult]:
         count_scored(request, loaded, sum(num_tokens for _, num_tokens, _ in rated))
         if against is not None:
             count_scored(request, against, sum(num_tokens for _, _, num_tokens in rated))
@@ -154,14 +153,14 @@ async def rate_texts(request: Request) -> Response:
             request,
             body,
             parse_lines(body, lambda line: parse_json(QualityLine, line).item()),
-            lambda batch: quality(loaded, against, batch, limits, each=True),
+            lambda batch: quality(loaded, against, batch, limits),
             lambda one: [to_json(counted([one])[0])],
             model=loaded.address,
         )
 
-    def write(outcomes: Sequence[QualityOutcome]) -> bytes:
+    def write(rated: Sequence[QualityOutcome]) -> bytes:
         against_address = None if against is None else against.address
-        return to_json(QualityReply(loaded.address, against_address, counted(outcomes)))
+        return to_json(QualityReply(loaded.address, against_address, counted(rated)))
 
     work = quality(loaded, against, items, limits)
     return await run_request(request, work, write, request_options(request, given, body))

@@ -22,15 +22,10 @@ from service.api_errors import error_body, error_json
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.routes.endpoints import BINARY_TYPE, EVENTS_TYPE, LINES_TYPE
-from service.routes.request import (
-    ClosingStream,
-    request_options,
-    services_of,
-    start_stream,
-)
+from service.routes.request import ClosingStream, request_options, services_of, start_stream
 from service.schemas.wire import TimedRequest
 from service.use_cases.constants import BYTES_PER_PIECE
-from service.use_cases.inputs import read_batch
+from service.use_cases.inputs import answer_each, read_batch
 
 HEARTBEAT_S = 10.0
 """Interval of heartbeat comments, because proxies close silent connections."""
@@ -111,7 +106,7 @@ async def lines_response(
         request: request, watched for a disconnect.
         body: raw body.
         lines: parsed lines, or errors of unparsable lines.
-        answer: use case of a batch of valid lines; its outcomes may be errors.
+        answer: use case of a batch of valid lines; if it fails, its halves are answered apart.
         write: converts an outcome to JSON, in one or more pieces.
         model: address for the header `x-model`.
         wire: parsed options, if they may have a timeout.
@@ -136,7 +131,7 @@ def write_lines(
 
     while batch := (yield from read_batch(lines, size_of)):
         valid = [line for line in batch if not isinstance(line, InvalidInputError)]
-        answers = iter((yield from answer(valid)) if valid else ())
+        answers = iter((yield from answer_each(answer, valid)) if valid else ())
         written = bytearray()
         for line in batch:
             outcome = line if isinstance(line, InvalidInputError) else next(answers)

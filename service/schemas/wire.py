@@ -21,8 +21,9 @@ from pydantic import (
     GetCoreSchemaHandler,
     Tag,
     ValidationError,
+    model_validator,
 )
-from pydantic_core import CoreSchema, from_json
+from pydantic_core import CoreSchema, PydanticCustomError, from_json
 from pydantic_core.core_schema import no_info_after_validator_function
 
 from models.checkpoint.manifest import MAX_NAME_LENGTH
@@ -69,6 +70,9 @@ Name = Annotated[str, schema_only(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", maxLe
 ModelName = Annotated[str, schema_only(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 
 
+S = TypeVar("S", bound=str)
+T = TypeVar("T")
+W = TypeVar("W", bound=BaseModel)
 MAX_CONTAINERS = 1 << 18
 """Maximum arrays and objects of a JSON body: each takes up to 300 bytes, a hundred times its share of the body."""
 
@@ -125,6 +129,24 @@ class WireModel(BaseModel):
         return schema
 
 
+def either(first: str, second: str, *, neither: str | None = None) -> Any:
+    """Return a validator of models: exactly one of two fields is given.
+
+    Args:
+        first: name of a field, null if not given.
+        second: name of the other field.
+        neither: end of the message if both may be missing, such as `, or neither`; None to require one.
+    """
+
+    def check(self: T) -> T:
+        missing = [getattr(self, name) is None for name in (first, second)]
+        if not any(missing) or (neither is None and all(missing)):
+            raise PydanticCustomError("one_of", f"give either {first} or {second}{neither or ''}")
+        return self
+
+    return model_validator(mode="after")(check)
+
+
 class TimedRequest(WireModel):
     """A request with a time limit."""
 
@@ -137,14 +159,27 @@ def _parse_slots(value: Any) -> Any:
     return from_json(value) if isinstance(value, str) else value
 
 
+def by_type(message: str, tags: Mapping[type, str]) -> Discriminator:
+    """Return the choice of an alternative by the type of a value; `message` is the error of other types."""
+    return Discriminator(
+        lambda value: tags.get(type(value)), custom_error_type="by_type", custom_error_message=message
+    )
+
+
 Members = Annotated[
     Annotated[list[str], Tag("<list>")] | Annotated[dict[str, float], Tag("<object>")],
-    Discriminator(
-        lambda v: "<list>" if isinstance(v, list) else "<object>" if isinstance(v, dict) else None,
-        custom_error_type="members",
-        custom_error_message="input should be a list of strings, or an object of weights by string",
+    by_type(
+        "input should be a list of strings, or an object of weights by string",
+        {list: "<list>", dict: "<object>"},
     ),
 ]
+TextOrObject = Annotated[S, Tag("<text>")] | Annotated[T, Tag("<object>")]
+
+
+def text_or_object(names: str) -> Discriminator:
+    """Return the choice of a `TextOrObject` by the type of a value; `names` are the object's fields."""
+    message = f"input should be a string, or an object with {names}"
+    return by_type(message, {str: "<text>", dict: "<object>"})
 
 
 class ModelRequest(TimedRequest):
@@ -156,10 +191,6 @@ class ModelRequest(TimedRequest):
     """Members of classes by the class's name, such as `{"city": ["Ulm", "New York"]}` for the mark `$city`: a list of
     names, equally probable, or an object of names and weights above 0. They replace the model's own members of these
     classes; other classes keep theirs."""
-
-
-T = TypeVar("T")
-W = TypeVar("W", bound=BaseModel)
 
 
 def shared_fields(wire: BaseModel, kind: Any) -> dict[str, Any]:
@@ -338,15 +369,6 @@ def _context_tag(value: Any) -> str | None:
             return "<id lists>"
         return "<ids>"
     return None
-
-
-def text_or_object(names: str) -> Discriminator:
-    """Choose between the tags `<text>` and `<object>` by the type of a value; `names` are the object's fields."""
-    return Discriminator(
-        lambda v: "<text>" if isinstance(v, str) else "<object>" if isinstance(v, dict) else None,
-        custom_error_type="text_or_object",
-        custom_error_message=f"input should be a string, or an object with {names}",
-    )
 
 
 _CONTEXT_MESSAGE = "input should be a string or a list of token ids"

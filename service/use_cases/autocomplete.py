@@ -11,6 +11,7 @@ typed prefix unless they have capitals of their own.
 import math
 import re
 from bisect import insort
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +21,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 from unicodedata import normalize
 
 import numpy as np
-from pydantic import Field, StringConstraints, Tag
+from pydantic import Field, StringConstraints
 
 from models.calls import Read
 from models.completion.prefix import (
@@ -58,7 +59,7 @@ from service.engine.loaded_model import LoadedModel
 from service.engine.prefix_cache import NextTokenEntry
 from service.schemas import with_examples
 from service.schemas.suggestions import AutocompleteReply, CompletionCandidate
-from service.schemas.wire import WireModel, text_or_object
+from service.schemas.wire import TextOrObject, WireModel, text_or_object
 from service.use_cases.accepted_words import UserName
 from service.use_cases.constants import DICTIONARY_WORDS_PER_STEP
 from service.use_cases.inputs import Limits, check_reads_forward
@@ -83,10 +84,7 @@ class WeightedEntry(WireModel):
     """Equivalent count: how often the entry is assumed to have been typed."""
 
 
-DictionaryEntry = Annotated[
-    Annotated[EntryText, Tag("<text>")] | Annotated[WeightedEntry, Tag("<object>")],
-    text_or_object("text and weight"),
-]
+DictionaryEntry = Annotated[TextOrObject[EntryText, WeightedEntry], text_or_object("text and weight")]
 
 
 class AutocompleteRequest(ModelsRequest):
@@ -365,20 +363,19 @@ def _best_completions(
     return best
 
 
+def _folded(text: str) -> str:
+    return normalize("NFKC", text.casefold())
+
+
 def _is_blocked(text: str, blocked: PhraseAutomaton[str]) -> bool:
     """Check whether consecutive words, with or without punctuation, are blocked, or a control token occurs."""
-    folded = normalize("NFKC", text.casefold())
+    folded = _folded(text)
     if not _CONTROL_TOKENS.isdisjoint(folded.split()):
         return True
     if not blocked.num_bytes:
         return False
     bare = [word for sentence in sentence_words(folded) for word in sentence]
     return any(map(blocked.find, (folded.split(), bare)))
-
-
-def _folded_words(entry: str) -> tuple[str, ...]:
-    """Return the casefolded words of an entry of the blocklist, composed."""
-    return tuple(normalize("NFKC", entry.casefold()).split())
 
 
 MAX_DICTIONARY_WORDS = 40_000
@@ -409,9 +406,8 @@ def max_search_rows(models: Sequence[WeightedModel], request: AutocompleteReques
     found = request.limit * request.max_words * len(models) // _COMPLETIONS_PER_ROW
     fuzzy = _ROWS_FOR_CORRECTIONS if request.fuzzy else 0
     needs_search = [request.max_words > 1 or not loaded.token_trie.whole_words for loaded, _ in models]
-    return sum(needs_search) * (request.max_steps * (3 + request.max_words) // 4 + found) + fuzzy * len(
-        models
-    )
+    each = request.max_steps * (3 + request.max_words) // 4 + found
+    return sum(needs_search) * each + fuzzy * len(models)
 
 
 def cached_next_tokens(loaded: LoadedModel, request: AutocompleteRequest) -> NextTokenEntry | None:
@@ -481,9 +477,8 @@ def autocomplete(
         UnsupportedParameterError: a model reads from right to left.
     """
     limits.check_characters(request.text, parameter="text")
-    blocked: dict[tuple[str, ...], None] = {}
-    yield from map_in_steps(request.blocklist, lambda one: blocked.setdefault(_folded_words(one)), size=len)
-    blocked.pop((), None)
+    words = yield from map_in_steps(request.blocklist, lambda one: tuple(_folded(one).split()), size=len)
+    blocked = dict.fromkeys(filter(None, words))
     splits, entries = [], []
     for loaded, _ in models:
         check_reads_forward(loaded)
@@ -523,10 +518,11 @@ def autocomplete(
     if of_model:
         weights = [part.weight * part.mass / of_model for part in parts]
     address = max(zip(weights, models, strict=True), key=itemgetter(0))[1].loaded.address
-    if not live:
-        return AutocompleteReply(address, given_prefix, typed.start, [], 0.0, shares(weights, models))
-    completions = yield from _in_typed_case([*found.values(), *members], request, typed)
-    best = yield from _best_completions(completions, request, typed, blocked, weight, live)
+    best, unexplored = [], 0.0
+    if live:
+        completions = yield from _in_typed_case([*found.values(), *members], request, typed)
+        best = yield from _best_completions(completions, request, typed, blocked, weight, live)
+        unexplored = (1 - weight) * math.fsum(part.weight * part.unexplored for part in parts) / live
     # with a pattern, punctuation marks are words
     joins = any(getattr(loaded.tokenizer, "pattern", None) for loaded, _ in models)
     candidates = [
@@ -547,7 +543,6 @@ def autocomplete(
         for given in [completion.begun or given_prefix]
         for text in [join_words(completion.text) if joins and completion.num_words > 1 else completion.text]
     ]
-    unexplored = (1 - weight) * math.fsum(part.weight * part.unexplored for part in parts) / live
     return AutocompleteReply(
         address, given_prefix, typed.start, candidates, unexplored, shares(weights, models)
     )
@@ -710,18 +705,17 @@ def _personal_models(
     """Collect the user's model and a model of the dictionary, composed, with bigrams from its phrases."""
     models = [] if user is None else [user]
     if request.dictionary:
-        words: dict[str, float] = {}
-        followers: dict[str, dict[str, float]] = {}
+        words: defaultdict[str, float] = defaultdict(float)
+        followers: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
         num_words = num_read = 0
         for number, entry in enumerate(request.dictionary, start=1):
             text, weight = (entry, 1.0) if isinstance(entry, str) else (entry.text, entry.weight)
             entry_words = compose(text).split()
             num_words += len(entry_words)
             for word in entry_words:
-                words[word] = words.get(word, 0.0) + weight
+                words[word] += weight
             for previous, word in pairwise(entry_words):
-                after = followers.setdefault(previous, {})
-                after[word] = after.get(word, 0.0) + weight
+                followers[previous][word] += weight
             if num_words > MAX_DICTIONARY_WORDS:
                 raise InvalidInputError(
                     f"dictionary has {num_words} words in its first {number} entries; at most "

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from models.arrays import Int64s, TokenIds
+from models.completion.token_trie import NO_TOKENS
 from models.normaliser import Writing, written
 from models.reranking.candidates import CandidateList, map_in_steps
 from models.reranking.features import offsets_of
@@ -20,17 +21,9 @@ from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.engine.state_store import StoredState
 from service.use_cases.constants import CHARACTERS_PER_STEP, TOKENISED_PER_STEP
-from service.use_cases.inputs import (
-    ContextEncoder,
-    EncodedText,
-    Limits,
-    encode,
-    no_context_error,
-)
+from service.use_cases.inputs import ContextEncoder, EncodedText, Limits, encode, no_context_error
 from service.use_cases.prefill import token_runs
 from service.use_cases.states import ids_after
-
-_NO_IDS: TokenIds = np.zeros(0, dtype=np.int64)
 
 
 class Surroundings(NamedTuple):
@@ -235,7 +228,7 @@ def _encode_each(
     def encoded(text: int) -> EncodedText:
         candidate, setting = distinct.texts[text], distinct.settings[distinct.setting_of[text]]
         if setting.start is not None:
-            return EncodedText(_NO_IDS, ids_after(starts[setting.start], candidate))
+            return EncodedText(NO_TOKENS, ids_after(starts[setting.start], candidate))
         before, after = setting.context, candidate
         if setting.continuation is not None:
             before, after = _with_space(before, candidate) + candidate, setting.continuation

@@ -7,7 +7,7 @@ from math import log
 from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
-from pydantic import Field, StringConstraints, Tag, model_validator
+from pydantic import Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
 from models.arrays import Float64s, Int64s
@@ -35,7 +35,7 @@ from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.schemas import with_examples
 from service.schemas.suggestions import CheckReply, SuggestedText, TextIssue, WordSurprisal
-from service.schemas.wire import WireModel, text_or_object
+from service.schemas.wire import TextOrObject, WireModel, either, text_or_object
 from service.use_cases.inputs import Limits, WordLists, check_reads_forward
 from service.use_cases.model_weights import (
     ModelsRequest,
@@ -75,10 +75,7 @@ class WeightedSuggestion(WireModel):
     """Natural logarithm of the probability of the typed text, given that this text was intended."""
 
 
-Suggested = Annotated[
-    Annotated[OneLine, Tag("<text>")] | Annotated[WeightedSuggestion, Tag("<object>")],
-    text_or_object("text and logprob"),
-]
+Suggested = Annotated[TextOrObject[OneLine, WeightedSuggestion], text_or_object("text and logprob")]
 
 
 class CandidateSpan(WireModel):
@@ -136,11 +133,7 @@ class CheckRequest(ModelsRequest):
     max_edits: int = Field(default=2, ge=1, le=2)
     """Maximum edits between a word and its suggestions; at most one for short words."""
 
-    @model_validator(mode="after")
-    def _one_of(self) -> Self:
-        if self.threshold is not None and self.precision is not None:
-            raise PydanticCustomError("one_of", "give either threshold or precision")
-        return self
+    _one_of = either("threshold", "precision", neither="")
 
     def threshold_for(self, models: Sequence[WeightedModel], calibration: Calibration | None) -> float:
         """Return the minimum probability of an error for a word to be reported.

@@ -275,7 +275,6 @@ class EntryBuilder:
         token: int,
         logprob: float | None,
         top: TopTokens | None = None,
-        offset: int | None = None,
     ) -> None:
         """Append the next token.
 
@@ -284,11 +283,10 @@ class EntryBuilder:
             token: its id.
             logprob: its log-probability; None for a token without a context.
             top: the most probable tokens at its position.
-            offset: its start in a prompt; None to count what the tokens add.
         """
         name = self.name(token)
         entries.tokens.append(name)
-        entries.text_offset.append(self._offset if offset is None else offset)
+        entries.text_offset.append(self._offset)
         self._offset += len(self._detokenizer.push(token))
         if logprob is None:
             entries.token_logprobs.append(None)
@@ -332,13 +330,7 @@ class EncodedPrompt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ChunkBuilder:
-    """Builder of the parts of a request's choices.
-
-    Attributes:
-        loaded: the model.
-        request: the request.
-        prompts: its prompts.
-    """
+    """Builder of the parts of a request's choices."""
 
     loaded: LoadedModel
     request: CompletionRequest
@@ -417,11 +409,7 @@ def complete_prompts(
 ) -> Work[ChoiceChunk, GenerateResult]:
     """Echo, score and continue the prompts of a request; with `stream`, yield parts of the choices as events.
 
-    Args:
-        loaded: the model.
-        request: the request.
-        parameters: decoding parameters; None to only echo the prompts.
-        limits: limits of one request.
+    Without parameters, the prompts are only echoed.
 
     Raises:
         InvalidInputError: a prompt has an invalid id or too many tokens, or the reply would be too long.
@@ -537,10 +525,12 @@ def _score_prompts(
     for prompt, (log_probs, tops) in zip(nonempty, scores, strict=True):
         builder = EntryBuilder(loaded, continues=False, as_ids=as_ids)
         logprobs = log_probs.tolist()
-        starts = loaded.tokenizer.token_starts(prompt.text).tolist() if prompt.tokens.bos else []
         for index, token in enumerate(prompt.tokens.ids.tolist()):
             if index % PROMPT_TOKENS_PER_STEP == PROMPT_TOKENS_PER_STEP - 1:
                 yield None
             top = TopTokens(tops.ids[index], tops.log_probs[index])
-            start = starts[index] if index < len(starts) else None
-            builder.add(prompt.entries, token, logprobs[index] if index else None, top, start)
+            builder.add(prompt.entries, token, logprobs[index] if index else None, top)
+        if prompt.tokens.bos:
+            offsets = prompt.entries.text_offset
+            starts = loaded.tokenizer.token_starts(prompt.text).tolist()
+            offsets[: len(starts)] = starts[: len(offsets)]

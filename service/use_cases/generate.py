@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import repeat
 from typing import Annotated, Any
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Field, Tag
 
 from models.decoding.parameters import BEAM, SAMPLE, STRATEGIES, DecodingParameters
 from models.decoding.rules import BannedSequences, TokenBias
@@ -41,6 +41,7 @@ from service.schemas.wire import (
     Stops,
     Temperature,
     TimedRequest,
+    by_type,
     schema_only,
     shared_fields,
 )
@@ -60,10 +61,9 @@ from service.use_cases.score import token_scores
 MAX_ALTERNATIVES = 20
 FlagOrCount = Annotated[
     Annotated[bool, Tag("<flag>")] | Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES), Tag("<count>")],
-    Discriminator(
-        lambda value: {bool: "<flag>", int: "<count>"}.get(type(value)),
-        custom_error_type="flag_or_count",
-        custom_error_message=f"input should be true, false or a number from 0 to {MAX_ALTERNATIVES}",
+    by_type(
+        f"input should be true, false or a number from 0 to {MAX_ALTERNATIVES}",
+        {bool: "<flag>", int: "<count>"},
     ),
 ]
 """True, false, or a number."""
@@ -277,12 +277,6 @@ def generate(
     """Continue a prompt `n` times; with `stream`, yield all pieces of the choices except the last end as events.
 
     `<unk>` is never chosen. Equal seeds give equal texts, independent of other requests.
-
-    Args:
-        loaded: the model.
-        request: the request.
-        parameters: decoding parameters.
-        limits: limits of one request.
 
     Raises:
         InvalidInputError: the prompt has an invalid id or too many tokens, or a parameter is invalid for this model.

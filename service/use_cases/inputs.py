@@ -14,8 +14,16 @@ import numpy.typing as npt
 
 from models.arrays import TokenIds
 from models.checking.lexicon import HunspellDictionary
+from models.completion.token_trie import NO_TOKENS
 from models.decoding.stopping import spellings
-from models.errors import ContextLengthError, FormatError, InvalidInputError, UnsupportedParameterError
+from models.errors import (
+    ContextLengthError,
+    FormatError,
+    InvalidInputError,
+    LanguageModelError,
+    StatesFullError,
+    UnsupportedParameterError,
+)
 from models.phrases import NO_TOKEN_PHRASES, Phrase, PhraseAutomaton
 from models.reranking.candidates import map_in_steps
 from service.engine.job import Work
@@ -111,9 +119,6 @@ class Limits:
                 "in one sequence",
                 parameter=parameter,
             )
-
-
-_NO_IDS: TokenIds = np.zeros(0, dtype=np.int64)
 
 
 class EncodedText(NamedTuple):
@@ -214,7 +219,7 @@ def encode_after(loaded: LoadedModel, context: TextOrIds, given: TextOrIds, *, p
             f"context is {kinds[0]} but {parameter} is {kinds[1]}; both must be of one kind",
             parameter="context",
         )
-    before = encode(loaded, context, parameter="context") if context else np.zeros(0, dtype=np.int64)
+    before = encode(loaded, context, parameter="context") if context else NO_TOKENS
     return EncodedText(before, encode(loaded, given, parameter=parameter))
 
 
@@ -240,7 +245,7 @@ class ContextEncoder:
 
     def encode(self, context: TextOrIds, given: TextOrIds, *, parameter: str) -> EncodedText:
         """Encode a context and its continuation, see `encode_after`."""
-        cut, head = 0, _NO_IDS
+        cut, head = 0, NO_TOKENS
         is_text = isinstance(context, str)
         if is_text == isinstance(given, str) and len(context) > (_LONG_CONTEXT if is_text else 0):
             key = context if isinstance(context, str) else id(context)
@@ -251,7 +256,7 @@ class ContextEncoder:
         whole = (id(head), encoded.context.tobytes())
         if whole not in self._contexts:
             parts = [part for part in (head, encoded.context) if part.size]
-            self._contexts[whole] = np.concatenate(parts) if len(parts) > 1 else (*parts, _NO_IDS)[0]
+            self._contexts[whole] = np.concatenate(parts) if len(parts) > 1 else (*parts, NO_TOKENS)[0]
         return EncodedText(self._contexts[whole], encoded.text)
 
     def _cut(self, context: TextOrIds) -> tuple[int, TokenIds]:
@@ -266,10 +271,11 @@ class ContextEncoder:
             size = max(0, len(whole.context) - len(tail.context))
             if np.array_equal(whole.context[size:], tail.context):
                 return cut, whole.context[:size]
-        return 0, _NO_IDS
+        return 0, NO_TOKENS
 
 
 L = TypeVar("L")
+R = TypeVar("R")
 V = TypeVar("V", bound=np.number[Any])
 
 
@@ -291,6 +297,22 @@ def read_batch(lines: Iterator[L], size: Callable[[L], int]) -> Work[Any, list[L
             read = 0
             yield None
     return batch
+
+
+def answer_each(
+    answer: Callable[[list[L]], Work[Any, Sequence[R]]], batch: list[L]
+) -> Work[Any, list[R | LanguageModelError]]:
+    """Answer lines together; if one is invalid, each half apart, so only invalid lines fail. A use case."""
+    try:
+        return [*(yield from answer(batch))]
+    except (InvalidInputError, StatesFullError) as error:
+        if len(batch) == 1:
+            return [error]
+    outcomes: list[R | LanguageModelError] = []
+    middle = len(batch) // 2
+    for half in (batch[:middle], batch[middle:]):
+        outcomes += yield from answer_each(answer, half)
+    return outcomes
 
 
 def check_reads_forward(loaded: LoadedModel) -> None:

@@ -9,22 +9,17 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from operator import itemgetter
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, StringConstraints, ValidationError, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import ConfigDict, Field, StringConstraints, ValidationError
 
 from models.checking.error_model import ErrorTable
 from models.errors import InvalidInputError
 from models.reranking.candidates import map_in_steps
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
-from service.schemas.suggestions import (
-    LanguageToolMatch,
-    LanguageToolReply,
-    TextIssue,
-)
-from service.schemas.wire import WireModel, invalid_input, parse_json
+from service.schemas.suggestions import LanguageToolMatch, LanguageToolReply, TextIssue
+from service.schemas.wire import WireModel, either, invalid_input, parse_json
 from service.use_cases.check import DEFAULT_THRESHOLD, CheckRequest, check
 from service.use_cases.inputs import Limits, WordLists
 from service.use_cases.model_weights import WeightedModel
@@ -55,41 +50,34 @@ _SOFTWARE: dict[str, str | int | bool] = {
 }
 
 
-class _TextOr(WireModel):
-    """A text, or the field `_other` instead; other fields are ignored, such as metaData of the browser add-on."""
+class _Lenient(WireModel):
+    """A body whose other fields are ignored, such as metaData of the browser add-on."""
 
     model_config = ConfigDict(extra="ignore")
-    _other: ClassVar[str]
-
-    text: str | None = None
-
-    @model_validator(mode="after")
-    def _one_of(self) -> Self:
-        if (self.text is None) == (getattr(self, self._other) is None):
-            raise PydanticCustomError("one_of", "give either text or {other}", {"other": self._other})
-        return self
 
 
-class Annotation(_TextOr):
+class Annotation(_Lenient):
     """A part of a text with markup: either text or markup."""
 
-    _other = "markup"
+    text: str | None = None
     markup: str | None = None
     interpretAs: str = ""
+    _one_of = either("text", "markup")
 
 
-class _AnnotatedBody(_TextOr):
-    _other = "annotation"
+class _AnnotatedBody(_Lenient):
+    text: str | None = None
     annotation: list[Any] | None = Field(default=None, max_length=_MAX_PARTS)
+    _one_of = either("text", "annotation")
 
 
-class LanguageToolRequest(_TextOr):
+class LanguageToolRequest(_Lenient):
     """Find probable errors, with LanguageTool's form fields; its other fields are ignored."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"text": "Return the lenght of the string.", "language": "auto"}]}
     )
-    _other = "data"
+    _one_of = either("text", "data")
 
     text: str | None = None
     """Text to check; each line is a sentence."""

@@ -19,6 +19,7 @@ from models.arrays import Float64s, Int64s
 from models.checking.checker import Checker
 from models.checking.sentences import Word
 from models.completion.prefix import PrefixSplit
+from models.completion.token_trie import NO_TOKENS
 from models.reranking.candidates import map_in_steps
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
@@ -36,7 +37,6 @@ _WINDOW_WORDS, _WINDOW_CHARACTERS = 16, 512
 
 _WORDS_PER_STEP = 1000
 _WORD = re.compile(r"\S+")
-_NO_TOKENS = np.zeros(0, np.int64)
 
 
 class ModelWeight(WireModel):
@@ -199,6 +199,6 @@ def _log_probs(loaded: LoadedModel, text: str, starts: Int64s) -> Work[Any, Floa
     sentence = loaded.checker.splitter.sentence(text)
     if not len(sentence.ids):
         return np.zeros(len(starts))
-    scores = yield from score_sequence_list(loaded, [EncodedText(_NO_TOKENS, sentence.ids)], bos=True)
+    scores = yield from score_sequence_list(loaded, [EncodedText(NO_TOKENS, sentence.ids)], bos=True)
     log_probs = sum_by_word(starts, sentence.begins, scores[0])
     return log_probs + (yield from sum_spellings(loaded.checker, sentence.words, starts))

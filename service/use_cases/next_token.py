@@ -31,13 +31,7 @@ from service.schemas.replies import (
     TextCandidate,
     WordCandidate,
 )
-from service.schemas.wire import (
-    ModelRequest,
-    OneOrMoreContexts,
-    TextOrIds,
-    TokenId,
-    named_contexts,
-)
+from service.schemas.wire import ModelRequest, OneOrMoreContexts, TextOrIds, TokenId, named_contexts
 from service.use_cases.constants import MAX_SEARCH_STEPS, ROWS_PER_STEP, VALUES_PER_STEP
 from service.use_cases.inputs import (
     MAX_CHARACTERS_PER_TOKEN,
@@ -48,7 +42,7 @@ from service.use_cases.inputs import (
 )
 from service.use_cases.prefill import prefill, token_runs
 from service.use_cases.score import token_scores
-from service.use_cases.sequence_scoring import ScoredPair, score_pairs
+from service.use_cases.sequence_scoring import ScoreItem, score_pairs
 from service.use_cases.states import next_log_probs, requested_token_ids
 
 
@@ -225,14 +219,14 @@ def score_next_texts(
 
     check_tokens(sum(map(len, texts)) // MAX_CHARACTERS_PER_TOKEN)
     pairs = [
-        ScoredPair(context, text, f"candidates[{index}]")
+        ScoreItem(f"candidates[{index}]", text, context)
         for _, context in request.contexts
         for index, text in enumerate(texts)
     ]
     sequences, scores = yield from score_pairs(loaded, pairs, limits, exact=True)
     check_tokens(sum(len(sequence.text) for sequence in sequences) // num_contexts)
     scored = [
-        TextCandidate(pair.text, sequence.text.tolist(), score)
+        TextCandidate(str(pair.given), sequence.text.tolist(), score)
         for pair, sequence, score in zip(pairs, sequences, scores.tolist(), strict=True)
     ]
     return [NextTextResult(scored[first : first + len(texts)]) for first in range(0, len(scored), len(texts))]

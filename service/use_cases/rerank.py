@@ -15,7 +15,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from models.arrays import Float64s, Int64s, TokenIds
-from models.errors import InvalidInputError, LanguageModelError, StatesFullError
+from models.completion.token_trie import NO_TOKENS
+from models.errors import InvalidInputError
 from models.language_model import STATE
 from models.normaliser import Writing, written
 from models.phrases import is_phrase_feature
@@ -30,11 +31,7 @@ from models.reranking.features import (
     offsets_of,
     with_derived,
 )
-from models.reranking.mbr import (
-    WordPosterior,
-    expected_utilities,
-    word_confidences,
-)
+from models.reranking.mbr import WordPosterior, expected_utilities, word_confidences
 from models.reranking.ranking import rank_by, scaled_posteriors
 from models.vocabulary import EOS
 from service.engine.job import Work
@@ -54,7 +51,7 @@ from service.use_cases.inputs import Limits, check_reads_forward, no_context_err
 from service.use_cases.prefill import token_runs
 from service.use_cases.rerank_request import DocumentsRequest, RerankItem, RerankJob, Turn
 from service.use_cases.score import Detail, token_scores, word_scores
-from service.use_cases.sequence_scoring import ScoredPair, score_pairs
+from service.use_cases.sequence_scoring import ScoreItem, score_pairs
 from service.use_cases.states import OwnedStateStore, continue_states, ids_after, stored_states
 
 _HANDLE_SEPARATOR = ","
@@ -151,7 +148,7 @@ def _commit_ids(
     before: StoredState, turn: Turn, name: str, limits: Limits, form: Writing, *, eos: bool
 ) -> TokenIds:
     if turn.commit is None:
-        return np.zeros(0, dtype=np.int64)
+        return NO_TOKENS
     limits.check_characters(turn.commit, parameter=f"{name}commit")
     text = written(turn.commit, form) if reads_forms(before.loaded) else turn.commit
     if text and not (eos or text[-1].isspace() or before.loaded.tokenizer.joins_spaces):
@@ -199,7 +196,7 @@ class RankedList(NamedTuple):
     utilities: Float64s | None
     confidences: list[WordPosterior]
     tokens: Callable[[int], TokenScores] | None
-    session: str | None
+    session: str | None = None
 
     def features(self, index: int) -> dict[str, float]:
         """Return the features, given and computed, of the candidate at an index."""
@@ -359,7 +356,6 @@ def _rank_lists(
                 utilities,
                 confidences,
                 scores.tokens_from(first),
-                None,
             )
         )
         done += len(indices)
@@ -367,36 +363,6 @@ def _rank_lists(
             done = 0
             yield None
     return ranked
-
-
-RerankOutcome: TypeAlias = RankedList | LanguageModelError
-"""Outcome of a list; an error for an invalid one."""
-
-
-def rerank_batch(
-    job: RerankJob,
-    items: Sequence[RerankItem],
-    limits: Limits,
-    *,
-    states: OwnedStateStore | None = None,
-) -> Work[Any, list[RerankOutcome]]:
-    """Re-rank lists together, or one by one if any is invalid, so only invalid lists fail; a use case.
-
-    Args:
-        job: models and settings.
-        items: lists to re-rank, at least one.
-        limits: limits of one text with its context.
-        states: store of sessions.
-    """
-    try:
-        return [*(yield from rerank(job, items, limits, states=states, name=lambda _: ""))]
-    except (InvalidInputError, StatesFullError) as error:
-        if len(items) == 1:
-            return [error]
-    outcomes: list[RerankOutcome] = []
-    for item in items:
-        outcomes += yield from rerank_batch(job, [item], limits, states=states)
-    return outcomes
 
 
 def rank_documents(
@@ -413,12 +379,12 @@ def rank_documents(
     limits.check_count(len(texts), parameter="documents")
     if loaded.reads_backward:
         raise no_context_error(loaded, parameter="query")
-    pairs = [
-        ScoredPair(*split_at_space(loaded, text, request.query), f"documents[{index}]")
-        for index, text in enumerate(texts)
-    ]
+    pairs = []
+    for index, text in enumerate(texts):
+        context, query = split_at_space(loaded, text, request.query)
+        pairs.append(ScoreItem(f"documents[{index}]", query, context))
     num_tokens, parts = 0, []
-    for run in token_runs([len(pair.context) + len(pair.text) for pair in pairs], MAX_PAIR_CHARACTERS):
+    for run in token_runs([pair.size() for pair in pairs], MAX_PAIR_CHARACTERS):
         sequences, scores = yield from score_pairs(loaded, pairs[run], limits)
         num_tokens += sum(len(context) + len(text) for context, text in sequences)
         parts.append(scores)

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import chain
 from typing import Annotated, Any, NamedTuple, Self
 
-from pydantic import ConfigDict, Field, JsonValue, Tag, model_validator, with_config
+from pydantic import ConfigDict, Field, JsonValue, model_validator, with_config
 from pydantic_core import PydanticCustomError
 
 from models.errors import InvalidInputError, check_range
@@ -31,6 +31,7 @@ from service.schemas.wire import (
     ModelName,
     ModelRequest,
     Name,
+    TextOrObject,
     TimedRequest,
     Weight,
     WireModel,
@@ -356,11 +357,7 @@ class DocumentsRequest(TimedRequest):
 
     query: Annotated[str, Field(min_length=1)]
     """Text to score after each document; a space separates them."""
-    documents: list[
-        Annotated[
-            Annotated[str, Tag("<text>")] | Annotated[DocumentIn, Tag("<object>")], text_or_object("text")
-        ]
-    ] = Field(min_length=1)
+    documents: list[Annotated[TextOrObject[str, DocumentIn], text_or_object("text")]] = Field(min_length=1)
     """Documents: strings, or objects with `text`."""
     model: str | None = None
     """Model: `name`, `name@7` or `name@champion`; the service's default if omitted."""

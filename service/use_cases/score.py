@@ -4,16 +4,16 @@ Streams of lines are scored in batches; an invalid line fails alone.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, NamedTuple, Self, TypeAlias
+from functools import partial
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, StringConstraints, Tag, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field, StringConstraints
 
 from models.arrays import FloatArray, TokenIds
+from models.completion.token_trie import NO_TOKENS
 from models.errors import InvalidInputError
 from models.files import count_words
 from models.language_model import Want, bits_per_unit, ngram_order, perplexity
@@ -34,9 +34,11 @@ from service.schemas.wire import (
     ModelRequest,
     OneContext,
     TextOrIds,
+    TextOrObject,
     TimedRequest,
     TokenId,
     WireModel,
+    either,
     text_or_object,
 )
 from service.use_cases.inputs import (
@@ -46,7 +48,7 @@ from service.use_cases.inputs import (
     no_context_error,
     to_text_order,
 )
-from service.use_cases.sequence_scoring import score_sequence_list
+from service.use_cases.sequence_scoring import ScoreItem, score_sequence_list
 
 
 class Detail(StrEnum):
@@ -79,32 +81,6 @@ class ScoreSettings(ModelRequest):
         return self.ngram_lengths or self.detail is not Detail.NONE
 
 
-@dataclass(frozen=True, slots=True)
-class ScoreItem:
-    """One sequence to score.
-
-    Attributes:
-        parameter: its name in the request, for messages.
-        given: the text or ids to score; not empty.
-        context: the text or ids before it; may be empty.
-        name: the client's id for it, if any.
-
-    Raises:
-        InvalidInputError: there is nothing to score.
-    """
-
-    parameter: str
-    given: TextOrIds
-    context: TextOrIds = ""
-    name: str | None = None
-
-    def __post_init__(self) -> None:
-        if not self.given:
-            raise InvalidInputError(
-                f"{self.parameter} is empty; there is nothing to score", parameter=self.parameter
-            )
-
-
 class ScoreRequest(ScoreSettings):
     """Score texts, each given one common context."""
 
@@ -120,11 +96,7 @@ class ScoreRequest(ScoreSettings):
     context: OneContext = ""
     """Context before each text; tokenised together with the text, but not scored."""
 
-    @model_validator(mode="after")
-    def _one_of(self) -> Self:
-        if (self.texts is None) == (self.token_ids is None):
-            raise PydanticCustomError("one_of", "give either texts or token_ids")
-        return self
+    _one_of = either("texts", "token_ids")
 
     def items(self, limits: Limits) -> list[ScoreItem]:
         """Return the items to score.
@@ -150,11 +122,7 @@ class ScoreLine(WireModel):
     context: OneContext = ""
     """Context before the text; tokenised together with the text, but not scored."""
 
-    @model_validator(mode="after")
-    def _one_of(self) -> Self:
-        if (self.text is None) == (self.token_ids is None):
-            raise PydanticCustomError("one_of", "give either text or token_ids")
-        return self
+    _one_of = either("text", "token_ids")
 
     def item(self) -> ScoreItem:
         """Return the sequence.
@@ -171,17 +139,17 @@ class SequenceScore(NamedTuple):
 
     Attributes:
         item: the sequence.
+        num_bytes: size of the scored text in UTF-8.
         ids: the scored tokens [T], `</s>` included if requested.
         log_probs: log-probability of each token [T].
-        num_bytes: size of the scored text in UTF-8.
         ngram_lengths: length of the n-gram found for each token [T]; empty unless requested of an n-gram model.
         context_lengths: number of last tokens that matter after each token [T]; as above.
     """
 
     item: ScoreItem
+    num_bytes: int
     ids: TokenIds
     log_probs: FloatArray
-    num_bytes: int
     ngram_lengths: TokenIds
     context_lengths: TokenIds
 
@@ -196,45 +164,20 @@ class SequenceScore(NamedTuple):
         return int(np.count_nonzero(self.ids == UNK))
 
 
-ScoreOutcome: TypeAlias = SequenceScore | InvalidInputError
-"""Score of a line; an error for an invalid one."""
-
-_Prepared: TypeAlias = tuple[ScoreItem, EncodedText]
-
-
 def score(
     loaded: LoadedModel,
     items: Sequence[ScoreItem],
     settings: ScoreSettings,
     limits: Limits,
-    *,
-    each: bool = False,
-) -> Work[Any, list[ScoreOutcome]]:
+) -> Work[Any, list[SequenceScore]]:
     """Score each sequence given its context.
-
-    Args:
-        loaded: the model.
-        items: the sequences.
-        settings: settings of scoring.
-        limits: limits of one request.
-        each: true to return the error of an invalid sequence as its outcome, instead of raising it.
 
     Raises:
         InvalidInputError: a sequence has nothing to score, is too long, or has an invalid id.
     """
-    encoder = ContextEncoder(loaded)
-
-    def prepare(item: ScoreItem) -> _Prepared | InvalidInputError:
-        try:
-            return item, _prepare(encoder, loaded, item, settings, limits)
-        except InvalidInputError as error:
-            if not each:
-                raise
-            return error
-
-    prepared = yield from map_in_steps(items, prepare, size=_size)
-    sequences = [one[1] for one in prepared if not isinstance(one, InvalidInputError)]
-    if not each and settings.reports_tokens:
+    prepare = partial(_prepare, ContextEncoder(loaded), loaded, settings, limits)
+    sequences = yield from map_in_steps(items, prepare, size=ScoreItem.size)
+    if settings.reports_tokens:
         plain = settings.detail is Detail.NONE
         name, value = ("ngram_lengths", "true") if plain else ("detail", repr(settings.detail.value))
         limits.check_entries(
@@ -243,32 +186,20 @@ def score(
             description=f"{name} is {value} for {len(sequences)} sequences",
             instead="send lines, application/x-ndjson, for more",
         )
-    scored = iter((yield from score_sequence_list(loaded, sequences, bos=settings.bos)))
+    scored = yield from score_sequence_list(loaded, sequences, bos=settings.bos)
+    results = zip(sequences, scored, strict=True)
 
-    def finish(one: _Prepared | InvalidInputError) -> ScoreOutcome:
-        if isinstance(one, InvalidInputError):
-            return one
-        item, sequence = one
-        ids = to_text_order(loaded, sequence.text, ends=settings.eos)
-        log_probs = to_text_order(loaded, next(scored), ends=settings.eos)
-        both = (
-            _ngram_lengths(loaded, sequence, bos=settings.bos) if settings.ngram_lengths else (_NONE, _NONE)
-        )
-        lengths, after = (to_text_order(loaded, one, ends=settings.eos) for one in both)
-        return SequenceScore(item, ids, log_probs, _num_bytes(loaded, item, sequence.text), lengths, after)
+    def finish(item: ScoreItem) -> SequenceScore:
+        sequence, log_probs = next(results)
+        values = sequence.text, log_probs, *_ngram_lengths(loaded, sequence, settings)
+        ordered: Any = [to_text_order(loaded, one, ends=settings.eos) for one in values]
+        return SequenceScore(item, _num_bytes(loaded, item, sequence.text), *ordered)
 
-    return (yield from map_in_steps(prepared, finish, size=_size))
-
-
-def _size(item: ScoreItem | _Prepared | InvalidInputError) -> int:
-    if isinstance(item, InvalidInputError):
-        return 0
-    given = item if isinstance(item, ScoreItem) else item[0]
-    return len(given.context) + len(given.given)
+    return (yield from map_in_steps(items, finish, size=ScoreItem.size))
 
 
 def _prepare(
-    encoder: ContextEncoder, loaded: LoadedModel, item: ScoreItem, settings: ScoreSettings, limits: Limits
+    encoder: ContextEncoder, loaded: LoadedModel, settings: ScoreSettings, limits: Limits, item: ScoreItem
 ) -> EncodedText:
     limits.check_characters(item.context, item.given, parameter=item.parameter)
     context, text = encoder.encode(item.context, item.given, parameter=item.parameter)
@@ -294,19 +225,18 @@ def _num_bytes(loaded: LoadedModel, item: ScoreItem, ids: TokenIds) -> int:
     return size - own_space
 
 
-_NONE: TokenIds = np.zeros(0, np.int64)
-
-
-def _ngram_lengths(loaded: LoadedModel, sequence: EncodedText, *, bos: bool) -> tuple[TokenIds, TokenIds]:
+def _ngram_lengths(
+    loaded: LoadedModel, sequence: EncodedText, settings: ScoreSettings
+) -> tuple[TokenIds, TokenIds]:
     """Return the length of the n-gram found for each token of a text, and of the context after it [T].
 
-    Both are empty for other than n-gram models.
+    Both are empty unless requested of an n-gram model.
     """
     model: Any = loaded.model
-    if ngram_order(model) is None:
-        return _NONE, _NONE
+    if not settings.ngram_lengths or ngram_order(model) is None:
+        return NO_TOKENS, NO_TOKENS
     tokens, own = np.concatenate(sequence), slice(len(sequence.context), None)
-    state = model.initial_state(1) if bos else model.empty_state(1)
+    state = model.initial_state(1) if settings.bos else model.empty_state(1)
     lengths = model.score_detailed(state, tokens[None], np.array([tokens.size])).orders[0]
     one_more = np.append(tokens, UNK)[None]  # whose state before it is the last one
     before = model.read(state, one_more, np.array([tokens.size + 1]), Want(before=True)).before
@@ -389,10 +319,7 @@ class QualityLine(WireModel):
         return ScoreItem(parameter, self.text, name=self.id)
 
 
-_Text = Annotated[
-    Annotated[str, Tag("<text>")] | Annotated[QualityLine, Tag("<object>")],
-    text_or_object("text and id"),
-]
+_Text = Annotated[TextOrObject[str, QualityLine], text_or_object("text and id")]
 
 
 class QualitySettings(WireModel):
@@ -428,8 +355,8 @@ class QualityRequest(QualitySettings, TimedRequest):
         ]
 
 
-QualityOutcome: TypeAlias = tuple[TextQualityResult, int, int] | InvalidInputError
-"""Quality of a text, with the numbers of tokens scored by the two models; an error for an invalid one."""
+QualityOutcome: TypeAlias = tuple[TextQualityResult, int, int]
+"""Quality of a text, with the numbers of tokens scored by the two models."""
 
 
 def quality(
@@ -437,34 +364,21 @@ def quality(
     against: LoadedModel | None,
     items: Sequence[ScoreItem],
     limits: Limits,
-    *,
-    each: bool = False,
 ) -> Work[Any, list[QualityOutcome]]:
-    """Score texts with one model or two; a use case.
-
-    Args:
-        loaded: the model.
-        against: the model to compare with, if any.
-        items: the texts.
-        limits: limits of one request.
-        each: true to return the error of an invalid text as its outcome, instead of raising it.
+    """Score texts with one model, and compare with another if it is given; a use case.
 
     Raises:
         InvalidInputError: a text has nothing to score, or is too long.
     """
     settings = ScoreSettings()
-    own = yield from score(loaded, items, settings, limits, each=each)
-    compared: Sequence[ScoreOutcome | None] = [None] * len(own)
+    own = yield from score(loaded, items, settings, limits)
+    compared: Sequence[SequenceScore | None] = [None] * len(own)
     if against is not None:
-        compared = yield from score(against, items, settings, limits, each=each)
+        compared = yield from score(against, items, settings, limits)
     return [_quality_outcome(first, second) for first, second in zip(own, compared, strict=True)]
 
 
-def _quality_outcome(score: ScoreOutcome, against: ScoreOutcome | None) -> QualityOutcome:
-    if isinstance(score, InvalidInputError):
-        return score
-    if isinstance(against, InvalidInputError):
-        return against
+def _quality_outcome(score: SequenceScore, against: SequenceScore | None) -> QualityOutcome:
     num_words = count_words(str(score.item.given))
     logprob = score.logprob
     bits = bits_per_unit(logprob, num_words + 1)

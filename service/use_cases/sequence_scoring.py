@@ -9,6 +9,7 @@ Lookup models score without padding.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias, cast
 
@@ -83,22 +84,38 @@ def _score_one(loaded: LoadedModel, sequence: EncodedText, *, bos: bool) -> Work
     return cast("FloatArray", result.log_probs[0])
 
 
-class ScoredPair(NamedTuple):
-    """A text to score after a context.
+@dataclass(frozen=True, slots=True)
+class ScoreItem:
+    """One sequence to score.
 
     Attributes:
-        context: text, or token ids.
-        text: the text.
-        parameter: name of the pair in the request, for messages.
+        parameter: its name in the request, for messages.
+        given: the text or ids to score; not empty.
+        context: the text or ids before it; may be empty.
+        name: the client's id for it, if any.
+
+    Raises:
+        InvalidInputError: there is nothing to score.
     """
 
-    context: TextOrIds
-    text: str
     parameter: str
+    given: TextOrIds
+    context: TextOrIds = ""
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.given:
+            raise InvalidInputError(
+                f"{self.parameter} is empty; there is nothing to score", parameter=self.parameter
+            )
+
+    def size(self) -> int:
+        """Return the number of characters or ids."""
+        return len(self.context) + len(self.given)
 
 
 def score_pairs(
-    loaded: LoadedModel, pairs: Sequence[ScoredPair], limits: Limits, *, exact: bool = False
+    loaded: LoadedModel, pairs: Sequence[ScoreItem], limits: Limits, *, exact: bool = False
 ) -> Work[Any, tuple[list[EncodedText], Float64s]]:
     """Score each text after its context, tokenised as one text; equal contexts and prefixes are read once.
 
@@ -117,8 +134,8 @@ def score_pairs(
     """
     encoder = ContextEncoder(loaded)
 
-    def encode_pair(pair: ScoredPair) -> EncodedText:
-        context, text, parameter = pair
+    def encode_pair(pair: ScoreItem) -> EncodedText:
+        context, text, parameter = pair.context, pair.given, pair.parameter
         limits.check_characters(context, text, parameter=parameter)
         encoded = encoder.encode(context, text, parameter=parameter)
         limits.check_length(len(encoded.context) + len(encoded.text), parameter=parameter)
@@ -128,7 +145,7 @@ def score_pairs(
             )
         return encoded
 
-    sequences = yield from map_in_steps(pairs, encode_pair, size=lambda pair: len(pair[0]) + len(pair[1]))
+    sequences = yield from map_in_steps(pairs, encode_pair, size=ScoreItem.size)
     texts = RaggedTexts.of(sequences)
     log_probs = yield from score_ragged_texts(loaded, texts, bos=True, exact=exact)
     return sequences, np.add.reduceat(log_probs, texts.offsets[:-1], dtype=np.float64)

@@ -8,23 +8,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, cast
 
 import numpy as np
-from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field
 
 from models.arrays import FloatArray, Int64s, TokenIds
 from models.calls import Predict, Read
 from models.errors import InvalidInputError
-from models.language_model import (
-    SCORES,
-    STATE,
-    LanguageModel,
-    Want,
-    is_lookup,
-    pad_sequences,
-)
+from models.language_model import SCORES, STATE, LanguageModel, Want, is_lookup, pad_sequences
 from models.phrases import MAX_TOKEN_PHRASES, Phrase, PhraseList
 from models.reranking.candidates import map_in_steps
 from models.vocabulary import EOS, UNK
@@ -40,6 +32,7 @@ from service.schemas.wire import (
     TimedRequest,
     TokenId,
     WireModel,
+    either,
     named_contexts,
 )
 from service.use_cases.constants import (
@@ -126,17 +119,14 @@ def next_log_probs(loaded: LoadedModel, state: Any, ids: TokenIds | None) -> Wor
         state: N rows.
         ids: the requested tokens [K]; None for all.
     """
-    if ids is not None and _is_sparse(loaded, ids):
-        count = len(state)
-        repeated = state.select(np.repeat(np.arange(count), len(ids)))
-        tokens = np.tile(ids, count)[:, None]
-        scored = yield from Read(loaded.model, repeated, tokens, np.ones(len(tokens), np.int64), SCORES)
-        log_probs = scored.log_probs.reshape(count, len(ids))
-    else:
+    if ids is None or not _is_sparse(loaded, ids):
         log_probs = yield from Predict(loaded.model, state)
-        if ids is not None:
-            log_probs = log_probs[:, ids]
-    return log_probs
+        return log_probs if ids is None else log_probs[:, ids]
+    count = len(state)
+    repeated = state.select(np.repeat(np.arange(count), len(ids)))
+    tokens = np.tile(ids, count)[:, None]
+    scored = yield from Read(loaded.model, repeated, tokens, np.ones(len(tokens), np.int64), SCORES)
+    return cast("FloatArray", scored.log_probs.reshape(count, len(ids)))
 
 
 def _is_sparse(loaded: LoadedModel, ids: TokenIds) -> bool:
@@ -244,11 +234,7 @@ class ContinuationIn(WireModel):
     keep: bool = True
     """True to store the state after the continuation; false only scores it."""
 
-    @model_validator(mode="after")
-    def _not_both(self) -> Self:
-        if self.text is not None and self.token_ids is not None:
-            raise PydanticCustomError("one_of", "give either text or token_ids, or neither")
-        return self
+    _not_both = either("text", "token_ids", neither=", or neither")
 
     @property
     def given(self) -> TextOrIds:
@@ -384,21 +370,16 @@ def advance_states(
     rows = yield from next_log_prob_matrix(loaded, [states[i] for i in queried], queried_ids)
     next_rows = dict(zip(queried, rows.tolist(), strict=True))
     read = [stored.read_phrases(text) for stored, text in zip(before, texts, strict=True)]
-    handles: list[str | None] = [None] * len(given)
+    handles: dict[int, str] = {}
     if to_keep:
-        stored = yield from stored_states(
-            loaded,
-            [states[i] for i in to_keep],
-            [texts[i] for i in to_keep],
-            [before[i] for i in to_keep],
-        )
-        for i, handle in zip(to_keep, state_store.store.keep(state_store.owner, stored), strict=True):
-            handles[i] = handle
+        kept: Any = [[of_each[i] for i in to_keep] for of_each in (states, texts, before)]
+        stored = yield from stored_states(loaded, *kept)
+        handles = dict(zip(to_keep, state_store.store.keep(state_store.owner, stored), strict=True))
     state_store.store.free(state_store.owner, request.free)
 
     def advanced(i: int) -> AdvancedState:
         return AdvancedState(
-            handles[i],
+            handles.get(i),
             float(log_probs[i].sum(dtype=np.float64)),
             len(texts[i]),
             int(np.count_nonzero(texts[i] == UNK)),

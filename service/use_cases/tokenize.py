@@ -12,7 +12,6 @@ from service.engine.loaded_model import LoadedModel
 from service.schemas import with_examples
 from service.schemas.replies import ModelReply
 from service.schemas.wire import TokenId, WireModel
-from service.use_cases.completions import EntryBuilder
 from service.use_cases.inputs import Limits
 
 
@@ -112,8 +111,7 @@ def tokenize(loaded: LoadedModel, request: TokenizeRequest, limits: Limits) -> W
     if request.add_special_tokens is not False and ids[:1] != [BOS]:
         ids.insert(0, BOS)
     limits.check_length(len(ids), parameter="prompt")
-    builder = EntryBuilder(loaded, continues=False)
-    names = [builder.name(token) for token in ids]
+    names = [loaded.token_names[token] for token in ids]
     return TokenizeReply(len(ids), limits.max_tokens_per_sequence, ids, names)
 
 

@@ -4,10 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from functools import cached_property, partial
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, JsonValue, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field, JsonValue
 
 from models.errors import InvalidInputError
 from models.normaliser import Writing
@@ -58,6 +57,7 @@ from service.schemas.wire import (
     Probability,
     TimedRequest,
     WireModel,
+    either,
     schema_only,
     shared_fields,
 )
@@ -97,11 +97,7 @@ class ReferredListIn(WireModel):
     id: str | None = None
     """Client's id of the list; not used."""
 
-    @model_validator(mode="after")
-    def _either(self) -> Self:
-        if self.reference is not None and self.references is not None:
-            raise PydanticCustomError("either", "give either reference or references")
-        return self
+    _one_of = either("reference", "references", neither="")
 
     def given(self) -> CandidateList:
         """Convert the list to one of the use case."""
