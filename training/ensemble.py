@@ -23,8 +23,7 @@ from models.errors import InvalidInputError, LanguageModelError, ProcessLostErro
 from training.progress import SILENT, Progress
 from training.recipe import Recipe
 from training.signals import Terminated, catch_interruption, exit_on_sigterm
-from training.single_model import ResumableRuns, TrainingInputs, train_single, with_soft_targets
-from training.trained import Trained
+from training.single_model import ResumableRuns, Trained, TrainingInputs, train_single, with_soft_targets
 
 MIN_MINUTES = 0.05
 """Minimum training time of a network, in minutes."""

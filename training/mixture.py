@@ -38,9 +38,18 @@ from training.evaluation.evaluate import (
 from training.mixture_weights import fit_weights, fit_weights_by_context
 from training.progress import Progress
 from training.recipe import MixtureSettings, PartSettings, Recipe, merge_tables, parse_recipe, recipe_table
-from training.single_model import TrainingInputs, base_facts, in_model_direction, train_single
+from training.single_model import (
+    Figures,
+    Trained,
+    TrainingInputs,
+    base_facts,
+    held_out_figures,
+    in_model_direction,
+    normalisation_facts,
+    part_title,
+    train_single,
+)
 from training.static_mixture import id_translation, mix_statically, union_tokenizer
-from training.trained import Figures, Trained, held_out_figures, normalisation_facts, part_title
 
 
 class PartScores(NamedTuple):

@@ -25,8 +25,8 @@ from models.tokenizers import ListedPieceTokenizer, Tokenizer, WordTokenizer, re
 from models.vocabulary import CONTROL_TOKENS, Vocabulary
 from training.console import console_progress
 from training.corpus import read_corpus
+from training.evaluation.breakdown import int8_facts
 from training.evaluation.evaluate import evaluate
-from training.evaluation.published import int8_facts
 from training.ngram.pruning import compress
 from training.publish import (
     GOLDEN_SENTENCES,
@@ -35,8 +35,8 @@ from training.publish import (
     golden_sentences,
     published_result,
 )
+from training.single_model import row_sum_facts
 from training.tokenizer import encode_corpus
-from training.trained import row_sum_facts
 
 ENCODINGS = ("pieces", "nemo")
 """Spellings of SentencePiece pieces in ARPA files."""

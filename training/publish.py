@@ -26,13 +26,12 @@ from models.checkpoint.write import CheckpointDescription, StorableModel, write_
 from models.mixture import MixtureModel
 from models.tokenizers import Tokenizer
 from training.corpus import Corpus, EncodedCorpus
-from training.evaluation.breakdown import token_counts
-from training.evaluation.published import COUNTS_FILE, int8_facts, step_milliseconds
+from training.evaluation.breakdown import COUNTS_FILE, int8_facts, step_milliseconds, token_counts
 from training.model_card import card_notes, fitted_note, model_card_files, overlap_notes
 from training.progress import SILENT, HistoryRecord
 from training.recipe import Recipe
+from training.single_model import Trained, part_title
 from training.texts import EncodedTexts, Texts
-from training.trained import Trained, part_title
 
 _LIBRARIES = ("gramophone-lm", "torch", "numpy", "numba", "sentencepiece")
 GOLDEN_SENTENCES = 4

@@ -23,10 +23,9 @@ from training.corpus import EncodedCorpus, read_sentences
 from training.evaluation.evaluate import score_corpus
 from training.progress import SILENT, Progress
 from training.recipe import Recipe, load_recipe
-from training.single_model import TrainingInputs, train_single
+from training.single_model import Trained, TrainingInputs, train_single
 from training.texts import encode_texts, read_texts
 from training.tokenizer import batches, encode_block, learn_tokenizer
-from training.trained import Trained
 
 SHARES = tuple(2.0**-n for n in range(7, -1, -1))
 """Shares of the lines of the large text that are tried, ascending."""

@@ -39,7 +39,7 @@ from models.tokenizers import WordTokenizer
 from models.words import is_alphabetic
 from training.console import console_progress
 from training.corpus import read_corpus, read_lines
-from training.evaluation.published import training_counts
+from training.evaluation.breakdown import training_counts
 from training.progress import Progress
 from training.texts import read_default_corpus
 

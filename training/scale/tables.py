@@ -31,8 +31,7 @@ from models.errors import FormatError, InvalidInputError
 from models.tokenizers import Tokenizer
 from models.vocabulary import BOS, EOS
 from training.corpus import Corpus, EncodedCorpus, Sentences, check_rereadable, read_sentences
-from training.evaluation.breakdown import token_counts
-from training.evaluation.published import COUNTS_FILE
+from training.evaluation.breakdown import COUNTS_FILE, token_counts
 from training.overlap import OverlapCounter
 from training.progress import Progress
 from training.scale.plan import ABSENT

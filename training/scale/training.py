@@ -12,7 +12,7 @@ import numpy as np
 from models.ngram.model import NGramModel
 from models.tokenizers import load_tokenizer
 from training.corpus import EncodedCorpus
-from training.evaluation.published import COUNTS_FILE
+from training.evaluation.breakdown import COUNTS_FILE
 from training.ngram.counts import thresholds_by_order
 from training.ngram.estimate import release_memory
 from training.ngram.smoothing.kneser_ney import Discounts, discounts_from_counts
@@ -29,10 +29,9 @@ from training.scale.tables import (
     write_vocabulary,
     write_windows,
 )
-from training.single_model import in_model_direction
+from training.single_model import Trained, held_out_figures, in_model_direction
 from training.texts import EncodedTexts, read_texts
 from training.tokenizer import encode_corpus, learn_tokenizer
-from training.trained import Trained, held_out_figures
 
 
 class QueryEngine(Protocol):
