@@ -98,11 +98,7 @@ class ChosenCache(NamedTuple):
 
 
 def score_with_caches(
-    model: LanguageModel[Any],
-    corpus: EncodedCorpus,
-    *,
-    window: int,
-    progress: Progress,
+    model: LanguageModel[Any], corpus: EncodedCorpus, *, window: int, progress: Progress
 ) -> CacheGridScores:
     """Score a text in one pass, as a stream, with a model and with a grid of caches over its features.
 
