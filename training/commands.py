@@ -48,7 +48,6 @@ from training.mixture import (
     train_mixture,
 )
 from training.model_card import overlap_notes
-from training.overlap import overlap_with_files, overlaps
 from training.progress import SILENT, Progress
 from training.publish import RunContext, facts_by_split, publish, published_result
 from training.recipe import Recipe, load_recipe
@@ -66,7 +65,15 @@ from training.single_model import (
     in_model_direction,
     train_single,
 )
-from training.texts import Texts, encode_texts, read_default_corpus, read_fitting_text, read_texts
+from training.texts import (
+    Texts,
+    encode_texts,
+    overlap_with_files,
+    overlaps,
+    read_default_corpus,
+    read_fitting_text,
+    read_texts,
+)
 from training.tokenizer import encode_corpus, learn_lexicon, learn_tokenizer, mark_members
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from models.checkpoint.precision import NEURAL_FAMILIES
 from models.checkpoint.write import CheckpointDescription, StorableModel
 from models.report import ACCENT, INK, QUIET, draw_png
 from training.ngram.estimate import SMOOTHING_OF_KEY
-from training.overlap import is_suspicious, overlap_phrase
 from training.progress import HistoryRecord
 from training.report import REPORT_FILE, format_number, plot_perplexity, report_page
+from training.texts import is_suspicious, overlap_phrase
 
 FITTED = {
     "weights_fitted_on": "the weights",

@@ -45,7 +45,7 @@ class RunContext(NamedTuple):
         tokenizer: tokenizer of all models.
         data: facts of the texts, by split; see `facts_by_split`.
         encoded: the texts as token ids.
-        overlap: facts of `overlap.overlaps`, by split.
+        overlap: facts of `training.texts.overlaps`, by split.
         token_counts: count of each token of a training text that is not in memory [V], int64.
     """
 

@@ -32,10 +32,10 @@ from models.tokenizers import Tokenizer
 from models.vocabulary import BOS, EOS
 from training.corpus import Corpus, EncodedCorpus, Sentences, check_rereadable, read_sentences
 from training.evaluation.breakdown import COUNTS_FILE, token_counts
-from training.overlap import OverlapCounter
 from training.progress import Progress
 from training.scale.plan import ABSENT
 from training.single_model import locked_folder
+from training.texts import OverlapCounter
 from training.tokenizer import batches, encode_block
 
 _MARKER_FILE = "estimation"
