@@ -100,13 +100,7 @@ class ChosenCache(NamedTuple):
 def score_with_caches(
     model: LanguageModel[Any], corpus: EncodedCorpus, *, window: int, progress: Progress
 ) -> CacheGridScores:
-    """Score a text in one pass, as a stream, with a model and with a grid of caches over its features.
-
-    Args:
-        model: model of any family.
-        corpus: text encoded with the model's tokenizer.
-        window: number of tokens in each cache.
-        progress: counts tokens.
+    """Score a text in one pass, as a stream, with a model and a grid of caches of `window` tokens over its features.
 
     Raises:
         InvalidInputError: there is no token to predict.
@@ -119,9 +113,9 @@ def score_with_caches(
     decay = SimilarityDecay.of(*grid, window=window)
     text = running_text(corpus)
     history = History.empty(window=window, width=padded_width(width))
-    parts = []
+    parts, want = [], Want(scores=True, features=width > 0)
     progress.start(f"scoring with the {model.family} and a {kind} cache, stream context", corpus.num_tokens)
-    for chunk, inner in read_stream(model, text, Want(scores=True, features=width > 0)):
+    for chunk, inner in read_stream(model, text, want, progress=progress):
         features = (
             to_numpy(featured.features(inner.before)) if width else np.zeros((len(chunk), 0), np.float32)
         )
@@ -130,7 +124,6 @@ def score_with_caches(
         )
         predicted = chunk != BOS  # [T]
         parts.append((inner.log_probs[0, predicted], shares[predicted], evidence[predicted]))
-        progress.advance(int(predicted.sum()))
     progress.finish()
     if not parts:
         raise InvalidInputError("the held-out text has no token to fit a cache on", parameter="valid")
@@ -182,14 +175,7 @@ def adapt_cache(
     """Add dynamic marginals and a gate to a chosen cache, if the text becomes more likely.
 
     The marginals are chosen by coordinate search on a sample of the text's first tokens. Then θ and the half-life are
-    chosen again, for the adapted model, and the gate is fitted, on the entire text.
-
-    Args:
-        chosen: the cache.
-        model: the wrapped model.
-        readings: scores of the text with the grid of caches.
-        corpus: the text.
-        progress: counts tokens.
+    chosen again, for the adapted model, and the gate is fitted, on the entire text, of which `readings` has the scores.
     """
     window, (tokens, numbers, log_probs) = (
         chosen.config.window,
@@ -235,11 +221,10 @@ def _sample_distributions(
     numbers = np.unique(np.linspace(0, len(tokens) - 1, count).astype(np.int64))
     positions, rows, start = predicted[numbers], list[FloatArray](), 0
     progress.start("sampling distributions of the mixture", len(tokens))
-    for chunk, reading in read_stream(model, text, Want(before=True)):
+    for chunk, reading in read_stream(model, text, Want(before=True), progress=progress):
         here = positions[slice(*np.searchsorted(positions, [start, start + len(chunk)]))] - start
         rows.append(to_numpy(model.next_log_probs(reading.before.select(here))))
         start += len(chunk)
-        progress.advance(int((chunk != BOS).sum()))
     progress.finish()
     return tokens, numbers, np.concatenate(rows)
 

@@ -62,11 +62,6 @@ def divide_minutes(mixture: Recipe, parts: Mapping[str, Recipe], device: str) ->
     Time that a round of networks with lower limits of their own does not use is divided among the other rounds. Without
     this key, all parts keep their own limits.
 
-    Args:
-        mixture: recipe of the mixture.
-        parts: recipes of the parts to train, by title.
-        device: compute device.
-
     Raises:
         InvalidInputError: a network would have less than `MIN_MINUTES`.
     """
@@ -131,11 +126,6 @@ def train_side_by_side(
     """Train networks in processes and evaluate them; equal to `train_single` for each, with fewer threads.
 
     If one fails, the others end after saving their states.
-
-    Args:
-        networks: recipes by title.
-        inputs: inputs of the run.
-        at_once: number of networks that are trained at the same time.
 
     Raises:
         InvalidInputError: a network could not be trained.

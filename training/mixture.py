@@ -407,12 +407,7 @@ def part_recipe(mixture: Recipe, part: PartSettings, *, seed: int) -> Recipe:
     """Return a part's recipe: its own keys, before those of the mixture, before those of the recipe that it names.
 
     The text and the tokenizer are those of the mixture. Entropy pruning and quantisation apply to the final model of a
-    static mixture, not to its parts.
-
-    Args:
-        mixture: recipe of the mixture.
-        part: the part.
-        seed: seed of a part without one.
+    static mixture, not to its parts. A part without a seed gets `seed`.
 
     Raises:
         InvalidInputError: the part is a mixture, reads backward, or, in a static mixture, is not an n-gram model.
@@ -460,11 +455,7 @@ def train_mixture(
 ) -> Trained:
     """Train the parts given as recipes, then fit the weights of all parts on the validation text.
 
-    Args:
-        title: title of the mixture.
-        recipe: recipe of the mixture.
-        inputs: inputs of the run.
-        published: loaded checkpoints of the published parts; their tokenizer encoded the texts.
+    The tokenizer of the published parts encoded the texts.
 
     Raises:
         InvalidInputError: there are fewer than two parts, a part is a mixture, or a part of a static
@@ -496,11 +487,7 @@ def train_mixture(
 def continue_ngrams(title: str, recipe: Recipe, inputs: TrainingInputs, base: Checkpoint) -> Trained:
     """Estimate an n-gram model of the training text, and mix it with a published one into one n-gram model.
 
-    Args:
-        title: title of the result.
-        recipe: recipe of the family `ngram` with `train.from`.
-        inputs: inputs of the run.
-        base: the published n-gram model, whose words the tokenizer has.
+    The tokenizer has the words of the published model, the base.
     """
     began = time.monotonic()
     own = train_single(title, _uncompressed(recipe), inputs)

@@ -177,12 +177,7 @@ class Typist:
         self._carries_state = carries_state
 
     def type_lines(self, lines: Sequence[TypingLine], *, progress: Progress) -> list[TypedLine]:
-        """Type all characters of all lines.
-
-        Args:
-            lines: lines to type.
-            progress: counts words.
-        """
+        """Type all characters of all lines; the progress counts words."""
         progress.start(f"typing with the {self._model.family}", sum(len(line.words) for line in lines))
         order, size = list(range(len(lines))), 1
         if not self._carries_state:  # lines of similar numbers of words are typed together

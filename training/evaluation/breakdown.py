@@ -390,13 +390,7 @@ def compare_models(
 ) -> dict[str, Any]:
     """Compute a second model's figures on the same text, the paired difference and the divergence, by name.
 
-    Args:
-        a: the first model.
-        b: the second model; see `check_comparable`.
-        corpus: the text.
-        targets: the first model's scores of the text.
-        options: options of the evaluation.
-        progress: reports each stage.
+    `targets` are the first model's scores of the text; see also `check_comparable`.
     """
     of_b = score_corpus(b.model, corpus, context=options.context, window=options.window, progress=progress)
     difference = log_prob_difference(targets, of_b, corpus, context=options.context)

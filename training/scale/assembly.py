@@ -26,12 +26,7 @@ _BATCH = 1 << 17
 
 
 def assemble(tables: Sequence[Path], folder: Path, progress: Progress) -> None:
-    """Write an automaton's arrays into an empty folder.
-
-    Args:
-        tables: folders of the sorted tables of the orders 1, 2, ….
-        folder: folder to write to.
-        progress: counts n-grams.
+    """Write an automaton's arrays into an empty folder, from the folders of the sorted tables of the orders 1, 2, ….
 
     Raises:
         InvalidInputError: there are more n-grams than the file format can index.

@@ -70,10 +70,7 @@ class Workspace:
         return self.folder / f"{_STAGE}{name}"
 
     def claim(self, key: str) -> None:
-        """Record the estimation; remove the stages of another estimation, whose input tables may be missing.
-
-        Args:
-            key: hash of text, recipe and program.
+        """Record the hash of text, recipe and program; remove the stages of another, whose input tables may be missing.
 
         Raises:
             RegistryError: a file operation failed.
