@@ -84,18 +84,13 @@ class LogProgress(Progress):
     """
 
     def __init__(self) -> None:
-        self._description = ""
-        self._total: float | None = None
-        self._done = 0.0
-        self._started_s = self._printed_s = 0.0
-        self._first: tuple[float, float] | None = None  # time and amount done at the first advance
-        self._note = ""
+        self.start("", None)
 
     @override
     def start(self, description: str, total: float | None) -> None:
         self._description, self._total, self._done, self._note = description, total, 0.0, ""
         self._started_s = self._printed_s = time.monotonic()
-        self._first = None
+        self._first: tuple[float, float] | None = None  # time and amount done at the first advance
 
     @override
     def advance(self, amount: float = 1, note: str = "") -> None:

@@ -401,14 +401,23 @@ def _pictures(result: Mapping[str, Any]) -> list[Picture]:
     shown = _draw_curves("Precision of shown completions", precision, xlim=(0, 100), ylim=(0, 103), **labels)
     labels |= {"xlabel": "words of the phrase"}
     matching = _draw_curves("Matching phrases", phrases, xticks=range(1, 6), ylim=(0, None), **labels)
-    captions = {
-        found: "Share of words in the list after the given number of letters, over the words that are longer.",
-        shown: "A service that shows its first completion only above a probability (min_probability) shows fewer "
-        "completions and is correct more often.",
-        matching: "Share of phrases, built from the most probable word, the most probable word after it, and so on, "
-        "that match the next words of the text.",
-    }
-    return [Picture(svg, caption + dashed_note) for svg, caption in captions.items()]
+    return [
+        Picture(
+            found,
+            "Share of words in the list after the given number of letters, over the words that are longer."
+            + dashed_note,
+        ),
+        Picture(
+            shown,
+            "A service that shows its first completion only above a probability (min_probability) shows fewer "
+            "completions and is correct more often." + dashed_note,
+        ),
+        Picture(
+            matching,
+            "Share of phrases, built from the most probable word, the most probable word after it, and so on, that "
+            "match the next words of the text." + dashed_note,
+        ),
+    ]
 
 
 def _draw_curves(title: str, curves: Sequence[_Curve], **settings: Any) -> str:
