@@ -84,13 +84,18 @@ class LogProgress(Progress):
     """
 
     def __init__(self) -> None:
-        self.start("", None)
+        self._description = ""
+        self._total: float | None = None
+        self._done = 0.0
+        self._started_s = self._printed_s = 0.0
+        self._first: tuple[float, float] | None = None  # time and amount done at the first advance
+        self._note = ""
 
     @override
     def start(self, description: str, total: float | None) -> None:
         self._description, self._total, self._done, self._note = description, total, 0.0, ""
         self._started_s = self._printed_s = time.monotonic()
-        self._first: tuple[float, float] | None = None  # time and amount done at the first advance
+        self._first = None
 
     @override
     def advance(self, amount: float = 1, note: str = "") -> None:

@@ -25,15 +25,7 @@ from models.mixture import MixtureModel, find_context_matcher
 from models.ngram.model import NGramModel
 from models.tokenizers import Tokenizer
 from models.vocabulary import BOS
-from training.cache_fitting import (
-    CacheGridScores,
-    ChosenCache,
-    adapt_cache,
-    choose_cache,
-    fit_weights,
-    fit_weights_by_context,
-    score_with_caches,
-)
+from training.cache_fitting import CacheGridScores, ChosenCache, adapt_cache, choose_cache, score_with_caches
 from training.corpus import EncodedCorpus
 from training.ensemble import divide_minutes, networks_at_once, train_side_by_side, training_waves
 from training.evaluation.evaluate import (
@@ -43,6 +35,7 @@ from training.evaluation.evaluate import (
     score_corpus,
     summarise_scores,
 )
+from training.mixture_weights import fit_weights, fit_weights_by_context
 from training.progress import Progress
 from training.recipe import MixtureSettings, PartSettings, Recipe, merge_tables, parse_recipe, recipe_table
 from training.single_model import (

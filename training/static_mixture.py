@@ -21,19 +21,12 @@ from models.ngram.build import NGrams, NGramWeights, build_automaton, list_ngram
 from models.ngram.model import NGramModel
 from models.tokenizers import Tokenizer, WordTokenizer
 from models.vocabulary import CONTROL_TOKENS, Vocabulary
-from training.cache_fitting import fit_weights
 from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import score_corpus
-from training.ngram.pruning import (
-    MIN_LOWER_MASS,
-    BackoffRows,
-    Orders,
-    compress,
-    from_log10,
-    link,
-    suffixes_by_order,
-)
+from training.mixture_weights import fit_weights
+from training.ngram.pruning import compress
 from training.ngram.smoothing.interpolation import attach_backoffs
+from training.ngram.trie import MIN_LOWER_MASS, BackoffRows, Orders, from_log10, link, suffixes_by_order
 from training.progress import Progress
 from training.recipe import NGramSettings
 
