@@ -225,8 +225,8 @@ def _run(workers: Mapping[str, _Worker], at_once: int, progress: Progress) -> bo
     waiting = list(workers.values())
     running: dict[Any, _Worker] = {}  # by connection
     sent: set[signal.Signals] = set()
-    progress.start(f"training {len(workers)} networks side by side", 100.0)
-    with catch_interruption() as interrupted:
+    title = f"training {len(workers)} networks side by side"
+    with progress.stage(title, 100.0), catch_interruption() as interrupted:
         while running or waiting:
             while waiting and len(running) < at_once:
                 worker = waiting.pop(0)
@@ -249,7 +249,6 @@ def _run(workers: Mapping[str, _Worker], at_once: int, progress: Progress) -> bo
                         worker.send(number)
             if signal.SIGTERM in sent:
                 waiting.clear()
-    progress.finish()
     return interrupted.terminated
 
 

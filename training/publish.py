@@ -107,19 +107,10 @@ def published_result(
         first_notes: notes to list before the notes on the figures.
     """
     metrics = json.loads(registry.read_file(version, "metrics.json"))
-    notes = [
-        *first_notes,
-        *filter(None, [fitted_note(metrics)]),
-        *card_notes(metrics),
-        *overlap_notes(metrics.get("overlap", {})),
-    ]
-    return {
-        "model": version.address,
-        "path": registry.location_of(version),
-        "seconds": seconds,
-        "notes": notes,
-        **metrics,
-    }
+    notes = [*first_notes, *filter(None, [fitted_note(metrics)]), *card_notes(metrics)]
+    notes += overlap_notes(metrics.get("overlap", {}))
+    path = registry.location_of(version)
+    return {"model": version.address, "path": path, "seconds": seconds, "notes": notes, **metrics}
 
 
 def describe_model(

@@ -213,9 +213,14 @@ def report_page(
     provenance: Mapping[str, Any],
     history: Sequence[HistoryRecord],
 ) -> bytes:
-    """Render the training report as HTML bytes, from an introduction of one sentence and a model's files.
+    """Render the training report as HTML bytes.
 
-    Values that are missing in metrics.json and provenance.json are omitted.
+    Args:
+        name: name of the model.
+        introduction: description of the model, one sentence.
+        metrics: contents of metrics.json; missing values are omitted.
+        provenance: contents of provenance.json; missing values are omitted.
+        history: records of the trainer.
     """
     diagnostics = metrics.get("diagnostics", {})
     inside: list[Picture] = []

@@ -232,9 +232,8 @@ def mix_statically(
     models = [_over_vocabulary(vocabulary, part) for part in parts]
     scores = [score_corpus(model, held_out, progress=progress).log_probs for model in models]
     weights = fit_weights(np.stack(scores, axis=1))
-    progress.start("mixing n-grams", None)
-    orders = interpolate_models([list_ngrams(model.automaton) for model in models], weights)
-    progress.finish()
+    with progress.stage("mixing n-grams"):
+        orders = interpolate_models([list_ngrams(model.automaton) for model in models], weights)
     normalised = all(part.normalised for part in parts)
     model, _, facts = compress(
         orders,

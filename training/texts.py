@@ -47,15 +47,14 @@ def read_default_corpus(progress: Progress) -> tuple[Corpus, Corpus, Corpus]:
     """
     library = Path(sysconfig.get_paths()["stdlib"])
     sources = sorted(p for p in library.rglob("*.py") if not _SKIPPED & set(p.relative_to(library).parts))
-    progress.start("reading Python's documentation", len(sources))
-    parts: dict[str, list[str]] = {"train": [], "valid": [], "test": []}
-    for name, text in _topics():
-        parts[_part_of(name)] += _sentences(text)
-    for path in sources:
-        for docstring in _docstrings(path):
-            parts[_part_of(path.relative_to(library).as_posix())] += _sentences(docstring)
-        progress.advance()
-    progress.finish()
+    with progress.stage("reading Python's documentation", len(sources)):
+        parts: dict[str, list[str]] = {"train": [], "valid": [], "test": []}
+        for name, text in _topics():
+            parts[_part_of(name)] += _sentences(text)
+        for path in sources:
+            for docstring in _docstrings(path):
+                parts[_part_of(path.relative_to(library).as_posix())] += _sentences(docstring)
+            progress.advance()
     seen = set(parts["train"])
     for held_out in ("valid", "test"):
         parts[held_out] = [s for s in parts[held_out] if len(s) < _SHARED_LENGTH or s not in seen]
@@ -252,11 +251,10 @@ def overlap_with_files(
         FormatError: a file is missing, empty, binary, damaged or not UTF-8.
     """
     counter = OverlapCounter(held_out)
-    progress.start("searching the training text for held-out sentences", len(files))
-    for file in files:
-        counter.add(read_sentences(file, unit=unit))
-        progress.advance()
-    progress.finish()
+    with progress.stage("searching the training text for held-out sentences", len(files)):
+        for file in files:
+            counter.add(read_sentences(file, unit=unit))
+            progress.advance()
     return counter.facts()
 
 

@@ -255,10 +255,9 @@ def mean_over_positions(
         `standard_error_bits` for independent positions, None for fewer than two; the number of `positions`.
     """
     positions = sample_positions(num_predicted(corpus, options.context), options.sample)
-    progress.start(title, len(models) * len(positions))
-    read = (sampled_distributions(model, corpus, positions, options, progress) for model in models)
-    values = np.concatenate([np.zeros(0), *(quantity(*rows) for rows in zip(*read, strict=True))])
-    progress.finish()
+    with progress.stage(title, len(models) * len(positions)):
+        read = (sampled_distributions(model, corpus, positions, options, progress) for model in models)
+        values = np.concatenate([np.zeros(0), *(quantity(*rows) for rows in zip(*read, strict=True))])
     count = len(values)
     mean = error = bits = None
     if count and np.isfinite(values).all():

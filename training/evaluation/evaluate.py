@@ -67,16 +67,12 @@ def score_corpus(
     progress: Progress,
 ) -> CorpusScores:
     """Compute the log-probability of every predicted token of a corpus."""
-    progress.start(f"scoring with the {model.family}, {context} context", corpus.num_tokens)
-    if context == "sentence":
-        targets = _score_sentences(model, corpus, progress)
-    else:
-        texts = (
-            windows(corpus, window) if context == "document" else [(np.array([BOS]), running_text(corpus))]
-        )
-        targets = _score_long(model, texts, progress)
-    progress.finish()
-    return targets
+    with progress.stage(f"scoring with the {model.family}, {context} context", corpus.num_tokens):
+        if context == "sentence":
+            return _score_sentences(model, corpus, progress)
+        if context == "document":
+            return _score_long(model, windows(corpus, window), progress)
+        return _score_long(model, [(np.array([BOS]), running_text(corpus))], progress)
 
 
 def _score_sentences(model: LanguageModel[Any], corpus: EncodedCorpus, progress: Progress) -> CorpusScores:

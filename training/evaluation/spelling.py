@@ -503,20 +503,19 @@ def _detect_in_halves(
     title: str,
 ) -> tuple[list[LineDetections], int]:
     """Return the detections in even and in odd lines, and the number of words."""
-    progress.start(f"finding {title.replace('_', ' ')} errors", sum(len(line.split()) for line in lines))
     parts: tuple[list[LineDetections], list[LineDetections]] = ([], [])
-    words = 0
-    for first in range(0, len(lines), _BATCH_LINES):
-        batch = [
-            injector.inject_errors(checker.splitter.sentence(line))
-            for line in lines[first : first + _BATCH_LINES]
-        ]
-        for number, outcome in enumerate(detect(batch), start=first):
-            parts[number % 2].append(outcome)
-        count = sum(len(line.text.split()) for line in batch)
-        words += count
-        progress.advance(count)
-    progress.finish()
+    words, size = 0, sum(len(line.split()) for line in lines)
+    with progress.stage(f"finding {title.replace('_', ' ')} errors", size):
+        for first in range(0, len(lines), _BATCH_LINES):
+            batch = [
+                injector.inject_errors(checker.splitter.sentence(line))
+                for line in lines[first : first + _BATCH_LINES]
+            ]
+            for number, outcome in enumerate(detect(batch), start=first):
+                parts[number % 2].append(outcome)
+            count = sum(len(line.text.split()) for line in batch)
+            words += count
+            progress.advance(count)
     halves = [LineDetections(*map(concatenate_detections, zip(*part, strict=True))) for part in parts if part]
     return halves, words
 

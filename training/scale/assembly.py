@@ -36,15 +36,14 @@ def assemble(tables: Sequence[Path], folder: Path, progress: Progress) -> None:
 
     sizes = [sum(pq.read_metadata(file).num_rows for file in table.glob("*.parquet")) for table in tables]
     check_ngram_counts(sizes)
-    progress.start("building the automaton", sum(sizes))
-    building = _AutomatonBuilder(folder, sizes)
-    for k, table in enumerate(tables, start=1):
-        for batch in _batches(table, k):
-            building.add(k, table, *batch)
-            progress.advance(len(batch[0]))
-        building.close_order(k)
-    building.finish()
-    progress.finish()
+    with progress.stage("building the automaton", sum(sizes)):
+        building = _AutomatonBuilder(folder, sizes)
+        for k, table in enumerate(tables, start=1):
+            for batch in _batches(table, k):
+                building.add(k, table, *batch)
+                progress.advance(len(batch[0]))
+            building.close_order(k)
+        building.finish()
 
 
 def open_automaton(folder: Path) -> Automaton:

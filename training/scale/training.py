@@ -132,9 +132,8 @@ class PlanRunner(NamedTuple):
             engine = self.start()
             for name in stage.inputs:
                 engine.read(name, self.work.path(name))
-            self.progress.start(stage.purpose, 100)
-            engine.write(stage, folder, self.progress)
-            self.progress.finish()
+            with self.progress.stage(stage.purpose, 100):
+                engine.write(stage, folder, self.progress)
 
         self.work.stage(stage.name, key, write)
 
