@@ -98,19 +98,9 @@ class ChosenCache(NamedTuple):
 
 
 def score_with_caches(
-    model: LanguageModel[Any],
-    corpus: EncodedCorpus,
-    *,
-    window: int,
-    progress: Progress,
+    model: LanguageModel[Any], corpus: EncodedCorpus, *, window: int, progress: Progress
 ) -> CacheGridScores:
-    """Score a text in one pass, as a stream, with a model and with a grid of caches over its features.
-
-    Args:
-        model: model of any family.
-        corpus: text encoded with the model's tokenizer.
-        window: number of tokens in each cache.
-        progress: counts tokens.
+    """Score a text in one pass, as a stream, with a model and a grid of caches of `window` tokens over its features.
 
     Raises:
         InvalidInputError: there is no token to predict.
@@ -123,19 +113,18 @@ def score_with_caches(
     decay = SimilarityDecay.of(*grid, window=window)
     text = running_text(corpus)
     history = History.empty(window=window, width=padded_width(width))
-    parts = []
-    progress.start(f"scoring with the {model.family} and a {kind} cache, stream context", corpus.num_tokens)
-    for chunk, inner in read_stream(model, text, Want(scores=True, features=width > 0)):
-        features = (
-            to_numpy(featured.features(inner.before)) if width else np.zeros((len(chunk), 0), np.float32)
-        )
-        shares, evidence, _, history = score_with_history(
-            history, chunk, to_unit_vectors(features), decay=decay
-        )
-        predicted = chunk != BOS  # [T]
-        parts.append((inner.log_probs[0, predicted], shares[predicted], evidence[predicted]))
-        progress.advance(int(predicted.sum()))
-    progress.finish()
+    parts, want = [], Want(scores=True, features=width > 0)
+    title = f"scoring with the {model.family} and a {kind} cache, stream context"
+    with progress.stage(title, corpus.num_tokens):
+        for chunk, inner in read_stream(model, text, want, progress=progress):
+            features = (
+                to_numpy(featured.features(inner.before)) if width else np.zeros((len(chunk), 0), np.float32)
+            )
+            shares, evidence, _, history = score_with_history(
+                history, chunk, to_unit_vectors(features), decay=decay
+            )
+            predicted = chunk != BOS  # [T]
+            parts.append((inner.log_probs[0, predicted], shares[predicted], evidence[predicted]))
     if not parts:
         raise InvalidInputError("the held-out text has no token to fit a cache on", parameter="valid")
     log_probs, every_share, all_evidence = map(np.concatenate, zip(*parts, strict=True))
@@ -195,10 +184,8 @@ def adapt_cache(
         corpus: the text.
         progress: counts tokens.
     """
-    window, (tokens, numbers, log_probs) = (
-        chosen.config.window,
-        _sample_distributions(model, corpus, progress),
-    )
+    window = chosen.config.window
+    tokens, numbers, log_probs = _sample_distributions(model, corpus, progress)
     rows, targets = np.arange(len(numbers)), tokens[numbers]
     shares, evidence = (part[numbers] for part in readings.of(chosen.config))
     frequencies = np.exp(log_probs).mean(axis=0)
@@ -238,13 +225,11 @@ def _sample_distributions(
     count = max(1, min(_MAX_SAMPLES, _MAX_SAMPLE_ENTRIES // len(model.vocabulary), len(tokens)))
     numbers = np.unique(np.linspace(0, len(tokens) - 1, count).astype(np.int64))
     positions, rows, start = predicted[numbers], list[FloatArray](), 0
-    progress.start("sampling distributions of the mixture", len(tokens))
-    for chunk, reading in read_stream(model, text, Want(before=True)):
-        here = positions[slice(*np.searchsorted(positions, [start, start + len(chunk)]))] - start
-        rows.append(to_numpy(model.next_log_probs(reading.before.select(here))))
-        start += len(chunk)
-        progress.advance(int((chunk != BOS).sum()))
-    progress.finish()
+    with progress.stage("sampling distributions of the mixture", len(tokens)):
+        for chunk, reading in read_stream(model, text, Want(before=True), progress=progress):
+            here = positions[slice(*np.searchsorted(positions, [start, start + len(chunk)]))] - start
+            rows.append(to_numpy(model.next_log_probs(reading.before.select(here))))
+            start += len(chunk)
     return tokens, numbers, np.concatenate(rows)
 
 
@@ -252,14 +237,13 @@ def _score_with_cache(model: CacheModel, corpus: EncodedCorpus, *, progress: Pro
     """Return the terms that a cache model mixes for each predicted token of a text, read as a stream [N]."""
     text, parts = running_text(corpus), list[CacheScores]()
     state = model.advance(model.empty_state(1), np.array([BOS]))
-    progress.start("scoring with the adapted cache, stream context", corpus.num_tokens)
-    for start in range(0, len(text), CHUNK_TOKENS):
-        chunk = text[start : start + CHUNK_TOKENS]
-        want = Want(scores=True, state=True)
-        (scores,), state = model.read_segment(state, chunk[None], np.asarray([len(chunk)]), want)
-        parts.append(CacheScores(*(part[chunk != BOS] for part in scores)))
-        progress.advance(int((chunk != BOS).sum()))
-    progress.finish()
+    with progress.stage("scoring with the adapted cache, stream context", corpus.num_tokens):
+        for start in range(0, len(text), CHUNK_TOKENS):
+            chunk = text[start : start + CHUNK_TOKENS]
+            want = Want(scores=True, state=True)
+            (scores,), state = model.read_segment(state, chunk[None], np.asarray([len(chunk)]), want)
+            parts.append(CacheScores(*(part[chunk != BOS] for part in scores)))
+            progress.advance(int((chunk != BOS).sum()))
     return CacheScores(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 

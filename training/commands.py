@@ -31,14 +31,15 @@ from training.console import console_progress
 from training.corpus import read_corpus, read_lines, read_members
 from training.ensemble import divide_minutes
 from training.evaluation.autocomplete import DEFAULT_WORDS, autocomplete_figures
-from training.evaluation.breakdown import DEFAULT_SAMPLE, EvaluationOptions
-from training.evaluation.evaluate import Context, score_corpus, summarise_scores
-from training.evaluation.published import (
+from training.evaluation.breakdown import (
+    DEFAULT_SAMPLE,
     OOV_POLICY,
+    EvaluationOptions,
     check_comparable,
     compare_models,
     evaluation_details,
 )
+from training.evaluation.evaluate import Context, score_corpus, summarise_scores
 from training.mixture import (
     continue_ngrams,
     network_recipes,
@@ -47,7 +48,6 @@ from training.mixture import (
     train_mixture,
 )
 from training.model_card import overlap_notes
-from training.overlap import overlap_with_files, overlaps
 from training.progress import SILENT, Progress
 from training.publish import RunContext, facts_by_split, publish, published_result
 from training.recipe import Recipe, load_recipe
@@ -58,15 +58,23 @@ from training.signals import Terminated, exit_on_sigterm
 from training.single_model import (
     RUNS_FOLDER,
     ResumableRuns,
+    Trained,
     TrainingInputs,
     continue_from,
     fit_network,
     in_model_direction,
     train_single,
 )
-from training.texts import Texts, encode_texts, read_default_corpus, read_fitting_text, read_texts
+from training.texts import (
+    Texts,
+    encode_texts,
+    overlap_with_files,
+    overlaps,
+    read_default_corpus,
+    read_fitting_text,
+    read_texts,
+)
 from training.tokenizer import encode_corpus, learn_lexicon, learn_tokenizer, mark_members
-from training.trained import Trained
 
 if TYPE_CHECKING:
     from training.neural.distributed import Processes

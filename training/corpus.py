@@ -104,10 +104,9 @@ def read_corpus(paths: Sequence[Path], *, unit: str, progress: Progress) -> Corp
         )
     digest = hashlib.sha256()
     sentences: list[str] = []
-    progress.start("reading text", sum(p.stat().st_size for p in paths if p.is_file()))
-    for path in paths:
-        sentences += read_sentences(path, unit=unit, digest=digest, progress=progress)
-    progress.finish()
+    with progress.stage("reading text", sum(p.stat().st_size for p in paths if p.is_file())):
+        for path in paths:
+            sentences += read_sentences(path, unit=unit, digest=digest, progress=progress)
     return Corpus(sentences, digest.hexdigest(), [path.name for path in paths])
 
 

@@ -62,9 +62,12 @@ def dynamic_evaluation(
     text = corpus.with_boundaries().astype(np.int64)
     hidden = network.initial_hidden(1)
     log_probs = [torch.zeros(0)]
-    progress.start(f"dynamic evaluation of the {model.family}", corpus.num_tokens)
     # cuDNN's recurrent kernels compute gradients only in training mode, which applies dropout
-    with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
+    with (
+        progress.stage(f"dynamic evaluation of the {model.family}", corpus.num_tokens),
+        torch.enable_grad(),
+        torch.backends.cudnn.flags(enabled=False),
+    ):
         for start in range(0, len(text) - 1, _SEGMENT_TOKENS):
             span = torch.from_numpy(text[start : start + _SEGMENT_TOKENS + 1]).to(hidden[0].device)
             outputs, carried = network(span[:-1, None], hidden)
@@ -78,7 +81,6 @@ def dynamic_evaluation(
             log_probs.append(scores.detach().cpu())
             updater.learn(-scores.mean())
             progress.advance(len(scores))
-    progress.finish()
     return CorpusScores(torch.cat(log_probs).numpy(), text[1:][text[1:] != BOS], None)
 
 

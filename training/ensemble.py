@@ -23,8 +23,7 @@ from models.errors import InvalidInputError, LanguageModelError, ProcessLostErro
 from training.progress import SILENT, Progress
 from training.recipe import Recipe
 from training.signals import Terminated, catch_interruption, exit_on_sigterm
-from training.single_model import ResumableRuns, TrainingInputs, train_single, with_soft_targets
-from training.trained import Trained
+from training.single_model import ResumableRuns, Trained, TrainingInputs, train_single, with_soft_targets
 
 MIN_MINUTES = 0.05
 """Minimum training time of a network, in minutes."""
@@ -62,11 +61,6 @@ def divide_minutes(mixture: Recipe, parts: Mapping[str, Recipe], device: str) ->
 
     Time that a round of networks with lower limits of their own does not use is divided among the other rounds. Without
     this key, all parts keep their own limits.
-
-    Args:
-        mixture: recipe of the mixture.
-        parts: recipes of the parts to train, by title.
-        device: compute device.
 
     Raises:
         InvalidInputError: a network would have less than `MIN_MINUTES`.
@@ -132,11 +126,6 @@ def train_side_by_side(
     """Train networks in processes and evaluate them; equal to `train_single` for each, with fewer threads.
 
     If one fails, the others end after saving their states.
-
-    Args:
-        networks: recipes by title.
-        inputs: inputs of the run.
-        at_once: number of networks that are trained at the same time.
 
     Raises:
         InvalidInputError: a network could not be trained.
@@ -236,8 +225,8 @@ def _run(workers: Mapping[str, _Worker], at_once: int, progress: Progress) -> bo
     waiting = list(workers.values())
     running: dict[Any, _Worker] = {}  # by connection
     sent: set[signal.Signals] = set()
-    progress.start(f"training {len(workers)} networks side by side", 100.0)
-    with catch_interruption() as interrupted:
+    title = f"training {len(workers)} networks side by side"
+    with progress.stage(title, 100.0), catch_interruption() as interrupted:
         while running or waiting:
             while waiting and len(running) < at_once:
                 worker = waiting.pop(0)
@@ -260,7 +249,6 @@ def _run(workers: Mapping[str, _Worker], at_once: int, progress: Progress) -> bo
                         worker.send(number)
             if signal.SIGTERM in sent:
                 waiting.clear()
-    progress.finish()
     return interrupted.terminated
 
 

@@ -38,9 +38,18 @@ from training.evaluation.evaluate import (
 from training.mixture_weights import fit_weights, fit_weights_by_context
 from training.progress import Progress
 from training.recipe import MixtureSettings, PartSettings, Recipe, merge_tables, parse_recipe, recipe_table
-from training.single_model import TrainingInputs, base_facts, in_model_direction, train_single
+from training.single_model import (
+    Figures,
+    Trained,
+    TrainingInputs,
+    base_facts,
+    held_out_figures,
+    in_model_direction,
+    normalisation_facts,
+    part_title,
+    train_single,
+)
 from training.static_mixture import id_translation, mix_statically, union_tokenizer
-from training.trained import Figures, Trained, held_out_figures, normalisation_facts, part_title
 
 
 class PartScores(NamedTuple):
@@ -113,12 +122,7 @@ _WITHOUT_FEATURES = {NGramModel.family, CacheModel.family}
 
 
 def mix_dynamically(
-    title: str,
-    recipe: Recipe,
-    parts: Sequence[Trained | Checkpoint],
-    inputs: TrainingInputs,
-    *,
-    began: float,
+    title: str, recipe: Recipe, parts: Sequence[Trained | Checkpoint], inputs: TrainingInputs, *, began: float
 ) -> Trained:
     """Mix models with the weights and the cache that maximise the likelihood of the validation text.
 
@@ -403,12 +407,7 @@ def part_recipe(mixture: Recipe, part: PartSettings, *, seed: int) -> Recipe:
     """Return a part's recipe: its own keys, before those of the mixture, before those of the recipe that it names.
 
     The text and the tokenizer are those of the mixture. Entropy pruning and quantisation apply to the final model of a
-    static mixture, not to its parts.
-
-    Args:
-        mixture: recipe of the mixture.
-        part: the part.
-        seed: seed of a part without one.
+    static mixture, not to its parts. A part without a seed gets `seed`.
 
     Raises:
         InvalidInputError: the part is a mixture, reads backward, or, in a static mixture, is not an n-gram model.
@@ -456,11 +455,7 @@ def train_mixture(
 ) -> Trained:
     """Train the parts given as recipes, then fit the weights of all parts on the validation text.
 
-    Args:
-        title: title of the mixture.
-        recipe: recipe of the mixture.
-        inputs: inputs of the run.
-        published: loaded checkpoints of the published parts; their tokenizer encoded the texts.
+    The tokenizer of the published parts encoded the texts.
 
     Raises:
         InvalidInputError: there are fewer than two parts, a part is a mixture, or a part of a static
@@ -492,11 +487,7 @@ def train_mixture(
 def continue_ngrams(title: str, recipe: Recipe, inputs: TrainingInputs, base: Checkpoint) -> Trained:
     """Estimate an n-gram model of the training text, and mix it with a published one into one n-gram model.
 
-    Args:
-        title: title of the result.
-        recipe: recipe of the family `ngram` with `train.from`.
-        inputs: inputs of the run.
-        base: the published n-gram model, whose words the tokenizer has.
+    The tokenizer has the words of the published model, the base.
     """
     began = time.monotonic()
     own = train_single(title, _uncompressed(recipe), inputs)
@@ -506,12 +497,7 @@ def continue_ngrams(title: str, recipe: Recipe, inputs: TrainingInputs, base: Ch
 
 
 def _mix_statically(
-    title: str,
-    recipe: Recipe,
-    parts: Sequence[Trained | Checkpoint],
-    inputs: TrainingInputs,
-    *,
-    began: float,
+    title: str, recipe: Recipe, parts: Sequence[Trained | Checkpoint], inputs: TrainingInputs, *, began: float
 ) -> Trained:
     """Merge n-gram models into one n-gram model, and evaluate it."""
     vocabulary, texts = inputs.tokenizer.vocabulary, inputs.texts

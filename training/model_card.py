@@ -7,9 +7,9 @@ from models.checkpoint.precision import NEURAL_FAMILIES
 from models.checkpoint.write import CheckpointDescription, StorableModel
 from models.report import ACCENT, INK, QUIET, draw_png
 from training.ngram.estimate import SMOOTHING_OF_KEY
-from training.overlap import is_suspicious, overlap_phrase
 from training.progress import HistoryRecord
 from training.report import REPORT_FILE, format_number, plot_perplexity, report_page
+from training.texts import is_suspicious, overlap_phrase
 
 FITTED = {
     "weights_fitted_on": "the weights",
@@ -18,22 +18,23 @@ FITTED = {
 }
 """Quantities that may be fitted on `valid`, by the metrics key that lists its files."""
 
+_IRREGULARITIES = {
+    "ignored_backoffs": "back-off weights of the highest order are ignored",
+    "ignored_starts": "n-grams that end in <s> are ignored; <s> is never predicted",
+    "missing_prefixes": "prefixes of n-grams are not listed; they are added with the back-off weight 0",
+    "split_words": "words contain white space, at which texts are split",
+    "unlisted_pieces": "pieces of the SentencePiece model are not in the file; they count as <unk>",
+}
+
 
 def card_notes(metrics: Mapping[str, Any]) -> Iterator[str]:
     """Yield irregularities of an imported file, and the deviation of row sums from 1."""
     if arpa := metrics.get("arpa"):
         if not arpa["lists_unknown"]:
             yield "the file has no <unk>; unknown words have the log10 probability -100"
-        if arpa["ignored_backoffs"]:
-            yield f"{arpa['ignored_backoffs']:,} back-off weights of the highest order are ignored"
-        if arpa["ignored_starts"]:
-            yield f"{arpa['ignored_starts']:,} n-grams that end in <s> are ignored; <s> is never predicted"
-        if missing := arpa.get("missing_prefixes"):
-            yield f"{missing:,} prefixes of n-grams are not listed; they are added with the back-off weight 0"
-        if arpa["split_words"]:
-            yield f"{arpa['split_words']:,} words contain white space, at which texts are split"
-        if unlisted := arpa.get("unlisted_pieces"):
-            yield f"{unlisted:,} pieces of the SentencePiece model are not in the file; they count as <unk>"
+        for key, note in _IRREGULARITIES.items():
+            if count := arpa.get(key):
+                yield f"{count:,} {note}"
     sums = metrics.get("normalisation")
     if sums and not sums["normalised"]:
         yield (

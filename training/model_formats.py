@@ -25,8 +25,8 @@ from models.tokenizers import ListedPieceTokenizer, Tokenizer, WordTokenizer, re
 from models.vocabulary import CONTROL_TOKENS, Vocabulary
 from training.console import console_progress
 from training.corpus import read_corpus
+from training.evaluation.breakdown import int8_facts
 from training.evaluation.evaluate import evaluate
-from training.evaluation.published import int8_facts
 from training.ngram.pruning import compress
 from training.publish import (
     GOLDEN_SENTENCES,
@@ -35,8 +35,8 @@ from training.publish import (
     golden_sentences,
     published_result,
 )
+from training.single_model import row_sum_facts
 from training.tokenizer import encode_corpus
-from training.trained import row_sum_facts
 
 ENCODINGS = ("pieces", "nemo")
 """Spellings of SentencePiece pieces in ARPA files."""
@@ -86,9 +86,8 @@ def run_import_arpa(
     store, progress = open_registry(registry, create=True), console_progress()
     check_name(name)
     text = read_corpus(corpus, unit="line", progress=progress) if corpus else None
-    progress.start(f"reading {file.name}", file.stat().st_size if file.is_file() else None)
-    vocabulary, orders, report = read_arpa(file, on_read=progress.advance)
-    progress.finish()
+    with progress.stage(f"reading {file.name}", file.stat().st_size if file.is_file() else None):
+        vocabulary, orders, report = read_arpa(file, on_read=progress.advance)
     if lowercase and (capital := [word for word in vocabulary.ids if word != word.lower()]):
         raise InvalidInputError(
             f"--lowercase is for a model of lower-cased text, but {len(capital):,} of {len(vocabulary.ids):,} words of "
@@ -105,18 +104,13 @@ def run_import_arpa(
         irregularities |= {"split_words": 0, "unlisted_pieces": tokenizer.num_unlisted}
         vocabulary = tokenizer.vocabulary
     model, listed, facts = compress(
-        orders,
-        vocabulary,
-        prune_entropy=prune_entropy,
-        quantise=quantize_bits is not None,
-        progress=progress,
+        orders, vocabulary, prune_entropy=prune_entropy, quantise=quantize_bits is not None, progress=progress
     )
     golden = _golden_sequences(listed)
     del orders, listed  # as large as the model
-    progress.start("summing probabilities", None)
-    sums = row_sum_facts(model)
-    model.normalised = sums["normalised"]
-    progress.finish()
+    with progress.stage("summing probabilities"):
+        sums = row_sum_facts(model)
+        model.normalised = sums["normalised"]
     facts |= {"context": "sentence", "normalisation": sums, "arpa": irregularities}
     if text is not None:
         encoded = encode_corpus(tokenizer, text.sentences, progress=progress)
@@ -146,19 +140,15 @@ def run_import_arpa(
 def _check_options(
     *, lowercase: bool, has_pieces: bool, encoding: str, prune_entropy: float, quantize_bits: int | None
 ) -> None:
-    if not 0 <= prune_entropy < math.inf:
-        raise InvalidInputError(
-            f"--prune-entropy is {prune_entropy}; it must be at least 0 and finite", parameter="prune_entropy"
-        )
-    if quantize_bits not in {None, 8}:
-        raise InvalidInputError(
-            f"--quantize-bits is {quantize_bits}; it must be 8", parameter="quantize_bits"
-        )
-    if encoding not in ENCODINGS or (encoding != "pieces" and not has_pieces):
-        raise InvalidInputError(
-            f"--encoding is {encoding!r}; it can be {' or '.join(ENCODINGS)}, with --tokenizer",
-            parameter="encoding",
-        )
+    is_finite, can_be = 0 <= prune_entropy < math.inf, f"it can be {' or '.join(ENCODINGS)}, with --tokenizer"
+    is_known = encoding in ENCODINGS and (encoding == "pieces" or has_pieces)
+    for key, value, rule, is_valid in (
+        ("prune_entropy", f"{prune_entropy}", "it must be at least 0 and finite", is_finite),
+        ("quantize_bits", f"{quantize_bits}", "it must be 8", quantize_bits in {None, 8}),
+        ("encoding", f"{encoding!r}", can_be, is_known),
+    ):
+        if not is_valid:
+            raise InvalidInputError(f"--{key.replace('_', '-')} is {value}; {rule}", parameter=key)
     if has_pieces and lowercase:
         raise InvalidInputError(
             "--lowercase is for words; the SentencePiece model of --tokenizer normalises texts itself",
@@ -229,10 +219,9 @@ def run_export_arpa(address: str, file: Path, *, registry: Address) -> dict[str,
             parameter="model",
         )
     orders = list_ngrams(model.automaton)
-    progress.start(f"writing {file.name}", model.automaton.num_arcs)
-    backward = checkpoint.manifest.direction == "backward"
-    written = write_arpa(file, model.vocabulary, orders, backward=backward, on_write=progress.advance)
-    progress.finish()
+    with progress.stage(f"writing {file.name}", model.automaton.num_arcs):
+        backward = checkpoint.manifest.direction == "backward"
+        written = write_arpa(file, model.vocabulary, orders, backward=backward, on_write=progress.advance)
     splits = isinstance(tokenizer, WordTokenizer) and tokenizer.pattern is None
     splits = splits and not tokenizer.normaliser.changes_text
     return {
@@ -281,15 +270,14 @@ def run_import_hf(
     store, progress = open_registry(registry, create=True), console_progress()
     check_name(name)
     text = read_corpus(corpus, unit="line", progress=progress) if corpus else None
-    progress.start(f"reading {folder.name}", None)
-    try:
-        kind = check_folder(folder)["model_type"]
-        check_tokenizer(folder)
-        tokenizer = PretrainedTokenizer(folder)
-        model = PretrainedModel(folder, tokenizer.vocabulary)
-    except (ManifestError, RuntimeError) as error:
-        raise InvalidInputError(str(error), parameter="folder") from None
-    progress.finish()
+    with progress.stage(f"reading {folder.name}"):
+        try:
+            kind = check_folder(folder)["model_type"]
+            check_tokenizer(folder)
+            tokenizer = PretrainedTokenizer(folder)
+            model = PretrainedModel(folder, tokenizer.vocabulary)
+        except (ManifestError, RuntimeError) as error:
+            raise InvalidInputError(str(error), parameter="folder") from None
     facts: dict[str, Any] = {
         "context": "sentence",
         "pretrained": {"type": kind, "window": model.window, **tokenizer.facts},
@@ -308,9 +296,8 @@ def run_import_hf(
     description = describe_checkpoint(
         name, model, tokenizer, metrics=facts, provenance=provenance, golden=golden, direction="forward"
     )
-    progress.start("copying the weights", None)
-    version = store.publish(
-        name, lambda directory: write_checkpoint(directory, model, tokenizer, description)
-    )
-    progress.finish()
+    with progress.stage("copying the weights"):
+        version = store.publish(
+            name, lambda directory: write_checkpoint(directory, model, tokenizer, description)
+        )
     return published_result(store, version, time.monotonic() - began)

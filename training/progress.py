@@ -1,5 +1,7 @@
 """Progress reporting of long operations, and records of a network's training; needs no torch."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 
@@ -43,6 +45,13 @@ class Progress:
 
     def finish(self) -> None:
         """End the stage."""
+
+    @contextmanager
+    def stage(self, description: str, total: float | None = None) -> Iterator[None]:
+        """Begin a stage, and end it after the block unless it raised an error."""
+        self.start(description, total)
+        yield
+        self.finish()
 
 
 SILENT = Progress()

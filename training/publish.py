@@ -26,13 +26,12 @@ from models.checkpoint.write import CheckpointDescription, StorableModel, write_
 from models.mixture import MixtureModel
 from models.tokenizers import Tokenizer
 from training.corpus import Corpus, EncodedCorpus
-from training.evaluation.breakdown import token_counts
-from training.evaluation.published import COUNTS_FILE, int8_facts, step_milliseconds
+from training.evaluation.breakdown import COUNTS_FILE, int8_facts, step_milliseconds, token_counts
 from training.model_card import card_notes, fitted_note, model_card_files, overlap_notes
 from training.progress import SILENT, HistoryRecord
 from training.recipe import Recipe
+from training.single_model import Trained, part_title
 from training.texts import EncodedTexts, Texts
-from training.trained import Trained, part_title
 
 _LIBRARIES = ("gramophone-lm", "torch", "numpy", "numba", "sentencepiece")
 GOLDEN_SENTENCES = 4
@@ -46,7 +45,7 @@ class RunContext(NamedTuple):
         tokenizer: tokenizer of all models.
         data: facts of the texts, by split; see `facts_by_split`.
         encoded: the texts as token ids.
-        overlap: facts of `overlap.overlaps`, by split.
+        overlap: facts of `training.texts.overlaps`, by split.
         token_counts: count of each token of a training text that is not in memory [V], int64.
     """
 
@@ -108,19 +107,10 @@ def published_result(
         first_notes: notes to list before the notes on the figures.
     """
     metrics = json.loads(registry.read_file(version, "metrics.json"))
-    notes = [
-        *first_notes,
-        *filter(None, [fitted_note(metrics)]),
-        *card_notes(metrics),
-        *overlap_notes(metrics.get("overlap", {})),
-    ]
-    return {
-        "model": version.address,
-        "path": registry.location_of(version),
-        "seconds": seconds,
-        "notes": notes,
-        **metrics,
-    }
+    notes = [*first_notes, *filter(None, [fitted_note(metrics)]), *card_notes(metrics)]
+    notes += overlap_notes(metrics.get("overlap", {}))
+    path = registry.location_of(version)
+    return {"model": version.address, "path": path, "seconds": seconds, "notes": notes, **metrics}
 
 
 def describe_model(

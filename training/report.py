@@ -1,8 +1,8 @@
 """HTML reports of a training run and of `gramophone evaluate --task autocomplete`."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -313,11 +313,7 @@ _NAMES = {
 
 
 def autocomplete_page(result: Mapping[str, Any]) -> bytes:
-    """Render the autocomplete report as HTML bytes.
-
-    Args:
-        result: result of `training.commands.run_evaluate_autocomplete`.
-    """
+    """Render the autocomplete report, of `training.commands.run_evaluate_autocomplete`, as HTML bytes."""
     introduction = (
         f"A simulated typist with the completions of {result['model']}: {result['words']:,} words on "
         f"{result['lines']:,} held-out lines. Keystroke savings count each character, line end and completion as "
@@ -385,70 +381,58 @@ def _acceptance(rows_by_position: Mapping[str, Sequence[Mapping[str, float]]]) -
     return Table(heads, rows)
 
 
-def _plot_pairs(
-    axes: Any,
-    models: Sequence[Mapping[str, Any]],
-    names: Mapping[str, str],
-    points: Callable[[Mapping[str, Any], str], Iterable[tuple[float, float]]],
-    **settings: Any,
-) -> None:
-    """Draw one curve per model and key of `names`; `points` returns its points in per cent."""
-    for number, model in enumerate(models):
-        for (key, name), colour in zip(names.items(), (ACCENT, SECOND), strict=True):
-            label = None if number else name
-            axes.plot(
-                *zip(*points(model, key), strict=True), color=colour, label=label, **_line_style(number)
-            )
-    axes.set(ylim=(0, 103), **settings)
+_Curve: TypeAlias = tuple[int, str | None, str, Sequence[tuple[float, float]]]
+"""Number of the model, label, colour and points."""
 
 
 def _pictures(result: Mapping[str, Any]) -> list[Picture]:
     """Draw recall, precision and phrase matches; the curves of a second model are dashed."""
     models = [result, *([result["against"]] if "against" in result else [])]
     dashed_note = f" Dashed: {models[1]['model']}." if len(models) > 1 else ""
-
-    def recalls(model: Mapping[str, Any], key: str) -> list[tuple[float, float]]:
-        return [(row["letters"], 100 * row[key]) for row in model["recall_by_letters"]]
-
-    def draw_recall(axes: Any) -> None:
-        labels = {"xlabel": "letters typed", "ylabel": "per cent of words"}
-        _plot_pairs(axes, models, _LISTS, recalls, **labels)
-
-    def precisions(model: Mapping[str, Any], key: str) -> list[tuple[float, float]]:
-        return [(100 * row["coverage"], 100 * row["precision"]) for row in model["acceptance"][key]]
-
-    def draw_precision(axes: Any) -> None:
-        labels = {"xlabel": "per cent of positions with a completion", "ylabel": "per cent correct"}
-        _plot_pairs(axes, models, _POSITIONS, precisions, xlim=(0, 100), **labels)
-
-    def draw_phrases(axes: Any) -> None:
-        for number, (model, colour) in enumerate(zip(models, (ACCENT, THIRD), strict=False)):
-            names = [name for name in model["figures"] if name.startswith(_PHRASES)]
-            known = [(n, model["figures"][name]["value"]) for n, name in enumerate(names, start=1)]
-            points = [(n, 100 * value) for n, value in known if value is not None]
-            axes.plot(*zip(*points, strict=True), color=colour, **_line_style(number))
-        axes.set(xticks=range(1, 6), ylim=(0, None), xlabel="words of the phrase", ylabel="per cent correct")
-
+    recall, precision, phrases = list[_Curve](), list[_Curve](), list[_Curve]()
+    for number, model in enumerate(models):
+        for (key, name), colour in zip(_LISTS.items(), (ACCENT, SECOND), strict=True):
+            points = [(row["letters"], 100 * row[key]) for row in model["recall_by_letters"]]
+            recall.append((number, None if number else name, colour, points))
+        for (key, name), colour in zip(_POSITIONS.items(), (ACCENT, SECOND), strict=True):
+            points = [(100 * row["coverage"], 100 * row["precision"]) for row in model["acceptance"][key]]
+            precision.append((number, None if number else name, colour, points))
+        values = [own["value"] for name, own in model["figures"].items() if name.startswith(_PHRASES)]
+        points = [(n, 100 * value) for n, value in enumerate(values, start=1) if value is not None]
+        phrases.append((number, None, (ACCENT, THIRD)[number], points))
+    labels = {"xlabel": "letters typed", "ylabel": "per cent of words"}
+    found = _draw_curves("Words found by letters typed", recall, ylim=(0, 103), **labels)
+    labels = {"xlabel": "per cent of positions with a completion", "ylabel": "per cent correct"}
+    shown = _draw_curves("Precision of shown completions", precision, xlim=(0, 100), ylim=(0, 103), **labels)
+    labels |= {"xlabel": "words of the phrase"}
+    matching = _draw_curves("Matching phrases", phrases, xticks=range(1, 6), ylim=(0, None), **labels)
     return [
         Picture(
-            draw_svg("Words found by letters typed", draw_recall),
+            found,
             "Share of words in the list after the given number of letters, over the words that are longer."
             + dashed_note,
         ),
         Picture(
-            draw_svg("Precision of shown completions", draw_precision),
+            shown,
             "A service that shows its first completion only above a probability (min_probability) shows fewer "
             "completions and is correct more often." + dashed_note,
         ),
         Picture(
-            draw_svg("Matching phrases", draw_phrases),
+            matching,
             "Share of phrases, built from the most probable word, the most probable word after it, and so on, that "
             "match the next words of the text." + dashed_note,
         ),
     ]
 
 
-def _line_style(number: int) -> dict[str, Any]:
-    """Return the line style of the first or second model's curves."""
-    style: dict[str, Any] = {"marker": "o", "markersize": 3.0}
-    return style | ({"linewidth": 1.6} if number == 0 else {"linewidth": 1.0, "linestyle": "--"})
+def _draw_curves(title: str, curves: Sequence[_Curve], **settings: Any) -> str:
+    """Draw curves, and set properties of the axes."""
+
+    def draw(axes: Any) -> None:
+        for number, label, colour, points in curves:
+            style = {"linewidth": 1.0, "linestyle": "--"} if number else {"linewidth": 1.6}
+            curve = zip(*points, strict=True)
+            axes.plot(*curve, color=colour, label=label, marker="o", markersize=3.0, **style)
+        axes.set(**settings)
+
+    return draw_svg(title, draw)

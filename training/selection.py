@@ -23,10 +23,9 @@ from training.corpus import EncodedCorpus, read_sentences
 from training.evaluation.evaluate import score_corpus
 from training.progress import SILENT, Progress
 from training.recipe import Recipe, load_recipe
-from training.single_model import TrainingInputs, train_single
+from training.single_model import Trained, TrainingInputs, train_single
 from training.texts import encode_texts, read_texts
 from training.tokenizer import batches, encode_block, learn_tokenizer
-from training.trained import Trained
 
 SHARES = tuple(2.0**-n for n in range(7, -1, -1))
 """Shares of the lines of the large text that are tried, ascending."""
@@ -89,14 +88,13 @@ def run_select(
         raise InvalidInputError(f"the large text has {problem}", parameter="large")
     ranks = np.argsort(np.argsort(_score_lines(blocks, recipe, inputs, progress), kind="stable"))
     trials = list[dict[str, Any]]()
-    progress.start("comparing shares", len(SHARES) if share is None else 1)
-    for tried in SHARES if share is None else (share,):
-        lines = max(1, round(tried * len(ranks)))
-        text = _subset(blocks, ranks < lines)
-        found = _train(text, recipe, inputs).figures["valid"]["perplexity"]
-        trials.append({"share": tried, "lines": lines, "tokens": len(text.tokens), "perplexity": found})
-        progress.advance(note=f"{tried:.2%} of the lines: perplexity {found or math.inf:,.1f}")
-    progress.finish()
+    with progress.stage("comparing shares", len(SHARES) if share is None else 1):
+        for tried in SHARES if share is None else (share,):
+            lines = max(1, round(tried * len(ranks)))
+            text = _subset(blocks, ranks < lines)
+            found = _train(text, recipe, inputs).figures["valid"]["perplexity"]
+            trials.append({"share": tried, "lines": lines, "tokens": len(text.tokens), "perplexity": found})
+            progress.advance(note=f"{tried:.2%} of the lines: perplexity {found or math.inf:,.1f}")
     chosen = min(trials, key=lambda trial: math.inf if trial["perplexity"] is None else trial["perplexity"])
     kept = ranks < chosen["lines"]
     with atomic_writer(output) as write:
@@ -112,10 +110,10 @@ def run_select(
 
 def _read(paths: Sequence[Path], recipe: Recipe, progress: Progress) -> Iterator[list[str]]:
     """Yield the sentences of files in batches."""
-    progress.start("reading the large text", sum(path.stat().st_size for path in paths if path.is_file()))
-    read = (read_sentences(path, unit=recipe.corpus.unit, progress=progress) for path in paths)
-    yield from batches(chain.from_iterable(read))
-    progress.finish()
+    size = sum(path.stat().st_size for path in paths if path.is_file())
+    with progress.stage("reading the large text", size):
+        read = (read_sentences(path, unit=recipe.corpus.unit, progress=progress) for path in paths)
+        yield from batches(chain.from_iterable(read))
 
 
 def _score_lines(
@@ -127,18 +125,17 @@ def _score_lines(
     sample = np.empty(len(sizes), dtype=np.int64)  # number of the random sample that a line is in
     sample[order] = (np.cumsum(sizes[order]) - sizes[order]) // inputs.texts.train.num_tokens
     trained_on = [inputs.texts.train, *(_subset(blocks, sample == n) for n in range(2))]
-    progress.start("scoring lines", len(trained_on) * len(sizes))
-    scores = []
-    for text in trained_on:
-        model = _train(text, recipe, inputs).model
-        sums = []
-        for block in blocks:
-            log_probs = score_corpus(model, block, progress=SILENT).log_probs
-            starts = block.offsets[:-1] + np.arange(block.num_sentences)
-            sums.append(np.add.reduceat(log_probs, starts, dtype=np.float64))
-            progress.advance(block.num_sentences)
-        scores.append(np.concatenate(sums) / sizes)
-    progress.finish()
+    with progress.stage("scoring lines", len(trained_on) * len(sizes)):
+        scores = []
+        for text in trained_on:
+            model = _train(text, recipe, inputs).model
+            sums = []
+            for block in blocks:
+                log_probs = score_corpus(model, block, progress=SILENT).log_probs
+                starts = block.offsets[:-1] + np.arange(block.num_sentences)
+                sums.append(np.add.reduceat(log_probs, starts, dtype=np.float64))
+                progress.advance(block.num_sentences)
+            scores.append(np.concatenate(sums) / sizes)
     return np.asarray(np.where(sample == 0, scores[2], scores[1]) - scores[0])
 
 

@@ -26,14 +26,7 @@ from training.evaluation.evaluate import score_corpus
 from training.mixture_weights import fit_weights
 from training.ngram.pruning import compress
 from training.ngram.smoothing.interpolation import attach_backoffs
-from training.ngram.trie import (
-    MIN_LOWER_MASS,
-    BackoffRows,
-    Orders,
-    from_log10,
-    link,
-    suffixes_by_order,
-)
+from training.ngram.trie import MIN_LOWER_MASS, BackoffRows, Orders, from_log10, link, suffixes_by_order
 from training.progress import Progress
 from training.recipe import NGramSettings
 
@@ -233,9 +226,8 @@ def mix_statically(
     models = [_over_vocabulary(vocabulary, part) for part in parts]
     scores = [score_corpus(model, held_out, progress=progress).log_probs for model in models]
     weights = fit_weights(np.stack(scores, axis=1))
-    progress.start("mixing n-grams", None)
-    orders = interpolate_models([list_ngrams(model.automaton) for model in models], weights)
-    progress.finish()
+    with progress.stage("mixing n-grams"):
+        orders = interpolate_models([list_ngrams(model.automaton) for model in models], weights)
     normalised = all(part.normalised for part in parts)
     model, _, facts = compress(
         orders,

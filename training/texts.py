@@ -1,23 +1,26 @@
-"""Training, validation and test texts of a run, and the default corpus.
+"""Training, validation and test texts of a run, the default corpus, and overlap between texts.
 
 The default corpus is the documentation inside CPython: the language reference's topics
 (`pydoc_data.topics`) and the docstrings of the standard library, some 300,000 words, read from the
 running interpreter, without a download. A document is one topic or one module; a
 hash of its name assigns it to train, valid or test, so the split is the same on every machine.
 Longer sentences of a held-out document that also occur in an earlier part are removed.
+
+Overlap is found in sentences of eight words or more, ignoring case and spacing; shorter ones may repeat by chance.
 """
 
 import ast
 import hashlib
 import sysconfig
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from models.errors import FormatError, InvalidInputError
 from models.tokenizers import Tokenizer
-from training.corpus import Corpus, EncodedCorpus, paragraphs, read_corpus, split_sentences
+from training.corpus import Corpus, EncodedCorpus, paragraphs, read_corpus, read_sentences, split_sentences
 from training.progress import Progress
 from training.tokenizer import encode_corpus
 
@@ -44,15 +47,14 @@ def read_default_corpus(progress: Progress) -> tuple[Corpus, Corpus, Corpus]:
     """
     library = Path(sysconfig.get_paths()["stdlib"])
     sources = sorted(p for p in library.rglob("*.py") if not _SKIPPED & set(p.relative_to(library).parts))
-    progress.start("reading Python's documentation", len(sources))
-    parts: dict[str, list[str]] = {"train": [], "valid": [], "test": []}
-    for name, text in _topics():
-        parts[_part_of(name)] += _sentences(text)
-    for path in sources:
-        for docstring in _docstrings(path):
-            parts[_part_of(path.relative_to(library).as_posix())] += _sentences(docstring)
-        progress.advance()
-    progress.finish()
+    with progress.stage("reading Python's documentation", len(sources)):
+        parts: dict[str, list[str]] = {"train": [], "valid": [], "test": []}
+        for name, text in _topics():
+            parts[_part_of(name)] += _sentences(text)
+        for path in sources:
+            for docstring in _docstrings(path):
+                parts[_part_of(path.relative_to(library).as_posix())] += _sentences(docstring)
+            progress.advance()
     seen = set(parts["train"])
     for held_out in ("valid", "test"):
         parts[held_out] = [s for s in parts[held_out] if len(s) < _SHARED_LENGTH or s not in seen]
@@ -191,3 +193,78 @@ def encode_texts(tokenizer: Tokenizer, texts: Texts, *, progress: Progress) -> E
     train, valid = (encode_corpus(tokenizer, c.sentences, progress=progress) for c in texts[:2])
     test = None if texts.test is None else encode_corpus(tokenizer, texts.test.sentences, progress=progress)
     return EncodedTexts(train, valid, test)
+
+
+MIN_WORDS = 8
+"""Minimum length of a compared sentence, in words."""
+
+WARN_SHARE = 0.01
+"""Share of sentences above which figures on a text are unreliable."""
+
+
+class OverlapCounter:
+    """Counter of held-out sentences that occur in a training text, which is added in parts.
+
+    Attributes:
+        counts: count of each compared held-out sentence, normalised.
+    """
+
+    def __init__(self, held_out: Iterable[str]) -> None:
+        self.counts = Counter(
+            sentence for sentence in map(_normalised, held_out) if sentence.count(" ") >= MIN_WORDS - 1
+        )
+        self._seen: set[str] = set()
+
+    def add(self, sentences: Iterable[str]) -> None:
+        """Add sentences of the training text."""
+        self._seen.update(filter(self.counts.__contains__, map(_normalised, sentences)))
+
+    def facts(self) -> dict[str, Any]:
+        """Return `total`, `seen` and `share` of the `sentences` so far; `share` is None without sentences."""
+        total, seen = self.counts.total(), sum(self.counts[sentence] for sentence in self._seen)
+        return {"sentences": {"total": total, "seen": seen, "share": seen / total if total else None}}
+
+
+def _normalised(sentence: str) -> str:
+    return " ".join(sentence.lower().split())
+
+
+def overlaps(held_out: Mapping[str, Corpus | None], training: Corpus) -> dict[str, dict[str, Any]]:
+    """Return the overlap facts of the texts by name; missing texts are omitted, all if nothing is trained."""
+    if not len(training.sentences):
+        return {}
+    counters = {name: OverlapCounter(text.sentences) for name, text in held_out.items() if text is not None}
+    compared: set[str] = set().union(*(counter.counts for counter in counters.values()))
+    if compared:  # one pass over the training text for all held-out texts
+        shared = compared.intersection(map(_normalised, training.sentences))
+        for counter in counters.values():
+            counter.add(shared)
+    return {name: counter.facts() for name, counter in counters.items()}
+
+
+def overlap_with_files(
+    held_out: Sequence[str], files: Sequence[Path], *, unit: str, progress: Progress
+) -> dict[str, Any]:
+    """Return the overlap facts of a held-out text and training files; see `read_sentences`.
+
+    Raises:
+        FormatError: a file is missing, empty, binary, damaged or not UTF-8.
+    """
+    counter = OverlapCounter(held_out)
+    with progress.stage("searching the training text for held-out sentences", len(files)):
+        for file in files:
+            counter.add(read_sentences(file, unit=unit))
+            progress.advance()
+    return counter.facts()
+
+
+def overlap_phrase(facts: Mapping[str, Any]) -> str:
+    """Format an overlap's facts as a phrase."""
+    share = facts["sentences"]["share"]
+    shown = "none" if share is None else f"{share:.2%}"
+    return f"{shown} of its sentences of {MIN_WORDS} words or more are in the training text"
+
+
+def is_suspicious(facts: Mapping[str, Any]) -> bool:
+    """Return True if the overlap makes figures on the text unreliable."""
+    return (facts["sentences"]["share"] or 0.0) > WARN_SHARE

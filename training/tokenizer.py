@@ -17,12 +17,7 @@ from models.errors import InvalidInputError
 from models.kernels.threads import run_parts
 from models.normaliser import Normaliser
 from models.slots import CLASS_NAME, MemberMatcher, Slots, class_mark, word_spans
-from models.tokenizers import (
-    CharacterTokenizer,
-    SentencePieceTokenizer,
-    Tokenizer,
-    WordTokenizer,
-)
+from models.tokenizers import CharacterTokenizer, SentencePieceTokenizer, Tokenizer, WordTokenizer
 from models.vocabulary import CONTROL_TOKENS, UNK, Vocabulary
 from models.word_index import TextSize, WordCounter, WordSplitter, compile_pattern, measure_text
 from models.words import UNSPACED, word_pattern
@@ -194,17 +189,16 @@ def mark_members(
         matcher.add(normaliser(member), name, number)
     counts = np.ones(len(members), np.int64)
     marked: list[Corpus] = []
-    progress.start("looking for members of classes", sum(len(text.sentences) for text in texts))
-    for text in texts:
-        lines: list[str] = []
-        marked.append(text._replace(sentences=lines))
-        for batch in batches(text.sentences):
-            found = [matcher.mark(normaliser(sentence), keep_marks=True) for sentence in batch]
-            lines += [sentence.text for sentence in found]
-            if text is texts[0]:
-                np.add.at(counts, [number for sentence in found for number in sentence.members], 1)
-            progress.advance(len(batch))
-    progress.finish()
+    with progress.stage("looking for members of classes", sum(len(text.sentences) for text in texts)):
+        for text in texts:
+            lines: list[str] = []
+            marked.append(text._replace(sentences=lines))
+            for batch in batches(text.sentences):
+                found = [matcher.mark(normaliser(sentence), keep_marks=True) for sentence in batch]
+                lines += [sentence.text for sentence in found]
+                if text is texts[0]:
+                    np.add.at(counts, [number for sentence in found for number in sentence.members], 1)
+                progress.advance(len(batch))
     weights: dict[str, dict[str, float]] = {name: {} for name in slots}
     for (name, member), count in zip(members, counts.tolist(), strict=True):
         weights[name][member] = count
@@ -230,12 +224,11 @@ def encode_corpus(
     tokenizer: Tokenizer, sentences: Sentences, *, progress: Progress = SILENT
 ) -> EncodedCorpus:
     """Encode every sentence, and count the words and bytes of the original text."""
-    progress.start("tokenising", len(sentences))
-    blocks: list[EncodedCorpus] = []
-    for group in batches(batches(sentences), os.cpu_count() or 1):  # compiled tokenizers release the lock
-        blocks += run_parts(partial(encode_block, tokenizer), group)
-        progress.advance(sum(map(len, group)))
-    progress.finish()
+    with progress.stage("tokenising", len(sentences)):
+        blocks: list[EncodedCorpus] = []
+        for group in batches(batches(sentences), os.cpu_count() or 1):  # compiled tokenizers release the lock
+            blocks += run_parts(partial(encode_block, tokenizer), group)
+            progress.advance(sum(map(len, group)))
     lengths = [np.diff(block.offsets) for block in blocks]
     return EncodedCorpus(
         np.concatenate([np.zeros(0, np.int32), *(block.tokens for block in blocks)]),
@@ -283,16 +276,15 @@ def _count_tokens(
     counters: list[WordCounter] = []
     if convert is None:
         convert = Normaliser(settings.normalise, lowercase=settings.lowercase and settings.kind == "word").all
-    progress.start(f"counting {'characters' if settings.kind == 'char' else 'words'}", len(sentences))
-    for group in batches(batches(sentences), os.cpu_count() or 1):
-        lines = list(map(convert, group))
-        if split is not None:
-            counts.update(chain.from_iterable(map(split, chain.from_iterable(lines))))
-        else:
-            counters += [WordCounter() for _ in group[len(counters) :]]
-            run_parts(lambda part: part[0].add(part[1]), list(zip(counters, lines, strict=False)))
-        progress.advance(sum(map(len, group)))
-    progress.finish()
+    with progress.stage(f"counting {'characters' if settings.kind == 'char' else 'words'}", len(sentences)):
+        for group in batches(batches(sentences), os.cpu_count() or 1):
+            lines = list(map(convert, group))
+            if split is not None:
+                counts.update(chain.from_iterable(map(split, chain.from_iterable(lines))))
+            else:
+                counters += [WordCounter() for _ in group[len(counters) :]]
+                run_parts(lambda part: part[0].add(part[1]), list(zip(counters, lines, strict=False)))
+            progress.advance(sum(map(len, group)))
     for counter in counters:
         counts.update(counter.counts())
     return counts
@@ -314,45 +306,44 @@ def _learn_pieces(settings: TokenizerSettings, sentences: Sentences, progress: P
     size = settings.vocab_size or _DEFAULT_PIECES
     model = io.BytesIO()
     normalised = partial(map, Normaliser(settings.normalise, lowercase=False), sentences)
-    progress.start(f"learning {size} {settings.kind} pieces", None)
-    # SentencePiece's default maximum of 4,192 bytes would silently drop longer lines
-    num_segments = longest = 0
-    for segment in chain.from_iterable(map(_segments, normalised())):
-        num_segments += 1
-        longest = max(longest, len(segment.encode()))
-    sentencepiece.set_random_generator_seed(_SAMPLE_SEED)
-    try:
-        sentencepiece.SentencePieceTrainer.Train(
-            sentence_iterator=chain.from_iterable(map(_segments, normalised())),
-            model_writer=model,
-            model_type=settings.kind,
-            vocab_size=size,
-            hard_vocab_limit=settings.vocab_size is not None,
-            character_coverage=1.0 if not settings.byte_fallback else 0.9995,
-            byte_fallback=settings.byte_fallback,
-            normalization_rule_name=settings.normalization,
-            remove_extra_whitespaces=settings.normalization != "identity",
-            unk_id=0,
-            bos_id=1,
-            eos_id=2,
-            pad_id=-1,
-            input_sentence_size=_SAMPLE_SENTENCES,
-            shuffle_input_sentence=num_segments > _SAMPLE_SENTENCES,
-            max_sentence_length=max(longest, 10),  # SentencePiece accepts no less
-            user_defined_symbols=list(map(class_mark, settings.slots)),
-            num_threads=1,  # the result must not depend on the number of cores
-            minloglevel=2,
-        )
-    except (RuntimeError, OSError) as error:
-        reason = str(error).rsplit("] ", maxsplit=1)[-1].strip() or str(error)
-        if needed := _REQUIRED.search(reason):  # the library names an option of its own program
-            what = "characters and bytes" if settings.byte_fallback else "characters"
-            reason = f"its {what} need {needed[1]} pieces; set tokenizer.vocab_size={needed[1]} or more"
-        raise InvalidInputError(
-            f"tokenizer.vocab_size is {size}, which does not fit the training text: {reason}",
-            parameter="tokenizer.vocab_size",
-        ) from None
-    progress.finish()
+    with progress.stage(f"learning {size} {settings.kind} pieces"):
+        # SentencePiece's default maximum of 4,192 bytes would silently drop longer lines
+        num_segments = longest = 0
+        for segment in chain.from_iterable(map(_segments, normalised())):
+            num_segments += 1
+            longest = max(longest, len(segment.encode()))
+        sentencepiece.set_random_generator_seed(_SAMPLE_SEED)
+        try:
+            sentencepiece.SentencePieceTrainer.Train(
+                sentence_iterator=chain.from_iterable(map(_segments, normalised())),
+                model_writer=model,
+                model_type=settings.kind,
+                vocab_size=size,
+                hard_vocab_limit=settings.vocab_size is not None,
+                character_coverage=1.0 if not settings.byte_fallback else 0.9995,
+                byte_fallback=settings.byte_fallback,
+                normalization_rule_name=settings.normalization,
+                remove_extra_whitespaces=settings.normalization != "identity",
+                unk_id=0,
+                bos_id=1,
+                eos_id=2,
+                pad_id=-1,
+                input_sentence_size=_SAMPLE_SENTENCES,
+                shuffle_input_sentence=num_segments > _SAMPLE_SENTENCES,
+                max_sentence_length=max(longest, 10),  # SentencePiece accepts no less
+                user_defined_symbols=list(map(class_mark, settings.slots)),
+                num_threads=1,  # the result must not depend on the number of cores
+                minloglevel=2,
+            )
+        except (RuntimeError, OSError) as error:
+            reason = str(error).rsplit("] ", maxsplit=1)[-1].strip() or str(error)
+            if needed := _REQUIRED.search(reason):  # the library names an option of its own program
+                what = "characters and bytes" if settings.byte_fallback else "characters"
+                reason = f"its {what} need {needed[1]} pieces; set tokenizer.vocab_size={needed[1]} or more"
+            raise InvalidInputError(
+                f"tokenizer.vocab_size is {size}, which does not fit the training text: {reason}",
+                parameter="tokenizer.vocab_size",
+            ) from None
     return SentencePieceTokenizer(model.getvalue(), normalise=settings.normalise, classes=[*settings.slots])
 
 

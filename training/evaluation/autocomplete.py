@@ -177,24 +177,18 @@ class Typist:
         self._carries_state = carries_state
 
     def type_lines(self, lines: Sequence[TypingLine], *, progress: Progress) -> list[TypedLine]:
-        """Type all characters of all lines.
-
-        Args:
-            lines: lines to type.
-            progress: counts words.
-        """
-        progress.start(f"typing with the {self._model.family}", sum(len(line.words) for line in lines))
+        """Type all characters of all lines; the progress counts words."""
         order, size = list(range(len(lines))), 1
         if not self._carries_state:  # lines of similar numbers of words are typed together
             order.sort(key=lambda number: len(lines[number].words))
             size = _BATCH_LINES
         typed: dict[int, TypedLine] = {}
-        for begin, start in zip(range(0, len(order), size), self.starts(lines), strict=False):
-            numbers = order[begin : begin + size]
-            batch = self._type_batch([lines[number] for number in numbers], start)
-            typed.update(zip(numbers, batch, strict=True))
-            progress.advance(sum(len(lines[number].words) for number in numbers))
-        progress.finish()
+        with progress.stage(f"typing with the {self._model.family}", sum(len(line.words) for line in lines)):
+            for begin, start in zip(range(0, len(order), size), self.starts(lines), strict=False):
+                numbers = order[begin : begin + size]
+                batch = self._type_batch([lines[number] for number in numbers], start)
+                typed.update(zip(numbers, batch, strict=True))
+                progress.advance(sum(len(lines[number].words) for number in numbers))
         return [typed[number] for number in range(len(lines))]
 
     def starts(self, lines: Sequence[TypingLine]) -> Iterator[Any]:
@@ -291,8 +285,9 @@ def autocomplete_figures(
             "--context is 'document', but lines are typed one by one; it must be 'sentence' or 'stream'",
             parameter="context",
         )
-    for model in (checkpoint, against):
-        if model is not None and model.manifest.direction == "backward":
+    models = [model for model in (checkpoint, against) if model is not None]
+    for model in models:
+        if model.manifest.direction == "backward":
             raise InvalidInputError(
                 "--task autocomplete requires a model that reads left to right; this one reads right to left",
                 parameter="task",
@@ -300,16 +295,13 @@ def autocomplete_figures(
     carries_state = context == "stream"
     sampled_lines = sample_lines(texts, words, consecutive=carries_state)
     draws = bootstrap_counts(len(sampled_lines))
-    facts, own = _model_figures(checkpoint, sampled_lines, draws, progress, carries_state=carries_state)
+    (facts, own), *others = [
+        _model_figures(model, sampled_lines, draws, progress, carries_state=carries_state) for model in models
+    ]
     figures = {"model": facts["model"], "task": "autocomplete", "context": context, **facts}
-    if against is not None:
-        facts, other = _model_figures(against, sampled_lines, draws, progress, carries_state=carries_state)
-        figures["against"] = {
-            **facts,
-            "difference": {
-                name: bootstrap_interval(ratio, draws, less=other[name]) for name, ratio in own.items()
-            },
-        }
+    for other_facts, other in others:
+        gaps = {name: bootstrap_interval(ratio, draws, less=other[name]) for name, ratio in own.items()}
+        figures["against"] = {**other_facts, "difference": gaps}
     return figures
 
 
@@ -360,10 +352,9 @@ def _keystroke_ms(typist: Typist, lines: Sequence[TypingLine], progress: Progres
                 yield time.perf_counter() - began
                 began = time.perf_counter()
 
-    progress.start("timing keystrokes", _TIMED_KEYSTROKES)
-    times_s = list(islice(seconds(), _WARMUP_KEYSTROKES + _TIMED_KEYSTROKES))
-    measured_s = times_s[_WARMUP_KEYSTROKES:] or times_s
-    progress.advance(len(measured_s))
-    progress.finish()
+    with progress.stage("timing keystrokes", _TIMED_KEYSTROKES):
+        times_s = list(islice(seconds(), _WARMUP_KEYSTROKES + _TIMED_KEYSTROKES))
+        measured_s = times_s[_WARMUP_KEYSTROKES:] or times_s
+        progress.advance(len(measured_s))
     p50, p99 = (1e3 * float(np.percentile(measured_s, q)) for q in (50, 99))
     return {"p50": p50, "p99": p99, "keystrokes": len(measured_s)}

@@ -244,13 +244,11 @@ def ratios(ranks: Ranks) -> dict[str, Ratio]:
     for length, with_list in zip(LIST_LENGTHS, pressed, strict=True):
         figures[f"keystroke_savings_top_{length}"] = Ratio(keys - with_list, keys)
     for length in LIST_LENGTHS:
-        figures[f"word_savings_top_{length}"] = Ratio(
-            ranks.by_line(saved_keys(ranks, length)), ranks.num_keys
-        )
+        saved = ranks.by_line(saved_keys(ranks, length))
+        figures[f"word_savings_top_{length}"] = Ratio(saved, ranks.num_keys)
     for length in LIST_LENGTHS:
-        figures[f"next_word_recall_top_{length}"] = Ratio(
-            ranks.by_line((first > 0) & (first <= length)), words
-        )
+        found = ranks.by_line((first > 0) & (first <= length))
+        figures[f"next_word_recall_top_{length}"] = Ratio(found, words)
     figures["next_word_mrr"] = Ratio(ranks.by_line(_reciprocal_ranks(first)), words)
     reciprocal = _reciprocal_ranks(ranks.table).sum(axis=1)
     figures["mrr"] = Ratio(ranks.by_line(reciprocal), ranks.by_line(ranks.letters))

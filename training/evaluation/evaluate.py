@@ -33,7 +33,7 @@ from models.language_model import (
 )
 from models.vocabulary import BOS, EOS, UNK
 from training.corpus import EncodedCorpus
-from training.progress import Progress
+from training.progress import SILENT, Progress
 
 Context = Literal["sentence", "stream", "document"]
 DEFAULT_WINDOW_TOKENS = 65_534
@@ -67,16 +67,12 @@ def score_corpus(
     progress: Progress,
 ) -> CorpusScores:
     """Compute the log-probability of every predicted token of a corpus."""
-    progress.start(f"scoring with the {model.family}, {context} context", corpus.num_tokens)
-    if context == "sentence":
-        targets = _score_sentences(model, corpus, progress)
-    else:
-        texts = (
-            windows(corpus, window) if context == "document" else [(np.array([BOS]), running_text(corpus))]
-        )
-        targets = _score_long(model, texts, progress)
-    progress.finish()
-    return targets
+    with progress.stage(f"scoring with the {model.family}, {context} context", corpus.num_tokens):
+        if context == "sentence":
+            return _score_sentences(model, corpus, progress)
+        if context == "document":
+            return _score_long(model, windows(corpus, window), progress)
+        return _score_long(model, [(np.array([BOS]), running_text(corpus))], progress)
 
 
 def _score_sentences(model: LanguageModel[Any], corpus: EncodedCorpus, progress: Progress) -> CorpusScores:
@@ -128,9 +124,9 @@ def running_text(corpus: EncodedCorpus) -> TokenIds:
 
 
 def read_stream(
-    model: LanguageModel[Any], text: TokenIds, want: Want
+    model: LanguageModel[Any], text: TokenIds, want: Want, *, progress: Progress = SILENT
 ) -> Iterator[tuple[TokenIds, ReadResult]]:
-    """Yield consecutive chunks [T] of a running text with the results of reading them."""
+    """Yield consecutive chunks [T] of a running text with the results of reading them; the progress counts tokens."""
     state = model.advance(model.empty_state(1), np.array([BOS]))
     for start in range(0, len(text), CHUNK_TOKENS):
         chunk = text[start : start + CHUNK_TOKENS]
@@ -139,6 +135,7 @@ def read_stream(
         )
         state = reading.state
         yield chunk, reading
+        progress.advance(int((chunk != BOS).sum()))
 
 
 def windows(corpus: EncodedCorpus, window: int) -> Iterator[tuple[TokenIds, TokenIds]]:

@@ -39,7 +39,7 @@ from models.tokenizers import WordTokenizer
 from models.words import is_alphabetic
 from training.console import console_progress
 from training.corpus import read_corpus, read_lines
-from training.evaluation.published import training_counts
+from training.evaluation.breakdown import training_counts
 from training.progress import Progress
 from training.texts import read_default_corpus
 
@@ -290,10 +290,7 @@ class LineDetections(NamedTuple):
 
 
 def detect_errors(
-    checkpoint: Checkpoint,
-    checker: Checker,
-    lines: Sequence[CorruptedLine],
-    table: ErrorTable | None = None,
+    checkpoint: Checkpoint, checker: Checker, lines: Sequence[CorruptedLine], table: ErrorTable | None = None
 ) -> Iterator[LineDetections]:
     """Detect errors in corrupted lines; yield the detections of each line, matched with its errors.
 
@@ -506,20 +503,19 @@ def _detect_in_halves(
     title: str,
 ) -> tuple[list[LineDetections], int]:
     """Return the detections in even and in odd lines, and the number of words."""
-    progress.start(f"finding {title.replace('_', ' ')} errors", sum(len(line.split()) for line in lines))
     parts: tuple[list[LineDetections], list[LineDetections]] = ([], [])
-    words = 0
-    for first in range(0, len(lines), _BATCH_LINES):
-        batch = [
-            injector.inject_errors(checker.splitter.sentence(line))
-            for line in lines[first : first + _BATCH_LINES]
-        ]
-        for number, outcome in enumerate(detect(batch), start=first):
-            parts[number % 2].append(outcome)
-        count = sum(len(line.text.split()) for line in batch)
-        words += count
-        progress.advance(count)
-    progress.finish()
+    words, size = 0, sum(len(line.split()) for line in lines)
+    with progress.stage(f"finding {title.replace('_', ' ')} errors", size):
+        for first in range(0, len(lines), _BATCH_LINES):
+            batch = [
+                injector.inject_errors(checker.splitter.sentence(line))
+                for line in lines[first : first + _BATCH_LINES]
+            ]
+            for number, outcome in enumerate(detect(batch), start=first):
+                parts[number % 2].append(outcome)
+            count = sum(len(line.text.split()) for line in batch)
+            words += count
+            progress.advance(count)
     halves = [LineDetections(*map(concatenate_detections, zip(*part, strict=True))) for part in parts if part]
     return halves, words
 

@@ -281,24 +281,19 @@ class TensorBoardWriter:
 
     def close(self) -> None:
         """Flush and close the writer."""
-        if self._writer is not None:
-            with self._ignore_write_errors():
-                self._writer.close()
+        self._write("close")
 
     def add(self, record: HistoryRecord) -> None:
         """Write a record's figures, indexed by update."""
-        if self._writer is None:
-            return
-        with self._ignore_write_errors():
-            for name, value in record._asdict().items():
-                if name not in {"step", "seconds"} and value is not None:
-                    self._writer.add_scalar(f"training/{name}", value, record.step)
+        for name, value in record._asdict().items():
+            if name not in {"step", "seconds"} and value is not None:
+                self._write("add_scalar", f"training/{name}", value, record.step)
 
-    @contextmanager
-    def _ignore_write_errors(self) -> Iterator[None]:
-        """Stop writing after a file error, which must not end the run."""
+    def _write(self, method: str, *arguments: object) -> None:
+        """Call a method of the writer; stop writing after a file error, which must not end the run."""
         try:
-            yield
+            if self._writer is not None:
+                getattr(self._writer, method)(*arguments)
         except OSError as error:
             self._writer = None
             self.failure = f"cannot write to {self._folder} for TensorBoard: {error.strerror or error}"

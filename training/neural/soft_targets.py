@@ -129,18 +129,17 @@ def write_soft_targets(
                 [_record(p, record, reader[1]) for p in itertools.islice(reader[0], _SEGMENT_STEPS)]
             )
 
-    progress.start("reading the text with the teachers", len(text))
-    try:
-        with atomic_writer(path) as write:
-            write(header.getvalue())
-            for start in range(0, length, _SEGMENT_STEPS):
-                run = run_parts if start else map  # the first call of a kernel compiles it: one thread
-                records = np.concatenate(list(run(read_segment, readers)), axis=1)
-                write(records.tobytes())
-                progress.advance(records.size)
-    finally:
-        torch.set_num_threads(threads)
-    progress.finish()
+    with progress.stage("reading the text with the teachers", len(text)):
+        try:
+            with atomic_writer(path) as write:
+                write(header.getvalue())
+                for start in range(0, length, _SEGMENT_STEPS):
+                    run = run_parts if start else map  # the first call of a kernel compiles it: one thread
+                    records = np.concatenate(list(run(read_segment, readers)), axis=1)
+                    write(records.tobytes())
+                    progress.advance(records.size)
+        finally:
+            torch.set_num_threads(threads)
 
 
 def _most_rows(model: LanguageModel[Any]) -> int:

@@ -259,20 +259,19 @@ def train_network(
         )
         saver = Saver(run, state_file)
         before = saver.resume() if resume else 0.0
-        progress.start(f"training the {recipe.neural.cell} network", 100.0)
-        if run.done:
-            progress.advance(100 * run.done)
-        if base is not None and not run.step:
-            _validate(run)
-        folder = recipe.train.tensorboard if run.processes.is_leader else ""
-        with closing(TensorBoardWriter(folder, step=run.step)) as board:
-            _train_until_stop(run, saver, interrupted, board, progress)
+        with progress.stage(f"training the {recipe.neural.cell} network", 100.0):
+            if run.done:
+                progress.advance(100 * run.done)
+            if base is not None and not run.step:
+                _validate(run)
+            folder = recipe.train.tensorboard if run.processes.is_leader else ""
+            with closing(TensorBoardWriter(folder, step=run.step)) as board:
+                _train_until_stop(run, saver, interrupted, board, progress)
         validated = [record.valid_perplexity for record in run.history if record.valid_perplexity]
         if base is not None and min(validated, default=math.inf) > run.best.perplexity:
             run.notes.append("no validation was better than that of the base, so its weights are unchanged")
         if board.failure:
             run.notes.append(board.failure)
-        progress.finish()
         if run.stopped == "terminated" or interrupted.terminated:
             raise Terminated(saver.failure)
     run.best.apply(run.network)

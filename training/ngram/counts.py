@@ -156,18 +156,17 @@ def count_ngrams(
     check_ids(corpus, vocab_size, what="the corpus", parameter="corpus")
     # padded with </s>, so every position has `order` words after it
     text = np.append(corpus.with_boundaries(), np.full(order, EOS, dtype=np.int32))
-    progress.start("counting n-grams", 2 * order - 1)
-    parts = sort_text(text, vocab_size, order=order, progress=progress)
-    nowhere = np.zeros(vocab_size, dtype=np.int32)
-    unigrams = NGrams(np.arange(vocab_size, dtype=np.int32), prefixes=nowhere, suffixes=nowhere)
-    counts = np.bincount(text[:-order], minlength=vocab_size).astype(np.int32)
-    counted = [CountedNGrams(unigrams, counts)]
-    numbers = text  # by position: index of the n-gram that starts there; for a unigram, its word
-    for k in range(2, order + 1):
-        longer, numbers = _count_order(parts, k, numbers)
-        counted.append(longer)
-        progress.advance()
-    progress.finish()
+    with progress.stage("counting n-grams", 2 * order - 1):
+        parts = sort_text(text, vocab_size, order=order, progress=progress)
+        nowhere = np.zeros(vocab_size, dtype=np.int32)
+        unigrams = NGrams(np.arange(vocab_size, dtype=np.int32), prefixes=nowhere, suffixes=nowhere)
+        counts = np.bincount(text[:-order], minlength=vocab_size).astype(np.int32)
+        counted = [CountedNGrams(unigrams, counts)]
+        numbers = text  # by position: index of the n-gram that starts there; for a unigram, its word
+        for k in range(2, order + 1):
+            longer, numbers = _count_order(parts, k, numbers)
+            counted.append(longer)
+            progress.advance()
     return counted
 
 

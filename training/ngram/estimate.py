@@ -119,15 +119,14 @@ def estimate(
             required held-out text is missing.
     """
     counted = count_ngrams(corpus, len(vocabulary), order=order, progress=progress)
-    progress.start("smoothing n-grams", None)
-    observations = Observations(counted, prune=prune)
-    orders, smoothing_facts = smoothing(observations, held_out)
-    histories = None
-    if prune_entropy > 0:
-        histories = history_frequencies([one_order.counts for one_order in observations.occurrences()])
-    del counted, observations  # an automaton is about as large
-    release_memory()
-    progress.finish()
+    with progress.stage("smoothing n-grams"):
+        observations = Observations(counted, prune=prune)
+        orders, smoothing_facts = smoothing(observations, held_out)
+        histories = None
+        if prune_entropy > 0:
+            histories = history_frequencies([one_order.counts for one_order in observations.occurrences()])
+        del counted, observations  # an automaton is about as large
+        release_memory()
     model, _, facts = compress(
         orders,
         vocabulary,

@@ -247,15 +247,13 @@ def compress(
     before = [len(ngrams.words) for ngrams, _ in orders]
     facts: dict[str, Any] = {"ngrams": before}
     if prune_entropy != 0:
-        progress.start("pruning n-grams", None)
-        orders = prune_by_entropy(orders, prune_entropy, history_probs=history_probs)
-        after = [len(ngrams.words) for ngrams, _ in orders]
-        facts = {"ngrams": after + [0] * (len(before) - len(after)), "ngrams_before_pruning": before}
-        progress.finish()
-    progress.start("building the automaton", None)
-    automaton = build_automaton(orders)
-    if quantise:
-        automaton = quantise_automaton(automaton)
-    progress.finish()
+        with progress.stage("pruning n-grams"):
+            orders = prune_by_entropy(orders, prune_entropy, history_probs=history_probs)
+            after = [len(ngrams.words) for ngrams, _ in orders]
+            facts = {"ngrams": after + [0] * (len(before) - len(after)), "ngrams_before_pruning": before}
+    with progress.stage("building the automaton"):
+        automaton = build_automaton(orders)
+        if quantise:
+            automaton = quantise_automaton(automaton)
     model = NGramModel(automaton, vocabulary, normalised=normalised and not quantise)
     return model, [ngrams for ngrams, _ in orders], facts

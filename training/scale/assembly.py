@@ -26,12 +26,7 @@ _BATCH = 1 << 17
 
 
 def assemble(tables: Sequence[Path], folder: Path, progress: Progress) -> None:
-    """Write an automaton's arrays into an empty folder.
-
-    Args:
-        tables: folders of the sorted tables of the orders 1, 2, ….
-        folder: folder to write to.
-        progress: counts n-grams.
+    """Write an automaton's arrays into an empty folder, from the folders of the sorted tables of the orders 1, 2, ….
 
     Raises:
         InvalidInputError: there are more n-grams than the file format can index.
@@ -41,15 +36,14 @@ def assemble(tables: Sequence[Path], folder: Path, progress: Progress) -> None:
 
     sizes = [sum(pq.read_metadata(file).num_rows for file in table.glob("*.parquet")) for table in tables]
     check_ngram_counts(sizes)
-    progress.start("building the automaton", sum(sizes))
-    building = _AutomatonBuilder(folder, sizes)
-    for k, table in enumerate(tables, start=1):
-        for batch in _batches(table, k):
-            building.add(k, table, *batch)
-            progress.advance(len(batch[0]))
-        building.close_order(k)
-    building.finish()
-    progress.finish()
+    with progress.stage("building the automaton", sum(sizes)):
+        building = _AutomatonBuilder(folder, sizes)
+        for k, table in enumerate(tables, start=1):
+            for batch in _batches(table, k):
+                building.add(k, table, *batch)
+                progress.advance(len(batch[0]))
+            building.close_order(k)
+        building.finish()
 
 
 def open_automaton(folder: Path) -> Automaton:

@@ -67,12 +67,7 @@ def require_engine(engine: EngineName) -> None:
 
 
 def check_relational(recipe: Recipe, engine: EngineName, *, name: str) -> None:
-    """Check that the relational plan supports a recipe.
-
-    Args:
-        recipe: the recipe.
-        engine: engine that runs the plan.
-        name: name of the recipe.
+    """Check that the relational plan, run by an engine, supports a recipe.
 
     Raises:
         InvalidInputError: the plan does not support it; the message names the key, its possible values and its value.

@@ -32,12 +32,11 @@ from models.files import TEMPORARY_PREFIX
 from models.tokenizers import Tokenizer
 from models.vocabulary import BOS, EOS
 from training.corpus import Corpus, EncodedCorpus, Sentences, check_rereadable, read_sentences
-from training.evaluation.breakdown import token_counts
-from training.evaluation.published import COUNTS_FILE
-from training.overlap import OverlapCounter
+from training.evaluation.breakdown import COUNTS_FILE, token_counts
 from training.progress import Progress
 from training.scale.plan import ABSENT
 from training.single_model import locked_folder
+from training.texts import OverlapCounter
 from training.tokenizer import batches, encode_block
 
 _MARKER_FILE = "estimation"
@@ -72,10 +71,7 @@ class Workspace:
         return self.folder / f"{_STAGE}{name}"
 
     def claim(self, key: str) -> None:
-        """Record the estimation; remove the stages of another estimation, whose input tables may be missing.
-
-        Args:
-            key: hash of text, recipe and program.
+        """Record the hash of text, recipe and program; remove the stages of another, whose input tables may be missing.
 
         Raises:
             RegistryError: a file operation failed.
@@ -220,8 +216,8 @@ def write_windows(
     counts = np.zeros(vocab_size, np.int64)
     counters = {name: OverlapCounter(text) for name, text in held_out.items()}
     schema = pa.schema([(f"w{i}", pa.int32()) for i in range(1, order + 1)])
-    progress.start("tokenising", len(sentences))
-    with pq.ParquetWriter(folder / "part.parquet", schema, compression="zstd", compression_level=1) as file:
+    writer = pq.ParquetWriter(folder / "part.parquet", schema, compression="zstd", compression_level=1)
+    with progress.stage("tokenising", len(sentences)), writer as file:
         for block in batches(sentences):
             for counter in counters.values():
                 counter.add(block)
@@ -230,7 +226,6 @@ def write_windows(
             windows = text_windows(encoded.reversed() if backward else encoded, order)
             file.write_table(pa.table(list(windows), schema=schema))
             progress.advance(len(block))
-    progress.finish()
     np.save(folder / COUNTS_FILE, counts)
     overlap = {name: counter.facts() for name, counter in counters.items()}
     return {"tokens": int(counts.sum()), "overlap": overlap}
@@ -302,9 +297,10 @@ def stream_corpus(files: Sequence[Path], *, unit: str, progress: Progress) -> Co
     """
     check_rereadable(files)
     digest = hashlib.sha256()
-    progress.start("reading text", sum(file.stat().st_size for file in files if file.is_file()))
-    size = sum(1 for file in files for _ in read_sentences(file, unit=unit, digest=digest, progress=progress))
-    progress.finish()
+    with progress.stage("reading text", sum(file.stat().st_size for file in files if file.is_file())):
+        size = sum(
+            1 for file in files for _ in read_sentences(file, unit=unit, digest=digest, progress=progress)
+        )
     sentences = FileSentences(files, unit=unit, indices=range(size))
     return Corpus(sentences, digest.hexdigest(), [file.name for file in files])
 

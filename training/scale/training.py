@@ -12,7 +12,7 @@ import numpy as np
 from models.ngram.model import NGramModel
 from models.tokenizers import load_tokenizer
 from training.corpus import EncodedCorpus
-from training.evaluation.published import COUNTS_FILE
+from training.evaluation.breakdown import COUNTS_FILE
 from training.ngram.counts import thresholds_by_order
 from training.ngram.estimate import release_memory
 from training.ngram.smoothing.kneser_ney import Discounts, discounts_from_counts
@@ -22,17 +22,10 @@ from training.recipe import NGramSettings, Recipe
 from training.scale.assembly import assemble, open_automaton
 from training.scale.options import ScaleOptions
 from training.scale.plan import PLAN_VERSION, Stage, counting_stages, counts_of_counts, estimation_stages
-from training.scale.tables import (
-    Workspace,
-    stage_key,
-    stream_corpus,
-    write_vocabulary,
-    write_windows,
-)
-from training.single_model import in_model_direction
+from training.scale.tables import Workspace, stage_key, stream_corpus, write_vocabulary, write_windows
+from training.single_model import Trained, held_out_figures, in_model_direction
 from training.texts import EncodedTexts, read_texts
 from training.tokenizer import encode_corpus, learn_tokenizer
-from training.trained import Trained, held_out_figures
 
 
 class QueryEngine(Protocol):
@@ -139,9 +132,8 @@ class PlanRunner(NamedTuple):
             engine = self.start()
             for name in stage.inputs:
                 engine.read(name, self.work.path(name))
-            self.progress.start(stage.purpose, 100)
-            engine.write(stage, folder, self.progress)
-            self.progress.finish()
+            with self.progress.stage(stage.purpose, 100):
+                engine.write(stage, folder, self.progress)
 
         self.work.stage(stage.name, key, write)
 

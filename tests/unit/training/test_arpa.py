@@ -18,7 +18,7 @@ from models.vocabulary import Vocabulary
 from tests.reference.backoff import SMALL, random_model, to_orders
 from training.commands import run_train
 from training.model_formats import run_export_arpa, run_import_arpa
-from training.trained import row_sum_facts
+from training.single_model import row_sum_facts
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 

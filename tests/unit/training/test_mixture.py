@@ -14,9 +14,8 @@ from training.evaluation.evaluate import evaluate
 from training.mixture import check_mixing_plan, corpus_context_lengths, mix_dynamically
 from training.progress import SILENT
 from training.recipe import load_recipe
-from training.single_model import TrainingInputs
+from training.single_model import Trained, TrainingInputs
 from training.texts import EncodedTexts
-from training.trained import Trained
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 

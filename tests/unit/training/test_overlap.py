@@ -5,8 +5,8 @@ import pytest
 
 from models.errors import FormatError
 from training.corpus import Corpus, read_corpus, read_lines
-from training.overlap import OverlapCounter, is_suspicious, overlap_phrase, overlap_with_files, overlaps
 from training.progress import Progress
+from training.texts import OverlapCounter, is_suspicious, overlap_phrase, overlap_with_files, overlaps
 
 WORDS = ["the", "cat", "sat", "naïve", "漢字", "on", "a", "mat"]
 

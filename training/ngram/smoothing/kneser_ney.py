@@ -67,9 +67,8 @@ def discounts_from_counts(
     if num_discounts == 1:
         return Discounts(y, y, y), True
     discounts = [j - (j + 1) * y * n[j + 1] / n[j] for j in (1, 2, 3)]
-    if any(not 0 <= discount <= j for j, discount in enumerate(discounts, start=1)):
-        return fallback, False
-    return Discounts(*discounts), True
+    is_valid = all(0 <= discount <= j for j, discount in enumerate(discounts, start=1))
+    return (Discounts(*discounts), True) if is_valid else (fallback, False)
 
 
 MIN_DISCOUNT = 1e-3

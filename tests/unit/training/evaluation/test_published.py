@@ -18,9 +18,9 @@ from models.neural.network import Network
 from service.console.evaluation import show_evaluation
 from tests.support import families
 from training.commands import run_evaluate, run_train
-from training.evaluation import published
+from training.evaluation import breakdown
+from training.evaluation.breakdown import COUNTS_FILE, first_sentences, int8_facts
 from training.evaluation.evaluate import evaluate
-from training.evaluation.published import COUNTS_FILE, first_sentences, int8_facts
 from training.model_card import model_card_files
 from training.progress import Progress
 
@@ -86,7 +86,7 @@ def test_frequencies_are_those_of_the_training_text_where_the_checkpoint_knows_t
 
 
 def test_frequencies_are_those_of_the_evaluated_text_where_it_does_not(folder, monkeypatch):
-    monkeypatch.setattr("training.evaluation.published.COUNTS_FILE", "none.npy")
+    monkeypatch.setattr("training.evaluation.breakdown.COUNTS_FILE", "none.npy")
     detail = evaluate_model(folder, detail=True)["detail"]
     assert detail["frequency_in"] == "evaluated text"
     assert {g["name"] for g in detail["by_frequency"]} == {"unknown", "1-9", "end of sentence"}
@@ -214,7 +214,7 @@ def test_what_integers_cannot_compute_is_told_instead():
 
 
 def test_a_cost_too_high_is_told_and_int8_is_not_the_default(monkeypatch):
-    monkeypatch.setattr(published, "MAX_INT8_COST", -1.0)
+    monkeypatch.setattr(breakdown, "MAX_INT8_COST", -1.0)
     facts = int8_facts(families.model("lstm"), families.corpus(20), context="sentence", progress=Progress())
     assert facts["int8"]["default"] is False
     assert "int8 is not the default on a CPU" in card_with(facts)

@@ -21,9 +21,8 @@ from training.neural.soft_targets import SoftTargets, write_soft_targets
 from training.ngram.estimate import estimate
 from training.progress import SILENT
 from training.recipe import load_recipe, parse_recipe, recipe_table
-from training.single_model import ResumableRuns, TrainingInputs, with_soft_targets
+from training.single_model import ResumableRuns, Trained, TrainingInputs, with_soft_targets
 from training.texts import EncodedTexts
-from training.trained import Trained
 
 CPU = torch.device("cpu")
 

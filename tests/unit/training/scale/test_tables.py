@@ -11,7 +11,7 @@ from models.errors import FormatError, InvalidInputError, RegistryError
 from models.tokenizers import WordTokenizer
 from models.vocabulary import BOS, EOS, Vocabulary
 from training.corpus import Corpus, EncodedCorpus
-from training.evaluation.published import COUNTS_FILE
+from training.evaluation.breakdown import COUNTS_FILE
 from training.progress import SILENT
 from training.scale.plan import ABSENT
 from training.scale.tables import (
