@@ -36,7 +36,6 @@ from models.neural.constants import (
 )
 from models.neural.network import Network, read_network, resolve_device, write_network
 from models.neural.network_model import NetworkModel, NeuralState
-from models.neural.sequences import read_batch
 from models.vocabulary import EOS, Vocabulary
 
 
@@ -189,7 +188,7 @@ class NeuralModel(NetworkModel):
     @override
     @torch.inference_mode()
     def read(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
-        return read_batch(self, state, tokens, lengths, want)
+        return super().read(state, tokens, lengths, want)
 
     @override
     def read_segment(

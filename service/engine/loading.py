@@ -23,6 +23,7 @@ from models.checkpoint.precision import FLOAT32, INT8, Precision, check_precisio
 from models.checkpoint.registry import LocalRegistry
 from models.checkpoint.registry_interface import Registry
 from models.errors import CheckpointError, InvalidInputError, LanguageModelError, ModelNotFoundError
+from models.kernels.threads import THREADS
 from models.language_model import (
     BlockSampler,
     LanguageModel,
@@ -32,7 +33,6 @@ from models.language_model import (
     score_sequences,
     supports,
 )
-from models.neural.sequences import THREADS
 from models.vocabulary import EOS
 from service.engine.constants import NEXT_TOKEN_CACHE_DIVISOR
 from service.engine.loaded_model import HostedModel, LoadedModel

@@ -8,7 +8,8 @@ from typing_extensions import override
 
 from models.arrays import FloatArray, ModelBytes, TokenIds, array_bytes
 from models.errors import InvalidInputError
-from models.language_model import BlockSampler, BlockSums, ReadResult, Want
+from models.kernels.threads import THREADS, run_row_slices
+from models.language_model import BlockSampler, BlockSums
 from models.neural.config import NetworkConfig
 from models.neural.constants import (
     GROUP_ROWS,
@@ -27,7 +28,6 @@ from models.neural.int8.matrix import (
 )
 from models.neural.int8.output import make_output, multiply, to_int8_rows, token_clusters
 from models.neural.network_model import HiddenArrays, NetworkModel, NeuralState
-from models.neural.sequences import THREADS, read_batch, run_row_slices
 from models.neural.weights import NetworkWeights
 from models.tensor_files import PackedWeightCache
 from models.vocabulary import Vocabulary
@@ -110,10 +110,6 @@ class Int8Model(NetworkModel, BlockSampler[NeuralState]):
     @override
     def logits(self, sums: BlockSums, rows: TokenIds, blocks: TokenIds) -> FloatArray:
         return self.output.block_logits(sums.features, np.asarray(rows), np.asarray(blocks))
-
-    @override
-    def read(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
-        return read_batch(self, state, tokens, lengths, want)
 
     @override
     def read_segment(
