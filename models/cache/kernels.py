@@ -176,9 +176,8 @@ def cache_shares(
     for q in range(len(targets)):
         totals[:] = 0
         hits[:] = 0
-        oldest = (
-            decays.shape[1] - SUM_LANES - (ends[q] - begins[q])
-        )  # row of `decays` for the window's first token
+        # column of `decays` for the window's first token
+        oldest = decays.shape[1] - SUM_LANES - (ends[q] - begins[q])
         for begin in range(begins[q], ends[q], SEGMENT_TOKENS):
             end = min(begin + SEGMENT_TOKENS, ends[q])
             num_matches = 0

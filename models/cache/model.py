@@ -4,7 +4,7 @@
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -261,7 +261,10 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
         is_token = np.arange(tokens.shape[1]) < lengths[:, None]
         self.vocabulary.check_ids(tokens[is_token], parameter="tokens")
         scores, states = np.zeros(tokens.shape, dtype=np.float32), []
-        for rows in self._groups(tokens.shape):
+        # rows whose features fit into the memory limit
+        most = max(1, _MAX_FEATURE_VALUES // max(min(tokens.shape[1], _SEGMENT_TOKENS) * self._width, 1))
+        for first in range(0, len(tokens), most):
+            rows = slice(first, first + most)
             group = state.select(np.arange(len(state))[rows])
             for start in range(0, tokens.shape[1], _SEGMENT_TOKENS):
                 segment = tokens[rows, start : start + _SEGMENT_TOKENS]
@@ -360,10 +363,3 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
         if self._featured is None:
             return np.zeros((len(inner), 0), dtype=np.float32)
         return to_unit_vectors(to_numpy(self._featured.features(inner)))
-
-    def _groups(self, shape: tuple[int, ...]) -> Iterator[slice]:
-        """Yield slices of rows whose features fit into the memory limit."""
-        rows, width = shape
-        size = max(1, _MAX_FEATURE_VALUES // max(min(width, _SEGMENT_TOKENS) * self._width, 1))
-        for start in range(0, rows, size):
-            yield slice(start, start + size)

@@ -61,14 +61,8 @@ def adjust_scores(scores: Any, row: Any, rows: Any, counts: Any) -> None:
         scores[rows.bias_ids[index]] += rows.bias_values[index]
     repetition = rows.rules[row, REPETITION]
     presence, frequency = rows.rules[row, PRESENCE], rows.rules[row, FREQUENCY]
-    if repetition != 1 or presence != 0 or frequency != 0:
-        _apply_penalties(scores, row, rows, counts)
-
-
-@numba.njit(nogil=True)
-def _apply_penalties(scores: Any, row: Any, rows: Any, counts: Any) -> None:
-    repetition = rows.rules[row, REPETITION]
-    presence, frequency = rows.rules[row, PRESENCE], rows.rules[row, FREQUENCY]
+    if repetition == 1 and presence == 0 and frequency == 0:
+        return
     history, length = rows.history, rows.lengths[row]
     for index in range(length):
         counts[history[row, index]] += 1

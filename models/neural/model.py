@@ -295,16 +295,7 @@ class NeuralModel(NetworkModel):
 
 
 def advance_one(network: Network, tokens: Tensor, hidden: Hidden) -> Hidden:
-    """Consume one token per row.
-
-    Args:
-        network: in evaluation mode.
-        tokens: ids [B].
-        hidden: the state; unchanged.
-
-    Returns:
-        The next state, of the same shapes.
-    """
+    """Consume one token per row [B] with a network in evaluation mode; return the next state."""
     if tokens.is_cuda or tokens.shape[0] > PLAIN_CELL_ROWS:
         return advance_many(network, tokens[None], hidden)[1]
     return network.step(tokens, hidden)

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -172,14 +171,6 @@ class Loader:
                 groups += needed_groups(self.registry.fetch(version), int8=int8)
         return compile_groups(groups)
 
-    def _load_kernels(self, directory: Path, *, int8: bool) -> None:
-        """Compile or load the kernels that a model's warm-up does not call, such as those that choose tokens."""
-        from models.checkpoint.precompile import compile_group, needed_groups
-
-        with contextlib.suppress(LanguageModelError, OSError):  # they are then compiled at their first call
-            for group in needed_groups(directory, int8=int8):
-                compile_group(group)
-
     def load(self, version: Version, *, in_use: int, unloadable: Mapping[str, int]) -> HostedModel:
         """Load a version and warm it up.
 
@@ -192,6 +183,8 @@ class Loader:
             MemoryBudgetError: the version does not fit into the budget.
             One of LOAD_ERRORS: loading, the golden test or the warm-up failed.
         """
+        from models.checkpoint.precompile import compile_group, needed_groups  # imports numba
+
         started_s = self.clock()
 
         def check(size: ModelBytes) -> None:
@@ -201,7 +194,10 @@ class Loader:
         check(estimate_bytes(manifest))  # before the files are fetched
         directory = self.registry.fetch(version)
         checkpoint = self.read(directory, device=self.device, precision=self._precision_of(version))
-        self._load_kernels(directory, int8=checkpoint.precision == INT8)
+        # the kernels that the warm-up does not call, such as those that choose tokens
+        with contextlib.suppress(LanguageModelError, OSError):  # they are then compiled at their first call
+            for group in needed_groups(directory, int8=checkpoint.precision == INT8):
+                compile_group(group)
         size = loaded_bytes(checkpoint.model, manifest)
         check(size)
         if self.num_threads is not None:

@@ -12,11 +12,7 @@ import numpy as np
 
 from models.arrays import FloatArray, TokenIds
 from models.calls import Read
-from models.language_model import (
-    ReadResult,
-    Want,
-    read_sequences,
-)
+from models.language_model import ReadResult, read_sequences
 from models.vocabulary import EOS
 from service.engine.batching import (
     CallBatch,
@@ -57,24 +53,18 @@ class Segment(NamedTuple):
 class PrefillProgress:
     """Progress of one call: R texts, each continuing a row of the state.
 
-    Args:
-        state: state before the texts, R rows.
-        tokens: ids of the texts [R, T].
-        lengths: lengths of the texts [R].
-        want: log-probabilities, the state after the texts, or both.
-
     Attributes:
         tokens: ids of the texts [R, T].
         left: number of unread tokens.
         scores: log-probabilities [R, T], 0 for unread tokens; None if not wanted.
     """
 
-    def __init__(self, state: Any, tokens: TokenIds, lengths: TokenIds, want: Want) -> None:
-        self.tokens = tokens
-        self.left = int(lengths.sum())
-        self.scores = np.zeros(tokens.shape, dtype=np.float32) if want.scores else None
-        self._keep = want.state
-        rows = view(state)
+    def __init__(self, call: Read) -> None:
+        self.tokens, lengths = call.tokens, call.lengths
+        self.left = call.size
+        self.scores = np.zeros(self.tokens.shape, dtype=np.float32) if call.want.scores else None
+        self._keep = call.want.state
+        rows = view(call.state)
         order = np.argsort(lengths, kind="stable")
         texts = Segment(order, lengths[order], rows.select(order), 0)
         self._num_left = int(np.count_nonzero(lengths))
@@ -174,7 +164,7 @@ class ReadBatch(CallBatch[Read, PrefillProgress]):
         self._joint: Any = None
 
     def _start(self, call: Read) -> PrefillProgress:
-        return PrefillProgress(call.state, call.tokens, call.lengths, call.want)
+        return PrefillProgress(call)
 
     def _run(self, under_way: Mapping[Read, PrefillProgress], count: int) -> SliceResult:
         readings = list(under_way.values())
