@@ -233,7 +233,7 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
     def next_log_probs(self, state: CacheState) -> FloatArray:
         log_probs = np.ascontiguousarray(to_numpy(self.inner.next_log_probs(state.inner)))
         features = self._features(state.inner)
-        out = log_probs.copy()
+        out, decay = log_probs.copy(), (self._decay.flatnesses[0], self._decay.decays[0])
         for row, history in enumerate(state.histories):
             if len(history) == 0:
                 continue
@@ -243,15 +243,7 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
             cosines = np.zeros(len(history), dtype=np.float32)
             if self._featured:
                 inner_products(features[row : row + 1], history.features, 0, cosines[None])
-            kernels.mix_row(
-                cosines,
-                history.tokens,
-                self._decay.flatnesses[0],
-                self._decay.decays[0],
-                self._coefficients,
-                own[0],
-                out[row],
-            )
+            kernels.mix_row(cosines, history.tokens, *decay, self._coefficients, own[0], out[row])
         return out
 
     @override

@@ -132,7 +132,7 @@ class SequenceBatch:
 
     def select(self, rows: TokenIds) -> Self:
         """Select rows by index; an index may repeat."""
-        arrays = self.seeds, self.history, self.log_probs, self.lengths, self.nodes
+        arrays: tuple[AnyArray, ...] = (self.seeds, self.history, self.log_probs, self.lengths, self.nodes)
         return type(self)(self.table.select(rows), *(array[rows] for array in arrays))
 
     def concatenate(self, others: Sequence[Self]) -> Self:

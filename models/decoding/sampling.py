@@ -243,16 +243,8 @@ def sample_by_blocks(model: BlockSampler[Any], state: Any, batch: SequenceBatch)
     sums, scales = model.block_sums(state, temperatures), _ONE / temperatures
     endless = batch.lengths < rules[:, END_AFTER]
     blocks, targets = np.zeros(len(batch), np.int64), np.empty(len(batch))
-    _draw_blocks(
-        sums.sums,
-        sums.first,
-        sums.highest,
-        scales,
-        endless,
-        uniform_numbers(batch.seeds, batch.lengths),
-        blocks,
-        targets,
-    )
+    draws = uniform_numbers(batch.seeds, batch.lengths)
+    _draw_blocks(sums.sums, sums.first, sums.highest, scales, endless, draws, blocks, targets)
     logits = model.logits(sums, everyone, blocks)
     indices = np.empty(len(batch), np.int64)
     _draw_in_blocks(logits, sums.highest, scales, endless, blocks, targets, indices)

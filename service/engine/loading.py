@@ -185,10 +185,10 @@ class Loader:
         """
         from models.checkpoint.precompile import compile_group, needed_groups  # imports numba
 
-        started_s = self.clock()
+        started_s, address = self.clock(), version.address
 
         def check(size: ModelBytes) -> None:
-            check_budget(version.address, size.host, budget=self.budget, in_use=in_use, others=unloadable)
+            check_budget(address, size.host, budget=self.budget, in_use=in_use, others=unloadable)
 
         manifest = self.registry.manifest(version)
         check(estimate_bytes(manifest))  # before the files are fetched
@@ -208,30 +208,20 @@ class Loader:
         next_token_bytes = self.prefix_cache_bytes // NEXT_TOKEN_CACHE_DIVISOR
         prefix_bytes = self.prefix_cache_bytes - next_token_bytes
         reads_fast = is_lookup(checkpoint.model)  # reading again is faster than a cache lookup
-        loaded = LoadedModel(
-            version.address,
-            checkpoint,
-            PrefixCache(prefix_bytes) if prefix_bytes and not reads_fast else None,
-            NextTokenCache(next_token_bytes),
-        )
+        prefix_cache = PrefixCache(prefix_bytes) if prefix_bytes and not reads_fast else None
+        loaded = LoadedModel(address, checkpoint, prefix_cache, NextTokenCache(next_token_bytes))
         loaded_s = self.clock()
         warm_up(checkpoint.model)
         loaded.token_trie.folded  # noqa: B018 - built now, not during the first autocomplete request
         ready_s = self.clock()
+        load_s, warm_up_s = ready_s - started_s, ready_s - loaded_s
         _log.info(
             "model loaded",
-            model=version.address,
+            model=address,
             family=checkpoint.manifest.family,
             precision=checkpoint.precision,
-            seconds=round(ready_s - started_s, 3),
-            warm_up_s=round(ready_s - loaded_s, 3),
+            seconds=round(load_s, 3),
+            warm_up_s=round(warm_up_s, 3),
             bytes=size.host,
         )
-        return HostedModel(
-            version.address,
-            version,
-            loaded=loaded,
-            size=size,
-            load_s=ready_s - started_s,
-            warm_up_s=ready_s - loaded_s,
-        )
+        return HostedModel(address, version, loaded=loaded, size=size, load_s=load_s, warm_up_s=warm_up_s)

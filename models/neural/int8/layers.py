@@ -338,12 +338,7 @@ def last_vectors(seen: FloatArray, alive: TokenIds, count: int) -> FloatArray:
 
 
 class Int8Layers(Int8Body):
-    """Base class of stacked layers with normalisations and skips; see `models.neural.layers.LayeredBody`.
-
-    Args:
-        config: shape of the network.
-        parameters: parameters of the body.
-    """
+    """Base class of stacked layers with normalisations and skips; see `models.neural.layers.LayeredBody`."""
 
     def __init__(self, config: NetworkConfig, parameters: Parameters) -> None:
         self._skips = config.skips
@@ -449,13 +444,7 @@ class Int8FeedForward(Int8Layers):
 
 
 class Int8Attention(Int8Body):
-    """`AttentionBody` in int8, with the same state.
-
-    Args:
-        inner: the inner body.
-        config: shape of the network.
-        parameters: parameters of the body.
-    """
+    """`AttentionBody` in int8, with the same state."""
 
     def __init__(self, inner: Int8Body, config: NetworkConfig, parameters: Parameters) -> None:
         self._inner, self._before = inner, config.attention_window - 1

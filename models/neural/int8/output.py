@@ -329,13 +329,7 @@ class Int8Softmax(Int8Output):
 
 
 class Int8AdaptiveSoftmax(Int8Output):
-    """`AdaptiveSoftmax` in int8.
-
-    Args:
-        config: shape of the network.
-        vocab_size: V.
-        parameters: parameters of the network.
-    """
+    """`AdaptiveSoftmax` in int8."""
 
     def __init__(self, config: NetworkConfig, vocab_size: int, parameters: Parameters) -> None:
         vectors, output = token_clusters(config, parameters), parameters.part("output")
