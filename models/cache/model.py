@@ -298,9 +298,8 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
                 histories.append(history.appended(ids[is_stored], units[is_stored]))
                 continue
             size = len(self.vocabulary) if self.config.gate else 0
-            shares, evidence, largest, after = score_with_history(
-                history, ids, units, decay=self._decay, vocab_size=size
-            )
+            found = score_with_history(history, ids, units, decay=self._decay, vocab_size=size)
+            shares, evidence, largest, after = found
             scores.append(CacheScores(log_probs, shares[:, 0, 0], evidence[:, 0, 0], largest))
             histories.append(after)
         return scores, CacheState(result.state, tuple(histories))

@@ -18,6 +18,7 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 from typing_extensions import override
 
 from models.arrays import Array, FloatArray, ModelBytes, TokenIds
@@ -243,9 +244,8 @@ class NeuralModel(NetworkModel):
                 changed = advance_one(self.network, ids[start, :count], before)
                 outputs[start, :count] = changed[0][0]
             else:
-                outputs[start:end, :count], changed = advance_many(
-                    self.network, ids[start:end, :count], before
-                )
+                given = ids[start:end, :count]
+                outputs[start:end, :count], changed = advance_many(self.network, given, before)
             for part, new in zip(after, changed, strict=True):
                 part[:, :count] = new
         return outputs, after
@@ -316,10 +316,8 @@ def advance_many(network: Network, tokens: Tensor, hidden: Hidden) -> tuple[Tens
     rows = tokens.shape[1]
     extra = 0 if tokens.is_cuda else _padded_row_count(rows) - rows
     if extra:
-        tokens = torch.cat([tokens, tokens.new_zeros(tokens.shape[0], extra)], dim=1)
-        hidden = tuple(
-            torch.cat([part, part.new_zeros(len(part), extra, part.shape[2])], 1) for part in hidden
-        )
+        tokens = functional.pad(tokens, (0, extra))
+        hidden = tuple(functional.pad(part, (0, 0, 0, extra)) for part in hidden)
     outputs, after = network(tokens, hidden)
     if extra:
         outputs, after = outputs[:, :rows], tuple(part[:, :rows].contiguous() for part in after)

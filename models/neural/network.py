@@ -28,6 +28,10 @@ TokenEmbedding: TypeAlias = nn.Embedding | ClusteredEmbedding
 class Network(nn.Module):
     """Parameters and forward computation of a neural language model.
 
+    Args:
+        config: the shape.
+        vocab_size: V.
+
     Raises:
         InvalidInputError: the configured cutoffs do not match the vocabulary.
     """
@@ -135,8 +139,12 @@ def read_network(directory: Path, *, vocab_size: int) -> Network:
     Its parameters are memory-mapped from the file: processes share the pages, and writes of one
     process are private.
 
+    Args:
+        directory: directory of both files.
+        vocab_size: V, which the files must match.
+
     Raises:
-        ManifestError: a file is missing, was not written by `write_network`, or does not match V.
+        ManifestError: a file is missing or was not written by `write_network`.
     """
     config = read_weights(directory, vocab_size=vocab_size).config
     path = directory / WEIGHTS_FILE

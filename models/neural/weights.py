@@ -112,6 +112,10 @@ def count_parameters(config: NetworkConfig, vocab_size: int) -> int:
 def read_weights(directory: Path, *, vocab_size: int) -> NetworkWeights:
     """Map the weights of a stored network into memory, read-only.
 
+    Args:
+        directory: directory of both files.
+        vocab_size: V, which the files must match.
+
     Raises:
         ManifestError: a file is missing or damaged, or does not match the other or V.
     """

@@ -114,9 +114,7 @@ class DecodeSlot:
         for index, row_ids, row_values in zip(self.indices, ids, values, strict=True):
             self.result.tops[index].append(TopTokens(row_ids, row_values))
 
-    def end_step(
-        self, batch: SequenceBatch, first: int, alive: Sequence[bool], unfinished: StateView | None
-    ) -> None:
+    def end_step(self, batch: SequenceBatch, first: int, alive: list[bool], unfinished: StateView) -> None:
         """Record the output of a step in which a row ended, or of the last step.
 
         Args:
@@ -209,9 +207,8 @@ class DecodeBatch:
         """Handle a step in which a row ended or a slot took its last step."""
         self._store_left()
         ends = np.cumsum(keep)  # for a kept row: its row in `after`, plus 1
-        for number in np.flatnonzero(
-            (self._left == 0) | np.logical_or.reduceat(ended, self._starts)
-        ).tolist():
+        has_output = (self._left == 0) | np.logical_or.reduceat(ended, self._starts)
+        for number in np.flatnonzero(has_output).tolist():
             slot, span = self.slots[number], self._spans[number]
             unfinished = StateView(after, ends[span][keep[span]] - 1)
             slot.end_step(batch, span.start, (~ended[span]).tolist(), unfinished)

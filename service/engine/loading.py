@@ -224,4 +224,11 @@ class Loader:
             warm_up_s=round(warm_up_s, 3),
             bytes=size.host,
         )
-        return HostedModel(address, version, loaded=loaded, size=size, load_s=load_s, warm_up_s=warm_up_s)
+        return HostedModel(
+            address,
+            version,
+            loaded=loaded,
+            size=size,
+            load_s=load_s,
+            warm_up_s=warm_up_s,
+        )

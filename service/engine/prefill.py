@@ -6,7 +6,7 @@ twice the median remaining length, so one long text does not delay short ones.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -150,9 +150,12 @@ class PrefillProgress:
 
 
 def _detached(segment: Segment, state: Any) -> Segment:
-    return (
-        segment._replace(state=view(segment.state.materialized)) if segment.state.base is state else segment
-    )
+    if segment.state.base is not state:
+        return segment
+    return segment._replace(state=view(segment.state.materialized))
+
+
+_Chosen: TypeAlias = Sequence[tuple[PrefillProgress, list[Segment]]]
 
 
 class ReadBatch(CallBatch[Read, PrefillProgress]):
@@ -169,18 +172,15 @@ class ReadBatch(CallBatch[Read, PrefillProgress]):
     def _run(self, under_way: Mapping[Read, PrefillProgress], count: int) -> SliceResult:
         readings = list(under_way.values())
         shares = split_budget([text.wanted for text in readings], [text.left for text in readings], count)
-        chosen = [
-            (text, text.next_segments(share)) for text, share in zip(readings, shares, strict=True) if share
-        ]
+        shared = zip(readings, shares, strict=True)
+        chosen = [(text, text.next_segments(share)) for text, share in shared if share]
         rows = tokens = 0
         if chosen:
             rows, tokens = self._read(next(iter(under_way)), chosen, count)
         done = [(call, reading.result()) for call, reading in under_way.items() if reading.done]
         return SliceResult(rows, tokens, done)
 
-    def _read(
-        self, like: Read, chosen: Sequence[tuple[PrefillProgress, list[Segment]]], count: int
-    ) -> tuple[int, int]:
+    def _read(self, like: Read, chosen: _Chosen, count: int) -> tuple[int, int]:
         """Read the selected segments of each call together; return the numbers of rows and tokens."""
         segments = [segment for _, selected in chosen for segment in selected]
         left = np.concatenate([segment.left for segment in segments])
@@ -227,9 +227,7 @@ def slice_width(left: TokenIds, count: int) -> int:
     return max(min(even, 2 * int(ordered[(len(left) - 1) // 2])), 1)
 
 
-def _stack_tokens(
-    chosen: Sequence[tuple[PrefillProgress, list[Segment]]], width: int, num_rows: int
-) -> TokenIds:
+def _stack_tokens(chosen: _Chosen, width: int, num_rows: int) -> TokenIds:
     """Stack the next tokens of all selected segments [R, width], padded with `</s>`."""
     tokens = np.full((num_rows, width), EOS, dtype=np.int64)
     row = 0

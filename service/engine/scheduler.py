@@ -96,6 +96,10 @@ class SchedulerLimits:
 class Admission:
     """Admission control: the set of admitted, unfinished jobs. The caller must hold a lock to change it.
 
+    Args:
+        limits: bounds on jobs and tokens.
+        metrics: records rejections and ends of jobs.
+
     Attributes:
         jobs: the admitted jobs, unordered; read-only.
         num_jobs: number of jobs by owner and kind.
@@ -206,6 +210,11 @@ class Admission:
 
 class Scheduler:
     """Scheduler of jobs: turns of interactive work, with slices of long or bulk work between them.
+
+    Args:
+        clock: the clock.
+        limits: bounds and slice durations.
+        metrics: records queue times, rejections, ends of jobs and batch sizes.
 
     Attributes:
         clock: monotonic clock in seconds.

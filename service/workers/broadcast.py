@@ -150,9 +150,8 @@ class Broadcast(PeerMiddleware):
         target = f"{REFRESH_PATH}?{urlencode(query)}".encode()
         request = encode_scope({**scope, "raw_path": target, "query_string": b"", "method": "POST"}, b"")
         replies = (await self._forward(request)).values()
-        serving = [
-            json.loads(answer.body)["serving"] for answer in replies if answer.status < _FIRST_ERROR_STATUS
-        ]
+        bodies = (answer.body for answer in replies if answer.status < _FIRST_ERROR_STATUS)
+        serving = [json.loads(body)["serving"] for body in bodies]
         behind = [address for address in serving if address != reply["serving"]]
         if "wait" not in query or not behind:
             return own

@@ -171,13 +171,9 @@ class Int8Model(NetworkModel, BlockSampler[NeuralState]):
         """
         steps, batch = tokens.shape
         vectors = zero_int8_rows((steps + 1) * batch, self.config.embedding_size)
-        bad = gather_rows(
-            self._embedding, len(self.vocabulary), np.ascontiguousarray(tokens).reshape(-1), vectors, batch
-        )
-        if bad:
-            raise InvalidInputError(
-                f"token id {bad} is not in [0, {len(self.vocabulary)})", parameter="tokens"
-            )
+        size, ids = len(self.vocabulary), np.ascontiguousarray(tokens).reshape(-1)
+        if bad := gather_rows(self._embedding, size, ids, vectors, batch):
+            raise InvalidInputError(f"token id {bad} is not in [0, {size})", parameter="tokens")
         return vectors
 
     def features_of(self, outputs: FloatArray | Int8Rows) -> Int8Rows:
