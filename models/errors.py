@@ -68,9 +68,8 @@ def check_range(parameter: str, value: float, least: float, most: float) -> None
         InvalidInputError: it is not, or is NaN.
     """
     if not least <= value <= most:
-        limits = " to ".join(
-            f"{limit:g}" if isinstance(limit, float) else str(limit) for limit in (least, most)
-        )
+        ends = (least, most)
+        limits = " to ".join(f"{end:g}" if isinstance(end, float) else str(end) for end in ends)
         raise InvalidInputError(f"{parameter} is {value}; it must be from {limits}", parameter=parameter)
 
 

@@ -162,9 +162,8 @@ class MixtureModel(
                 log_weights = log_weights[context_lengths]
             log_probs = to_numpy(self._mix([result.log_probs for result in results], log_weights))
             log_probs[~is_token] = 0
-        after, before = (
-            MixtureState(states) for states in zip(*((r.state, r.before) for r in results), strict=True)
-        )
+        states = zip(*((result.state, result.before) for result in results), strict=True)
+        after, before = map(MixtureState, states)
         return ReadResult(log_probs, after, before)
 
     @override

@@ -92,11 +92,8 @@ def _entries(arrays: Mapping[str, AnyArray], *, alignment: int) -> dict[str, dic
     for name, array in arrays.items():
         begin = -(-end // alignment) * alignment
         end = begin + array.nbytes
-        entries[name] = {
-            "dtype": _NAMES[array.dtype],
-            "shape": list(array.shape),
-            "data_offsets": [begin, end],
-        }
+        place: dict[str, Any] = {"shape": list(array.shape), "data_offsets": [begin, end]}
+        entries[name] = {"dtype": _NAMES[array.dtype], **place}
     return entries
 
 

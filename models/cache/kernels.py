@@ -176,9 +176,8 @@ def cache_shares(
     for q in range(len(targets)):
         totals[:] = 0
         hits[:] = 0
-        oldest = (
-            decays.shape[1] - SUM_LANES - (ends[q] - begins[q])
-        )  # row of `decays` for the window's first token
+        # column of `decays` for the window's first token
+        oldest = decays.shape[1] - SUM_LANES - (ends[q] - begins[q])
         for begin in range(begins[q], ends[q], SEGMENT_TOKENS):
             end = min(begin + SEGMENT_TOKENS, ends[q])
             num_matches = 0
@@ -342,20 +341,17 @@ def _tile_intrinsic(rows: int, columns: int) -> Any:
 
         query_rows, key_rows = vectors(queries, query, rows), vectors(keys, key, columns)
         steps = builder.udiv(width, constant(VECTOR_WIDTH))
-        sums = [
-            codegen.alloca_once_value(builder, ir.Constant(FLOAT_VECTOR, None)) for _ in range(rows * columns)
-        ]
+        zeros = ir.Constant(FLOAT_VECTOR, None)
+        sums = [codegen.alloca_once_value(builder, zeros) for _ in range(rows * columns)]
         with codegen.for_range(builder, steps, intp=index) as loop:
             offset = builder.mul(loop.index, constant(VECTOR_WIDTH))
             key_lanes = [lanes(key_row, offset) for key_row in key_rows]
             for row, query_row in enumerate(query_rows):
                 query_lanes = lanes(query_row, offset)
-                for key_vector, total in zip(
-                    key_lanes, sums[row * columns : (row + 1) * columns], strict=True
-                ):
-                    builder.store(
-                        call_llvm(builder, "fma", query_lanes, key_vector, builder.load(total)), total
-                    )
+                row_sums = sums[row * columns : (row + 1) * columns]
+                for key_vector, total in zip(key_lanes, row_sums, strict=True):
+                    product = call_llvm(builder, "fma", query_lanes, key_vector, builder.load(total))
+                    builder.store(product, total)
         totals = _fold_lanes(builder, [builder.load(total) for total in sums])
         # the first product goes to row `query` and column `column` of `out`
         for row in range(rows):

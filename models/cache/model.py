@@ -4,7 +4,7 @@
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -233,7 +233,7 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
     def next_log_probs(self, state: CacheState) -> FloatArray:
         log_probs = np.ascontiguousarray(to_numpy(self.inner.next_log_probs(state.inner)))
         features = self._features(state.inner)
-        out = log_probs.copy()
+        out, decay = log_probs.copy(), (self._decay.flatnesses[0], self._decay.decays[0])
         for row, history in enumerate(state.histories):
             if len(history) == 0:
                 continue
@@ -243,15 +243,7 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
             cosines = np.zeros(len(history), dtype=np.float32)
             if self._featured:
                 inner_products(features[row : row + 1], history.features, 0, cosines[None])
-            kernels.mix_row(
-                cosines,
-                history.tokens,
-                self._decay.flatnesses[0],
-                self._decay.decays[0],
-                self._coefficients,
-                own[0],
-                out[row],
-            )
+            kernels.mix_row(cosines, history.tokens, *decay, self._coefficients, own[0], out[row])
         return out
 
     @override
@@ -261,7 +253,10 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
         is_token = np.arange(tokens.shape[1]) < lengths[:, None]
         self.vocabulary.check_ids(tokens[is_token], parameter="tokens")
         scores, states = np.zeros(tokens.shape, dtype=np.float32), []
-        for rows in self._groups(tokens.shape):
+        # rows whose features fit into the memory limit
+        most = max(1, _MAX_FEATURE_VALUES // max(min(tokens.shape[1], _SEGMENT_TOKENS) * self._width, 1))
+        for first in range(0, len(tokens), most):
+            rows = slice(first, first + most)
             group = state.select(np.arange(len(state))[rows])
             for start in range(0, tokens.shape[1], _SEGMENT_TOKENS):
                 segment = tokens[rows, start : start + _SEGMENT_TOKENS]
@@ -303,9 +298,8 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
                 histories.append(history.appended(ids[is_stored], units[is_stored]))
                 continue
             size = len(self.vocabulary) if self.config.gate else 0
-            shares, evidence, largest, after = score_with_history(
-                history, ids, units, decay=self._decay, vocab_size=size
-            )
+            found = score_with_history(history, ids, units, decay=self._decay, vocab_size=size)
+            shares, evidence, largest, after = found
             scores.append(CacheScores(log_probs, shares[:, 0, 0], evidence[:, 0, 0], largest))
             histories.append(after)
         return scores, CacheState(result.state, tuple(histories))
@@ -360,10 +354,3 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
         if self._featured is None:
             return np.zeros((len(inner), 0), dtype=np.float32)
         return to_unit_vectors(to_numpy(self._featured.features(inner)))
-
-    def _groups(self, shape: tuple[int, ...]) -> Iterator[slice]:
-        """Yield slices of rows whose features fit into the memory limit."""
-        rows, width = shape
-        size = max(1, _MAX_FEATURE_VALUES // max(min(width, _SEGMENT_TOKENS) * self._width, 1))
-        for start in range(0, rows, size):
-            yield slice(start, start + size)

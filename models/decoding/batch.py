@@ -132,15 +132,8 @@ class SequenceBatch:
 
     def select(self, rows: TokenIds) -> Self:
         """Select rows by index; an index may repeat."""
-        return replace(
-            self,
-            table=self.table.select(rows),
-            seeds=self.seeds[rows],
-            history=self.history[rows],
-            log_probs=self.log_probs[rows],
-            lengths=self.lengths[rows],
-            nodes=self.nodes[rows],
-        )
+        arrays: tuple[AnyArray, ...] = (self.seeds, self.history, self.log_probs, self.lengths, self.nodes)
+        return type(self)(self.table.select(rows), *(array[rows] for array in arrays))
 
     def concatenate(self, others: Sequence[Self]) -> Self:
         """Concatenate these rows and those of each of `others`."""

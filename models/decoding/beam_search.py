@@ -183,17 +183,11 @@ class BeamSearch:
         """
         before, group.live, width = group.live, [], log_probs.shape[1]
         indices, ranks = np.empty(2 * self._size, np.int64), np.full(2 * self._size, -np.inf)
-        _rank_extensions(
-            np.ascontiguousarray(log_probs),
-            rows,
-            np.array([beam.row for beam in before], np.int64),
-            np.array([beam.total for beam in before]),
-            np.array([*shunned], np.int64),
-            np.array([*shunned.values()], np.float64),
-            buffers_for(width),
-            indices,
-            ranks,
-        )
+        members = np.array([beam.row for beam in before], np.int64)
+        totals = np.array([beam.total for beam in before])
+        penalties = np.array([*shunned], np.int64), np.array([*shunned.values()], np.float64)
+        found = buffers_for(width), indices, ranks
+        _rank_extensions(np.ascontiguousarray(log_probs), rows, members, totals, *penalties, *found)
         taken = []
         full = self._steps == self._parameters.max_tokens
         possible = indices[ranks > -np.inf].tolist()

@@ -227,12 +227,8 @@ def compile_rules(parameters: DecodingParameters, prompt: TokenIds, biases: Toke
         np.inf if parameters.ignore_eos else float(parameters.min_tokens),
     ]
     looks_back = parameters.repetition_penalty != 1
-    truncates = (
-        parameters.top_k is not None
-        or parameters.top_p < 1
-        or parameters.typical_p < 1
-        or parameters.min_p > 0
-    )
+    truncates = parameters.top_k is not None or parameters.min_p > 0
+    truncates |= min(parameters.top_p, parameters.typical_p) < 1
     penalises = looks_back or parameters.presence_penalty != 0 or parameters.frequency_penalty != 0
     is_cold = parameters.greedy or parameters.temperature < _MIN_BLOCK_TEMPERATURE
     return Rules(

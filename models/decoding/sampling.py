@@ -61,14 +61,8 @@ def adjust_scores(scores: Any, row: Any, rows: Any, counts: Any) -> None:
         scores[rows.bias_ids[index]] += rows.bias_values[index]
     repetition = rows.rules[row, REPETITION]
     presence, frequency = rows.rules[row, PRESENCE], rows.rules[row, FREQUENCY]
-    if repetition != 1 or presence != 0 or frequency != 0:
-        _apply_penalties(scores, row, rows, counts)
-
-
-@numba.njit(nogil=True)
-def _apply_penalties(scores: Any, row: Any, rows: Any, counts: Any) -> None:
-    repetition = rows.rules[row, REPETITION]
-    presence, frequency = rows.rules[row, PRESENCE], rows.rules[row, FREQUENCY]
+    if repetition == 1 and presence == 0 and frequency == 0:
+        return
     history, length = rows.history, rows.lengths[row]
     for index in range(length):
         counts[history[row, index]] += 1
@@ -249,16 +243,8 @@ def sample_by_blocks(model: BlockSampler[Any], state: Any, batch: SequenceBatch)
     sums, scales = model.block_sums(state, temperatures), _ONE / temperatures
     endless = batch.lengths < rules[:, END_AFTER]
     blocks, targets = np.zeros(len(batch), np.int64), np.empty(len(batch))
-    _draw_blocks(
-        sums.sums,
-        sums.first,
-        sums.highest,
-        scales,
-        endless,
-        uniform_numbers(batch.seeds, batch.lengths),
-        blocks,
-        targets,
-    )
+    draws = uniform_numbers(batch.seeds, batch.lengths)
+    _draw_blocks(sums.sums, sums.first, sums.highest, scales, endless, draws, blocks, targets)
     logits = model.logits(sums, everyone, blocks)
     indices = np.empty(len(batch), np.int64)
     _draw_in_blocks(logits, sums.highest, scales, endless, blocks, targets, indices)

@@ -5,6 +5,7 @@ Unlike torch's threads, no thread waits for another.
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from typing import TypeVar
@@ -17,6 +18,45 @@ P = TypeVar("P")
 T = TypeVar("T")
 MIN_TOKENS_PER_THREAD = 4096
 """Minimum number of tokens per thread."""
+
+STEP_ROWS_PER_THREAD = 32
+"""Minimum number of rows per thread in a single step; measured by bench_int8."""
+
+_ROW_MULTIPLE = 16  # a multiple of the rows of a product
+
+
+@dataclass(slots=True)
+class Threads:
+    """Threads of one computation in int8.
+
+    Attributes:
+        limit: maximum number; None for numba's default: NUMBA_NUM_THREADS, or the number of cores if it is not set.
+    """
+
+    limit: int | None = None
+
+    @property
+    def most(self) -> int:
+        """Maximum number of threads."""
+        if self.limit is not None:
+            return self.limit
+        from numba.core import config  # deferred: a service sets the limit before it needs numba
+
+        return int(vars(config)["NUMBA_NUM_THREADS"])  # numba sets it at run time
+
+
+THREADS = Threads()
+"""The limit of this process."""
+
+
+def run_row_slices(work: Callable[[slice], None], count: int) -> None:
+    """Call `work` for slices of rows in several threads; slices begin at multiples of 16."""
+    num_slices = min(THREADS.most, count // STEP_ROWS_PER_THREAD)
+    if num_slices <= 1:
+        work(slice(0, count))
+        return
+    cuts = np.linspace(0, -(-count // _ROW_MULTIPLE), num_slices + 1).astype(int) * _ROW_MULTIPLE
+    run_slices(work, np.minimum(cuts, count).tolist())
 
 
 def run_balanced(work: Callable[[slice], T], offsets: TokenIds, threads: int) -> list[T]:

@@ -49,8 +49,5 @@ INT8_TOKENS_PER_THREAD = 512
 INT8_ROWS_PER_THREAD = 8
 """Minimum number of sequences per thread, because each thread reads all weights."""
 
-STEP_ROWS_PER_THREAD = 32
-"""Minimum number of rows per thread in a single step."""
-
 ROWS_PER_PRODUCT = 64
 """Rows of one product of the output layer, which reads its weights once per product."""

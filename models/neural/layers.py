@@ -52,11 +52,7 @@ class LayeredBody(Body):
 
 
 class Recurrent(LayeredBody):
-    """Stacked recurrent layers, whose state has a tensor [L, B, H] for each part of a cell.
-
-    Args:
-        config: the shape.
-    """
+    """Stacked recurrent layers, whose state has a tensor [L, B, H] for each part of a cell."""
 
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
@@ -212,11 +208,8 @@ class AttentionBody(Body):
     @override
     def start(self, batch: int) -> Hidden:
         like = self.projection.weight
-        return (
-            *self.inner.start(batch),
-            like.new_zeros(self.before, batch, self.width),
-            like.new_zeros(1, batch, 1),
-        )
+        memory = like.new_zeros(self.before, batch, self.width), like.new_zeros(1, batch, 1)
+        return (*self.inner.start(batch), *memory)
 
     @override
     def forward(self, inputs: Tensor, carried: Hidden) -> tuple[Tensor, Hidden]:

@@ -18,6 +18,7 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 from typing_extensions import override
 
 from models.arrays import Array, FloatArray, ModelBytes, TokenIds
@@ -36,7 +37,6 @@ from models.neural.constants import (
 )
 from models.neural.network import Network, read_network, resolve_device, write_network
 from models.neural.network_model import NetworkModel, NeuralState
-from models.neural.sequences import read_batch
 from models.vocabulary import EOS, Vocabulary
 
 
@@ -189,7 +189,7 @@ class NeuralModel(NetworkModel):
     @override
     @torch.inference_mode()
     def read(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
-        return read_batch(self, state, tokens, lengths, want)
+        return super().read(state, tokens, lengths, want)
 
     @override
     def read_segment(
@@ -244,9 +244,8 @@ class NeuralModel(NetworkModel):
                 changed = advance_one(self.network, ids[start, :count], before)
                 outputs[start, :count] = changed[0][0]
             else:
-                outputs[start:end, :count], changed = advance_many(
-                    self.network, ids[start:end, :count], before
-                )
+                given = ids[start:end, :count]
+                outputs[start:end, :count], changed = advance_many(self.network, given, before)
             for part, new in zip(after, changed, strict=True):
                 part[:, :count] = new
         return outputs, after
@@ -296,16 +295,7 @@ class NeuralModel(NetworkModel):
 
 
 def advance_one(network: Network, tokens: Tensor, hidden: Hidden) -> Hidden:
-    """Consume one token per row.
-
-    Args:
-        network: in evaluation mode.
-        tokens: ids [B].
-        hidden: the state; unchanged.
-
-    Returns:
-        The next state, of the same shapes.
-    """
+    """Consume one token per row [B] with a network in evaluation mode; return the next state."""
     if tokens.is_cuda or tokens.shape[0] > PLAIN_CELL_ROWS:
         return advance_many(network, tokens[None], hidden)[1]
     return network.step(tokens, hidden)
@@ -326,10 +316,8 @@ def advance_many(network: Network, tokens: Tensor, hidden: Hidden) -> tuple[Tens
     rows = tokens.shape[1]
     extra = 0 if tokens.is_cuda else _padded_row_count(rows) - rows
     if extra:
-        tokens = torch.cat([tokens, tokens.new_zeros(tokens.shape[0], extra)], dim=1)
-        hidden = tuple(
-            torch.cat([part, part.new_zeros(len(part), extra, part.shape[2])], 1) for part in hidden
-        )
+        tokens = functional.pad(tokens, (0, extra))
+        hidden = tuple(functional.pad(part, (0, 0, 0, extra)) for part in hidden)
     outputs, after = network(tokens, hidden)
     if extra:
         outputs, after = outputs[:, :rows], tuple(part[:, :rows].contiguous() for part in after)

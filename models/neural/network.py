@@ -46,8 +46,7 @@ class Network(nn.Module):
         if config.attention != "none":
             self.body = AttentionBody(self.body, config)
         self.output_dropout = Dropout(config.dropout, variational=config.variational)
-        width = config.embedding_size if config.tied else self.body.width
-        self.feature_size = width
+        self.feature_size = width = config.feature_size
         narrowed = self.body.width != width
         self.projection = nn.Linear(self.body.width, width) if narrowed else nn.Identity()
         self.output = _make_output_layer(config, self.embedding, vocab_size=vocab_size, width=width)

@@ -1,4 +1,4 @@
-"""Common part of networks as language models: base class and states; imports no torch."""
+"""Common part of networks as language models: base class, states, reading of sequences; imports no torch."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -11,10 +11,18 @@ from typing_extensions import override
 
 from models.arrays import AnyArray, FloatArray, TokenIds
 from models.errors import InvalidInputError
-from models.language_model import ChoiceScorer, FeatureExtractor, LanguageModel, SequenceReader
+from models.kernels.threads import run_parts
+from models.language_model import (
+    ChoiceScorer,
+    FeatureExtractor,
+    LanguageModel,
+    ReadResult,
+    SequenceReader,
+    Want,
+)
 from models.neural.config import NetworkConfig
 from models.neural.weights import count_parameters
-from models.vocabulary import BOS, Vocabulary
+from models.vocabulary import BOS, EOS, Vocabulary
 
 HiddenArrays: TypeAlias = tuple[AnyArray, ...]
 """Arrays whose dimension 1 is the batch; the first is the body's last output [1, B, W], float32."""
@@ -104,6 +112,64 @@ class NetworkModel(
     def _start(self) -> NeuralState:
         """State of one row after `<s>`, cached because nearly every request begins with it."""
         return self.advance(self.empty_state(1), np.array([BOS]))
+
+    @override
+    def read(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
+        log_probs = np.zeros(tokens.shape if want.scores else (0, 0), dtype=np.float32)
+        result = ReadResult(log_probs, state.select(np.arange(len(state))) if want.state else state)
+        before: list[tuple[TokenIds, Any]] = []  # numbers of tokens and outputs before them
+        num_shares = self.num_shares(lengths)
+        # the longest first, so the rows of a group end close together
+        order = np.argsort(-lengths, kind="stable")[: np.count_nonzero(lengths)]
+        size = max(1, min(self.group_rows, -(-len(order) // num_shares)))
+        groups = [order[start : start + size] for start in range(0, len(order), size)]
+
+        def read(assigned: Sequence[TokenIds]) -> None:
+            for rows in assigned:
+                self._read_group(state.select(rows), tokens, lengths, rows, want, result, before)
+
+        run_parts(read, [groups[number::num_shares] for number in range(num_shares)])
+        if not (want.before or want.features):
+            return result
+        if not before:
+            return result._replace(before=state.select(np.zeros(0, np.int64)))
+        order = np.argsort(np.concatenate([numbers for numbers, _ in before]))
+        return result._replace(before=self.join_outputs([outputs for _, outputs in before], order))
+
+    def _read_group(
+        self,
+        state: NeuralState,
+        tokens: TokenIds,
+        lengths: TokenIds,
+        group: TokenIds,
+        want: Want,
+        result: ReadResult,
+        before: list[tuple[TokenIds, Any]],
+    ) -> None:
+        """Read non-empty rows, sorted by descending length, to their ends; finished rows are removed.
+
+        `state` is overwritten; results are written to `result` and appended to `before`.
+        """
+        longest, lengths = int(lengths[group[0]]), lengths[group]
+        for start in range(0, longest, self.segment_steps):
+            end = min(start + self.segment_steps, longest)
+            rows = group[: np.count_nonzero(lengths > start)]
+            is_read = np.arange(start, end)[:, None] < lengths[: len(rows)]
+            # entries past a row's length may be invalid ids
+            ids = np.where(is_read, tokens[rows, start:end].T, EOS)
+            hidden = tuple(part[:, : len(rows)] for part in state.hidden)
+            outputs, after = self.read_segment(ids, is_read, hidden, exact=want.state)
+            for part, changed in zip(state.hidden, after, strict=True):
+                part[:, : len(rows)] = changed
+            step, row = np.nonzero(is_read)
+            if want.scores:
+                scores = self.score_outputs(outputs, step, row, ids[step, row], normalised=want.normalised)
+                result.log_probs[rows[row], start + step] = scores
+            if want.before or want.features:
+                numbers = rows[row] * tokens.shape[1] + start + step
+                before.append((numbers, self.take_outputs(outputs, step, row)))
+        if want.state:
+            result.state.assign(group, state)
 
     @abstractmethod
     def read_segment(

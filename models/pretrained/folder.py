@@ -20,9 +20,9 @@ from typing_extensions import override
 
 from models.errors import ManifestError
 from models.files import CONFIG_FILE, read_config
+from models.kernels.threads import run_row_slices
 from models.neural.int8.matrix import Int8Linear, Parameters
 from models.neural.int8.output import multiply, to_int8_rows
-from models.neural.sequences import run_row_slices
 from models.tensor_files import PackedWeightCache
 
 ARCHITECTURES = ("gpt2", "gpt_neox", "llama", "mistral", "olmo2", "qwen2", "qwen3")

@@ -11,23 +11,15 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from models.arrays import FloatArray, TokenIds
+from models.arrays import Bools, FloatArray, TokenIds
 from models.calls import ModelCall
 from models.decoding.batch import SequenceBatch
 from models.decoding.sampling import ChosenTokens, choose_next_tokens
 from models.decoding.top_k import TokenChoice, top_tokens_of_rows
 from models.language_model import LanguageModel, TopTokens
 from models.vocabulary import EOS
-from service.engine.batching import (
-    CallBatch,
-    SliceResult,
-    StateView,
-    check_no_nan,
-    gather_states,
-    view,
-)
+from service.engine.batching import CallBatch, SliceResult, StateView, check_no_nan, gather_states, view
 from service.engine.calls import BATCHES
 from service.engine.constants import MAX_ENTRIES
 
@@ -75,34 +67,41 @@ class Generated(NamedTuple):
     unfinished: StateView | None
 
 
-_Mask = npt.NDArray[np.bool_]
+@dataclass(frozen=True, slots=True, eq=False)
+class Decode(ModelCall[Generated]):
+    """Call that generates up to `count` tokens of each row, or until `</s>`.
+
+    The state is a `DecodeState`, or a `StateView` of one (`Generated.unfinished`); continue each row only once.
+
+    Attributes:
+        count: number of tokens of each row, at least 1.
+        top: tokens to report at each position.
+        last: True if the states after the tokens are not needed.
+    """
+
+    count: int
+    top: TokenChoice = 0
+    last: bool = False
 
 
 class DecodeSlot:
     """Progress of one decode call.
 
-    Args:
-        decoding: a `DecodeState`, or a `StateView` of one.
-        count: number of tokens to generate for each row.
-        top: tokens to report at each position.
-        last: True if the states after the tokens are not needed.
-
     Attributes:
+        call: the call.
         rows: states of the unfinished rows; stale while the slot is in a batch.
         indices: indices of the unfinished rows in the call.
         left: remaining steps.
         result: output of the rows that have ended or taken all steps.
     """
 
-    def __init__(self, decoding: Any, *, count: int, top: TokenChoice, last: bool) -> None:
-        num_rows = len(decoding)
-        self.rows = view(decoding)
+    def __init__(self, call: Decode) -> None:
+        num_rows = len(call.state)
+        self.call, self.left = call, call.count
+        self.rows = view(call.state)
         self.indices = list(range(num_rows))
-        self.count, self.left = count, count
-        self.top, self.last = top, last
-        self.result = Generated(
-            [[]] * num_rows, [[]] * num_rows, [[] for _ in range(num_rows if top else 0)], None
-        )
+        tops: list[list[TopTokens]] = [[] for _ in range(num_rows if call.top else 0)]
+        self.result = Generated([[]] * num_rows, [[]] * num_rows, tops, None)
 
     @property
     def done(self) -> bool:
@@ -111,13 +110,11 @@ class DecodeSlot:
 
     def add_tops(self, log_probs: FloatArray) -> None:
         """Record the tokens to report, from log-probabilities of the unfinished rows [R, V]."""
-        ids, values = top_tokens_of_rows(log_probs, self.top)
+        ids, values = top_tokens_of_rows(log_probs, self.call.top)
         for index, row_ids, row_values in zip(self.indices, ids, values, strict=True):
             self.result.tops[index].append(TopTokens(row_ids, row_values))
 
-    def end_step(
-        self, batch: SequenceBatch, first: int, alive: Sequence[bool], unfinished: StateView | None
-    ) -> None:
+    def end_step(self, batch: SequenceBatch, first: int, alive: list[bool], unfinished: StateView) -> None:
         """Record the output of a step in which a row ended, or of the last step.
 
         Args:
@@ -128,10 +125,10 @@ class DecodeSlot:
         """
         for row, (index, continues) in enumerate(zip(self.indices, alive, strict=True), first):
             if not continues or not self.left:
-                output = batch.last(row, self.count - self.left)
+                output = batch.last(row, self.call.count - self.left)
                 self.result.tokens[index], self.result.log_probs[index] = output
         self.indices = [index for index, continues in zip(self.indices, alive, strict=True) if continues]
-        if self.indices and not self.left and not self.last:
+        if self.indices and not self.left and not self.call.last:
             self.result = self.result._replace(unfinished=unfinished)
 
 
@@ -151,9 +148,9 @@ class DecodeBatch:
         self._starts = np.array([span.start for span in self._spans])  # first row of each slot [S]
         self._owners = np.repeat(np.arange(len(slots)), counts)  # slot of each row [R]
         self._left = np.array([slot.left for slot in slots])  # one array [S]: a step is one subtraction
-        self._last = np.array([slot.last for slot in slots])
-        self._with_tops = [number for number, slot in enumerate(slots) if slot.top]
-        self._wants_tops = np.repeat([bool(slot.top) for slot in slots], counts)  # [R]
+        self._last = np.array([slot.call.last for slot in slots])
+        self._with_tops = [number for number, slot in enumerate(slots) if slot.call.top]
+        self._wants_tops = np.repeat([bool(slot.call.top) for slot in slots], counts)  # [R]
 
     @classmethod
     def of(cls, slots: Sequence[DecodeSlot]) -> "DecodeBatch":
@@ -205,14 +202,13 @@ class DecodeBatch:
         return self
 
     def _end_step(
-        self, batch: SequenceBatch, after: DecodeState, ended: _Mask, keep: _Mask
+        self, batch: SequenceBatch, after: DecodeState, ended: Bools, keep: Bools
     ) -> "DecodeBatch | None":
         """Handle a step in which a row ended or a slot took its last step."""
         self._store_left()
         ends = np.cumsum(keep)  # for a kept row: its row in `after`, plus 1
-        for number in np.flatnonzero(
-            (self._left == 0) | np.logical_or.reduceat(ended, self._starts)
-        ).tolist():
+        has_output = (self._left == 0) | np.logical_or.reduceat(ended, self._starts)
+        for number in np.flatnonzero(has_output).tolist():
             slot, span = self.slots[number], self._spans[number]
             unfinished = StateView(after, ends[span][keep[span]] - 1)
             slot.end_step(batch, span.start, (~ended[span]).tolist(), unfinished)
@@ -231,7 +227,7 @@ class DecodeBatch:
 
 
 def _advance(
-    model: LanguageModel[Any], before: DecodeState, chosen: ChosenTokens, batch: SequenceBatch, keep: _Mask
+    model: LanguageModel[Any], before: DecodeState, chosen: ChosenTokens, batch: SequenceBatch, keep: Bools
 ) -> DecodeState:
     """Advance the model by the chosen tokens of the kept rows; their sequences are already extended."""
     if keep.all():
@@ -242,23 +238,6 @@ def _advance(
     return DecodeState(model.advance(before.state.select(rows), chosen.tokens[rows]), batch.select(rows))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Decode(ModelCall[Generated]):
-    """Call that generates up to `count` tokens of each row, or until `</s>`.
-
-    The state is a `DecodeState`, or a `StateView` of one (`Generated.unfinished`); continue each row only once.
-
-    Attributes:
-        count: number of tokens of each row, at least 1.
-        top: tokens to report at each position.
-        last: True if the states after the tokens are not needed.
-    """
-
-    count: int
-    top: TokenChoice = 0
-    last: bool = False
-
-
 class DecodeCallBatch(CallBatch[Decode, DecodeSlot]):
     """Batch of decode calls; a slice is one step of all rows, or of the oldest calls' rows if not all fit."""
 
@@ -267,7 +246,7 @@ class DecodeCallBatch(CallBatch[Decode, DecodeSlot]):
         self._batch: DecodeBatch | None = None
 
     def _start(self, call: Decode) -> DecodeSlot:
-        return DecodeSlot(call.state, count=call.count, top=call.top, last=call.last)
+        return DecodeSlot(call)
 
     def _run(self, under_way: Mapping[Decode, DecodeSlot], count: int) -> SliceResult:
         model = next(iter(under_way)).model

@@ -126,13 +126,8 @@ class Engine:
         timeout_s = self.request_timeout_s
         if options.timeout_s is not None:
             timeout_s = min(timeout_s, options.timeout_s)
-        job = Job(
-            work,
-            lambda item: self._pending.append((deliver, item)),
-            self.scheduler.clock() + timeout_s,
-            options,
-            streams,
-        )
+        deadline_s = self.scheduler.clock() + timeout_s
+        job = Job(work, lambda item: self._pending.append((deliver, item)), deadline_s, options, streams)
         self.scheduler.submit(job)
         # after all callbacks that are ready now, so that their requests share a batch
         self._loop.call_soon(self._wake)

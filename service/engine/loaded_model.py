@@ -144,12 +144,9 @@ class LoadedModel:
         slotted = self._slotted.find(key)
         if slotted is None:
             model, tokenizer = with_slots(self.model, self.tokenizer, slots)
-            slotted = replace(
-                self,
-                checkpoint=self.checkpoint._replace(model=model, tokenizer=tokenizer),
-                prefix_cache=None,
-                next_token_cache=NextTokenCache(_SLOTTED_CACHE_BYTES),
-            )
+            checkpoint = self.checkpoint._replace(model=model, tokenizer=tokenizer)
+            cache = NextTokenCache(_SLOTTED_CACHE_BYTES)
+            slotted = replace(self, checkpoint=checkpoint, prefix_cache=None, next_token_cache=cache)
             size = max(_TOKEN_BYTES * slotted.vocab_size, _MAX_SLOTTED_BYTES // _MAX_SLOTTED)
             self._slotted.insert(key, slotted, min(size, _MAX_SLOTTED_BYTES))  # the latest is always kept
         return slotted

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from models.checkpoint.precision import FLOAT32, INT8, Precision, check_precisio
 from models.checkpoint.registry import LocalRegistry
 from models.checkpoint.registry_interface import Registry
 from models.errors import CheckpointError, InvalidInputError, LanguageModelError, ModelNotFoundError
+from models.kernels.threads import THREADS
 from models.language_model import (
     BlockSampler,
     LanguageModel,
@@ -32,7 +32,6 @@ from models.language_model import (
     score_sequences,
     supports,
 )
-from models.neural.sequences import THREADS
 from models.vocabulary import EOS
 from service.engine.constants import NEXT_TOKEN_CACHE_DIVISOR
 from service.engine.loaded_model import HostedModel, LoadedModel
@@ -172,14 +171,6 @@ class Loader:
                 groups += needed_groups(self.registry.fetch(version), int8=int8)
         return compile_groups(groups)
 
-    def _load_kernels(self, directory: Path, *, int8: bool) -> None:
-        """Compile or load the kernels that a model's warm-up does not call, such as those that choose tokens."""
-        from models.checkpoint.precompile import compile_group, needed_groups
-
-        with contextlib.suppress(LanguageModelError, OSError):  # they are then compiled at their first call
-            for group in needed_groups(directory, int8=int8):
-                compile_group(group)
-
     def load(self, version: Version, *, in_use: int, unloadable: Mapping[str, int]) -> HostedModel:
         """Load a version and warm it up.
 
@@ -192,16 +183,21 @@ class Loader:
             MemoryBudgetError: the version does not fit into the budget.
             One of LOAD_ERRORS: loading, the golden test or the warm-up failed.
         """
-        started_s = self.clock()
+        from models.checkpoint.precompile import compile_group, needed_groups  # imports numba
+
+        started_s, address = self.clock(), version.address
 
         def check(size: ModelBytes) -> None:
-            check_budget(version.address, size.host, budget=self.budget, in_use=in_use, others=unloadable)
+            check_budget(address, size.host, budget=self.budget, in_use=in_use, others=unloadable)
 
         manifest = self.registry.manifest(version)
         check(estimate_bytes(manifest))  # before the files are fetched
         directory = self.registry.fetch(version)
         checkpoint = self.read(directory, device=self.device, precision=self._precision_of(version))
-        self._load_kernels(directory, int8=checkpoint.precision == INT8)
+        # the kernels that the warm-up does not call, such as those that choose tokens
+        with contextlib.suppress(LanguageModelError, OSError):  # they are then compiled at their first call
+            for group in needed_groups(directory, int8=checkpoint.precision == INT8):
+                compile_group(group)
         size = loaded_bytes(checkpoint.model, manifest)
         check(size)
         if self.num_threads is not None:
@@ -212,30 +208,27 @@ class Loader:
         next_token_bytes = self.prefix_cache_bytes // NEXT_TOKEN_CACHE_DIVISOR
         prefix_bytes = self.prefix_cache_bytes - next_token_bytes
         reads_fast = is_lookup(checkpoint.model)  # reading again is faster than a cache lookup
-        loaded = LoadedModel(
-            version.address,
-            checkpoint,
-            PrefixCache(prefix_bytes) if prefix_bytes and not reads_fast else None,
-            NextTokenCache(next_token_bytes),
-        )
+        prefix_cache = PrefixCache(prefix_bytes) if prefix_bytes and not reads_fast else None
+        loaded = LoadedModel(address, checkpoint, prefix_cache, NextTokenCache(next_token_bytes))
         loaded_s = self.clock()
         warm_up(checkpoint.model)
         loaded.token_trie.folded  # noqa: B018 - built now, not during the first autocomplete request
         ready_s = self.clock()
+        load_s, warm_up_s = ready_s - started_s, ready_s - loaded_s
         _log.info(
             "model loaded",
-            model=version.address,
+            model=address,
             family=checkpoint.manifest.family,
             precision=checkpoint.precision,
-            seconds=round(ready_s - started_s, 3),
-            warm_up_s=round(ready_s - loaded_s, 3),
+            seconds=round(load_s, 3),
+            warm_up_s=round(warm_up_s, 3),
             bytes=size.host,
         )
         return HostedModel(
-            version.address,
+            address,
             version,
             loaded=loaded,
             size=size,
-            load_s=ready_s - started_s,
-            warm_up_s=ready_s - loaded_s,
+            load_s=load_s,
+            warm_up_s=warm_up_s,
         )

@@ -6,17 +6,13 @@ twice the median remaining length, so one long text does not delay short ones.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from models.arrays import FloatArray, TokenIds
 from models.calls import Read
-from models.language_model import (
-    ReadResult,
-    Want,
-    read_sequences,
-)
+from models.language_model import ReadResult, read_sequences
 from models.vocabulary import EOS
 from service.engine.batching import (
     CallBatch,
@@ -57,24 +53,18 @@ class Segment(NamedTuple):
 class PrefillProgress:
     """Progress of one call: R texts, each continuing a row of the state.
 
-    Args:
-        state: state before the texts, R rows.
-        tokens: ids of the texts [R, T].
-        lengths: lengths of the texts [R].
-        want: log-probabilities, the state after the texts, or both.
-
     Attributes:
         tokens: ids of the texts [R, T].
         left: number of unread tokens.
         scores: log-probabilities [R, T], 0 for unread tokens; None if not wanted.
     """
 
-    def __init__(self, state: Any, tokens: TokenIds, lengths: TokenIds, want: Want) -> None:
-        self.tokens = tokens
-        self.left = int(lengths.sum())
-        self.scores = np.zeros(tokens.shape, dtype=np.float32) if want.scores else None
-        self._keep = want.state
-        rows = view(state)
+    def __init__(self, call: Read) -> None:
+        self.tokens, lengths = call.tokens, call.lengths
+        self.left = call.size
+        self.scores = np.zeros(self.tokens.shape, dtype=np.float32) if call.want.scores else None
+        self._keep = call.want.state
+        rows = view(call.state)
         order = np.argsort(lengths, kind="stable")
         texts = Segment(order, lengths[order], rows.select(order), 0)
         self._num_left = int(np.count_nonzero(lengths))
@@ -160,9 +150,12 @@ class PrefillProgress:
 
 
 def _detached(segment: Segment, state: Any) -> Segment:
-    return (
-        segment._replace(state=view(segment.state.materialized)) if segment.state.base is state else segment
-    )
+    if segment.state.base is not state:
+        return segment
+    return segment._replace(state=view(segment.state.materialized))
+
+
+_Chosen: TypeAlias = Sequence[tuple[PrefillProgress, list[Segment]]]
 
 
 class ReadBatch(CallBatch[Read, PrefillProgress]):
@@ -174,23 +167,20 @@ class ReadBatch(CallBatch[Read, PrefillProgress]):
         self._joint: Any = None
 
     def _start(self, call: Read) -> PrefillProgress:
-        return PrefillProgress(call.state, call.tokens, call.lengths, call.want)
+        return PrefillProgress(call)
 
     def _run(self, under_way: Mapping[Read, PrefillProgress], count: int) -> SliceResult:
         readings = list(under_way.values())
         shares = split_budget([text.wanted for text in readings], [text.left for text in readings], count)
-        chosen = [
-            (text, text.next_segments(share)) for text, share in zip(readings, shares, strict=True) if share
-        ]
+        shared = zip(readings, shares, strict=True)
+        chosen = [(text, text.next_segments(share)) for text, share in shared if share]
         rows = tokens = 0
         if chosen:
             rows, tokens = self._read(next(iter(under_way)), chosen, count)
         done = [(call, reading.result()) for call, reading in under_way.items() if reading.done]
         return SliceResult(rows, tokens, done)
 
-    def _read(
-        self, like: Read, chosen: Sequence[tuple[PrefillProgress, list[Segment]]], count: int
-    ) -> tuple[int, int]:
+    def _read(self, like: Read, chosen: _Chosen, count: int) -> tuple[int, int]:
         """Read the selected segments of each call together; return the numbers of rows and tokens."""
         segments = [segment for _, selected in chosen for segment in selected]
         left = np.concatenate([segment.left for segment in segments])
@@ -237,9 +227,7 @@ def slice_width(left: TokenIds, count: int) -> int:
     return max(min(even, 2 * int(ordered[(len(left) - 1) // 2])), 1)
 
 
-def _stack_tokens(
-    chosen: Sequence[tuple[PrefillProgress, list[Segment]]], width: int, num_rows: int
-) -> TokenIds:
+def _stack_tokens(chosen: _Chosen, width: int, num_rows: int) -> TokenIds:
     """Stack the next tokens of all selected segments [R, width], padded with `</s>`."""
     tokens = np.full((num_rows, width), EOS, dtype=np.int64)
     row = 0

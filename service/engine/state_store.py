@@ -96,9 +96,8 @@ class StateStore:
 
     def __post_init__(self) -> None:
         self._lock = threading.RLock()
-        self._owned: dict[
-            str, OrderedDict[str, tuple[StoredState, float]]
-        ] = {}  # with the last use, oldest first
+        # with the last use, oldest first
+        self._owned: dict[str, OrderedDict[str, tuple[StoredState, float]]] = {}
         self._counts, self._sizes = Shares[str](self.max_states), Shares[str](self.max_bytes)
         self._unloaded: dict[str, str | None] = {}  # addresses by tag; None for versions without states
         self._num_sharing: Counter[tuple[str, PhraseAutomaton[int]]] = Counter()
@@ -167,9 +166,7 @@ class StateStore:
             for stored in states:
                 if stored.loaded.tag in self._unloaded:
                     raise ModelNotFoundError(f"{stored.loaded.address} was unloaded while the text was read")
-            phrases = {
-                stored.phrases for stored in states if (owner, stored.phrases) not in self._num_sharing
-            }
+            phrases = {new.phrases for new in states if (owner, new.phrases) not in self._num_sharing}
             size = sum(stored.num_bytes for stored in states) + sum(new.num_bytes for new in phrases)
             self.check_capacity(owner, len(states), size)
             for shares, amount in ((self._counts, len(states)), (self._sizes, size)):

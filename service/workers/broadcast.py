@@ -113,9 +113,8 @@ class Broadcast(PeerMiddleware):
     async def _apply_everywhere(self, scope: Scope, receive: Receive, body: bytes) -> PeerResponse:
         own = PeerResponse()
         headers = [(name, value) for name, value in scope["headers"] if name != b"x-request-id"]
-        headers.append(
-            (b"x-request-id", scope["state"]["request_id"].encode())
-        )  # all workers log the same id
+        # all workers log the same id
+        headers.append((b"x-request-id", scope["state"]["request_id"].encode()))
         request = encode_scope({**scope, "headers": headers}, body)
         replies, _ = await asyncio.gather(self._forward(request), self.app(scope, receive, own.send))
         return _merge_responses(own, self.pool.number, replies)
@@ -151,9 +150,8 @@ class Broadcast(PeerMiddleware):
         target = f"{REFRESH_PATH}?{urlencode(query)}".encode()
         request = encode_scope({**scope, "raw_path": target, "query_string": b"", "method": "POST"}, b"")
         replies = (await self._forward(request)).values()
-        serving = [
-            json.loads(answer.body)["serving"] for answer in replies if answer.status < _FIRST_ERROR_STATUS
-        ]
+        bodies = (answer.body for answer in replies if answer.status < _FIRST_ERROR_STATUS)
+        serving = [json.loads(body)["serving"] for body in bodies]
         behind = [address for address in serving if address != reply["serving"]]
         if "wait" not in query or not behind:
             return own

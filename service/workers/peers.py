@@ -138,9 +138,8 @@ class Peer:
 
     async def _connect(self) -> "_PeerConnection":
         try:
-            _, connection = await asyncio.get_running_loop().create_unix_connection(
-                _PeerConnection, self._socket
-            )
+            loop = asyncio.get_running_loop()
+            _, connection = await loop.create_unix_connection(_PeerConnection, self._socket)
         except OSError as error:
             raise ExchangeError("refused", f"{self._socket}: {error.strerror or error}") from None
         return connection

@@ -42,13 +42,10 @@ async def sync_with_peers(services: Services, peers: Mapping[int, Peer]) -> None
         except ExchangeError:
             continue  # this peer is restarting or hangs
         served = served_addresses(services)
-        changes = [
-            (services.reloader.load, address) for address in peer_models["served"] if address not in served
-        ]
+        load, unload = services.reloader.load, services.reloader.unload
+        changes = [(load, address) for address in peer_models["served"] if address not in served]
         # addresses that only this worker serves may be new in the registry: unload listed addresses only
-        changes += [
-            (services.reloader.unload, address) for address in peer_models["unloaded"] if address in served
-        ]
+        changes += [(unload, address) for address in peer_models["unloaded"] if address in served]
         for change, address in changes:
             try:
                 await change(address)
@@ -156,10 +153,8 @@ class WorkerServer(DrainingServer):
         loop.add_reader(self._pool.lifeline, self._on_supervisor_death)
         peer_socket = self._pool.socket_of(self._pool.number)
         peer_socket.unlink(missing_ok=True)  # left by the dead worker
-        backlog = self.config.backlog
-        self.servers.append(
-            await loop.create_unix_server(self._protocol, path=str(peer_socket), backlog=backlog)
-        )
+        path, backlog = str(peer_socket), self.config.backlog
+        self.servers.append(await loop.create_unix_server(self._protocol, path=path, backlog=backlog))
         self._spawn(self._send_heartbeats())
         if self._pool.is_restarted and any(count >= 0 for count in self._pool.status.connections):
             await self._wait_until_loaded()

@@ -11,7 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numba
 import numpy as np
@@ -299,6 +299,9 @@ class Activations:
         return Activations(None, self.floats + addend.floats, self._shape)
 
 
+BodyResult: TypeAlias = tuple[Activations, HiddenArrays]
+
+
 class Int8Body(ABC):
     """Layers from token vectors to the vectors that predict the next token.
 
@@ -309,9 +312,7 @@ class Int8Body(ABC):
     start: HiddenArrays
 
     @abstractmethod
-    def read(
-        self, vectors: Int8Rows, alive: TokenIds, carried: HiddenArrays
-    ) -> tuple[Activations, HiddenArrays]:
+    def read(self, vectors: Int8Rows, alive: TokenIds, carried: HiddenArrays) -> BodyResult:
         """Read up to T vectors per row.
 
         Args:
@@ -338,12 +339,7 @@ def last_vectors(seen: FloatArray, alive: TokenIds, count: int) -> FloatArray:
 
 
 class Int8Layers(Int8Body):
-    """Base class of stacked layers with normalisations and skips; see `models.neural.layers.LayeredBody`.
-
-    Args:
-        config: shape of the network.
-        parameters: parameters of the body.
-    """
+    """Base class of stacked layers with normalisations and skips; see `models.neural.layers.LayeredBody`."""
 
     def __init__(self, config: NetworkConfig, parameters: Parameters) -> None:
         self._skips = config.skips
@@ -377,9 +373,7 @@ class Int8Recurrent(Int8Layers):
             self.start = tuple(parameters[f"initial.{part}"].copy() for part in parts)
 
     @override
-    def read(
-        self, vectors: Int8Rows, alive: TokenIds, carried: HiddenArrays
-    ) -> tuple[Activations, HiddenArrays]:
+    def read(self, vectors: Int8Rows, alive: TokenIds, carried: HiddenArrays) -> BodyResult:
         steps, batch, size = len(alive), carried[0].shape[1], carried[0].shape[2]
         carried = tuple(part.copy() for part in carried)
 
@@ -429,9 +423,7 @@ class Int8FeedForward(Int8Layers):
         self.start = (np.zeros((self._window - 1, 1, self._width), np.float32),)
 
     @override
-    def read(
-        self, vectors: Int8Rows, alive: TokenIds, carried: HiddenArrays
-    ) -> tuple[Activations, HiddenArrays]:
+    def read(self, vectors: Int8Rows, alive: TokenIds, carried: HiddenArrays) -> BodyResult:
         steps, batch = len(alive), carried[0].shape[1]
         read = Activations(vectors, None, (steps, batch, self._width)).floats
         seen = np.concatenate([carried[0], read])
@@ -449,13 +441,7 @@ class Int8FeedForward(Int8Layers):
 
 
 class Int8Attention(Int8Body):
-    """`AttentionBody` in int8, with the same state.
-
-    Args:
-        inner: the inner body.
-        config: shape of the network.
-        parameters: parameters of the body.
-    """
+    """`AttentionBody` in int8, with the same state."""
 
     def __init__(self, inner: Int8Body, config: NetworkConfig, parameters: Parameters) -> None:
         self._inner, self._before = inner, config.attention_window - 1
@@ -470,9 +456,7 @@ class Int8Attention(Int8Body):
         self._scale = np.float32(1 / math.sqrt(config.attention_size) if config.attention == "scaled" else 1)
 
     @override
-    def read(
-        self, vectors: Int8Rows, alive: TokenIds, carried: HiddenArrays
-    ) -> tuple[Activations, HiddenArrays]:
+    def read(self, vectors: Int8Rows, alive: TokenIds, carried: HiddenArrays) -> BodyResult:
         activations, inner = self._inner.read(vectors, alive, carried[:-2])
         outputs = activations.floats
         past, filled = carried[-2:]

@@ -8,7 +8,8 @@ from typing_extensions import override
 
 from models.arrays import FloatArray, ModelBytes, TokenIds, array_bytes
 from models.errors import InvalidInputError
-from models.language_model import BlockSampler, BlockSums, ReadResult, Want
+from models.kernels.threads import THREADS, run_row_slices
+from models.language_model import BlockSampler, BlockSums
 from models.neural.config import NetworkConfig
 from models.neural.constants import (
     GROUP_ROWS,
@@ -27,7 +28,6 @@ from models.neural.int8.matrix import (
 )
 from models.neural.int8.output import make_output, multiply, to_int8_rows, token_clusters
 from models.neural.network_model import HiddenArrays, NetworkModel, NeuralState
-from models.neural.sequences import THREADS, read_batch, run_row_slices
 from models.neural.weights import NetworkWeights
 from models.tensor_files import PackedWeightCache
 from models.vocabulary import Vocabulary
@@ -112,10 +112,6 @@ class Int8Model(NetworkModel, BlockSampler[NeuralState]):
         return self.output.block_logits(sums.features, np.asarray(rows), np.asarray(blocks))
 
     @override
-    def read(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
-        return read_batch(self, state, tokens, lengths, want)
-
-    @override
     def read_segment(
         self, tokens: TokenIds, is_read: Any, hidden: HiddenArrays, *, exact: bool
     ) -> tuple[NetworkOutputs, HiddenArrays]:
@@ -175,13 +171,9 @@ class Int8Model(NetworkModel, BlockSampler[NeuralState]):
         """
         steps, batch = tokens.shape
         vectors = zero_int8_rows((steps + 1) * batch, self.config.embedding_size)
-        bad = gather_rows(
-            self._embedding, len(self.vocabulary), np.ascontiguousarray(tokens).reshape(-1), vectors, batch
-        )
-        if bad:
-            raise InvalidInputError(
-                f"token id {bad} is not in [0, {len(self.vocabulary)})", parameter="tokens"
-            )
+        size, ids = len(self.vocabulary), np.ascontiguousarray(tokens).reshape(-1)
+        if bad := gather_rows(self._embedding, size, ids, vectors, batch):
+            raise InvalidInputError(f"token id {bad} is not in [0, {size})", parameter="tokens")
         return vectors
 
     def features_of(self, outputs: FloatArray | Int8Rows) -> Int8Rows:

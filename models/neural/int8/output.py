@@ -17,6 +17,7 @@ from models.arrays import FloatArray, TokenIds
 from models.kernels.compilation import kernel
 from models.kernels.log_sum_exp import ROW_LANES, add_exp_in_lanes, block_sums_in_lanes, max_in_lanes
 from models.kernels.math import copy_values, exp, fold_lanes, greater
+from models.kernels.threads import run_row_slices
 from models.language_model import BLOCK_TOKENS, BlockSums
 from models.neural.config import NetworkConfig
 from models.neural.constants import ROWS_PER_PRODUCT
@@ -40,7 +41,6 @@ from models.neural.int8.matrix import (
     take_rows,
     zero_int8_rows,
 )
-from models.neural.sequences import run_row_slices
 from models.vocabulary import BOS
 
 LOWEST_LOGIT = np.float32(-3e38)
@@ -329,13 +329,7 @@ class Int8Softmax(Int8Output):
 
 
 class Int8AdaptiveSoftmax(Int8Output):
-    """`AdaptiveSoftmax` in int8.
-
-    Args:
-        config: shape of the network.
-        vocab_size: V.
-        parameters: parameters of the network.
-    """
+    """`AdaptiveSoftmax` in int8."""
 
     def __init__(self, config: NetworkConfig, vocab_size: int, parameters: Parameters) -> None:
         vectors, output = token_clusters(config, parameters), parameters.part("output")

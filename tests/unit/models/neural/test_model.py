@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from models.errors import InvalidInputError
+from models.kernels.threads import THREADS
 from models.language_model import (
     BLOCK_TOKENS,
     BlockSampler,
@@ -20,7 +21,6 @@ from models.neural.config import NetworkConfig
 from models.neural.int8.model import Int8Model
 from models.neural.model import NeuralModel
 from models.neural.network import Network
-from models.neural.sequences import THREADS
 from models.vocabulary import BOS, Vocabulary
 from tests.support import families
 

@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.kernels.threads import run_parts
-from models.neural.constants import STEP_ROWS_PER_THREAD
-from models.neural.sequences import THREADS, run_row_slices
+from models.kernels.threads import STEP_ROWS_PER_THREAD, THREADS, run_parts, run_row_slices
 from models.neural.softmax import log_sum_exp
 
 
