@@ -329,3 +329,14 @@ def test_the_most_probable_of_overlapping_issues_are_chosen():
             if all(issue.end <= one.start or one.end <= issue.start for one in chosen):
                 chosen.append(issue)
         assert without_overlaps(issues) == sorted(chosen)
+
+
+@pytest.mark.parametrize("kind", ["unigram", "char"])
+def test_words_of_the_training_text_are_tried_although_their_letters_are_unlikely(kind, monkeypatch):
+    monkeypatch.setattr("models.checking.generators.common_typo_corrections", lambda _: [])
+    monkeypatch.setattr("models.checking.generators._MAX_SPELLINGS_BESIDE_WORDS", 0)
+    model, tokenizer = trigram(kind)
+    found = check(model, tokenizer, "the cat sat on the xhouse", threshold=0.0)
+    assert [(issue.start, issue.suggestions[0].text) for issue in found] == [(18, "house")]
+    tokenizer.lexicon = ()
+    assert not any(issue.start == 18 for issue in check(model, tokenizer, "the cat sat on the xhouse"))
