@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from models.arrays import Int64s
 from models.errors import InvalidInputError
 from models.words import continues_word
 
@@ -122,9 +123,9 @@ class MarkedText(NamedTuple):
                 moved -= original - start
         return moved
 
-    def original_spans(self, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Return the part of the original text that each part of this text stands for."""
-        starts, ends = np.array(spans, np.int64).reshape(-1, 2).T
+    def original_spans(self, spans: Int64s) -> Int64s:
+        """Return the part of the original text that each part of this text stands for, from and to [N, 2]."""
+        starts, ends = spans.T
         lefts, rights, lengths = np.array([(-1, -1, 0), *self.edits], np.int64).T
         moved = np.cumsum(lengths - (rights - lefts))
         past = rights + moved  # ends of the replacements in this text
@@ -132,7 +133,7 @@ class MarkedText(NamedTuple):
         last = np.searchsorted(past - lengths, ends) - 1
         begins = np.where(starts < past[first], lefts[first], starts - moved[first])
         stops = np.where(ends < past[last], rights[last], ends - moved[last])
-        return list(zip(begins.tolist(), stops.tolist(), strict=True))
+        return np.stack([begins, stops], axis=1)
 
 
 class MemberMatcher:

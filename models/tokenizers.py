@@ -19,7 +19,7 @@ import json
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, chain, compress, pairwise
 from pathlib import Path
@@ -166,11 +166,11 @@ class Tokenizer(ABC):
         return spelled
 
     @abstractmethod
-    def _spans(self, text: str) -> list[tuple[int, int]]:
-        """Return the start and end of each token of a normalised text, in characters; equal within a character."""
+    def _spans(self, text: str) -> Int64s:
+        """Return the start and end of each token of a normalised text, in characters [T, 2]; equal within one."""
 
-    def token_spans(self, text: str) -> list[tuple[int, int]]:
-        """Return the start and end of each token in a normalised text, in characters."""
+    def token_spans(self, text: str) -> Int64s:
+        """Return the start and end of each token in a normalised text, in characters [T, 2]."""
         if self.members is None:
             return self._spans(text)
         marked = self.members.matcher.mark(text)
@@ -182,8 +182,7 @@ class Tokenizer(ABC):
         White space that no token spells therefore belongs to the next one. A token that begins within a character
         has the offset of this character.
         """
-        spans = np.array(self.token_spans(self.normaliser(text)), dtype=np.int64).reshape(-1, 2)
-        begins, ends = self.normaliser.offsets(text)[spans].T
+        begins, ends = self.normaliser.offsets(text)[self.token_spans(self.normaliser(text))].T
         starts: Int64s = np.minimum(begins, np.append(0, ends)[:-1])
         return starts
 
@@ -325,10 +324,12 @@ class WordTokenizer(Tokenizer):
         return {word[1:]: i for word, i in self._ids.items() if word.startswith("$") and MARK.fullmatch(word)}
 
     @override
-    def _spans(self, text: str) -> list[tuple[int, int]]:
+    def _word_spans(self, text: str) -> list[tuple[int, int]]:
         return self.split.spans(text)
 
-    _word_spans = _spans
+    @override
+    def _spans(self, text: str) -> Int64s:
+        return np.array(self.split.spans(text), dtype=np.int64).reshape(-1, 2)
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text's words."""
@@ -402,8 +403,8 @@ class CharacterTokenizer(Tokenizer):
         return [get(character, UNK) for character in text]
 
     @override
-    def _spans(self, text: str) -> list[tuple[int, int]]:
-        return [*pairwise(range(len(text) + 1))]
+    def _spans(self, text: str) -> Int64s:
+        return np.arange(len(text))[:, None] + (0, 1)
 
     def _num_ending_in(self, text: str, border: int, ids: list[int]) -> int:  # noqa: ARG002 - one id per character
         return border
@@ -505,26 +506,39 @@ class SentencePieceTokenizer(Tokenizer):
 
     @override
     def _encode(self, text: str) -> list[int]:
-        ids, begin = [], 0
+        ids = list(chain.from_iterable(map(self._processor.EncodeAsIds, self._parts(text))))
+        return self._join_spaces(ids, ids)
+
+    def _parts(self, text: str) -> Iterator[str]:
+        """Divide a long text between words, because the time of the library grows faster than the text."""
+        begin = 0
         while len(text) - begin > _PART_LENGTH and self._divides_at_spaces:
-            # in parts, because the time of the library grows faster than the text
             border = _BETWEEN_WORDS.search(text, begin + _PART_LENGTH)
             if border is None:
                 break
-            ids += self._processor.EncodeAsIds(text[begin : border.start()])
+            yield text[begin : border.start()]
             begin = border.end()
-        ids += self._processor.EncodeAsIds(text[begin:])
-        return self._join_spaces(ids, ids)
+        yield text[begin:]
+
+    @cached_property
+    def _sizes(self) -> Int64s:
+        """Number of bytes that each piece spells."""
+        return np.array([1 if piece in self._bytes else len(piece.encode()) for piece in self.pieces])
 
     @override
-    def _spans(self, text: str) -> list[tuple[int, int]]:
+    def _spans(self, text: str) -> Int64s:
         read, offsets = self._processor.Normalize(text, with_offsets=True)
-        pieces = self._processor.Encode(text, out_type=str)
-        sizes = [1 if piece in self._bytes else len(piece.encode()) for piece in pieces]
+        parts = list(self._parts(text))
+        ids = np.array(list(chain.from_iterable(map(self._processor.EncodeAsIds, parts))), dtype=np.int64)
+        sizes = self._sizes[ids]
+        if (unknown := np.flatnonzero(ids == self._processor.unk_id())).size:
+            pieces = list(chain.from_iterable(map(self._processor.EncodeAsPieces, parts)))
+            sizes[unknown] = [len(pieces[at].encode()) for at in unknown.tolist()]
         firsts = np.cumsum(np.frombuffer(read.encode(), np.int8) >= -64) - 1  # the character of each byte
         of_bytes = np.array(offsets)[np.append(firsts, len(read))]
-        ends = of_bytes[np.minimum(np.cumsum([0, *sizes]), len(firsts))].tolist()
-        return self._join_spaces(map(self.vocabulary.id_of, pieces), [*pairwise(ends)])
+        ends = of_bytes[np.minimum(np.append(0, np.cumsum(sizes)), len(firsts))]
+        spans = np.stack([ends[:-1], ends[1:]], axis=1)
+        return spans[self._join_spaces(ids.tolist(), range(len(spans)))] if self.classes else spans
 
     def _join_spaces(self, ids: Iterable[int], of_each: Sequence[T]) -> list[T]:
         """Remove what belongs to the pieces of the spaces before classes, whose tokens contain them."""

@@ -25,7 +25,16 @@ from models.arrays import Int64s, TokenIds
 from models.files import ASCII_WHITESPACE, WORD
 from models.tokenizers import CharacterTokenizer, Tokenizer, WordTokenizer
 from models.vocabulary import EOS, UNK
-from models.words import PLAIN, find_no_words, is_in_capitals, is_mark, plain_form, word_forms, word_pattern
+from models.words import (
+    MAX_WORD_LENGTH,
+    PLAIN,
+    find_no_words,
+    is_in_capitals,
+    is_mark,
+    plain_form,
+    word_forms,
+    word_pattern,
+)
 
 MAX_SENTENCE_TOKENS = 512
 """Maximum tokens of a sentence; a longer line is split into consecutive parts."""
@@ -128,7 +137,7 @@ class SentenceSplitter:
         return False
 
     def _best_form(self, word: str) -> str:
-        if word.isascii() and word == word.lower():
+        if len(word) > MAX_WORD_LENGTH or (word.isascii() and word == word.lower()):
             return word
         forms = self._forms(word)
         return min(forms, key=self._cost) if len(forms) > 1 else word
@@ -270,7 +279,7 @@ class WordSentenceSplitter(SentenceSplitter):
     def _tokenise(self, line: str, offset: int) -> Sentence:
         text, origins = self.read(line)
         ids, read = self.tokenizer.encode(text), self.tokenizer.normaliser(text)
-        spans = np.array(self.tokenizer.token_spans(read), dtype=np.int64).reshape(-1, 2)
+        spans = self.tokenizer.token_spans(read)
         given = origins[self.tokenizer.normaliser.offsets(text)]
         begins, last = given[spans[:, 0]], given[spans[:, 1] - 1]
         ends = given[np.searchsorted(given, last, side="right")]

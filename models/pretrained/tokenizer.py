@@ -21,7 +21,7 @@ import numpy as np
 import tokenizers
 from typing_extensions import override
 
-from models.arrays import TokenIds
+from models.arrays import Int64s, TokenIds
 from models.errors import ManifestError
 from models.files import CONFIG_FILE, read_config
 from models.tokenizers import BYTE_PIECE, SPACE_MARK, SUBWORDS, Tokenizer
@@ -118,8 +118,9 @@ class PretrainedTokenizer(Tokenizer):
         return self.encode_all([text])[0]
 
     @override
-    def _spans(self, text: str) -> list[tuple[int, int]]:
-        return list(self._library.encode(text, add_special_tokens=False).offsets)
+    def _spans(self, text: str) -> Int64s:
+        offsets = self._library.encode(text, add_special_tokens=False).offsets
+        return np.array(offsets, dtype=np.int64).reshape(-1, 2)
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text, in one native call."""
