@@ -4317,7 +4317,8 @@ export interface components {
             context: string | string[] | number[] | number[][];
             /**
              * Top K
-             * @description Number of candidates to rank; at most the vocabulary size, or 100 words. If omitted, as many as there are up to 10.
+             * @description Number of candidates to rank; at most the vocabulary size, or 100 words. If omitted, as many as there are up to
+             *     10.
              * @default 10
              */
             top_k?: number;
