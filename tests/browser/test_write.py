@@ -157,7 +157,7 @@ def test_a_completion_is_taken_with_a_click(page):
 def test_bars_tell_what_comes_next(page):
     write(page, "the cat sat on the ")
     bars = page.locator("aside .bar")
-    expect(bars).to_have_count(12)
+    expect(bars).to_have_count(10)
     expect(bars.first).to_contain_text(re.compile(r"mat|sofa"))
     expect(bars.first).to_contain_text("%")
 

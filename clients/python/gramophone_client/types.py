@@ -106,7 +106,7 @@ class CheckReply(Reply):
     """probable errors."""
 
     surprisal_bits: float
-    """surprisal of the text in bits, line ends included."""
+    """surprisal of the text in bits, line ends included; of words in the forms, and after the spaces, that the model knows."""
 
     bits_per_word: float | None
     """surprisal divided by the number of words and line ends; null for an empty text."""

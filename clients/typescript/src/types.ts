@@ -1065,7 +1065,7 @@ export interface components {
             issues: components["schemas"]["TextIssue"][];
             /**
              * Surprisal Bits
-             * @description surprisal of the text in bits, line ends included.
+             * @description surprisal of the text in bits, line ends included; of words in the forms, and after the spaces, that the model knows.
              */
             surprisal_bits: number;
             /**
