@@ -98,7 +98,11 @@ class ChosenCache(NamedTuple):
 
 
 def score_with_caches(
-    model: LanguageModel[Any], corpus: EncodedCorpus, *, window: int, progress: Progress
+    model: LanguageModel[Any],
+    corpus: EncodedCorpus,
+    *,
+    window: int,
+    progress: Progress,
 ) -> CacheGridScores:
     """Score a text in one pass, as a stream, with a model and a grid of caches of `window` tokens over its features.
 

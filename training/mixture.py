@@ -122,7 +122,12 @@ _WITHOUT_FEATURES = {NGramModel.family, CacheModel.family}
 
 
 def mix_dynamically(
-    title: str, recipe: Recipe, parts: Sequence[Trained | Checkpoint], inputs: TrainingInputs, *, began: float
+    title: str,
+    recipe: Recipe,
+    parts: Sequence[Trained | Checkpoint],
+    inputs: TrainingInputs,
+    *,
+    began: float,
 ) -> Trained:
     """Mix models with the weights and the cache that maximise the likelihood of the validation text.
 
@@ -497,7 +502,12 @@ def continue_ngrams(title: str, recipe: Recipe, inputs: TrainingInputs, base: Ch
 
 
 def _mix_statically(
-    title: str, recipe: Recipe, parts: Sequence[Trained | Checkpoint], inputs: TrainingInputs, *, began: float
+    title: str,
+    recipe: Recipe,
+    parts: Sequence[Trained | Checkpoint],
+    inputs: TrainingInputs,
+    *,
+    began: float,
 ) -> Trained:
     """Merge n-gram models into one n-gram model, and evaluate it."""
     vocabulary, texts = inputs.tokenizer.vocabulary, inputs.texts

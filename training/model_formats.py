@@ -104,7 +104,11 @@ def run_import_arpa(
         irregularities |= {"split_words": 0, "unlisted_pieces": tokenizer.num_unlisted}
         vocabulary = tokenizer.vocabulary
     model, listed, facts = compress(
-        orders, vocabulary, prune_entropy=prune_entropy, quantise=quantize_bits is not None, progress=progress
+        orders,
+        vocabulary,
+        prune_entropy=prune_entropy,
+        quantise=quantize_bits is not None,
+        progress=progress,
     )
     golden = _golden_sequences(listed)
     del orders, listed  # as large as the model

@@ -299,7 +299,11 @@ def _train_ngram(title: str, recipe: Recipe, inputs: TrainingInputs) -> Trained:
         held_out=inputs.texts.valid,
         progress=inputs.progress,
     )
-    facts = {"smoothing": settings.smoothing, **result.facts, **normalisation_facts(result.model)}
+    facts = {
+        "smoothing": settings.smoothing,
+        **result.facts,
+        **normalisation_facts(result.model),
+    }
     return Trained(title, recipe, result.model, (), facts, {}, time.monotonic() - began)
 
 

@@ -26,7 +26,14 @@ from training.evaluation.evaluate import score_corpus
 from training.mixture_weights import fit_weights
 from training.ngram.pruning import compress
 from training.ngram.smoothing.interpolation import attach_backoffs
-from training.ngram.trie import MIN_LOWER_MASS, BackoffRows, Orders, from_log10, link, suffixes_by_order
+from training.ngram.trie import (
+    MIN_LOWER_MASS,
+    BackoffRows,
+    Orders,
+    from_log10,
+    link,
+    suffixes_by_order,
+)
 from training.progress import Progress
 from training.recipe import NGramSettings
 

@@ -177,7 +177,9 @@ def cache_shares(
         totals[:] = 0
         hits[:] = 0
         # column of `decays` for the window's first token
-        oldest = decays.shape[1] - SUM_LANES - (ends[q] - begins[q])
+        oldest = (
+            decays.shape[1] - SUM_LANES - (ends[q] - begins[q])
+        )  # row of `decays` for the window's first token
         for begin in range(begins[q], ends[q], SEGMENT_TOKENS):
             end = min(begin + SEGMENT_TOKENS, ends[q])
             num_matches = 0

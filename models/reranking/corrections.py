@@ -49,7 +49,9 @@ _MAX_PATHS = 16
 
 
 _Phrase = Annotated[
-    str, AfterValidator(collapse_whitespace), Field(json_schema_extra={"maxLength": MAX_PHRASE_CHARACTERS})
+    str,
+    AfterValidator(collapse_whitespace),
+    Field(json_schema_extra={"maxLength": MAX_PHRASE_CHARACTERS}),
 ]
 _LogOdds = Annotated[float, Field(json_schema_extra={"minimum": -MAX_LOG_ODDS, "maximum": MAX_LOG_ODDS})]
 """Types with bounds that `CorrectionTable` checks, not pydantic."""

@@ -22,7 +22,12 @@ from service.api_errors import error_body, error_json
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.routes.endpoints import BINARY_TYPE, EVENTS_TYPE, LINES_TYPE
-from service.routes.request import ClosingStream, request_options, services_of, start_stream
+from service.routes.request import (
+    ClosingStream,
+    request_options,
+    services_of,
+    start_stream,
+)
 from service.schemas.wire import TimedRequest
 from service.use_cases.constants import BYTES_PER_PIECE
 from service.use_cases.inputs import answer_each, read_batch

@@ -60,7 +60,11 @@ from service.use_cases.autocomplete import (
 )
 from service.use_cases.check import CheckRequest, check
 from service.use_cases.inputs import dictionaries_of_languages, find_dictionaries
-from service.use_cases.languagetool import LanguageToolRequest, check_languages, choose_languages
+from service.use_cases.languagetool import (
+    LanguageToolRequest,
+    check_languages,
+    choose_languages,
+)
 
 T = TypeVar("T")
 router = EndpointRouter()

@@ -15,7 +15,9 @@ import numpy as np
 from models.arrays import Float64s, Int64s, TokenIds
 from models.errors import InvalidInputError, UnsupportedParameterError
 from models.files import count_words
-from models.language_model import is_self_normalised
+from models.language_model import (
+    is_self_normalised,
+)
 from models.normaliser import Writing
 from models.phrases import NO_PHRASES, PhraseList
 from models.reranking.candidates import CandidateList, map_in_steps

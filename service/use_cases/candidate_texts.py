@@ -21,7 +21,13 @@ from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.engine.state_store import StoredState
 from service.use_cases.constants import CHARACTERS_PER_STEP, TOKENISED_PER_STEP
-from service.use_cases.inputs import ContextEncoder, EncodedText, Limits, encode, no_context_error
+from service.use_cases.inputs import (
+    ContextEncoder,
+    EncodedText,
+    Limits,
+    encode,
+    no_context_error,
+)
 from service.use_cases.prefill import token_runs
 from service.use_cases.states import ids_after
 

@@ -26,7 +26,13 @@ from service.engine.batching import concatenate_states, materialize
 from service.engine.decode import Decode, DecodeState, Generated
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
-from service.use_cases.choices import Continuation, DecodeTask, Piece, Prompt, prefill_prompts
+from service.use_cases.choices import (
+    Continuation,
+    DecodeTask,
+    Piece,
+    Prompt,
+    prefill_prompts,
+)
 from service.use_cases.constants import MAX_CHOICE_ENTRIES, MAX_SEARCH_STEPS
 
 

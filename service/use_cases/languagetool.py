@@ -18,7 +18,11 @@ from models.errors import InvalidInputError
 from models.reranking.candidates import map_in_steps
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
-from service.schemas.suggestions import LanguageToolMatch, LanguageToolReply, TextIssue
+from service.schemas.suggestions import (
+    LanguageToolMatch,
+    LanguageToolReply,
+    TextIssue,
+)
 from service.schemas.wire import WireModel, either, invalid_input, parse_json
 from service.use_cases.check import DEFAULT_THRESHOLD, CheckRequest, check
 from service.use_cases.inputs import Limits, WordLists

@@ -31,7 +31,13 @@ from service.schemas.replies import (
     TextCandidate,
     WordCandidate,
 )
-from service.schemas.wire import ModelRequest, OneOrMoreContexts, TextOrIds, TokenId, named_contexts
+from service.schemas.wire import (
+    ModelRequest,
+    OneOrMoreContexts,
+    TextOrIds,
+    TokenId,
+    named_contexts,
+)
 from service.use_cases.constants import MAX_SEARCH_STEPS, ROWS_PER_STEP, VALUES_PER_STEP
 from service.use_cases.inputs import (
     MAX_CHARACTERS_PER_TOKEN,

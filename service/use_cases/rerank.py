@@ -31,7 +31,11 @@ from models.reranking.features import (
     offsets_of,
     with_derived,
 )
-from models.reranking.mbr import WordPosterior, expected_utilities, word_confidences
+from models.reranking.mbr import (
+    WordPosterior,
+    expected_utilities,
+    word_confidences,
+)
 from models.reranking.ranking import rank_by, scaled_posteriors
 from models.vocabulary import EOS
 from service.engine.job import Work

@@ -16,7 +16,14 @@ from pydantic import Field
 from models.arrays import FloatArray, Int64s, TokenIds
 from models.calls import Predict, Read
 from models.errors import InvalidInputError
-from models.language_model import SCORES, STATE, LanguageModel, Want, is_lookup, pad_sequences
+from models.language_model import (
+    SCORES,
+    STATE,
+    LanguageModel,
+    Want,
+    is_lookup,
+    pad_sequences,
+)
 from models.phrases import MAX_TOKEN_PHRASES, Phrase, PhraseList
 from models.reranking.candidates import map_in_steps
 from models.vocabulary import EOS, UNK

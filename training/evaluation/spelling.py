@@ -290,7 +290,10 @@ class LineDetections(NamedTuple):
 
 
 def detect_errors(
-    checkpoint: Checkpoint, checker: Checker, lines: Sequence[CorruptedLine], table: ErrorTable | None = None
+    checkpoint: Checkpoint,
+    checker: Checker,
+    lines: Sequence[CorruptedLine],
+    table: ErrorTable | None = None,
 ) -> Iterator[LineDetections]:
     """Detect errors in corrupted lines; yield the detections of each line, matched with its errors.
 
