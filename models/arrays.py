@@ -59,7 +59,7 @@ class SharedSlots:
         self._lock = threading.Lock()  # states are values, so several threads may continue one
 
     def claim(self, begin: int, end: int) -> bool:
-        """Claim the slots [begin, end) if they exist and are free; return True on success."""
+        """Claim slots [begin, end) if they exist and are free; return True on success."""
         with self._lock:
             is_free = begin == self._filled and end <= self._capacity
             if is_free:
@@ -72,7 +72,7 @@ class ModelBytes(NamedTuple):
 
     Attributes:
         own: private memory of this process.
-        mapped: files mapped into memory; processes share their pages, but each counts all of them.
+        mapped: files mapped into memory; processes share the pages, but each counts all.
         device: memory of a device.
     """
 
@@ -82,12 +82,18 @@ class ModelBytes(NamedTuple):
 
     @property
     def host(self) -> int:
-        """Bytes counted towards the budget; mapped pages count because a model is fast only if they are resident."""
+        """Bytes counted towards the budget.
+
+        Mapped pages count because a model is fast only if they are resident.
+        """
         return self.own + self.mapped
 
 
 def array_bytes(arrays: Iterable[Any]) -> ModelBytes:
-    """Sum the memory of NumPy arrays. Each mapped file and base array counts once, in full, even for a view."""
+    """Sum the memory of NumPy arrays.
+
+    Each mapped file and base array counts once, in full, even for a view.
+    """
     own: dict[int, int] = {}
     mapped: dict[int, int] = {}
     for array in arrays:
@@ -117,7 +123,7 @@ def runs_by_cost(costs: npt.NDArray[Any], most: float) -> Iterator[slice]:
 
 
 def to_numpy(array: Array) -> FloatArray:
-    """Return the values as a float32 NumPy array on the host, without a copy if the array already is one."""
+    """Return the values as a float32 NumPy array on the host, without a copy if it is one."""
     if isinstance(array, np.ndarray):
         return np.asarray(array, dtype=np.float32)
     tensor: Any = array
@@ -125,6 +131,6 @@ def to_numpy(array: Array) -> FloatArray:
 
 
 def on_one_device(arrays: Sequence[Array]) -> bool:
-    """Return whether all arrays are torch tensors on one device and can be combined there."""
+    """Return whether all arrays are torch tensors on one device, to combine there."""
     devices = {None if isinstance(array, np.ndarray) else getattr(array, "device", None) for array in arrays}
     return len(devices) == 1 and None not in devices

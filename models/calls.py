@@ -1,8 +1,8 @@
 """Calls to a language model, and the generators that yield them.
 
 A computation is a generator function: it evaluates `log_probs = yield from Predict(model, state)`
-and is resumed with the result, or yields None to give way to other computations. `run_calls`
-answers the calls one at a time; the service's engine batches them with the calls of other requests.
+and resumes with the result, or yields None to give way to other computations. `run_calls`
+answers calls one at a time; the service's engine batches them with those of other requests.
 """
 
 from collections.abc import Callable, Generator, Hashable, Iterator
@@ -55,7 +55,7 @@ class ModelCall(Generic[A]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step(ModelCall[tuple[Any, FloatArray]]):
-    """Read one token per row [R] and predict the next: the new state, and log-probabilities as for `Predict`."""
+    """Read a token per row [R] and predict the next: the new state, and the result of `Predict`."""
 
     tokens: TokenIds
 
@@ -67,7 +67,7 @@ class Predict(ModelCall[FloatArray]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rank(ModelCall[TopTokens]):
-    """Predict the `count` most probable next tokens of each row [R, count]; the model must be a `TopKPredictor`."""
+    """Predict each row's `count` most probable next tokens [R, count], with a `TopKPredictor`."""
 
     count: int
 
@@ -79,7 +79,7 @@ class Rank(ModelCall[TopTokens]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Read(ModelCall[ReadResult]):
-    """Read tokens, in one pass if the model supports it, for log-probabilities, the state after them, or both.
+    """Read tokens, in one pass if possible, for log-probabilities, the state after them, or both.
 
     Attributes:
         tokens: ids [R, T].
@@ -104,7 +104,9 @@ class Read(ModelCall[ReadResult]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScoreRagged(ModelCall[FloatArray]):
-    """Score concatenated sequences with a `RaggedScorer`: natural-log probabilities [N]; the caller bounds N.
+    """Score concatenated sequences with a `RaggedScorer`: natural-log probabilities [N].
+
+    The caller bounds N.
 
     Attributes:
         tokens: concatenated ids of R sequences [N].
@@ -166,7 +168,7 @@ class WorkOutput(NamedTuple):
 def iter_outputs(
     work: CallGenerator[Any], answer_call: Callable[[ModelCall], Any] = run_call
 ) -> Iterator[WorkOutput]:
-    """Run a computation, answering its calls one at a time; yield each event, then the result."""
+    """Run a computation and answer its calls singly; yield each event, then the result."""
     answer: Any = None
     while True:
         try:

@@ -1,10 +1,10 @@
 """Model configuration files, and compressed text files.
 
-- `read_config`, `check_config` and `write_config`: the small JSON file from which a model or a tokenizer is
-  rebuilt.
-- `decompressed` and `atomic_writer`: gzip, xz and Zstandard; bzip2 is only read. The format is detected by the first
-  bytes for reading and by the suffix for writing. Expansion is bounded; a written file gets its
-  name only when it is complete.
+- `read_config`, `check_config` and `write_config`: the small JSON file from which a model or
+  tokenizer is rebuilt.
+- `decompressed` and `atomic_writer`: gzip, xz and Zstandard; bzip2 is only read. Readers detect the format by
+  the first bytes, writers by the suffix. Expansion is bounded; a written file gets its name when
+  complete.
 - `split_words` and others: words between ASCII white space, as in KenLM, SRILM, Kaldi and jiwer: a no-break space is
   part of a word.
 """
@@ -48,7 +48,7 @@ def collapse_whitespace(text: str) -> str:
 
 
 def count_words(text: str) -> int:
-    """Count words for perplexity per word: runs between ASCII white space, independent of the tokenizer."""
+    """Count words for perplexity per word: runs between ASCII white space, for any tokenizer."""
     return len(text.encode(errors="surrogatepass").split())
 
 
@@ -79,10 +79,10 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def check_config(kind: type[_Config], values: Mapping[str, Any], location: object) -> _Config:
-    """Validate the values of a JSON file; return an instance of a pydantic class. Messages name the file's location.
+    """Return an instance of a pydantic class from the values of a JSON file; messages name its location.
 
     Raises:
-        ManifestError: a field is missing or unknown, or its value has the wrong type or is out of range.
+        ManifestError: a field is missing or unknown, or its value has a wrong type or is out of range.
     """
     from pydantic import TypeAdapter, ValidationError  # slow to import, and not needed for --help
 
@@ -98,11 +98,11 @@ COMPRESSED_SUFFIXES = (".gz", ".xz", ".zst", ".bz2")
 """Suffixes of files that are read; .bz2 is not written."""
 
 MAX_EXPANSION = 250
-"""Largest ratio of decompressed to compressed size: text compresses to a tenth, repeated lines to a hundredth."""
+"""Largest ratio of decompression: text compresses to a tenth, repeated lines to a hundredth."""
 
 
 class ExpansionError(Exception):
-    """A compressed file expands more than any text would, as a decompression bomb does."""
+    """A compressed file expands more than any text, as a decompression bomb does."""
 
 
 DECOMPRESSION_ERRORS = (
@@ -113,7 +113,7 @@ DECOMPRESSION_ERRORS = (
     EOFError,
     ExpansionError,
 )
-"""Exceptions raised while a damaged compressed file is read."""
+"""Exceptions of reading a damaged compressed file."""
 
 DAMAGED_HINT = "compress or download it again"
 
@@ -122,7 +122,7 @@ _MAX_SETTINGS_FILE_BYTES = 1 << 20
 
 
 def read_settings_file(path: Path) -> bytes:
-    """Read a file that an operator writes, such as a certificate: a regular file of at most 1 MiB; never wait for it.
+    """Read a regular file of at most 1 MiB that an operator writes, such as a certificate; never wait for it.
 
     Raises:
         OSError: it cannot be read, is no regular file, or is larger.
@@ -163,7 +163,7 @@ _FOREIGN_FORMATS = (
     (rb"(?:[\t\n\r -~]\0){4}", "text in UTF-16", _FROM_UTF.format("16le")),  # without a byte-order mark
     (rb"(?:\0[\t\n\r -~]){4}", "text in UTF-16", _FROM_UTF.format("16be")),
 )
-"""Beginnings of formats that are not read, their names, and the commands that convert a file."""
+"""Beginnings of formats that are not read, their names, and commands that convert them."""
 
 
 def check_text(head: bytes, name: str | Path) -> None:
@@ -212,7 +212,7 @@ class _CountingReader:
 
 
 def _zstandard_chunks(raw: _CountingReader) -> Iterator[bytes]:
-    """Yield the content of a Zstandard file; unlike the library's own reader, detect a truncated file."""
+    """Yield the content of a Zstandard file; unlike the library's reader, detect truncation."""
     frame = None
     while compressed := (frame and frame.unused_data) or raw.read(_ZSTD_CHUNK_BYTES):
         if frame is None or frame.eof:
@@ -277,10 +277,10 @@ def replace_file(path: Path, *parts: bytes | memoryview, temporary: Path | None 
 
 @contextlib.contextmanager
 def atomic_writer(path: Path) -> Iterator[Callable[[bytes], None]]:
-    """Yield a function that appends bytes to a new file, compressed according to its suffix.
+    """Yield a function that appends bytes to a new file, compressed as its suffix says.
 
-    A separate thread compresses and writes. The file is renamed to its final name at the end; if an
-    error occurs earlier, the temporary file is removed and an older file of that name is unchanged.
+    A thread compresses and writes. The file gets its name at the end; after an earlier error, the
+    temporary file is removed and an older file of that name is unchanged.
 
     Raises:
         FormatError: the file cannot be written.
@@ -311,7 +311,7 @@ def atomic_writer(path: Path) -> Iterator[Callable[[bytes], None]]:
 
 
 def _compressor(suffix: str, file: BinaryIO) -> contextlib.AbstractContextManager[BinaryIO]:
-    """Return a compressing stream into a file; closing the stream leaves the file open."""
+    """Return a compressing stream into a file; closing it leaves the file open."""
     if suffix == ".gz":  # without name and time, so equal contents give equal files
         compressed = gzip.GzipFile(filename="", mode="wb", compresslevel=_GZIP_LEVEL, fileobj=file, mtime=0)
         return cast("BinaryIO", compressed)

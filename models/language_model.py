@@ -1,8 +1,8 @@
 """Protocol of all model families, optional capabilities, and scoring with any model.
 
 Decoders, endpoints and metrics depend on `LanguageModel` only: it starts, advances and predicts
-from an immutable state. Optional capabilities are separate protocols, detected with `supports`
-instead of by trial calls. `read_sequences` reads complete sequences with any model and returns any
+from an immutable state. Optional capabilities are separate protocols, detected by `supports`
+not by trial calls. `read_sequences` reads complete sequences with any model and returns any
 of scores, features and final state: in one pass if the model supports it (`SequenceReader`), else
 token by token.
 
@@ -32,7 +32,7 @@ class State(Protocol):
         """Return a state of rows `rows[0], rows[1], …`; rows may repeat."""
 
     def concatenate(self, states: Sequence[Self]) -> Self:
-        """Return a state with the rows of this state, followed by the rows of each of `states`."""
+        """Return a state with this state's rows, then those of each of `states`."""
 
 
 C = TypeVar("C")
@@ -88,7 +88,7 @@ class LanguageModel(Protocol[S]):
     def next_log_probs(self, state: S) -> Array:
         """Return natural-log probabilities [B, V] of the next token of each row.
 
-        `</s>` and `<unk>` are predicted like other tokens; `<s>` is never predicted, so its entry is minus infinity.
+        `</s>` and `<unk>` are predicted like other tokens; `<s>` never, so its entry is minus infinity.
         """
 
 
@@ -99,7 +99,7 @@ class Want(NamedTuple):
         scores: log-probabilities of the tokens.
         state: the state after the tokens.
         before: the state before each token.
-        features: the state before each token, perhaps only as far as `FeatureExtractor.features` needs it.
+        features: state before each token, perhaps only what `FeatureExtractor.features` needs.
         normalised: False to score with logits; see `is_self_normalised`.
     """
 
@@ -119,7 +119,7 @@ class ReadResult(NamedTuple):
     Attributes:
         log_probs: natural-log probabilities [B, T], float32; 0 past a row's length.
         state: B rows.
-        before: state before each of the N tokens, row by row, N rows. It predicts the tokens, but may lack what is
+        before: state before each of N tokens, row by row, N rows. It predicts the tokens, but may lack what is
             necessary to advance.
     """
 
@@ -133,7 +133,7 @@ class SequenceReader(Protocol[S_contra]):
     """Optional: read complete sequences in one pass."""
 
     def read(self, state: S_contra, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
-        """Read tokens, each given the state and the tokens before it, in memory bounded for any number of tokens.
+        """Read tokens, each given the state and tokens before it, in memory bounded for any number.
 
         Args:
             state: B rows, the context of each sequence; unchanged.
@@ -165,10 +165,10 @@ class RaggedScorer(Protocol[S_contra]):
 
 @runtime_checkable
 class ChoiceScorer(Protocol[S_contra]):
-    """Optional: score single candidates for the next token, computing each row's distribution once."""
+    """Optional: score candidates for the next token, computing each row's distribution once."""
 
     def score_choices(self, state: S_contra, rows: TokenIds, tokens: TokenIds) -> FloatArray:
-        """Return natural-log probabilities [C] of candidates, each for the next token of one row.
+        """Return natural-log probabilities [C] of candidates, each for a row's next token.
 
         Args:
             state: B rows; unchanged.
@@ -178,7 +178,7 @@ class ChoiceScorer(Protocol[S_contra]):
 
 
 class TopTokens(NamedTuple):
-    """Most probable next tokens of one distribution or of B, in descending order of probability.
+    """Most probable next tokens of one distribution or of B, by descending probability.
 
     Attributes:
         ids: [k] or [B, k].
@@ -191,10 +191,10 @@ class TopTokens(NamedTuple):
 
 @runtime_checkable
 class TopKPredictor(Protocol[S_contra]):
-    """Optional: find the most probable next tokens without computing the full distribution."""
+    """Optional: find the most probable next tokens without the full distribution."""
 
     def top_k(self, state: S_contra, k: int) -> TopTokens:
-        """Return the k most probable next tokens of each row; ties in single precision are in order of id.
+        """Return each row's k most probable next tokens; ties in single precision in order of id.
 
         Raises:
             InvalidInputError: k is not in [1, V].
@@ -214,7 +214,7 @@ class BlockSums(NamedTuple):
         sums: exp((logit - highest) / temperature), summed over every 64 neighbouring tokens [R, V / 64 rounded up],
             float32.
         first: the logits of the first 64 tokens [R, 64], as `BlockSampler.logits` computes them.
-        features: input of the output layer; private to the model.
+        features: the output layer's input; private to the model.
     """
 
     log_sums: FloatArray
@@ -229,17 +229,17 @@ class BlockSampler(Protocol[S_contra]):
     """Optional: compute sums for sampling without storing the full distribution."""
 
     def block_sums(self, state: S_contra, temperatures: FloatArray) -> BlockSums:
-        """Return sums for the next token of each row, given a temperature above 0 per row [R], float32."""
+        """Return sums for each row's next token, at temperatures above 0 [R], float32."""
 
     def logits(self, sums: BlockSums, rows: TokenIds, blocks: TokenIds) -> FloatArray:
-        """Return the logits [N, 64] of N pairs of a row [N] and a block of tokens [N]; minus infinity past V."""
+        """Return the logits [N, 64] of N pairs of row [N] and block of tokens [N]; minus infinity past V."""
 
 
 @runtime_checkable
 class FeatureExtractor(Protocol[S_contra]):
-    """Optional: return the vector from which the next token is predicted; similar futures have similar vectors.
+    """Optional: return the vector that predicts the next token; similar futures have similar vectors.
 
-    A wrapper of models has these methods even if its models have no features, so check `feature_size`.
+    A wrapper of models has these methods even if the models lack features: check `feature_size`.
 
     Attributes:
         feature_size: length of a vector, W; 0 if the model has no features.
@@ -251,11 +251,14 @@ class FeatureExtractor(Protocol[S_contra]):
         """Return the vector of each row [B, W]."""
 
 
-_MAX_DISTRIBUTION_ENTRIES = 1 << 21  # log-probabilities of `score_choices` in memory at once (8 MiB)
+_MAX_DISTRIBUTION_ENTRIES = 1 << 21  # of `score_choices`, in memory at once (8 MiB)
 
 
 def is_lookup(model: LanguageModel[Any]) -> bool:
-    """Return whether a model's predictions are table lookups: reading is cheap, and merging calls saves nothing."""
+    """Return whether a model's predictions are table lookups.
+
+    If so, reading is cheap, and merging calls saves nothing.
+    """
     return bool(getattr(model, "is_lookup", False))
 
 
@@ -265,7 +268,7 @@ def ngram_order(model: LanguageModel[Any]) -> int | None:
 
 
 def is_self_normalised(model: LanguageModel[Any]) -> bool:
-    """Return whether a model was trained so that its logits approximate log-probabilities."""
+    """Return whether a model's logits were trained to approximate log-probabilities."""
     return bool(getattr(model, "self_normalised", False))
 
 
@@ -276,10 +279,10 @@ def feature_size(model: LanguageModel[Any]) -> int:
 
 @runtime_checkable
 class ContextMatcher(Protocol[S_contra]):
-    """Optional: return the length of the context that the model uses, as in back-off models.
+    """Optional: return the length of the context used, as in back-off models.
 
     Attributes:
-        num_context_lengths: number of context lengths; they range from 0 to one less than this.
+        num_context_lengths: number of context lengths, from 0 to one less than this.
     """
 
     num_context_lengths: int
@@ -298,7 +301,7 @@ def finite_logprob(logprob: float) -> float:
 
 
 def weighted(log_probs: Float64s, weights: npt.ArrayLike) -> Float64s:
-    """Multiply log-probabilities [...] by weights; minus infinity stays so whatever the weight, but 0 ignores it."""
+    """Multiply log-probabilities [...] by weights; minus infinity stays so, unless the weight is 0."""
     impossible = np.isneginf(log_probs)
     products: Float64s = np.multiply(weights, np.where(impossible, 0.0, log_probs))
     products[impossible & np.not_equal(weights, 0)] = -np.inf
@@ -314,7 +317,7 @@ def perplexity(logprob: float, count: int) -> float | None:
 
 
 def bits_per_unit(logprob: float, count: int) -> float | None:
-    """Return −logprob in bits per unit (byte or word); None if the count or a probability is zero."""
+    """Return −logprob in bits per unit (byte, word); None if the count or a probability is 0."""
     if count == 0 or logprob == -math.inf:
         return None
     return -logprob / math.log(2) / count
@@ -340,7 +343,7 @@ def pad_sequences(sequences: Sequence[Sequence[int] | TokenIds]) -> tuple[TokenI
 def read_sequences(
     model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds, want: Want
 ) -> ReadResult:
-    """Read lengths[b] tokens of each row b of tokens [B, T] with any model; see `SequenceReader.read`."""
+    """Read lengths[b] tokens of each row of tokens [B, T] with any model; see `SequenceReader.read`."""
     # a single step avoids the setup for sequences
     if want == STATE and tokens.shape[1] == 1 and lengths.all():
         return ReadResult(state=model.advance(state, tokens[:, 0]))
@@ -381,7 +384,7 @@ def _in_order(parts: Sequence[tuple[TokenIds, Any]]) -> Any:
 
 
 def score_sequences(model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
-    """Return log-probabilities [B, T] of given tokens, 0 past a row's length; see `read_sequences`."""
+    """Return log-probabilities [B, T] of tokens, 0 past a row's length; see `read_sequences`."""
     return read_sequences(model, state, tokens, lengths, SCORES).log_probs
 
 
@@ -391,9 +394,9 @@ def prefill_sequences(model: LanguageModel[Any], state: Any, tokens: TokenIds, l
 
 
 def score_choices(model: LanguageModel[Any], state: Any, rows: TokenIds, tokens: TokenIds) -> FloatArray:
-    """Return log-probabilities [C] of candidates for the next token with any model; see `ChoiceScorer`.
+    """Return log-probabilities [C] of next-token candidates with any model; see `ChoiceScorer`.
 
-    If the model neither scores choices nor is a lookup, the distribution of each row is computed once, a bounded
+    If the model neither scores choices nor is a lookup, each row's distribution is computed once, a bounded
     number of rows at a time.
     """
     if supports(model, ChoiceScorer):

@@ -33,7 +33,7 @@ from models.language_model import (
 )
 
 _NEGLIGIBLE = np.float32(-100)
-"""Difference of logarithms whose exponential is negligible next to 1 in single precision."""
+"""Difference of logarithms whose exponential is negligible beside 1 in single precision."""
 
 
 class MixtureState(NamedTuple):
@@ -49,7 +49,7 @@ class MixtureState(NamedTuple):
         return MixtureState(tuple(part.select(rows) for part in self.parts))
 
     def concatenate(self, states: Sequence["MixtureState"]) -> "MixtureState":
-        """Return the rows of this state followed by the rows of `states`, for every part."""
+        """Return the rows of this state, then those of `states`, for every part."""
         columns = zip(*(state.parts for state in (self, *states)), strict=True)
         return MixtureState(tuple(first.concatenate(rest) for first, *rest in columns))
 
@@ -63,17 +63,17 @@ class MixtureModel(
     """Linear mixture of several models.
 
     The weights are constant, or depend on the context length that the first `ContextMatcher` among the parts,
-    an n-gram model, uses: that model is more reliable if its context is longer. The context length is the same
-    for every next word, unlike the length of the n-gram found for a word, so rows still sum to 1.
+    an n-gram model, uses: the longer, the more reliable that model. The context length is the same
+    for every next word, unlike the length of a word's n-gram, so rows still sum to 1.
 
     Args:
         parts: at least one model; all with the same vocabulary.
         weights: λ, one per part; positive, summing to 1.
-        weights_by_context: λ for each context length [C, M]; if given, they replace `weights`.
+        weights_by_context: λ for each context length [C, M], instead of `weights`.
 
     Raises:
         VocabularyMismatchError: the vocabularies of the parts differ.
-        InvalidInputError: the weights are not a distribution over the parts, or the weights by context do not
+        InvalidInputError: the weights are no distribution over the parts, or the weights by context do not
             match the context lengths of a part.
     """
 
@@ -133,9 +133,9 @@ class MixtureModel(
         )
 
     def next_log_probs(self, state: MixtureState) -> Array:
-        """Return the log of the weighted sum of the parts' next-token probabilities [B, V].
+        """Return the log of the weighted sum of the parts' next probabilities [B, V].
 
-        The result is a torch tensor if every part returns one on the same device, else a NumPy array.
+        A torch tensor if every part returns one on the same device, else a NumPy array.
         """
         log_probs = [part.next_log_probs(s) for part, s in zip(self.parts, state.parts, strict=True)]
         if self._matching is None:
@@ -204,11 +204,11 @@ class MixtureModel(
             raise ManifestError(f"{path}: not a mixture's configuration: {error}") from None
 
     def _mix(self, log_probs: Sequence[Array], log_weights: FloatArray) -> Array:
-        """Return the log of the weighted sum, computed on the device of the parts, or on the host if they differ.
+        """Return the log of the weighted sum, on the device of the parts, or on the host if they differ.
 
         Args:
             log_probs: log-probabilities of each part, all of one shape.
-            log_weights: […, M]; all but the last dimension broadcast with the log-probabilities.
+            log_weights: […, M]; all but the last dimension broadcast with `log_probs`.
         """
         parts: Sequence[Any] = log_probs
         add: Any = _logaddexp_in_place
@@ -217,7 +217,7 @@ class MixtureModel(
             import torch  # already imported: the parts returned tensors
 
             add = lambda total, more: torch.logaddexp(total, more, out=total)  # noqa: E731 - one of two
-            # constant weights stay on the host: they are arguments of the operations, which copy nothing
+            # constant weights stay on the host: as operations' arguments, they are not copied
             weights = torch.as_tensor(log_weights, device=parts[0].device if log_weights.ndim > 1 else None)
         else:
             parts = [to_numpy(part) for part in log_probs]
@@ -230,7 +230,7 @@ class MixtureModel(
 def _logaddexp_in_place(total: FloatArray, more: FloatArray) -> None:
     """Write log(exp(total) + exp(more)) into `total`, ten times as fast as `np.logaddexp`.
 
-    The result of an entry does not depend on its position: NumPy computes exponentials and logarithms in single
+    An entry's result does not depend on its position: NumPy computes exponentials and logarithms in single
     precision identically at all positions.
     """
     high = np.maximum(total, more)

@@ -12,7 +12,7 @@ from models.arrays import Int64s
 from models.errors import InvalidInputError
 
 Writing = Literal["asis", "sentence-case", "sentence"]
-"""Form of a sentence for a model of ordinary text: as it is, with a capital, or with a capital and a full stop."""
+"""Form of a sentence for a model of ordinary text: as is, capitalised, or also with a full stop."""
 
 
 def written(text: str, form: Writing) -> str:
@@ -76,9 +76,9 @@ class Normaliser:
         return unicodedata.normalize(self._composition, text)
 
     def offsets(self, text: str) -> Int64s:
-        """Map each character of the normalised text, and its end, to an offset in the text as given [N + 1].
+        """Map each character of the normalised text, and its end, to an offset in the given text [N + 1].
 
-        Characters that are composed, or that one character is replaced by, have the offset of the first.
+        Characters composed, or replacing a single one, have the offset of the first.
         """
         read = self(text)
         if text.isascii() or read == text or (self.form == "none" and len(read) == len(text)):
@@ -102,14 +102,14 @@ class Normaliser:
 
 
 _MAX_UNSORTED = 1000
-"""Maximum characters of a text whose marks `unicodedata` sorts, in quadratic time: two milliseconds."""
+"""Maximum characters of a text whose marks `unicodedata` sorts, in quadratic time: 2 ms."""
 
 _MARKS = re.compile(r"(?:[^\w\s]|[\uff9e\uff9f]){32}")
 """A run of characters that may be combining marks, longer than in any script."""
 
 
 def _sort_marks(text: str, decomposition: Literal["NFD", "NFKD"]) -> str:
-    """Decompose a text and sort its combining marks, as the decomposition does, but not in quadratic time."""
+    """Decompose a text and sort its combining marks as decomposition does, but not in quadratic time."""
     decomposed = "".join(unicodedata.normalize(decomposition, character) for character in text)
     classes = list(map(unicodedata.combining, decomposed))
     bases = accumulate(not mark for mark in classes)

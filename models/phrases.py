@@ -1,4 +1,4 @@
-"""Phrases of a user, such as names that a model has never seen, found in texts and along paths.
+"""A user's phrases, such as names new to a model, found in texts and along paths.
 
 Words are compared without case and surrounding punctuation. From left to right, the longest phrase at a
 place counts, and its words belong to no other phrase.
@@ -35,7 +35,7 @@ MAX_PHRASE_WORDS = 16
 MAX_PHRASE_CHARACTERS = 200
 MAX_PHRASE_WEIGHT = 1000.0
 DEFAULT_FEATURE_WEIGHT = 10.0
-"""Weight of the features if no weights are given; exceeds the share of a word among a thousand others, ln 1000 = 7."""
+"""Weight of features if none is given; above a word's share among a thousand others, ln 1000 = 7."""
 
 
 class Phrase(BaseModel):
@@ -76,20 +76,20 @@ Found: TypeAlias = tuple[int, ...]
 """Indices of phrases, in the order of their occurrences."""
 
 _Parts: TypeAlias = tuple[Any, ...]
-"""Found phrases: none, the index of one, or two such parts. Nodes share them, so memory grows with nodes only."""
+"""Found phrases: none, the index of one, or two such parts, shared: memory grows with nodes only."""
 
 _STEP_ITEMS = 1 << 11
 """Approximate number of items or nodes per step of building, a few milliseconds."""
 
 _FIXED_BYTES, _NODE_BYTES, _ITEM_BYTES = 800, 90, 120
-"""Memory of an automaton, of a node and of a distinct item, at most; it is less if few phrases contain others."""
+"""Maximum memory of an automaton, a node and a distinct item; less if few phrases contain others."""
 
 
 class PhraseAutomaton(Generic[H]):
-    """Automaton that finds phrases while items, such as words or tokens, are read one by one.
+    """Automaton that finds phrases while items (words or tokens) are read one by one.
 
-    A node is the end of the read items that may still become a phrase. A phrase is found when no longer phrase at its
-    place is possible. On average, an item takes at most two steps, however many phrases there are. Nodes are ordered by
+    A node is the end of the read items that may still become a phrase. A phrase is found when no longer one at its
+    place is possible. On average, an item takes at most two steps for any number of phrases. Nodes are ordered by
     length, then parent, then last item: those of one parent follow each other.
 
     Args:
@@ -102,7 +102,7 @@ class PhraseAutomaton(Generic[H]):
 
     START = 0
     _overlap: ClassVar[bool] = False
-    """True if phrases may overlap; only the automaton's nodes are then of interest, not the phrases found."""
+    """True if phrases may overlap; then only the automaton's nodes matter, not the phrases found."""
 
     def __init__(self, phrases: Collection[Sequence[H]] = (), weights: Iterable[float] = ()) -> None:
         for _ in self.build(phrases, weights):
@@ -120,7 +120,7 @@ class PhraseAutomaton(Generic[H]):
                 yield
         self._numbers, self._items, self._lengths = numbers, list(numbers), lengths.tolist()
         self._weights = list(weights)
-        # of each node: the number of its last item, after its parent; its length; its phrase, or -1; the phrase whose
+        # of each node: its last item's number, after its parent; its length; its phrase, or -1; the phrase whose
         # beginning is worth most
         self._keys, self._depths = array("q", [-1]), array("i", [0])
         self._complete, self._promised = array("i", [-1]), array("i", [-1])
@@ -145,7 +145,7 @@ class PhraseAutomaton(Generic[H]):
         yield from self._link()
 
     def _link(self) -> Iterator[None]:
-        """Find what is left of each node without its first phrase or item, and the phrases before that."""
+        """Find what is left of each node without its first phrase or item, and the phrases before."""
         self._rests: array[int] = array("i", [self.START])
         self._parts: list[_Parts] = [()]
         for node in range(1, len(self._keys)):
@@ -171,7 +171,7 @@ class PhraseAutomaton(Generic[H]):
         return after, _flatten(parts)
 
     def _advance(self, node: int, number: int, parts: _Parts = ()) -> tuple[int, _Parts]:
-        """Return the node after the item of a number, 0 for one in no phrase, and the parts with the phrases found."""
+        """Return the node after an item by number, 0 for one in no phrase, and the parts with phrases found."""
         while node != self.START:
             key = node * len(self._firsts) + number
             child = bisect_left(self._keys, key, node + 1)
@@ -197,7 +197,7 @@ class PhraseAutomaton(Generic[H]):
     def credit(self, node: int) -> tuple[Found, float]:
         """Return the phrases that a node's items are worth, and the share of their values.
 
-        These are the phrases in the items; or, if it is worth more, the phrase that begins with them, with the share
+        These are the phrases in the items; or, if worth more, the phrase that begins with them, with the share
         of its items that were read. This credit has to be taken back when the node is left.
         """
         found, promised = self.finish(node), (self._promised[node],)
@@ -207,7 +207,7 @@ class PhraseAutomaton(Generic[H]):
         )
 
     def taken_back(self, node: int) -> float:
-        """Return the value to add at the end of a text after a node: minus the credit for what is not complete."""
+        """Return the value to add when a text ends at a node: minus the credit for the incomplete."""
         return self.worth(self.finish(node)) - self.worth(*self.credit(node))
 
     def worth(self, found: Found, share: float = 1.0) -> float:
@@ -220,7 +220,7 @@ class PhraseAutomaton(Generic[H]):
         return found + self.finish(node)
 
     def following(self, node: int) -> dict[H, tuple[int, Found]]:
-        """Return the items after which the node is not the start, with what `advance` returns for each."""
+        """Return the items that do not lead to the start, with what `advance` returns for each."""
         after: dict[H, tuple[int, Found]] = {}
         for end, parts in self._suffixes(node):
             found = _flatten(parts)
@@ -236,7 +236,7 @@ class PhraseAutomaton(Generic[H]):
             yield child, self._items[self._keys[child] % width - 1]
 
     def _suffixes(self, node: int) -> Iterator[tuple[int, _Parts]]:
-        """Yield a node and the shorter ones that replace it, down to the start, and the phrases found before each."""
+        """Yield a node and the shorter ones that replace it, down to the start, and phrases found before each."""
         parts: _Parts = ()
         yield node, parts
         while node != self.START:
@@ -312,9 +312,9 @@ class PhraseList:
         return values
 
     def unknown(self, index: int, tokenizer: Tokenizer) -> tuple[float, int]:
-        """Return Σ ln share of a phrase's words that a model does not know, and their number of `<unk>` tokens.
+        """Return Σ ln share of a phrase's words unknown to a model, and their number of `<unk>` tokens.
 
-        The share of a word is that of its weight among all words of the phrases. With it, the probability of `<unk>`
+        A word's share is that of its weight among all words of the phrases. With it, the probability of `<unk>`
         is distributed over the words of the phrases.
         """
         log_share, num_unknown = 0.0, 0

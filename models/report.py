@@ -1,6 +1,6 @@
 """HTML reports: single-file pages with tiles, tables and pictures.
 
-Pictures are SVG with colours from the page's style, so they suit light and dark themes. The template
+Pictures are SVG with the page's colours, so they suit light and dark themes. The template
 is `report.html.jinja` and the style `report.css`, in this module's folder.
 """
 
@@ -179,7 +179,7 @@ def draw_png(
     """Draw a picture for a page that does not support SVG.
 
     Args:
-        draw: draws on matplotlib's axes, or an array of axes if `columns` is above 1, in this module's colours.
+        draw: draws on matplotlib's axes, an array if `columns` is above 1, in this module's colours.
         width: in inches.
         height: in inches.
         columns: pictures side by side.
@@ -211,7 +211,7 @@ def plain_log_ticks(axis: Any) -> None:
 
 
 def _themed(svg: str, title: str) -> str:
-    """Reduce SVG to a root element of full width with a label and the page's fonts and colours."""
+    """Reduce SVG to a full-width root element with a label and the page's fonts and colours."""
     svg = svg[svg.index("<svg") :]
     # a style in a picture would apply to the whole page
     svg = re.sub(r"<(metadata|style)\b.*?</\1>\s*", "", svg, flags=re.DOTALL)

@@ -1,6 +1,6 @@
 """Language model whose classes are replaced by their members.
 
-p(w | h) = p(w | h') + Σ_c p(c | h') · p(w | c): the first term if w is a token of the model itself, the sum over the
+p(w | h) = p(w | h') + Σ_c p(c | h') · p(w | c): the first term if w is the model's own token, the sum over the
 classes with the member w. h' is the history h in which each member is replaced by one reading, an ordinary token or the
 mark of a class, whichever was more probable at its position. The reading depends on earlier tokens only, so each row
 sums to 1, as in class-based models (Brown et al. 1992), even if a member is spelled like an ordinary word.
@@ -49,8 +49,8 @@ class SlotModel(ChoiceScorer[Any], SequenceReader[Any], LanguageModel[Any]):
         of, tokens = np.concatenate([[plain, plain], [members, classes]], axis=1)
         order = np.lexsort((tokens, of))
         all_shares = np.concatenate([np.zeros(len(plain), np.float32), log_shares])
-        # readings of all tokens in order: index of the first reading of each token, then their number [W + 1]; the
-        # model's token of each reading, and the natural logarithm of the text's probability, given that token
+        # readings of all tokens in order: index of each token's first reading, then their number [W + 1]; the
+        # model's token of each reading, and the natural log of the text's probability, given that token
         self._reading_offsets = np.searchsorted(of[order], np.arange(size + 1))
         self._reading_tokens, self._reading_log_shares = tokens[order], all_shares[order]
         # one reading of each token; of a class itself, which no text contains, none
@@ -80,7 +80,7 @@ class SlotModel(ChoiceScorer[Any], SequenceReader[Any], LanguageModel[Any]):
         return self.model.advance(state, read)
 
     def next_log_probs(self, state: Any) -> FloatArray:
-        """Return natural-log probabilities [B, W] of the next token; those of classes with members are −∞."""
+        """Return natural-log probabilities [B, W] of the next token; −∞ for classes with members."""
         plain = to_numpy(self.model.next_log_probs(state))
         rows = np.full((len(plain), len(self.vocabulary)), -np.inf, dtype=np.float32)
         rows[:, : self._num_plain] = plain
@@ -91,7 +91,7 @@ class SlotModel(ChoiceScorer[Any], SequenceReader[Any], LanguageModel[Any]):
         return rows
 
     def read(self, state: Any, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
-        """Read sequences with the model, members in their more probable reading; see `SequenceReader.read`."""
+        """Read sequences, members in their more probable reading; see `SequenceReader.read`."""
         read, added = self._read_as(state, tokens, lengths)
         result = read_sequences(self.model, state, read, lengths, want)
         if not want.scores:
@@ -113,7 +113,7 @@ class SlotModel(ChoiceScorer[Any], SequenceReader[Any], LanguageModel[Any]):
     def _score_readings(
         self, state: Any, rows: TokenIds, tokens: TokenIds
     ) -> tuple[FloatArray, TokenIds, TokenIds]:
-        """Return the log-probability and the model's token of each reading, and each candidate's first reading."""
+        """Return each reading's log-probability and model token, and each candidate's first reading."""
         offsets = self._reading_offsets
         counts = offsets[tokens + 1] - offsets[tokens]
         begins = np.cumsum(counts) - counts
@@ -126,7 +126,7 @@ class SlotModel(ChoiceScorer[Any], SequenceReader[Any], LanguageModel[Any]):
         """Choose the more probable reading of one ambiguous token per row.
 
         Returns:
-            The model's tokens [B], and what all readings add to the log-probability of the model's token [B].
+            The model's tokens [B], and what all readings add to their log-probabilities [B].
         """
         scores, begins, read = self._score_readings(state, np.arange(len(tokens)), tokens)
         totals = np.logaddexp.reduceat(scores, begins)
@@ -141,14 +141,14 @@ class SlotModel(ChoiceScorer[Any], SequenceReader[Any], LanguageModel[Any]):
         return read[best], (log_shares + more).astype(np.float32)
 
     def _read_as(self, state: Any, tokens: TokenIds, lengths: TokenIds) -> tuple[TokenIds, FloatArray]:
-        """Return the model's tokens [B, T], and what is added to their log-probabilities [B, T].
+        """Return the model's tokens [B, T] and what to add to their log-probabilities [B, T].
 
-        Ambiguous tokens are resolved from left to right, the first ones of all rows together, then the second ones, ….
+        Ambiguous tokens are resolved from left to right, the first of all rows together, then the second, ….
         """
         read, added = self._token[tokens], self._log_share[tokens]
         is_token = np.arange(tokens.shape[1]) < lengths[:, None]
         rows, columns = np.nonzero(self._is_ambiguous[tokens] & is_token)
-        done = np.zeros(len(lengths), dtype=np.int64)  # number of tokens that the state of each row has read
+        done = np.zeros(len(lengths), dtype=np.int64)  # number of tokens read by the state of each row
         live = np.arange(len(lengths))
         while rows.size:
             firsts = np.flatnonzero(np.diff(rows, prepend=-1))
@@ -171,7 +171,7 @@ def without_members(model: LanguageModel[Any]) -> LanguageModel[Any]:
 def with_slots(
     model: LanguageModel[Any], tokenizer: Tokenizer, given: Mapping[str, Sequence[str] | Mapping[str, float]]
 ) -> tuple[LanguageModel[Any], Tokenizer]:
-    """Return a model and its tokenizer with other members of some classes; the other classes keep theirs.
+    """Return a model and its tokenizer with other members of some classes; others keep theirs.
 
     Args:
         model: a model, with or without members.

@@ -1,6 +1,6 @@
 """Slots: classes in a text, such as `$city`, and their members.
 
-A model is trained on text in which the mark of a class stands for every member. Members come from a list given in
+A model is trained on text in which a class's mark stands for each member. Members come from a list given in
 training, or from a request: `MemberMatcher` finds them in a text and puts the marks in their place.
 """
 
@@ -32,11 +32,11 @@ _MIN_WEIGHT, _MAX_WEIGHT = 1e-100, 1e100  # the logarithm of each share is finit
 _BETWEEN = "\0"
 """Separator of the words of a member, for tokenizers of words."""
 
-_WORD_OR_SIGN = re.compile(r"\w+|[^\w\s\u2581]")  # U+2581 is SentencePiece's mark for a space
+_WORD_OR_SIGN = re.compile(r"\w+|[^\w\s\u2581]")  # U+2581: SentencePiece's space mark
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
-    """Return the start and end of each word and each other character, without white space."""
+    """Return the start and end of each word and other character, without white space."""
     return [match.span() for match in _WORD_OR_SIGN.finditer(text)]
 
 
@@ -48,16 +48,16 @@ def class_mark(name: str) -> str:
 def check_slots(
     slots: Mapping[str, Sequence[str] | Mapping[str, float]], *, known: Collection[str], parameter: str
 ) -> dict[str, dict[str, float]]:
-    """Return the members of each class and their weights, 1 for members of a list, after checking them.
+    """Check and return the members of each class and their weights, 1 for members of a list.
 
     Args:
-        slots: members of each class; a member that a list has twice has twice the weight.
+        slots: members of each class; one listed twice has twice the weight.
         known: names of the model's classes.
         parameter: name of the argument, for messages.
 
     Raises:
         InvalidInputError: a class is unknown or empty, there are too many members, a member is blank, too long or
-            contains the mark of a class, or a weight is not positive.
+            contains a class's mark, or a weight is not positive.
     """
     checked: dict[str, dict[str, float]] = {}
     total = sum(map(len, slots.values()))
@@ -106,7 +106,7 @@ class MarkedText(NamedTuple):
     Attributes:
         text: the text.
         members: values of the replaced members, in order.
-        edits: start and end of each replaced part of the original text, and the length of what stands there now.
+        edits: start and end of each replaced part of the original text, and its length now.
     """
 
     text: str
@@ -114,7 +114,7 @@ class MarkedText(NamedTuple):
     edits: list[tuple[int, int, int]]
 
     def offset(self, original: int) -> int:
-        """Return the offset of a character of the original text; the start of a mark if a member contains it."""
+        """Return the offset of an original character; the start of a mark if a member contains it."""
         moved = original
         for start, end, length in self.edits:
             if end <= original:
@@ -139,12 +139,12 @@ class MarkedText(NamedTuple):
 class MemberMatcher:
     """Finder of members in a text; of several at one position, the longest.
 
-    A member consists of whole words. The mark of a class that a text itself contains is read as `$` and its name.
+    A member consists of whole words. A class's mark in the text itself is read as `$` and its name.
 
     Args:
         names: names of all classes.
         spans: returns the start and end of each word of a text.
-        words_only: True for word tokens, where a member may begin at any word. False for pieces, of which no character
+        words_only: True for word tokens: a member may begin at any word. False for pieces, of which no character
             may be lost: a member begins after white space, and has single spaces between its words.
     """
 
@@ -248,7 +248,7 @@ class MemberMatcher:
     def _match(
         self, text: str, read: str, spans: Sequence[tuple[int, int]], ends: Sequence[int], index: int
     ) -> tuple[int, str]:
-        """Return the last word of the longest member at a word, and the member; the word and "" if there is none."""
+        """Return the last word of the longest member at a word, and the member; the word and "" if none."""
         begin = ends[index] - (spans[index][1] - spans[index][0])
         ahead = read[begin : begin + self._longest]
         which = bisect_right(self._sorted, ahead) - 1

@@ -4,9 +4,9 @@ The layout is safetensors, memory-mapped instead of copied: the header's length 
 (little-endian), the header as JSON, the arrays.
 Source: https://github.com/huggingface/safetensors, "Format".
 
-A `PackedWeightCache` holds arrays that are computed from a model's weights once: in each process, or
-by the first process of a host for all of them. Shared files are mapped, so their pages are in memory
-once. Every mapping verifies size and SHA-256; writing a file removes those that no process has
+A `PackedWeightCache` holds arrays computed once from a model's weights: in each process, or
+by a host's first process for all. Shared files are mapped, so their pages are in memory
+once. Each mapping verifies size and SHA-256; writing a file removes those that no process has
 mapped.
 """
 
@@ -101,7 +101,7 @@ def map_hashed_tensors(file: BinaryIO) -> Arrays:
     """Map a file of `write_hashed_tensors` and verify its SHA-256.
 
     Returns:
-        Arrays by name, which keep the map and a duplicate of the file descriptor. Writes to the arrays are
+        Arrays by name, which keep the map and a duplicate of the descriptor. Writes to the arrays are
         private to this process and never change the file.
 
     Raises:
@@ -158,18 +158,18 @@ _UNFINISHED_FILE = ".unfinished"  # the lock is held, so one name suffices
 
 
 class PackedWeightCache:
-    """Cache of computed arrays by name: files in a folder that the processes of one host share.
+    """Cache of computed arrays by name: files in a folder shared by a host's processes.
 
-    The first process that needs the arrays computes them while the other processes wait. If the folder is
+    The first process that needs the arrays computes them while others wait. If the folder is
     unusable, each process computes its own arrays and logs a warning.
 
     Args:
         folder: on a file system with `flock`, preferably in memory; writable by this user only. None disables the
-            cache: every call computes the arrays in this process's memory.
-        key: identity of the source data: equal if and only if the source data are equal.
+            cache: each call computes the arrays in process memory.
+        key: identity of the source data: equal exactly if the data are equal.
 
     Attributes:
-        arrays: all arrays that this cache has returned, which it keeps.
+        arrays: all arrays that this cache has returned and keeps.
     """
 
     def __init__(self, folder: Path | None = None, key: str = "") -> None:
@@ -178,7 +178,7 @@ class PackedWeightCache:
         self._key = key
 
     def get_or_make(self, name: str, make: Callable[[], Arrays]) -> Arrays:
-        """Return the cached arrays of a name, or compute them with `make`, which must be deterministic.
+        """Return the cached arrays of a name, or compute them by `make`, which must be deterministic.
 
         Writes to the arrays change this process's copy only.
         """
@@ -203,7 +203,7 @@ class PackedWeightCache:
 def _map_existing(path: Path) -> Arrays | None:
     """Map the arrays of a file; None if it is missing or damaged.
 
-    The lock that marks the file as mapped belongs to its descriptor; the map keeps a duplicate of it.
+    The lock that marks the file as mapped is its descriptor's; the map keeps a duplicate.
     """
     try:
         with path.open("rb") as file:
@@ -219,7 +219,7 @@ def _map_existing(path: Path) -> Arrays | None:
 
 
 def _write_and_map(path: Path, arrays: Arrays) -> Arrays:
-    """Write a complete file and map it; return the given arrays if it cannot be written."""
+    """Write a complete file and map it; return the given arrays if writing fails."""
     unfinished = path.with_name(_UNFINISHED_FILE)
     try:
         _remove_unused(path.parent)

@@ -1,11 +1,11 @@
 """Tokenizers: text to ids and back, for words, characters and SentencePiece pieces.
 
-A tokenizer is defined by its ids *and* by the bytes that each id adds to a text (`token_bytes`).
-All kinds decode in the same way, at once or token by token: join the bytes, decode them as UTF-8,
+A tokenizer is defined by its ids *and* the bytes that each adds to a text (`token_bytes`).
+All kinds decode alike, at once or token by token: join the bytes, decode them as UTF-8,
 remove the leading space of words and pieces. `Detokenizer` decodes incrementally: a character may
-span several byte-fallback tokens, so text is buffered until its last character is complete.
+span several byte-fallback tokens, so text waits until its last character is complete.
 
-SentencePiece preserves every character except U+2581 (▁), its own mark for a space, which is decoded
+SentencePiece preserves every character but U+2581 (▁), its mark for a space, which is decoded
 as a space.
 
 Each tokenizer has a `Normaliser`, applied to every text before anything else.
@@ -73,7 +73,7 @@ class Members(NamedTuple):
 class Tokenizer(ABC):
     """Converter between text and ids of a vocabulary.
 
-    Text never yields control ids: "<s>" and "</s>" in a text are ordinary spellings, and so is
+    Text never yields control ids: "<s>" and "</s>" in it are ordinary spellings, and so is
     "<unk>", except with `marked_unknown` of a word tokenizer.
 
     Args:
@@ -88,7 +88,7 @@ class Tokenizer(ABC):
     joins_spaces: ClassVar[bool] = True
     """True if a space and the word after it share a token."""
     lexicon: tuple[str, ...] = ()
-    """Words of the training text, if tokens are not words; completions are words of this list. Empty if unknown."""
+    """Words of the training text, if tokens are not words, for completions. Empty if unknown."""
     slots: Slots = MappingProxyType({})
     """Members of classes in the training text, with their counts."""
     members: Members | None = None
@@ -117,7 +117,7 @@ class Tokenizer(ABC):
         return {}
 
     def _word_spans(self, text: str) -> list[tuple[int, int]]:
-        """Return the start and end of each word of a normalised text, as members consist of."""
+        """Return the start and end of each word of a normalised text, as in members."""
         return word_spans(text)
 
     def member_matcher(self, names: Iterable[str]) -> MemberMatcher:
@@ -133,7 +133,7 @@ class Tokenizer(ABC):
             slots: the members of known classes, at least one of each.
 
         Raises:
-            InvalidInputError: a member has no word, or contains the mark of a class once it is normalised.
+            InvalidInputError: a member has no word, or contains a class's mark once normalised.
         """
         other = copy.copy(self)
         for name in ("token_bytes", "fingerprint"):
@@ -167,7 +167,10 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def _spans(self, text: str) -> Int64s:
-        """Return the start and end of each token of a normalised text, in characters [T, 2]; equal within one."""
+        """Return each token's start and end in a normalised text, in characters [T, 2].
+
+        They are equal for a token within a character.
+        """
 
     def token_spans(self, text: str) -> Int64s:
         """Return the start and end of each token in a normalised text, in characters [T, 2]."""
@@ -177,9 +180,9 @@ class Tokenizer(ABC):
         return marked.original_spans(self._spans(marked.text))
 
     def token_starts(self, text: str) -> Int64s:
-        """Return where each token begins in a text as given, in characters [T]: after the previous token.
+        """Return where each token begins in the given text, in characters [T]: after the previous one.
 
-        White space that no token spells therefore belongs to the next one. A token that begins within a character
+        White space that no token spells thus belongs to the next one. A token that begins within a character
         has the offset of this character.
         """
         begins, ends = self.normaliser.offsets(text)[self.token_spans(self.normaliser(text))].T
@@ -197,9 +200,9 @@ class Tokenizer(ABC):
         return RaggedIds(np.fromiter(chain.from_iterable(rows), np.int32, int(offsets[-1])), offsets)
 
     def encode_after(self, context: str, text: str) -> tuple[list[int], int]:
-        """Return the ids of a context and the text after it, tokenised jointly, and how many end in the context.
+        """Return the ids of a context and the text after, tokenised jointly, and how many end in the context.
 
-        A token that begins in the context and ends in the text belongs to the text. So does a character of the
+        A token from the context into the text belongs to the text. So does a character of the
         context that is composed with one of the text.
         """
         alone, joint = self.normaliser(context), self.normaliser(context + text)
@@ -212,7 +215,7 @@ class Tokenizer(ABC):
         return ids, self._num_ending_in(marked.text, border, self._encode(marked.text)) if border else 0
 
     def _num_ending_in(self, text: str, border: int, ids: list[int]) -> int:
-        """Count the ids of a normalised text that end within its first `border` characters, at least 1."""
+        """Count the ids that end within a normalised text's first `border` characters, at least 1."""
         lengths = [len(self.token_bytes[i]) for i in ids]
         context = text[:border]
         if self.decode(ids) == text:
@@ -239,7 +242,7 @@ class Tokenizer(ABC):
         """UTF-8 bytes that each id adds to a text [V]; empty for `<s>` and `</s>`."""
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings that rebuild the tokenizer, for JSON, without SentencePiece's learnt model."""
+        """Return the settings to rebuild the tokenizer, for JSON, without SentencePiece's learnt model."""
         # fingerprints of earlier versions, whose settings have no form, must not change
         return {} if self.normaliser.form == "none" else {"normalise": self.normaliser.form}
 
@@ -278,8 +281,8 @@ class WordTokenizer(Tokenizer):
             is never silently turned into control ids). `unknown`: the unknown word, for corpora whose
             rare words were replaced by that mark.
         normalise: Unicode form of all texts.
-        unicode_spaces: True to split at all white space of Unicode, as tokenizers of earlier versions do, instead of
-            that of ASCII.
+        unicode_spaces: True to split at all Unicode white space, as tokenizers of earlier versions do, not only
+            ASCII's.
 
     Raises:
         InvalidInputError: the pattern is not a regular expression, or an option is unknown.
@@ -340,14 +343,14 @@ class WordTokenizer(Tokenizer):
         return [flat[begin:end] for begin, end in pairwise(offsets.tolist())]
 
     def encode_ragged(self, texts: Sequence[str]) -> RaggedIds:
-        """Return the ids of each text's words in one array; compiled unless there is a pattern or a member."""
+        """Return the ids of the texts' words in one array; compiled unless there is a pattern or member."""
         if self.pattern is not None or self.members is not None:
             return super().encode_ragged(texts)
         return self._index.encode(self.normaliser.all(texts))
 
     @property
     def tokens_are_words(self) -> bool:
-        """True if the tokens of any text are its white-space words; NFKC turns some characters into spaces."""
+        """True if any text's tokens are its white-space words; NFKC turns some characters into spaces."""
         separates = self.pattern is not None or self.unicode_spaces or self.members is not None
         return not separates and self.normaliser.form in {"none", "nfc"}
 
@@ -367,7 +370,7 @@ class WordTokenizer(Tokenizer):
 
     @property
     def rules(self) -> dict[str, Any]:
-        """Arguments that make a tokenizer of any vocabulary split texts as this one does."""
+        """Arguments for a tokenizer of any vocabulary to split texts as this one does."""
         return {
             "pattern": self.pattern,
             "lowercase": self.lowercase,
@@ -377,8 +380,8 @@ class WordTokenizer(Tokenizer):
         }
 
     def settings(self) -> dict[str, Any]:
-        """Return words, pattern, case, the meaning of a marked unknown, white space, and the Unicode form, if any."""
-        # fingerprints of earlier versions, which split at all white space of Unicode, must not change
+        """Return words, pattern, case, meaning of a marked unknown, white space, and any Unicode form."""
+        # fingerprints of earlier versions, which split at all Unicode white space, must not change
         spaces = {} if self.unicode_spaces or self.pattern is not None else {"unicode_spaces": False}
         return {
             **super().settings(),
@@ -391,7 +394,7 @@ class WordTokenizer(Tokenizer):
 
 
 class CharacterTokenizer(Tokenizer):
-    """Tokenizer with one token per Unicode code point of a fixed list; every other code point is `<unk>`."""
+    """Tokenizer with one token per Unicode code point of a fixed list; any other is `<unk>`."""
 
     kind = "char"
     leading_space = False
@@ -449,14 +452,14 @@ class SentencePieceTokenizer(Tokenizer):
         vocabulary: the tokens, for a subclass; by default the model's pieces, which must begin with `<unk>`,
             `<s>`, `</s>`.
         normalise: Unicode form of all texts; the model's own normalisation follows.
-        classes: names of classes; their marks are pieces, whose tokens contain the space before them.
+        classes: names of classes; their marks are pieces, with the space before in their tokens.
 
     Attributes:
         pieces: the model's pieces, in its own order.
         unknown: id of a character that the model lacks.
 
     Raises:
-        ManifestError: the bytes are not a valid model, or the mark of a class is not a piece.
+        ManifestError: the bytes are no valid model, or a class's mark is not a piece.
     """
 
     kind = "sentencepiece"
@@ -499,7 +502,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     @cached_property
     def _divides_at_spaces(self) -> bool:
-        """True if no piece continues over a space, and each word begins with the piece of its space."""
+        """True if no piece continues over a space, and a word begins with its space's piece."""
         alone = [*self._processor.EncodeAsIds("a"), *self._processor.EncodeAsIds("b")]
         inner_spaces = any(SPACE_MARK in piece[1:] for piece in self.pieces)
         return self._space != UNK and not inner_spaces and self._processor.EncodeAsIds("a b") == alone
@@ -541,7 +544,7 @@ class SentencePieceTokenizer(Tokenizer):
         return spans[self._join_spaces(ids.tolist(), range(len(spans)))] if self.classes else spans
 
     def _join_spaces(self, ids: Iterable[int], of_each: Sequence[T]) -> list[T]:
-        """Remove what belongs to the pieces of the spaces before classes, whose tokens contain them."""
+        """Remove the pieces of spaces before classes, whose tokens contain them."""
         if not self.classes:
             return list(of_each)
         classes = set(self.classes.values())
@@ -585,7 +588,7 @@ class SentencePieceTokenizer(Tokenizer):
         return tuple(answer)
 
     def settings(self) -> dict[str, Any]:
-        """Return the hash of the learnt model, which has its own file, and the Unicode form and classes, if any."""
+        """Return the hash of the learnt model, which has its own file, and any Unicode form and classes."""
         settings = {**super().settings(), "model_sha256": hashlib.sha256(self._model).hexdigest()}
         return {**settings, "classes": list(self.classes)} if self.classes else settings
 
@@ -598,7 +601,7 @@ class SentencePieceTokenizer(Tokenizer):
 class ListedPieceTokenizer(SentencePieceTokenizer):
     """SentencePiece tokenizer for a fixed list of pieces; every other piece is `<unk>`.
 
-    For language models of other programs, with their own ids. The model may give control pieces any id.
+    For other programs' language models, with their own ids. The model may give control pieces any id.
 
     Args:
         model: the serialised model.
@@ -606,10 +609,10 @@ class ListedPieceTokenizer(SentencePieceTokenizer):
             for every other unknown character.
 
     Attributes:
-        num_unlisted: number of pieces of the model that the vocabulary lacks.
+        num_unlisted: number of the model's pieces that the vocabulary lacks.
 
     Raises:
-        ManifestError: the bytes are not a valid model, or the model never writes a token of the vocabulary.
+        ManifestError: the bytes are no valid model, or the model never writes a token of the vocabulary.
     """
 
     def __init__(self, model: bytes, vocabulary: Vocabulary) -> None:
@@ -682,7 +685,9 @@ def _load_without_lexicon(directory: Path) -> Tokenizer:
         if kind == SUBWORDS:
             require_package("transformers", "the tokenizer of a pretrained model")
             # the package is optional
-            pretrained: Any = importlib.import_module("models.pretrained.tokenizer")
+            pretrained: Any = importlib.import_module(
+                "models.pretrained.tokenizer"
+            )  # the package is optional
             tokenizer: Tokenizer = pretrained.PretrainedTokenizer(directory / pretrained.PRETRAINED_FOLDER)
             return tokenizer
         if kind == SentencePieceTokenizer.kind:
@@ -708,7 +713,7 @@ class Detokenizer:
 
     Args:
         tokenizer: tokenizer of the ids.
-        continues: True if text precedes the first token, whose leading space then belongs to the text.
+        continues: True if text precedes the first token, whose leading space then is text.
         skip: number of bytes of the first tokens that are not part of the text.
     """
 

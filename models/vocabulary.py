@@ -1,7 +1,7 @@
 """Vocabulary: tokens and their ids.
 
 Three control tokens have the same ids in every model: `<unk>` 0, `<s>` 1, `</s>` 2. They are ids,
-not spellings: the characters "<s>" in a text are looked up among the ordinary tokens only and never
+not spellings: the characters "<s>" in a text are looked up among ordinary tokens only, never
 become a control token.
 """
 
@@ -59,7 +59,7 @@ class Vocabulary:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of the tokens in order: equal if and only if the vocabularies are equal."""
+        """SHA-256 (hex) of the tokens in order: equal exactly for equal vocabularies."""
         text = json.dumps(self.tokens, ensure_ascii=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 

@@ -1,13 +1,13 @@
-"""Words of a text: split it, map words to ids, and count them, without a Python object per word.
+"""Words of a text: split, map to ids and count them, without a Python object per word.
 
 Words are runs of characters other than ASCII white space, as in KenLM, SRILM, Kaldi and jiwer, or the matches of a
-pattern: a no-break space is part of a word. Tokenizers of earlier versions split at all white space of Unicode. The
-compiled part, `word_kernels`, is imported at first use: a server that tokenises one sentence at a time does not need
+pattern: a no-break space is part of a word. Tokenizers of earlier versions split at all Unicode white space. The
+compiled part, `word_kernels`, is imported at first use: a server that tokenises single sentences does not need
 it.
 
-Python's regular expressions try all ways in which a repetition can read a text. A pattern in which a repetition has
-several ways for one text is refused: their number may double with each character. Any other pattern reads a limited
-number of characters at a time, because it may read all of them from each one on before it fails.
+Python's regular expressions try all ways for a repetition to read a text. A pattern in which a repetition has
+several ways for one text is refused: their number may double per character. Any other pattern reads a limited
+number of characters at a time, because it may read all from each one on before it fails.
 """
 
 import importlib
@@ -70,7 +70,7 @@ class WordIndex:
 
         text = _join_lines(lines, unicode_spaces=self._unicode_spaces)
         ids = np.empty((len(text) + 1) // 2, dtype=np.int32)
-        offsets = np.zeros(max(len(lines), 1) + 1, dtype=np.int64)  # no lines are read like one empty line
+        offsets = np.zeros(max(len(lines), 1) + 1, dtype=np.int64)  # no lines are read as one empty
         encode_lines(text, self._table, self._ids, UNK, ids, offsets)
         offsets = offsets[: len(lines) + 1]
         return RaggedIds(ids[: offsets[-1]], offsets)
@@ -112,7 +112,7 @@ def measure_text(lines: Sequence[str]) -> TextSize:
 
 
 def _join_lines(lines: Sequence[str], *, unicode_spaces: bool = False) -> UInt8s:
-    r"""Join lines with "\n", replacing it inside lines, so the number of lines is unchanged; return the bytes.
+    r"""Join lines with "\n", replaced inside lines so that their number stays; return the bytes.
 
     With `unicode_spaces`, other white space of Unicode is replaced by a space.
     """
@@ -125,20 +125,20 @@ def _join_lines(lines: Sequence[str], *, unicode_spaces: bool = False) -> UInt8s
 
 
 _WINDOW_CHARACTERS, _MAX_WORD_CHARACTERS = 512, 128
-"""Characters that a pattern reads at once, and longest word that is never cut: each attempt may read them all."""
+"""Characters that a pattern reads at once, and longest word never cut: each attempt may read all."""
 
 _MANY_REPEATS = 16
 """Repeats from which on a repetition counts as unbounded."""
 
 _CHARACTERS = "".join(map(chr, (*range(0x400), *range(0x400, 0xD800, 31), *range(0xE000, 0x110000, 997))))
-"""Characters of which two parts of a pattern are assumed to read one in common if they read any."""
+"""Characters of which two parts of a pattern are assumed to share one if they read any."""
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str]:
     """Compile a regular expression that finds words in texts of clients.
 
     Raises:
-        InvalidInputError: it is not a regular expression, or can repeat a part in several ways that read one text:
+        InvalidInputError: it is no regular expression, or can repeat a part in several ways that read one text:
             Python tries all ways, whose number may double with each character.
     """
     try:
@@ -153,7 +153,7 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
 
 
 class _Positions:
-    """Parts of a pattern that read one character each, and those that can follow each, once for each way.
+    """Parts of a pattern that read one character each, and those that can follow, once per way.
 
     Source: Glushkov 1961.
 
@@ -231,11 +231,11 @@ class _Positions:
 
 
 class WordSplitter:
-    """Splitter of a normalised text into words, also used to count words before a vocabulary exists.
+    """Splitter of normalised text into words, also to count words before a vocabulary exists.
 
     Args:
         pattern: a regular expression whose matches are the words; None splits at white space.
-        unicode_spaces: True to split at all white space of Unicode, not only of ASCII.
+        unicode_spaces: True to split at all Unicode white space, not only ASCII's.
 
     Raises:
         InvalidInputError: the pattern is refused, see `compile_pattern`.

@@ -1,6 +1,6 @@
-"""Compiled word splitting, counting and encoding of UTF-8 text, and the hash table of its words.
+"""Compiled splitting, counting and encoding of words of UTF-8 text, and their hash table.
 
-The table uses open addressing over a 64-bit hash. A slot holds the upper half of a word's hash and
+The table uses open addressing by a 64-bit hash. A slot holds the upper half of a word's hash and
 the word's number plus one, or 0 if it is free. Words are compared byte by byte, so lookups are
 exact even if hashes collide. `WordTable` owns the arrays and grows them. The kernels release the
 interpreter lock.
@@ -72,7 +72,7 @@ def hash_bytes(text: UInt8s, start: int, end: int) -> np.uint64:
 
 @numba.njit(nogil=True)
 def _mix_hash(hashed: np.uint64) -> np.uint64:
-    """Mix all bits of a hash: the low bits select the slot, the upper half is stored in it."""
+    """Mix all bits of a hash: the low bits select the slot, which stores the upper half."""
     mixed = (hashed ^ (hashed >> _HALF)) * _HASH_MIX
     return mixed ^ (mixed >> _HALF)
 
@@ -109,7 +109,7 @@ def find_word(
 def insert_word(
     table: WordHashTable, number: int, text: UInt8s, start: int, end: int, mixed: np.uint64, slot: np.int64
 ) -> None:
-    """Add a word that `find_word` did not find, with the next number; the arrays must have capacity."""
+    """Add a word not found by `find_word`, with the next number; the arrays must have capacity."""
     begin = table.starts[number]
     for offset in range(end - start):
         table.spelling[begin + offset] = text[start + offset]
@@ -119,7 +119,7 @@ def insert_word(
 
 @kernel(types.int64(WORD_TABLE_TYPE, types.int64, BYTES))
 def find_or_insert_word(table: WordHashTable, num_words: int, word: UInt8s) -> int:
-    """Return the number of a word; add a new word with the next number; the arrays must have capacity."""
+    """Return a word's number; add a new one with the next number; the arrays must have capacity."""
     number, mixed, slot = find_word(table, word, 0, len(word), hash_bytes(word, 0, len(word)))
     if number < 0:
         insert_word(table, num_words, word, 0, len(word), mixed, slot)
@@ -199,7 +199,7 @@ def count_occurrences(
 
 @numba.njit(nogil=True)
 def has_capacity(table: WordHashTable, num_words: int, length: int) -> bool:
-    """Return whether one more word of `length` bytes fits, with half of the slots still free."""
+    """Return whether another word of `length` bytes fits, with half of the slots free."""
     return 2 * (num_words + 1) <= len(table.slots) and table.starts[num_words] + length <= len(table.spelling)
 
 
@@ -246,7 +246,7 @@ class WordTable:
         return len(self.table.starts) - 1
 
     def grow(self, num_bytes: int) -> None:
-        """Ensure capacity for another word of up to `num_bytes`; an array at least doubles when it grows."""
+        """Ensure capacity for a word of up to `num_bytes`; an array at least doubles to grow."""
         if self.size == self.capacity:
             self._rebuild(2 * self.capacity)
         used, capacity = int(self.table.starts[self.size]), len(self.table.spelling)
@@ -280,5 +280,5 @@ class WordTable:
 
 
 def encode_utf8(text: str) -> bytes:
-    """Encode a text as UTF-8; a lone surrogate, which is not a character, is encoded as its code point."""
+    """Encode a text as UTF-8; a lone surrogate, not a character, becomes its code point."""
     return text.encode("utf-8", "surrogatepass")

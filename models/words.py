@@ -1,7 +1,7 @@
 """Words: their characters, boundaries, parts, cases and normal forms, and what is no word.
 
-A word is a run of word characters: letters, digits, combining marks, the underscore, and an apostrophe, a hyphen or
-characters without a width between two such characters. It ends at any other character.
+A word is a run of word characters: letters, digits, combining marks, the underscore, and between
+two of these an apostrophe, a hyphen or characters without a width.
 """
 
 import re
@@ -16,21 +16,21 @@ JOINERS = "'\u2019-"
 """Characters that join word characters, as in "don't" and "well-known"."""
 
 IGNORED = "\u00ad\u061c\u180e\u200c\u200d\u200e\u200f\u2060\u2061\u2062\u2063\u2064\ufeff"
-"""Characters without a width, such as the soft hyphen, which change no word that they are in."""
+"""Characters without a width, such as the soft hyphen, which change no word."""
 
 UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\uff66-\uff9d\U00020000-\U0003ffff]"
 )
-"""A character of the scripts without spaces between words: Thai, Lao, Burmese, Khmer, Chinese and Japanese."""
+"""A character of a script that separates no words: Thai, Lao, Burmese, Khmer, Chinese and Japanese."""
 
 FIRST_STAND_IN = "\U00100000"
 """The first of the private-use characters that stand for others within words."""
 
 MAX_WORD_RUN = 64
-"""Maximum characters of a run that are treated as the beginning of one word."""
+"""Maximum characters of a run that count as the beginning of a word."""
 
 MAX_WORD_LENGTH = 256
-"""Maximum characters of a word; longer runs, which can have any length, are not analysed."""
+"""Maximum characters of a word; longer runs, of any length, are not analysed."""
 
 NO_AFFIXES = ("", "")
 """No punctuation on either side."""
@@ -47,7 +47,7 @@ def is_word_character(character: str) -> bool:
 
 
 def continues_word(text: str, at: int) -> bool:
-    """True if the character at an offset belongs to the word before it although it is no letter."""
+    """True if a character that is no letter belongs to the word before it."""
     return at < len(text) and (text[at] in IGNORED or is_mark(text[at]))
 
 
@@ -57,10 +57,10 @@ def is_mark(character: str) -> bool:
 
 
 def last_word_start(text: str) -> int:
-    """Return the start of the word at the end of a text; the text's length if it does not end in a word.
+    """Return the start of the word that ends a text, or else the text's length.
 
-    A joiner after a word character belongs to the word, because the word may continue. Runs longer than
-    `MAX_WORD_RUN` characters, as in scripts without spaces, are truncated to their last `MAX_WORD_RUN` characters.
+    A joiner after a word character belongs to the word, which may continue. Of runs longer than
+    `MAX_WORD_RUN` characters, as in scripts without spaces, only so many at the end count.
     """
     at = len(text)
     least = max(at - MAX_WORD_RUN, 0)
@@ -69,7 +69,7 @@ def last_word_start(text: str) -> int:
         or (at > 1 and text[at - 1] in JOINERS and is_word_character(text[at - 2]))
     ):
         at -= 1
-    return at + 1 if at < len(text) and text[at] in JOINERS else at  # a joiner only if the run was truncated
+    return at + 1 if at < len(text) and text[at] in JOINERS else at  # a joiner only if truncated
 
 
 @cache
@@ -95,7 +95,7 @@ class WordParts(NamedTuple):
 
 
 def split_affixes(token: str) -> WordParts | None:
-    """Return the word that a token spells; None if it spells none or several, or exceeds `MAX_WORD_LENGTH`."""
+    """Return the word that a token spells; None if none, several, or beyond `MAX_WORD_LENGTH`."""
     if len(token) > MAX_WORD_LENGTH:
         return None
     if token.isalpha():
@@ -108,7 +108,7 @@ def split_affixes(token: str) -> WordParts | None:
 
 
 def is_alphabetic(word: str) -> bool:
-    """True if a word has letters and otherwise only apostrophes, hyphens and combining marks.
+    """True if a word has letters and else only apostrophes, hyphens and combining marks.
 
     A word longer than `MAX_WORD_LENGTH` is never alphabetic.
     """
@@ -127,9 +127,9 @@ def is_in_capitals(text: str) -> bool:
 
 
 def match_case(typed: str, word: str) -> str:
-    """Apply the case of a typed word to another word: all capitals, a first capital, or the other word's own case.
+    """Apply the case of a typed word to another: all capitals, a first capital, or its own case.
 
-    The apostrophes become typographic ones if those of the typed word are.
+    Apostrophes become typographic if those of the typed word are.
     """
     if "\u2019" in typed and "'" not in typed:
         word = word.replace("'", "\u2019")
@@ -151,19 +151,19 @@ def _capitalised(text: str) -> str:
 def match_beginning(typed: str, word: str, *, corrected: bool = False) -> str:
     """Adapt the case of a word to its typed beginning.
 
-    A word with capitals of its own keeps them. Other words adopt the typed capitals, and become all capitals if
-    several letters were typed, all in capitals.
+    A word with capitals of its own keeps them. Others adopt the typed capitals, and become all
+    capitals if several letters were typed, all in capitals.
 
     Args:
         typed: the typed beginning.
         word: the word in the case of the model or the user's words.
-        corrected: true if the beginning has errors; then only a first capital is adopted, or all if all are capitals.
+        corrected: true if the beginning has errors; then only a first capital or all capitals are adopted.
     """
     if word.startswith(typed) or word != word.lower():
         return word
     if corrected or (is_in_capitals(typed) and len(word) == len(word.upper())):
         return match_case(typed, word)
-    recased = typed + word[len(typed) :]  # compared below, because "ß" and similar change length in capitals
+    recased = typed + word[len(typed) :]  # "ß" and similar change length in capitals
     return recased if recased.casefold() == word.casefold() else word
 
 
@@ -173,17 +173,20 @@ _WITHOUT_IGNORED = str.maketrans({"\u2019": "'"} | dict.fromkeys(IGNORED))
 
 
 def plain_form(word: str) -> str:
-    """Return the form in which words are looked up: NFKC, with plain apostrophes, without `IGNORED` characters."""
+    """Return the form for looking up words: NFKC, plain apostrophes, no `IGNORED` characters."""
     return word if word.isascii() else PLAIN(word.translate(_WITHOUT_IGNORED))
 
 
 def dictionary_key(word: str) -> str:
-    """Return a word's key in the user dictionary, without differences of case and form."""
+    """Return a word's key in the user dictionary, whatever its case and form."""
     return PLAIN(plain_form(word).lower())
 
 
 def word_forms(word: str, *, cases: bool = True) -> tuple[str, ...]:
-    """Return the forms in which a word may be known: as typed, composed, plain; in `cases`, with fewer capitals too."""
+    """Return the forms in which a word may be known: as typed, composed, plain.
+
+    With `cases`, also those with fewer capitals.
+    """
     forms = [word, _COMPOSED(word), plain := plain_form(word)]
     if len(word) != len(plain):  # decomposed, a ligature, or with ignored characters
         forms.reverse()
@@ -195,9 +198,9 @@ def word_forms(word: str, *, cases: bool = True) -> tuple[str, ...]:
 
 
 def surrounding_words(text: str, start: int, end: int) -> set[str]:
-    """Return a part of a text and the longer words that it belongs to, as dictionaries may list them: C++, aujourd'hui.
+    """Return a part of a text and the longer words around it, as in dictionaries: C++, aujourd'hui.
 
-    These are the characters up to white space, with and without punctuation on either side, and those of the word.
+    These are the characters up to white space, with and without outer punctuation, and the word's.
     """
     before, after = text[max(start - MAX_WORD_LENGTH, 0) : start], text[end : end + MAX_WORD_LENGTH]
     left = "" if before[-1:].isspace() else "".join(before.split()[-1:])
@@ -235,7 +238,7 @@ _INNER_CAPITAL = re.compile("[a-z][A-Z]")
 
 
 def find_no_words(text: str) -> Iterator[tuple[int, int]]:
-    """Yield start and end of what is no word: addresses, paths, identifiers, options, numbers with their units."""
+    """Yield the spans that are no words: addresses, paths, identifiers, options, numbers with units."""
     return (found.span() for found in _NO_WORD.finditer(text))
 
 

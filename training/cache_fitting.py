@@ -22,7 +22,10 @@ from training.mixture_weights import fit_weights
 from training.progress import Progress
 
 _FLATNESSES = (0.0, 6.0, 8.0, 11.0, 14.0, 18.0, 24.0, 32.0)
-"""Candidate values of θ; the useful range hardly depends on the model, because features are compared by cosine."""
+"""Candidate values of θ.
+
+The useful range hardly depends on the model: features are compared by cosine.
+"""
 
 _HALF_LIVES = (1 / 8, 1 / 4, 1 / 2)
 """Candidate half-lives of a continuous cache, as shares of the window."""
@@ -42,20 +45,20 @@ _MARGINALS = {
     "prior": (0.0, 0.75, 1.5, 2.5, 3.5, 5.0, 7.0),
     "floor": (0.05, 0.1, 0.15, 0.25, 0.4, 0.7, 1.0),
 }
-"""Candidate values of dynamic marginals; with higher exponents, single texts became much less likely."""
+"""Candidate values of dynamic marginals; higher exponents made single texts much less likely."""
 
 _FIRST_MARGINALS = {"half_life": 0.15, "exponent": 1.4, "prior": 3.5, "floor": 0.25}
-_MARGINALS_TOKENS = 30_000  # tokens read, from the beginning of the text, to fit dynamic marginals
+_MARGINALS_TOKENS = 30_000  # first tokens of the text, to fit dynamic marginals
 _MAX_SAMPLES, _MAX_SAMPLE_ENTRIES = 3_000, 1 << 25  # distributions among these, and their probabilities
 _MAX_GATE_STEPS, _GATE_TOLERANCE = 100, 1e-4
 
 
 class CacheGridScores(NamedTuple):
-    """Scores of a text's predicted tokens by a model and by a grid of caches, every θ with every half-life.
+    """Scores of a text's predicted tokens by a model and a grid of caches, every θ with every half-life.
 
     Attributes:
         targets: the model's scores [N].
-        shares: share of each token in the cache's total weight, by grid value [N, F, H], float32.
+        shares: each token's share in the cache's total weight, by grid value [N, F, H], float32.
         evidence: total weight of the cache [N, F, H], float32; 0 for an empty cache.
         flatnesses: values of θ [F].
         half_lives: half-lives in tokens [H]; None for no decay.
@@ -72,7 +75,7 @@ class CacheGridScores(NamedTuple):
     window: int
 
     def of(self, config: CacheConfig) -> tuple[FloatArray, FloatArray]:
-        """Return the shares and the evidence [N each] of one cache of the grid."""
+        """Return shares and evidence [N each] of one cache of the grid."""
         row = self.flatnesses.index(config.flatness)
         column = self.half_lives.index(config.half_life)
         shares, evidence = (scores[:, row, column] for scores in (self.shares, self.evidence))
@@ -84,8 +87,8 @@ class ChosenCache(NamedTuple):
 
     Attributes:
         config: parameters of the cache.
-        log_probs: natural-log probabilities of the predicted tokens, mixed with the cache [N].
-        frequencies: expected frequencies of the tokens for dynamic marginals [V]; None without them.
+        log_probs: natural-log probabilities of the tokens, mixed with the cache [N].
+        frequencies: expected token frequencies for dynamic marginals [V]; None without them.
     """
 
     config: CacheConfig
@@ -98,9 +101,13 @@ class ChosenCache(NamedTuple):
 
 
 def score_with_caches(
-    model: LanguageModel[Any], corpus: EncodedCorpus, *, window: int, progress: Progress
+    model: LanguageModel[Any],
+    corpus: EncodedCorpus,
+    *,
+    window: int,
+    progress: Progress,
 ) -> CacheGridScores:
-    """Score a text in one pass, as a stream, with a model and a grid of caches of `window` tokens over its features.
+    """Score a stream in one pass by a model and a grid of caches of `window` tokens over its features.
 
     Raises:
         InvalidInputError: there is no token to predict.
@@ -133,7 +140,7 @@ def score_with_caches(
 
 
 def choose_cache(readings: CacheGridScores, log_probs: Float32s) -> ChosenCache:
-    """Choose the cache and weight that maximise a text's likelihood when mixed with given log-probabilities.
+    """Choose the cache and weight that maximise a text's likelihood, mixed with given log-probabilities.
 
     θ and the half-life are chosen from a grid, then μ; EM fits λ for each candidate.
 
@@ -142,7 +149,7 @@ def choose_cache(readings: CacheGridScores, log_probs: Float32s) -> ChosenCache:
         log_probs: log-probabilities of the tokens by the wrapped model, which may differ from the scored one [N].
 
     Raises:
-        InvalidInputError: the text has a single token, so the cache is always empty.
+        InvalidInputError: the text has one token, so the cache is always empty.
     """
     if not (readings.evidence[:, 0, 0] > 0).any():
         raise InvalidInputError("the held-out text has one token; a cache needs two", parameter="valid")
@@ -172,10 +179,10 @@ def adapt_cache(
     *,
     progress: Progress,
 ) -> ChosenCache:
-    """Add dynamic marginals and a gate to a chosen cache, if the text becomes more likely.
+    """Add dynamic marginals and a gate to a chosen cache if they make the text more likely.
 
-    The marginals are chosen by coordinate search on a sample of the text's first tokens. Then θ and the half-life are
-    chosen again, for the adapted model, and the gate is fitted, on the entire text.
+    Coordinate search chooses the marginals on a sample of the text's first tokens. Then, on the
+    entire text, θ and the half-life are chosen again for the adapted model, and the gate is fitted.
 
     Args:
         chosen: the cache.
@@ -206,7 +213,7 @@ def adapt_cache(
     scores = _score_with_cache(CacheModel(model, config, frequencies), corpus, progress=progress)
     again = choose_cache(readings, scores.log_probs).config
     if (again.flatness, again.half_life) != (config.flatness, config.half_life):
-        # the model's distributions stay as they are: read without marginals, which need every probability
+        # distributions stay as they are: read without marginals, which need every probability
         changed = dataclasses.replace(again, gate=config.gate)
         cached = _score_with_cache(CacheModel(model, changed), corpus, progress=progress)
         scores, config = cached._replace(log_probs=scores.log_probs), changed
@@ -218,7 +225,7 @@ def adapt_cache(
 def _sample_distributions(
     model: LanguageModel[Any], corpus: EncodedCorpus, progress: Progress
 ) -> tuple[Int32s, Int64s, FloatArray]:
-    """Return the predicted tokens of a stream [N], positions of some [S], and distributions before these [S, V]."""
+    """Return a stream's predicted tokens [N], positions of some [S], and distributions before these [S, V]."""
     text = running_text(corpus)[:_MARGINALS_TOKENS]
     predicted = np.flatnonzero(text != BOS)
     tokens = text[predicted].astype(np.int32)
@@ -234,7 +241,7 @@ def _sample_distributions(
 
 
 def _score_with_cache(model: CacheModel, corpus: EncodedCorpus, *, progress: Progress) -> CacheScores:
-    """Return the terms that a cache model mixes for each predicted token of a text, read as a stream [N]."""
+    """Return the terms that a cache model mixes for each predicted token of a stream [N]."""
     text, parts = running_text(corpus), list[CacheScores]()
     state = model.advance(model.empty_state(1), np.array([BOS]))
     with progress.stage("scoring with the adapted cache, stream context", corpus.num_tokens):
@@ -248,7 +255,7 @@ def _score_with_cache(model: CacheModel, corpus: EncodedCorpus, *, progress: Pro
 
 
 def _fit_gate(scores: CacheScores) -> tuple[float, float, float]:
-    """Fit the gate of `CacheConfig` by EM, with one Newton step of logistic regression in each iteration."""
+    """Fit the gate of `CacheConfig` by EM, with a Newton step of logistic regression per iteration."""
     known = scores.largest > 0
     log_probs, shares, evidence, largest = (part[known].astype(np.float64) for part in scores)
     inputs = np.stack([np.ones_like(evidence), np.log(evidence), np.log(largest)], axis=1)  # [N, 3]

@@ -1,6 +1,6 @@
 """Training and evaluation commands of the command line.
 
-In distributed training, all processes first compare their command lines and training texts.
+In distributed training, all processes first compare command lines and training texts.
 """
 
 import contextlib
@@ -85,14 +85,14 @@ T = TypeVar("T")
 def check_same_command(
     recipe: Recipe, parts: Mapping[str, Recipe], *, device: str, resume: bool
 ) -> list[str]:
-    """Check that all processes run the same command, before any work starts.
+    """Check that all processes run the same command, before any work.
 
     Returns:
         Notes on permitted differences.
 
     Raises:
-        InvalidInputError: the commands differ; the message names the processes, the setting and both values. Or a
-            network of several processes has teachers.
+        InvalidInputError: the commands differ, with processes, setting and both
+            values in the message; or a network of several processes has teachers.
         ProcessLostError: another process was lost.
     """
     import torch
@@ -121,7 +121,7 @@ def check_same_text(run: RunContext, texts: Texts) -> None:
     """Check that all processes train on the same text and tokens.
 
     Raises:
-        InvalidInputError: the texts differ; the message names the processes, the text and both hashes.
+        InvalidInputError: the texts differ; the message names processes, text and both hashes.
         ProcessLostError: another process was lost.
     """
     from training.neural.distributed import Processes
@@ -141,7 +141,7 @@ def check_same_text(run: RunContext, texts: Texts) -> None:
 
 
 def check_agreement(facts_by_rank: Sequence[Mapping[str, Any]], *, shown: int = 3) -> None:
-    """Compare the facts of each process, by rank, with the facts of rank 0.
+    """Compare the facts of each process, by rank, with those of rank 0.
 
     Raises:
         InvalidInputError: the facts differ; the message lists the first `shown` differences.
@@ -164,7 +164,7 @@ def check_agreement(facts_by_rank: Sequence[Mapping[str, Any]], *, shown: int = 
 
 
 def _gather_facts(facts: Mapping[str, Any], **more: str) -> list[dict[str, Any]]:
-    """Gather the facts and host name of every process, by rank."""
+    """Gather every process's facts and host name, by rank."""
     from training.neural.distributed import Processes
 
     own = {"machine": socket.gethostname(), "facts": facts, **more}
@@ -172,7 +172,7 @@ def _gather_facts(facts: Mapping[str, Any], **more: str) -> list[dict[str, Any]]
 
 
 def _recipe_keys(prefix: str, recipe: Recipe) -> dict[str, Any]:
-    """Flatten a recipe into dotted keys, such as `train.batch_size`, and their values."""
+    """Flatten a recipe into dotted keys, such as `train.batch_size`, and values."""
     keys: dict[str, Any] = {}
     for name, value in recipe.model_dump(mode="json").items():
         inner = {f"{name}.{key}": v for key, v in value.items()} if isinstance(value, dict) else {name: value}
@@ -202,7 +202,7 @@ def run_train(
     See `gramophone train` for the arguments; without `scale`, n-grams are estimated in memory.
 
     Returns:
-        The new version's address, directory and held-out figures; empty if the rank is not 0.
+        The new version's address, directory and held-out figures; empty unless the rank is 0.
 
     Raises:
         LanguageModelError: the input is invalid, or the registry cannot be written; nothing is published.
@@ -251,7 +251,7 @@ def run_train(
                 return {}
             held_out = {"valid": texts.valid if valid else None, "test": texts.test if test else None}
             overlap = _in_background(overlaps, held_out, texts.train)
-            del texts  # the training sentences are freed when they have been compared
+            del texts  # frees the training sentences once they are compared
             _in_background(importlib.import_module, "matplotlib.figure")  # slow to import; for the model card
             trained = _train(title, recipe, inputs, published)
             version = publish(store, name, trained, run._replace(overlap=overlap.result()))
@@ -268,7 +268,7 @@ def _train(title: str, recipe: Recipe, inputs: TrainingInputs, published: Sequen
 
 
 def _compile_kernels(recipe: Recipe, networks: Mapping[str, Recipe]) -> None:
-    """Start to compile what the model needs for its evaluation and for serving, beside the training."""
+    """Start to compile, beside the training, what evaluating and serving the model needs."""
     groups = [group for network in networks.values() for group in groups_of(network.neural.cell)]
     if recipe.family != "neural":
         groups += groups_of(NGRAM_FAMILY, quantised=recipe.ngram.quantize_bits is not None)
@@ -279,8 +279,8 @@ def _compile_kernels(recipe: Recipe, networks: Mapping[str, Recipe]) -> None:
 def _joined(device: str, *, trains_network: bool) -> "Iterator[tuple[str, Processes | None]]":
     """Join the processes that torchrun started, and leave them at the end.
 
-    Yields the compute device, and the processes; None without torch. Without torchrun, n-grams are estimated on the CPU
-    without torch, whose import takes a second.
+    Yields the compute device, and the processes; None without torch. Without torchrun,
+    n-grams are estimated without torch, whose import takes a second, on the CPU.
     """
     if device == "cpu" and not trains_network and "TORCHELASTIC_RUN_ID" not in os.environ:  # noqa: TID251 - of torchrun
         yield device, None
@@ -357,7 +357,7 @@ def _prepare(
 
 
 def _load_published(key: str, addresses: Sequence[str], store: Registry, *, device: str) -> list[Checkpoint]:
-    """Load published models, given in a key of the recipe, in single precision."""
+    """Load published models, given in a recipe's key, in single precision."""
     try:
         versions = [store.resolve(address) for address in addresses]
     except (InvalidInputError, ModelNotFoundError) as error:
@@ -389,7 +389,7 @@ def _train_out_of_core(
     target: tuple[Registry, str],
     options: ScaleOptions,
 ) -> dict[str, Any]:
-    """Estimate n-grams by the relational plan and publish, in rank 0 only; remove the stages on success."""
+    """Estimate n-grams by the relational plan and publish, in rank 0 only; on success, remove the stages."""
     hint = "the same command continues after the last finished stage"
     with (
         exit_on_sigterm(),
@@ -434,7 +434,7 @@ def run_evaluate(
     dynamic: bool = False,
     slots: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Evaluate a published model on files, or on the test part of the default corpus.
+    """Evaluate a published model on files, or the test part of the default corpus.
 
     See `gramophone evaluate` for the arguments; a `dynamic` model has no entropy in its `detail`.
 
@@ -539,7 +539,7 @@ def run_evaluate_autocomplete(
     report: Path | None = None,
     slots: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Evaluate a published model's autocomplete on files, or on the test part of the default corpus.
+    """Evaluate a published model's autocomplete on files, or the test part of the default corpus.
 
     See `gramophone evaluate` for the arguments.
 

@@ -21,7 +21,7 @@ from typing_extensions import override
 from training.progress import Progress
 
 _LOG_INTERVAL_S = 10.0
-_MIN_RATE = 10.0  # lower rates belong to stages counted in per cent or passes, and mean nothing
+_MIN_RATE = 10.0  # lower rates, of stages counted in per cent or passes, mean nothing
 _ONLY_TASK = TaskID(0)
 
 
@@ -79,8 +79,8 @@ class TerminalProgress(Progress):
 class LogProgress(Progress):
     """Log lines on standard error: one every ten seconds of a stage, and one at its end.
 
-    Rate and remaining time are measured from the first advance, because a resumed stage starts with its
-    finished part and the first unit of work often includes compilation.
+    Rate and remaining time count from the first advance: a resumed stage starts
+    with its finished part, and the first unit of work often includes compilation.
     """
 
     def __init__(self) -> None:

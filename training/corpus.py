@@ -1,14 +1,14 @@
 """Text files as sentences, and encoded corpora.
 
-Files may be plain or compressed (.gz, .xz, .zst, .bz2) and must be UTF-8. Empty, binary and wrongly encoded
-files are rejected; the error gives the path and the offset of the first bad byte in the decompressed
-text. Encodings are not guessed, and bytes are not replaced.
+Files may be plain or compressed (.gz, .xz, .zst, .bz2) and must be UTF-8. Empty, binary
+and wrongly encoded files are rejected; the error gives the path and the first bad
+byte's offset in the decompressed text. Encodings are not guessed, nor bytes replaced.
 
-Running text is split into sentences at blank lines, then at end marks. An end mark is `.`, `!` or `?`
-with optional closing quotes or brackets, followed by white space and the beginning of a sentence.
-Common abbreviations and initials do not end a sentence. For exact sentences, give one per line.
+Running text is split into sentences at blank lines, then at end marks: `.`, `!` or `?` with
+optional closing quotes or brackets, before white space and the beginning of a sentence. Common
+abbreviations and initials do not end a sentence. For exact sentences, give one per line.
 
-An encoded corpus is one flat array of the token ids of all sentences, with offsets.
+An encoded corpus is one array of all sentences' token ids, with offsets.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ _ABBREVIATION_END = re.compile(
 
 
 def paragraphs(lines: Iterable[str]) -> Iterator[str]:
-    """Yield runs of non-blank lines, each joined into one string with single spaces."""
+    """Yield runs of non-blank lines, each joined into a string by single spaces."""
     for has_words, block in groupby(map(split_words, lines), key=bool):
         if has_words:
             yield " ".join(map(" ".join, block))
@@ -47,7 +47,7 @@ def split_sentences(paragraph: str) -> list[str]:
     start = 0
     for match in _BOUNDARY.finditer(paragraph):
         end = match.start("space")
-        # searching the entire preceding text takes quadratic time in a run of initials
+        # searching all preceding text takes quadratic time in a run of initials
         last_word = max(start, paragraph.rfind(" ", start, end))
         if not _ABBREVIATION_END.search(paragraph, last_word, end):
             sentences.append(paragraph[start:end])
@@ -58,7 +58,7 @@ def split_sentences(paragraph: str) -> list[str]:
 
 UNITS = ("line", "paragraph")
 MAX_LINE_BYTES = 1 << 27
-"""Maximum length of a line: bounds memory, but allows text8, one line of 100 MB."""
+"""Maximum line: bounds memory, but allows text8, one line of 100 MB."""
 
 _CHUNK_BYTES = 1 << 20
 _ARPA_HEADER = re.compile(rb"(?:\xef\xbb\xbf)?\s*\\data\\\s")
@@ -171,7 +171,7 @@ def read_lines(
 
 
 def check_rereadable(paths: Iterable[Path]) -> None:
-    """Check that no file is a pipe, which can be read once only.
+    """Check that no file is a pipe, which can be read only once.
 
     Raises:
         FormatError: one is.
@@ -236,8 +236,8 @@ class EncodedCorpus(NamedTuple):
     Attributes:
         tokens: ids of all sentences, concatenated [N], int32.
         offsets: start of each sentence, then N [S + 1], int64.
-        num_words: number of white-space words in the text, for figures per word.
-        num_bytes: number of UTF-8 bytes in the text without line ends, for figures per byte.
+        num_words: number of white-space words, for figures per word.
+        num_bytes: number of UTF-8 bytes without line ends, for figures per byte.
     """
 
     tokens: Int32s
@@ -270,7 +270,7 @@ class EncodedCorpus(NamedTuple):
         return text
 
     def reversed(self) -> "EncodedCorpus":
-        """Return the corpus with every sentence reversed, in the same order."""
+        """Return the corpus with reversed sentences, in the same order."""
         lengths = np.diff(self.offsets)
         mirrored = np.repeat(self.offsets[:-1] + self.offsets[1:] - 1, lengths) - np.arange(len(self.tokens))
         return self._replace(tokens=self.tokens[mirrored])

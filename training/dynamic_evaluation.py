@@ -1,7 +1,7 @@
-"""Dynamic evaluation: a network that continues to learn from the text it is evaluated on.
+"""Dynamic evaluation: a network that keeps learning from the text it is evaluated on.
 
-Every segment of tokens is scored before the network learns from it, so a prediction uses earlier text
-only. The evaluation is offline: the adapted weights are discarded.
+Every segment of tokens is scored before the network learns from it, so predictions
+use earlier text only. The evaluation is offline: adapted weights are discarded.
 """
 
 import copy
@@ -34,7 +34,7 @@ _DECAY = 2e-3
 def dynamic_evaluation(
     model: LanguageModel[Any], corpus: EncodedCorpus, *, progress: Progress
 ) -> CorpusScores:
-    """Score a text as one stream with a copy of the model that learns from each segment after scoring it.
+    """Score a text as one stream with a copy of the model that learns from each scored segment.
 
     After each segment, w ← w − η g / (r + r̄) + λ min(r / r̄, 1/λ) (w₀ − w), where g is the gradient of the
     segment's mean loss, r the root of g's mean square over all segments so far, r̄ the mean of r over all
@@ -94,7 +94,7 @@ class _WeightUpdater:
         self._steps = 0
 
     def learn(self, loss: Tensor) -> None:
-        """Take one gradient step on a segment's mean loss, and decay towards the trained weights."""
+        """Take a gradient step on a segment's mean loss, and decay towards the trained weights."""
         gradients = torch.autograd.grad(loss, self._weights, allow_unused=True, materialize_grads=True)
         self._steps += 1
         with torch.no_grad():

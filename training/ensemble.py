@@ -1,8 +1,8 @@
-"""Training of an ensemble: networks of a mixture side by side, each by one process with a share of the processors.
+"""Training of an ensemble: a mixture's networks side by side, each in a process with a share of the processors.
 
-Two networks with a thread each read more tokens per second in total than one network with two threads, which wait for
-each other. The parent shows
-the progress of all, and forwards Ctrl-C and SIGTERM. A process whose parent died ends at its next update.
+Two networks with a thread each read more tokens per second than one with two
+threads, which wait for each other. The parent shows the progress of all, and
+forwards Ctrl-C and SIGTERM. A process whose parent died ends at its next update.
 """
 
 import multiprocessing
@@ -32,9 +32,9 @@ _POLL_S = 0.1
 
 
 def networks_at_once(networks: int, device: str) -> int:
-    """Return how many networks are trained at the same time: as many as torch has threads.
+    """Count the networks trained at the same time: as many as torch has threads.
 
-    Networks on a GPU, and those of several distributed processes, are trained one after the other.
+    On a GPU or in several distributed processes, they are trained one after the other.
     """
     import torch
 
@@ -46,7 +46,10 @@ def networks_at_once(networks: int, device: str) -> int:
 
 
 def training_waves(networks: Mapping[str, Recipe]) -> list[dict[str, Recipe]]:
-    """Group recipes of networks, by title, into waves: a network is in the first wave after those of its teachers."""
+    """Group recipes of networks, by title, into waves.
+
+    A network is in the first wave after those of its teachers.
+    """
     left, waves = dict(networks), list[dict[str, Recipe]]()
     while left:
         waves.append(
@@ -57,10 +60,10 @@ def training_waves(networks: Mapping[str, Recipe]) -> list[dict[str, Recipe]]:
 
 
 def divide_minutes(mixture: Recipe, parts: Mapping[str, Recipe], device: str) -> dict[str, Recipe]:
-    """Divide `train.max_minutes` of a mixture equally among the rounds in which its networks are trained.
+    """Divide a mixture's `train.max_minutes` equally among the training rounds of its networks.
 
-    Time that a round of networks with lower limits of their own does not use is divided among the other rounds. Without
-    this key, all parts keep their own limits.
+    Time that a round does not use, as its networks have lower limits, goes
+    to the other rounds. Without this key, all parts keep their own limits.
 
     Raises:
         InvalidInputError: a network would have less than `MIN_MINUTES`.
@@ -93,7 +96,7 @@ def divide_minutes(mixture: Recipe, parts: Mapping[str, Recipe], device: str) ->
 
 
 class _Result(NamedTuple):
-    """Trained network, whose model is in a folder, and the notes on its run."""
+    """Trained network, whose model is in a folder, and notes on its run."""
 
     trained: Trained
     runs: ResumableRuns | None
@@ -123,7 +126,7 @@ class _Reporter(Progress):
 def train_side_by_side(
     networks: Mapping[str, Recipe], inputs: TrainingInputs, *, at_once: int
 ) -> dict[str, Trained]:
-    """Train networks in processes and evaluate them; equal to `train_single` for each, with fewer threads.
+    """Train and evaluate networks in processes; equal to `train_single` for each, with fewer threads.
 
     If one fails, the others end after saving their states.
 
@@ -171,7 +174,7 @@ class _Worker:
     Attributes:
         folder: folder of the trained model.
         note: last figures.
-        outcome: the result, or the reason for the end without one; None before the end.
+        outcome: result, or reason for the end without one; None before the end.
     """
 
     def __init__(
@@ -217,7 +220,7 @@ class _Worker:
 
 
 def _run(workers: Mapping[str, _Worker], at_once: int, progress: Progress) -> bool:
-    """Run the processes and show their progress; forward signals to them, and end them if one fails.
+    """Run the processes, show their progress, forward signals, and end all if one fails.
 
     Returns:
         True if SIGTERM was received.
@@ -255,7 +258,7 @@ def _run(workers: Mapping[str, _Worker], at_once: int, progress: Progress) -> bo
 def _train(
     connection: Connection, title: str, recipe: Recipe, inputs: TrainingInputs, folder: Path, threads: int
 ) -> None:
-    """Train a network in a process, save it to a new folder, and send the rest of the result or the error."""
+    """Train a network, save it to a new folder, and send the rest of the result or the error."""
     import torch
 
     os.setpgid(0, 0)  # a terminal sends Ctrl-C to the parent's group; the parent forwards it

@@ -1,8 +1,8 @@
 """Mixture training: train the parts, fit weights and cache on the validation text, build the mixture.
 
-The log-probability of a token under a part does not depend on the weights. So each part, with its caches, reads each
-text once; weights and cache are fitted to these log-probabilities. A model with a cache reads the test text again.
-A static mixture of n-gram models becomes one n-gram model instead.
+Log-probabilities under a part do not depend on the weights. So each part, with its caches,
+reads each text once, and weights and cache are fitted to the results. A model with a cache
+reads the test text again. A static mixture of n-gram models becomes one n-gram model.
 """
 
 import dataclasses
@@ -58,8 +58,8 @@ class PartScores(NamedTuple):
     Attributes:
         corpus: the text.
         targets: scores of each model.
-        context_lengths: number of context tokens that the first n-gram model used for each token [N]; None
-            if not requested.
+        context_lengths: number of context tokens that the first
+            n-gram model used, by token [N]; None if not requested.
         caches: scores of caches over the features of one part; None if not requested.
     """
 
@@ -82,13 +82,13 @@ def score_parts(
     with_caches: bool = False,
     progress: Progress,
 ) -> PartScores:
-    """Score a text with each model, with the context of a mixture's recipe.
+    """Score a text with each model, in a mixture's context.
 
     Args:
         models: models with one vocabulary.
         corpus: text encoded with this vocabulary.
         recipe: recipe of the mixture.
-        with_caches: also score it with caches over the features of the first model that has some, or without features.
+        with_caches: also score caches over the features of the first model that has some, or without features.
         progress: reports each pass over the text.
     """
     settings = recipe.mixture
@@ -106,9 +106,9 @@ def score_parts(
 
 
 def corpus_context_lengths(model: Any, corpus: EncodedCorpus) -> TokenIds:
-    """Compute the context length that a `ContextMatcher` uses for each predicted token of a text [N].
+    """Compute the context length of a `ContextMatcher` for each predicted token of a text [N].
 
-    The text is read as one stream. No listed n-gram crosses `<s>`, so contexts do not cross sentences.
+    The text is one stream. No listed n-gram crosses `<s>`, so contexts do not cross sentences.
     """
     matcher: ContextMatcher[Any] = model
     parts = [
@@ -122,19 +122,24 @@ _WITHOUT_FEATURES = {NGramModel.family, CacheModel.family}
 
 
 def mix_dynamically(
-    title: str, recipe: Recipe, parts: Sequence[Trained | Checkpoint], inputs: TrainingInputs, *, began: float
+    title: str,
+    recipe: Recipe,
+    parts: Sequence[Trained | Checkpoint],
+    inputs: TrainingInputs,
+    *,
+    began: float,
 ) -> Trained:
-    """Mix models with the weights and the cache that maximise the likelihood of the validation text.
+    """Mix models with the weights and cache that maximise the validation text's likelihood.
 
     Args:
         title: title of the mixture.
         recipe: recipe of the mixture, which passes `check_mixing_plan`.
         parts: parts with one vocabulary.
         inputs: inputs of the run; the training text is not used.
-        began: start of the training, by the monotonic clock.
+        began: start of training, by the monotonic clock.
 
     Returns:
-        The outermost stage; each stage has the previous stage as a part.
+        The outermost stage; each has the previous one as a part.
 
     Raises:
         InvalidInputError: there is no held-out token.
@@ -143,7 +148,7 @@ def mix_dynamically(
     valid = score_parts(models, texts.valid, recipe, with_caches=recipe.mixture.cache, progress=progress)
     log_probs = [targets.log_probs for targets in valid.targets]
     cache, cached_part = None, None
-    if valid.caches is not None and recipe.has_cache_inside:  # the inner stage is fitted first
+    if valid.caches is not None and recipe.has_cache_inside:  # the inner stage comes first
         cached_part = first_featured_part(models) or 0
         cache = choose_cache(valid.caches, log_probs[cached_part])
         log_probs[cached_part] = cache.log_probs
@@ -167,11 +172,11 @@ def check_mixing_plan(recipe: Recipe, families: Sequence[str]) -> None:
 
     Args:
         recipe: recipe of a dynamic mixture.
-        families: families of the parts; `neural` for a neural part that is not trained yet.
+        families: families of the parts; `neural` for a neural part not trained yet.
 
     Raises:
-        InvalidInputError: the recipe has weights by order without an n-gram model, or a cache around a
-            neural model without a neural model.
+        InvalidInputError: there are weights by order without an n-gram
+            model, or a cache around a neural model without one.
     """
     if recipe.mixture.weights == "by-order" and NGramModel.family not in families:
         raise InvalidInputError(
@@ -188,7 +193,7 @@ def check_mixing_plan(recipe: Recipe, families: Sequence[str]) -> None:
 def _fit_weights(
     log_probs: Float32s, lengths: Int64s | None, models: Sequence[LanguageModel[Any]]
 ) -> dict[str, Any]:
-    """Fit λ for all tokens, `weights` [M], and, if given, by context length, `weights_by_context` [C, M]."""
+    """Fit λ for all tokens, `weights` [M], and by context length, if given, `weights_by_context` [C, M]."""
     common = fit_weights(log_probs)
     if lengths is None:
         return {"weights": list(common)}
@@ -199,7 +204,7 @@ def _fit_weights(
 
 
 def _mix(parts: Sequence[Float32s], weights: Mapping[str, Any], lengths: Int64s | None) -> Float32s:
-    """Mix the parts' log-probabilities [N]; a single part is returned unchanged."""
+    """Mix the parts' log-probabilities [N]; a single part is unchanged."""
     if len(parts) == 1:
         return parts[0]
     table = np.log(np.asarray(weights.get("weights_by_context", [weights["weights"]])))  # [C, M] or [1, M]
@@ -209,7 +214,7 @@ def _mix(parts: Sequence[Float32s], weights: Mapping[str, Any], lengths: Int64s 
 
 
 class _Stage(NamedTuple):
-    """A part, a mixture of parts or a model with a cache, with its figures and scores by split."""
+    """A part, mixture or model with a cache, with its figures and scores by split."""
 
     part: Any
     figures: Figures
@@ -228,9 +233,9 @@ def _build_stages(
     seconds: float,
     progress: Progress,
 ) -> Trained:
-    """Build the model of each stage, with its figures; return the last stage.
+    """Build each stage's model, with its figures; return the last stage.
 
-    The cache wraps one part if its index is given, else the mixture.
+    The cache wraps the part with the given index, else the mixture.
     """
 
     def figures_of(model: LanguageModel[Any], targets: Mapping[str, CorpusScores]) -> Figures:
@@ -279,16 +284,16 @@ def _build_stages(
 
 
 def cache_facts(chosen: ChosenCache) -> dict[str, Any]:
-    """Return the facts of a fitted cache for metrics.json; `weights` has the weight of the wrapped model."""
+    """Describe a fitted cache for metrics.json; `weights` has the wrapped model's."""
     return {"weights": [1 - chosen.config.weight], "cache": dataclasses.asdict(chosen.config)}
 
 
 def mixture_tokenizer(settings: MixtureSettings, published: Sequence[Checkpoint]) -> Tokenizer | None:
-    """Return the tokenizer of a mixture's published parts; None without such parts, to learn a tokenizer.
+    """Return the tokenizer of a mixture's published parts; None without any, to learn one.
 
     Raises:
-        InvalidInputError: there are fewer than two parts, a part reads backward, a part of a static mixture
-            is not an n-gram model, or the tokenizers differ or, for a static mixture, cannot be joined.
+        InvalidInputError: there are fewer than two parts, one reads backward, one of a static mixture
+            is no n-gram model, or the tokenizers differ or, for a static mixture, cannot be joined.
     """
     num_trained = len(settings.recipes) + sum(part.mixed for part in settings.parts)
     if num_trained + len(published) < (1 if settings.cache else 2):
@@ -324,11 +329,11 @@ def mixture_tokenizer(settings: MixtureSettings, published: Sequence[Checkpoint]
 def shared_tokenizer(
     recipe: Recipe, published: Sequence[Checkpoint], teachers: Sequence[Checkpoint]
 ) -> Tokenizer | None:
-    """Return the tokenizer of the published parts, or base, and published teachers of a recipe; None without any.
+    """Return the tokenizer of a recipe's published parts, or base, and published teachers; None without any.
 
     Raises:
-        InvalidInputError: see `mixture_tokenizer`; or a teacher has another tokenizer than the published parts or the
-            first teacher, or another reading direction than the model.
+        InvalidInputError: see `mixture_tokenizer`; or a teacher's tokenizer differs from the
+            published parts' or the first teacher's, or its reading direction from the model's.
     """
     tokenizer = mixture_tokenizer(recipe.mixture, published) if recipe.family == "mixture" else None
     for teacher in teachers:
@@ -342,7 +347,7 @@ def shared_tokenizer(
 
 
 def _tokenizer_difference(part: Checkpoint, first: Checkpoint) -> str | None:
-    """Return the difference between two models' tokenizers, as a message; None if they are equal."""
+    """Describe the difference between two models' tokenizers; None if they are equal."""
     if part.tokenizer.fingerprint == first.tokenizer.fingerprint:
         return None
     (a, of_a), (b, of_b) = (
@@ -353,7 +358,7 @@ def _tokenizer_difference(part: Checkpoint, first: Checkpoint) -> str | None:
 
 
 def titled_parts(settings: MixtureSettings) -> dict[str, PartSettings]:
-    """Return the parts to train, by title: the recipe's name or the stem of its file, numbered: `lstm`, `lstm-2`."""
+    """Return the parts to train, by title: the name or file stem of the recipe, numbered: `lstm`, `lstm-2`."""
     parts = dict[str, PartSettings]()
     for part in (*(PartSettings(recipe=name) for name in settings.recipes), *settings.parts):
         name = Path(part.recipe).stem
@@ -365,11 +370,11 @@ def titled_parts(settings: MixtureSettings) -> dict[str, PartSettings]:
 def part_recipes(mixture: Recipe) -> dict[str, Recipe]:
     """Return the recipes of the parts to train, by title.
 
-    Unless its seed is set, the n-th network has the seed of the mixture plus n, from 0.
+    Unless set, the seed of the n-th network is the mixture's plus n, from 0.
 
     Raises:
-        InvalidInputError: a part's recipe or one of its keys is invalid, a part to publish has an invalid name, or a
-            part neither belongs to the mixture nor teaches another part.
+        InvalidInputError: a part's recipe, key or name to publish is invalid,
+            or a part neither belongs to the mixture nor teaches another.
     """
     titled, parts, num_networks = titled_parts(mixture.mixture), dict[str, Recipe](), 0
     for title, part in titled.items():
@@ -397,7 +402,7 @@ def part_recipes(mixture: Recipe) -> dict[str, Recipe]:
 
 
 def published_teachers(recipe: Recipe) -> list[str]:
-    """Return the addresses of the published teachers of the networks that a recipe trains."""
+    """Return the addresses of published teachers of the networks that a recipe trains."""
     parts = part_recipes(recipe) if recipe.family == "mixture" else {"": recipe}
     names = [name for part in parts.values() for name in part.train.teacher]
     return [name for name in dict.fromkeys(names) if name not in parts]
@@ -406,11 +411,11 @@ def published_teachers(recipe: Recipe) -> list[str]:
 def part_recipe(mixture: Recipe, part: PartSettings, *, seed: int) -> Recipe:
     """Return a part's recipe: its own keys, before those of the mixture, before those of the recipe that it names.
 
-    The text and the tokenizer are those of the mixture. Entropy pruning and quantisation apply to the final model of a
-    static mixture, not to its parts. A part without a seed gets `seed`.
+    Text and tokenizer are the mixture's. Entropy pruning and quantisation apply
+    to a static mixture, not to its parts. A part without a seed gets `seed`.
 
     Raises:
-        InvalidInputError: the part is a mixture, reads backward, or, in a static mixture, is not an n-gram model.
+        InvalidInputError: the part is a mixture, reads backward, or, in a static mixture, is no n-gram model.
     """
     name = part.recipe
     table = merge_tables(recipe_table(name), {"seed": seed})
@@ -439,7 +444,7 @@ def part_recipe(mixture: Recipe, part: PartSettings, *, seed: int) -> Recipe:
 
 
 def _uncompressed(recipe: Recipe) -> Recipe:
-    """Return the recipe of a part of a static mixture: pruning by entropy and quantisation apply to the mixture."""
+    """Remove entropy pruning and quantisation from a part's recipe: they apply to the static mixture."""
     update = {"prune_entropy": 0.0, "quantize_bits": None}
     return recipe.model_copy(update={"ngram": recipe.ngram.model_copy(update=update)})
 
@@ -453,13 +458,13 @@ def network_recipes(title: str, recipe: Recipe) -> dict[str, Recipe]:
 def train_mixture(
     title: str, recipe: Recipe, inputs: TrainingInputs, published: Sequence[Checkpoint]
 ) -> Trained:
-    """Train the parts given as recipes, then fit the weights of all parts on the validation text.
+    """Train the parts given as recipes, then fit all weights on the validation text.
 
     The tokenizer of the published parts encoded the texts.
 
     Raises:
-        InvalidInputError: there are fewer than two parts, a part is a mixture, or a part of a static
-            mixture is not an n-gram model.
+        InvalidInputError: there are fewer than two parts, one is a
+            mixture, or one of a static mixture is no n-gram model.
     """
     # checks every part before any work
     unfinished = divide_minutes(recipe, part_recipes(recipe), inputs.device)
@@ -485,9 +490,9 @@ def train_mixture(
 
 
 def continue_ngrams(title: str, recipe: Recipe, inputs: TrainingInputs, base: Checkpoint) -> Trained:
-    """Estimate an n-gram model of the training text, and mix it with a published one into one n-gram model.
+    """Estimate an n-gram model of the training text, and mix it with a published one, the base, into one.
 
-    The tokenizer has the words of the published model, the base.
+    The tokenizer has the words of the base.
     """
     began = time.monotonic()
     own = train_single(title, _uncompressed(recipe), inputs)
@@ -497,7 +502,12 @@ def continue_ngrams(title: str, recipe: Recipe, inputs: TrainingInputs, base: Ch
 
 
 def _mix_statically(
-    title: str, recipe: Recipe, parts: Sequence[Trained | Checkpoint], inputs: TrainingInputs, *, began: float
+    title: str,
+    recipe: Recipe,
+    parts: Sequence[Trained | Checkpoint],
+    inputs: TrainingInputs,
+    *,
+    began: float,
 ) -> Trained:
     """Merge n-gram models into one n-gram model, and evaluate it."""
     vocabulary, texts = inputs.tokenizer.vocabulary, inputs.texts

@@ -17,11 +17,11 @@ _TOLERANCE = 1e-7  # EM stops at smaller changes of all weights
 def fit_weights(log_probs: npt.NDArray[np.floating[Any]]) -> tuple[float, ...]:
     """Fit global mixture weights.
 
-    λ_i ← mean over tokens of λ_i p_i / Σ_j λ_j p_j (Jelinek and Mercer 1980). The
-    log-likelihood is concave in λ, so the result does not depend on the start.
+    λ_i ← mean over tokens of λ_i p_i / Σ_j λ_j p_j (Jelinek and Mercer 1980).
+    The log-likelihood is concave in λ, so any start gives the same result.
 
     Args:
-        log_probs: natural-log probabilities [N, M] of N held-out tokens under M models.
+        log_probs: natural-log probabilities of N held-out tokens under M models [N, M].
 
     Returns:
         M positive weights that sum to 1.
@@ -43,13 +43,13 @@ def fit_weights_by_context(
     num_lengths: int,
     weights: tuple[float, ...],
 ) -> tuple[tuple[float, ...], ...]:
-    """Fit weights for each context length; on the held-out tokens they are never worse than global weights.
+    """Fit weights by context length; on the held-out tokens they are never worse than global ones.
 
-    The global weights act as a prior of some tokens: weights of rare lengths stay close to the global
-    weights, and lengths without tokens get the global weights.
+    The global weights act as a prior of some tokens: rare lengths
+    have weights close to them, and lengths without tokens get them.
 
     Args:
-        log_probs: natural-log probabilities [N, M] of N held-out tokens under M models.
+        log_probs: natural-log probabilities of N held-out tokens under M models [N, M].
         lengths: context length of each token [N].
         num_lengths: C; all lengths are below C.
         weights: global weights [M], from `fit_weights`.

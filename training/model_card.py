@@ -16,7 +16,7 @@ FITTED = {
     "discounts_fitted_on": "the discounts",
     "lambdas_fitted_on": "the interpolation weights",
 }
-"""Quantities that may be fitted on `valid`, by the metrics key that lists its files."""
+"""Quantities that may be fitted on `valid`, by metrics key that lists its files."""
 
 _IRREGULARITIES = {
     "ignored_backoffs": "back-off weights of the highest order are ignored",
@@ -51,14 +51,14 @@ def all_parts(metrics: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def overlap_notes(overlaps: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a warning for each named text with a suspicious overlap with the training text."""
+    """Yield a warning for each named text that overlaps the training text suspiciously."""
     for name, facts in overlaps.items():
         if is_suspicious(facts):
             yield f"figures on {name} are too optimistic: {overlap_phrase(facts)}"
 
 
 def fitted_note(metrics: Mapping[str, Any]) -> str:
-    """Return a note, with the reason, if the figures on `valid` are not held out; else an empty string."""
+    """Return a note, with the reason, if figures on `valid` are not held out; else an empty string."""
     fitted = [key for key in FITTED if metrics.get(key)]
     if not fitted:
         return ""
@@ -81,7 +81,7 @@ def learning_curve(title: str, history: Sequence[HistoryRecord]) -> bytes:
 
 
 def perplexity_bars(name: str, metrics: Mapping[str, Any]) -> bytes:
-    """Draw the perplexity per word of a mixture and its parts on the test text, else on the validation text."""
+    """Draw the perplexity per word of a mixture and its parts on the test text, else the validation text."""
     split = "test" if metrics.get("test") else "valid"
     models = [*all_parts(metrics), {**metrics, "name": name}]
     rows = [(m["name"], v) for m in models if (v := m[split]["word_perplexity"]) is not None]
@@ -103,7 +103,7 @@ def perplexity_bars(name: str, metrics: Mapping[str, Any]) -> bytes:
 
 
 def ngram_bars(counts: Sequence[int], hits: Sequence[Mapping[str, Any]] = (), *, text: str = "") -> bytes:
-    """Draw the number of distinct n-grams by order, beside the share of a text's tokens found at each order.
+    """Draw the numbers of distinct n-grams, and the shares of a text's tokens found, by order.
 
     Args:
         counts: number of n-grams by order.
@@ -130,7 +130,7 @@ def _hit_label(hit: Mapping[str, Any]) -> str:
 
 
 def _bars(axes: Any, values: Sequence[float], labels: Sequence[str], *, label_margin: float) -> None:
-    """Draw labelled horizontal bars without a scale; `label_margin` is relative to the longest bar."""
+    """Draw labelled horizontal bars without scale; `label_margin` is relative to the longest."""
     bars = axes.barh(range(len(values)), values, color=ACCENT)
     axes.bar_label(bars, labels=labels, padding=3, color=INK)
     axes.invert_yaxis()
@@ -141,7 +141,7 @@ def _bars(axes: Any, values: Sequence[float], labels: Sequence[str], *, label_ma
 
 
 def cache_section(metrics: Mapping[str, Any]) -> list[str]:
-    """Return the paragraphs of the cache section, from metrics.json; empty for a model without a cache."""
+    """Write the paragraphs of the cache section from metrics.json; none without a cache."""
     if not (cache := metrics.get("cache")):
         return []
     shape = (
@@ -186,9 +186,9 @@ _SHOWN_ELSEWHERE = frozenset(
 
 
 def ngram_section(metrics: Mapping[str, Any]) -> list[str]:
-    """Return the paragraphs of the n-gram section, from metrics.json; empty for other families.
+    """Write the paragraphs of the n-gram section from metrics.json; none for other families.
 
-    Lists with one entry per order become columns of the table; other facts are listed below it.
+    Lists with one entry per order become table columns; other facts are listed below.
     """
     if not metrics.get("ngrams"):
         return []
@@ -214,9 +214,9 @@ def ngram_section(metrics: Mapping[str, Any]) -> list[str]:
 
 
 def reported_hits(metrics: Mapping[str, Any]) -> tuple[str, Sequence[Mapping[str, Any]]]:
-    """Return the name of the text with hit rates, preferably the test text, and its rates by order.
+    """Return the name of a text with hit rates, preferably the test text, and its rates by order.
 
-    Both are empty without hit rates. Orders emptied by pruning have zero rates.
+    Both are empty without any. Orders emptied by pruning have zero rates.
     """
     for split, text in (("test", "test"), ("valid", "validation")):
         if hits := (metrics.get(split) or {}).get("hit_rates"):
@@ -314,7 +314,7 @@ def model_card_files(
     description: CheckpointDescription,
     histories: Mapping[str, Sequence[HistoryRecord]],
 ) -> dict[str, bytes]:
-    """Render the card, its pictures and, for a network, the training report; return them by file name.
+    """Render the card, its pictures and a network's training report, by file name.
 
     Args:
         name: name of the model.
@@ -397,7 +397,7 @@ def _held_out(name: str, metrics: Mapping[str, Any]) -> list[str]:
 
 
 def _int8_paragraph(metrics: Mapping[str, Any]) -> str:
-    """Return the lines on the perplexity cost of int8, and on the default precision."""
+    """Write the lines on int8's cost in perplexity and the default precision."""
     facts = metrics.get("int8", {})
     lines = [f"On a CPU, one network computes in float32 only: {why}." for why in facts.get("problems", ())]
     if facts.get("cost") is not None:

@@ -1,6 +1,6 @@
-"""Import of ARPA files and of pretrained models as published models, and export of n-gram models as ARPA files.
+"""Import of ARPA files and pretrained models, which publishes them, and export of n-gram models as ARPA files.
 
-The words of an ARPA file can be pieces of a SentencePiece model: spelled as such, or each as the one
+The words of an ARPA file can be SentencePiece pieces: spelled as such, or each as the
 character of the code point piece id + 100, as NeMo's `train_kenlm.py` writes them.
 """
 
@@ -56,15 +56,15 @@ def run_import_arpa(
     prune_entropy: float = 0.0,
     quantize_bits: int | None = None,
 ) -> dict[str, Any]:
-    """Publish the model of an ARPA file, with a tokenizer that splits at white space or into pieces.
+    """Publish an ARPA file's model, with a tokenizer that splits at white space or into pieces.
 
     Args:
         file: the ARPA file, plain or compressed.
         name: name of the published model.
         registry: registry to publish to.
-        corpus: held-out text files to report figures on, one sentence per line; may be empty.
-        lowercase: lower-case texts in the tokenizer, for a model with lower-cased training text.
-        pieces_of: file of the SentencePiece model whose pieces are the words of the ARPA file.
+        corpus: held-out files for figures, one sentence per line; may be empty.
+        lowercase: lower-case in the tokenizer, for a model of lower-cased text.
+        pieces_of: SentencePiece model whose pieces are the words of the ARPA file.
         encoding: spelling of pieces, one of `ENCODINGS`.
         prune_entropy: relative increase in perplexity below which an n-gram is dropped; 0 drops none.
         quantize_bits: 8 quantises probabilities and back-off weights; None stores float32.
@@ -104,7 +104,11 @@ def run_import_arpa(
         irregularities |= {"split_words": 0, "unlisted_pieces": tokenizer.num_unlisted}
         vocabulary = tokenizer.vocabulary
     model, listed, facts = compress(
-        orders, vocabulary, prune_entropy=prune_entropy, quantise=quantize_bits is not None, progress=progress
+        orders,
+        vocabulary,
+        prune_entropy=prune_entropy,
+        quantise=quantize_bits is not None,
+        progress=progress,
     )
     golden = _golden_sequences(listed)
     del orders, listed  # as large as the model
@@ -157,7 +161,7 @@ def _check_options(
 
 
 def _piece_tokenizer(words: Vocabulary, path: Path, *, encoding: str) -> ListedPieceTokenizer:
-    """Return the tokenizer for the words of an ARPA file, which are pieces of a SentencePiece model."""
+    """Return the tokenizer of an ARPA file whose words are SentencePiece pieces."""
     try:
         model = path.read_bytes()
         if encoding == "nemo":
@@ -201,8 +205,8 @@ def run_export_arpa(address: str, file: Path, *, registry: Address) -> dict[str,
         registry: registry of the model.
 
     Returns:
-        The model's address, the file, n-grams by order, and facts for readers of the file, such as
-        `splits_at_spaces`, True if its words are exactly the white-space tokens of a text.
+        The model's address, the file, n-grams by order, and facts for its readers, such
+        as `splits_at_spaces`, True if its words are exactly a text's white-space tokens.
 
     Raises:
         LanguageModelError: invalid input, another family, or a file that cannot be written; no partial file remains.
@@ -240,7 +244,7 @@ _WRITTEN_SENTENCES = (
     "The first version of the report was published on Monday.",
     "It was raining, so they stayed at home.",
 )
-"""Golden sentences of models that have read written text."""
+"""Golden sentences of models of written text."""
 
 
 def run_import_hf(
@@ -249,10 +253,10 @@ def run_import_hf(
     """Publish the model of a folder: config.json, weights in safetensors and tokenizer.json.
 
     Args:
-        folder: the folder, as `save_pretrained` of Hugging Face's libraries writes it.
+        folder: the folder, as Hugging Face's `save_pretrained` writes it.
         name: name of the published model.
         registry: registry to publish to.
-        corpus: held-out text files to report figures on, one sentence per line; may be empty.
+        corpus: held-out files for figures, one sentence per line; may be empty.
 
     Returns:
         The new version's address, directory and figures.

@@ -12,14 +12,14 @@ class HistoryRecord(NamedTuple):
         step: number of updates.
         epoch: index of the pass over the text, from 0.
         tokens: number of training tokens seen.
-        seconds: seconds since the start of the run.
+        seconds: seconds since the run began.
         train_loss: nats per token, a moving average over about fifty updates.
         valid_perplexity: validation perplexity per token, of the averaged weights once they exist, in the
             context `train.validate_context`; None if not measured or infinite.
         learning_rate: learning rate of the last update.
         grad_norm: gradient norm of the last update, before clipping.
         clipped_norm: gradient norm after clipping.
-        tokens_per_second: throughput since the last record, including validation time; None if no time passed.
+        tokens_per_second: throughput since the last record, with validation time; None if no time passed.
     """
 
     step: int
@@ -35,7 +35,7 @@ class HistoryRecord(NamedTuple):
 
 
 class Progress:
-    """Receiver that ignores progress; the subclasses of the command line draw a bar or write log lines."""
+    """Receiver that ignores progress; subclasses of the command line draw a bar or log lines."""
 
     def start(self, description: str, total: float | None) -> None:
         """Begin a stage of `total` units of work; None if unknown."""

@@ -46,7 +46,7 @@ class RunContext(NamedTuple):
         data: facts of the texts, by split; see `facts_by_split`.
         encoded: the texts as token ids.
         overlap: facts of `training.texts.overlaps`, by split.
-        token_counts: count of each token of a training text that is not in memory [V], int64.
+        token_counts: token counts of a training text that is not in memory [V], int64.
     """
 
     tokenizer: Tokenizer
@@ -59,9 +59,9 @@ class RunContext(NamedTuple):
 def publish(registry: Registry, name: str, trained: Trained, run: RunContext) -> Version:
     """Describe a trained model and publish it.
 
-    The checkpoint embeds the parts of a dynamic mixture, or the model inside a cache, but no parts of a
-    static mixture. Parts are also published if the recipe sets `publish_parts`. In an empty registry, the
-    model becomes the default instead of a part.
+    The checkpoint embeds a dynamic mixture's parts, or the model inside a cache,
+    but no parts of a static mixture. Parts are also published if `publish_parts`
+    is set. In an empty registry, the model becomes the default, not a part.
 
     Raises:
         InvalidInputError: a model name is invalid.
@@ -90,7 +90,7 @@ def publish(registry: Registry, name: str, trained: Trained, run: RunContext) ->
                 directory, trained.model, run.tokenizer, description, parts=parts if embeds else ()
             ),
         )
-    if is_first:  # a part was published first and is the default until now
+    if is_first:  # a part, published first, is the default until now
         registry.set_default(name)
     return version
 
@@ -98,7 +98,7 @@ def publish(registry: Registry, name: str, trained: Trained, run: RunContext) ->
 def published_result(
     registry: Registry, version: Version, seconds: float, *, first_notes: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return the address, directory, notes and figures of a published version, as commands print them.
+    """Return a published version's address, directory, notes and figures, as commands print them.
 
     Args:
         registry: registry of the version.
@@ -168,7 +168,7 @@ def describe_checkpoint(
     histories: Mapping[str, Sequence[HistoryRecord]] = MappingProxyType({}),
     extra_files: Mapping[str, bytes] = MappingProxyType({}),
 ) -> CheckpointDescription:
-    """Describe a model that this command creates: add its card, the command line and the environment.
+    """Describe a model that this command creates: add card, command line and environment.
 
     See `CheckpointDescription` and `model_card_files` for the arguments.
     """
@@ -206,7 +206,7 @@ def corpus_facts(corpus: Corpus) -> dict[str, Any]:
 
 
 def _part_figures(trained: Trained, names: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Return name, weight, cost and figures of every part, with nested entries for its own parts."""
+    """Return name, weight, cost and figures of every part, with nested entries for its parts."""
     names = names or [part_title(part) for part in trained.parts]
     inner = [_part_figures(part) if isinstance(part, Trained) else [] for part in trained.parts]
     weights = trained.facts.get("weights", ())
@@ -226,7 +226,7 @@ def _part_figures(trained: Trained, names: Sequence[str] = ()) -> list[dict[str,
 
 
 def _token_counts(run: RunContext) -> dict[str, bytes]:
-    """Return the file with the token counts of the training text; empty if nothing was trained."""
+    """Return the file of the training text's token counts; empty if nothing was trained."""
     train, counts = run.encoded.train, run.token_counts
     if counts is None:
         if not train.num_sentences:
@@ -238,7 +238,7 @@ def _token_counts(run: RunContext) -> dict[str, bytes]:
 
 
 def _fitted_on(recipe: Recipe, sources: Sequence[str]) -> dict[str, list[str]]:
-    """Return the metrics keys of the quantities fitted on the validation text, each with its files."""
+    """Return the metrics keys of quantities fitted on the validation text, with its files."""
     ngram = recipe.ngram
     fitted = {
         "weights_fitted_on": recipe.family == "mixture",
@@ -255,7 +255,7 @@ def _has_embedded_parts(trained: Trained) -> bool:
 def _part_directory(
     registry: Registry | None, part: Trained | Checkpoint, run: RunContext, scratch: Path
 ) -> Path:
-    """Return the folder of a part's checkpoint, published to the registry or written to a scratch folder.
+    """Return the folder of a part's checkpoint, published to the registry or in a scratch folder.
 
     Intermediate stages, such as the mixture inside a cache, are not published.
     """
@@ -287,7 +287,7 @@ def _version_of(library: str) -> str | None:
 
 
 def _git_commit() -> str | None:
-    """Return the commit of this code, with `-dirty` if modified; None outside a checkout."""
+    """Return this code's commit, with `-dirty` if modified; None outside a checkout."""
     here = Path(__file__)
     git = ["git", "-C", str(here.parent)]
     # an installed copy may be inside an unrelated repository

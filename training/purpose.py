@@ -16,13 +16,13 @@ Purpose = Literal["autocomplete", "rerank", "check", "score"]
 
 _SAMPLE_SENTENCES = 20_000
 _COMPRESSION = 3.5
-"""Assumed ratio of the size of a text to its size when compressed."""
+"""Assumed ratio of a text's size to its compressed size."""
 
 _MIN_NETWORK_WORDS = 300_000
 _MIN_WORDS_FOR_MIN_COUNT = 1_000_000
 _NETWORK_MINUTES = 30
 _MIN_SHARE = 0.01
-"""Minimum share of the words that have a property, such as punctuation, if the text is written that way."""
+"""Minimum share of words with a property, such as punctuation, if the text is written that way."""
 
 _PUNCTUATION = frozenset({"Po", "Pe", "Pf"})
 """Unicode categories of punctuation that follows a word."""
@@ -37,7 +37,7 @@ class ChosenRecipe(NamedTuple):
     Attributes:
         recipe: name of the recipe.
         settings: value of each key to set, by key, as for `--set`.
-        reasons: reason of the recipe and of each key, in sentences for users.
+        reasons: reasons of recipe and keys, in sentences for users.
     """
 
     recipe: str
@@ -52,7 +52,7 @@ class _TextStyle(NamedTuple):
         num_words: number of words of the whole text.
         is_spaced: true if spaces separate the words.
         is_cased: true if words have capitals.
-        has_punctuation: true if punctuation is written, attached to words or not.
+        has_punctuation: true if it has punctuation, attached to words or not.
         is_attached: true if punctuation is attached to words, as people write.
         is_composed: true if the text has Unicode's composed form.
     """
@@ -68,7 +68,7 @@ class _TextStyle(NamedTuple):
 def choose_recipe(
     purpose: Purpose, corpus: Sequence[Path], *, engine: str = "memory", assignments: Sequence[str] = ()
 ) -> ChosenRecipe:
-    """Choose a recipe and a tokenizer for a purpose, and the values of keys that the user does not set.
+    """Choose a recipe, a tokenizer and values of unset keys for a purpose.
 
     Args:
         purpose: use of the model.

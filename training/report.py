@@ -93,7 +93,7 @@ def gradient_picture(name: str, norms: Sequence[float | None]) -> Picture:
 
 
 def gate_picture(gates: Sequence[Mapping[str, Any]]) -> Picture:
-    """Draw the shares of saturated values by layer and gate, as `gate_saturation` returns them."""
+    """Draw the shares of saturated values by layer and gate, from `gate_saturation`."""
     labels = [f"layer {gate['layer']}, {gate['gate']}" for gate in gates]
 
     def draw(axes: Any) -> None:
@@ -128,7 +128,7 @@ def gate_picture(gates: Sequence[Mapping[str, Any]]) -> Picture:
 def plot_perplexity(
     axes: Any, history: Sequence[HistoryRecord], along: Sequence[float], **labels: str
 ) -> None:
-    """Draw training and validation perplexity; `along` has the time or amount of text of each record."""
+    """Draw training and validation perplexity; `along` has each record's time or amount of text."""
     training = [math.exp(min(r.train_loss, 30.0)) for r in history]
     axes.plot(along, training, color=QUIET, linewidth=1.2, label="training (smoothed)")
     held_out = [(x, r.valid_perplexity) for x, r in zip(along, history, strict=True) if r.valid_perplexity]
@@ -158,7 +158,7 @@ def _curve(
     log: bool = False,
     floor: float | None = None,
 ) -> Picture | None:
-    """Draw fields of the records over time, by label, with gaps where missing; return None if all are missing."""
+    """Draw fields of records over time, by label, with gaps where missing; None if all are."""
     colours = (ACCENT,) if len(fields) == 1 else (QUIET, ACCENT)  # later curves are drawn on top
     curves = [(label, _values(history, field)) for label, field in fields.items()]
     known = [(label, values) for label, values in curves if np.isfinite(values).any()]
@@ -217,7 +217,7 @@ def report_page(
 
     Args:
         name: name of the model.
-        introduction: description of the model, one sentence.
+        introduction: description of the model, a sentence.
         metrics: contents of metrics.json; missing values are omitted.
         provenance: contents of provenance.json; missing values are omitted.
         history: records of the trainer.
@@ -266,7 +266,7 @@ def _training_figures(metrics: Mapping[str, Any]) -> list[Table]:
 
 
 def _recipe(recipe: Mapping[str, Any]) -> list[Table]:
-    """Return the recipe tables relevant to a network's training."""
+    """Return the recipe tables on a network's training."""
     plain = {key: value for key, value in recipe.items() if not isinstance(value, Mapping)}
     tables = {
         "": plain,
@@ -386,7 +386,7 @@ _Curve: TypeAlias = tuple[int, str | None, str, Sequence[tuple[float, float]]]
 
 
 def _pictures(result: Mapping[str, Any]) -> list[Picture]:
-    """Draw recall, precision and phrase matches; the curves of a second model are dashed."""
+    """Draw recall, precision and phrase matches; a second model's curves are dashed."""
     models = [result, *([result["against"]] if "against" in result else [])]
     dashed_note = f" Dashed: {models[1]['model']}." if len(models) > 1 else ""
     recall, precision, phrases = list[_Curve](), list[_Curve](), list[_Curve]()

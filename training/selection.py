@@ -1,9 +1,9 @@
 """Selection of the lines of a large text that resemble a small, in-domain text, by cross-entropy difference.
 
-The score of a line is its cross-entropy per token under an n-gram model of the in-domain text, minus that under a
-model of as many tokens of the large text; the lowest are the best (Moore and Lewis 2010, "Intelligent selection of
-language model training data"). A model overrates the lines that it was trained on, so these are scored with a second
-such model. The large text is in memory as token ids, 4 bytes each.
+The score of a line is its cross-entropy per token under an n-gram model of the in-domain text,
+minus that under a model of as many tokens of the large text; the lowest are the best (Moore and
+Lewis 2010, "Intelligent selection of language model training data"). A model overrates its training
+lines, so a second such model scores these. The large text is in memory as token ids, 4 bytes each.
 """
 
 import math
@@ -28,10 +28,10 @@ from training.texts import encode_texts, read_texts
 from training.tokenizer import batches, encode_block, learn_tokenizer
 
 SHARES = tuple(2.0**-n for n in range(7, -1, -1))
-"""Shares of the lines of the large text that are tried, ascending."""
+"""Tried shares of the lines of the large text, ascending."""
 
 MIN_SENTENCES = 100
-"""Minimum size of the in-domain text without its held-out part."""
+"""Minimum in-domain text without its held-out part."""
 
 _SETTINGS = ("ngram.order=3", "tokenizer.min_count=2")
 
@@ -44,7 +44,7 @@ def run_select(
     share: float | None = None,
     assignments: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Write the lines of a large text that resemble an in-domain text to a file, in their order.
+    """Write lines of a large text that resemble an in-domain text to a file, in order.
 
     The end of the in-domain text is held out.
 
@@ -52,12 +52,12 @@ def run_select(
         large: files of the large text.
         in_domain: files of the in-domain text, whose words are the vocabulary.
         output: the file to write; a suffix .gz, .xz or .zst compresses it.
-        share: share of the lines to select; None selects the one of `SHARES` on which an n-gram model predicts the
-            held-out text best.
+        share: share of lines to select; None selects the one of `SHARES`
+            with which an n-gram model predicts the held-out text best.
         assignments: overridden keys of the recipe `ngram`.
 
     Returns:
-        The output, the selected share, and the share, lines, tokens and held-out perplexity of each compared model.
+        The output, the selected share, and each compared model's share, lines, tokens and held-out perplexity.
 
     Raises:
         InvalidInputError: the output exists, the share is out of range, the recipe has no n-gram model that reads
@@ -122,7 +122,7 @@ def _score_lines(
     """Return the cross-entropy difference of each line [S], in nats per token."""
     sizes = np.concatenate([np.diff(block.offsets) + 1 for block in blocks])
     order = np.random.default_rng(recipe.seed).permutation(len(sizes))
-    sample = np.empty(len(sizes), dtype=np.int64)  # number of the random sample that a line is in
+    sample = np.empty(len(sizes), dtype=np.int64)  # number of each line's random sample
     sample[order] = (np.cumsum(sizes[order]) - sizes[order]) // inputs.texts.train.num_tokens
     trained_on = [inputs.texts.train, *(_subset(blocks, sample == n) for n in range(2))]
     with progress.stage("scoring lines", len(trained_on) * len(sizes)):
@@ -140,7 +140,7 @@ def _score_lines(
 
 
 def _subset(blocks: Sequence[EncodedCorpus], chosen: Bools) -> EncodedCorpus:
-    """Return the chosen ones of all lines, given as a mask [S]."""
+    """Return the lines chosen by a mask [S]."""
     masks = np.split(chosen, np.cumsum([block.num_sentences for block in blocks])[:-1])
     lengths = [np.diff(block.offsets) for block in blocks]
     rows = zip(blocks, masks, lengths, strict=True)

@@ -1,8 +1,8 @@
 """Handling of Ctrl-C and SIGTERM in training commands.
 
-Signals act between two updates of a network, so saved states are complete. Ctrl-C ends the training; the
-model is then evaluated and published. SIGTERM, which orchestrators send, only saves the state: there may be
-no time for more, and a half-trained model must not be served because a machine is drained.
+Signals act between two updates of a network, so saved states are complete. Ctrl-C ends the training;
+the model is then evaluated and published. SIGTERM, which orchestrators send, only saves the state:
+time may be short, and a half-trained model must not be served because a machine is drained.
 """
 
 import signal
@@ -22,7 +22,7 @@ class Terminated(SystemExit):
     """Exit by SIGTERM that unwinds the stack and runs all cleanup.
 
     Args:
-        unsaved: reason why the run was not saved; empty if it was saved or there is no run.
+        unsaved: reason why the run was not saved; empty if it was or there is none.
     """
 
     def __init__(self, unsaved: str = "") -> None:
@@ -58,7 +58,7 @@ class Interruption:
 def catch_interruption() -> Iterator[Interruption]:
     """Record Ctrl-C inside the block, and SIGTERM inside an `exit_on_sigterm` block.
 
-    Signals with another handler, and all signals outside the main thread, are left unchanged.
+    Signals with another handler, and all outside the main thread, are left unchanged.
     """
     interruption = Interruption()
     with (

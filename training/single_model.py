@@ -1,6 +1,6 @@
 """Train a model of one family from a recipe, with its metrics, and resume an interrupted run.
 
-It is checked that the rows of an n-gram model sum to 1.
+Rows of an n-gram model are checked to sum to 1.
 
 The registry's work folder holds the state of an unfinished run in `.runs/<model>/<recipe>/`. One
 process at a time locks `.runs/<model>`; the system releases the lock when the process dies.
@@ -48,14 +48,14 @@ if TYPE_CHECKING:
 
 
 SUM_TOLERANCE = 1e-5
-"""Maximum deviation from 1 that is attributed to rounding."""
+"""Maximum deviation from 1 attributed to rounding."""
 
 _CONTEXTS_BY_LENGTH = 100
 _BATCH = 8
 
 
 def row_sum_facts(model: NGramModel) -> dict[str, Any]:
-    """Sum next-token probabilities after the empty context, `<s>`, and a hundred contexts of each length.
+    """Sum next-token probabilities after the empty context, `<s>` and 100 contexts of each length.
 
     Returns:
         For metrics.json: the number of `contexts`, the `largest_deviation` |Σp − 1|, and `normalised`, True if
@@ -90,9 +90,9 @@ class Trained(NamedTuple):
         history: records of the neural trainer; empty for other families.
         facts: results by family, such as discounts, n-grams by order, weights.
         figures: held-out figures by split, from `Evaluation.facts`.
-        seconds: wall time of training in seconds, without texts, tokenizer and figures.
+        seconds: wall seconds of training, without texts, tokenizer and figures.
         parts: parts of a mixture: newly trained or published models.
-        part_figures: figures of each part of a mixture on the same texts.
+        part_figures: figures of each part on the same texts.
     """
 
     title: str
@@ -112,12 +112,12 @@ class Trained(NamedTuple):
 
 
 def part_title(part: Trained | Checkpoint) -> str:
-    """Return a part's title, or the address of a published part."""
+    """Return a part's title, or a published part's address."""
     return part.title if isinstance(part, Trained) else version_address(part.path)
 
 
 def normalisation_facts(model: StorableModel[Any]) -> dict[str, Any]:
-    """Measure the row sums of an unnormalised n-gram model; empty for other models."""
+    """Measure row sums of an unnormalised n-gram model; empty for other models."""
     if not isinstance(model, NGramModel) or model.normalised:
         return {}
     return {"normalisation": row_sum_facts(model)}
@@ -134,7 +134,7 @@ def held_out_figures(model: LanguageModel[Any], texts: EncodedTexts, *, progress
 
 @contextlib.contextmanager
 def locked_folder(folder: Path, *, busy: InvalidInputError) -> Iterator[None]:
-    """Create a folder if needed, and hold its lock, which the system releases when the process dies.
+    """Create a missing folder, and hold its lock, which the system releases when the process dies.
 
     Args:
         folder: folder to lock; the holder of the lock may remove it.
@@ -169,13 +169,13 @@ class ResumableRuns:
     Args:
         folder: the registry's work folder.
         name: name of the model.
-        resume: resume from saved states; otherwise remove them, with a note.
+        resume: resume from saved states; else remove them, with a note.
 
     Attributes:
         folder: folder of the saved states.
         notes: messages for the user.
         interrupted: True if Ctrl-C ended a run.
-        seconds_before: training time in seconds before the runs were resumed.
+        seconds_before: training seconds before the runs were resumed.
     """
 
     def __init__(self, folder: Path, name: str, *, resume: bool) -> None:
@@ -187,11 +187,11 @@ class ResumableRuns:
         self.interrupted = False
 
     def state_file(self, title: str) -> Path:
-        """Return the path of the state file of the run with this title."""
+        """Return the path of this title's state file."""
         return self.folder / title / _STATE_FILE
 
     def discard(self, title: str, reason: str) -> None:
-        """Remove the saved run with this title, if there is one, and note the reason."""
+        """Remove the saved run with this title, if any, and note the reason."""
         if (state := self.state_file(title)).exists():
             shutil.rmtree(state.parent)
             self.notes.append(f"the training of {title} started from the beginning: {reason}")
@@ -225,7 +225,7 @@ class ResumableRuns:
                     shutil.rmtree(self.folder, ignore_errors=True)
 
     def add(self, title: str, runs: "ResumableRuns") -> None:
-        """Add the end of a network's training in another process, which trained at the same time as others."""
+        """Add the end of a network's training in another process, parallel to others."""
         self.interrupted |= runs.interrupted
         self.notes += [f"{title}: {note}" for note in runs.notes]
         self.seconds_before = max(self.seconds_before, runs.seconds_before)
@@ -257,7 +257,7 @@ class TrainingInputs(NamedTuple):
         progress: reports every stage.
         runs: saved states of networks, for resuming.
         teachers: trained and published models by their names in `train.teacher`.
-        soft_targets: distributions of the teachers of networks, by title of the network.
+        soft_targets: distributions of networks' teachers, by the network's title.
         base: published model from which the training starts; None to begin anew.
     """
 
@@ -272,9 +272,9 @@ class TrainingInputs(NamedTuple):
 
 
 def train_single(title: str, recipe: Recipe, inputs: TrainingInputs) -> Trained:
-    """Train a model other than a mixture, and evaluate it on the validation and test texts.
+    """Train a model except a mixture, and evaluate it on the validation and test texts.
 
-    A backward model is an ordinary model of reversed sentences, and is evaluated on them.
+    A backward model is an ordinary model of reversed sentences, on which it is evaluated.
     """
     inputs = inputs._replace(texts=in_model_direction(inputs.texts, recipe))
     train = _train_ngram if recipe.family == "ngram" else _train_neural
@@ -283,7 +283,7 @@ def train_single(title: str, recipe: Recipe, inputs: TrainingInputs) -> Trained:
 
 
 def _train_ngram(title: str, recipe: Recipe, inputs: TrainingInputs) -> Trained:
-    """Estimate an n-gram model; parameters of its smoothing are fitted on the validation text."""
+    """Estimate an n-gram model; its smoothing's parameters are fitted on the validation text."""
     began = time.monotonic()
     settings = recipe.ngram
     result = estimate(
@@ -299,7 +299,11 @@ def _train_ngram(title: str, recipe: Recipe, inputs: TrainingInputs) -> Trained:
         held_out=inputs.texts.valid,
         progress=inputs.progress,
     )
-    facts = {"smoothing": settings.smoothing, **result.facts, **normalisation_facts(result.model)}
+    facts = {
+        "smoothing": settings.smoothing,
+        **result.facts,
+        **normalisation_facts(result.model),
+    }
     return Trained(title, recipe, result.model, (), facts, {}, time.monotonic() - began)
 
 
@@ -330,9 +334,9 @@ def _train_neural(title: str, recipe: Recipe, inputs: TrainingInputs) -> Trained
 def fit_network(
     title: str, recipe: Recipe, inputs: TrainingInputs, *, embeddings: "Embeddings | None" = None
 ) -> "TrainingResult":
-    """Train the network of a recipe without evaluating it; the texts are in reading order.
+    """Train a recipe's network without evaluating it; the texts are in reading order.
 
-    In distributed training, only rank 0 needs embeddings: all processes start from its weights.
+    In distributed training, only rank 0 needs embeddings: all start from its weights.
     """
     from training.neural.trainer import train_network
 
@@ -366,7 +370,7 @@ _WORD_RULES = {"pattern": None, "lowercase": False, "marked_unknown": "word", "u
 
 
 def continue_from(recipe: Recipe, base: Checkpoint, *, source: str) -> Recipe:
-    """Complete the recipe of a model that continues from a published one, the base, with the base's values.
+    """Complete the recipe of a model that continues from a published one, the base, by its values.
 
     Args:
         recipe: recipe with `train.from`.
@@ -374,8 +378,8 @@ def continue_from(recipe: Recipe, base: Checkpoint, *, source: str) -> Recipe:
         source: name of the recipe, for messages.
 
     Raises:
-        InvalidInputError: the base is of another family, or the recipe sets another shape, direction or tokenizer; the
-            message names the keys and both values.
+        InvalidInputError: the recipe sets another family, shape, direction or
+            tokenizer than the base; the message names the keys and both values.
     """
     address, family = version_address(base.path), base.model.family
     is_ngram = recipe.family == NGramModel.family
@@ -415,7 +419,7 @@ def continue_from(recipe: Recipe, base: Checkpoint, *, source: str) -> Recipe:
 
 
 def _tokenizer_keys(base: Tokenizer, given: TokenizerSettings) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the keys that describe the tokenizer of a base, and the values of further keys that fit it."""
+    """Return the keys that describe a base's tokenizer, and values of further keys that fit it."""
     kind, size, form = base.kind, len(base.vocabulary), base.normaliser.form
     if isinstance(base, SentencePieceTokenizer):
         kind = given.kind if given.kind in {"bpe", "unigram"} else kind
@@ -425,19 +429,19 @@ def _tokenizer_keys(base: Tokenizer, given: TokenizerSettings) -> tuple[dict[str
 
 
 def base_facts(base: Checkpoint) -> dict[str, Any]:
-    """Return the address of a base and the hash of its training text, for metrics.json."""
+    """Return a base's address and training-text hash, for metrics.json."""
     text = base.metrics.get("data", {}).get("train", {})
     return {"model": version_address(base.path), "training_text_sha256": text.get("sha256")}
 
 
 def with_soft_targets(networks: Mapping[str, Recipe], inputs: TrainingInputs) -> TrainingInputs:
-    """Let the teachers of networks read the training text; return the inputs with soft targets instead of teachers.
+    """Replace the teachers of networks by their soft targets for the training text.
 
-    Each combination of teachers reads the text once. The files are removed with the saved states.
+    Each combination of teachers reads it once. The files are removed with the saved states.
 
     Args:
         networks: recipes of the networks by title.
-        inputs: inputs of the run, with texts in reading direction, and the teachers of networks without soft targets.
+        inputs: inputs of the run: texts in reading direction, and teachers of networks without soft targets.
 
     Raises:
         FormatError: a file cannot be written.
@@ -473,7 +477,7 @@ def with_soft_targets(networks: Mapping[str, Recipe], inputs: TrainingInputs) ->
 
 
 def _model_hash(model: Trained | Checkpoint) -> str:
-    """Return the SHA-256 (hex) of a published model's manifest, or the hashes of a trained model's files."""
+    """Return the SHA-256 (hex) of a published model's manifest, or hashes of a trained one's files."""
     if isinstance(model, Checkpoint):
         return sha256_of(model.path / MANIFEST_FILE)
     with tempfile.TemporaryDirectory() as folder:
@@ -482,5 +486,5 @@ def _model_hash(model: Trained | Checkpoint) -> str:
 
 
 def in_model_direction(texts: EncodedTexts, recipe: Recipe) -> EncodedTexts:
-    """Return the texts in the recipe's reading direction: reversed sentences for a backward model."""
+    """Return the texts in the recipe's reading direction: reversed for a backward model."""
     return texts if recipe.reading_direction == "forward" else texts.map(EncodedCorpus.reversed)

@@ -1,10 +1,10 @@
 """Static linear interpolation: several back-off models as one n-gram model.
 
-The mixture lists the union of its parts' n-grams. Each n-gram has the probability Σ_i λ_i p_i(w|h); a
-part that does not list it backs off. Back-off weights preserve the sums of the parts' rows. So a static
-mixture has the probabilities of the dynamic mixture, which evaluates all parts at every step, for every
-listed word, and nearly the same probabilities elsewhere. Parts with different words are first mapped
-to one vocabulary.
+The mixture lists the union of its parts' n-grams. Each n-gram has the probability
+Σ_i λ_i p_i(w|h); a part that does not list it backs off. Back-off weights preserve
+the sums of the parts' rows. So a static mixture has, for every listed word, the
+probabilities of the dynamic one, which evaluates all parts at every step, and nearly
+the same elsewhere. Parts with different words are first mapped to one vocabulary.
 
 Source: Stolcke (2002), "SRILM: an extensible language modeling toolkit", the static interpolation of
 `ngram -mix-lm`.
@@ -26,7 +26,14 @@ from training.evaluation.evaluate import score_corpus
 from training.mixture_weights import fit_weights
 from training.ngram.pruning import compress
 from training.ngram.smoothing.interpolation import attach_backoffs
-from training.ngram.trie import MIN_LOWER_MASS, BackoffRows, Orders, from_log10, link, suffixes_by_order
+from training.ngram.trie import (
+    MIN_LOWER_MASS,
+    BackoffRows,
+    Orders,
+    from_log10,
+    link,
+    suffixes_by_order,
+)
 from training.progress import Progress
 from training.recipe import NGramSettings
 
@@ -41,7 +48,7 @@ def interpolate_models(
     total probability under part i after h'.
 
     Args:
-        parts: n-grams and weights of each model for the orders 1, 2, …; the models' orders may differ.
+        parts: n-grams and weights of each model, by order from 1; the models' orders may differ.
         weights: λ of each part; positive, summing to 1.
 
     Returns:
@@ -83,15 +90,15 @@ def interpolate_models(
 def _unite(
     parts: Sequence[Orders], ids: Sequence[Int32s], vocab_size: int
 ) -> tuple[list[NGrams], list[list[Int32s]]]:
-    """Merge the parts' n-grams order by order, keyed by the prefix's index in the union and the word.
+    """Merge the parts' n-grams order by order, keyed by the prefix's index in the union and word.
 
     Args:
-        parts: n-grams of each model for the orders 1, 2, ….
+        parts: n-grams of each model, by order from 1.
         ids: the union's id of each word, by part.
         vocab_size: vocabulary size of the union.
 
     Returns:
-        The union by order, and the indices of each part's n-grams in the union, by part and order.
+        The union by order, and the indices of each part's n-grams in it, by part and order.
     """
     nowhere = np.zeros(vocab_size, dtype=np.int32)
     ngrams = [NGrams(np.arange(vocab_size, dtype=np.int32), nowhere, nowhere)]
@@ -117,7 +124,7 @@ def _unite(
 def _score_part(
     rows: BackoffRows, ngrams: NGrams, length: int, part: Orders, indices: Sequence[Int32s]
 ) -> tuple[Float64s, Float64s, Float64s, Float64s]:
-    """Score the union's n-grams of one length with a part, and add them to the part's rows.
+    """Score the union's n-grams of one length with a part, and add them to its rows.
 
     Returns:
         Probabilities of the n-grams [n], and masses of their contexts; see `ContextMasses`.
@@ -140,10 +147,10 @@ def union_tokenizer(tokenizers: Sequence[tuple[str, Tokenizer]]) -> Tokenizer:
         tokenizers: at least one pair of part name, for messages, and tokenizer.
 
     Returns:
-        A tokenizer with the words of the first part, then the new words of the other parts, in order.
+        A tokenizer with the first part's words, then the new words of the others, in order.
 
     Raises:
-        InvalidInputError: two parts differ in more than their words; the message names them.
+        InvalidInputError: two parts differ not only in words; the message names them.
     """
     (first_name, first), *further = tokenizers
     for name, tokenizer in further:
@@ -207,11 +214,11 @@ def mix_statically(
     *,
     progress: Progress,
 ) -> tuple[NGramModel, dict[str, Any]]:
-    """Mix n-gram models into one, with weights that maximise the likelihood of held-out text.
+    """Mix n-gram models into one, with weights of maximum likelihood on held-out text.
 
     Args:
         parts: the models; their vocabularies are subsets of `vocabulary`.
-        vocabulary: vocabulary of the mixture. A part gives words that it lacks the probability 0.
+        vocabulary: vocabulary of the mixture. Words that a part lacks have the probability 0 in it.
         held_out: sentences in the mixture's vocabulary.
         settings: entropy pruning and quantisation of the merged model; see `compress`.
         progress: reports each stage.

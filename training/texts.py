@@ -1,10 +1,10 @@
 """Training, validation and test texts of a run, the default corpus, and overlap between texts.
 
-The default corpus is the documentation inside CPython: the language reference's topics
-(`pydoc_data.topics`) and the docstrings of the standard library, some 300,000 words, read from the
-running interpreter, without a download. A document is one topic or one module; a
-hash of its name assigns it to train, valid or test, so the split is the same on every machine.
-Longer sentences of a held-out document that also occur in an earlier part are removed.
+The default corpus is CPython's documentation: the language reference's topics
+(`pydoc_data.topics`) and the standard library's docstrings, some 300,000 words, read from
+the running interpreter without a download. A document is a topic or module; a hash of its
+name assigns it to train, valid or test, so the split is the same on every machine. Longer
+sentences that also occur in an earlier part are removed from held-out documents.
 
 Overlap is found in sentences of eight words or more, ignoring case and spacing; shorter ones may repeat by chance.
 """
@@ -40,7 +40,7 @@ _PARTS_OF_20 = {0: "valid", 1: "test"}
 
 
 def read_default_corpus(progress: Progress) -> tuple[Corpus, Corpus, Corpus]:
-    """Read CPython's documentation for training, validation and test; each document is in one part only.
+    """Read CPython's documentation for training, validation and test; each document is in one part.
 
     Raises:
         FormatError: the interpreter was installed without its library sources.
@@ -119,7 +119,7 @@ class EncodedTexts(NamedTuple):
     test: EncodedCorpus | None
 
     def map(self, change: Callable[[EncodedCorpus], EncodedCorpus]) -> "EncodedTexts":
-        """Apply a function to each text; a missing test text stays None."""
+        """Change each text; a missing test text stays None."""
         return EncodedTexts(
             change(self.train), change(self.valid), None if self.test is None else change(self.test)
         )
@@ -136,8 +136,8 @@ def read_texts(
 ) -> Texts:
     """Read the files of a run, training files with `read`; without files, read the default corpus.
 
-    Without validation files, the last twentieth of the training sentences is held out, at most 5,000. The
-    sentences are consecutive, so adjacent sentences do not leak.
+    Without validation files, the last twentieth of training sentences is held
+    out, at most 5,000. They are consecutive, so adjacent sentences do not leak.
 
     Raises:
         FormatError: a file cannot be read as text.
@@ -167,7 +167,7 @@ def read_texts(
 def read_fitting_text(
     corpus: Sequence[Path], valid: Sequence[Path], test: Sequence[Path], *, unit: str, progress: Progress
 ) -> Texts:
-    """Read the files of a run that trains no model, only fits weights on one entire text.
+    """Read the files of a run that only fits weights, on one entire text.
 
     Without files, the text is the validation part of the default corpus.
 
@@ -199,11 +199,11 @@ MIN_WORDS = 8
 """Minimum length of a compared sentence, in words."""
 
 WARN_SHARE = 0.01
-"""Share of sentences above which figures on a text are unreliable."""
+"""Share of sentences above which a text's figures are unreliable."""
 
 
 class OverlapCounter:
-    """Counter of held-out sentences that occur in a training text, which is added in parts.
+    """Counter of held-out sentences that also occur in a training text, added in parts.
 
     Attributes:
         counts: count of each compared held-out sentence, normalised.
@@ -230,7 +230,7 @@ def _normalised(sentence: str) -> str:
 
 
 def overlaps(held_out: Mapping[str, Corpus | None], training: Corpus) -> dict[str, dict[str, Any]]:
-    """Return the overlap facts of the texts by name; missing texts are omitted, all if nothing is trained."""
+    """Return the texts' overlap facts by name; missing texts are omitted, all if nothing is trained."""
     if not len(training.sentences):
         return {}
     counters = {name: OverlapCounter(text.sentences) for name, text in held_out.items() if text is not None}
@@ -245,7 +245,7 @@ def overlaps(held_out: Mapping[str, Corpus | None], training: Corpus) -> dict[st
 def overlap_with_files(
     held_out: Sequence[str], files: Sequence[Path], *, unit: str, progress: Progress
 ) -> dict[str, Any]:
-    """Return the overlap facts of a held-out text and training files; see `read_sentences`.
+    """Return overlap facts of a held-out text and training files; see `read_sentences`.
 
     Raises:
         FormatError: a file is missing, empty, binary, damaged or not UTF-8.
@@ -266,5 +266,5 @@ def overlap_phrase(facts: Mapping[str, Any]) -> str:
 
 
 def is_suspicious(facts: Mapping[str, Any]) -> bool:
-    """Return True if the overlap makes figures on the text unreliable."""
+    """Return True if overlap makes figures on the text unreliable."""
     return (facts["sentences"]["share"] or 0.0) > WARN_SHARE

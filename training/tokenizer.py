@@ -17,7 +17,12 @@ from models.errors import InvalidInputError
 from models.kernels.threads import run_parts
 from models.normaliser import Normaliser
 from models.slots import CLASS_NAME, MemberMatcher, Slots, class_mark, word_spans
-from models.tokenizers import CharacterTokenizer, SentencePieceTokenizer, Tokenizer, WordTokenizer
+from models.tokenizers import (
+    CharacterTokenizer,
+    SentencePieceTokenizer,
+    Tokenizer,
+    WordTokenizer,
+)
 from models.vocabulary import CONTROL_TOKENS, UNK, Vocabulary
 from models.word_index import TextSize, WordCounter, WordSplitter, compile_pattern, measure_text
 from models.words import UNSPACED, word_pattern
@@ -29,15 +34,15 @@ _DEFAULT_PIECES = 8000
 _SAMPLE_SENTENCES = 1_000_000
 _SAMPLE_SEED = 1
 _LEXICON_SENTENCES = 4_000_000
-"""Maximum size of the sample for the lexicon, whose word counts are in memory: several hundred megabytes."""
+"""Maximum sample for the lexicon, whose word counts take several hundred megabytes of memory."""
 _MAX_LEXICON = 200_000
 _MIN_WORDS_TO_DROP_RARE = 1_000_000
-"""Minimum size of a text whose words of one occurrence are dropped: many are misspelled."""
-_FLAGS = re.compile(r"\A((?:\(\?[aiLmsux]+\))*)")  # of a regular expression, which can be at its start only
+"""Minimum size of a text to drop words of one occurrence: many are misspelled."""
+_FLAGS = re.compile(r"\A((?:\(\?[aiLmsux]+\))*)")  # of a regular expression, only at its start
 _UNSPACED_RUN = re.compile(f"({UNSPACED.pattern})(?:\\w|{UNSPACED.pattern})*")
 _REQUIRED = re.compile(r"required_chars\. \d+ vs (\d+)")
 _MAX_SEGMENT_CHARACTERS = 10_000
-"""Maximum length of a segment: SentencePiece takes quadratic time on repetitive segments."""
+"""Maximum length of a segment: SentencePiece takes quadratic time on repetitive ones."""
 
 
 class TokenizerSettings(BaseModel):
@@ -175,7 +180,7 @@ def mark_members(
         progress: counts sentences.
 
     Returns:
-        The texts, and one more than the number of times that the first text contains each member.
+        The texts, and the count of each member in the first text, plus one.
     """
     if isinstance(tokenizer, Tokenizer):
         normaliser, matcher = tokenizer.normaliser, tokenizer.member_matcher(tokenizer.slots)
@@ -208,7 +213,7 @@ def mark_members(
 def learn_lexicon(tokenizer: Tokenizer, sentences: Sentences, progress: Progress) -> tuple[str, ...]:
     """Return the words that completions may offer, the most frequent first.
 
-    A run of a script without spaces is reduced to its beginning, up to the first character of the script.
+    A run of a script without spaces is cut after its first character of the script.
     """
     counts: Counter[str] = Counter()
     sample = sentences[:: 1 + len(sentences) // _LEXICON_SENTENCES]
@@ -223,7 +228,7 @@ def learn_lexicon(tokenizer: Tokenizer, sentences: Sentences, progress: Progress
 def encode_corpus(
     tokenizer: Tokenizer, sentences: Sentences, *, progress: Progress = SILENT
 ) -> EncodedCorpus:
-    """Encode every sentence, and count the words and bytes of the original text."""
+    """Encode every sentence, and count the original text's words and bytes."""
     with progress.stage("tokenising", len(sentences)):
         blocks: list[EncodedCorpus] = []
         for group in batches(batches(sentences), os.cpu_count() or 1):  # compiled tokenizers release the lock
@@ -249,14 +254,14 @@ def encode_block(tokenizer: Tokenizer, block: list[str]) -> EncodedCorpus:
 
 
 def batches(items: Iterable[Item], size: int = 8192) -> Iterator[list[Item]]:
-    """Yield sentences or other items in batches, by default large enough to amortise a call."""
+    """Yield items, such as sentences, in batches, by default large enough to amortise a call."""
     rest = iter(items)
     while batch := list(islice(rest, size)):
         yield batch
 
 
 def _shorten_runs(lines: Sequence[str]) -> Sequence[str]:
-    """Reduce the runs of scripts without spaces, of which almost every one is different, to bound memory."""
+    """Reduce the runs of scripts without spaces, almost all different, to bound memory."""
     return [line if line.isascii() else _UNSPACED_RUN.sub(r"\1 ", line) for line in lines]
 
 
@@ -266,7 +271,10 @@ def _count_tokens(
     progress: Progress,
     convert: Callable[[Sequence[str]], Sequence[str]] | None = None,
 ) -> Mapping[str, int]:
-    """Count characters or words of converted lines; words without a pattern take one compiled pass, on all cores."""
+    """Count characters or words of converted lines.
+
+    Words without a pattern take one compiled pass, on all cores.
+    """
     split: Callable[[str], Iterable[str]] | None = None
     if settings.kind == "char":
         split = str
@@ -291,7 +299,7 @@ def _count_tokens(
 
 
 def _most_frequent(counts: Mapping[str, int], settings: TokenizerSettings, known: Iterable[str]) -> list[str]:
-    """Sort by descending count, then by spelling, so equal texts give equal ids; known tokens come first."""
+    """Sort by descending count, then spelling, so equal texts give equal ids; known tokens come first."""
     tokens = sorted((t for t, n in counts.items() if n >= settings.min_count), key=lambda t: (-counts[t], t))
     if not tokens:
         raise InvalidInputError(
@@ -337,7 +345,7 @@ def _learn_pieces(settings: TokenizerSettings, sentences: Sentences, progress: P
             )
         except (RuntimeError, OSError) as error:
             reason = str(error).rsplit("] ", maxsplit=1)[-1].strip() or str(error)
-            if needed := _REQUIRED.search(reason):  # the library names an option of its own program
+            if needed := _REQUIRED.search(reason):  # the library names its own program's option
                 what = "characters and bytes" if settings.byte_fallback else "characters"
                 reason = f"its {what} need {needed[1]} pieces; set tokenizer.vocab_size={needed[1]} or more"
             raise InvalidInputError(

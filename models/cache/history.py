@@ -1,6 +1,6 @@
 """History of one text: a window of its last tokens with the unit vector before each token.
 
-An immutable value that is cheap to extend: a range of a buffer shared with later histories of the
+An immutable value, cheap to extend: a range of a buffer shared with later histories of the
 text, whose tokens are written after the range. The range is copied only if the buffer is full or
 another continuation of the text has claimed the next entries.
 """
@@ -46,7 +46,7 @@ class History:
 
     @classmethod
     def empty(cls, *, window: int, width: int) -> "History":
-        """Return an empty history with unit vectors of `width` numbers; 0 for a cache without features."""
+        """Return an empty history with unit vectors of `width` numbers; 0 without features."""
         return cls(window, _Buffer(0, width), 0, 0)
 
     def __len__(self) -> int:
@@ -68,7 +68,7 @@ class History:
         return self.tokens.nbytes + self.features.nbytes
 
     def appended(self, tokens: npt.NDArray[np.integer], features: FloatArray) -> "History":
-        """Return the history with tokens [K] and features [K, W] appended, within the window."""
+        """Return the history plus tokens [K] and features [K, W], within the window."""
         if len(tokens) == 0:
             return self
         tokens, features = tokens[-self.window :], features[-self.window :]
@@ -82,7 +82,7 @@ class History:
         return after
 
     def _reallocated(self, size: int, added: int) -> "History":
-        """Copy the newest tokens to a new buffer for a history of `size`, with slots for those added."""
+        """Copy the newest tokens to a new buffer for a history of `size`, with slots for more."""
         capacity = min(max(2 * size, _MIN_CAPACITY), self.window + max(self.window // 4, _MIN_CAPACITY))
         buffer = _Buffer(capacity, self.buffer.features.shape[1])
         buffer.claim(0, size)

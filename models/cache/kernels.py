@@ -3,8 +3,8 @@
 The weight of a cached token is exp(θ cos) · 2^(−age / half-life) in single precision. Weights are
 summed in lanes within segments that are aligned to the start of the window, and segments in double
 precision, the oldest first. Cosines are inner products of unit vectors, summed in sixteen lanes that
-are folded by halves; their inner loop is LLVM IR, because the summation order of BLAS depends on the
-number of vectors. Results are therefore bitwise equal for one row and for many, step by step and for
+are folded by halves; their inner loop is LLVM IR, because BLAS's summation order depends on the
+number of vectors. Results are therefore bitwise equal for one row and many, step by step and for
 a complete text.
 """
 
@@ -37,7 +37,7 @@ class SimilarityDecay(NamedTuple):
 
     Attributes:
         flatnesses: values of θ [F], float32.
-        decays: 2^(−age / half-life) of each token of a full window, the oldest first, then `SUM_LANES` zeros
+        decays: 2^(−age / half-life) for a full window, the oldest first, then `SUM_LANES` zeros
             [H, window + SUM_LANES], float32.
     """
 
@@ -63,7 +63,7 @@ class SimilarityDecay(NamedTuple):
 
 @kernel(types.void(types.float64, types.float32[::1]), error_model="numpy")
 def _write_decays(half_life: float, decays: FloatArray) -> None:
-    """Write 2^(−age / half-life) for the ages N − 1, …, 1, 0 to `decays` [N]; the newest token has age 0."""
+    """Write 2^(−age / half-life) for the ages N − 1, …, 1, 0 to `decays` [N]; the newest has age 0."""
     for index in range(len(decays)):
         decay = 2.0 ** ((index + 1 - len(decays)) / half_life)
         decays[index] = decay if decay >= _SMALLEST_NORMAL else 0.0
@@ -86,14 +86,14 @@ def similarity_weights(cosines: Any, flatness: Any, out: Any) -> Any:
 
 @numba.njit(nogil=True)
 def sum_weights(weights: Any, decays: Any, lanes: Any) -> Any:
-    """Return the sum of weights[i] · decays[i], a multiple of `SUM_LANES` long, in double precision.
+    """Return Σ weights[i] · decays[i], a multiple of `SUM_LANES` long, in double precision.
 
     Args:
         weights: from `similarity_weights` [N].
         decays: decays of the same tokens [N]; entries with a weight of zero are ignored.
         lanes: [SUM_LANES]; overwritten.
     """
-    # 64 independent sums, for a fixed order of additions and an inner loop that the compiler vectorises
+    # 64 independent sums: a fixed order of additions, and an inner loop that vectorises
     lanes[:] = 0
     weight_blocks, decay_blocks = weights.reshape(-1, SUM_LANES), decays.reshape(-1, SUM_LANES)
     for block in range(len(weight_blocks)):
@@ -104,7 +104,7 @@ def sum_weights(weights: Any, decays: Any, lanes: Any) -> Any:
 
 @numba.njit(nogil=True)
 def add_masses(tokens: Any, weights: Any, decays: Any, masses: Any) -> Any:
-    """Add the weight times the decay of each token [N] to the mass of the token [V], unless that is empty."""
+    """Add each token's weight times its decay [N] to its mass [V], unless that is empty."""
     if len(masses) > 0:
         for n in range(len(tokens)):
             masses[tokens[n]] += np.float64(weights[n] * decays[n])
@@ -112,7 +112,7 @@ def add_masses(tokens: Any, weights: Any, decays: Any, masses: Any) -> Any:
 
 @numba.njit(nogil=True)
 def largest_share(tokens: Any, masses: Any, total: Any) -> Any:
-    """Return the largest mass [V] of tokens [N], divided by the total of all masses; 0 without masses."""
+    """Return the largest mass [V] of tokens [N] over the total of all; 0 without masses."""
     largest = 0.0
     if len(masses) > 0:
         for token in tokens:
@@ -165,8 +165,8 @@ def cache_shares(
         flatnesses: θ [F].
         decays: see `SimilarityDecay` [H, window + SUM_LANES].
         out: written, share of the token in the weights [Q, F, H]; 0 if the window is empty.
-        evidence: written, sum of the weights [Q, F, H], to which a token with an equal context adds 1.
-        masses: zeros [V], to compute the largest share for one θ and one half-life; else empty.
+        evidence: written, sum of the weights [Q, F, H]; a token with an equal context adds 1.
+        masses: zeros [V], for the largest share with one θ and one half-life; else empty.
         largest: written, largest share of one token [Q]; 0 if the window or `masses` is empty.
     """
     weights, lanes = np.empty(SEGMENT_TOKENS, np.float32), np.empty(SUM_LANES, np.float32)
@@ -177,7 +177,9 @@ def cache_shares(
         totals[:] = 0
         hits[:] = 0
         # column of `decays` for the window's first token
-        oldest = decays.shape[1] - SUM_LANES - (ends[q] - begins[q])
+        oldest = (
+            decays.shape[1] - SUM_LANES - (ends[q] - begins[q])
+        )  # row of `decays` for the window's first token
         for begin in range(begins[q], ends[q], SEGMENT_TOKENS):
             end = min(begin + SEGMENT_TOKENS, ends[q])
             num_matches = 0
@@ -238,7 +240,7 @@ def mix_targets(
     coefficients: Float64s,
     out: FloatArray,
 ) -> None:
-    """Mix log-probabilities [T] with results of `cache_shares` for one cache [T]; write the results to `out` [T].
+    """Mix log-probabilities [T] with results of `cache_shares` for one cache [T], into `out` [T].
 
     `largest` is ignored, and may be empty, if `effective_weight` ignores it.
     """
@@ -296,7 +298,7 @@ def _shuffle(builder: Any, left: Any, right: Any, lanes: list[int]) -> Any:
 
 
 def _fold_lanes(builder: Any, sums: list[Any]) -> Any:
-    """Sum each of up to sixteen vectors by halves; return the totals in the lanes of one vector."""
+    """Sum up to sixteen vectors by halves; return the totals in the lanes of one."""
     width = VECTOR_WIDTH  # number of lanes that one sum still occupies
     while width > 1:
         halves = [
@@ -312,7 +314,7 @@ def _fold_lanes(builder: Any, sums: list[Any]) -> Any:
 
 
 def _tile_intrinsic(rows: int, columns: int) -> Any:
-    """Return an intrinsic that writes the products of `rows` queries and `columns` keys to `out`."""
+    """Return an intrinsic to write products of `rows` queries and `columns` keys to `out`."""
 
     @procedure
     def fill(
@@ -381,7 +383,7 @@ def inner_products(queries: FloatArray, keys: FloatArray, column: int, out: Floa
         out: [Q, at least column + N]; written.
     """
     rows, count, width, stride = len(queries), len(keys), queries.shape[1], out.shape[1]
-    # outer loop over blocks of keys: a block is read from memory once and then from the cache
+    # outer loop over blocks of keys: each is read from memory once, then from the cache
     for begin in range(0, count, _KEYS_PER_BLOCK):
         end = min(begin + _KEYS_PER_BLOCK, count)
         if count < _TILE_SIDE:
@@ -402,12 +404,12 @@ def inner_products(queries: FloatArray, keys: FloatArray, column: int, out: Floa
 
 
 def padded_width(width: int) -> int:
-    """Return the length of unit vectors for features of a width: the next multiple of `VECTOR_WIDTH`."""
+    """Return the length of unit vectors by feature width: the next multiple of `VECTOR_WIDTH`."""
     return -(-width // VECTOR_WIDTH) * VECTOR_WIDTH
 
 
 def to_unit_vectors(features: FloatArray) -> FloatArray:
-    """Scale vectors [N, W] to length 1 and zero-pad them to a multiple of `VECTOR_WIDTH`; zero vectors stay zero.
+    """Scale vectors [N, W] to length 1, zero-padded to a multiple of `VECTOR_WIDTH`; 0 stays 0.
 
     Each result depends only on its own features, to the last bit.
     """

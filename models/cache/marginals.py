@@ -34,7 +34,7 @@ class DynamicMarginals:
         Args:
             log_probs: natural-log probabilities at Q positions [Q, V].
             tokens: cached tokens, the newest last [N].
-            ends: number of these tokens before each position [Q]; the newest `window` of them count.
+            ends: number of them before each position [Q]; the newest `window` count.
         """
         out = np.empty_like(log_probs)
         _adapt_rows(tokens, ends, self._decays, self.frequencies, self._values, log_probs, out)
@@ -69,7 +69,7 @@ def _log_factors(
 
 @kernel(types.float32(FLOATS, FLOATS))
 def _log_sum(log_probs: FloatArray, log_factors: FloatArray) -> float:
-    """Return the logarithm of the sum of the products of probabilities and factors, both in logarithms [V]."""
+    """Return the log of the sum of products of probabilities and factors, both as logarithms [V]."""
     lanes, size = np.zeros(SUM_LANES, np.float32), len(log_probs)
     whole = size // SUM_LANES * SUM_LANES
     for start in range(0, whole, SUM_LANES):

@@ -51,14 +51,14 @@ def score_with_history(
     decay: SimilarityDecay,
     vocab_size: int = 0,
 ) -> tuple[FloatArray, FloatArray, Float64s, History]:
-    """Compute the shares of tokens that follow a history, in memory bounded by window and T.
+    """Compute the shares of tokens after a history, in memory bounded by window and T.
 
     Args:
         history: history before the first token; its window applies to all tokens.
         tokens: ids [T].
         features: unit vector before each token [T, W]; W is 0 for a unigram cache.
         decay: decay within the history's window.
-        vocab_size: V, to compute the largest shares too, of one value of θ and one half-life; else 0.
+        vocab_size: V, for the largest shares too, with one θ and one half-life; else 0.
 
     Returns:
         The results of `kernels.cache_shares`, for F values of θ and H half-lives: shares and evidence [T, F, H],
@@ -67,7 +67,7 @@ def score_with_history(
     tokens = np.ascontiguousarray(tokens, dtype=np.int64)  # the kernels are compiled for this type
     is_stored = tokens != BOS
     before = len(history)
-    ends = before + np.cumsum(is_stored) - is_stored  # number of cached tokens before each token [T]
+    ends = before + np.cumsum(is_stored) - is_stored  # cached tokens before each token [T]
     begins = np.maximum(ends - history.window, 0)
     new = np.ascontiguousarray(features[is_stored])
     remembered = np.concatenate([history.tokens, tokens[is_stored]], dtype=np.int32)
@@ -118,16 +118,18 @@ class CacheState(NamedTuple):
         return CacheState(self.inner.select(rows), tuple(self.histories[row] for row in rows))
 
     def concatenate(self, states: Sequence["CacheState"]) -> "CacheState":
-        """Return a state with the rows of this state, followed by the rows of each of `states`."""
+        """Return a state with this state's rows, then those of each of `states`."""
         histories = [history for state in (self, *states) for history in state.histories]
         return CacheState(self.inner.concatenate([state.inner for state in states]), tuple(histories))
 
 
 class CacheScores(NamedTuple):
-    """Terms that a cache model mixes for each of N tokens; see `score_with_history`, for one θ and one half-life.
+    """Terms that a cache model mixes for each of N tokens, for one θ and one half-life.
+
+    See `score_with_history`.
 
     Attributes:
-        log_probs: log-probabilities by the wrapped model, adapted by dynamic marginals if configured [N].
+        log_probs: the wrapped model's log-probabilities, adapted by any dynamic marginals [N].
         shares: [N].
         evidence: [N].
         largest: [N]; ignored without a gate.
@@ -154,17 +156,17 @@ def _coefficients(config: CacheConfig) -> Float64s:
 class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
     """Model mixed with a cache of its most recent tokens.
 
-    Computes on the host, for any device of the wrapped model. While a history is empty, the prediction is the
-    wrapped model's. `<s>` is never cached; `</s>` and `<unk>` are cached like other tokens.
+    Computes on the host, whatever the wrapped model's device. While a history is empty, the prediction is the
+    wrapped model's. `<s>` is never cached; `</s>` and `<unk>` are, like other tokens.
 
     Args:
         inner: the model to wrap.
         config: see `CacheConfig`.
-        frequencies: u of the dynamic marginals, expected frequency of each token [V]; None without them.
+        frequencies: u of the dynamic marginals, each token's expected frequency [V]; None without.
 
     Attributes:
         parts: the wrapped model.
-        num_parameters: number of learnt values: the wrapped model's, and those of the configuration.
+        num_parameters: number of learnt values: the wrapped model's and the configuration's.
 
     Raises:
         InvalidInputError: the cache is continuous, and the model has no features; or there are dynamic marginals
@@ -272,10 +274,10 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
     def read_segment(
         self, state: CacheState, tokens: TokenIds, lengths: TokenIds, want: Want
     ) -> tuple[list[CacheScores], CacheState]:
-        """Read a few tokens of each row, with memory in proportion to their number; see `SequenceReader.read`.
+        """Read a few tokens of each row, in memory proportional to them; see `SequenceReader.read`.
 
         Returns:
-            Terms for the tokens of each row, empty if no scores are requested; the state after the tokens.
+            Terms for each row's tokens, empty if no scores are requested; the state after them.
         """
         marginals = self._marginals if want.scores else None
         wanted = want._replace(
@@ -307,7 +309,7 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
     def _adapted(
         self, marginals: DynamicMarginals, before: Any, begin: int, history: History, tokens: TokenIds
     ) -> FloatArray:
-        """Return adapted log-probabilities of tokens [T], given the states before them, from row `begin` on."""
+        """Return adapted log-probabilities of tokens [T] after states, from row `begin` on."""
         is_stored, out = tokens != BOS, np.empty(len(tokens), dtype=np.float32)
         ends = len(history) + np.cumsum(is_stored) - is_stored
         known = np.concatenate([history.tokens, tokens[is_stored]], dtype=np.int32)
@@ -320,7 +322,7 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
         return out
 
     def save(self, directory: Path) -> None:
-        """Write the configuration and frequencies; the wrapped model is a separate checkpoint under `parts/`."""
+        """Write configuration and frequencies; the wrapped model is its own checkpoint under `parts/`."""
         write_config(directory / CONFIG_FILE, dataclasses.asdict(self.config))
         if self.frequencies is not None:
             write_tensors(directory / FREQUENCIES_FILE, {"frequencies": self.frequencies})

@@ -3,8 +3,8 @@
 `Corrections` holds M candidates in arrays: the slot of the text that each replaces, its tokens and
 its error-model weight. A `CandidateGenerator` finds them for one tokenizer.
 
-`token_replacer` re-tokenises only from the white space before a replaced span to the white space after it
-if the tokens there do not depend on the rest of the sentence; otherwise it re-tokenises the sentence.
+`token_replacer` re-tokenises only between the white space around a replaced span if the tokens
+there do not depend on the rest of the sentence; otherwise it re-tokenises the sentence.
 """
 
 from abc import ABC, abstractmethod
@@ -26,16 +26,16 @@ from models.words import is_identifier, match_case, split_affixes, surrounding_w
 
 
 class Slot(NamedTuple):
-    """Span of the text that may be wrong: a word, two neighbouring words, or a span that the caller gave.
+    """Span that may be wrong: a word, two neighbouring words, or a span that the caller gave.
 
     Attributes:
         start: its start in the complete text, in code points.
         end: its end.
         first: index of its first token in the batch.
-        last: index of the token after its last one.
+        last: index of the token after its last.
         known: True if all its words are known.
         exempt: True if it cannot be wrong: it is in the user dictionary or not a word of letters.
-        log_weight: ln P(typed | intended) of the typed text itself, including the spelling of unknown words.
+        log_weight: ln P(typed | intended) of the typed text itself, with the spelling of unknown words.
     """
 
     start: int
@@ -52,12 +52,12 @@ class Corrections(NamedTuple):
 
     Attributes:
         slots: slot of each [M].
-        firsts: index in the batch of the first token that each replaces [M].
-        lasts: index of the token after the last one that each replaces [M].
+        firsts: index in the batch of each one's first replaced token [M].
+        lasts: index of the token after the last replaced one [M].
         tokens: concatenated tokens [K].
         offsets: start of the tokens of each, and K at the end [M + 1].
         log_weights: ln P(typed | this is intended) [M].
-        edits: edit distance of each from the typed text; 0: the typed word in another case, which is right [M].
+        edits: edit distance of each from the typed text; 0: the typed word in another case, thus right [M].
         texts: spelling of each; None if its only token spells it [M].
     """
 
@@ -95,7 +95,7 @@ def concatenate_corrections(parts: Sequence[Corrections]) -> Corrections:
 
 
 class Correction(NamedTuple):
-    """Single correction, for generators that find them one at a time; see `Corrections`."""
+    """Single correction, for generators that find one at a time; see `Corrections`."""
 
     slot: int
     first: int
@@ -129,13 +129,13 @@ _MAX_RUN = 1024
 def token_replacer(
     splitter: SentenceSplitter, sentence: Sentence, start: int, end: int
 ) -> tuple[Callable[[str], tuple[int, int, tuple[int, ...]] | None], int]:
-    """Return a function that replaces the characters of a sentence from `start` to `end` by a text.
+    """Return a function that replaces a sentence's characters from `start` to `end` by a text.
 
-    Also returned is the number of characters around the text that it tokenises with it.
+    Also return the number of characters that it tokenises around the text.
 
-    The function returns the first token of the sentence that changes, the token after the last changed one, and the
-    tokens that replace them; None if both texts have the same tokens. Replacing one unknown word by another is a
-    change although the tokens are equal.
+    The function returns the first token that changes, the token after the last changed one, and the
+    new tokens between them; None if both texts have the same tokens. Replacing one unknown word by
+    another is a change although the tokens are equal.
     """
     text = sentence.text
     left, right = _whitespace_bounds(text, start, end)
@@ -159,7 +159,7 @@ def token_replacer(
 
 
 def _whitespace_bounds(text: str, start: int, end: int) -> tuple[int, int]:
-    """Extend a span on both sides to the nearest white space or the end of the text; to both ends if that is far."""
+    """Extend a span on both sides to the nearest white space or the text's end; to both ends if far."""
     left, right = start, end
     while left and start - left < _MAX_RUN and not text[left - 1].isspace():
         left -= 1
@@ -174,12 +174,12 @@ class CheckContext:
 
     Args:
         model: any left-to-right model.
-        sentences: at least one; a sentence that continues the previous one is alone in its batch.
-        error_model: the error model, with the settings of the check.
+        sentences: at least one; one that continues the previous sentence is alone in its batch.
+        error_model: the error model, with the check's settings.
         given: the caller's suggestions, by sentence index.
 
     Attributes:
-        lengths: number of tokens of each sentence, including those in its `after` [S].
+        lengths: number of tokens of each sentence with its `after` [S].
         bases: start of each sentence in `tokens` [S].
         tokens: concatenated tokens of the sentences, each with its `after` [P].
         sentence_of: sentence index of each token [P].
@@ -214,23 +214,26 @@ class CheckContext:
         self.slots: list[Slot] = []
 
     def unknown_words(self) -> Iterator[str]:
-        """Yield the words that the model does not know, and the longer words that they belong to."""
+        """Yield the words unknown to the model, and the longer words around them."""
         for number, word in enumerate(self.words):
             if not word.known:
                 yield from surrounding_words(*self.place(number))
 
     def place(self, number: int) -> tuple[str, int, int]:
-        """Return the text of a word's sentence, and the word's start and end in it."""
+        """Return a word's sentence, and its start and end there."""
         sentence, word = self.sentences[self.sentence_of[self.positions[number]]], self.words[number]
         return sentence.text, word.start - sentence.offset, word.end - sentence.offset
 
     def is_given(self, number: int, text: str) -> bool:
-        """True if the caller suggests a text for exactly this slot; the caller's probability then takes precedence."""
+        """True if the caller suggests a text for exactly this slot.
+
+        The caller's probability then takes precedence.
+        """
         slot = self.slots[number]
         return text in self._given_texts.get((slot.start, slot.end), ())
 
     def join_slots(self, number: int, *, log_weight: float) -> int:
-        """Join the slots of a word and the next word into a new slot; return its index."""
+        """Join the slots of a word and the next one into a new slot; return its index."""
         slot, following = self.slots[number : number + 2]
         known = slot.known and following.known
         self.slots.append(
@@ -252,7 +255,7 @@ class CandidateGenerator(ABC):
 
     Args:
         splitter: splitter for the tokenizer.
-        right_tokens: number of tokens after a word that also count, for models with a long context.
+        right_tokens: tokens after a word that also count, for models with a long context.
     """
 
     def __init__(self, splitter: SentenceSplitter, right_tokens: int) -> None:
@@ -276,19 +279,19 @@ class CandidateGenerator(ABC):
         """
 
     def weigh_shortlisted(self, context: CheckContext, found: Corrections) -> Corrections:  # noqa: ARG002 - overriding methods use it
-        """Add the table of edits to the weights of the candidates from `propose` that the left context leaves."""
+        """Add the table of edits to the weights of those from `propose` that the left context leaves."""
         return found
 
     def log_spelling(self, word: str) -> float:  # noqa: ARG002 - overriding methods use the word
-        """Return ln P(spelling | unknown word) if one token stands for all unknown words, else 0."""
+        """Return ln P(spelling | unknown word) if one token stands for all, else 0."""
         return 0.0
 
     def key(self, word: str) -> str:
-        """Return a word in the form that the model reads, as the vocabulary spells it."""
+        """Return a word as the model reads it, in the vocabulary's spelling."""
         return self.splitter.tokenizer.normaliser(self.splitter.read(word)[0])
 
     def keys(self, word: Word) -> list[str]:
-        """Return the key of a word that the model knows, in any form; else those of all its forms."""
+        """Return a known word's key, or else the keys of all its forms."""
         if word.known:
             return [self.key(word.text)]
         forms = word_forms(word.text)
@@ -327,7 +330,7 @@ class CandidateGenerator(ABC):
                 typed = sentence.text[span.start - sentence.offset : span.end - sentence.offset]
                 if not context.slots[index].known:
                     yield from context.dictionary.look_up([typed])
-                # a number, for which no candidates are generated, can be an error if the caller suggests a correction
+                # a number, without generated candidates, can be an error if the caller suggests a correction
                 slot = context.slots[index]
                 context.slots[index] = slot._replace(exempt=context.dictionary.has(typed, known=slot.known))
                 meant = self._meant(context, span, index, typed)
@@ -367,7 +370,7 @@ class CandidateGenerator(ABC):
         meant: Iterable[tuple[str, float, int]],
         restored: Callable[[str], str] = str,
     ) -> CallGenerator[list[Correction]]:
-        """Return corrections that replace a slot's characters by texts, without unchanged texts.
+        """Return corrections that replace a slot by texts, without unchanged texts.
 
         Args:
             context: the batch.

@@ -35,13 +35,13 @@ _ISSUE_CHARACTERS = 1024
 """Cost of an issue with its suggestions, in characters read."""
 
 _MAX_BATCH_TOKENS = 512
-"""Maximum tokens of a batch with several sentences; the states before all tokens are held in memory."""
+"""Maximum tokens of a batch of several sentences, whose states before all tokens are in memory."""
 
 
 class Checker:
     """Checker for the models with one tokenizer.
 
-    Creating one takes some hundredths of a second for large vocabularies.
+    Creation takes some hundredths of a second for large vocabularies.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -53,11 +53,11 @@ class Checker:
         )
 
     def log_spelling(self, word: str) -> float:
-        """Return ln P(spelling | unknown word) if one token stands for all unknown words, else 0."""
+        """Return ln P(spelling | unknown word) if one token stands for all, else 0."""
         return self._proposer.log_spelling(word)
 
     def sentences(self, text: str, offset: int = 0) -> Iterator[Sentence]:
-        """Yield the sentences of a text that have tokens; `offset` is the start of `text` in the complete text."""
+        """Yield the sentences that have tokens; `offset` is the start of `text` in the complete text."""
         return self.splitter.sentences(text, lookahead=self._proposer.right_tokens, offset=offset)
 
     def rescore_all(
@@ -68,13 +68,13 @@ class Checker:
         *,
         begin: Callable[[int], Any] | None = None,
     ) -> Iterator[CallGenerator[RescoredBatch]]:
-        """Yield one rescoring per batch of sentences, in order; each must be run before the next is taken.
+        """Yield one rescoring per batch of sentences, in order; each must be run before the next.
 
         Args:
             model: any left-to-right model.
             sentences: sentences of the text, in order.
             options: settings of the check.
-            begin: returns the state after `<s>` for a number of rows; the default is the model's `initial_state`.
+            begin: returns the state after `<s>` for a number of rows; by default the model's `initial_state`.
 
         Raises:
             InvalidInputError: a suggestion's span is not within one sentence.
@@ -105,7 +105,10 @@ class Checker:
 
 
 def _batches(sentences: Sequence[Sentence]) -> Iterator[list[Sentence]]:
-    """Group sentences into batches; a line that continues ends its batch, and the next part is a batch alone."""
+    """Group sentences into batches.
+
+    A line that continues ends its batch, and the next part is a batch alone.
+    """
     batch: list[Sentence] = []
     size = 0
     for sentence in sentences:
@@ -140,7 +143,7 @@ def _spans_by_sentence(
 
 
 MIN_SUGGESTION_PROBABILITY = 1e-5
-"""Minimum probability of suggestions after the first; less probable ones are mostly not words."""
+"""Minimum probability of suggestions after the first; others are mostly not words."""
 
 
 class Suggestion(NamedTuple):
@@ -149,7 +152,7 @@ class Suggestion(NamedTuple):
     Attributes:
         text: replacement for the typed text.
         probability: probability that it is intended.
-        gain_bits: increase of the text's log-probability by the model, in bits.
+        gain_bits: gain of the text's log-probability by the model, in bits.
         edits: edit distance from the typed text.
     """
 
@@ -180,7 +183,7 @@ class Issue(NamedTuple):
 def find_issues(
     rescored: RescoredBatch, tokens: Sequence[str], *, threshold: float, max_suggestions: int
 ) -> CallGenerator[list[Issue]]:
-    """Return the issues whose probability reaches the threshold, in order; of overlapping ones, the most probable."""
+    """Return the issues that reach the threshold, in order; of overlapping ones, the most probable."""
     slots, wrong = error_probabilities(rescored)
     likely = wrong >= threshold
     pairs = zip(slots[likely].tolist(), wrong[likely].tolist(), strict=True)
@@ -196,7 +199,7 @@ def find_issues(
 
 
 def without_overlaps(issues: Iterable[Issue]) -> list[Issue]:
-    """Return issues in the order of the text; of overlapping ones, the most probable."""
+    """Return issues in text order; of overlapping ones, the most probable."""
     chosen: list[Issue] = []
     ranked = sorted(issues, key=lambda issue: -issue.probability)
     first, last = min((one.start for one in ranked), default=0), max((one.end for one in ranked), default=0)
@@ -210,7 +213,7 @@ def without_overlaps(issues: Iterable[Issue]) -> list[Issue]:
 
 
 def error_probabilities(rescored: RescoredBatch) -> tuple[Int64s, Float64s]:
-    """Return the slots that have candidates, ascending [K], and the probability of an error in each [K]."""
+    """Return the slots with candidates, ascending [K], and the probability of an error in each [K]."""
     order = np.argsort(rescored.alternatives.slots, kind="stable")
     slots = rescored.alternatives.slots[order]
     begins = np.flatnonzero(np.diff(slots, prepend=-1))

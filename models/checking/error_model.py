@@ -2,15 +2,15 @@
 
 If the model knows the typed word, the error rate of the intended word is divided among the words near
 it, by edit distance (Mays, Damerau and Mercer 1991; Wilcox-O'Hearn, Hirst and Budanitsky 2008):
-only errors that produce a word are possible. The number of near words is assumed to be the same for
-all words. If the model does not know the typed word, the error rate is divided among the strings that
+only errors that produce a word are possible. The number of near words is assumed equal for
+all words. If the model does not know the typed word, the rate is divided among the strings that
 an error can make from the intended word.
 
-A fitted table of edits replaces the uniform distribution over these strings. It counts the edits between
-intended words and misspellings, in the manner of Kernighan, Church and Gale 1990, A spelling correction
-program based on a noisy channel model: which letters people omit, insert, replace and swap, and after which
-letters. The rate of an edit after a letter is its count divided by the number of places for it. Its prior is
-the rate after any letter, whose prior is the average rate of the kind of edit. The probability of an edit is
+A fitted table of edits replaces the uniform distribution over these strings. It counts the edits from
+intended words to misspellings, as in Kernighan, Church and Gale 1990, A spelling correction
+program based on a noisy channel model: which letters people omit, insert, replace and swap, after
+which letters. The rate of an edit after a letter is its count divided by the places for it. Its prior is
+the rate after any letter, whose prior is the average rate of this kind. The probability of an edit is
 its rate divided by the sum over all edits of the word: long words are not wrong more often.
 """
 
@@ -33,42 +33,42 @@ from models.errors import InvalidInputError
 from models.words import is_alphabetic
 
 _TWO_EDITS_LETTERS = 5
-"""Minimum letters of a word for two edits; with fewer letters, two edits lead to too many words."""
+"""Minimum letters of a word for two edits, which for fewer letters lead to too many words."""
 _TWO_EDITS_LETTERS_UNKNOWN = 3
 """The same limit for unknown words."""
 _TWO_EDITS_SHARE = 0.2
 """Share of misspellings with two edits; four in five have one (Damerau 1964)."""
 _NEIGHBOURS = 8
-"""Average number of words that an error can make from a word."""
+"""Average number of words one error away from a word."""
 _TWO_EDITS_WEIGHT = 0.01
-"""Weight of a vocabulary word two edits away, relative to a word one edit away."""
+"""Weight of a vocabulary word two edits away, relative to one edit away."""
 _SPACE_SHARE = 0.1
 """Share of errors that add or omit a space."""
 _FAR_SHARE = 1e-9
-"""Share of the errors that produce an unknown word unrelated to the intended one. The small value only orders
-suggestions; it does not flag names."""
+"""Share of errors that produce an unknown word unrelated to the intended one; so small, it only
+orders suggestions and flags no names."""
 _UNKNOWN_RATE = 1e-3
-"""Minimum prior probability of unknown words, whatever the model predicts."""
+"""Minimum prior of unknown words, whatever the model predicts."""
 _ALPHABET = 26
 """Number of letters that a typing error can produce."""
 _SLIPS_SHARE = 0.05
-"""Share of errors whose edits are equally probable, whatever the table of edits says."""
+"""Share of errors with equally probable edits, whatever the table says."""
 _WORDS_GAIN = 2.6
-"""Mean of the table's probability relative to equal ones for vocabulary words one edit apart: 2.5 to 2.8 by the
-frequencies of 10,000 to 300,000 words, with codespell's misspellings. Real-word errors stay as frequent."""
+"""Mean of the table's probability relative to equal ones for vocabulary words one edit apart: 2.5 to 2.8
+by the frequencies of 10,000 to 300,000 words and codespell's misspellings. Real-word errors stay as frequent."""
 _MAX_FITTED_LETTERS = 40
 """Maximum letters of words for which the table is used."""
 
 
 _START, _END, _OTHER = "^", "$", 1
 _MAX_LETTERS = 62
-"""The most frequent letters have rates; all others share those of one letter without counts."""
+"""The most frequent letters have rates; others share those of a letter without counts."""
 _PRIOR_PLACES = 100.0
-"""Places that a prior counts for. Of 20, 100 and 400, half of codespell's dictionary predicts the other half best with
-100; for a few hundred misspellings 100 and 400 are about equal."""
+"""Places that a prior counts for. Of 20, 100 and 400, half of codespell's dictionary predicts the other half
+best with 100; for a few hundred misspellings 100 and 400 are about equal."""
 _PRIOR_TWO_EDITS, _PRIOR_PAIRS = 2, 10
 _SHAPES = ((1, 0), (0, 1), (1, 1), (2, 2))
-"""Letters of the intended and the typed word in an omission, an insertion, a substitution and a swap."""
+"""Letters of the intended and the typed word in omission, insertion, substitution and swap."""
 
 _Count = Annotated[int, Field(ge=1, le=1 << 40)]
 _Edit = Annotated[
@@ -104,7 +104,7 @@ class ErrorTable(BaseModel):
 def fit_error_table(misspellings: Mapping[str, Sequence[str]], source_sha256: str) -> ErrorTable:
     """Count the edits of misspellings, given by intended word.
 
-    Only words of letters at one edit are counted; those at two give the share of two edits.
+    Only words of letters at one edit count; those at two give the share of two edits.
 
     Raises:
         InvalidInputError: no misspelling has one edit.
@@ -131,7 +131,7 @@ def fit_error_table(misspellings: Mapping[str, Sequence[str]], source_sha256: st
 
 
 def _edit(typed: str, meant: str) -> str:
-    """Name the edit between words one edit apart; the last of equal letters is omitted or inserted."""
+    """Name the only edit between words; the last of equal letters is omitted or inserted."""
     same = Prefix.similarity(typed, meant)
     shift = len(meant) - len(typed)
     a, b = next((a, b) for a, b in _SHAPES if a - b == shift and typed[same + b :] == meant[same + a :])
@@ -181,9 +181,9 @@ class ErrorRates:
         self._log_shares = np.log([1.0, 1 - two, two])
 
     def log_probs(self, words: Sequence[tuple[str, str]], edits: UInt8s) -> Float64s:
-        """Return ln P(typed | intended is misspelt) of pairs with one or two edits [N], for the most probable edits.
+        """Return ln P(typed | intended is misspelt) of pairs at one or two edits [N], by the likeliest edits.
 
-        It is minus infinity if the number of edits differs without differences of case.
+        Minus infinity if, ignoring case, the number of edits differs.
         """
         typed, intended = ([pair[side].lower() for pair in words] for side in (0, 1))
         width = max(map(len, (*typed, *intended)), default=0) + 3
@@ -192,12 +192,12 @@ class ErrorRates:
         log_sums = np.log(self._sums[own[:, :-1], own[:, 1:]].sum(axis=1))
         best = np.full(len(typed), -np.inf)
         ends = np.array([[*map(len, intended)], [*map(len, typed)]], dtype=np.int64).T + 1
-        # partial alignments: pair, positions, number of further edits, ln P so far
+        # partial alignments: pair, positions, edits left, ln P so far
         pairs, left, sums = np.arange(len(typed)), edits.astype(np.int64), np.zeros(len(typed))
         i, j = np.ones_like(pairs), np.ones_like(pairs)
         steps = np.arange(width)
         while len(pairs):
-            # skip equal letters; a window ends at the latest in the next word, as the words' ends differ
+            # skip equal letters; a window ends at the latest in the next word, as the ends of words differ
             windows = (
                 np.take(words, (pairs * width + k)[:, None] + steps, mode="clip")
                 for words, k in ((meant, i), (found, j))
@@ -259,10 +259,10 @@ class GivenSpan:
     Attributes:
         start: its start, in code points.
         end: its end, not before `start`.
-        suggestions: replacement texts, each with ln P(typed | this is intended) by the caller's error model, or None
-            for the error model of this module. For the typed text itself, it is the log-probability of typing it
+        suggestions: replacement texts, each with ln P(typed | this is intended) by the caller's error model,
+            or None for the model of this module. For the typed text itself, the log-probability of typing it
             correctly.
-        parameter: name of the span in the request, for error messages.
+        parameter: name in the request, for error messages.
     """
 
     start: int
@@ -308,23 +308,23 @@ class ErrorModel:
         self._log_weights = np.log([1.0, 1.0, _TWO_EDITS_WEIGHT])
 
     def max_edits(self, word: str, *, known: bool) -> int:
-        """Return the maximum edits for a typed word: 1 for a short word, otherwise that of the settings."""
+        """Return the maximum edits for a typed word: 1 for short ones, else that of the settings."""
         fewest = _TWO_EDITS_LETTERS if known else _TWO_EDITS_LETTERS_UNKNOWN
         return 1 if len(word) < fewest else self.settings.max_edits
 
     def known_word_log_probs(self, edits: UInt8s) -> Float64s:
-        """Return ln P(typed | intended) of a typed vocabulary word, for intended words by edit distance [N]."""
+        """Return ln P(typed | intended) of a typed vocabulary word, by edits of intended ones [N]."""
         return self.log_error + self._log_weights[edits] - self._log_neighbours
 
     def unknown_word_log_probs(self, edits: UInt8s, lengths: Int64s) -> Float64s:
-        """Return ln P(typed | intended) of a typed unknown word, for intended words by edits and length [N]."""
+        """Return ln P(typed | intended) of a typed unknown word, by edits and length of intended ones [N]."""
         # deletions, swaps, substitutions, insertions
         log_num_strings = np.log(2 * lengths * _ALPHABET + _ALPHABET + lengths)
         spread: Float64s = self.log_error + self._log_shares[edits] - edits * log_num_strings
         return spread
 
     def log_ratios(self, pairs: Sequence[tuple[str, str]], edits: UInt8s, known: Bools) -> Float64s:
-        """Return what the table of edits adds to ln P(typed | intended) of pairs of typed and intended words [N]."""
+        """Return what the table of edits adds to ln P(typed | intended), for pairs of both words [N]."""
         ratios = np.zeros(len(pairs))
         if self.settings.errors is None or not pairs:
             return ratios

@@ -1,7 +1,7 @@
-"""Generators of candidate corrections, for word vocabularies and for subword and character vocabularies.
+"""Generators of candidate corrections, for vocabularies of words, of subwords and of characters.
 
 For words, the candidates are near words of the vocabulary, missing and extra spaces, and for unknown
-words also words of the user dictionary and the words that the model predicts at that position. For
+words also the user dictionary's and those that the model predicts there. For
 pieces and characters, they are strings near surprising words.
 """
 
@@ -42,7 +42,7 @@ from models.vocabulary import EOS, UNK
 from models.words import MAX_WORD_LENGTH, NO_AFFIXES, is_alphabetic, split_affixes
 
 _WORDS_PER_STEP = 16
-"""Words that are looked up between yields to other requests: about a millisecond."""
+"""Words looked up between yields to other requests: about a millisecond."""
 
 _MAX_ROWS = 64
 _RIGHT_TOKENS = 5
@@ -51,7 +51,7 @@ _DICTIONARY_SHARE = 0.5
 
 
 class WordCandidateGenerator(CandidateGenerator):
-    """Proposes vocabulary words made of letters, with the same punctuation as the typed word."""
+    """Proposes vocabulary words of letters, with the typed word's punctuation."""
 
     splitter: WordSentenceSplitter
 
@@ -78,7 +78,7 @@ class WordCandidateGenerator(CandidateGenerator):
         return self._spelling.log_prob(self.core(word))
 
     def core(self, word: str) -> str:
-        """Return a word as the vocabulary spells it, without punctuation if it is alphabetic."""
+        """Return a word in the vocabulary's spelling, without punctuation if alphabetic."""
         found = split_affixes(self.key(word))
         return found.core if found else self.key(word[:MAX_WORD_LENGTH])
 
@@ -127,7 +127,7 @@ class WordCandidateGenerator(CandidateGenerator):
 
     @override
     def weigh_shortlisted(self, context: CheckContext, found: Corrections) -> Corrections:
-        # only for words that are not in small letters; the other candidates keep `texts` None
+        # only for words not in small letters; other candidates keep `texts` None
         recased = [
             n for n, word in enumerate(context.words) if not word.text.isascii() or not word.text.islower()
         ]
@@ -155,7 +155,7 @@ class WordCandidateGenerator(CandidateGenerator):
     def propose_after_reading(
         self, context: CheckContext, state: Any, rows: Int64s, log_probs: Float64s
     ) -> CallGenerator[Corrections]:
-        # suggest the words that the model predicts for unknown words, because their errors may be of any kind
+        # words that the model predicts for unknown ones, whose errors may be of any kind
         found: list[Correction] = []
         count = min(context.search.likeliest, len(self._ids))
         unknown = [
@@ -197,7 +197,7 @@ class WordCandidateGenerator(CandidateGenerator):
         return group
 
     def _respaced(self, context: CheckContext, number: int) -> Iterator[Correction]:
-        """Split the word in two, and join it with the next word."""
+        """Split the word in two, and join it with the next."""
         word, log_weight = context.words[number], context.error_model.log_space_error
         if len(word.text) > 2 * self._longest:  # unknown words can have any length
             return
@@ -220,7 +220,7 @@ class WordCandidateGenerator(CandidateGenerator):
         yield from context.correct_slot(last, (joined,), log_weight=log_weight, edits=1, text=text)
 
     def _from_dictionary(self, context: CheckContext, number: int) -> CallGenerator[list[Correction]]:
-        """Find words of the dictionaries near an unknown word that the model does not know either."""
+        """Find dictionary words near an unknown word that the model does not know either."""
         word, error_model = context.words[number].text, context.error_model
         max_edits = error_model.max_edits(word, known=False)
         found: list[Correction] = []
@@ -248,7 +248,10 @@ class WordCandidateGenerator(CandidateGenerator):
 
 
 def _exclude_given(words: Corrections, additions: Corrections, vocab_size: int) -> Corrections:
-    """Remove words that the caller also suggests for the same slot; the caller's probabilities take precedence."""
+    """Remove words that the caller also suggests for the same slot.
+
+    The caller's probabilities have precedence.
+    """
     single = np.flatnonzero(additions.lengths == 1)
     if not single.size:
         return words
@@ -260,20 +263,20 @@ _RIGHT_PIECES = 8
 _RIGHT_CHARACTERS = 20
 _ALPHABET_SIZE = 40
 _MAX_SEARCHED_WORDS = 32
-"""Maximum words searched per batch of sentences (about 500 tokens), by descending surprisal."""
+"""Maximum words searched per batch (about 500 tokens), by descending surprisal."""
 _MAX_SPELLINGS, _MAX_SPELLINGS_BESIDE_WORDS, _MAX_WORDS = 96, 32, 48
-"""Maximum strings near each that are tried, by the probability of their characters; fewer if the tokenizer lists words;
-and maximum words of that list, by frequency."""
+"""Maximum strings tried near each, by the probability of their characters; fewer if the tokenizer lists
+words; and maximum words of that list, by frequency."""
 _CHARACTER_MODEL_FACTOR = 4
-"""Character models have no pieces to rank strings by, so this many times as many strings are tried near fewer words,
-by the same factor; 500 characters are about a quarter as much text as 500 pieces."""
+"""Character models have no pieces to rank strings by, so this many times more are tried near fewer
+words, by the same factor; 500 characters are about a quarter as much text as 500 pieces."""
 
 
 class SubwordCandidateGenerator(CandidateGenerator):
-    """Proposes strings one edit away, words of the user dictionary and other words of the text.
+    """Proposes strings one edit away, and words of the user dictionary and the text.
 
-    Only the words of highest surprisal are searched. Of the strings near them, only words of the training text,
-    corrections of common typos and the most probable strings by a character bigram model of the vocabulary's pieces
+    Only the words of highest surprisal are searched. Of the strings near them, only words of the training
+    text, corrections of common typos and the likeliest by a character bigram model of the vocabulary's pieces
     are scored.
 
     Args:
@@ -347,7 +350,7 @@ class SubwordCandidateGenerator(CandidateGenerator):
         meant = list(zip(spellings, log_probs.tolist(), spellings.values(), strict=True))
         for left, right in word_splits(word):
             meant.append((f"{left} {right}", context.error_model.log_space_error, 1))
-        # the model may know a word in one case only, and only after a space, which is missing after a bracket
+        # the model may know a word in one case only, and only after a space, which brackets lack
         if self.splitter.has_case(word):
             meant.append((word, context.error_model.log_correct, 0))
         text, start, _ = context.place(number)
@@ -367,7 +370,7 @@ class SubwordCandidateGenerator(CandidateGenerator):
         return (yield from self._corrections(context, number, read, restored))
 
     def _joined(self, context: CheckContext, left: int) -> CallGenerator[list[Correction]]:
-        """Join a word and the next one if they are separated by a single space."""
+        """Join a word and the next one if a single space separates them."""
         words = context.words
         if not 0 <= left < len(words) - 1 or context.slots[left].exempt or context.slots[left + 1].exempt:
             return []
@@ -388,7 +391,7 @@ class SubwordCandidateGenerator(CandidateGenerator):
         meant: Sequence[tuple[str, float, int]],
         restored: Callable[[str], str] = str,
     ) -> CallGenerator[list[Correction]]:
-        """Replace a slot by strings, each with its weight and edits, unless the caller suggests the same string."""
+        """Replace a slot by strings with weights and edits, except those that the caller suggests."""
         new = (one for one in meant if not context.is_given(number, restored(one[0])))
         return self.replacements(context, number, new, restored)
 

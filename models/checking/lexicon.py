@@ -1,8 +1,8 @@
 """Word lists with search by edit distance, Hunspell dictionaries, and the user dictionary.
 
-The library Hunspell reads dictionaries and decides which words are right, with affixes and in compounds. Files that it
-would read in part or wrongly are refused before. It tries the ways to compose a word for up to 50 ms each, so words are
-looked up on a thread of the dictionary, while other computations run, and each request waits for a limited time.
+Hunspell reads dictionaries and decides which words are right, with affixes and in compounds. Files that
+it would read in part or wrongly are refused before. It tries the ways to compose a word for up to 50 ms each,
+so a thread of the dictionary looks words up during other computations; requests wait a limited time.
 """
 
 import codecs
@@ -48,23 +48,23 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _MAX_CACHED_QUERIES = 1 << 14
 _MAX_CACHED_MATCHES = 1 << 20
-"""Maximum matches in the cache, of nine bytes each; a short word can have thousands."""
+"""Maximum cached matches, of nine bytes each; short words can have thousands."""
 
 _MAX_BYTES = 64 * 2**20
 """Maximum size of a file; the largest of LibreOffice's dictionaries has 10 MB."""
 _MAX_ENTRY_BYTES = 255
-"""Maximum bytes of the word of an entry; at a longer one Hunspell forgets all entries."""
+"""Maximum bytes of an entry's word; at a longer one Hunspell forgets all entries."""
 _MAX_LETTERS = 40
 MAX_SEARCHED_LENGTH = 32
-"""Maximum characters of a word that is searched; longer ones are rarely words and have thousands of neighbours."""
+"""Maximum characters of a searched word; longer ones are rarely words, with thousands of neighbours."""
 _MAX_STRINGS = 128
-"""Maximum strings near a word that are looked up, the most probable ones: with compounds, most take up to 0.1 ms."""
+"""Maximum strings looked up near a word, the likeliest: with compounds, most take up to 0.1 ms."""
 _STRINGS_PER_STEP = 8
-"""Words that are looked up before those of another request."""
+"""Words looked up before those of another request."""
 _WAIT_S, _QUEUE_WAIT_S = 0.001, 0.0001
-"""Time that a computation waits for its look-up, or for the one before, until it gives way to others."""
+"""Time to wait for a look-up, or for the one before it, until giving way to others."""
 _MAX_WAITS = 2000
-"""Maximum times that a request waits so; afterwards its words count as right, without suggestions."""
+"""Maximum waits of a request; then its words count as right, without suggestions."""
 _MAX_NEARBY = 32
 _MAX_CACHED_WORDS = 1 << 14
 _SET = re.compile(rb"^(?:\xef\xbb\xbf)?[ \t]*SET[ \t]+(\S+)", re.MULTILINE)
@@ -74,9 +74,9 @@ _FLAG_FORMS = {"long": "..", "num": r"\d+"}
 _FLAGGED = re.compile(r"((?:[^\s/\\]|\\.)+)/(\S+)")
 _ENCODINGS = {"tis6202533": "tis-620", "microsoftcp1251": "cp1251", "koi8r": "koi8-r", "koi8u": "koi8-u"}
 _ENCODINGS |= {f"iso8859{part}": f"iso8859-{part}" for part in range(1, 17)}
-"""Names of encodings by Hunspell's, which ignores case, hyphens and underscores."""
+"""Encodings by Hunspell's names, which ignore case, hyphens and underscores."""
 _END_OF_WORD = re.compile(r"(?<=[^\\])/|\t|[ \t]+..:|\r?$")
-"""What follows the word of an entry: the flags of its affixes, or its morphology."""
+"""What follows an entry's word: the flags of its affixes, or its morphology."""
 
 
 class FuzzyMatches(NamedTuple):
@@ -97,8 +97,8 @@ NO_FUZZY_MATCHES = FuzzyMatches(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=n
 class FuzzyLexicon:
     """Finds words by edit distance: insertions, deletions, substitutions, transpositions (OSA).
 
-    An edit changes a word's length by at most one and its letter set by at most two letters, so words that differ by
-    more are not compared. A letter set has 64 hashed letters, so one vectorised step compares all sets. Results are
+    An edit changes a word's length by at most one and its letter set by at most two, so words that differ by
+    more are not compared. Sets have 64 hashed letters, so one vectorised step compares all. Results are
     cached; the least recently used are evicted.
 
     Args:
@@ -117,7 +117,7 @@ class FuzzyLexicon:
         self._num_cached_matches = 0
 
     def fuzzy_matches(self, word: str, max_edits: int) -> FuzzyMatches:
-        """Find the words at 1 to `max_edits` edits from a word, which need not be in the list."""
+        """Find the words at 1 to `max_edits` edits from a word, listed or not."""
         if len(word) > self._longest + max_edits:
             return NO_FUZZY_MATCHES  # not cached: clients can send words of any length
         key = (word, max_edits)
@@ -133,7 +133,7 @@ class FuzzyLexicon:
         return found
 
     def nearby(self, word: str, max_edits: int) -> list[tuple[str, int]]:
-        """Return the same words with their edits, in the order of the list."""
+        """Return these words with their edits, in list order."""
         found = self.fuzzy_matches(word, max_edits)
         pairs = sorted(zip(found.indices.tolist(), found.edits.tolist(), strict=True))
         return [(self._given[index], edits) for index, edits in pairs]
@@ -163,9 +163,9 @@ def _letter_sets(words: Sequence[str], lengths: Int64s) -> UInt64s:
 
 
 class HunspellDictionary:
-    """A dictionary of a `.dic` file and the `.aff` file beside it; immutable, and safe for threads.
+    """Dictionary of a `.dic` file and the `.aff` file beside it; immutable and thread-safe.
 
-    Entries that are too long for Hunspell are left out, with a warning in the log.
+    Entries too long for Hunspell are left out, with a warning in the log.
 
     Raises:
         FormatError: a file is missing, too large, empty, in another encoding, or begins without a number of words.
@@ -182,7 +182,7 @@ class HunspellDictionary:
             entries[index] = words[index] = ""
         self._spellings = {dictionary_key(word): word for word in words if is_alphabetic(word)}
         self._unsuggested = _unsuggested(entries, rules)
-        # the package's own functions keep the interpreter's lock during a look-up, the library's do not
+        # the package's functions keep the interpreter's lock during look-ups, the library's do not
         self._library = ctypes.CDLL(importlib.import_module("hunspell.hunspell").__file__)
         self._library.Hunspell_create.restype = ctypes.c_void_p
         with tempfile.NamedTemporaryFile() as shorter:
@@ -230,7 +230,7 @@ class HunspellDictionary:
     def look_up(
         self, words: Sequence[str], lookups: "UserDictionary", *, suggested: bool = False
     ) -> CallGenerator[set[str]]:
-        """Return the words that are right, or that may be suggested, as far as the time allows."""
+        """Return the words that are right, or may be suggested, as time allows."""
         found: set[str] = set()
         is_right = self._suggests if suggested else self.__contains__
         for first in range(0, len(words), _STRINGS_PER_STEP):
@@ -259,7 +259,10 @@ class HunspellDictionary:
     def nearby(
         self, word: str, max_edits: int, lookups: "UserDictionary"
     ) -> CallGenerator[Sequence[tuple[str, int]]]:
-        """Return right words one edit from a word, in its case, and their edits; if there are none, entries at two."""
+        """Return right words one edit from a word, in its case, with edits.
+
+        If there are none, entries at two.
+        """
         key = dictionary_key(word)
         if len(key) > MAX_SEARCHED_LENGTH:
             return ()
@@ -316,7 +319,7 @@ def _read_entries(path: Path) -> tuple[list[str], str, str]:
 
 
 def _unsuggested(entries: Sequence[str], rules: str) -> set[str]:
-    """Return the words with the flag NOSUGGEST: vulgar or rare ones, which are right."""
+    """Return the words with the flag NOSUGGEST: vulgar or rare, but right."""
     options = dict(_OPTION.findall(rules))
     if "NOSUGGEST" not in options:
         return set()
@@ -340,14 +343,14 @@ def _read_bytes(path: Path) -> bytes:
 
 
 class UserDictionary:
-    """User dictionary of a request, insensitive to case and Unicode form, and Hunspell dictionaries.
+    """User dictionary of a request, whatever the case and Unicode form, and Hunspell dictionaries.
 
     Args:
         words: spelling of each word, by its `dictionary_key`.
-        word_lists: dictionaries of words that are right if the model does not know them.
+        word_lists: dictionaries of words that are right if unknown to the model.
 
     Attributes:
-        waits_left: number of waits for look-ups that are left.
+        waits_left: waits for look-ups that are left.
     """
 
     def __init__(
@@ -361,7 +364,10 @@ class UserDictionary:
         return FuzzyLexicon(list(self._words))
 
     def look_up(self, words: Iterable[str]) -> CallGenerator[None]:
-        """Look up words in the Hunspell dictionaries, before `has`; those that time does not allow count as right."""
+        """Look up words in the Hunspell dictionaries, before `has`.
+
+        Without time left, they count as right.
+        """
         if not self._word_lists:
             return
         forms = list({form for word in words for form in _forms(word)} - self._looked_up)
@@ -373,24 +379,24 @@ class UserDictionary:
             self._right.update(forms)
 
     def has(self, word: str, *, known: bool) -> bool:
-        """True if a word, with or without its punctuation, is correct whether or not the model knows it."""
+        """True if a word, with or without punctuation, is correct even if the model lacks it."""
         return any(
             dictionary_key(form) in self._words or (not known and form in self._right)
             for form in _forms(word)
         )
 
     def has_at(self, text: str, start: int, end: int, *, known: bool) -> bool:
-        """Return what `has` does for a part of a text, and for the longer words that it belongs to."""
+        """Return `has` of a part of a text, or of the longer words around it."""
         if not self._words and (known or not self._right):
             return False
         return any(self.has(word, known=known) for word in surrounding_words(text, start, end))
 
     def has_near(self, word: str) -> bool:
-        """True if the user's own words have one that is at most two edits away."""
+        """True if one of the user's own words is at most two edits away."""
         return bool(self._words and self._lexicon.nearby(dictionary_key(word), 2))
 
     def fuzzy_matches(self, word: str, max_edits: int) -> CallGenerator[list[tuple[str, int, float]]]:
-        """Return the words near an unknown word, as they are spelled, their edits, and their share of a dictionary."""
+        """Return the words near an unknown word, as spelled, with edits and share of a dictionary each."""
         near: dict[str, tuple[int, float]] = {}
         if self._words:
             for key, edits in self._lexicon.nearby(dictionary_key(word), max_edits):

@@ -1,7 +1,7 @@
-"""Rescoring of candidate corrections with a language model, on the context on both sides.
+"""Rescoring of candidate corrections with a language model, in the context on both sides.
 
 One pass over the sentences of a batch gives the state before every token. The left context alone
-selects candidates; those that can still win are scored together with the tokens after them, in
+selects candidates; those that can still win are scored with the tokens after them, in
 ragged batches.
 """
 
@@ -34,14 +34,14 @@ class RescoredBatch(NamedTuple):
     Attributes:
         words: words of all sentences, in order.
         word_log_probs: ln P(word | preceding text) of each word [N].
-        log_probs: log-probabilities of all predicted tokens, including the ends of lines [T].
+        log_probs: log-probabilities of all predicted tokens, with ends of lines [T].
         positions: position of each in the complete text [T].
         num_ends: number of ends of lines.
         slots: spans that may be wrong; first one for each word.
-        alternatives: candidates that were scored with both contexts [M].
+        alternatives: candidates scored with both contexts [M].
         log_odds: log-odds of each against the typed text, given the text around it [M].
         gains_nats: gain in log-probability of each by the model alone [M].
-        state: model state after the last sentence if its line continues, else None.
+        state: model state after the last sentence if its line goes on, else None.
     """
 
     words: Sequence[Word]
@@ -69,7 +69,7 @@ def rescore_batch(
         proposer: candidate generator for the tokenizer.
         context: the batch.
         state: model states before the sentences, one row each.
-        right_tokens: number of tokens after a slot that are scored with a candidate.
+        right_tokens: tokens after a slot to score with a candidate.
     """
     states, rows = yield from _prefix_states(context, state)
     yield from context.dictionary.look_up(context.unknown_words())
@@ -117,15 +117,15 @@ def rescore_batch(
 
 
 def _positions(sentence: Sentence) -> Int64s:
-    """Return the positions of a sentence's tokens, and of the end of its line, in the complete text."""
+    """Return the positions of a sentence's tokens and its line's end in the complete text."""
     ends = [len(sentence.text)] if sentence.ends else []
     return sentence.offset + np.append(sentence.begins, ends).astype(np.int64)
 
 
 def _prefix_states(context: CheckContext, state: Any) -> CallGenerator[tuple[Any, Int64s]]:
-    """Read all sentences in parallel, one token of each per step; return the states before all tokens.
+    """Read all sentences in parallel, token by token; return the states before all tokens.
 
-    Also returned is the row of the state before each token [P].
+    Also return the row of the state before each token [P].
     """
     order = np.argsort(-context.lengths, kind="stable")
     lengths, bases = context.lengths[order], context.bases[order]
@@ -151,9 +151,9 @@ def _prefix_states(context: CheckContext, state: Any) -> CallGenerator[tuple[Any
 
 
 def _shortlist(context: CheckContext, found: Corrections, before: Float64s) -> Int64s:
-    """Select the best candidates of each slot that the right context can still make win, in ascending order.
+    """Select each slot's best candidates that the right context can still make win, ascending.
 
-    For unknown words the best candidates are always selected, as suggestions.
+    For unknown words the best are always selected, as suggestions.
     """
     if not len(found.slots):
         return np.zeros(0, dtype=np.int64)
@@ -174,9 +174,9 @@ def _typed_log_weights(context: CheckContext) -> Float64s:
 
 
 def _unknown_word_log_odds(context: CheckContext, found: Corrections, log_probs: Float64s) -> Float64s:
-    """Log-odds bonus that raises unknown words to at least their prior probability [M].
+    """Log-odds bonus that raises unknown words to at least their prior [M].
 
-    A model whose vocabulary has every word of its training text gives unknown words almost no probability.
+    A model with every word of its training text gives unknown words almost no probability.
     """
     tokens = context.tokens
     missing = np.where(tokens == UNK, np.maximum(context.error_model.log_unknown - log_probs, 0.0), 0.0)
@@ -195,7 +195,7 @@ def _sequence_log_probs(
     found: Corrections,
     right_tokens: int,
 ) -> CallGenerator[tuple[Float64s, Int64s]]:
-    """Return the log-probabilities of candidates with the tokens after them [M], and the ends of those tokens [M]."""
+    """Return the log-probabilities of candidates and the tokens after them [M], and their ends [M]."""
     states, rows = prefix_states
     stops = np.minimum(
         found.lasts + right_tokens, (context.bases + context.lengths)[context.sentence_of[found.firsts]]
@@ -213,7 +213,7 @@ def _sequence_log_probs(
 
 
 def _padded_sequences(context: CheckContext, found: Corrections, rows: Int64s, width: int) -> TokenIds:
-    """Tokens of candidates followed by tokens of the text [R, width]; padded with arbitrary tokens."""
+    """Tokens of candidates, then of the text [R, width]; padded with arbitrary ones."""
     steps = np.arange(width)
     own = found.lengths[rows][:, None]
     inside = np.minimum(found.offsets[rows][:, None] + steps, max(len(found.tokens) - 1, 0))

@@ -1,11 +1,11 @@
 """Sentences, words and spellings of a text: boundaries, tokens per word, edit strings.
 
-A line is a sentence; a line of more than `MAX_SENTENCE_TOKENS` tokens is split into consecutive parts.
-For word tokenizers a word is a token, for others see `models.words`. A token belongs to the word that contains its
-first visible character, so a word's tokens include the space before it but not the space after it, as in the `words`
-of /v1/score. Tokens between words belong to no word.
+A line is a sentence; one of more than `MAX_SENTENCE_TOKENS` tokens is split into consecutive parts.
+For word tokenizers a word is a token, for others see `models.words`. A token belongs to the word
+with its first visible character, so a word's tokens include the space before it but not the one
+after it, as in the `words` of /v1/score. Tokens between words belong to no word.
 
-The model reads a word that it does not know in the form that it knows: with fewer capitals, composed, without
+The model reads an unknown word in the form that it knows: with fewer capitals, composed, without
 ligatures. All positions are those of the text as given.
 
 `SpellingModel` is a character bigram model with add-k smoothing. `one_edit_strings` follows Norvig
@@ -37,7 +37,7 @@ from models.words import (
 )
 
 MAX_SENTENCE_TOKENS = 512
-"""Maximum tokens of a sentence; a longer line is split into consecutive parts."""
+"""Maximum tokens of a sentence; longer lines are split."""
 
 _NON_SPACE = re.compile(r"\S+")
 _UNICODE_SPACE = re.compile(rf"[^\S{ASCII_WHITESPACE}]")
@@ -53,7 +53,7 @@ class Word(NamedTuple):
         end: its end.
         first: index of its first token in the sentence.
         last: index of the token after its last one.
-        known: True if one token spells the word; for characters, if every character is in the vocabulary.
+        known: True if one token spells it; for characters, if all are in the vocabulary.
         checked: False in an address or the like, and if it is a part of a letter.
     """
 
@@ -73,11 +73,11 @@ class Sentence(NamedTuple):
         text: the line or part.
         offset: its start in the complete text, in code points.
         ids: its tokens [T].
-        begins: position in `text` of each token's first visible character, for character tokenizers of its
-            character [T], non-decreasing. A character that the tokenizer composes begins where its parts begin.
+        begins: position in `text` of each token's first visible character; for character tokenizers,
+            of its character [T], non-decreasing. A composed character begins where its parts do.
         words: its words, in order.
-        after: tokens that follow: `</s>`, or the next tokens of a long line.
-        continues_line: True if it continues the line of the previous sentence.
+        after: tokens that follow: `</s>`, or the next of a long line.
+        continues_line: True if it continues the previous sentence's line.
     """
 
     text: str
@@ -106,12 +106,12 @@ class SentenceSplitter:
         return self.tokenizer.encode(self.read(text)[0])
 
     def read(self, text: str) -> tuple[str, Int64s]:
-        """Return a text with each word in the form that the model knows best, and the origins of its characters.
+        """Return a text with words in the forms that the model knows best, and its characters' origins.
 
-        Of the forms without unknown tokens, or else of all forms, it is the first with the fewest tokens.
+        This is the first form with the fewest tokens, of those without unknown tokens or else of all.
 
         Returns:
-            The text, and the position in the text as given of each character and of its end [N + 1].
+            The text, and the position in the given text of each character and of its end [N + 1].
         """
         if self._is_plain(text):
             return text, np.arange(len(text) + 1)
@@ -133,7 +133,7 @@ class SentenceSplitter:
         return text.isascii() and text == text.lower()
 
     def lacks_space(self, word: str) -> bool:  # noqa: ARG002 - overriding methods use the word
-        """True if the model reads a word after a space although it follows a bracket or another sign."""
+        """True if the model reads a word after a sign, such as a bracket, as after a space."""
         return False
 
     def _best_form(self, word: str) -> str:
@@ -147,7 +147,7 @@ class SentenceSplitter:
         return word_forms(word)
 
     def has_case(self, word: str) -> bool:  # noqa: ARG002 - overriding methods use the word
-        """True if the model reads a word with its capitals, for tokenizers whose tokens are parts of words."""
+        """True if the model reads a word with its capitals; for tokenizers with parts of words."""
         return True
 
     def _cost(self, form: str) -> tuple[bool, int]:
@@ -180,7 +180,7 @@ class SentenceSplitter:
         return Sentence(line, offset, np.array(ids, dtype=np.int64), begins, (), _END_OF_LINE)
 
     def _checked_words(self, sentence: Sentence) -> Iterator[Word]:
-        """Find the words of a sentence, and which of them are parts of what is no word."""
+        """Find the words of a sentence, and which of them belong to what is no word."""
         text, size = sentence.text, len(sentence.text) + 1
         spans = chain(find_no_words(text), [(size, size)])
         begin, end = next(spans)
@@ -192,7 +192,7 @@ class SentenceSplitter:
             yield word._replace(checked=False) if is_part else word
 
     def _words(self, sentence: Sentence) -> Iterator[Word]:
-        """Find the words of a sentence: only so many at a time, because a line may have very many."""
+        """Find the words of a sentence, not all at once, as a line may have very many."""
         matches = word_pattern().finditer(sentence.text)
         while found := list(islice(matches, MAX_SENTENCE_TOKENS)):
             firsts = np.searchsorted(sentence.begins, [one.start() for one in found]).tolist()
@@ -211,11 +211,11 @@ class SentenceSplitter:
         return slice(*np.searchsorted(sentence.begins, [left, right]).tolist())
 
     def _start_of(self, sentence: Sentence, token: int) -> int:
-        """Start of a token's characters in a sentence, including the spaces before its word."""
+        """Start of a token in a sentence, including the spaces before its word."""
         return int(sentence.begins[token])
 
     def _parts(self, sentence: Sentence, lookahead: int) -> Iterator[Sentence]:
-        """Yield a sentence, or a long one in parts of at most `MAX_SENTENCE_TOKENS` that start at words."""
+        """Yield a sentence, or parts of at most `MAX_SENTENCE_TOKENS`, each from a word on."""
         size, words = len(sentence.ids), self._checked_words(sentence)
         if size <= MAX_SENTENCE_TOKENS:
             yield sentence._replace(words=tuple(words))
@@ -235,7 +235,7 @@ class SentenceSplitter:
                 if word.first < end
             ]
             left = 0
-            if begin:  # a tokenizer that puts a space before every text already spells the first word's space
+            if begin:  # with a leading space, tokenizers already spell the first word's
                 has_space = self.tokenizer.leading_space
                 left = int(sentence.begins[begin]) if has_space else self._start_of(sentence, begin)
             right = self._start_of(sentence, end) if end < size else len(sentence.text)
@@ -255,7 +255,7 @@ class SentenceSplitter:
 class WordSentenceSplitter(SentenceSplitter):
     """Splitter for word tokenizers: a token is a word.
 
-    Two words that the tokenizer makes of one character, as NFKC may, both span this character.
+    Two words made of one character, as by NFKC, both span it.
     """
 
     tokenizer: WordTokenizer
@@ -271,7 +271,7 @@ class WordSentenceSplitter(SentenceSplitter):
         return WORD.sub(self._separate, read) if _UNICODE_SPACE.search(read) else read, origins
 
     def _separate(self, found: re.Match[str]) -> str:
-        """Return a word with a no-break space or the like, or the words around it if the model lacks the word."""
+        """Return a word with a no-break space or the like, or, if it is unknown, the words around it."""
         word = found.group()
         return _UNICODE_SPACE.sub(" ", word) if UNK in self.tokenizer.encode(word) else word
 
@@ -378,7 +378,7 @@ _END_OF_LINE = np.array([EOS], dtype=np.int64)
 
 
 MAX_CHARACTERS = 255
-"""The most frequent characters have their own counts; all others share one."""
+"""The most frequent characters have their own counts; others share one."""
 
 _OTHER_CHARACTERS = 1 << 16
 """Approximate number of rare characters that share one count."""
@@ -391,8 +391,8 @@ _OTHER = 1
 class SpellingModel:
     """P(characters of a word and its end), by a character bigram model with add-k smoothing.
 
-    The model is estimated from a list of words, each counted once, because an unlisted word resembles the rare words
-    of the list more than the frequent ones.
+    Estimated from a list of words, each counted once, because an unlisted word resembles the rare
+    words of the list more than the frequent ones.
     """
 
     def __init__(self, words: Sequence[str]) -> None:
@@ -410,7 +410,7 @@ class SpellingModel:
         self._log_probs = np.log(table / table.sum(axis=1, keepdims=True)).tolist()
 
     def log_prob(self, word: str) -> float:
-        """Return the natural logarithm of a string's probability; over all strings they sum to at most 1."""
+        """Return ln P(string); over all strings, P sums to at most 1."""
         indices, rows = self._indices, self._log_probs
         total, before = 0.0, _END
         for character in word:
@@ -427,7 +427,7 @@ _MIN_PART_LENGTH = 2
 
 
 def one_edit_strings(word: str, letters: str) -> list[str]:
-    """Return the distinct deletions, transpositions, substitutions and insertions, without the word itself.
+    """Return the distinct deletions, transpositions, substitutions and insertions, without the word.
 
     Args:
         word: not empty.
@@ -443,7 +443,7 @@ def one_edit_strings(word: str, letters: str) -> list[str]:
 
 
 def common_typo_corrections(word: str) -> list[str]:
-    """Return the corrections of the most frequent typos: an extra letter, two swapped letters, a missing double."""
+    """Return corrections of the most frequent typos: an extra letter, two swapped, a missing double."""
     doubled = (word[: index + 1] + word[index:] for index in range(len(word)))
     found = _shortened_or_swapped(word) | dict.fromkeys(doubled)
     return [string for string in found if string not in {word, ""}]
@@ -457,6 +457,6 @@ def _shortened_or_swapped(word: str) -> dict[str, None]:
 
 
 def word_splits(word: str) -> list[tuple[str, str]]:
-    """Split a word at each possible missing space, with at least `_MIN_PART_LENGTH` letters on both sides."""
+    """Split a word at each possible missing space, `_MIN_PART_LENGTH` or more from its ends."""
     cuts = range(_MIN_PART_LENGTH, len(word) - _MIN_PART_LENGTH + 1)
     return [(word[:index], word[index:]) for index in cuts]

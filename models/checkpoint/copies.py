@@ -3,11 +3,10 @@
     <folder>/<64 hex digits>.copy/    a complete version, keyed by its path and the hashes of its files
 
 The operating system kills a process with SIGBUS when a file that it has mapped is truncated, and
-`cp` over a file truncates it before writing. No process writes to a copy. Processes that load the same
-version share one copy, and so its memory pages. Each holds a `flock` on it, which ends with the
-process: the last process to release a copy removes it, and the copies of killed processes are reused
-or removed by the next process that acquires one. Loaded models keep working when their copy is
-removed, because a mapping keeps its file.
+`cp` over a file truncates it first. No process writes to a copy. Processes that load the same version
+share one copy, and so its memory pages. Each holds a `flock` on it, which ends with the process: the
+last to release a copy removes it, and copies of killed processes are reused or removed by the next
+that acquires one. Loaded models keep working without a copy, because a mapping keeps its file.
 """
 
 import contextlib
@@ -32,7 +31,7 @@ _log = logging.getLogger(__name__)
 _SUFFIX = ".copy"
 _CHUNK_BYTES = 1 << 20
 _FICLONE = 0x40049409
-"""ioctl of linux/fs.h that makes two files share their blocks until one of them is written."""
+"""ioctl of linux/fs.h that makes two files share blocks until one is written."""
 
 
 class Copy:
@@ -44,7 +43,7 @@ class Copy:
         fcntl.flock(self._descriptor, fcntl.LOCK_SH)
 
     def discard(self) -> None:
-        """Release it, and remove it unless another process has replaced it."""
+        """Release it, and remove it unless another process replaced it."""
         try:
             with locked_folder(self.path.parent):
                 if self.path.is_dir() and os.path.samestat(self.path.stat(), os.fstat(self._descriptor)):
@@ -65,8 +64,8 @@ class Copies:
     """Copies in a folder that all processes of a user share.
 
     Args:
-        folder: existing or not, on a file system with `flock`. Copies cost neither space nor time if the registry is
-            on the same file system and it can share blocks between files (Btrfs, XFS).
+        folder: existing or not, on a file system with `flock`. Copies cost neither space nor time if the
+            registry is on the same one and files can share blocks (Btrfs, XFS).
     """
 
     def __init__(self, folder: Path) -> None:
@@ -81,7 +80,7 @@ class Copies:
             manifest: the version's manifest.
 
         Returns:
-            None if no copy can be written, for example to a full disk; the log has a warning.
+            None, with a warning, if no copy can be written, for example to a full disk.
 
         Raises:
             IntegrityError: a file differs from the published one.
@@ -138,13 +137,13 @@ class Copies:
 def copy_and_verify(
     directory: Path, manifest: Manifest, new: Path, copied: Callable[[int], object] = int
 ) -> None:
-    """Copy the files of a version, and verify the copies by its manifest.
+    """Copy a version's files, and verify the copies by its manifest.
 
     Args:
         directory: the version's folder.
         manifest: the version's manifest, which is not copied.
         new: an empty folder.
-        copied: callback for the number of bytes copied since the last call.
+        copied: callback for the bytes copied since the last call.
 
     Raises:
         IntegrityError: a file differs from the published one.
@@ -160,7 +159,7 @@ def copy_and_verify(
 
 
 def _copy(source: Path, target: Path, size: int, copied: Callable[[int], object]) -> None:
-    try:  # without blocking, even if it is a pipe without a writer; closed below
+    try:  # without blocking, even for a pipe without a writer; closed below
         read = open(source, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK))  # noqa: SIM115
     except OSError as error:
         raise IntegrityError(f"{source} cannot be read: {error.strerror}") from None

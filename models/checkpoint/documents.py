@@ -6,10 +6,10 @@
     <root>/.calibrations/name@7.json    precision and recall of error checking, and the version measured
     <root>/.errors/<model>.json         edits in misspellings, for all versions of a model
 
-Versions are immutable, and a calibration depends on the text it was measured on, so calibrations are
-separate files and can be replaced. Profiles and calibrations remember a version and serve later ones as well: a
-publication must not make requests fail. Documents of a remote registry are cached for a few seconds, and for as long as
-the store cannot be reached.
+Versions are immutable, but a calibration depends on the text that it was measured on, so
+calibrations are separate files and can be replaced. Profiles and calibrations remember a version and
+serve later ones too: a publication must not make requests fail. Documents of a remote registry are
+cached for a few seconds, and while the store cannot be reached.
 """
 
 import threading
@@ -54,8 +54,8 @@ class _CachedRead(NamedTuple):
 class DocumentStore:
     """Small files in a folder of a registry, which need not have models. Callers check the names.
 
-    All methods raise RegistryError if the registry cannot be read or written. Reads from a remote registry are cached
-    for some seconds because they are part of requests, and for as long as the store cannot be reached.
+    All methods raise RegistryError if the registry cannot be read or written. Reads from a remote
+    registry, part of requests, are cached for some seconds, and while the store cannot be reached.
 
     Args:
         registry: its address.
@@ -83,15 +83,15 @@ class DocumentStore:
         return path if self._is_remote else Path(path)
 
     def names(self) -> list[str]:
-        """Return the names of all files, in no particular order; cached like their contents."""
+        """Return the names of all files, unordered; cached like their contents."""
         return (self.read(_NAMES) or b"").decode().splitlines()
 
     def read(self, name: str) -> bytes | None:
-        """Return a file's first bytes, up to one more than MAX_DOCUMENT_BYTES; None if it does not exist."""
+        """Return a file's first bytes, up to MAX_DOCUMENT_BYTES + 1; None if it does not exist."""
         if not self._is_remote:
             return self._fetch(name, None).result()
         known = self._read.get(name)
-        # while another thread reads the store, the previous content is good enough
+        # while another thread reads the store, the previous content is fine
         if not self._is_fresh(known) and self._lock.acquire(blocking=known is None):
             try:
                 known = self._read.get(name)
@@ -133,12 +133,12 @@ class DocumentStore:
 
     def _remember(self, name: str, read: _CachedRead) -> None:
         self._read.pop(name, None)
-        if len(self._read) >= _MAX_CACHED_DOCUMENTS:  # clients choose the names, so their number has no bound
+        if len(self._read) >= _MAX_CACHED_DOCUMENTS:  # clients choose the names, in any number
             self._read.pop(next(iter(self._read), name), None)  # the oldest read
         self._read[name] = read
 
     def _forget(self, name: str) -> None:
-        with self._lock:  # wait for a read in progress, which would cache the old content
+        with self._lock:  # wait for a read, which would cache the old content
             self._read.pop(name, None)
             self._read.pop(_NAMES, None)
 
@@ -149,9 +149,9 @@ class DocumentStore:
         return f"{self._folder}/{name}"
 
 
-@lru_cache(maxsize=48)  # requests read them, and a document may have thousands of entries
+@lru_cache(maxsize=48)  # requests read them; some have thousands of entries
 def _parse(kind: type[_Document], content: bytes, what: str) -> _Document:
-    """Parse JSON; an error names the field, or `what` for the entire document, and the value."""
+    """Parse JSON; an error names the field, or `what` for all of it, and the value."""
     if len(content) > MAX_DOCUMENT_BYTES:
         raise InvalidInputError(f"it has more than {MAX_DOCUMENT_BYTES} bytes, the maximum")
     try:
@@ -198,10 +198,10 @@ class _TypedStore(Generic[_Document]):
         )
 
     def _find(self, name: str) -> _Document | None:
-        """Return a document; None if there is none.
+        """Return a document, or None if there is none.
 
         Raises:
-            DocumentError: its file is damaged, or is that of another name.
+            DocumentError: its file is damaged, or of another name.
         """
         content = self._documents.read(name + _SUFFIX)
         if content is None:
@@ -219,7 +219,7 @@ class _TypedStore(Generic[_Document]):
         """Store a document, replacing an earlier one; return its path or URL.
 
         Raises:
-            InvalidInputError: the document is too large to be read.
+            InvalidInputError: it is too large to be read.
         """
         content = document.model_dump_json(indent=1).encode() + b"\n"
         if len(content) > MAX_DOCUMENT_BYTES:
@@ -280,12 +280,12 @@ class CalibrationStore(_TypedStore[Calibration]):
     _hint, _name = "measure again: gramophone evaluate --task check --save-calibration", "model"
 
     def read(self, address: str, *, any_version: bool = False) -> Calibration | None:
-        """Return the calibration of a version at `name@number`; None if it has none.
+        """Return the calibration of a version, `name@number`, or None.
 
         Args:
             address: the version.
-            any_version: if it has none, return that of another version of the model: of the newest older one, else of
-                the oldest.
+            any_version: if it has none, return that of another version of the model: the newest older
+                one, else the oldest.
         """
         model, number = _split_address(address)
         calibration = self._find(address)
@@ -303,13 +303,13 @@ class CalibrationStore(_TypedStore[Calibration]):
 
 
 class ErrorTableStore(_TypedStore[ErrorTable]):
-    """Tables of edits in misspellings of a registry, by model; see `_TypedStore` for errors."""
+    """Tables of edits in misspellings, by model; see `_TypedStore` for errors."""
 
     _folder, _kind, _what = ERRORS_FOLDER, ErrorTable, "table of errors"
     _hint = "fit again: gramophone fit-errors"
 
     def read(self, address: str) -> ErrorTable | None:
-        """Return the table of a model, given its name or a version's address; None if it has none."""
+        """Return the table of a model, given its name or a version's address, or None."""
         return self._find(address.partition("@")[0])
 
     def write(self, model: str, table: ErrorTable) -> str | Path:
@@ -322,7 +322,7 @@ def _split_address(address: str) -> tuple[str, int]:
     """Return the name and the number of a version.
 
     Raises:
-        InvalidInputError: it is not the address of a version, and so cannot be a file name.
+        InvalidInputError: it is no version's address, and so cannot be a file name.
     """
     name, _, number = address.partition("@")
     check_name(name, parameter="model")

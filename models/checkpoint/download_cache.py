@@ -1,14 +1,14 @@
-"""Disk cache of remote registries: file contents by hash, versions, and the last known catalogue.
+"""Disk cache of remote registries: contents by hash, versions, and the last known catalogue.
 
     <cache>/blobs/<sha256>                              content of a file, stored once
     <cache>/registries/<URL>/<model>/versions/<7>/      a version: hard links to blobs, and its manifest
     <cache>/registries/<URL>/.known/…                   last known versions, aliases and default
     <cache>/registries/<URL>/.runs/…                    training runs that can be resumed
 
-A file gets its final name only after its hash is verified. Processes share a cache by locks and
-renames. It can be deleted at any time: missing files are downloaded again.
+A file gets its name only once its hash is verified. Processes share a cache by locks and renames. It
+can be deleted at any time: missing files are downloaded again.
 
-`CachedStore` returns cached data for some seconds after the store could not be reached.
+`CachedStore` returns cached data for some seconds after the store failed.
 """
 
 import contextlib
@@ -60,7 +60,7 @@ class DownloadCache:
     """Files downloaded from one remote registry.
 
     Args:
-        folder: cache folder, shared with other registries and processes; existing or not.
+        folder: cache, shared with other registries and processes; existing or not.
         store: the registry's store.
     """
 
@@ -79,7 +79,7 @@ class DownloadCache:
             return None
 
     def materialise(self, version: Version, raw: bytes) -> Path:
-        """Return the folder of a version with all its files, downloading missing ones.
+        """Return a version's folder with all files, downloading missing ones.
 
         Args:
             version: the version.
@@ -101,7 +101,7 @@ class DownloadCache:
         return version.path
 
     def blob(self, version: Version, name: str, entry: FileEntry) -> Path:
-        """Return the path of a file's content, downloading it if it is missing.
+        """Return the path of a file's content, downloading it if missing.
 
         Raises:
             IntegrityError: the download does not match the manifest.
@@ -133,7 +133,7 @@ class DownloadCache:
         return path
 
     def adopt(self, folder: Path, version: Version, manifest: Manifest) -> None:
-        """Add a version to the cache that was just published from a scratch folder."""
+        """Add a version to the cache that was published from a scratch folder."""
         with contextlib.suppress(OSError):  # it can be downloaded later
             self._blobs.mkdir(parents=True, exist_ok=True)
             for name, entry in manifest.files.items():
@@ -142,7 +142,7 @@ class DownloadCache:
             folder.rename(version.path)
 
     def _is_complete(self, version: Version, raw: bytes, manifest: Manifest) -> bool:
-        """True if the cache has this version with this manifest, and its files are intact."""
+        """True if the cache has this version with this manifest and intact files."""
         if self.manifest(version) != raw:
             return False
         try:
@@ -188,13 +188,13 @@ R = TypeVar("R")
 _log = logging.getLogger(__name__)
 _KNOWN_FOLDER = ".known"
 _RETRY_AFTER_S = 10.0
-"""Seconds after a failure during which cached data is returned without a request."""
+"""Seconds after a failure for which cached data is returned without a request."""
 
 
 class CatalogueStore(FolderStore):
     """Last known catalogue of a store: an empty manifest for each version, the aliases and the default.
 
-    Write errors, such as a full disk, are ignored; less data is then available later.
+    Write errors, such as a full disk, are ignored; then less is known later.
     """
 
     def remember_entries(self, folder: str, entries: Iterable[ObjectEntry]) -> None:
@@ -287,14 +287,14 @@ class CachedStore(ObjectStore):
         return entries
 
     def ask(self, read: Callable[[], R], recall: Callable[[], R | None]) -> R:
-        """Read from the store; if it fails, or has just failed, return the last known value.
+        """Read from the store; if it fails, or just failed, return the last known value.
 
         Args:
             read: reads from the store.
             recall: returns the last known value, or None.
 
         Raises:
-            RegistryError: the store cannot be reached, and no value is known.
+            RegistryError: the store fails, and no value is known.
         """
         failure = self._failure
         if failure is None or self._clock() - self._failed_s >= _RETRY_AFTER_S:

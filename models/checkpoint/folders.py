@@ -1,6 +1,6 @@
 """Folders shared by processes: locks, temporary folders, flushing, atomic renames.
 
-Also the folders of the download cache and of users' data, which are process-wide settings.
+Also the folders of the download cache and users' data, process-wide settings.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ _chosen_cache_folder: list[Path] = []
 
 
 def set_cache_folder(folder: Path) -> None:
-    """Set the cache folder of the process; the command line does this once, from the environment."""
+    """Set the process's cache folder; the command line does this once, from the environment."""
     _chosen_cache_folder[:] = [folder]
 
 
@@ -28,7 +28,7 @@ def cache_folder(given: Path | None = None) -> Path:
     """Return the given folder, else the configured one, else `~/.cache/gramophone`.
 
     Raises:
-        RegistryError: the home folder is unknown, as in some containers, or the user does not exist.
+        RegistryError: the home folder is unknown, as in some containers, or there is no such user.
     """
     folder = given or (_chosen_cache_folder or [_DEFAULT_CACHE_FOLDER])[0]
     try:
@@ -49,7 +49,7 @@ def set_data_home(folder: Path) -> None:
 
 
 def data_folder() -> Path:
-    """Return the folder of this program's data of users, not expanded; `~/.local/share/gramophone` by default."""
+    """Return the folder of users' data, not expanded; by default `~/.local/share/gramophone`."""
     return _data_home[0] / "gramophone"
 
 
@@ -79,7 +79,7 @@ def report_write_errors(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked_folder(folder: Path, *, wait: bool = True) -> Iterator[int]:
-    """Hold a folder's lock, which the system releases if the process dies; yield the folder's descriptor.
+    """Hold a folder's lock, which the system releases if the process dies; yield its descriptor.
 
     Raises:
         BlockingIOError: `wait` is false, and another process holds the lock.
@@ -94,7 +94,7 @@ def locked_folder(folder: Path, *, wait: bool = True) -> Iterator[int]:
 
 @contextlib.contextmanager
 def temporary_folder(parent: Path) -> Iterator[Path]:
-    """Create a folder that this process locks; remove it at the end unless it was renamed.
+    """Create a folder that this process locks; remove it at the end unless renamed.
 
     Temporary folders of dead processes in the same parent are removed first.
     """
@@ -110,14 +110,14 @@ def temporary_folder(parent: Path) -> Iterator[Path]:
 
 
 def make_read_only(directory: Path) -> None:
-    """Remove write permission from the files of a folder; the folder can still be removed."""
+    """Remove write permission from a folder's files; it can still be removed."""
     for path in directory.rglob("*"):
         if path.is_file():
             path.chmod(path.stat().st_mode & 0o444)
 
 
 def fsync_tree(directory: Path) -> None:
-    """Flush a folder with all its content to disk."""
+    """Flush a folder and its content to disk."""
     for path in [*directory.rglob("*"), directory]:
         fsync_path(path)
 
@@ -132,7 +132,7 @@ def fsync_path(path: Path) -> None:
 
 
 def remove_stale_folders(parent: Path, pattern: str = f"{TEMPORARY_PREFIX}*") -> int:
-    """Remove folders that no process locks, by default temporary folders of dead processes.
+    """Remove folders that no process locks, by default temporary ones of dead processes.
 
     Returns:
         Number of removed folders.

@@ -34,7 +34,7 @@ class FsspecStore(ObjectStore):
     """
 
     failures: tuple[type[Exception], ...] = (OSError, RuntimeError, ValueError)
-    """Errors that the file system raises for a failed operation."""
+    """Errors of the file system for a failed operation."""
 
     def __init__(self, url: str, patience: StoreTimeouts) -> None:
         self.location = url.rstrip("/")
@@ -62,7 +62,7 @@ class FsspecStore(ObjectStore):
         return TaggedContent(content, hashlib.sha256(content).hexdigest())
 
     def chunks(self, key: str, num_bytes: int) -> Iterator[bytes]:
-        """Yield the first bytes of an object in pieces; fewer than requested if it is shorter.
+        """Yield the first bytes of an object in pieces; fewer than asked if it is shorter.
 
         Raises:
             FileNotFoundError: the object does not exist.
@@ -96,7 +96,7 @@ class FsspecStore(ObjectStore):
 
     @property
     def _file_system(self) -> Any:
-        """File system, recreated in a forked process because connections must not be shared."""
+        """File system, recreated in a forked process: connections must not be shared."""
         process = os.getpid()
         if process not in self._opened:
             try:
@@ -111,7 +111,7 @@ class FsspecStore(ObjectStore):
 
     @contextlib.contextmanager
     def _translate_errors(self, what: str, key: str) -> Iterator[None]:
-        """Convert errors of the file system to a RegistryError that names the failed operation.
+        """Convert the file system's errors to a RegistryError that names the operation.
 
         Raises:
             FileNotFoundError: what is to be read does not exist.

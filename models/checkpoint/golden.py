@@ -1,7 +1,7 @@
 """Golden test of a checkpoint, `golden.json`: sequences and their scores when it was written.
 
-Replaying it at load time proves that this machine, device and library versions reproduce the
-published scores, and warms up the model.
+Its replay in loading proves that this machine, device and library versions reproduce the published
+scores, and warms up the model.
 """
 
 import json
@@ -24,7 +24,7 @@ GOLDEN_TOLERANCE: dict[str, dict[Precision, float]] = {
 """Maximum difference of one token's log-probability, by kind of device and precision, in nats."""
 
 _LOW_PRECISION_TOLERANCE = 0.5
-"""The same for bfloat16, and for pretrained models in int8: a difference in rounding grows from layer to layer."""
+"""The same for bfloat16, and pretrained models in int8: differences of rounding grow from layer to layer."""
 
 _LOG_PROB_FIELDS = {FLOAT32: "logprobs", INT8: "logprobs_int8", BFLOAT16: "logprobs"}
 """JSON fields of the scores of each precision; int8 only if the model has a network to quantize."""
@@ -33,13 +33,13 @@ MAX_GOLDEN_TOKENS = 64
 
 
 def golden_sequences(encoded: Sequence[Sequence[int]], vocab_size: int) -> list[list[int]]:
-    """Choose the sequences to score: the given ones, truncated, and one with ids across the vocabulary."""
+    """Choose sequences to score: those given, truncated, and one with ids across the vocabulary."""
     across = np.linspace(3, vocab_size - 1, num=min(24, vocab_size - 3)).astype(int).tolist()
     return [[*map(int, ids[: MAX_GOLDEN_TOKENS - 1]), EOS] for ids in encoded[:4]] + [[*across, 0, EOS]]
 
 
 def write_golden(directory: Path, model: LanguageModel[Any], sequences: Sequence[Sequence[int]]) -> None:
-    """Score each sequence after `<s>`, and write the sequences with their scores, including int8 if supported."""
+    """Score each sequence after `<s>`, also in int8 if supported, and write sequences and scores."""
     rounded = to_int8(model)
     tolerance = {**GOLDEN_TOLERANCE}
     if has_pretrained(model):
@@ -63,7 +63,7 @@ def replay_golden(
 
     Raises:
         ManifestError: the file is not a golden test.
-        IntegrityError: a score differs by more than the tolerance for this kind of device.
+        IntegrityError: a score differs by more than this kind of device's tolerance.
     """
     path = directory / GOLDEN_FILE
     try:

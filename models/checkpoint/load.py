@@ -1,6 +1,6 @@
 """Loading of a checkpoint: verify its hashes, rebuild the model, replay its golden test.
 
-The module of a model family is imported only when a model of that family is loaded, so a server of n-gram models
+The module of a model family is imported when a model of it is loaded, so a server of n-gram models
 and int8 networks needs no torch.
 """
 
@@ -72,7 +72,7 @@ class Checkpoint(NamedTuple):
         tokenizer: the model's tokenizer.
         metrics: published held-out metrics.
         path: directory of the version.
-        precision: `int8` if one of its networks computes in int8, else `float32`.
+        precision: `int8` if one of its networks uses it, else `float32`.
     """
 
     manifest: Manifest
@@ -92,25 +92,25 @@ def load_checkpoint(
     copies: Copies | None = None,
     members: bool = True,
 ) -> Checkpoint:
-    """Load a version: verify its hashes, build the model, and replay its golden test, which warms it up.
+    """Load a version: verify hashes, build the model, replay its golden test, which warms it up.
 
     Args:
         directory: the version's directory.
-        device: `cpu`, `cuda`, `cuda:1`, … or `auto`: a CUDA device if available, but the CPU for n-gram models,
-            which answer a few contexts faster than the transfer to a device takes. An n-gram model that does not
-            fit into a device's memory stays on the CPU, with a log message.
+        device: `cpu`, `cuda`, `cuda:1`, … or `auto`: a CUDA device if any, but the CPU for n-gram models,
+            which answer a few contexts faster than a transfer to a device takes. An n-gram model too
+            large for a device's memory stays on the CPU, with a log message.
         precision: of networks: `float32`; `int8`, CPU only; `bfloat16`, pretrained models only; or `auto`: int8 on a
-            CPU if it was measured at publishing and its cost is small, bfloat16 for pretrained models on a CUDA
+            CPU if measured at publishing with a small cost, bfloat16 for pretrained models on a CUDA
             device. Networks that do not support a precision stay in float32.
-        shared: a folder shared by this host's processes that load the version, writable for no other user: the
-            first process writes packed weights there, and all processes map them. Files of weights and n-grams are
-            always mapped, and so shared; nothing is shared on a CUDA device.
-        copies: where the version is copied before loading, so later changes of its directory do not affect the
-            loaded model; None loads from the directory itself.
-        members: whether members of classes in the training text are tokens of the model.
+        shared: a folder of this host's processes that load the version, writable for no other user: the
+            first process writes packed weights there, and all map them. Files of weights and n-grams
+            are always mapped, and so shared; nothing is shared on a CUDA device.
+        copies: where the version is copied before loading, so later changes of its directory do not affect
+            the model; None loads from the directory itself.
+        members: whether members of classes in the training text are tokens.
 
     Raises:
-        InvalidInputError: unknown device or precision, or int8 is not possible on the device or for the version.
+        InvalidInputError: unknown device or precision, or int8 is impossible on the device or for the version.
         CheckpointError: a file, the format or a score differs from the published one.
     """
     manifest = read_manifest(directory)
@@ -135,7 +135,10 @@ def load_checkpoint(
 def _load_verified(
     directory: Path, location: Path, manifest: Manifest, device: str, precision: str, shared: Path | None
 ) -> Checkpoint:
-    """Load a version from verified files; `location` is its published directory if `directory` is a copy."""
+    """Load a version from verified files.
+
+    `location` is its published directory if `directory` is a copy.
+    """
     tokenizer = load_tokenizer(directory)
     if (
         tokenizer.fingerprint != manifest.tokenizer_fingerprint
@@ -195,7 +198,7 @@ def _uses_int8(
 
 
 def _resolve_device_name(device: str, directory: Path, manifest: Manifest) -> str:
-    """Resolve a device to its own name; n-gram models do not import torch for it."""
+    """Resolve a device to its own name, without torch for n-gram models."""
     if device == "cpu" or (
         device == "auto" and (find_spec("torch") is None or _families(directory, manifest) == {NGRAM_FAMILY})
     ):
@@ -207,7 +210,7 @@ def _resolve_device_name(device: str, directory: Path, manifest: Manifest) -> st
 
 
 def _families(directory: Path, manifest: Manifest) -> set[str]:
-    """Return the families of a model's parts, or its own family if it has no parts."""
+    """Return the families of a model's parts, or its own if it has none."""
     if manifest.family not in COMPOSITES:
         return {manifest.family}
     return set().union(*(_families(part, read_manifest(part)) for part in _part_folders(directory)))
@@ -220,7 +223,7 @@ def _part_folders(directory: Path) -> Iterator[Path]:
 
 
 WeightCache: TypeAlias = Callable[[Path], PackedWeightCache]
-"""Function from a network's directory to the cache of its quantised weights."""
+"""Function from a network's directory to its cache of quantised weights."""
 
 
 def _build(
@@ -231,7 +234,7 @@ def _build(
     int8_cache: WeightCache | None,
     precision: Precision,
 ) -> LanguageModel[Any]:
-    """Build a model; its networks in int8, unless int8 does not support them or `int8_cache` is None."""
+    """Build a model, its networks in int8 if int8 supports them and `int8_cache` is not None."""
     if manifest.family in COMPOSITES:
         parts = []
         for part in _part_folders(directory):  # the parent's manifest has the hashes of the parts' files
@@ -274,7 +277,7 @@ def _build(
 def _shared_weight_cache(
     shared: Path | None, root: Path, manifest: Manifest, directory: Path
 ) -> PackedWeightCache:
-    """Create the cache of weights packed from the verified files of a directory.
+    """Create the cache of weights packed from a directory's verified files.
 
     Equal files have the same cache, alone or as part of any model.
     """

@@ -1,11 +1,11 @@
 """Manifest of a checkpoint, and the names, numbers, aliases and default model of a registry.
 
-`manifest.json` describes a checkpoint and lists the hash of every other file. It is written last, and
-contains a checksum of its own canonical bytes, so damage to any byte of any file is detected.
+`manifest.json` describes a checkpoint and lists every other file's hash. It is written last, with a
+checksum of its own canonical bytes, so damage to any byte of any file is detected.
 
 The default model answers requests that name none. A registry with several models stores its name in
-`.default`, before a second name is published or by `gramophone models default`. A new name therefore
-never changes the default, and a service writes nothing.
+`.default`, before a second name is published or by `gramophone models default`. So a new name never
+changes the default, and a service writes nothing.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ from models.files import check_config
 
 MANIFEST_FILE = "manifest.json"
 SCHEMA_VERSION = 2
-"""Version that this code writes, and the newest that it reads."""
+"""Version that this code writes, and the newest it reads."""
 
 Direction = Literal["forward", "backward"]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -79,7 +79,7 @@ class Manifest(_Strict):
 
 
 def file_entries(directory: Path) -> dict[str, FileEntry]:
-    """Return hash and size of every file under a directory, except the manifest at its top."""
+    """Return hash and size of every file in a directory, except the manifest at its top."""
     return {
         path.relative_to(directory).as_posix(): FileEntry(sha256=sha256_of(path), bytes=path.stat().st_size)
         for path in sorted(directory.rglob("*"))
@@ -119,7 +119,7 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def parse_manifest(raw: bytes, location: object) -> Manifest:
-    """Parse and check the bytes of a `manifest.json`; messages name its location.
+    """Parse and check a `manifest.json`; messages name its location.
 
     Raises:
         ManifestError: it violates the schema.
@@ -160,7 +160,7 @@ def _checked(raw: bytes, fields: dict[str, Any], location: object) -> Manifest:
 
 
 def _is_intact(raw: bytes, fields: dict[str, Any]) -> bool:
-    """True if the checksum, which is removed from `fields`, matches, and the bytes are in canonical form."""
+    """True if the bytes are canonical and match the checksum, which is removed from `fields`."""
     checksum = fields.pop("checksum", None)
     try:
         return checksum == _checksum(fields) and raw == format_json({**fields, "checksum": checksum})
@@ -169,7 +169,7 @@ def _is_intact(raw: bytes, fields: dict[str, Any]) -> bool:
 
 
 def _is_inside(name: str) -> bool:
-    """True if a name is a relative path inside the checkpoint, in canonical form, and not the manifest."""
+    """True if a name is a canonical relative path inside the checkpoint, and not the manifest."""
     path = PurePosixPath(name)  # two leading slashes count as absolute, too
     is_plain = name.isprintable() and path.as_posix() == name and not path.is_absolute()
     return is_plain and ".." not in path.parts and name not in {".", MANIFEST_FILE}
@@ -215,7 +215,7 @@ class Version(NamedTuple):
     Attributes:
         name: name of the model.
         number: version number.
-        path: its folder: the registry's own if local, else the one that `Registry.fetch` fills.
+        path: its folder: a local registry's own, else the one that `Registry.fetch` fills.
     """
 
     name: str
@@ -234,7 +234,7 @@ def is_name(name: str) -> bool:
 
 
 def is_version_number(text: str) -> bool:
-    """True if a string is a version number in the form used in paths and addresses."""
+    """True if a string is a version number as in paths and addresses."""
     return _NUMBER.fullmatch(text) is not None
 
 
@@ -253,7 +253,7 @@ def check_name(name: str, *, parameter: str = "name") -> None:
 
 
 def check_unaliased(version: Version, aliases: dict[str, int]) -> None:
-    """Raise InvalidInputError if an alias points to a version, which then must not be deleted."""
+    """Raise InvalidInputError if an alias points to a version to be deleted."""
     pointing = [alias for alias, target in aliases.items() if target == version.number]
     if pointing:
         raise InvalidInputError(
@@ -263,7 +263,7 @@ def check_unaliased(version: Version, aliases: dict[str, int]) -> None:
 
 
 def unknown_alias_error(name: str, alias: str, aliases: Iterable[str]) -> ModelNotFoundError:
-    """Create the error for an unknown alias, which lists the existing ones."""
+    """Create the error for an unknown alias; it lists the others."""
     known = ", ".join(sorted(aliases)) or "none"
     return ModelNotFoundError(
         f"model {name!r} has no alias {alias[:MAX_NAME_LENGTH]!r}; its aliases: {known}"
@@ -286,7 +286,7 @@ class DefaultChoice(NamedTuple):
     Attributes:
         name: its name.
         reason: reason of the choice.
-        is_guess: True if no default is stored and there are other models.
+        is_guess: True if none is stored and there are other models.
     """
 
     name: str

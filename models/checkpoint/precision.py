@@ -18,13 +18,13 @@ NEURAL_FAMILIES: tuple[str, ...] = get_args(CellName)
 """Families of networks trained here; their results in int8 are exact."""
 
 PRETRAINED_FAMILY = "pretrained"
-"""Family of pretrained transformers; in int8 their results depend on rounding."""
+"""Family of pretrained transformers; results in int8 depend on rounding."""
 
 QUANTISABLE_FAMILIES = frozenset({*NEURAL_FAMILIES, PRETRAINED_FAMILY})
 """Families that can compute in int8."""
 
 MAX_INT8_COST = 0.005
-"""Maximum relative increase of the perplexity with which int8 is the default."""
+"""Maximum relative increase of the perplexity for int8 to be the default."""
 
 
 def check_precision(precision: str) -> Precision:
@@ -37,7 +37,7 @@ def check_precision(precision: str) -> Precision:
 
 
 def is_int8_recommended(metrics: Mapping[str, Any]) -> bool:
-    """True if int8 was measured at publishing and its cost is within `MAX_INT8_COST`."""
+    """True if int8 was measured at publishing, with a cost within `MAX_INT8_COST`."""
     measured = metrics.get(INT8)
     cost = measured.get("cost") if isinstance(measured, Mapping) else None
     return isinstance(cost, int | float) and cost <= MAX_INT8_COST
@@ -67,7 +67,7 @@ def has_pretrained(model: LanguageModel[Any]) -> bool:
 
 
 def int8_problems(model: LanguageModel[Any]) -> list[str]:
-    """Return the reasons why networks of a model do not support int8; empty if all do or it has none."""
+    """Return why networks of a model do not support int8; empty if all do or it has none."""
     if model.family in NEURAL_FAMILIES:
         problem: str | None = cast("Any", model).config.int8_problem
         return [] if problem is None else [problem]
@@ -75,5 +75,5 @@ def int8_problems(model: LanguageModel[Any]) -> list[str]:
 
 
 def _parts(model: LanguageModel[Any]) -> tuple[LanguageModel[Any], ...]:
-    """Return the models in a mixture or a cache; empty for any other model."""
+    """Return the models in a mixture or a cache; empty for others."""
     return getattr(model, "parts", ())

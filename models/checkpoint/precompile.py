@@ -1,7 +1,7 @@
 """Compilation of kernels before their first use, by several processes at once.
 
-Kernels of a group are compiled by one process, because they share functions. `python -m models.checkpoint.precompile`
-compiles all kernels of serving for the level of its environment.
+Kernels of a group are compiled by one process, because they share functions.
+`python -m models.checkpoint.precompile` compiles all kernels of serving for its environment's level.
 """
 
 import gc
@@ -37,7 +37,7 @@ class KernelGroup(NamedTuple):
 
     Attributes:
         names: modules, or `module:function` for one kernel.
-        version: number of the only declared version to compile; None for all versions.
+        version: number of the only declared version to compile; None for all.
     """
 
     names: tuple[str, ...]
@@ -80,11 +80,11 @@ _GROUPS_OF_FAMILIES = {
 
 
 def groups_of(family: str, *, quantised: bool = False) -> list[KernelGroup]:
-    """Return the kernels of a model's family without its parts, layer normalisation and attention.
+    """Return the kernels of a family, without a model's parts, layer normalisation and attention.
 
     Args:
         family: of the model; networks compute in int8.
-        quantised: whether the values of an n-gram model have eight bits.
+        quantised: whether an n-gram model's values have eight bits.
     """
     if family == NGRAM_FAMILY:
         return [KernelGroup(names, version=int(quantised)) for names in _NGRAM]
@@ -95,7 +95,7 @@ def needed_groups(directory: Path, *, int8: bool) -> list[KernelGroup]:
     """Return the groups of kernels that a checkpoint needs; see `groups_of`.
 
     Args:
-        directory: a checkpoint; parts of a mixture or a cache are in its folders.
+        directory: a checkpoint, with the parts of a mixture or cache.
         int8: whether its networks may compute in int8.
 
     Raises:
@@ -114,10 +114,10 @@ def needed_groups(directory: Path, *, int8: bool) -> list[KernelGroup]:
 
 
 def compile_groups(groups: Iterable[KernelGroup]) -> list[Future[None]]:
-    """Start to compile the kernels of groups that are not stored yet, in as many processes as there are processors.
+    """Start to compile kernels of groups that are not stored yet, in as many processes as processors.
 
-    The first call of such a kernel in this process waits for the other process. If processes cannot start or code
-    cannot be stored, each kernel is compiled at its first call instead.
+    The first call of such a kernel here waits for the other process. If processes cannot start or
+    code cannot be stored, each kernel is compiled at its first call instead.
 
     Returns:
         The end of each group's compilation.
@@ -149,14 +149,14 @@ def compile_groups(groups: Iterable[KernelGroup]) -> list[Future[None]]:
 
 
 def precompile_levels(names: Sequence[str] | None, folder: Path) -> Iterator[str]:
-    """Compile all kernels of serving for processor levels, and yield the name of each level when it is done.
+    """Compile all kernels of serving for processor levels; yield the name of each level when it is done.
 
     Args:
         names: names of levels; None for all that this host has.
         folder: where to write.
 
     Raises:
-        InvalidInputError: a level is unknown, or this host's processor does not have it.
+        InvalidInputError: a level is unknown, or this host's processor lacks it.
         LanguageModelError: the folder is not writable, or compilation failed.
     """
     present = [level.name for level in supported_levels()] or [HOST.name]
@@ -168,7 +168,7 @@ def precompile_levels(names: Sequence[str] | None, folder: Path) -> Iterator[str
     for name in names or present:
         level = {} if name == HOST.name else {"NUMBA_CPU_NAME": name}
         environment = {**os.environ, **level, "NUMBA_CACHE_DIR": str(folder)}  # noqa: TID251 - of the child process
-        # without the working folder on its path, whose modules could have the names of libraries
+        # without the working folder on its path, whose modules could be named like libraries
         command = [sys.executable, "-P", "-m", "models.checkpoint.precompile"]
         done = subprocess.run(command, env=environment, check=False)  # noqa: S603 - constant
         if done.returncode:
@@ -188,7 +188,7 @@ def compile_group(group: KernelGroup) -> None:
 
 
 def kernels_of(group: KernelGroup) -> list[tuple[Kernel, Any]]:
-    """Return the kernels of a group, each with the signature of a version to compile; import their modules."""
+    """Return a group's kernels, each with the signature of a version to compile; import their modules."""
     found = []
     for name in group.names:
         module, _, function = name.partition(":")

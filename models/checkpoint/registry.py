@@ -6,8 +6,8 @@
     <root>/<model>/aliases.json         {"champion": 7}
     <root>/.default                     name of the model for requests that name none
 
-A version appears by one `rename` after its files are written, flushed and verified, so readers see
-the complete version or nothing, whenever the writer dies.
+A version appears by one `rename` once its files are written, flushed and verified, so readers see all
+of it or nothing, whenever the writer dies.
 """
 
 import errno
@@ -53,13 +53,13 @@ def open_registry(address: Address, *, create: bool = False, cache: Path | None 
 
     Args:
         address: a folder, or a URL: `file:///folder`, `s3://bucket/prefix`, or any URL that fsspec can list and read.
-        create: open for writing: create a missing folder, which is otherwise an error; check early that a remote
-            registry exists and is writable.
-        cache: folder for the versions of remote registries; None: the process-wide setting in
+        create: open for writing: create a missing folder, else an error; check early that a remote registry
+            exists and is writable.
+        cache: folder for versions of remote registries; None: the process-wide setting in
             `models.checkpoint.folders`.
 
     Raises:
-        RegistryError: the registry does not exist, needs a package that is not installed, or is not writable.
+        RegistryError: the registry is missing, needs a missing package, or is not writable.
         InvalidInputError: the URL contains credentials or is not valid for a registry.
     """
     folder = local_registry_folder(address)
@@ -106,10 +106,10 @@ class LocalRegistry(Registry):
 
     Args:
         root: the folder.
-        create: create a missing folder, which is otherwise an error.
+        create: create a missing folder, else an error.
 
     Raises:
-        RegistryError: the folder is missing or not a folder.
+        RegistryError: it is missing or not a folder.
     """
 
     def __init__(self, root: Path, *, create: bool = False) -> None:
@@ -157,7 +157,7 @@ class LocalRegistry(Registry):
         require_writable(self._store).put(f"{name}/{ALIASES_FILE}", format_json(aliases))
 
     def retire_numbers(self, name: str, backup: "LocalRegistry") -> None:
-        """Reserve the version numbers that were deleted in a backup, so that no new version gets them."""
+        """Reserve version numbers deleted in a backup, so no new version gets them."""
         versions, present = self.root / name / "versions", self.versions(name)
         with report_write_errors(versions):
             for tombstone in (backup.root / name / "versions").glob(f"{_DELETED}*"):
@@ -192,7 +192,7 @@ class LocalRegistry(Registry):
 
 
 def _empty_folder(tombstone: Path) -> bool:
-    """Remove the content of a folder; return True if it was not empty."""
+    """Empty a folder; return True if it was not empty."""
     entries = list(tombstone.iterdir())
     for entry in entries:
         shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
@@ -206,7 +206,7 @@ def _rename_to_next_number(temporary: Path, versions: Path) -> int:
         try:
             temporary.rename(versions / str(number))
         except OSError as error:
-            # another publisher was faster: rename never replaces a directory with files
+            # another publisher was faster: rename replaces no directory with files
             if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
                 raise
             number += 1
@@ -233,7 +233,7 @@ def open_store(address: Address) -> ObjectStore:
         return FolderStore(folder)
     url = str(address)
     protocol, _, rest = url.partition("://")
-    if _FORBIDDEN.search(rest):  # not quoted in the message because it may contain a password
+    if _FORBIDDEN.search(rest):  # not quoted in the message: it may contain a password
         raise InvalidInputError(
             f"the registry's {protocol}:// URL contains @, ?, #, :: or a space; set credentials and options in "
             "the environment, such as AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL",

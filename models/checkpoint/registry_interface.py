@@ -1,6 +1,6 @@
 """Interface of model registries: immutable, numbered versions and movable aliases.
 
-`Catalogue` resolves `name`, `name@7` or `name@champion` to a version, from a store's listing.
+`Catalogue` resolves `name`, `name@7` or `name@champion` to a version, by a store's listing.
 """
 
 import json
@@ -45,7 +45,7 @@ class ModelSnapshot(NamedTuple):
 
     Attributes:
         aliases: the aliases.
-        stamp: the versions, and the value that `Registry.change_stamps` returns until something changes.
+        stamp: the versions, and the value of `Registry.change_stamps` until something changes.
     """
 
     aliases: dict[str, int]
@@ -63,7 +63,7 @@ class Catalogue:
 
     Attributes:
         location: folder or URL, for messages.
-        work_folder: local folder of the versions, and for unpublished files, such as training runs that can be resumed.
+        work_folder: local folder of versions and unpublished files, such as training runs that can be resumed.
     """
 
     def __init__(self, store: ObjectStore, folder: Path) -> None:
@@ -71,7 +71,7 @@ class Catalogue:
         self.location, self.work_folder = store.location, folder
 
     def entries(self, folder: str = "") -> dict[str, ModelEntries]:
-        """Return models by name, including models without versions: all, or those in a folder."""
+        """Return models by name, with or without versions: all, or those in a folder."""
         return list_models(self._reads.entries(folder))
 
     def models(self) -> list[str]:
@@ -91,7 +91,7 @@ class Catalogue:
         return self._parse_aliases(name, self._reads.read(f"{name}/{ALIASES_FILE}"))
 
     def default(self) -> str | None:
-        """Return the stored name of the default model, which may not exist; None if no name is stored."""
+        """Return the stored name of the default model, which may not exist, or None."""
         found = self._reads.read(DEFAULT_FILE)
         name = "" if found is None else found.content.decode("utf-8-sig", errors="replace").strip()
         return name if is_name(name) else None
@@ -116,7 +116,7 @@ class Catalogue:
 
         Raises:
             InvalidInputError: the part after the `@` is empty.
-            ModelNotFoundError: the model, version or alias does not exist; the message lists the existing ones.
+            ModelNotFoundError: the model, version or alias does not exist; the message lists those that do.
             ManifestError: aliases.json is needed and damaged.
         """
         name, at, which = address.partition("@")
@@ -144,7 +144,7 @@ class Catalogue:
                 raise unknown_alias_error(name, which, aliases)
             number = aliases.get(which or CHAMPION, versions[-1])
         if number not in versions and seen is None:
-            # the version may have been published, and the alias moved to it, after the listing
+            # after the listing, the version may have been published and the alias moved to it
             versions = self.versions(name)
         if number not in versions:
             listed = ", ".join(map(str, versions[-10:]))
@@ -178,7 +178,7 @@ _ALIAS_RETRY_PAUSE_S = 0.02
 class Registry(Catalogue, ABC):
     """Models with immutable, numbered versions and movable aliases, in any store.
 
-    All methods raise RegistryError if the registry cannot be read or, to change it, cannot be written.
+    All methods raise RegistryError if the registry cannot be read or, for changes, written.
 
     Args:
         store: store to write to.
@@ -193,7 +193,7 @@ class Registry(Catalogue, ABC):
 
     @property
     def is_reachable(self) -> bool:
-        """True if the last read came from the registry itself, not from a cache."""
+        """True if the last read came from the registry, not a cache."""
         return True
 
     def resolve_cached(self, address: str) -> Version:
@@ -213,7 +213,7 @@ class Registry(Catalogue, ABC):
         """
         if not is_name(name):
             return ModelSnapshot({}, ModelStamp((), ""))
-        # aliases before versions: the target of an alias is always published first
+        # aliases before versions: an alias's target is published first
         found = self._reads.read(f"{name}/{ALIASES_FILE}")
         stamp = ModelStamp(tuple(self.versions(name)), "" if found is None else found.tag)
         return ModelSnapshot(self._parse_aliases(name, found), stamp)
@@ -224,7 +224,7 @@ class Registry(Catalogue, ABC):
 
     @abstractmethod
     def fetch(self, version: Version) -> Path:
-        """Return the folder with all files of a version, downloading missing ones.
+        """Return a version's folder with all files, downloading missing ones.
 
         Raises:
             CheckpointError: its files differ from the published ones.
@@ -252,7 +252,7 @@ class Registry(Catalogue, ABC):
 
         Args:
             name: the model; letters, digits, `.`, `_` and `-`.
-            write: writes a complete checkpoint into the folder it is given, the manifest last.
+            write: writes a complete checkpoint into a given folder, the manifest last.
 
         Raises:
             InvalidInputError: the name cannot be a folder name.
@@ -295,7 +295,7 @@ class Registry(Catalogue, ABC):
             remaining = {existing: target for existing, target in aliases.items() if existing != alias}
             return {**remaining, alias: before[alias]} if alias in before else remaining
 
-        # deleted by another process, which checks the aliases only after the deletion
+        # deleted by another process, which checks the aliases only afterwards
         self._update_aliases(name, back)
         raise ModelNotFoundError(f"model {name!r} has no version {number}: it was deleted just now")
 
@@ -329,7 +329,7 @@ class Registry(Catalogue, ABC):
         require_writable(self._store).put(DEFAULT_FILE, f"{name}\n".encode())
 
     def pin_default(self, coming: str) -> None:
-        """Store the current default if it is not stored yet and a model with a new name is about to be published."""
+        """Store the current default, if not stored yet, before a model with a new name is published."""
         names = self.models()
         if names and coming not in names and self.default() not in names:
             self.set_default(choose_default(names, None).name)
@@ -339,7 +339,7 @@ class Registry(Catalogue, ABC):
         """Remove files left by interrupted publishers and deleted versions.
 
         Args:
-            older_than_s: minimum age; younger files may belong to a publisher that is still running.
+            older_than_s: minimum age; younger files may be those of a running publisher.
 
         Returns:
             Number of removed files or folders.
@@ -388,7 +388,7 @@ class Registry(Catalogue, ABC):
     ) -> dict[str, int]:
         """Change a model's aliases atomically; return the aliases before the change.
 
-        `change` is called again if another process was faster. `replace_damaged` replaces a damaged file.
+        `change` is called again if another process was faster. `replace_damaged`: replace a damaged file.
         """
         store, key = require_writable(self._store), f"{name}/{ALIASES_FILE}"
         for attempt in range(_MAX_ALIAS_ATTEMPTS):
@@ -410,12 +410,12 @@ class Registry(Catalogue, ABC):
     def redact_location(self, message: str) -> str:
         """Remove the registry's location from a message."""
         for path in (self.location, str(self.work_folder)):
-            # as a complete path: a folder can be called `.`, or like a word of the message
+            # as a complete path: a folder's name can be `.`, or a word of the message
             pattern = rf"(?<![\w.-]){re.escape(path)}(/|(?![\w-]))"
             message = re.sub(pattern, lambda found: "" if found[1] else "registry", message)
         return redact_accounts(message)
 
 
 def redact_accounts(message: str) -> str:
-    """Remove a store's own URL and the account that it refused from its error message."""
+    """Remove a store's URL and the refused account from its error message."""
     return _QUOTED_URL.sub("…", _ACCOUNT.sub("…", message))

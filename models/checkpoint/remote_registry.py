@@ -5,11 +5,11 @@
     <root>/<model>/aliases.json                 {"champion": 7}
     <root>/.default                             name of the model for requests that name none
 
-A version exists once its manifest exists, which is written last and create-only: of concurrent
-publishers, one gets the number and the others the next ones. Their files never mix, because a file's
-key is the hash of its content; equal files of versions, models and mixtures are stored once. A
-manifest is never removed, only emptied, so no number is used twice. Aliases change by
-compare-and-swap. A sweep removes old contents that no manifest lists.
+A version exists once its manifest does, which is written last and create-only: of concurrent
+publishers, one gets the number, the others the next ones. Their files never mix, because a file's
+key is its content's hash; equal files of versions, models and mixtures are stored once. A manifest
+is never removed, only emptied, so no number is used twice. Aliases change by compare-and-swap. A
+sweep removes old contents that no manifest lists.
 """
 
 import math
@@ -34,7 +34,7 @@ from models.checkpoint.stores import (
 from models.errors import InvalidInputError, ManifestError, ModelNotFoundError, RegistryError
 
 _CLOCK_KEY = f"{BLOBS_FOLDER}/.clock"
-"""Empty object that exists during a sweep; its timestamp is the store's current time."""
+"""Empty object during a sweep; its timestamp is the store's current time."""
 
 
 def _blobs_older_than(store: ConditionalStore, before_s: float) -> set[str]:
@@ -55,14 +55,14 @@ def _referenced_blobs(store: ConditionalStore) -> set[str]:
 
 
 _MAX_NUMBER_ATTEMPTS = 1000
-"""Maximum numbers tried for a new version; far more than concurrent publishers of one model."""
+"""Maximum numbers tried for a new version; far more than a model's concurrent publishers."""
 
 
 class RemoteRegistry(Registry):
     """Registry in an object store, with a cache on disk.
 
-    If the store is unreachable, reads return the last known data, with a warning in the log, and downloaded versions
-    stay available. Changes and `change_stamps` always require the store.
+    If the store is unreachable, reads return the last known data, with a warning in the log, and
+    downloaded versions stay available. Changes and `change_stamps` require the store.
 
     Args:
         store: the object store.
@@ -105,7 +105,7 @@ class RemoteRegistry(Registry):
     @override
     def _publish_folder(self, name: str, folder: Path, manifest: Manifest) -> Version:
         store = require_writable(self._store)
-        # existing contents are stored again to make them young: a sweep must not remove them before the manifest exists
+        # existing contents are stored again, to be young: a sweep must not remove them before the manifest exists
         for sha256, file in {entry.sha256: file for file, entry in manifest.files.items()}.items():
             store.upload(f"{BLOBS_FOLDER}/{sha256}", folder / file)
         raw = (folder / MANIFEST_FILE).read_bytes()
@@ -123,7 +123,7 @@ class RemoteRegistry(Registry):
         manifest = store.read(key)
         if manifest is None or not store.put_if_match(key, b"", manifest.tag):
             raise ModelNotFoundError(f"{version.address} was just deleted by another process")
-        try:  # an alias set meanwhile is seen here, or `set_alias` sees that the version is gone
+        try:  # an alias set meanwhile is seen here, or `set_alias` sees no version
             check_unaliased(version, self._stored.aliases(name))
         except InvalidInputError:
             tombstone = store.read(key)
@@ -135,8 +135,8 @@ class RemoteRegistry(Registry):
     def sweep(self, *, older_than_s: float) -> int:
         """Remove contents that are old, by the store's own clock, and that no manifest lists.
 
-        Publishers store all contents of a version again, so contents that are about to be listed are young. Ages are
-        checked again after the manifests are read. An unreadable manifest stops the sweep.
+        Publishers store all contents of a version again, so contents about to be listed are young. Ages
+        are checked again after the manifests are read. An unreadable manifest stops the sweep.
         """
         store = require_writable(self._store)
         store.put(_CLOCK_KEY, b"")

@@ -65,7 +65,7 @@ class _RestoreItem(NamedTuple):
         name: name in messages.
         here: current value; None if it is missing or damaged.
         wanted: value in the backup.
-        stage: prepares a copy that exists until the stack closes; returns a function that puts it in place.
+        stage: prepares a copy until the stack closes; returns a function to put it in place.
     """
 
     name: str
@@ -79,11 +79,11 @@ def restore_backup(
 ) -> RestoreResult:
     """Restore versions, aliases, the default, profiles, calibrations and tables of errors from a backup.
 
-    All versions are copied next to the existing ones and verified before renames put them in place. Damaged items are
-    replaced.
+    All versions are copied next to the existing ones and verified before renames put them in place.
+    Damaged items are replaced.
 
     Args:
-        backup: source; version numbers deleted there are not reused in the target.
+        backup: source; version numbers deleted there are not reused.
         target: destination.
         differing: treatment of items that differ.
         progress: callback for progress.
@@ -156,7 +156,7 @@ def _version_items(
 
 
 def _current_manifest(version: Version, wanted: Manifest) -> object:
-    """Return the existing manifest; None if it is unreadable, or equal to `wanted` but its files are damaged."""
+    """Return the existing manifest; None if unreadable, or equal to `wanted` but with damaged files."""
     try:
         manifest = read_manifest(version.path)
         if manifest == wanted:
@@ -176,7 +176,7 @@ def _stage_version(
     copied: Callable[[int], None],
     beside: ExitStack,
 ) -> Callable[[], None]:
-    """Copy a version to a temporary folder, one per model; return a function that puts it in place."""
+    """Copy a version to a temporary folder, one per model; return a function to put it in place."""
     versions, directory = own.path.parent, backup.fetch(version)
     with report_write_errors(versions):
         if versions not in folders:

@@ -36,7 +36,7 @@ class S3Store(FsspecStore, ConditionalStore):
     @override
     def entries(self, folder: str = "") -> list[ObjectEntry]:
         prefix = self._key(f"{folder}/" if folder else "")
-        # '/' sorts after '.' and before letters and digits, so this skips keys that start with a dot
+        # '/' sorts after '.' and before letters and digits, so this skips keys with a leading dot
         after = {} if folder else {"StartAfter": f"{prefix}/"}
 
         async def pages() -> list[ObjectEntry]:
@@ -108,7 +108,7 @@ class S3Store(FsspecStore, ConditionalStore):
                 except self.failures as error:
                     reply = error.__cause__.response if isinstance(error.__cause__, ClientError) else {}
                     status = reply.get("ResponseMetadata", {}).get("HTTPStatusCode")
-                    if status == _CONFLICT:  # concurrent writes, none of which may have succeeded
+                    if status == _CONFLICT:  # concurrent writes; maybe none succeeded
                         time.sleep(_PAUSE_S * (attempt + random.random()))
                         continue
                     if self._writer(key) != writer:
@@ -132,7 +132,7 @@ class S3Store(FsspecStore, ConditionalStore):
         return await self._file_system._call_s3(method, Bucket=bucket, **arguments)  # noqa: SLF001 - S3's API
 
     def _run_sync(self, ask: Callable[..., Awaitable[R]], *given: Any, **options: Any) -> R:
-        """Run a coroutine on the file system's event loop, with the timeout of a call."""
+        """Run a coroutine on the file system's event loop, with a call's timeout."""
         done: R = sync(self._file_system.loop, ask, *given, timeout=self._timeouts.call_s, **options)
         return done
 

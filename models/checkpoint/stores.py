@@ -1,7 +1,7 @@
-"""Interface of object stores, the store in a local folder, and the listing of a registry in a store.
+"""Interface of object stores, the store in a local folder, and the listing of a registry.
 
-A `ConditionalStore` has create-only writes and compare-and-swap, which keep concurrent publishers
-from overwriting each other.
+A `ConditionalStore` has create-only writes and compare-and-swap, so concurrent publishers do not
+overwrite each other.
 """
 
 import hashlib
@@ -66,7 +66,7 @@ class TaggedContent(NamedTuple):
 
 
 class ObjectStore(ABC):
-    """Objects by key, below a root. Keys have slashes between their parts, and none at either end.
+    """Objects by key, below a root. Slashes separate the parts of keys, with none at either end.
 
     All methods raise RegistryError if the store cannot be reached, refuses the call, or times out.
 
@@ -78,7 +78,7 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def entries(self, folder: str = "") -> list[ObjectEntry]:
-        """List the objects in a folder; for the root, at least those whose first part can be a model name."""
+        """List a folder's objects; for the root, at least those whose first part can be a model name."""
 
     @abstractmethod
     def read(self, key: str, num_bytes: int | None = None) -> TaggedContent | None:
@@ -86,7 +86,7 @@ class ObjectStore(ABC):
 
 
 class ConditionalStore(ObjectStore):
-    """Store for concurrent writers, which cannot overwrite each other's changes unknowingly."""
+    """Store for concurrent writers, which cannot overwrite others' changes unknowingly."""
 
     @abstractmethod
     def put(self, key: str, content: bytes) -> None:
@@ -103,7 +103,7 @@ class ConditionalStore(ObjectStore):
         Args:
             key: key of the object.
             content: new content.
-            tag: tag of the current object; None if it must not exist. Only one of several concurrent calls succeeds.
+            tag: tag of the current object; None if it must not exist. Of concurrent calls, only one succeeds.
 
         Returns:
             True if this call stored it.
@@ -132,10 +132,10 @@ class LockedStore(ConditionalStore):
 
 
 class FolderStore(LockedStore):
-    """Files below a local folder, replaced by rename; conditional writes hold the lock of the file's folder.
+    """Files below a local folder, replaced by rename; conditional writes lock the file's folder.
 
     Args:
-        root: the folder; reading a missing folder is an error because it may be a volume that is not mounted.
+        root: the folder; reading a missing one is an error: it may be a volume that is not mounted.
     """
 
     def __init__(self, root: Path) -> None:
@@ -201,7 +201,7 @@ class FolderStore(LockedStore):
                 yield
 
     def _check_root(self) -> None:
-        """Raise an error if the root is missing, because the file may exist once the root is back."""
+        """Raise an error if the root is missing: the file may exist once it is back."""
         if not self._root.is_dir():
             raise RegistryError(f"cannot read the registry {self._root}: it does not exist")
 
@@ -239,7 +239,7 @@ class ModelEntries:
 
     Attributes:
         numbers: numbers of all versions, including deleted ones, in no order.
-        versions: numbers of the existing versions, ascending; the manifest of a deleted version is empty.
+        versions: numbers of existing versions, ascending; a deleted version's manifest is empty.
         alias_tag: tag of its aliases; empty if it has none, None if the listing has no tags.
     """
 
@@ -249,7 +249,7 @@ class ModelEntries:
 
 
 def list_models(entries: Iterable[ObjectEntry]) -> dict[str, ModelEntries]:
-    """Collect models by name, including models without versions, from keys, sizes and tags of objects."""
+    """Collect models by name, with or without versions, from objects' keys, sizes and tags."""
     models: defaultdict[str, ModelEntries] = defaultdict(ModelEntries)
     for entry in entries:
         match entry.key.split("/"):

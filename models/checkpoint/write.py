@@ -76,7 +76,7 @@ def write_checkpoint(
         model: the model.
         tokenizer: the tokenizer that the model was trained with.
         description: metadata of the checkpoint.
-        parts: complete checkpoints to embed: the models of a mixture, in order of its weights, or of a cache model.
+        parts: complete checkpoints to embed: models of a mixture, in order of its weights, or of a cache model.
 
     Raises:
         RegistryError: the weights cannot be written, for example to a full disk.
@@ -117,7 +117,7 @@ def write_checkpoint(
 
 
 def normalisation_deviation(model: LanguageModel[Any], sequences: Sequence[Sequence[int]]) -> float:
-    """Compute the largest |Σ_w p(w|h) − 1| over the prefixes h of the sequences."""
+    """Compute the largest |Σ_w p(w|h) − 1| over the sequences' prefixes h."""
     worst = 0.0
     for sequence in sequences:
         state = model.initial_state(1)

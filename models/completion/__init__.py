@@ -1,1 +1,1 @@
-"""Autocompletion: words and phrases that continue a text being typed, with their probabilities."""
+"""Autocompletion: words and phrases that continue a typed text, with probabilities."""

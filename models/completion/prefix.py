@@ -1,6 +1,6 @@
 """Typed prefix of a text: the word at its end, and corrected prefixes for typing errors.
 
-`split_prefix` splits a text into the context, which is tokenised, and the beginning of the current
+`split_prefix` splits a text into the context, to be tokenised, and the beginning of the current
 word, which constrains the next tokens by its bytes. `corrected_prefixes` ranks prefixes within one
 or two edits by an edit penalty and the probability of the next token.
 """
@@ -23,13 +23,13 @@ from models.vocabulary import UNK
 from models.words import JOINERS, last_word_start
 
 _NO_SPACE_AFTER = frozenset(("Ps", "Pi", "Pc", "Sc"))
-"""Unicode categories of characters followed directly by a word: opening brackets and quotes, currency signs."""
+"""Unicode categories of characters directly before a word: opening brackets, quotes, currency signs."""
 
 _NO_SPACE_AFTER_CHARACTERS = frozenset("/\\-@#")
 _DASHES = frozenset("\u2013\u2014")
 _QUOTES = frozenset("\"'`")
 _CLOSING = frozenset(("Pe", "Pf", "Po"))
-"""Unicode categories of characters that directly follow a word, such as closing brackets and commas."""
+"""Unicode categories of characters directly after a word, such as closing brackets and commas."""
 
 _NOT_CLOSING = frozenset("&*@#\\\u00a1\u00bf")
 _JOINED = re.compile(rf"\w[{JOINERS}]$")
@@ -41,11 +41,11 @@ class PrefixSplit(NamedTuple):
 
     Attributes:
         context: text to tokenise.
-        prefix: typed beginning of the current word, in the tokenizer's Unicode form and the case as typed; empty if the
+        prefix: typed beginning of the current word, in the tokenizer's Unicode form, case as typed; empty if the
             next word has not started.
         start: start of the current word, in code points of the text.
         spelled: bytes that the tokens after the context must start with.
-        space: True if a completion starts with a space, because the text does not end with one.
+        space: True if completions start with a space, because the text ends without one.
     """
 
     context: str
@@ -58,7 +58,7 @@ class PrefixSplit(NamedTuple):
 def split_prefix(tokenizer: Tokenizer, text: str) -> PrefixSplit:
     """Split a text at the start of the word at its end.
 
-    For word tokenizers this is the last word, if a further letter would belong to it; for others the last run of
+    For word tokenizers this is the last word, if another letter would belong to it; else the last run of
     word characters (see `last_word_start`). White space before it is read as the single space of the word's first
     piece; a text of white space is read as empty.
     """
@@ -74,14 +74,14 @@ def split_prefix(tokenizer: Tokenizer, text: str) -> PrefixSplit:
             context, spelled = before, " " + spelled
     elif space:
         spelled = " "
-    elif tokenizer.joins_spaces and context.endswith(" "):  # a byte-level token has the space and the word
+    elif tokenizer.joins_spaces and context.endswith(" "):  # byte-level tokens hold space and word
         context, spelled = context[:-1], " " + spelled
     typed = tokenizer.normaliser.compose(prefix)
     return PrefixSplit(context, typed, start, spelled.encode("utf-8", "surrogatepass"), space)
 
 
 def begun_members(tokens: TokenTrie, text: str, last_word: int, *, ignore_case: bool) -> tuple[int, TokenIds]:
-    """Find the members of classes that a text may have begun with complete words, such as "New York" after "New Y".
+    """Find class members that a text may have begun with complete words: "New York" after "New Y".
 
     Also those whose first word the text has begun with a sign, such as "O'Fallon" after "O'": as one word, they have
     another character in its place.
@@ -93,7 +93,7 @@ def begun_members(tokens: TokenTrie, text: str, last_word: int, *, ignore_case: 
         ignore_case: ignore the case of letters.
 
     Returns:
-        The start of the longest part of the text that begins members, and their tokens; none without such a part.
+        The start of the longest part of the text that begins members, and their tokens; none without.
     """
     order = tokens.folded if ignore_case else tokens.exact
     words = _WORD_AFTER_SPACE.finditer(text)
@@ -107,13 +107,13 @@ def begun_members(tokens: TokenTrie, text: str, last_word: int, *, ignore_case: 
 
 
 MAX_TAKEN_BYTES = 48
-"""Maximum bytes taken back from a prompt: the tokenisations of a text multiply with its length."""
+"""Maximum bytes taken back from a prompt: tokenisations multiply with the length."""
 
 
 def take_back(tokenizer: Tokenizer, tokens: TokenTrie, text: str) -> tuple[list[int], bytes]:
-    """Tokenise a text without the tokens of its end, which may be a part of a longer token.
+    """Tokenise a text without its last tokens, which may be part of a longer one.
 
-    The tokens of the last word are taken back, at most `MAX_TAKEN_BYTES`: pieces do not continue over a space. If the
+    The last word's tokens are taken back, at most `MAX_TAKEN_BYTES`: pieces do not cross a space. If the
     tokenizer drops white space at the end, only this space is taken back.
 
     Args:
@@ -122,7 +122,7 @@ def take_back(tokenizer: Tokenizer, tokens: TokenTrie, text: str) -> tuple[list[
         text: a nonempty text.
 
     Returns:
-        The ids of the remaining tokens, and the bytes that the next tokens must start with; none if no token can.
+        The ids of the remaining tokens, and the bytes the next ones must start with; none if no token can.
     """
     ids, spelled = tokenizer.encode(text), tokenizer.token_bytes
     if isinstance(tokenizer, WordTokenizer):
@@ -142,7 +142,7 @@ def take_back(tokenizer: Tokenizer, tokens: TokenTrie, text: str) -> tuple[list[
 
 
 def _last_word_offset(tokenizer: WordTokenizer, text: str) -> int:
-    """Return the start of the last word of a word tokenizer; the text's length if the text does not end in one."""
+    """Return the start of a word tokenizer's last word; the text's length if it does not end in one."""
     if tokenizer.pattern is None:
         at_end = text and not text[-1].isspace()
         return len(text) - len(text.rsplit(maxsplit=1)[-1]) if at_end else len(text)
@@ -157,7 +157,7 @@ def _last_word_offset(tokenizer: WordTokenizer, text: str) -> int:
 
 
 def needs_space(text: str, following: str = "") -> bool:
-    """True if a space separates a text from a word or punctuation after it; by default from any word."""
+    """True if a space separates a text from the word or punctuation after it; default: any word."""
     if not text or text[-1].isspace():
         return False
     last, before, first = text[-1], text.rstrip(text[-1])[-1:], following[:1]
@@ -191,7 +191,7 @@ FIRST_LETTER_PENALTY = 0.1
 """Additional factor if the first letter differs, because it is rarely mistyped."""
 
 LETTER_PROBABILITY = 0.1
-"""Assumed probability of a letter within a word, without a model call: the inverse of a perplexity."""
+"""Assumed probability of a letter in a word, without a model call: 1 / perplexity."""
 
 LETTERS_PER_EDIT = 2
 """Minimum letters of a prefix per edit."""
@@ -205,8 +205,8 @@ class CorrectedPrefix(NamedTuple):
     Attributes:
         spelled: its bytes, as for `CompletionSearch`.
         edits: number of insertions, deletions, substitutions and transpositions.
-        penalty: assumed probability of the typing error; a factor of the mass of completions when ranked.
-        weight: the penalty times the mass of the prefix by the next token, for ranking prefixes.
+        penalty: assumed probability of the typing error; a factor of ranked completions' mass.
+        weight: penalty times the prefix's mass by the next token, for ranking prefixes.
     """
 
     spelled: bytes
@@ -229,10 +229,10 @@ def corrected_prefixes(
     limit: int = 8,
     ignore_case: bool = False,
 ) -> list[CorrectedPrefix]:
-    """Return the most probable prefixes within some edits of the typed one, without the typed one, the best first.
+    """Return the most probable prefixes within some edits of the typed one, itself excluded, best first.
 
-    At most one edit per two typed letters is allowed, and none in words of more than about thirty letters. Only the
-    next token is used: if it spells only a part of the prefix, the rest is assumed to be as typed. With character
+    At most one edit per two typed letters is allowed, and none in words of over about thirty letters. Only the
+    next token is used: if it spells only part of the prefix, the rest is assumed as typed. With character
     tokens, therefore, only the first letter is corrected.
 
     Args:
@@ -269,7 +269,7 @@ def corrected_prefixes(
 def _whole_prefix_matches(
     table: LetterTable, typed: str, distances: npt.NDArray[np.int8], masses: FloatArray
 ) -> Iterator[tuple[str, tuple[int, float]]]:
-    """Yield prefixes of tokens that can replace the typed prefix, with their edits and no mass yet."""
+    """Yield token prefixes that can replace the typed one, with their edits and no mass yet."""
     size, edits = len(typed), distances.shape[1] - distances.shape[0]
     # among equal distances prefer the typed length, then longer prefixes
     lengths = sorted(range(size - edits, size + edits + 1), key=lambda length: (abs(length - size), -length))
@@ -281,10 +281,10 @@ def _whole_prefix_matches(
 def _partial_prefix_matches(
     table: LetterTable, typed: str, distances: npt.NDArray[np.int8], masses: FloatArray
 ) -> Iterator[tuple[str, tuple[int, float]]]:
-    """Yield tokens that can replace a part of the typed prefix, each with the rest, its edits and mass."""
+    """Yield tokens that can replace part of the typed prefix, with the rest, edits and mass."""
     size, edits = len(typed), distances.shape[1] - distances.shape[0]
     offsets = sorted(range(-edits, edits + 1), key=abs)
-    num_typed = table.lengths + np.array(offsets)[:, None]  # typed letters that the token replaces [K, N]
+    num_typed = table.lengths + np.array(offsets)[:, None]  # typed letters the token replaces [K, N]
     width = distances.shape[1] - 1
     cells = distances[np.clip(num_typed, 0, size), np.minimum(table.lengths, width), np.arange(len(masses))]
     cells[(num_typed < 1) | (num_typed >= size) | (table.lengths > width)] = edits + 1
@@ -297,7 +297,7 @@ def _partial_prefix_matches(
 def _best_matches(
     cells: npt.NDArray[np.int8], masses: FloatArray, edits: int
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield the most probable tokens within 1 to `edits` edits: column, row of its smallest distance, distance.
+    """Yield the most probable tokens within 1 to `edits` edits: column, row of least distance, distance.
 
     `cells` has the edits of each reading of a token [K, N].
     """

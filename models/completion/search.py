@@ -1,9 +1,9 @@
 """Best-first search for the words and phrases that start with given bytes.
 
-A word's probability is the sum over all its tokenisations, and a word ends only by a following token
+A word's probability sums over all its tokenisations, and a word ends only by a following token
 (Vieira et al., "From Language Models over Tokens to Language Models over Characters", 2024). The search
 expands the most probable token sequence first. Unexplored sequences count by their mass: probabilities
-are exact if nothing remains unexplored, otherwise lower bounds.
+are exact if nothing stays unexplored, else lower bounds.
 """
 
 from bisect import bisect_left
@@ -29,10 +29,10 @@ class ScoredCompletion(NamedTuple):
 
     Attributes:
         text: the completion, from the start of the current word.
-        mass: joint probability of the completion and the typed prefix; divided by `SearchResult.live_mass`, it is
+        mass: joint probability of completion and typed prefix; divided by `SearchResult.live_mass`, it is
             the probability given the prefix.
         num_words: number of words.
-        is_complete: True if it ends with a word. The beginning of a word is returned if the search ended before it
+        is_complete: True if it ends with a word. A word's beginning is returned if the search ended before it
             found a word that starts with it; its mass is unexplored.
     """
 
@@ -46,9 +46,9 @@ class SearchResult(NamedTuple):
     """Completions found so far by a search.
 
     Attributes:
-        completions: the best ones of each number of words, the most probable first.
+        completions: the best ones of each number of words, most probable first.
         live_mass: upper bound of the probability of the typed prefix.
-        unexplored_mass: share of the live mass for which no word was found. The sum of this and the shares of all
+        unexplored_mass: share of the live mass without a word found. The sum of this and the shares of all
             words found, returned or not, is 1; both are 0 if no tokens spell the prefix.
     """
 
@@ -60,7 +60,7 @@ class SearchResult(NamedTuple):
 class MassTable:
     """Words and phrases with their masses, and the mass without a word.
 
-    The probability of the typed prefix is the sum of the masses `completed`, still `open` and `cut`; they count single
+    The typed prefix's probability is the sum of the masses `completed`, still `open` and `cut`; they count single
     words only, because every phrase starts with one.
 
     Args:
@@ -68,7 +68,7 @@ class MassTable:
         has_members: True if members of classes are written as one word, see `as_one_word`.
 
     Attributes:
-        floors: mass of each length below which a text is not among the best ones, unless it grows.
+        floors: mass per length below which a text is not among the best, unless it grows.
     """
 
     def __init__(self, max_words: int, *, has_members: bool = False) -> None:
@@ -101,9 +101,9 @@ class MassTable:
         self.cut += mass
 
     def pruning_thresholds(self, limit: int) -> list[float]:
-        """Return the minimum mass of a sequence that can still enter the result, by its number of ended words.
+        """Return the minimum mass to still enter the result, by a sequence's number of ended words.
 
-        It enters if, with the assumed probability of each further word but the next, it is among the `limit` best of a
+        It enters if, with each further word's assumed probability but the next's, it is among the `limit` best of a
         length; 0 if a length has fewer.
         """
         thresholds: list[float] = []
@@ -118,7 +118,7 @@ class MassTable:
         return thresholds
 
     def result(self, limit: int, beginnings: Mapping[bytes, float]) -> SearchResult:
-        """Return the best completions of each length, and word beginnings if there are too few words.
+        """Return the best completions of each length, and word beginnings if words are too few.
 
         Args:
             limit: maximum number per length.
@@ -140,16 +140,16 @@ Masses: TypeAlias = Float64s
 """Probabilities, not logarithms [n]."""
 
 _WORD_PROBABILITY = 0.25
-"""Assumed probability of the best next word of a phrase. A smaller one finds more phrases with more model calls."""
+"""Assumed probability of a phrase's best next word. Smaller: more phrases, more model calls."""
 
 _KEPT_LEADERS = 4
 """Number of texts, per text of the result, from which the best of a length are selected."""
 
 _ROWS_PER_CUT = 32
-"""Number of nodes with children per expanded row at which children are cut again: cutting visits all these nodes."""
+"""Number of nodes with children, per expanded row, at which children are cut: cutting visits all."""
 
 _ROWS_AT_ONCE = 16
-"""Maximum expanded rows before other work runs, for single words; each takes a tenth of a millisecond."""
+"""Maximum expanded rows before other work runs, for single words; each takes 0.1 ms."""
 
 _MIN_PRUNED_CHILDREN = 1 << 14
 """Maximum number of children without pruning; each takes a hundred bytes."""
@@ -241,7 +241,7 @@ class _Siblings:
 
 
 class Frontier:
-    """Priority queue of children by mass, relative to the mass expected for their number of ended words.
+    """Priority queue of children by mass, relative to that expected for their number of ended words.
 
     Equal ones are in order of insertion.
     """
@@ -343,13 +343,13 @@ class CompletionSettings:
         max_words: words of the longest phrase.
         max_steps: maximum rows of model calls.
         rows_per_step: maximum rows per model call.
-        max_word_bytes: maximum bytes per word, not counting the typed prefix; longer words remain unexplored.
-        floor: sequences up to this share of the live mass remain unexplored; 0 explores all.
-        settled: sequences that can hardly enter the result remain unexplored; those without an ended word only while
+        max_word_bytes: maximum bytes per word after the typed prefix; longer words stay unexplored.
+        floor: sequences up to this share of the live mass stay unexplored; 0 explores all.
+        settled: sequences that can hardly enter the result stay unexplored; those without an ended word only while
             all together have at most this share of the live mass; 0 explores all.
         ignore_case: match the prefix in any case.
-        open_vocabulary: complete to any spelling. By default words outside the tokens' lexicon, if there is one,
-            remain unexplored.
+        open_vocabulary: complete to any spelling. By default words outside the tokens' lexicon, if any,
+            stay unexplored.
     """
 
     limit: int = 10
@@ -370,12 +370,12 @@ def _sort_key(siblings: _Siblings) -> float:
 class CompletionSearch:
     """Search for the continuations of a text.
 
-    First call `update` with the distribution after the context. Then, while `next_step` returns a step, run the model
+    First `update` with the distribution after the context. Then, while `next_step` returns a step, run the model
     and call `update` again. `result` can be called at any time.
 
     Args:
         tokens: the model's token trie.
-        spelled: bytes that the next tokens start with: the beginning of a word, perhaps after a space; see
+        spelled: bytes that the next tokens start with: a word's beginning, perhaps after a space; see
             `prefix.split_prefix`.
         settings: limits of the search.
     """
@@ -414,7 +414,7 @@ class CompletionSearch:
         del self._pending[: len(rows)]
 
     def next_step(self) -> tuple[Any, TokenIds] | None:
-        """Return the next step: R rows of states, and a token to read in each [R]; None if the search is finished."""
+        """Return the next step: R rows of states and a token to read in each [R]; None at the end."""
         findings, settings = self._findings, self._settings
         findings.cut += self._frontier.prune(self._capacity())
         is_due = self._num_requested >= self._cut_at
@@ -430,7 +430,7 @@ class CompletionSearch:
                     findings.open = self._frontier.mass
                     self._cut_at = self._num_requested + len(self._frontier) // _ROWS_PER_CUT
             elif self._frontier.next_mass < thresholds[0]:
-                return None  # as for the models of earlier versions, whose replies must not change
+                return None  # as for models of earlier versions, whose replies must not change
         by_states: dict[int, list[Child]] = {}
         for child in self._pop_best():
             by_states.setdefault(id(child.parent.states), []).append(child)
@@ -450,7 +450,7 @@ class CompletionSearch:
         return self._findings.result(self._settings.limit, self._partial_words())
 
     def mass_of(self, word: str) -> float:
-        """Return the probability found for a word as continuation of the text; 0 if it was not found."""
+        """Return the probability found for a word as continuation; 0 if it was not found."""
         spelled = word.encode("utf-8", "surrogatepass")
         if not self._tokens.whole_words:
             return self._findings.words.get(spelled, 0.0)
@@ -460,11 +460,11 @@ class CompletionSearch:
         return sum(float(np.exp(self._first[token])) for token in ids)
 
     def _capacity(self) -> int:
-        """Maximum number of children worth keeping: those that can still be expanded or returned as beginnings."""
+        """Maximum children worth keeping: those that can be expanded or returned as beginnings."""
         return max(self._settings.max_steps - self._num_requested, self._settings.limit)
 
     def _pop_best(self) -> list[Child]:
-        """Remove and return the most probable children, up to the number of rows of a model call."""
+        """Remove and return the most probable children, at most the rows of a model call."""
         settings = self._settings
         capacity = min(settings.rows_per_step, settings.max_steps - self._num_requested)
         max_bytes = len(self._prefix) + settings.max_word_bytes * settings.max_words
@@ -479,7 +479,7 @@ class CompletionSearch:
         return best
 
     def _may_become_word(self, child: Child) -> bool:
-        """True if a word of the lexicon starts with the last word of a sequence; always without a lexicon."""
+        """True if a word of the lexicon starts with a sequence's last word; always without a lexicon."""
         if self._lexicon is None:
             return True
         text = child.parent.text + self._added_bytes(child.parent, child.token)
@@ -545,7 +545,7 @@ class CompletionSearch:
             self._expand_crossing(node, row, moves.leaping, num_noted=1)
 
     def _push_children(self, node: Node, num_words: int, ids: TokenIds, masses: Masses) -> None:
-        """Add the children of a node that exceed the floor to the frontier; discard the others."""
+        """Add a node's children above the floor to the frontier; discard the others."""
         findings, settings = self._findings, self._settings
         total = float(masses.sum())
         if not num_words:
@@ -588,7 +588,7 @@ class CompletionSearch:
             self._frontier.add(node, num_words, tokens, weights)
 
     def _complete(self, text: bytes, num_words: int, mass: float) -> bool:
-        """Record an ended word, unless it ended before the end of the typed prefix; return False if it is unknown."""
+        """Record an ended word, unless it ended within the typed prefix; return False if it is unknown."""
         findings = self._findings
         is_known = self._lexicon is None or _last_word(text) in self._lexicon
         if mass <= 0 or (num_words == 1 and self._is_joined and len(self._key(text)) < len(self._prefix)):
@@ -605,7 +605,7 @@ class CompletionSearch:
         return fold_case(spelled) if self._settings.ignore_case else spelled
 
     def _partial_words(self) -> dict[bytes, float]:
-        """Return prefixes of unfinished words, with the masses of their sequences, if too few words were found."""
+        """Return prefixes of unfinished words, with their sequences' masses, if too few words were found."""
         masses: dict[bytes, float] = {}
         if len(self._findings.words) >= self._settings.limit:
             return masses
@@ -621,14 +621,14 @@ class CompletionSearch:
             )
             if not is_whole or len(self._key(node.text)) <= len(self._prefix):
                 continue
-            index = bisect_left(words, node.text)  # of the first word that begins with the text, if one does
+            index = bisect_left(words, node.text)  # of the first word that begins with the text, if any
             if node.text in masses or not (index < len(words) and words[index].startswith(node.text)):
                 masses[node.text] = masses.get(node.text, 0.0) + child.mass
         return masses
 
 
 def _last_word(text: bytes) -> str:
-    """Return the last word of a phrase, or its beginning without an incomplete character."""
+    """Return a phrase's last word, or its beginning without an incomplete character."""
     return text[text.rfind(_SPACE) + 1 :].decode(errors="ignore")
 
 
@@ -645,7 +645,7 @@ def _largest_indices(values: Masses, count: int) -> TokenIds:
 
 
 def run_searches(model: LanguageModel[Any], searches: Sequence[CompletionSearch]) -> CallGenerator[None]:
-    """Run searches to their ends, with one model call for the next steps of all of them."""
+    """Run searches to their ends, with one model call for the next steps of all."""
     while True:
         active = []
         for search in searches:

@@ -1,6 +1,6 @@
 """Word boundaries in text given as bytes, and edit distances of many tokens in one pass.
 
-Invalid UTF-8 is decoded as U+FFFD, which is not a word character; an incomplete character does not end the word.
+Invalid UTF-8 is decoded as U+FFFD, not a word character; an incomplete character does not end the word.
 """
 
 import codecs
@@ -37,11 +37,11 @@ class LetterTable:
     def distances(self, word: str, edits: int) -> npt.NDArray[np.int8]:
         """Compute edit distances between each prefix of a word and each prefix of each token.
 
-        Edits are insertions, deletions, substitutions and transpositions: optimal string alignment (Damerau 1964).
+        Edits are insertions, deletions, substitutions, transpositions: optimal string alignment (Damerau 1964).
 
         Args:
             word: at most `MAX_LETTERS - edits` letters, M.
-            edits: maximum distance of interest; all larger distances are returned as one value above it.
+            edits: maximum distance of interest; all larger ones are returned as one value above it.
 
         Returns:
             [M + 1, M + 1 + edits, N].
@@ -69,7 +69,7 @@ _LAST_REPLACED = 0xFFFD  # the last plane has two private-use characters less th
 
 
 def as_one_word(text: str) -> str:
-    """Replace the characters of a text that end words, such as spaces, by private-use characters that do not.
+    """Replace characters that end words, such as spaces, by private-use characters that do not.
 
     Members of classes are completed as one word, whatever their text is.
     """
@@ -94,7 +94,7 @@ class WordState(NamedTuple):
 
     Attributes:
         begun: True if the current word has a character.
-        pending: bytes after its last definite character: a joiner, an incomplete character, or both.
+        pending: bytes after its last definite character: joiner, incomplete character, or both.
     """
 
     begun: bool = False
@@ -105,7 +105,7 @@ def scan_words(word_state: WordState, spelled: bytes) -> tuple[tuple[int, ...], 
     """Scan more bytes of a text.
 
     Returns:
-        Ends of words, as byte offsets from the start of the pending bytes, while words are separated by single spaces;
+        Ends of words, as byte offsets in the pending bytes, while single spaces separate words;
         and the state after the bytes, or None if no word continues or starts there.
     """
     raw = word_state.pending + spelled

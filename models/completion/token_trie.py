@@ -79,7 +79,7 @@ class SortedTokens:
 
 
 class Lexicon:
-    """Sorted words, which may also be written with a capital letter, or in capitals; and all `UNSPACED` runs."""
+    """Sorted words, which may also be written with a capital or in capitals; and all `UNSPACED` runs."""
 
     def __init__(self, words: Iterable[str]) -> None:
         self._words = sorted(words)
@@ -107,7 +107,7 @@ def _is_unspaced(word: str) -> bool:
 
 
 def _less_capital(word: str) -> Iterator[str]:
-    """Yield a word, the word without a first capital, and if it is all in capitals, with one or none."""
+    """Yield a word, the word without a first capital and, if all capitals, with one or none."""
     yield word
     yield word[:1].lower() + word[1:]
     if word.isupper():
@@ -143,7 +143,7 @@ class TokenTrie:
 
     @cached_property
     def folded_bytes(self) -> tuple[bytes, ...]:
-        """Case-folded spelling of each token [V], by Unicode; bytes that are not UTF-8 are unchanged."""
+        """Case-folded spelling (Unicode) of each token [V]; bytes that are not UTF-8 stay."""
         return tuple(map(fold_case, self.token_bytes))
 
     @cached_property
@@ -155,7 +155,7 @@ class TokenTrie:
         """Return the letters of the tokens that are valid text; computed on first use.
 
         Args:
-            spaced: select tokens that start with a space, which is removed, or those that do not.
+            spaced: select tokens that start with a space, which is removed, or the others.
             ignore_case: use case-folded letters.
         """
         key = spaced, ignore_case
@@ -172,13 +172,13 @@ class TokenTrie:
         return self._transitions[word_state.begun, bool(pending), pending in JOINER_BYTES]
 
     def undecided(self, tokens: TokenIds) -> TokenIds:
-        """Select the tokens that may turn out to follow a word: joiners and the first bytes of characters."""
+        """Select the tokens that may turn out to follow a word: joiners, first bytes of characters."""
         return tokens[self._flags["undecided"][tokens]]
 
     def transitions_along(
         self, word_state: WordState, spelled: bytes, tokens: SortedTokens
     ) -> TokenTransitions:
-        """Return the transitions of the tokens whose spellings begin with `spelled`, or are prefixes of it.
+        """Return the transitions of tokens whose spellings begin with `spelled` or are its prefixes.
 
         Args:
             word_state: word state before the tokens.
@@ -207,7 +207,7 @@ def _decode(spelled: bytes) -> str:
 
 
 def _transitions(flags: Mapping[str, Bools]) -> dict[tuple[bool, bool, bool], TokenTransitions]:
-    """Return the transitions by word state: whether the word has begun, bytes are pending, and they are a joiner."""
+    """Return the transitions by word state: whether the word has begun, bytes are pending, and are a joiner."""
     ordinary = flags["inside"] | flags["crossing"] | flags["ending"]
     middle, starting = flags["middle of character"], flags["starting"]
     in_word = TokenTransitions(**{name: np.flatnonzero(flags[name]) for name in TokenTransitions._fields})
@@ -236,13 +236,13 @@ def _flag_tokens(token_bytes: Sequence[bytes]) -> dict[str, Bools]:
 
 
 def _token_flags(spelled: bytes) -> Iterator[str]:
-    """Yield the flags of a token: the sets of `TokenTransitions` that have it after a word character, and others.
+    """Yield a token's flags: the sets of `TokenTransitions` that have it after a word character, and others.
 
-    A `starting` token may start a word, an `undecided` one may turn out to follow it, the word of a `spaced` one starts
-    after a space, and one in the `middle of character` begins with bytes after a character's first.
+    A `starting` token may start a word, an `undecided` one may turn out to follow it, a `spaced` one's word starts
+    after a space, and one in the `middle of character` with bytes after a character's first.
     """
     spaced = spelled.startswith(_SPACE)
-    if _decode(spelled[spaced:]).isalnum():  # the most frequent case: a word or a part of one
+    if _decode(spelled[spaced:]).isalnum():  # most frequent: a word or a part of one
         yield from ("ending", "onward", "spaced inside") if spaced else ("inside", "starting")
         return
     if 0x80 <= spelled[0] < 0xC0:

@@ -6,7 +6,7 @@ c is a count and T(h) the number of distinct words after h; counts that have dec
 their value to T instead of 1. Source: Witten and Bell 1991, method C, interpolated as in Chen and
 Goodman 1998.
 
-A `UserModel` is an immutable value: learning creates a new one, so concurrent readers see either. It
+A `UserModel` is immutable: learning creates a new one, so concurrent readers see either. It
 does not depend on tokens: its words need not be in any model's vocabulary.
 """
 
@@ -41,10 +41,10 @@ class UserModelLimits:
     """Size limits of one user's model.
 
     Attributes:
-        max_words: maximum distinct words; beyond it an eighth is removed, by lowest decayed count.
-        pairs_per_word: average maximum of word pairs per word of `max_words`; pairs are removed likewise.
+        max_words: maximum distinct words; above it an eighth is removed, by lowest decayed count.
+        pairs_per_word: maximum word pairs per word of `max_words`, on average; removed likewise.
         max_word_characters: longer words are not learnt.
-        half_life_words: number of further words after which the count of a word is halved.
+        half_life_words: number of further words after which a word's count is halved.
     """
 
     max_words: int = 1000
@@ -62,7 +62,7 @@ class WordSequence(NamedTuple):
     """Consecutive words.
 
     Attributes:
-        previous: the word before them; `SENTENCE_START` if they start a sentence, None if unknown.
+        previous: the word before; `SENTENCE_START` at the start of a sentence, None if unknown.
         words: the words.
     """
 
@@ -75,8 +75,8 @@ class UserModel:
 
     Args:
         words: count of each word, in units; also an attribute.
-        followers: for each word, and for `SENTENCE_START`, the counts of words after it, in units.
-        unit: current weight of one occurrence. It grows with every word learnt, so older counts decay.
+        followers: counts of words after each word and `SENTENCE_START`, in units.
+        unit: current weight of an occurrence. It grows with each word learnt, so older counts decay.
     """
 
     def __init__(
@@ -145,9 +145,9 @@ class UserModel:
         return UserModel(words, followers, unit).limited_to(bounds)
 
     def export(self) -> tuple[list[tuple[str, float]], list[tuple[str, str, float]]]:
-        """Return words and word pairs with their counts, without counts that have decayed to almost 0.
+        """Return words and word pairs with their counts, without those decayed to almost 0.
 
-        See `user_model_from_counts`; the first word of a pair is empty at the start of a sentence.
+        See `user_model_from_counts`; a pair's first word is empty at the start of a sentence.
         """
         least = _MIN_COUNT * self._unit
         words = {word: count / self._unit for word, count in self.words.items() if count >= least}
@@ -159,14 +159,16 @@ class UserModel:
         return list(words.items()), pairs
 
     def limited_to(self, bounds: UserModelLimits) -> "UserModel":
-        """Return the model pruned to the limits, with its unit rescaled if it is very large."""
+        """Return the model pruned to the limits, its unit rescaled if very large."""
         words, followers = self.words, self._followers
         if len(words) > bounds.max_words:
-            words = dict(heapq.nlargest(_pruned_size(bounds.max_words), words.items(), key=itemgetter(1)))
+            size = _pruned_size(bounds.max_words)
+            words = dict(heapq.nlargest(size, words.items(), key=itemgetter(1)))
             followers = _group_pairs(pair for pair in _flatten_pairs(followers) if pair[1] in words)
         if sum(map(len, followers.values())) > bounds.max_pairs:
             pairs = _flatten_pairs(followers)
-            followers = _group_pairs(heapq.nlargest(_pruned_size(bounds.max_pairs), pairs, key=itemgetter(2)))
+            size = _pruned_size(bounds.max_pairs)
+            followers = _group_pairs(heapq.nlargest(size, pairs, key=itemgetter(2)))
         if self._unit > _LARGEST_UNIT:
             words = {word: count / self._unit for word, count in words.items()}
             flat = ((previous, word, n / self._unit) for previous, word, n in _flatten_pairs(followers))
@@ -177,12 +179,12 @@ class UserModel:
 def user_model_from_counts(
     words: Iterable[tuple[str, float]], pairs: Iterable[tuple[str, str, float]] = ()
 ) -> UserModel:
-    """Create a model from counts of distinct words and of distinct pairs of these words."""
+    """Create a model from counts of distinct words and distinct pairs of them."""
     return UserModel(dict(words), _group_pairs(pairs))
 
 
 def _pruned_size(limit: int) -> int:
-    """Return the size to prune to above the limit, low enough that pruning all entries stays rare."""
+    """Return the size to prune to above the limit, so low that pruning all entries stays rare."""
     return limit - limit // 8
 
 
@@ -223,7 +225,7 @@ def sentence_words(text: str) -> list[list[str]]:
 
 
 def previous_word(text: str) -> str:
-    """Return the last word of a text; `SENTENCE_START` if the next word starts a sentence."""
+    """Return a text's last word; `SENTENCE_START` if the next one starts a sentence."""
     tail = text[-_LOOKBACK_CHARACTERS:]
     if _SENTENCE_END.search(tail) is not None:
         return SENTENCE_START
@@ -266,7 +268,7 @@ class NextWordModel:
         return bool(self._models)
 
     def followers(self, limit: int) -> Steps[list[ScoredPhrase]]:
-        """Return the most probable words seen after the previous one; the first limit given holds for all calls."""
+        """Return the most probable words seen after the previous one; the first limit holds for all calls."""
         if self._followers is None:
             self._followers = (yield from self.rate(self._after, limit))[1]
         return self._followers
@@ -283,7 +285,7 @@ class NextWordModel:
     def words_with_prefix(
         self, *prefixes: str, ignore_case: bool, limit: int
     ) -> Steps[tuple[float, list[ScoredPhrase]]]:
-        """Return the mass of the words with a prefix, itself included, and the most probable ones; "" matches all."""
+        """Return the mass of words with a prefix, itself included, and the most probable; "" matches all."""
         if "" in prefixes:
             likeliest = [word for model in self._models for word in model.likeliest(limit)]
             yield
@@ -298,7 +300,7 @@ class NextWordModel:
     def rate(
         self, words: Iterable[str], limit: int, penalty: Callable[[str], float] = lambda _: 1.0
     ) -> Steps[tuple[float, list[ScoredPhrase]]]:
-        """Return the mass of different words, each multiplied by its penalty, and the most probable ones."""
+        """Return the mass of distinct words, each times its penalty, and the most probable ones."""
         best: list[ScoredPhrase] = []
         masses: list[float] = []
         for some in _divide(words):
@@ -310,9 +312,9 @@ class NextWordModel:
         return math.fsum(masses), best
 
     def fuzzy_matches(self, prefix: str, edits: int, *, ignore_case: bool) -> Steps[dict[str, int]]:
-        """Return the words that start with a prefix after at most `edits` corrections, and their number.
+        """Return the words that start with a prefix after at most `edits` edits, and their number.
 
-        Corrections are insertions, deletions, substitutions and transpositions (optimal string alignment).
+        Edits are insertions, deletions, substitutions, transpositions (optimal string alignment).
         """
         fold = partial(_fold, ignore_case=ignore_case)
         typed = fold(prefix)
@@ -325,17 +327,18 @@ class NextWordModel:
                 for length in lengths
             ]
             least = np.min(distances, axis=0)
-            found |= {words[index]: int(least[index]) for index in np.flatnonzero(least <= edits).tolist()}
+            near = np.flatnonzero(least <= edits).tolist()
+            found |= {words[index]: int(least[index]) for index in near}
             yield
         return found
 
     def _some_words(self) -> Iterator[list[str]]:
-        """Iterate over the words of the models, in lists of bounded length; a word may occur several times."""
+        """Iterate over the models' words, in lists of bounded length; a word may recur."""
         return chain.from_iterable(_divide(model.words) for model in self._models)
 
 
 def _fold(word: str, *, ignore_case: bool) -> str:
-    """Return a word with plain apostrophes, without differences of case if it is ignored."""
+    """Return a word with plain apostrophes, case-folded if case is ignored."""
     plain = word.replace("\u2019", "'")
     return plain.casefold() if ignore_case else plain
 
@@ -371,7 +374,7 @@ def phrase_probability(words: NextWordModels, previous: str, several: Sequence[s
 def extend_phrases(
     words: NextWordModels, first: Iterable[ScoredPhrase], max_words: int, limit: int
 ) -> Steps[list[ScoredPhrase]]:
-    """Extend words to phrases of 2 to `max_words` words whose word pairs were all seen before.
+    """Extend words to phrases of 2 to `max_words` words whose pairs were all seen before.
 
     Args:
         words: next-word distributions.

@@ -1,1 +1,1 @@
-"""Decoding: choice of tokens from distributions, by sampling or beam search, with rules and stop texts."""
+"""Decoding: choice of tokens by sampling or beam search, with rules and stop texts."""

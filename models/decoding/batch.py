@@ -1,4 +1,4 @@
-"""Sequences of several requests decoded together (an immutable value), and their random numbers.
+"""Sequences of requests decoded together (an immutable value), and their random numbers.
 
 A row's random number at a position is a function of its seed and the position. It does not depend on
 the other rows of a batch, and there is no generator state. Source: SplitMix64, Steele, Lea and Flood
@@ -21,7 +21,7 @@ _GAMMA, _MULTIPLIER_1, _MULTIPLIER_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0
 
 
 def row_seed(seed: int, *numbers: int) -> int:
-    """Derive the seed of a row from the request's seed and numbers such as the indices of its prompt and choice."""
+    """Derive a row's seed from the request's and numbers such as the indices of its prompt and choice."""
     mixed = _mix_bits(seed + _GAMMA)
     for number in numbers:
         mixed = _mix_bits(mixed + (number + 1) * _GAMMA)
@@ -63,7 +63,7 @@ _INITIAL_CAPACITY = 16
 class SequenceBatch:
     """Rows with their rules and generated tokens.
 
-    A batch and its `append` share memory beyond the end of the shorter one. A row may therefore be
+    A batch and its `append` share memory past the end of the shorter one. A row may therefore be
     continued only once, unless it is selected first, which copies.
 
     Attributes:
@@ -109,7 +109,7 @@ class SequenceBatch:
         return KernelRows(table.numbers, *biases, *table.prompt_ids, self.history, self.lengths)
 
     def last(self, row: int, count: int) -> tuple[list[int], list[float]]:
-        """Return the last generated tokens of a row, and the model's own log-probabilities of them."""
+        """Return a row's last generated tokens, and the model's own log-probabilities of them."""
         end = int(self.lengths[row])
         cut = slice(end - count, end)
         return self.history[row, cut].tolist(), self.log_probs[row, cut].tolist()

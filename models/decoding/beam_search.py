@@ -1,6 +1,6 @@
 """Beam search over one prompt, with a compiled search for the best one-token extensions.
 
-`BeamSearch` holds no model states: each step takes the log-probabilities of the rows of its live
+`BeamSearch` holds no model states: a step takes the log-probabilities of the rows of its live
 beams, and `live` lists the rows and tokens to continue with.
 
 Source: diverse groups, Vijayakumar et al. 2016. The diversity penalty affects the choice of beams, not
@@ -175,10 +175,10 @@ class BeamSearch:
         tops: TopTokens | None,
         shunned: dict[int, float],
     ) -> list[int]:
-        """Replace a group's beams by their best extensions; return the chosen tokens, including `</s>`.
+        """Replace a group's beams by their best extensions; return the tokens, including `</s>`.
 
-        The best come first; equal ones are ordered by beam, then by id. `shunned` affects the ranking, but not totals.
-        Finished extensions count only if they are among the best. Twice as many extensions as beams are computed,
+        The best come first; equal ones by beam, then by id. `shunned` affects the ranking, not totals.
+        Finished extensions count only among the best. Twice as many extensions as beams are computed,
         because every beam may end.
         """
         before, group.live, width = group.live, [], log_probs.shape[1]
@@ -223,7 +223,7 @@ class BeamSearch:
         del group.finished[self._size :]
 
     def _is_done(self, group: _Group) -> bool:
-        """True if no beam of a group can become better than its finished ones, or early stopping applies."""
+        """True if no beam of a group can surpass its finished ones, or early stopping applies."""
         parameters = self._parameters
         if len(group.finished) < self._size:
             return False

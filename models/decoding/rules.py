@@ -18,7 +18,7 @@ from models.phrases import NO_TOKEN_PHRASES, PhraseAutomaton
 
 
 class BannedSequences(PhraseAutomaton[int]):
-    """Automaton over generated tokens that finds the tokens that would complete a banned sequence."""
+    """Automaton over generated tokens to find those that would complete a banned sequence."""
 
     _overlap = True
 
@@ -44,7 +44,7 @@ Nodes: TypeAlias = tuple[int, int]
 class TokenBias:
     """Values to add to the scores of the next token, after the generated tokens.
 
-    Tokens that continue a weighted sequence get their share of its weight. It is taken back if the sequence does not
+    Tokens that continue a weighted sequence get their share of its weight, taken back if the sequence does not
     follow. Tokens that would complete a banned sequence get minus infinity.
 
     Args:
@@ -79,7 +79,7 @@ class TokenBias:
         return self._banned.advance(nodes[0], token)[0], self._weighted.advance(nodes[1], token)[0]
 
     def after(self, nodes: Nodes) -> tuple[Int32s, FloatArray]:
-        """Return tokens, and the values to add to their scores, relative to all other tokens; read-only."""
+        """Return tokens and the values to add to their scores, relative to all others; read-only."""
         if nodes not in self._values:
             banned, node = nodes
             weighted, values = self._weighted, dict(self._always)
@@ -95,12 +95,12 @@ class TokenBias:
         return self._values[nodes]
 
     def taken_back(self, nodes: Nodes) -> float:
-        """Return the value to add to all totals after nodes: minus the credit for what is not complete."""
+        """Return the value to add to all totals after nodes: minus the credit for the incomplete."""
         return self._weighted.taken_back(nodes[1])
 
 
 TEMPERATURE, TOP_K, TYPICAL_P, TOP_P, MIN_P, REPETITION, PRESENCE, FREQUENCY, END_AFTER = range(9)
-"""Columns of `KernelRows.rules`: temperature 0 is greedy, top-k 0 is off, END_AFTER is the minimum before `</s>`."""
+"""Columns of `KernelRows.rules`: temperature 0 is greedy, top-k 0 off, END_AFTER the minimum before `</s>`."""
 
 SUM_BLOCK = 512
 """Entries per block of the weight sums."""
@@ -165,7 +165,7 @@ _thread_buffers = threading.local()
 
 
 def buffers_for(width: int) -> KernelBuffers:
-    """Return this thread's buffers for rows of V entries, small enough for the processor's inner caches."""
+    """Return this thread's buffers for rows of V entries, which fit the processor's inner caches."""
     by_width: dict[str, KernelBuffers] = vars(_thread_buffers)  # those of this thread
     buffers = by_width.get(str(width))
     if buffers is None:
@@ -202,7 +202,7 @@ class Rules:
         numbers: a row of `KernelRows.rules` [9].
         prompt_ids: distinct tokens of the prompt [P]; empty if no rule needs them.
         biases: biases of tokens.
-        unfiltered: True if tokens are drawn from the model's distribution without control tokens, at a temperature
+        unfiltered: True if tokens are drawn from the model's distribution minus control tokens, at a temperature
             that is not too low: no rule needs the full distribution or the generated tokens.
     """
 
@@ -213,7 +213,7 @@ class Rules:
 
 
 def compile_rules(parameters: DecodingParameters, prompt: TokenIds, biases: TokenBias | None = None) -> Rules:
-    """Compile the rules of a request for rows that continue a prompt [T]; the default biases are `logit_bias`."""
+    """Compile a request's rules for rows that continue a prompt [T]; default biases: `logit_bias`."""
     biases = biases or TokenBias(parameters.logit_bias)
     numbers = [
         0.0 if parameters.greedy else parameters.temperature,
@@ -256,10 +256,11 @@ class RuleTable:
     @cached_property
     def numbers(self) -> Float64s:
         """Rule parameters in the layout of `KernelRows.rules` [R, 9]."""
-        return np.concatenate([rules.numbers for rules in self.row_rules]).reshape(len(self.row_rules), -1)
+        numbers = [rules.numbers for rules in self.row_rules]
+        return np.concatenate(numbers).reshape(len(numbers), -1)
 
     def biases(self, nodes: Int64s) -> tuple[Int32s, FloatArray, Int64s]:
-        """Return the tokens with a bias after nodes [R, 2], their biases, and the span of each row."""
+        """Return tokens with a bias after nodes [R, 2], the biases, and the span of each row."""
         return self._biases_after(nodes.tolist()) if self.has_sequences else self._constant_biases
 
     @cached_property
@@ -278,7 +279,7 @@ class RuleTable:
 
     @cached_property
     def unfiltered(self) -> Bools:
-        """Mask of rows sampled at a temperature from all tokens except control tokens [R]."""
+        """Mask of rows sampled at a temperature from all but control tokens [R]."""
         return np.array([rules.unfiltered for rules in self.row_rules])
 
     @cached_property
@@ -288,7 +289,7 @@ class RuleTable:
 
 
 def pack_ragged(parts: Sequence[AnyArray]) -> tuple[AnyArray, Int64s]:
-    """Concatenate the part of each row; return also the start and end of each row's part [R, 2].
+    """Concatenate the rows' parts; return also the start and end of each [R, 2].
 
     An array shared by several rows is stored once.
     """

@@ -1,10 +1,10 @@
-"""Compiled choice of the next token of each row, from as little of its distribution as its rules need.
+"""Compiled choice of each row's next token, from as little of its distribution as its rules need.
 
 `choose_tokens` adjusts a row's full distribution (mask, bias, penalties), truncates it and draws from
-it. Rows whose rules do not need the full distribution are drawn by `sample_by_blocks`: first a block
+it. Rows whose rules need no full distribution are drawn by `sample_by_blocks`: first a block
 of 64 tokens by its sum, then the token within the block.
 
-The result of a row depends only on that row: sums run over fixed blocks in a fixed order. Exponentials
+A row's result depends only on that row: sums run over fixed blocks in a fixed order. Exponentials
 and sums within a block are in single precision, with a relative error below 3e-7.
 """
 
@@ -39,7 +39,7 @@ from models.vocabulary import BOS, EOS, UNK
 
 _IMPOSSIBLE = np.float32(-np.inf)
 _MAX_SCORE = np.float32(3e38)
-"""Limit for scores under extreme penalties; an infinite score would reduce all other weights to 0."""
+"""Limit for scores under extreme penalties; an infinite one would make all other weights 0."""
 
 
 @numba.njit(nogil=True)
@@ -117,7 +117,7 @@ class ChosenTokens(NamedTuple):
 def choose_tokens(log_probs: FloatArray, rows: KernelRows, draws: Float64s) -> ChosenTokens:
     """Choose one token per row: the most probable one at temperature 0, else a random one.
 
-    Among equally probable tokens the smallest id wins; `</s>` is chosen if no token is possible.
+    Among equally probable tokens the smallest id wins; `</s>` if no token is possible.
 
     Args:
         log_probs: the model's log-probabilities [R, V]; unchanged.
@@ -154,7 +154,7 @@ def _write_weights(scores: Any, peak: Any, scale: Any, weights: Any, sums: Any) 
 
 @numba.njit(nogil=True)
 def _write_block_sums(weights: Any, count: Any, sums: Any) -> None:
-    """Write the sum of each block of the first `count` weights; the rest of the last block is cleared."""
+    """Write the sum of each block of the first `count` weights; clear the rest of the last."""
     blocks = (count + SUM_BLOCK - 1) // SUM_BLOCK
     weights[count : blocks * SUM_BLOCK] = 0
     for block in range(blocks):
@@ -163,7 +163,7 @@ def _write_block_sums(weights: Any, count: Any, sums: Any) -> None:
 
 @numba.njit(nogil=True)
 def _draw_index(weights: Any, count: Any, sums: Any, draw: Any) -> Any:
-    """Return the first index below `count` at which the cumulative weight exceeds the fraction `draw` of the total."""
+    """Return the first index below `count` where the cumulative weight exceeds the share `draw` of the total."""
     blocks = (count + SUM_BLOCK - 1) // SUM_BLOCK
     total = 0.0
     for block in range(blocks):
@@ -222,7 +222,7 @@ UNDETERMINED = -1
 """Result if too little weight is possible to draw from."""
 
 _MIN_SHARE = 1e-12
-"""Minimum share of possible tokens in the total weight; below it, single precision is too coarse."""
+"""Minimum share of possible tokens in the total weight; below, single precision is too coarse."""
 _NEGLIGIBLE_SUM = 1e-30  # rounding error of a block sum whose tokens are all impossible
 _ONE = np.float32(1)
 
@@ -268,7 +268,7 @@ def _is_possible(token: Any, endless: Any) -> Any:
 def _draw_blocks(
     sums: Any, first: Any, highest: Any, scales: Any, endless: Any, draws: Any, blocks: Any, targets: Any
 ) -> None:
-    """Write the block of each row's token [R], and the target for the cumulative weight within it [R].
+    """Write the block of each row's token [R], and the target of cumulative weight in it [R].
 
     If too little weight is possible, the target is NaN and the block is 0.
     """
@@ -356,13 +356,13 @@ def choose_next_tokens(
 
 
 def _select_rows(state: Any, batch: SequenceBatch, rows: TokenIds) -> tuple[Any, SequenceBatch]:
-    """Select ascending rows of a state and a batch; if all are selected, nothing is copied."""
+    """Select ascending rows of a state and a batch; selecting all copies nothing."""
     return (state, batch) if len(rows) == len(batch) else (state.select(rows), batch.select(rows))
 
 
 @numba.njit(nogil=True)
 def insert_sorted(values: Any, items: Any, value: Any, item: Any) -> None:
-    """Insert a value greater than the last one into values in descending order, after equal ones."""
+    """Insert a value above the last into values in descending order, after equal ones."""
     index = len(values) - 1
     while index > 0 and values[index - 1] < value:
         values[index], items[index] = values[index - 1], items[index - 1]
@@ -372,7 +372,7 @@ def insert_sorted(values: Any, items: Any, value: Any, item: Any) -> None:
 
 @kernel(types.void(LOG_PROBS_TYPE, _SPANS, _TABLE))
 def write_top_tokens(log_probs: Any, ids: Any, values: Any) -> None:
-    """Write the largest entries of each row of log_probs [R, V] in descending order; equal ones by id.
+    """Write each row's largest entries of log_probs [R, V] in descending order; equal ones by id.
 
     Args:
         log_probs: R rows.

@@ -22,7 +22,7 @@ class StopStrings:
         self.stopped = False
 
     def push(self, text: str) -> str:
-        """Return the text that is certain not to belong to a stop string; empty after a stop."""
+        """Return the text that is certainly in no stop string; empty after a stop."""
         if self.stopped:
             return ""
         text = self._held + text
@@ -42,7 +42,7 @@ class StopStrings:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Length of the longest suffix of the text that is a proper prefix of the stop string."""
+    """Length of the text's longest suffix that is a proper prefix of the stop string."""
     longest = min(len(text), len(stop) - 1)
     return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)
 
@@ -62,7 +62,7 @@ class Tail(NamedTuple):
 
 
 class StopBytes:
-    """Search for stop strings in texts that branch; the state of each text is an immutable value.
+    """Search for stop strings in texts that branch; a text's state is an immutable value.
 
     Args:
         stops: non-empty strings, at least one.
@@ -93,9 +93,9 @@ _PRECEDING = ("a", "e", "s", ".")
 
 
 def spellings(tokenizer: Tokenizer, text: str) -> list[tuple[int, ...]]:
-    """Return the distinct token sequences that spell a text at the start or in the middle of a word.
+    """Return the distinct token sequences that spell a text at the start or middle of a word.
 
-    Other spellings may exist, and in the middle of a word the first token may include preceding characters.
+    Other spellings may exist, and within a word the first token may include preceding characters.
     Sequences with an unknown word are omitted.
     """
     text = tokenizer.normaliser(text)

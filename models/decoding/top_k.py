@@ -26,11 +26,11 @@ def top_tokens(log_probs: FloatArray, k: int) -> TopTokens:
 
 
 TokenChoice: TypeAlias = int | tuple[int, ...]
-"""Tokens to report at each position: the number of the most probable ones, or ids; 0 and () for none."""
+"""Tokens to report at each position: how many of the most probable, or ids; 0 and () for none."""
 
 
 def top_tokens_of_rows(log_probs: FloatArray, k: TokenChoice) -> TopTokens:
-    """Rank the k most probable tokens of each of R distributions; compiled, and fast for small k.
+    """Rank the k most probable tokens of R distributions; compiled, and fast for small k.
 
     Args:
         log_probs: [R, V].

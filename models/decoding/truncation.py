@@ -1,8 +1,8 @@
 """Compiled truncation of distributions: top-k, typical, top-p, min-p.
 
 The first three keep the entries with the smallest keys whose weights reach a target: the k largest
-scores, the tokens closest to the entropy, the most probable tokens. The last key that is kept is found
-by a histogram of the keys' bits, eleven bits at a time, without sorting.
+scores, the tokens closest to the entropy, the most probable ones. The last key kept is found
+by a histogram of the keys' bits, eleven at a time, without sorting.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 from models.decoding.rules import MIN_P, TOP_K, TOP_P, TYPICAL_P
 
 SHARE_TOLERANCE = 1e-6
-"""Relative tolerance for reaching a share, because probabilities are in single precision."""
+"""Relative tolerance for reaching a share, as probabilities are in single precision."""
 
 _LOW_BITS = np.uint32(9)
 _MIDDLE_BITS = np.uint32(20)
@@ -29,11 +29,11 @@ def truncate(row: Any, rules: Any, buffers: Any, width: Any) -> Any:
     Args:
         row: index of the row.
         rules: rules of all rows.
-        buffers: scores divided by the temperature, with maximum 0, and their exponentials as weights.
+        buffers: scores over the temperature, with maximum 0, and their exponentials as weights.
         width: V.
 
     Returns:
-        Number of remaining tokens, at least one; they are at the start of `buffers.ids`, in order of id, with
+        Number of remaining tokens, at least one; they start `buffers.ids`, in order of id, with
         their weights in `buffers.weights`.
     """
     count = _compact_possible(buffers, width)
@@ -71,7 +71,7 @@ def _negate(scores: Any, keys: Any, count: Any) -> None:
 
 @numba.njit(nogil=True)
 def _keep_typical(buffers: Any, count: Any, share: Any) -> Any:
-    """Keep the tokens whose surprisal is closest to the entropy; the logarithm of the total cancels."""
+    """Keep the tokens with surprisal closest to the entropy; the log of the total cancels."""
     scores, weights, keys = buffers.scores, buffers.weights, buffers.keys
     total, moment = 0.0, 0.0
     for index in range(count):
@@ -110,7 +110,7 @@ def _keep_min_p(buffers: Any, count: Any, share: Any) -> Any:
 
 @numba.njit(nogil=True)
 def _keep_smallest(buffers: Any, count: Any, target: Any, each: Any) -> Any:
-    """Keep the tokens with the smallest keys, as few as reach a target weight; return their number.
+    """Keep the fewest tokens of smallest keys that reach a target weight; return their number.
 
     Keys are not negative; among equal ones the first are kept. Unless 0, `each` is the weight of every token instead of
     its own.
@@ -118,7 +118,7 @@ def _keep_smallest(buffers: Any, count: Any, target: Any, each: Any) -> Any:
     scores, weights, ids = buffers.scores, buffers.weights, buffers.ids
     indices, histogram = buffers.indices, buffers.histogram
     keys = buffers.keys.view(np.uint32)  # non-negative floats are ordered like their bits
-    # radix select by the upper 11, middle 11 and low 9 bits of keys whose sign is clear: three passes, no sort
+    # radix select by the upper 11, middle 11, low 9 bits of keys without a sign: three passes, no sort
     below = 0.0
     histogram[:] = 0
     for index in range(count):
@@ -156,7 +156,7 @@ def _keep_smallest(buffers: Any, count: Any, target: Any, each: Any) -> Any:
 
 @numba.njit(nogil=True)
 def _find_bucket(histogram: Any, below: Any, target: Any) -> Any:
-    """Return the first bucket that reaches the target, else the last non-empty one, and the weight before it."""
+    """Return the first bucket to reach the target, else the last non-empty, and the weight before it."""
     found, before = 0, below
     for bucket in range(len(histogram)):
         if histogram[bucket] > 0:

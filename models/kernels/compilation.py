@@ -1,13 +1,14 @@
 """Compiled kernels: the decorator `kernel`, and a cache of their machine code in files.
 
-A file has the code of one function for one list of argument types. Its name is a hash of all that determines the code:
-the function, the types, the processor level, the versions of Python, numba and llvmlite, and the sources and constants
-of the compiled modules that it uses. So a file is right or is not found, wherever and whenever it was made, and
-processes that write at the same time write different files or equal ones. A damaged file is compiled again.
+A file has the code of one function for one list of argument types. Its name is a hash of all that
+determines the code: function, types, processor level, versions of Python, numba and llvmlite, sources
+and constants of the compiled modules that it uses. So a file is right or is not found, wherever and
+whenever it was made, and concurrent processes write different files or equal ones. A damaged file is
+compiled again.
 
-Files are read from `PACKAGED`, which `gramophone precompile` fills, and from a folder of the user, where new ones are
-stored: NUMBA_CACHE_DIR, or else `gramophone/kernels` in the user's cache folder. They are machine code, so the user's
-folder is not read if another user than root could have written to it or replaced it.
+Files are read from `PACKAGED`, which `gramophone precompile` fills, and from the user's folder, where new ones are
+stored: NUMBA_CACHE_DIR, else `gramophone/kernels` in the user's cache folder. They are machine code, so the user's
+folder is not read if a user other than root could have written to it or replaced it.
 """
 
 import functools
@@ -46,11 +47,11 @@ _VERSIONS = (
 )
 
 PACKAGED = Path(__file__).with_name("compiled")
-"""Folder of kernels that came with this installation; need not exist, and may be read-only."""
+"""Folder of this installation's kernels; need not exist, and may be read-only."""
 
 
 def stored_kernels() -> Path:
-    """Return the folder where newly compiled kernels are stored."""
+    """Return the folder where new kernels are stored."""
     if config.CACHE_DIR:
         return Path(config.CACHE_DIR)
     user_folder: Any = numba.misc.appdirs.user_cache_dir
@@ -58,7 +59,7 @@ def stored_kernels() -> Path:
 
 
 def can_store_kernels() -> bool:
-    """True if newly compiled kernels can be stored; logs the reason once if not."""
+    """True if new kernels can be stored; logs the reason once if not."""
     folder = stored_kernels()
     try:
         for made in (folder.parent, folder):
@@ -108,15 +109,15 @@ DECLARED: list[Kernel] = []
 """Kernels with declared types in the imported modules."""
 
 COMPILED_ELSEWHERE: dict[tuple[str, str], Future[None]] = {}
-"""Kernels, by module and function, that other processes are compiling, and the end of that."""
+"""Kernels that other processes are compiling, by module and function, and the end of that."""
 
 
 def kernel(*signatures: Any, **options: Any) -> Callable[[F], F]:
     """Compile a function without the interpreter lock, at its first call, or read its code from a file.
 
     Args:
-        signatures: numba signatures of all versions; calls with other types are errors. If none is given, the function
-            is compiled for the types of each call.
+        signatures: numba signatures of all versions; calls with other types are errors. Without any, the
+            function is compiled for the types of each call.
         options: further options of `numba.njit`.
     """
 
@@ -144,14 +145,17 @@ def _compiled_for_call(declared: Kernel, *_arguments: Any) -> Any:
 def _template_for_kernel(
     declared: Kernel, template: Callable[..., Any], arguments: Any, keywords: Any
 ) -> Any:
-    """Offer declared versions only: the code of the calling kernel must not depend on what was compiled before."""
+    """Offer declared versions only.
+
+    A calling kernel's code must not depend on what was compiled before.
+    """
     fitting = [signature for signature in declared.signatures if signature.args == tuple(arguments)]
     declared.compile(fitting or declared.signatures)
     return template(arguments, keywords)
 
 
 def compile_declared(argument: Any) -> None:
-    """Compile the kernels that have this type of first argument, or read them from files."""
+    """Compile the kernels with this type of first argument, or read them from files."""
     for declared in DECLARED:
         chosen = [signature for signature in declared.signatures if signature.args[:1] == (argument,)]
         if chosen:
@@ -176,10 +180,10 @@ def _code_folders() -> list[Path]:
 
 
 def _exposure(folder: Path) -> str:
-    """Return how users other than this process's and root could change what is at a path; empty if they cannot.
+    """Return how users other than this one and root could change what is at a path; empty if they cannot.
 
     Raises:
-        OSError: there is nothing at the path, or it cannot be found out.
+        OSError: nothing is at the path, or it cannot be found out.
     """
     folder.stat()  # fails for links in a circle, which the loop would follow for ever
     pending = [folder.absolute()]
@@ -227,7 +231,7 @@ class _CodeCache:
         return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Store compiled code; if that is impossible, say so once."""
+        """Store compiled code, or say once that it is impossible."""
         if data.library.has_dynamic_globals:
             return  # it has addresses of this process
         code = core.serialize.dumps(data._reduce())
@@ -252,7 +256,10 @@ def _report_unusable(folder: Path, problem: str) -> None:
 
 @functools.cache
 def _codegen_key() -> Any:
-    """Return numba's description of the target; the processor differs from the level's if numba was in use before."""
+    """Return numba's description of the target.
+
+    Its processor is not the level's if numba was used before.
+    """
     from numba.core.registry import cpu_target
 
     return cpu_target.target_context.codegen().magic_tuple()
@@ -260,7 +267,7 @@ def _codegen_key() -> Any:
 
 @functools.cache
 def _sources_digest(name: str) -> bytes:
-    """Return a hash of the sources and constants of a module and of the compiled modules that it uses."""
+    """Hash the sources and constants of a module and of the compiled modules that it uses."""
     digest = hashlib.sha256()
     for module in sorted(_compiled_modules(sys.modules[name]), key=lambda module: module.__name__):
         digest.update(inspect.getsource(module).encode())
@@ -269,7 +276,7 @@ def _sources_digest(name: str) -> bytes:
 
 
 def _compiled_modules(module: ModuleType) -> set[ModuleType]:
-    """Return the modules with compiled functions that a module uses, and itself."""
+    """Return a module and the modules with compiled functions that it uses."""
     found: set[ModuleType] = set()
     pending = [module]
     while pending:

@@ -33,7 +33,7 @@ def intrinsic(function: Callable[..., Any]) -> Any:
 def procedure(generate: Callable[..., None]) -> Any:
     """Make a function without a result that kernels call, from one that generates its code.
 
-    That one takes the builder and the arguments, with pointers to the first elements in place of arrays.
+    That one takes the builder and the arguments, with pointers to first elements for arrays.
     """
 
     def declare(_typing_context: Any, *kinds: Any) -> Any:
@@ -47,7 +47,7 @@ def procedure(generate: Callable[..., None]) -> Any:
 
 
 def _first_element(context: Any, builder: Any, kind: Any, value: Any) -> Any:
-    """Return a pointer to the first element of an array; other values, such as pointers, are unchanged."""
+    """Return a pointer to an array's first element; other values, such as pointers, are unchanged."""
     return context.make_array(kind)(context, builder, value).data if isinstance(kind, types.Array) else value
 
 
@@ -55,8 +55,8 @@ def _first_element(context: Any, builder: Any, kind: Any, value: Any) -> Any:
 def pointer_at(_typing_context: Any, array: Any, index: Any) -> Any:
     """Return a pointer to an array element, for an intrinsic that reads or writes from there on.
 
-    numba would count the references of a slice, with two atomic operations. It does not count this pointer, so the
-    array must be an argument of the function or of its caller.
+    numba would count a slice's references, with two atomic operations. It does not count this
+    pointer, so the array must be an argument of the function or its caller.
 
     Args:
         array: contiguous, of one dimension.

@@ -30,7 +30,7 @@ def _constant(value: Any) -> Any:
 
 
 def _exp(builder: Any, x: Any) -> Any:
-    """Generate the exponentials of sixteen numbers, with the same operations as `math.exp`."""
+    """Generate the exponentials of sixteen numbers, by the operations of `math.exp`."""
     scaled, lowest = builder.fmul(x, _constant(math.LOG2_E)), _constant(math.LOWEST_EXPONENT)
     y = builder.select(builder.fcmp_ordered(">", scaled, lowest), scaled, lowest)
     integer = call_llvm(builder, "floor", builder.fadd(y, _constant(0.5)))
@@ -46,7 +46,7 @@ def _exp(builder: Any, x: Any) -> Any:
 
 
 def _vector_pointer(builder: Any, array: Any, *offsets: Any) -> Any:
-    """Return a pointer to sixteen numbers of an array, at the sum of the offsets."""
+    """Return a pointer to sixteen numbers in an array, at the sum of offsets."""
     pointer = array
     for offset in offsets:
         pointer = builder.gep(pointer, [offset])
@@ -135,7 +135,7 @@ def block_sums_in_lanes(
     """
     maxima, factor = (broadcast(builder, number, FLOAT_VECTOR) for number in (highest, inverse))
 
-    # one pass over the values, so each is read from memory once for both sums
+    # one pass, so each value is read from memory once for both sums
     def accumulate(weight: Callable[[Any, Any], Any]) -> None:
         weights = []
 

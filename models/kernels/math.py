@@ -1,7 +1,7 @@
 """Branch-free elementary functions in single precision: exp, log, sigmoid, tanh, fused multiply-add.
 
-Loops over them are vectorised. Processors round every operation used here identically in scalar and
-vector form, and the compiler contracts or reorders none, so a result depends on the argument only.
+Loops over them are vectorised. Processors round every operation here equally in scalar and vector
+form, and the compiler contracts or reorders none, so a result depends on the argument only.
 """
 
 from typing import Any
@@ -41,7 +41,7 @@ def fma(_typing_context: Any, a: Any, b: Any, c: Any) -> Any:  # noqa: ARG001
 
 @numba.njit(nogil=True, inline="always")
 def greater(x: Any, y: Any) -> Any:
-    """Return the greater of two numbers by a comparison and a selection, which vectorise, unlike Python's `max`."""
+    """Return the greater number by comparison and selection, which vectorise, unlike Python's `max`."""
     return x if x > y else y  # noqa: FURB136 - `max` compiles differently
 
 
@@ -58,7 +58,7 @@ def exp(x: Any) -> Any:
 
 @numba.njit(nogil=True, inline="always")
 def log(x: Any) -> Any:
-    """Return the natural logarithm of a positive normal number in single precision; the relative error is 2e-7."""
+    """Return the natural logarithm of a positive normal number in single precision; relative error 2e-7."""
     bits = np.float32(x).view(np.int32)
     exponent = (bits - _BITS_OF_SQRT_HALF) >> np.int32(23)
     m = np.int32(bits - (exponent << np.int32(23))).view(np.float32)  # in [√½, √2), with x = m · 2^exponent
@@ -83,14 +83,14 @@ def tanh(x: Any) -> Any:
 @numba.njit(nogil=True)
 def copy_values(values: Any, target: Any) -> None:
     """Copy values [N] to the beginning of an array."""
-    # numba takes three seconds to compile a slice assignment, mostly for the text of its error
+    # numba takes three seconds to compile a slice assignment, mostly for its error's text
     for index in range(len(values)):
         target[index] = values[index]
 
 
 @numba.njit(nogil=True)
 def fold_lanes(lanes: Any) -> Any:
-    """Return the sum of 64 numbers by halves, equal on every machine; the numbers are overwritten."""
+    """Sum 64 numbers by halves, equally on every machine; the numbers are overwritten."""
     for lane in range(32):
         lanes[lane] += lanes[lane + 32]
     for lane in range(16):
@@ -104,7 +104,7 @@ def fold_lanes(lanes: Any) -> Any:
 
 @numba.njit(nogil=True)
 def sum_lanes(values: Any) -> Any:
-    """Return the sum of a multiple of 64 float32 values, in 64 lanes and then by halves, for any vector width."""
+    """Sum a multiple of 64 float32 values, in 64 lanes and then by halves, for any vector width."""
     blocks = values.reshape(-1, 64)
     lanes = np.zeros(64, np.float32)
     for block in range(len(blocks)):

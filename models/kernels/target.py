@@ -1,7 +1,7 @@
 """Processor level of compiled kernels, chosen from this host before numba generates code.
 
-Code for a level runs on every processor of the level, so kernels compiled on one host are valid on another. Kernels
-select instructions by `LEVEL`, never by the host. The environment variable NUMBA_CPU_NAME overrides the level.
+Code for a level runs on all its processors, so kernels compiled on one host are valid on another.
+Kernels select instructions by `LEVEL`, never by the host. NUMBA_CPU_NAME in the environment overrides it.
 """
 
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ class Level(NamedTuple):
     Attributes:
         name: name of the level, in NUMBA_CPU_NAME too.
         cpu: LLVM's name of the processor; None for this host's own.
-        flags: LLVM's features beyond those of the processor, such as `+avx512vnni`, separated by commas.
+        flags: LLVM's features beyond the processor's, such as `+avx512vnni`, separated by commas.
         features: features that a processor of the level has.
     """
 
@@ -40,7 +40,7 @@ LEVELS = (
 """Levels, the fastest first."""
 
 HOST = Level("host", None, "", frozenset())
-"""Level of processors below all others or of other architectures: numba's choice, without special instructions."""
+"""Level of processors below the others or of other architectures: numba's choice, no special instructions."""
 
 
 def supported_levels() -> list[Level]:

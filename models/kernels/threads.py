@@ -30,7 +30,7 @@ class Threads:
     """Threads of one computation in int8.
 
     Attributes:
-        limit: maximum number; None for numba's default: NUMBA_NUM_THREADS, or the number of cores if it is not set.
+        limit: maximum number; None for numba's default: NUMBA_NUM_THREADS, else the number of cores.
     """
 
     limit: int | None = None
@@ -50,7 +50,7 @@ THREADS = Threads()
 
 
 def run_row_slices(work: Callable[[slice], None], count: int) -> None:
-    """Call `work` for slices of rows in several threads; slices begin at multiples of 16."""
+    """Call `work` for slices of rows in threads; slices begin at multiples of 16."""
     num_slices = min(THREADS.most, count // STEP_ROWS_PER_THREAD)
     if num_slices <= 1:
         work(slice(0, count))
@@ -60,15 +60,15 @@ def run_row_slices(work: Callable[[slice], None], count: int) -> None:
 
 
 def run_balanced(work: Callable[[slice], T], offsets: TokenIds, threads: int) -> list[T]:
-    """Call `work` in parallel for segments of rows with about equal numbers of tokens.
+    """Call `work` in threads for segments of rows with about equal numbers of tokens.
 
     Args:
-        work: function of a segment of rows that releases the interpreter lock.
+        work: function of a segment that releases the interpreter lock.
         offsets: start of each row's tokens, then the end [B + 1].
         threads: maximum number of segments.
 
     Returns:
-        The results of the calls, in order.
+        The results, in order.
     """
     num_segments = max(1, min(threads, int(offsets[-1]) // MIN_TOKENS_PER_THREAD))
     cuts = np.searchsorted(offsets, np.linspace(0, offsets[-1], num_segments + 1)[1:-1]).tolist()
@@ -76,12 +76,12 @@ def run_balanced(work: Callable[[slice], T], offsets: TokenIds, threads: int) ->
 
 
 def run_slices(work: Callable[[slice], T], cuts: Sequence[int]) -> list[T]:
-    """Call `work` for each segment between two cuts, one per thread; return the results in order."""
+    """Call `work` for each segment between cuts, one per thread; return the results in order."""
     return run_parts(work, [slice(begin, end) for begin, end in pairwise(cuts)])
 
 
 def run_parts(work: Callable[[P], T], parts: Sequence[P]) -> list[T]:
-    """Call `work` for each part in its own thread, for the first in the caller's; return the results in order."""
+    """Call `work` for each part in a thread, the first in the caller's; return the results in order."""
     futures = [_pool(len(parts)).submit(work, part) for part in parts[1:]]
     try:
         first = work(parts[0])

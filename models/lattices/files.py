@@ -18,7 +18,7 @@ from models.reranking.formats.writer import is_valid_file_name, make_folder
 
 LatticeFormat = Literal["slf", "kaldi"]
 MAX_LATTICE_LINE_BYTES = 1 << 24
-"""Maximum line length; an arc in Kaldi's format has a transition-id for each frame."""
+"""Maximum line length; an arc of Kaldi's has a transition-id per frame."""
 
 _SLF_SUFFIXES = (".slf", ".lat", ".htk")
 _SLF = re.compile(rb"(?:\s*#[^\n]*\n)*\s*[A-Za-z]+=\S*(?:[ \t]+[A-Za-z]+=\S*)*[ \t]*\r?\n")
@@ -27,19 +27,19 @@ _KALDI = re.compile(
     rb"\S+[ \t]*\r?\n[0-9]+(?:[ \t]+[0-9]+[ \t]"
     rb"|[ \t]+[^\s,]*,[^\s,]*(?:,[0-9_]*)?[ \t]*\r?\n|[ \t]*\r?\n[ \t]*\r?(?:\n|$))"
 )
-"""An utterance, then an arc, or a final state: of a silent utterance, it is the only one."""
+"""An utterance, then an arc, or a final state, the only one if it is silent."""
 
 
 def slf_files(folder: Path) -> list[Path]:
-    """Return the files .slf, .lat and .htk of a folder, also compressed, sorted by name; none if it is no folder."""
+    """Return a folder's files .slf, .lat and .htk, also compressed, sorted by name; none if it is no folder."""
     paths = folder.iterdir() if folder.is_dir() else ()
     return sorted(path for path in paths if PurePath(unpacked_name(path)).suffix in _SLF_SUFFIXES)
 
 
 def detect_lattice_format(source: Path | BufferedReader) -> LatticeFormat | None:
-    """Detect the format from a file's first lines, or from the names in a folder; None for others.
+    """Detect the format from a file's first lines, or a folder's names; None for others.
 
-    A stream is left at its beginning; one that is compressed is not detected.
+    A stream is left at its beginning; if it is compressed, it is not detected.
 
     Raises:
         FormatError: the file is missing or damaged.
@@ -63,11 +63,11 @@ def read_lattices(
     symbols: SymbolTable | None,
     no_words: Collection[str],
 ) -> Iterator[Lattice | BadLine]:
-    """Yield the lattices of a file, and a `BadLine` for each part that cannot be read.
+    """Yield the lattices of a file, and a `BadLine` for each unreadable part.
 
     Args:
         source: a file or stream.
-        form: slf has one lattice per file, named after the file, without its suffix, unless the file has a name in it.
+        form: slf has one lattice per file, named after the file, without its suffix, unless named in it.
         name: name of the source in messages.
         symbols: words by number, for kaldi.
         no_words: labels that are not words.
@@ -102,9 +102,9 @@ def write_lattices(
 
     Args:
         lattices: with distinct names, if they go to an slf folder.
-        target: a stream; a folder for slf, or a file for kaldi, compressed according to its suffix.
+        target: a stream; a folder for slf, or a file for kaldi, compressed as its suffix says.
         form: slf has one lattice per file; in a stream, the first lines of lattices separate them.
-        symbols: numbers by word, for kaldi; None: words are written unchanged.
+        symbols: numbers by word, for kaldi; None: words stay as they are.
 
     Raises:
         FormatError: the file system reports an error.

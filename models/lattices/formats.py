@@ -7,8 +7,8 @@ if `dir=b`). Scores are logarithms to `base` (default e; 0: probabilities) and b
 are ignored. Sub-lattices are refused.
 
 Values may be quoted, and a backslash escapes a character; an octal escape such as `\303\251` gives
-bytes. Because other programs write words unescaped, an apostrophe opens a quotation only if another
-apostrophe closes it before white space.
+bytes. Other programs write words unescaped, so an apostrophe opens a quotation only if another closes
+it before white space.
 
 Kaldi's text has `utterance`, then one arc or final state per line, then an empty line. Both types are
 read. CompactLattice: `source target word graph,acoustic,ids`, final states `state graph,acoustic,ids`.
@@ -75,7 +75,7 @@ def parse_fields(line: str) -> dict[str, str]:
 
 
 def escape_value(word: str) -> str:
-    """Escape a word as a value that `parse_fields` reads back."""
+    """Escape a word as a value for `parse_fields`."""
     # line breaks are octal because they would end the line
     word = _TO_ESCAPE.sub(r"\\\g<0>", word).replace("\n", "012")
     return "\\" + word if word[:1] in {"'", '"'} else word
@@ -120,13 +120,13 @@ _FIELD_ALIASES = {
 }  # fmt: skip
 _NULL = "!NULL"
 _MAX_VARIANT = 1 << 31
-"""Maximum pronunciation number; a word has only a few pronunciations."""
+"""Maximum pronunciation number; a word has few."""
 
 SlfFields = Mapping[str, str]
 
 
 class _SlfFile:
-    """Lines of a file by kind, with line numbers, and nodes by their number.
+    """Lines of a file by kind, with line numbers, and nodes by number.
 
     Attributes:
         line: current line number, for error messages.
@@ -142,7 +142,7 @@ class _SlfFile:
 def read_slf(
     lines: Iterable[bytes], source: str, *, no_words: Collection[str] = NON_WORD_LABELS
 ) -> Lattice | BadLine:
-    """Read a lattice, or return a `BadLine`, with line 1 if the error concerns the entire file.
+    """Read a lattice, or return a `BadLine`, with line 1 for an error of the entire file.
 
     Args:
         lines: lines of the file.
@@ -163,7 +163,7 @@ def read_slf(
 
 
 def format_slf(lattice: Lattice) -> str:
-    """Return a lattice as text: words on links, natural logarithms, enough digits to read the same numbers back."""
+    """Return a lattice as text: words on links, natural logarithms, enough digits for the same numbers."""
     scales, name = lattice.scales, lattice.name
     lines = ["VERSION=1.1", *([] if name is None else [f"UTTERANCE={escape_value(name)}"])]
     lines.append(f"acscale={scales.am!r} lmscale={scales.lm!r} wdpenalty={scales.words!r}")
@@ -234,7 +234,10 @@ def _slf_arc(
     pronunciation: float,
     no_words: Collection[str],
 ) -> Arc:
-    """Create the arc of a link; `pronunciation` is the weight of its pronunciation score in the acoustic score."""
+    """Create a link's arc.
+
+    `pronunciation` is the weight of its pronunciation score in the acoustic score.
+    """
     ends = _node(link, "S", num_nodes), _node(link, "E", num_nodes)
     _, node = file.nodes.get(ends[_reads_forward(file.header)], (0, {}))
     label = link.get("W", _NULL)
@@ -253,12 +256,12 @@ def _slf_arc(
 
 
 def _reads_forward(header: SlfFields) -> bool:
-    """True if a node's word belongs to its incoming links, False if to its outgoing links."""
+    """True if a node's word belongs to its incoming links, False if to outgoing ones."""
     return not header.get("dir", "f").startswith("b")
 
 
 def _check_unused_word(file: _SlfFile, terminal: int, no_words: Collection[str]) -> None:
-    """Refuse a word on the terminal node, which belongs to no link and would be lost."""
+    """Refuse a word on the terminal node, which no link has, so it would be lost."""
     line, node = file.nodes.get(terminal, (1, {}))
     label = node.get("W", _NULL)
     if label not in {_NULL, *no_words} and not any("W" in link for _, link in file.links):
@@ -267,7 +270,7 @@ def _check_unused_word(file: _SlfFile, terminal: int, no_words: Collection[str])
 
 
 def _terminal(header: SlfFields, name: str, touched: Collection[int], num_nodes: int) -> int:
-    """Return the start or end node: from the header, else the only node that no link ends or starts in."""
+    """Return the start or end node: the header's, else the only node that no link ends or starts in."""
     if name in header:
         return _node(header, name, num_nodes)
     free = [node for node in range(num_nodes) if node not in touched]
@@ -280,7 +283,7 @@ def _terminal(header: SlfFields, name: str, touched: Collection[int], num_nodes:
 
 
 def _log_base(header: SlfFields) -> float:
-    """Return the natural logarithm of the base of scores, or 0 if scores are probabilities."""
+    """Return the natural logarithm of the scores' base, or 0 for probabilities."""
     base = _number(header, "base", math.e)
     if base and base <= 1:
         raise InvalidInputError(f"base={base} must be 0 or greater than 1")
@@ -288,7 +291,7 @@ def _log_base(header: SlfFields) -> float:
 
 
 def _log_score(fields: SlfFields, name: str, log_base: float) -> float | None:
-    """Return a score as a natural logarithm; None if it is missing."""
+    """Return a score as a natural logarithm, or None if missing."""
     if name not in fields:
         return None
     value = _number(fields, name, 0.0)
@@ -365,9 +368,10 @@ def read_kaldi(
 
 
 def format_kaldi(lattice: Lattice, symbols: SymbolTable | None = None) -> str:
-    """Return a lattice as the text of a CompactLattice, with enough digits to read the same numbers back.
+    """Return a lattice as text, a CompactLattice, with enough digits to read the same numbers back.
 
-    Arcs without a word into the lattice's end become final states. Without numbers by word, words are unchanged.
+    Arcs without a word into the lattice's end become final states. Without symbols, words are
+    unchanged.
 
     Raises:
         InvalidInputError: a word has no number, or the lattice's name contains white space.
@@ -389,7 +393,7 @@ def format_kaldi(lattice: Lattice, symbols: SymbolTable | None = None) -> str:
 
 
 def _blocks(lines: Iterable[bytes]) -> Iterator[tuple[int, tuple[bytes, ...]]]:
-    """Yield runs of lines that are not blank, each with its first line number."""
+    """Yield runs of non-blank lines, each with its first line number."""
     for is_blank, run in groupby(enumerate(lines, start=1), key=lambda line: not line[1].strip()):
         if not is_blank:
             numbers, block = zip(*run, strict=True)
@@ -460,7 +464,7 @@ def _word_label(word: str, symbols: SymbolTable | None) -> str:
 
 
 def _kaldi_lattice(name: str, arcs: Sequence[Arc]) -> Lattice:
-    """Build the lattice of an utterance; its final states lead to an additional end node."""
+    """Build the lattice of an utterance; its final states lead to an added end node."""
     if not arcs:
         raise InvalidInputError("the lattice has no arcs")
     if all(arc.target != _FINAL for arc in arcs):
@@ -480,7 +484,7 @@ def _kaldi_lattice(name: str, arcs: Sequence[Arc]) -> Lattice:
 
 
 def _times(lattice: Lattice) -> Scores:
-    """Compute node times; in these lattices all paths to a node have the same number of transitions."""
+    """Compute node times; here all paths to a node have the same number of transitions."""
     counts = np.array([text.count("_") + 1 if text else 0 for text in lattice.alignments])
     depth = node_depths(lattice.sources, lattice.targets, lattice.num_nodes)
     levels = group_by_level(depth[lattice.sources], int(depth.max()))

@@ -1,8 +1,8 @@
 """Several lattices as one graph with levels, the tokens of their words, and the weights of paths.
 
-In a lattice, a word is scored before its successor is known. A word must therefore have the same
-tokens in every sentence, and the tokens of a sentence must be the concatenated tokens of its words, as
-for word tokenizers and for SentencePiece models whose pieces do not extend beyond a space.
+In a lattice, a word is scored before its successor is known. So a word must have the same tokens in
+every sentence, and a sentence's tokens must be those of its words, concatenated, as for word
+tokenizers and SentencePiece models whose pieces do not extend beyond a space.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -47,13 +47,13 @@ class LabelTokens:
 
 
 class LabelTokenizer:
-    """Converter from words to a model's tokens; members of classes that are several words are not found.
+    """Converter from words to a model's tokens; class members of several words are not found.
 
     Args:
         tokenizer: the model's tokenizer.
 
     Raises:
-        UnsupportedParameterError: it has tokens that span two words.
+        UnsupportedParameterError: a token spans two words.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -173,8 +173,8 @@ PATH_FEATURES = tuple(field.name for field in fields(PathWeights) if field.name 
 class LatticeGraph:
     """L lattices with N nodes and A arcs in total.
 
-    An additional node follows each lattice's end; the arc to it is the end of the sentence. The level of a node is
-    the number of arcs on the longest path to it; nodes of a level are not connected.
+    An added node follows each lattice's end; the arc to it is the end of the sentence. The level of a
+    node is the number of arcs on the longest path to it; nodes of a level are not connected.
 
     Attributes:
         lattice_of: lattice of each node [N].
@@ -182,18 +182,18 @@ class LatticeGraph:
         sources: source node of each arc [A].
         targets: target node of each arc [A].
         labels: label of each arc in `LabelTokens` [A].
-        own_arcs: index of each arc in its lattice; the lattice's number of arcs for the end of the sentence [A].
+        own_arcs: index of each arc in its lattice; its number of arcs for the end of the sentence [A].
         starts: first node of each lattice [L].
         ends: node after the end of each lattice [L].
         fixed: weighted sum of each arc's features without the model [A].
         lm_weights: weight of the model's log-probabilities in each lattice [L].
         unk_weights: weight of the number of unknown tokens in each lattice [L].
         phrase_weights: weight of each feature of phrases in each lattice [L, F].
-        remainders: estimated score of the best path from each node to the end, with the old model's scores in place
-            of the new model's [N].
+        remainders: estimated score of the best path from each node to the end, with the old model's scores
+            for the new model's [N].
         by_source: arcs by the level of their source.
         by_target: arcs by the level of their target.
-        last_use: highest level that an arc from each node leads to; −1 for ends [N].
+        last_use: highest level after an arc from each node; −1 for ends [N].
     """
 
     lattice_of: Indices
@@ -261,7 +261,7 @@ def build_graph(
 def _arc_columns(
     lattice: Lattice, weights: PathWeights, start: int, words: dict[str, int], spelling: LabelTokens
 ) -> tuple[Indices, Indices, Indices, Indices, Scores, Scores]:
-    """Sources, targets, labels, own indices, fixed and expected scores of a lattice's arcs and its sentence end."""
+    """Sources, targets, labels, own indices, fixed and expected scores of a lattice's arcs and end."""
     numbers = np.array([words[word] for word in lattice.words])
     labels = np.append(numbers[lattice.labels], spelling.end)
     fixed = np.append(weights.am * lattice.am + weights.old_lm * lattice.old_lm, 0.0)

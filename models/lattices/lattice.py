@@ -1,7 +1,7 @@
 """Word lattice in flat arrays, its construction from arcs in any order, and word labels.
 
-Nodes are in topological order, and arcs are ordered by source; every node is on a path from the start
-to the end.
+Nodes are in topological order, arcs ordered by source; every node is on a path from the start to
+the end.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -18,13 +18,13 @@ Indices = Int64s
 Scores = Float64s
 
 NO_WORD = 0
-"""Label of arcs without a word, such as silence or arcs that only connect the graph."""
+"""Label of arcs without a word, such as silence or mere connections."""
 
 NO_VARIANT = -1
 MAX_NODES = 1 << 20
 MAX_ARCS = 1 << 22
 MAX_SCORE = 1e100
-"""Maximum magnitude of a score; beyond it, weighted sums along paths might not be finite."""
+"""Maximum magnitude of a score; beyond it, weighted sums of paths might not be finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +44,10 @@ class Scales:
 
 @dataclass(frozen=True, eq=False)
 class Lattice:
-    """N nodes in topological order and A arcs between them, ordered by source.
+    """N nodes in topological order and A arcs, ordered by source.
 
-    Node 0 is the start and node N − 1 the end; every node is on a path between them (see `build_lattice`). Scores
-    are natural logarithms; larger is better.
+    Node 0 is the start and node N − 1 the end; every node is on a path between them (`build_lattice`).
+    Scores are natural logarithms; larger is better.
 
     Attributes:
         name: utterance id.
@@ -157,7 +157,7 @@ def group_by_level(levels: Indices, num_levels: int) -> ArcLevels:
 def node_depths(sources: Indices, targets: Indices, num_nodes: int) -> Indices:
     """Count the arcs on the longest path to each node from a node without incoming arcs [N].
 
-    Nodes of equal depth are not connected, and all arcs lead to greater depths. Nodes on cycles or after them get −1.
+    Nodes of equal depth are not connected; arcs lead to greater depths. Nodes on or after cycles get −1.
     """
     order = np.argsort(sources, kind="stable")
     starts = np.searchsorted(sources[order], np.arange(num_nodes + 1))
@@ -189,14 +189,14 @@ def build_lattice(
     times: Scores,
     scales: Scales = Scales(),
 ) -> Lattice:
-    """Build the lattice of all paths between two nodes; arcs and nodes on no such path are dropped.
+    """Build the lattice of all paths between two nodes; other arcs and nodes are dropped.
 
     Args:
         arcs: in any order.
         name: utterance id.
         start: first node of all paths.
         end: last node of all paths.
-        times: time of each node in seconds [N]; nodes are numbered from 0 to N − 1.
+        times: time of each node in seconds [N]; nodes are 0 to N − 1.
         scales: scales of the scores in the file.
 
     Raises:
@@ -272,7 +272,7 @@ def _find_cycle_node(sources: Indices, targets: Indices, depth: Indices) -> int:
 
 
 NON_WORD_LABELS = frozenset({"!NULL", "!ENTER", "!EXIT", "!SENT_START", "!SENT_END", "<s>", "</s>", "<eps>"})
-"""Labels without a word: sentence ends, and labels of HTK and Kaldi on arcs that only connect the graph."""
+"""Labels without a word: sentence ends, and HTK's and Kaldi's on arcs that only connect the graph."""
 
 _BACKOFF_SYMBOL = "#0"
 _MOST_DIGITS = 18
@@ -333,7 +333,7 @@ def is_whole_number(text: str) -> bool:
 
 
 def word_of_label(label: str, no_words: Collection[str]) -> str:
-    """Return the word of a label in a file; an empty string for `no_words`, the labels that are not words.
+    """Return the word of a label in a file; empty for `no_words`, labels that are not words.
 
     Raises:
         InvalidInputError: it cannot be a word.

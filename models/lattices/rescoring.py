@@ -1,8 +1,8 @@
 """Rescoring of lattices with a language model: token graphs, n-best paths, oracle path.
 
-N-best lists are exact and their word strings are distinct. Strings are built from their ends: a suffix
-stores all tokens at which it can start, with the best score from each. Each string is therefore found
-once, and strings come in descending order of their totals.
+N-best lists are exact, with distinct word strings. Strings are built from their ends: a suffix
+stores all tokens at which it can start, with the best score from each. So each string is found once,
+in descending order of totals.
 
 Source: Mohri and Riley (2002), "An efficient algorithm for the n-best-strings problem".
 """
@@ -47,14 +47,14 @@ from models.reranking.candidates import Candidate, CandidateList
 class RescoredLattice:
     """Graph of T tokens with the new scores of a lattice's paths.
 
-    Token 0 is at the start, and the last token is after the end. Edges to the last token have the lattice's number
-    of arcs as their arc index, and the log-probability of the end of the sentence.
+    Token 0 is at the start, the last token after the end. Edges to the last token have the lattice's
+    number of arcs as arc index, and the log-probability of the end of the sentence.
 
     Attributes:
         lattice: the lattice that was rescored.
         weights: feature weights.
-        tokens: the token graph; nodes, arcs and tokens are numbered within this lattice.
-        unknown: number of `<unk>` tokens of each of the lattice's words; 0 for the end of the sentence.
+        tokens: the token graph, numbered within this lattice.
+        unknown: number of `<unk>` tokens of each word; 0 for the end of the sentence.
     """
 
     lattice: Lattice
@@ -86,8 +86,8 @@ class RescoredLattice:
     def as_lattice(self) -> Lattice:
         """Convert to a lattice whose scores and scales give each path the same total.
 
-        The language model score of an arc is the weighted mean of the new and the old score, including the penalty
-        for unknown words and the scores of phrases.
+        An arc's language model score is the weighted mean of the new and the old score, with the
+        penalty for unknown words and the scores of phrases.
         """
         tokens, lattice, weights = self.tokens, self.lattice, self.weights
         arcs, labels, features = tokens.edges.arcs, self.labels(), self.features()
@@ -130,16 +130,16 @@ def rescore(
     """Rescore several lattices together.
 
     Args:
-        lattices: any number; the results do not depend on each other.
+        lattices: any number; results are independent.
         model: any left-to-right model.
         speller: converter for the model's tokenizer.
         weights: feature weights of each lattice.
-        search: settings; the search is exact without a beam, if no node has more than the maximum number of tokens
-            and the model's states determine which futures are equal.
-        phrases: phrases that paths may contain; their features have weights.
+        search: settings; the search is exact without a beam, if no node has more than the maximum of
+            tokens and the model's states determine which futures are equal.
+        phrases: phrases in paths; their features have weights.
 
     Raises:
-        UnsupportedParameterError: the tokens of words depend on neighbouring words.
+        UnsupportedParameterError: tokens of words depend on neighbouring words.
     """
     if not lattices:
         return []
@@ -191,7 +191,7 @@ class LatticePath(NamedTuple):
 
 
 def nbest_candidates(rescored: RescoredLattice, count: int) -> CandidateList:
-    """Return the best paths as an n-best list, with the features that `PathWeights` weights, and the references."""
+    """Return the best paths as an n-best list, with the features of `PathWeights`, and the references."""
     features = rescored.features()
     candidates = tuple(
         Candidate(path.text, {name: _path_sum(name, values[path.edges]) for name, values in features.items()})
@@ -201,18 +201,18 @@ def nbest_candidates(rescored: RescoredLattice, count: int) -> CandidateList:
 
 
 def _path_sum(name: str, values: Scores) -> float:
-    """Sum a feature over edges; rounded for phrases, because of the credit that was taken back."""
+    """Sum a feature over edges; rounded for phrases, because of credit taken back."""
     total = float(values.sum())
     return round(total, 9) if is_phrase_feature(name) else total
 
 
 class _Suffix(NamedTuple):
-    """Last words of a string, and the best path that spells them from each token at which they can start.
+    """Last words of a string, and the best path with them from each token where they can start.
 
     Attributes:
         word: label of the first word.
         rest: suffix after the first word; None for the end of the sentence.
-        tokens: tokens at which the suffix can start, ascending [K].
+        tokens: tokens where the suffix can start, ascending [K].
         totals: total of the best path from each token [K].
         steps: first step of that path [K].
     """
@@ -234,7 +234,7 @@ class _Suffix(NamedTuple):
 
 
 class _SuffixGraph:
-    """Rescored lattice with the steps of the paths found so far; a step is an edge and its next step."""
+    """Rescored lattice with the steps of paths found so far; a step is an edge and its next step."""
 
     def __init__(self, rescored: RescoredLattice) -> None:
         self.tokens, self.labels = rescored.tokens, rescored.labels()
@@ -293,7 +293,7 @@ class _SuffixGraph:
         return ending
 
     def _edges_to(self, tokens: Indices) -> tuple[Indices, Indices]:
-        """Return all edges to the given tokens, and the index of each edge's token in `tokens`."""
+        """Return all edges to tokens, and the index of each edge's token in `tokens`."""
         begins, ends = self.tokens.offsets[tokens], self.tokens.offsets[tokens + 1]
         return index_ranges(begins, ends), np.repeat(np.arange(len(tokens)), ends - begins)
 
@@ -310,7 +310,7 @@ class _SuffixGraph:
 
 
 def _merge_suffixes(ending: _Suffix, found: _Suffix) -> tuple[_Suffix, Bools]:
-    """Merge two suffixes with equal words; return the result and a mask of the tokens that are new or improved."""
+    """Merge two suffixes with equal words; return the result and a mask of new or improved tokens."""
     tokens = np.concatenate([ending.tokens, found.tokens])
     totals = np.concatenate([ending.totals, found.totals])
     steps = np.concatenate([ending.steps, found.steps])
@@ -322,13 +322,13 @@ def _merge_suffixes(ending: _Suffix, found: _Suffix) -> tuple[_Suffix, Bools]:
 
 
 def nbest_paths(rescored: RescoredLattice, count: int) -> list[LatticePath]:
-    """Return the best paths of up to `count` distinct word strings, in descending order of their totals."""
+    """Return the best paths of up to `count` distinct word strings, by descending total."""
     graph, words, paths = _SuffixGraph(rescored), rescored.lattice.words, list[LatticePath]()
     serial = itertools.count()
     heap: list[tuple[float, int, LatticePath | Callable[[], _Suffix]]] = []
 
     def reach(ending: _Suffix) -> None:
-        """Push the complete string of a suffix, if it is one, and the longer suffixes onto the heap."""
+        """Push a suffix's complete string, if it is one, and longer suffixes onto the heap."""
         if ending.tokens[0] == 0:
             text = " ".join(words[label] for label in ending.words())
             path = LatticePath(text, float(ending.totals[0]), graph.path(int(ending.steps[0])))
@@ -364,13 +364,13 @@ def first_pass_text(lattice: Lattice) -> str:
 
 
 def oracle_errors(lattice: Lattice, reference: Sequence[str]) -> int:
-    """Count substitutions, insertions and deletions on the path with the fewest errors; words are compared as written.
+    """Count substitutions, insertions and deletions on the path with the fewest; words are compared as written.
 
     Uses dynamic programming over nodes and reference positions.
     """
     indices = {word: label for label, word in enumerate(lattice.words) if word}
     right = np.array([indices.get(word, -1) for word in reference], dtype=np.int64)
-    # minimum errors on a path to each node, against each prefix of the reference [N, R + 1]
+    # minimum errors to each node, against each prefix of the reference [N, R + 1]
     lengths = np.arange(len(reference) + 1, dtype=np.int32)
     costs = np.zeros((lattice.num_nodes, len(lengths)), dtype=np.int32)
     costs[0] = lengths
@@ -388,7 +388,7 @@ def oracle_errors(lattice: Lattice, reference: Sequence[str]) -> int:
 
 
 def _extend_along_arcs(costs: Int32s, labels: Indices, reference: Indices) -> Int32s:
-    """Extend error counts along arcs [A, R + 1], without deletions after the arc's word."""
+    """Extend errors along arcs [A, R + 1], without deletions after the arc's word."""
     spoken = labels != NO_WORD
     after: Int32s = costs + spoken[:, None]
     matched = costs[:, :-1] + (labels[:, None] != reference)

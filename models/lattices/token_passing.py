@@ -1,7 +1,7 @@
 """Token passing through lattices for any language model.
 
-A token is a partial path with the model state after it. Nodes of one level are not connected, so the
-model scores all tokens of a level in one call, for all lattices. Tokens of a node with the same future
+A token is a partial path with the model state after it. Nodes of a level are not connected, so the
+model scores all tokens of a level in one call, for all lattices. Tokens of a node with one future
 are recombined; all their incoming edges are kept.
 
 Sources: Young, Russell and Thornton (1989), "Token passing: a simple conceptual model for connected
@@ -72,9 +72,10 @@ class GrowableArray(Generic[T]):
 def word_log_probs(
     model: LanguageModel[Any], state: Any, rows: Indices, labels: Indices, spelling: LabelTokens
 ) -> Scores:
-    """Return natural-log probabilities [P] of labels [P] after rows [P] of a state; 0 for labels without tokens.
+    """Return natural-log probabilities [P] of labels [P] after rows [P] of a state; 0 without tokens.
 
-    Equal pairs are scored once. A model that always computes complete distributions does so once per row.
+    Equal pairs are scored once. A model that always computes complete distributions does so once
+    per row.
     """
     num_labels = len(spelling.lengths)
     pairs, indices = np.unique(rows * num_labels + labels, return_inverse=True)
@@ -98,14 +99,15 @@ def word_log_probs(
 
 
 class PhrasePaths:
-    """Phrases along paths: nodes of the automaton, and the features that a label after a node adds.
+    """Phrases along paths: nodes of the automaton, and features that a label adds after a node.
 
-    The features are those of the phrases, ln share of unknown words, and minus the number of unknown tokens
-    [F + 2]. Credit for the beginning of a phrase is added with its words, and taken back if the phrase does not follow.
+    The features are those of the phrases, ln share of unknown words, and minus the number of unknown
+    tokens [F + 2]. Credit for the beginning of a phrase is added with its words, and taken back if
+    the rest does not follow.
 
     Args:
         phrases: the phrases.
-        words: words of the labels, of which the first is empty; the end of the sentence follows them.
+        words: words of the labels, the first empty; the end of the sentence follows.
         tokenizer: the model's tokenizer.
     """
 
@@ -140,7 +142,7 @@ class PhrasePaths:
         return self._steps[pair]
 
     def _credit(self, node: int) -> Scores:
-        """Return the credit for a node's words [F + 2]; that of an incomplete phrase has no part for unknown words."""
+        """Return the credit for a node's words [F + 2]; an incomplete phrase has none for unknown words."""
         found, share = self._phrases.automaton.credit(node)
         values = self._values(found) * share
         if share < 1:
@@ -159,7 +161,7 @@ NO_STATE = -1
 
 
 class ActiveStates:
-    """Model states after the tokens that can still be extended; tokens with the same history share a state."""
+    """Model states after tokens that can still be extended; those with the same history share one."""
 
     def __init__(self, model: LanguageModel[Any], spelling: LabelTokens) -> None:
         self._model, self._spelling = model, spelling
@@ -168,7 +170,7 @@ class ActiveStates:
         self._rows = GrowableArray(np.int64)
 
     def after(self, tokens: Indices, labels: Indices) -> tuple[Any, Indices]:
-        """Advance tokens by one label each; return a state of distinct rows, and the row of each pair [P]."""
+        """Advance tokens by a label each; return a state of distinct rows, and each pair's row [P]."""
         num_labels = len(self._spelling.lengths)
         pairs, indices = np.unique(self._rows[tokens] * num_labels + labels, return_inverse=True)
         rows, labels = np.divmod(pairs, num_labels)
@@ -179,7 +181,7 @@ class ActiveStates:
         return prefill_sequences(self._model, before, tokens, lengths), indices
 
     def add(self, state: Any, rows: Indices) -> None:
-        """Add the states of new tokens; the row is −1 for tokens that are not extended."""
+        """Add the states of new tokens; row −1: a token that is not extended."""
         begin = len(self._pool) if len(self._rows) else 0
         self._pool = self._pool.concatenate([state]) if begin else state
         self._rows.append(np.where(rows < 0, rows, begin + rows))
@@ -194,9 +196,9 @@ _LARGEST_KEY = 1 << 62
 
 
 def state_keys(state: Any) -> Indices | None:
-    """Return keys [B, K] that are equal for rows with the same future; None if the state does not determine them.
+    """Return keys [B, K], equal for rows with the same future; None if the state does not determine them.
 
-    Only states of n-gram models and of mixtures of n-gram models have keys.
+    Only states of n-gram models and mixtures of them have keys.
     """
     if isinstance(state, NGramState):
         return state.ids[:, None].astype(np.int64)
@@ -214,13 +216,13 @@ def recombine(
 
     Args:
         nodes: node of each edge [P].
-        futures: keys; equal rows mean the same future for edges to one node [P, K].
+        futures: keys; equal for edges to a node with the same future [P, K].
         totals: total of each edge [P]; larger is better.
-        max_tokens_per_node: maximum tokens per node; the best are kept, equal ones in the order of edges.
+        max_tokens_per_node: maximum tokens per node; the best are kept, ties in the order of edges.
 
     Returns:
-        Indices of the edges that are kept, by token [E]; number of edges and best edge of each token [T]. Tokens are
-        ordered by node, then by descending total.
+        Indices of the kept edges, by token [E]; number of edges and best edge of each token [T]. Tokens
+        are ordered by node, then by descending total.
     """
     keys = _pack_columns(np.column_stack([nodes, futures]))
     order = np.lexsort((-totals, *keys.T))
@@ -242,7 +244,7 @@ def recombine(
 
 
 def _pack_columns(columns: Indices) -> Indices:
-    """Pack columns of integers ≥ −1 [P, K] into fewer columns that are equal for equal rows [P, J]."""
+    """Pack columns of integers ≥ −1 [P, K] into fewer, equal for equal rows [P, J]."""
     packed: list[Indices] = []
     size = _LARGEST_KEY
     for column in columns.T:
@@ -279,7 +281,7 @@ class TokenEdges(NamedTuple):
 
 
 class TokenGraph(NamedTuple):
-    """T tokens and the E edges to them: a graph of the searched paths of lattices.
+    """T tokens and the E edges to them: a graph of searched paths.
 
     Attributes:
         nodes: node of each token, in topological order [T].
@@ -295,7 +297,7 @@ class TokenGraph(NamedTuple):
 
 
 class TokenTable:
-    """Tokens created so far; the tokens of a node are added together and are consecutive.
+    """Tokens created so far; those of a node are added together and consecutive.
 
     Args:
         num_nodes: number of nodes of all lattices.
@@ -320,7 +322,7 @@ class TokenTable:
         return len(self.nodes)
 
     def words_after(self, parents: Indices, labels: Indices) -> Indices:
-        """Return the last words after tokens and one more label [P, num_words]; an empty word adds nothing."""
+        """Return the last words after tokens and a label [P, num_words]; an empty word adds nothing."""
         before = self._words[parents]
         if not before.shape[1]:
             return before
@@ -370,7 +372,7 @@ class LatticeSearchSettings:
 
 
 class TokenPassing:
-    """Search with any model through the graph of lattices, level by level, from one token on each start."""
+    """Search with any model through a graph of lattices, by level, from one token on each start."""
 
     def __init__(
         self,
@@ -400,7 +402,7 @@ class TokenPassing:
         self._score_outgoing(0, self._states.initial, nothing)
 
     def run(self) -> TokenGraph:
-        """Search to the ends; return the token graph, with nodes and arcs numbered as in the graph of the lattices."""
+        """Search to the ends; return the token graph, its nodes and arcs numbered as in the lattices' graph."""
         for level in range(1, len(self._joined.by_target)):
             self._advance_level(level)
         offsets = np.concatenate([[0], np.cumsum(np.concatenate(self._num_edges))])
@@ -408,7 +410,7 @@ class TokenPassing:
         return TokenGraph(self._tokens.nodes[:], self._tokens.forward[:], offsets, ways)
 
     def _advance_level(self, level: int) -> None:
-        """Collect and recombine the tokens at the nodes of a level, then score the next words."""
+        """Collect and recombine the tokens at a level's nodes, then score the next words."""
         ways, totals, phrases = self._incoming_edges(level)
         nodes = self._joined.targets[ways.arcs]
         labels = self._spelling.canonical[self._joined.labels[ways.arcs]]
@@ -436,7 +438,10 @@ class TokenPassing:
         self._score_outgoing(level, state, rows)
 
     def _shared_states(self, ways: TokenEdges, totals: Scores, words: Indices) -> tuple[Any, Indices]:
-        """Compute the states after edges; edges of a lattice with equal last words share the state of the best one."""
+        """Compute the states after edges.
+
+        Edges of a lattice with equal last words share the state of the best.
+        """
         lattices = self._joined.lattice_of[self._joined.sources[ways.arcs]]
         kept, counts, best = recombine(lattices, words, totals, max_tokens_per_node=len(totals))
         labels = self._spelling.canonical[self._joined.labels[ways.arcs[best]]]
@@ -446,7 +451,7 @@ class TokenPassing:
         return state, indices
 
     def _incoming_edges(self, level: int) -> tuple[TokenEdges, Scores, Indices]:
-        """Return the edges to the nodes of a level, their totals and nodes of phrases, inside the beam."""
+        """Return the edges to a level's nodes, their totals and nodes of phrases, inside the beam."""
         joined, tokens = self._joined, self._tokens
         arcs = joined.by_target[level]
         counts = tokens.count[joined.sources[arcs]]
@@ -469,7 +474,7 @@ class TokenPassing:
         return ways.select(inside), totals[inside], phrases[inside]
 
     def _score_outgoing(self, level: int, state: Any, rows: Indices) -> None:
-        """Score the words after the newest tokens, which are those of a level; `rows` are their rows of the state."""
+        """Score the words after the newest tokens, those of a level; `rows` are their rows of the state."""
         joined, tokens = self._joined, self._tokens
         begin = len(tokens) - len(rows)
         self._states.add(state, rows)

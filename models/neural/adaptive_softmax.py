@@ -21,16 +21,16 @@ from models.vocabulary import BOS, EOS
 
 
 class ClusteredEmbedding(nn.Module):
-    """Token vectors in clusters by frequency, of width E in the first cluster, then E / 4, E / 16, ….
+    """Token vectors in clusters by frequency, of width E, then E / 4, E / 16, ….
 
     Input vectors are widened by their cluster's projection (Baevski and Auli 2019). `<s>`, which begins
     every sentence and is never predicted, always has rank 0.
 
     Attributes:
-        rank: rank of each token by descending frequency [V]; an integer buffer stored with the weights.
-        bounds: bounds of the clusters: cluster i has the ranks from bounds[i] to below bounds[i + 1].
+        rank: rank of each token by descending frequency [V]; integers stored with the weights.
+        bounds: cluster i has the ranks from bounds[i] to below bounds[i + 1].
         tables: vectors of each cluster in order of rank, [Vᵢ, Eᵢ].
-        projections: from full width to the width of each cluster except the first, [Eᵢ, E].
+        projections: from full width to that of each cluster but the first, [Eᵢ, E].
 
     Args:
         vocab_size: V.
@@ -38,7 +38,7 @@ class ClusteredEmbedding(nn.Module):
         cutoffs: ranks at which a new cluster begins.
 
     Raises:
-        InvalidInputError: the cutoffs do not ascend from 3 to below the vocabulary size.
+        InvalidInputError: the cutoffs do not ascend from 3 to below V.
     """
 
     def __init__(self, vocab_size: int, width: int, *, cutoffs: Sequence[int]) -> None:
@@ -74,7 +74,7 @@ class ClusteredEmbedding(nn.Module):
         """Return the input vectors [..., E] of tokens [...]."""
         ranks = self.rank[tokens]
         vectors: Tensor | None = None
-        # every token is looked up in every cluster and masked, because shapes must not depend on the tokens
+        # every token is looked up in every cluster and masked: shapes must not depend on tokens
         for i in range(len(self)):
             begin, end = self.bounds[i], self.bounds[i + 1]
             inside = (ranks >= begin) & (ranks < end)
@@ -97,15 +97,15 @@ class ClusteredEmbedding(nn.Module):
 
 
 class AdaptiveSoftmax(OutputLayer):
-    """Two-level softmax: a head of frequent tokens and clusters of rare tokens, then a cluster (Grave et al. 2017).
+    """Two-level softmax: a head of frequent tokens and clusters of rare ones, then a cluster (Grave et al. 2017).
 
-    The probability of a frequent token is its softmax probability in the head. The probability of a rare
-    token is the head's probability of its cluster times its softmax probability within the cluster.
+    A frequent token's probability is its softmax probability in the head. That of a rare
+    token is the head's probability of its cluster times its softmax probability within it.
 
     Attributes:
         vectors: token vectors, shared with the embedding if the network is tied.
-        clusters: vectors of the clusters except the first [C − 1, E].
-        biases: biases of the head, its tokens first, and of the tokens of each other cluster.
+        clusters: vectors of the clusters but the first [C − 1, E].
+        biases: biases of the head, tokens first, and of each other cluster's tokens.
 
     Args:
         width: E, width of the features.
@@ -124,17 +124,17 @@ class AdaptiveSoftmax(OutputLayer):
         never_predicted[0] = -math.inf  # the rank of <s>
         self.register_buffer("never_predicted", never_predicted, persistent=False)  # added to the head's bias
         self.never_predicted: Tensor
-        starts = torch.tensor(vectors.bounds[1:-1], device="cpu")  # first ranks of the other clusters
+        starts = torch.tensor(vectors.bounds[1:-1], device="cpu")  # first ranks of other clusters
         self.register_buffer("starts", starts, persistent=False)
         self.starts: Tensor
 
     def head(self) -> tuple[Tensor, Tensor]:
-        """Return weights [V₀ + C − 1, E] and biases of the head: frequent tokens, then clusters."""
+        """Return the head's weights [V₀ + C − 1, E] and biases: frequent tokens, then clusters."""
         weight = torch.cat([self.vectors.table(0), self.clusters])
         return weight, self.biases[0] + self.never_predicted
 
     def head_index(self, ranks: Tensor) -> Tensor:
-        """Return the index in the head of tokens of given ranks [N]: the token's own, or its cluster's."""
+        """Return the index in the head by tokens' ranks [N]: the token's own, or its cluster's."""
         cluster = torch.bucketize(ranks, self.starts, right=True)
         return torch.where(cluster == 0, ranks, self.vectors.bounds[1] + cluster - 1)
 
@@ -166,7 +166,7 @@ class AdaptiveSoftmax(OutputLayer):
         return answer
 
     def _in_clusters(self, ranks: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """Yield clusters after the first with some of the ranks [N], their positions, and their indices inside."""
+        """Yield clusters after the first that have ranks [N], their positions and indices inside."""
         for i, (begin, end) in enumerate(itertools.pairwise(self.vectors.bounds[1:]), start=1):
             members = ((ranks >= begin) & (ranks < end)).nonzero().squeeze(1)
             if len(members):

@@ -2,7 +2,7 @@
 
 minGRU is a linear recurrence h_t = a_t h_{t-1} + b_t, computed for all steps at once by a doubling
 scan (Hillis and Steele 1986): log₂ T passes of element-wise operations. Products of decays in [0, 1]
-can underflow but not overflow, so it needs no logarithms, unlike cumulative quotients.
+can underflow, not overflow, so it needs no logarithms, unlike cumulative quotients.
 
 Dropout is active in training mode only, for values, tokens and weights.
 """
@@ -19,7 +19,7 @@ from typing_extensions import override
 from models.neural.config import NetworkConfig
 
 Hidden: TypeAlias = tuple[Tensor, ...]
-"""State of a network between tokens: tensors [·, B, ·]. The first is the body's output at the last token,
+"""State of a network between tokens: tensors [·, B, ·]; first the body's output at the last token,
 [1, B, W], from which the next token is predicted; the rest is the body's state."""
 
 
@@ -39,7 +39,7 @@ class SequenceLayer(nn.Module, ABC):
         """
 
     def step(self, inputs: Tensor, carried: Hidden) -> tuple[Tensor, Hidden]:
-        """Read one vector per row, [B, I]; like `forward`, but may be faster for few rows on a CPU.
+        """Read one vector per row, [B, I]; like `forward`, perhaps faster for few rows on a CPU.
 
         Returns:
             The output [B, W] and the next state.
@@ -63,7 +63,7 @@ class Body(SequenceLayer):
 
 
 CellState: TypeAlias = tuple[Tensor, ...]
-"""State of a layer between tokens, tensors [B, H]; the first is its output at the last token."""
+"""State of a layer between tokens, tensors [B, H]; first its output at the last token."""
 
 
 class Dropout(nn.Module):
@@ -71,7 +71,7 @@ class Dropout(nn.Module):
 
     Args:
         share: share of dropped values.
-        variational: whether a row drops the same values at each of the T steps (Gal and Ghahramani 2016).
+        variational: whether a row drops the same values at all T steps (Gal and Ghahramani 2016).
 
     Attributes:
         shard: index of this process's part of a batch, and number of equal parts; masks are slices of
@@ -101,7 +101,7 @@ class Dropout(nn.Module):
 
 
 def drop_tokens(embedded: Tensor, tokens: Tensor, share: float, vocab_size: int) -> Tensor:
-    """Return embeddings [T, B, E] of tokens [T, B], with 0 at all occurrences of dropped tokens."""
+    """Return embeddings [T, B, E] of tokens [T, B], with 0 for all dropped tokens."""
     mask = _dropout_mask(embedded.new_empty(vocab_size, 1), share)
     return embedded * mask[tokens]
 
@@ -109,7 +109,7 @@ def drop_tokens(embedded: Tensor, tokens: Tensor, share: float, vocab_size: int)
 def drop_weights(weights: Tensor, share: float) -> Tensor:
     """Set a share of the weights to 0, DropConnect (Wan et al. 2013; Merity et al. 2018).
 
-    On a CPU torch samples 32 bits per weight sequentially, which takes as long as the layer; sixteen
+    On a CPU torch samples 32 bits per weight in sequence, which takes as long as the layer; sixteen
     bits suffice, with an error of the share of at most 1 in 65,536.
     """
     if weights.is_cuda:
@@ -161,11 +161,11 @@ class TorchCell(SequenceLayer):
             nn.init.constant_(self.weights()[2][size : 2 * size], config.forget_bias)
 
     def weights(self) -> list[Tensor]:
-        """Return the weights of the inputs [G H, I] and of the last outputs [G H, H], and two biases [G H]."""
+        """Return weights of the inputs [G H, I] and last outputs [G H, H], and two biases [G H]."""
         return cast("list[Tensor]", list(self.kernel._flat_weights))  # noqa: SLF001 - no public list
 
     def dropped_weights(self) -> list[Tensor]:
-        """Return the weights with dropout of the second; contiguous on a CUDA device, as cuDNN requires."""
+        """Return the weights, the second with dropout; contiguous on CUDA, as cuDNN requires."""
         of_inputs, of_hidden, *biases = self.weights()
         weights = [of_inputs, drop_weights(of_hidden, self.weight_drop), *biases]
         if not of_inputs.is_cuda:
@@ -210,7 +210,7 @@ def linear_recurrence(decays: Tensor, drives: Tensor, start: Tensor) -> Tensor:
 
 
 class _LinearRecurrence(torch.autograd.Function):
-    """Linear recurrence and its gradient, which is the same recurrence from the last step to the first."""
+    """Linear recurrence and its gradient: the same recurrence from the last step to the first."""
 
     @staticmethod
     def forward(ctx: Any, decays: Tensor, drives: Tensor, start: Tensor) -> Tensor:
@@ -223,7 +223,7 @@ class _LinearRecurrence(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, of_outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         decays, start, outputs = ctx.saved_tensors
-        # the gradient of b_t is that of h_t: the output's plus a_{t+1} times that of h_{t+1}
+        # b_t has h_t's gradient: the output's plus a_{t+1} times that of h_{t+1}
         later = torch.cat([decays[1:], torch.zeros_like(start)[None]])
         of_drives = _scan(later.flip(0), of_outputs.flip(0)).flip(0)
         before = torch.cat([start[None], outputs[:-1]])
@@ -268,7 +268,7 @@ class MinGRU(SequenceLayer):
         return output, (output,)
 
     def _terms(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the factor of the last h and the added term, both [..., H] in the weights' precision."""
+        """Return the factor of the last h and the term added, [..., H] in the weights' precision."""
         z, n = self.gates(inputs).to(self.gates.weight.dtype).chunk(2, dim=-1)
         candidate = torch.where(n > 0, n + 0.5, torch.sigmoid(n))
         return torch.sigmoid(-z), torch.sigmoid(z) * candidate

@@ -14,7 +14,7 @@ WIDTH_DIVISOR = 4
 
 
 def cutoffs_problem(cutoffs: Sequence[int], *, vocab_size: int | None = None) -> str | None:
-    """Return what is wrong with the ranks at which clusters begin, as a message; None if they are valid.
+    """Return what is wrong with the clusters' first ranks, as a message; None if they are valid.
 
     Args:
         cutoffs: the ranks.
@@ -29,7 +29,7 @@ def cutoffs_problem(cutoffs: Sequence[int], *, vocab_size: int | None = None) ->
 
 
 def cluster_shapes(cutoffs: Sequence[int], *, vocab_size: int, width: int) -> list[tuple[int, int]]:
-    """Return the number of tokens and the vector width of each cluster; the first has the full width."""
+    """Return each cluster's number of tokens and vector width; the first has the full width."""
     bounds = itertools.pairwise((0, *cutoffs, vocab_size))
     return [(end - begin, max(1, width // WIDTH_DIVISOR**i)) for i, (begin, end) in enumerate(bounds)]
 
@@ -52,10 +52,10 @@ ACTS_WITH: dict[str, tuple[str, tuple[str, ...]]] = {
     "attention_size": ("attention", ("additive", "scaled")),
     "cutoffs": ("output", ("adaptive",)),
 }
-"""Keys that require certain values of another key to have an effect: that key and the values."""
+"""Keys with an effect only for certain values of another key: that key and the values."""
 
 MAX_INT8_WIDTH = 1 << 17
-"""Largest input width of a layer in int8, so that sums of byte products fit into 32 bits."""
+"""Largest input width of an int8 layer: sums of byte products must fit into 32 bits."""
 
 
 class NetworkConfig(BaseModel):
@@ -160,11 +160,11 @@ class NetworkConfig(BaseModel):
 
     @property
     def cell_states(self) -> int:
-        """Number of vectors in the state of a layer's cell; 0 for feed-forward layers, which have no cells."""
+        """Number of vectors in a layer's cell state; 0 for feed-forward layers, which have no cells."""
         return {"feed-forward": 0, "lstm": 2}.get(self.cell, 1)
 
     def clusters(self, vocab_size: int) -> list[tuple[int, int]]:
-        """Return the number of tokens and the vector width of each cluster; empty if the output is not adaptive."""
+        """Return each cluster's number of tokens and vector width; empty if the output is not adaptive."""
         if self.output != "adaptive":
             return []
         return cluster_shapes(self.cutoffs, vocab_size=vocab_size, width=self.feature_size)
@@ -178,7 +178,7 @@ class NetworkConfig(BaseModel):
         return None
 
     def unused_key(self) -> str | None:
-        """Return a message about a key that was set without effect; None if there is no such key."""
+        """Return a message about a key that was set without effect; None if there is none."""
         for key, (controlling, values) in ACTS_WITH.items():
             given = getattr(self, controlling)
             if key in self.model_fields_set and given not in values:

@@ -6,7 +6,7 @@ cache detects changes in a kernel's own file only.
 
 # bench_recurrent
 PLAIN_CELL_ROWS = 32
-"""Maximum rows for which a step of the plain cell is faster than the layer's kernel on a CPU."""
+"""Maximum rows for which a plain cell's step is faster than the layer's kernel on a CPU."""
 
 GROUP_ROWS = 64
 """Sequences per group: few, so their lengths are similar."""
@@ -18,16 +18,16 @@ SEGMENT_STEPS = 128
 """Tokens of each sequence per pass of the body and the output layer."""
 
 STEPS_MULTIPLE = 8
-"""Segment lengths are padded to a multiple of this, because each new length costs a compiled kernel."""
+"""Segment lengths are padded to a multiple of this: each new length costs a compiled kernel."""
 
 MAX_LOGITS = 1 << 21
 """Logits in memory at once (8 MiB), so the output layer's matrix product stays in a CPU's cache."""
 
 MAX_CHOICE_LOGITS = 1 << 22
-"""`MAX_LOGITS` for several candidates after one text, for which products of more rows are faster."""
+"""`MAX_LOGITS` for several candidates after one text: products of more rows are faster."""
 
 MAX_LOGITS_ON_CUDA = 1 << 27
-"""`MAX_LOGITS` on a CUDA device, which is faster with larger products (512 MiB of logits)."""
+"""`MAX_LOGITS` on CUDA, which is faster with larger products (512 MiB of logits)."""
 
 MAX_TANH_VALUES = 1 << 22
 """Tanh values of additive attention in memory at once (16 MiB)."""
@@ -36,7 +36,7 @@ LOGITS_PER_THREAD = 1 << 20
 """Minimum number of logits per thread of a log-sum-exp."""
 
 MAX_GRAPH_ROWS = 1024
-"""Largest batch to capture as a CUDA graph; larger batches keep the device busy without one."""
+"""Largest batch to capture as a CUDA graph; larger ones keep the device busy without one."""
 
 
 # bench_int8

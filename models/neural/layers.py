@@ -1,4 +1,4 @@
-"""Network bodies: stacked recurrent layers, feed-forward layers over a window of tokens, and attention.
+"""Network bodies: stacked recurrent layers, feed-forward layers over a window, and attention.
 
 Attention over a window of a body's last outputs bounds the state. The scores are one of three formulas:
 additive (Bahdanau et al. 2015), multiplicative (Luong et al. 2015) and scaled dot products (Vaswani et
@@ -24,15 +24,15 @@ class LayeredBody(Body):
     """Stack of layers.
 
     If configured, each layer's input and the last layer's output are normalised (Ba et al. 2016), and a
-    layer's input is added to its output if both have the same width (He et al. 2016).
+    layer's input is added to its output if their widths are equal (He et al. 2016).
 
     Attributes:
-        norms: normalisations of each layer's input and of the last layer's output.
+        norms: normalisations of each layer's input and the last layer's output.
         skips: whether each layer's input is added to its output.
     """
 
     def _connect_layers(self, config: NetworkConfig) -> None:
-        """Create normalisations and dropout; must follow the layers, since optimizers number parameters in order."""
+        """Create normalisations and dropout, after the layers: optimizers number parameters in order."""
         self.width = config.hidden_size
         sizes = config.layer_inputs
         self.norms = nn.ModuleList(
@@ -42,7 +42,7 @@ class LayeredBody(Body):
         self.dropout = Dropout(config.between_layers, variational=config.variational)
 
     def _run_layers(self, outputs: Tensor, run: Callable[[int, Tensor], Tensor]) -> Tensor:
-        """Return the last layer's outputs from the first layer's inputs; `run` takes a layer's number and inputs."""
+        """Return the last layer's outputs from the first's inputs; `run` takes a layer's number and inputs."""
         for number, skip in enumerate(self.skips):
             below = self.norms[number](outputs)
             above = run(number, self.dropout(below) if number else below)
@@ -52,7 +52,7 @@ class LayeredBody(Body):
 
 
 class Recurrent(LayeredBody):
-    """Stacked recurrent layers, whose state has a tensor [L, B, H] for each part of a cell."""
+    """Stacked recurrent layers, with a state tensor [L, B, H] for each part of a cell."""
 
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class Recurrent(LayeredBody):
 class FeedForward(LayeredBody):
     """f(W [x_{t-n+1}; …; x_t] + b), and more layers above (Bengio et al. 2003).
 
-    With many layers, skips and normalisation it is the modern variant of Sun and Iyyer (2021). The state
+    With many layers, skips and normalisation it is Sun and Iyyer's modern variant (2021). The state
     is the last n - 1 vectors [n - 1, B, E], which are zeros before a text begins.
 
     Args:
@@ -165,7 +165,7 @@ class MultiplicativeScores(nn.Module):
 
     Args:
         width: H.
-        size: size of the multiplied vectors; None for the second formula, which has neither U nor the root.
+        size: size of the multiplied vectors; None for the second formula, without U and root.
     """
 
     def __init__(self, width: int, size: int | None) -> None:
@@ -226,13 +226,14 @@ class AttentionBody(Body):
     def _attend(self, outputs: Tensor, memory: Hidden) -> tuple[Tensor, Hidden]:
         past, filled = memory
         seen = torch.cat([past, outputs])  # [n - 1 + T, B, W]
-        scores = self.scores(outputs, seen).masked_fill(~self._visible(len(outputs), filled), -torch.inf)
+        masked = ~self._visible(len(outputs), filled)
+        scores = self.scores(outputs, seen).masked_fill(masked, -torch.inf)
         context = torch.softmax(scores, dim=2) @ seen.transpose(0, 1).to(scores.dtype)  # [B, T, W]
         attended = outputs + self.projection(context.transpose(0, 1))
         return attended, (seen[len(outputs) :], (filled + len(outputs)).clamp(max=self.before))
 
     def _visible(self, times: int, filled: Tensor) -> Tensor:
-        """Return the mask [B, T, n - 1 + T]: each of T outputs attends to itself and earlier outputs in the window."""
+        """Return the mask [B, T, n - 1 + T]: an output attends to itself and earlier ones in the window."""
         columns = torch.arange(self.before + times, device=filled.device)
         # distance of each output from each column [T, n - 1 + T]
         distances = self.before + torch.arange(times, device=filled.device)[:, None] - columns

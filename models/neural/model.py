@@ -1,12 +1,12 @@
 """Network in single precision as a language model, on a CPU or a CUDA device.
 
-oneDNN, which computes LSTM layers on CPUs, caches a compiled primitive for every new shape (pytorch
-issue 41486), so memory would grow with every new batch size. Row counts and segment lengths are
+oneDNN, which computes LSTM layers on CPUs, caches a compiled primitive per shape (pytorch
+issue 41486), so memory would grow with each new batch size. Row counts and segment lengths are
 therefore padded to a few sizes. oneDNN also repacks the weights at every call, which dominates a
-single step of few rows: for these the plain cell is two to five times faster.
+step of few rows: for these the plain cell is two to five times faster.
 
-On a CUDA device, launching the kernels of a step of a small network one by one takes longer than their
-computation. A step is therefore captured once, as a CUDA graph, for each of a few batch sizes, and
+On a CUDA device, launching the kernels of a small network's step one by one takes longer than their
+computation. So a step is captured once, as a CUDA graph, for each of a few batch sizes, and
 replayed with a single launch; batches are padded to the next size.
 """
 
@@ -52,7 +52,7 @@ class TensorState(NeuralState):
 
     @override
     def assign(self, rows: TokenIds, state: NeuralState) -> None:
-        index = torch.as_tensor(rows, device=self.hidden[0].device)  # copied once for all parts
+        index = torch.as_tensor(rows, device=self.hidden[0].device)  # one copy for all parts
         for part, changed in zip(self.hidden, state.hidden, strict=True):
             part[:, index] = changed
 
@@ -63,10 +63,10 @@ class TensorState(NeuralState):
             return type(self)(tuple(torch.cat(parts, dim=1) for parts in columns))
 
 
-_WARM_UPS = 3  # as torch's documentation recommends: libraries select kernels and allocate memory in their first calls
+_WARM_UPS = 3  # as torch's documentation advises: libraries select kernels and allocate memory at first
 
 CapturedGraph: TypeAlias = tuple[Callable[[], None], Hidden]
-"""Function that repeats a captured computation with the current content of its input tensors, and the result tensors,
+"""Function that repeats a captured computation with its input tensors' current content, and the result tensors,
 valid until the next call."""
 
 
@@ -105,14 +105,14 @@ class CudaGraphSteps:
         return tuple(part[:, :rows].clone() for part in outputs)
 
     def _bind(self, rows: int, like: Tensor) -> tuple[Tensor, Hidden, CapturedGraph]:
-        """Capture a step; return its input tensors, for tokens and state, and the graph."""
+        """Capture a step; return its inputs, for tokens and state, and the graph."""
         tokens = like.new_zeros(rows)
         hidden = tuple(part.clone() for part in self._network.initial_hidden(rows))
         return tokens, hidden, self._record(lambda: self._network.step(tokens, hidden))
 
 
 def capture_on_cuda(compute: Callable[[], Hidden]) -> CapturedGraph:
-    """Capture a computation on the current CUDA device, which other threads may use concurrently."""
+    """Capture a computation on the current CUDA device, which other threads may use too."""
     side_stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side_stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side_stream):
@@ -128,11 +128,11 @@ def capture_on_cuda(compute: Callable[[], Hidden]) -> CapturedGraph:
 class NeuralModel(NetworkModel):
     """Neural language model for inference in single precision.
 
-    Scores computed in different ways (step by step or at once, alone or in a batch, CPU or CUDA) agree within
-    rounding, not bit by bit. Distributions and features are NumPy arrays on a CPU, torch tensors on a CUDA device.
+    Scores computed differently (step by step or at once, alone or in a batch, CPU or CUDA) agree within
+    rounding, not bit by bit. Distributions and features are NumPy arrays on a CPU, torch tensors on CUDA.
 
     Args:
-        network: moved to the device, if it is elsewhere, and switched to evaluation mode.
+        network: moved to the device if elsewhere, and switched to evaluation mode.
         vocabulary: tokens of the ids.
         device: `cpu`, `cuda`, `cuda:1`, … or `auto`.
 
@@ -148,7 +148,7 @@ class NeuralModel(NetworkModel):
         self._device = resolve_device(device)
         own = next(network.parameters()).device
         if (own.type, own.index or 0) != (self._device.type, self._device.index or 0):
-            # only then: cuDNN's layers copy their weights at each move, and graphs captured before read the old ones
+            # only then: cuDNN's layers copy weights at each move, and earlier graphs read the old ones
             network = network.to(self._device)
         self.network = network.eval()
         recordable = self._device.type == "cuda" and self.config.attention == "none"
@@ -203,7 +203,8 @@ class NeuralModel(NetworkModel):
             outputs, after = self._read_exactly(ids, np.count_nonzero(is_read, axis=1), hidden)
         else:  # rows that continue fill the segment; only the last segment is padded
             padding = -steps % STEPS_MULTIPLE
-            ids = torch.as_tensor(np.pad(tokens, ((0, padding), (0, 0)), constant_values=EOS), device=device)
+            padded = np.pad(tokens, ((0, padding), (0, 0)), constant_values=EOS)
+            ids = torch.as_tensor(padded, device=device)
             outputs, after = advance_many(self.network, ids, hidden)
         return torch.cat([hidden[0], outputs[: steps - 1]]), after
 
@@ -234,7 +235,7 @@ class NeuralModel(NetworkModel):
         return 1  # torch has its own threads
 
     def _read_exactly(self, ids: Tensor, alive: TokenIds, hidden: Hidden) -> tuple[Tensor, Hidden]:
-        """Return the outputs [T, B, W] after each token and the state after each row's last token."""
+        """Return outputs [T, B, W] after each token and the state after each row's last one."""
         after = tuple(part.clone() for part in hidden)
         outputs = after[0].new_zeros(len(ids), *after[0].shape[1:])
         for start, end in ragged_segments(alive, any_width=ids.is_cuda):
@@ -254,7 +255,8 @@ class NeuralModel(NetworkModel):
     @torch.inference_mode()
     def score_choices(self, state: NeuralState, rows: TokenIds, tokens: TokenIds) -> FloatArray:
         outputs, network = state.top, self.network
-        size = max(1, (MAX_LOGITS_ON_CUDA if outputs.is_cuda else MAX_CHOICE_LOGITS) // network.vocab_size)
+        most = MAX_LOGITS_ON_CUDA if outputs.is_cuda else MAX_CHOICE_LOGITS
+        size = max(1, most // network.vocab_size)
         scores = np.empty(len(tokens), dtype=np.float32)
         for start in range(0, len(outputs), size):
             cut = slice(*np.searchsorted(rows, [start, start + size]))
@@ -295,7 +297,7 @@ class NeuralModel(NetworkModel):
 
 
 def advance_one(network: Network, tokens: Tensor, hidden: Hidden) -> Hidden:
-    """Consume one token per row [B] with a network in evaluation mode; return the next state."""
+    """Read a token per row [B] with a network in evaluation mode; return the next state."""
     if tokens.is_cuda or tokens.shape[0] > PLAIN_CELL_ROWS:
         return advance_many(network, tokens[None], hidden)[1]
     return network.step(tokens, hidden)
@@ -340,6 +342,6 @@ def ragged_segments(alive: TokenIds, *, any_width: bool) -> Iterator[tuple[int, 
 
 
 def _padded_row_count(rows: int) -> int:
-    """Round up to one of 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, …: at most a half more, a sixth on average."""
+    """Round up to 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, …: at most a half more, a sixth on average."""
     power = 1 << max(rows - 1, 0).bit_length()
     return power * 3 // 4 if power >= 4 and rows <= power * 3 // 4 else power

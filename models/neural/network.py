@@ -1,7 +1,7 @@
 """Network: embedding → body → (projection) → output layer; its files and its device.
 
 Tensors are time-major, [T, B], as the recurrent kernels require. Dropout is active in training mode
-only. The embedding and the output layer may share their vectors. `models.neural.weights` defines the files.
+only. Embedding and output layer may share vectors. `models.neural.weights` defines the files.
 """
 
 from pathlib import Path
@@ -52,12 +52,12 @@ class Network(nn.Module):
         self.output = _make_output_layer(config, self.embedding, vocab_size=vocab_size, width=width)
 
     def tie(self) -> None:
-        """Share the embedding's matrix with the output layer again after it was replaced."""
+        """Share the embedding's matrix with the output layer again after replacement."""
         if self.config.tied and isinstance(self.output, Softmax):
             self.output.weight = cast("nn.Parameter", self.embedding.weight)
 
     def weights(self) -> NetworkWeights:
-        """Return the parameters as arrays, which share the memory of parameters on the CPU."""
+        """Return the parameters as arrays, which share the memory of those on the CPU."""
         arrays = {name: tensor.detach().cpu().numpy() for name, tensor in self.state_dict().items()}
         return NetworkWeights(self.config, self.vocab_size, arrays)
 
@@ -66,7 +66,7 @@ class Network(nn.Module):
         return (next(self.parameters()).new_zeros(1, batch, self.body.width), *self.body.start(batch))
 
     def detach_and_reset(self, hidden: Hidden, continues: Tensor) -> Hidden:
-        """Return the state for a training step, detached from past gradients and reset in rows that begin a text.
+        """Return the state for a training step, detached from past gradients, reset in rows that begin a text.
 
         Args:
             hidden: state after the last step.
@@ -93,12 +93,12 @@ class Network(nn.Module):
         return outputs, (outputs[-1:], *carried)
 
     def step(self, tokens: Tensor, hidden: Hidden) -> Hidden:
-        """Read one token per row, ids [B], in evaluation mode; faster than `forward` for few rows on a CPU."""
+        """Read a token per row, ids [B], in evaluation mode; faster than `forward` for few rows on a CPU."""
         output, carried = self.body.step(self.embedding(tokens), hidden[1:])
         return (output[None], *carried)
 
     def features(self, outputs: Tensor) -> Tensor:
-        """Return the output layer's input [..., E] from the body's outputs [..., W]; in training [T, B, W]."""
+        """Return the output layer's input [..., E] from body outputs [..., W]; in training [T, B, W]."""
         narrowed: Tensor = self.projection(self.output_dropout(outputs))
         return narrowed
 
@@ -115,7 +115,7 @@ def _make_embedding(config: NetworkConfig, vocab_size: int) -> TokenEmbedding:
 def _make_output_layer(
     config: NetworkConfig, embedding: TokenEmbedding, *, vocab_size: int, width: int
 ) -> Softmax | AdaptiveSoftmax:
-    """Create the output layer for inputs of a width; it shares the embedding's vectors if the network is tied."""
+    """Create the output layer for inputs of a width; it shares the embedding's vectors if tied."""
     if config.output == "softmax":
         matrix = cast("nn.Parameter", embedding.weight) if config.tied else None
         return Softmax(width, vocab_size, shared=matrix)
@@ -156,13 +156,13 @@ def read_network(directory: Path, *, vocab_size: int) -> Network:
     with torch.device("meta"), _SkipInitialisation():
         network = Network(shapes, vocab_size)
     network.config = config
-    network.load_state_dict(tensors, strict=False, assign=True)  # no copies; the shared matrix may be absent
+    network.load_state_dict(tensors, strict=False, assign=True)  # no copies; a shared matrix may be absent
     network.tie()
     return network.eval()
 
 
 class _SkipInitialisation(TorchFunctionMode):
-    """Mode that skips `nn.init.normal_`, whose shapes torch infers with its compiler: importing it takes 1 s and 64 MB.
+    """Mode that skips `nn.init.normal_`, whose shapes torch infers with its compiler, an import of 1 s and 64 MB.
 
     The initialisers of an adaptive softmax are not skipped.
     """
@@ -175,7 +175,7 @@ class _SkipInitialisation(TorchFunctionMode):
 def resolve_device(name: str) -> torch.device:
     """Return the device of a name, with TF32 disabled on CUDA.
 
-    cuDNN's recurrent kernels, unlike matrix products, round their factors to ten bits by default; scores would
+    cuDNN's recurrent kernels, unlike matrix products, round factors to ten bits by default; scores would
     differ from the CPU's by more than the golden test allows.
 
     Args:

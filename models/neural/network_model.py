@@ -1,4 +1,4 @@
-"""Common part of networks as language models: base class, states, reading of sequences; imports no torch."""
+"""Networks as language models: base class, states, reading of sequences; imports no torch."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from models.neural.weights import count_parameters
 from models.vocabulary import BOS, EOS, Vocabulary
 
 HiddenArrays: TypeAlias = tuple[AnyArray, ...]
-"""Arrays whose dimension 1 is the batch; the first is the body's last output [1, B, W], float32."""
+"""Arrays whose dimension 1 is the batch; first the body's last output [1, B, W], float32."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,7 +33,7 @@ class NeuralState:
     """State of B texts.
 
     Attributes:
-        hidden: arrays (tensors in `TensorState`) whose dimension 1 is the batch; the first is the body's last output
+        hidden: arrays (tensors in `TensorState`) whose dimension 1 is the batch; first the body's last output
             [1, B, W], stored to predict without repeating the step.
     """
 
@@ -57,7 +57,7 @@ class NeuralState:
             part[:, rows] = changed
 
     def concatenate(self, states: Sequence[Self]) -> Self:
-        """Return a state with the rows of this state, followed by the rows of each of `states`."""
+        """Return a state with this state's rows, then those of each of `states`."""
         columns = zip(self.hidden, *(state.hidden for state in states), strict=True)
         return type(self)(tuple(np.concatenate(parts, axis=1) for parts in columns))
 
@@ -72,15 +72,15 @@ class NetworkModel(
 
     Args:
         config: shape of the network.
-        vocab_size: number of tokens that it predicts.
+        vocab_size: number of tokens predicted.
         vocabulary: tokens of the ids.
 
     Attributes:
         config: shape of the network; the name of its cell is the family.
-        num_parameters: number of learnt values; a matrix shared by embedding and output counts once.
+        num_parameters: number of learnt values; a shared matrix counts once.
         self_normalised: whether logits were trained to approximate log-probabilities.
         feature_size: width of the output layer's input, E.
-        group_rows: sequences that are read together: few, so their lengths are similar.
+        group_rows: sequences read together: few, so their lengths are similar.
         segment_steps: tokens of each sequence per pass of the body and the output layer.
 
     Raises:
@@ -110,7 +110,7 @@ class NetworkModel(
 
     @cached_property
     def _start(self) -> NeuralState:
-        """State of one row after `<s>`, cached because nearly every request begins with it."""
+        """State of one row after `<s>`, cached as nearly every request begins with it."""
         return self.advance(self.empty_state(1), np.array([BOS]))
 
     @override
@@ -146,7 +146,7 @@ class NetworkModel(
         result: ReadResult,
         before: list[tuple[TokenIds, Any]],
     ) -> None:
-        """Read non-empty rows, sorted by descending length, to their ends; finished rows are removed.
+        """Read non-empty rows, by descending length, to their ends; finished rows are removed.
 
         `state` is overwritten; results are written to `result` and appended to `before`.
         """
@@ -180,11 +180,11 @@ class NetworkModel(
         Args:
             tokens: ids [T, B]; `</s>` past the end of a row.
             is_read: mask of the tokens to read [T, B].
-            hidden: state of the rows before the tokens; it may be overwritten.
+            hidden: state of the rows before the tokens; may be overwritten.
             exact: whether the final state is needed for rows that end in the segment.
 
         Returns:
-            The body's outputs before each token, as input of the other methods; and the state after the segment,
+            The body's outputs before each token, for the other methods; and the state after the segment,
             undefined for rows that end in it unless `exact`.
         """
 
@@ -200,7 +200,7 @@ class NetworkModel(
 
     @abstractmethod
     def join_outputs(self, outputs: Sequence[Any], order: TokenIds) -> NeuralState:
-        """Return a state, for prediction only, of concatenated results of `take_outputs` in a given order [N]."""
+        """Return a state, for prediction only, of results of `take_outputs` in a given order [N]."""
 
     @abstractmethod
     def num_shares(self, lengths: TokenIds) -> int:

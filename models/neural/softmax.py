@@ -1,4 +1,4 @@
-"""Output layers: their interface, and the softmax over the full vocabulary; `<s>` is never predicted.
+"""Output layers: interface, and softmax over the full vocabulary; `<s>` is never predicted.
 
 Also a compiled log-sum-exp of logits without a gradient, which on a CPU is independent of the other
 rows of a batch.
@@ -28,7 +28,7 @@ _LOWEST = np.float32(-3e38)
 def log_sum_exp(logits: Tensor) -> Tensor:
     """Return the log-sum-exp of each row [N] of logits [N, V], without a gradient.
 
-    On a CPU it is five times as fast as `torch.logsumexp` and independent of the other rows of the batch.
+    On a CPU it is five times as fast as `torch.logsumexp` and independent of the batch's other rows.
     """
     if logits.is_cuda or logits.dtype != torch.float32:
         return torch.logsumexp(logits, dim=-1)
@@ -45,7 +45,7 @@ def _log_sum_exp_rows(logits: FloatArray, sums: FloatArray) -> None:
     """Write the log-sum-exp of each row, summed in 64 lanes and then by halves."""
     width = logits.shape[1]
     lane_end = width // ROW_LANES * ROW_LANES
-    lanes = np.empty(ROW_LANES, np.float32)  # independent maxima and sums: a fixed order that vectorises
+    lanes = np.empty(ROW_LANES, np.float32)  # independent maxima and sums: an order that vectorises
     for row in range(len(logits)):
         lanes[:] = _LOWEST
         max_in_lanes(logits[row], lane_end, lanes)
@@ -72,18 +72,18 @@ class OutputLayer(nn.Module, ABC):
 
     @abstractmethod
     def choice_log_probs(self, features: Tensor, rows: Tensor, ids: Tensor) -> Tensor:
-        """Return natural-log probabilities [C] of ids [C] after vectors [N, E], by index in `rows` [C], ascending.
+        """Return natural-log probabilities [C] of ids [C] after vectors [N, E], by ascending index `rows` [C].
 
         The cost is one distribution per vector, independent of the number of ids.
         """
 
     def target_logits(self, features: Tensor, ids: Tensor) -> Tensor:
-        """Return unnormalised log-probabilities [N] of ids [N], without a sum over the vocabulary if possible."""
+        """Return unnormalised log-probabilities [N] of ids [N], if possible with no sum over V."""
         return self.target_log_probs(features, ids)
 
     @abstractmethod
     def initialise_from_counts(self, counts: Tensor) -> None:
-        """Set biases to the tokens' log frequencies, and scale their vectors, given the count of each [V]."""
+        """Set biases to tokens' log frequencies, and scale their vectors, by the count of each [V]."""
 
 
 INITIAL_RANGE = 0.1
@@ -93,7 +93,7 @@ INITIAL_RANGE = 0.1
 def scale_by_counts(vectors: Tensor, counts: Tensor) -> None:
     """Scale vectors [N, E] of equal length in proportion to log(count + 1); their mean length stays.
 
-    Rare tokens begin with small logits and small input vectors, which their few examples can move. Source: Herold,
+    Rare tokens begin with small logits and input vectors, which their few examples can move. Source: Herold,
     Gao and Ney 2018.
     """
     lengths = torch.log1p(counts)
@@ -115,13 +115,13 @@ class Softmax(OutputLayer):
         self.bias = nn.Parameter(torch.zeros(vocab_size))
         if shared is None:
             nn.init.uniform_(self.weight, -INITIAL_RANGE, INITIAL_RANGE)
-        never_predicted = torch.zeros(vocab_size, device="cpu")  # on the CPU even if the model is on `meta`
+        never_predicted = torch.zeros(vocab_size, device="cpu")  # even if the model is on `meta`
         never_predicted[BOS] = -math.inf
         self.register_buffer("never_predicted", never_predicted, persistent=False)  # added to the bias
         self.never_predicted: Tensor
 
     def logits(self, features: Tensor) -> Tensor:
-        """Return unnormalised log-probabilities [N, V] after vectors [N, E]; minus infinity for `<s>`."""
+        """Return unnormalised log-probabilities [N, V] after vectors [N, E]; −∞ for `<s>`."""
         return functional.linear(features, self.weight, self.bias + self.never_predicted)
 
     @override

@@ -1,6 +1,6 @@
-"""Weights of a network as arrays by parameter name: their shapes, and the stored files; imports no torch.
+"""Network weights as arrays by parameter name: shapes and stored files; imports no torch.
 
-A network is stored in two files, `config.json` and `model.safetensors`; a shared matrix is stored once.
+A network is stored in `config.json` and `model.safetensors`; a shared matrix is stored once.
 """
 
 import math
@@ -42,7 +42,7 @@ Shapes: TypeAlias = dict[str, tuple[int, ...]]
 
 
 def parameter_shapes(config: NetworkConfig, vocab_size: int) -> Shapes:
-    """Return the shapes of a network's parameters by their names in `models.neural.network`.
+    """Return the shapes of a network's parameters by name in `models.neural.network`.
 
     A parameter that embedding and output share has its name in the embedding.
     """
@@ -99,12 +99,12 @@ def _attention_shapes(config: NetworkConfig) -> Shapes:
 
 
 def is_rank(name: str) -> bool:
-    """Return whether a parameter is the ranks of tokens, the only integers; they are not learnt."""
+    """Return whether a parameter is the tokens' ranks, the only integers, not learnt."""
     return name.endswith(".rank")
 
 
 def count_parameters(config: NetworkConfig, vocab_size: int) -> int:
-    """Return the number of learnt values; a matrix shared by embedding and output counts once."""
+    """Return the number of learnt values; a shared matrix counts once."""
     shapes = parameter_shapes(config, vocab_size)
     return sum(math.prod(shape) for name, shape in shapes.items() if not is_rank(name))
 
@@ -150,7 +150,7 @@ def _check_arrays(path: Path, arrays: Arrays, shapes: Shapes) -> None:
             raise ManifestError(
                 f"{path}: {name} is {list(array.shape)} {array.dtype}, config.json requires {list(shape)} {dtype}"
             )
-        if not np.isfinite([array.min(), array.max()]).all():  # avoids a temporary of the array's size
+        if not np.isfinite([array.min(), array.max()]).all():  # no temporary of the array's size
             raise ManifestError(f"{path}: {name} has values that are not finite")
         if is_rank(name) and not np.array_equal(np.sort(array), np.arange(len(array))):
             raise ManifestError(f"{path}: rank is not a permutation of 0 to {len(array) - 1}")

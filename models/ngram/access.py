@@ -1,8 +1,9 @@
 """Automaton accessors for kernels, independent of the storage of words, probabilities and back-offs.
 
-State and arc numbers are unsigned in kernels, so numba omits its check for negative indices, which
-costs a fifth of the speed. `link_states` finds missing links from contexts to their longest listed
-suffix.
+State and arc numbers are unsigned here to omit numba's check for negative indices, which costs a
+fifth of the speed.
+
+`link_states` finds missing links from contexts to their longest listed suffix.
 """
 
 from collections.abc import Callable
@@ -35,7 +36,7 @@ _EXACT, _QUANTISED = (
 )
 
 SPAN_TYPES = (readonly("int32"), *[readonly("int64")] * 3)
-"""Arguments of kernels that read texts: states [B], tokens [N], begin and end of each state's span of tokens [B]."""
+"""Arguments of kernels that read texts: states [B], tokens [N], start and end of each span [B]."""
 
 
 def automaton_kernel(result: Any, *arguments: Any) -> Callable[[F], F]:
@@ -44,13 +45,13 @@ def automaton_kernel(result: Any, *arguments: Any) -> Callable[[F], F]:
 
 
 def compile_kernels(automaton: Automaton) -> None:
-    """Compile the imported kernels of automata for one automaton's types, or read them from files."""
+    """Compile the imported kernels for an automaton's types, or read them from files."""
     compile_declared(_QUANTISED if automaton.quantised else _EXACT)
 
 
 @numba.njit(nogil=True, forceinline=True)
 def word_at(words: Any, arc: Any) -> Any:
-    """Return the id of the word of an arc, int32, from `Automaton.words`."""
+    """Return the word id of an arc, int32, from `Automaton.words`."""
     if words.ndim == 2:  # numba compiles one of the branches
         low = np.int32(words[arc, 0]) | (np.int32(words[arc, 1]) << 8)
         return np.int32(low | (np.int32(words[arc, 2]) << 16))
@@ -110,18 +111,18 @@ def prefetch(_typing_context: Any, array: Any, index: Any) -> Any:  # noqa: ARG0
 # inlined because a call would pass every array of the automaton
 @numba.njit(nogil=True, forceinline=True)
 def search_end(begin: Any, end: Any, word: Any) -> Any:
-    """Bound the search for a word's arc in [begin, end): word ids ascend, so at most `word` arcs precede it.
+    """Bound the search for a word's arc in [begin, end): ids ascend, so at most `word` arcs precede it.
 
-    Frequent words have small ids, so this avoids most of the search in contexts with many arcs.
+    Frequent words have small ids, so this avoids most of the search among many arcs.
     """
     return min(end, begin + U(word) + U(1))
 
 
 @numba.njit(nogil=True, forceinline=True)
 def find_arc(words: Any, begin: Any, end: Any, word: Any) -> Any:
-    """Return the arc of a word in [begin, end), by bisection in `Automaton.words`; A if there is none.
+    """Return the arc of a word in [begin, end), by bisection in `Automaton.words`, or A.
 
-    Predicted branches are faster than a branch-free search: a wrong prediction still loads a cache line early.
+    Predicted branches are faster than a branch-free search: a wrong one still loads a cache line early.
     """
     stop = end
     while begin < end:
@@ -135,7 +136,7 @@ def find_arc(words: Any, begin: Any, end: Any, word: Any) -> Any:
 
 @numba.njit(nogil=True, forceinline=True)
 def arc_at(first_arcs: Any, words: Any, state: Any, word: Any) -> Any:
-    """Return the state's own arc of a word, else A; the empty context has an arc for every word."""
+    """Return the state's own arc of a word, else A; the empty context has an arc for each."""
     if state == U(0):
         return U(word)
     begin, end = U(first_arcs[state]), U(first_arcs[state + U(1)])
@@ -144,7 +145,7 @@ def arc_at(first_arcs: Any, words: Any, state: Any, word: Any) -> Any:
 
 @numba.njit(nogil=True, forceinline=True)
 def context_length(order_starts: Any, state: Any) -> Any:
-    """Return the length of a state's context, or of the n-gram of arc a if given a + 1."""
+    """Return the length of a state's context, or, given a + 1, of the n-gram of arc a."""
     length = U(0)
     while state > U(order_starts[length]):
         length += U(1)
@@ -153,7 +154,10 @@ def context_length(order_starts: Any, state: Any) -> Any:
 
 @numba.njit(nogil=True)
 def minimal_state(automaton: Automaton, state: Any) -> Any:
-    """Return the shortest state with the same future: skip contexts without arcs and with back-off weight 1."""
+    """Return the shortest state with the same future.
+
+    Contexts without arcs and of back-off weight 1 are skipped.
+    """
     while (
         state != U(0)
         and automaton.first_arcs[state] == automaton.first_arcs[state + U(1)]
@@ -165,7 +169,7 @@ def minimal_state(automaton: Automaton, state: Any) -> Any:
 
 @numba.njit(nogil=True)
 def next_state(automaton: Automaton, state: Any, word: Any) -> Any:
-    """Return the state of the longest suffix of a context followed by a word."""
+    """Return the state of the longest suffix of a context and a word."""
     num_states, missing = U(len(automaton.suffixes)), U(len(automaton.words))
     while True:
         arc = arc_at(automaton.first_arcs, automaton.words, state, word)
@@ -178,10 +182,10 @@ def next_state(automaton: Automaton, state: Any, word: Any) -> Any:
 
 @kernel()
 def link_states(first_arcs: UInt32s, words: Int32s, suffixes: Int32s) -> None:
-    """Replace the entries −1 of `suffixes` by the links, in place; see `Automaton` for the arrays.
+    """Replace entries −1 of `suffixes` by links, in place; see `Automaton` for the arrays.
 
-    If `suffixes` has no entries for n-grams of the highest order, these get no links.
-    The suffix of a context h w is the state after reading w in the suffix of h.
+    Without entries for n-grams of the highest order, these get no links.
+    The suffix of a context h w is the state after w in the suffix of h.
     Source: Aho and Corasick (1975), "Efficient string matching", algorithm 3.
     """
     for prefix in range(len(first_arcs) - 1):

@@ -1,11 +1,11 @@
 """Compiled parsing of ARPA files: n-gram lines, decimals, lexicographic sorting.
 
-A kernel converts a block of bytes to arrays of n-grams. If it cannot continue, it stops and returns
-a code; it has consumed the lines before the returned offset and can be called again from there after
-its caller has grown the arrays.
+A kernel converts a block of bytes to arrays of n-grams. If it cannot continue, it returns a code and
+an offset: the lines before it are consumed, and the caller may grow the arrays and call again from
+there.
 
-Conversion between decimals and single precision is exact in both directions. It uses double precision:
-a result with an error of a few units in the last place is accepted if the entire error range rounds
+Conversion between decimals and single precision is exact in both directions. Double
+precision, with an error of a few units in the last place, suffices if the entire error range rounds
 to one float. Otherwise, about once in ten million decimals, exact arithmetic in Python decides.
 """
 
@@ -31,7 +31,7 @@ MAX_NUMBER_BYTES = 32
 _POWERS = np.array([float(f"1e{exponent}") for exponent in range(64)])
 _MARGIN = 2.0**-49
 _MOST_DIGITS = 19  # decimal digits that fit into 64 bits
-_MAX_NUMBER_LENGTH = 400  # characters; a longer field is not accepted as a number
+_MAX_NUMBER_LENGTH = 400  # characters; a longer field is not a number
 _DECIMAL = re.compile(rb"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 _NAMED_NUMBERS = {b"inf": math.inf, b"infinity": math.inf, b"nan": math.nan}
 _MOST_ZEROS = 6  # numbers further from 1 are written with an exponent
@@ -41,7 +41,7 @@ _MINUS, _PLUS, _POINT, _ZERO, _NINE, _E, _SMALL_E = (np.uint8(c) for c in b"-+.0
 
 @numba.njit(nogil=True)
 def read_number(text: UInt8s, start: int, end: int) -> tuple[bool, np.float32]:
-    """Return True and the float nearest to a decimal; False if `nearest_float` must convert it."""
+    """Return True and the float nearest to a decimal; False if only `nearest_float` can."""
     negative = text[start] == _MINUS
     offset = start + 1 if negative or text[start] == _PLUS else start
     mantissa, exponent, offset = _read_digits(text, offset, end)
@@ -67,7 +67,7 @@ def _read_digits(text: UInt8s, offset: int, end: int) -> tuple[np.uint64, Int, i
     Digits past the nineteenth are dropped: they change the value by less than the margin.
 
     Returns:
-        An integer, the power of ten to multiply it by, and the offset after the digits; −1 if there are none.
+        An integer, the power of ten of its unit, and the offset after the digits; −1 if there are none.
     """
     mantissa, num_kept = np.uint64(0), 0
     exponent: Int = 0
@@ -92,7 +92,7 @@ def _read_digits(text: UInt8s, offset: int, end: int) -> tuple[np.uint64, Int, i
 
 @numba.njit(nogil=True)
 def _read_exponent(text: UInt8s, start: int, end: int) -> tuple[Int, bool]:
-    """Read an "e" and an integer of up to three digits; return the integer, and True if the syntax is valid."""
+    """Read an "e" and an integer of up to three digits; return the integer, and if the syntax is valid."""
     offset = start + 1
     if text[start] != _E and text[start] != _SMALL_E:
         return 0, False
@@ -140,7 +140,7 @@ def _nearest_to(exact: Fraction, approximate: float) -> np.float32:
 
 @numba.njit(nogil=True)
 def write_number(value: np.float32, out: UInt8s, offset: int) -> int:
-    """Write the shortest decimal of at least six digits that reads as this float, without trailing zeros.
+    """Write the shortest decimal of six or more digits that reads as this float, without trailing zeros.
 
     Returns:
         The offset after the decimal.
@@ -173,7 +173,7 @@ def _shortest(value: np.float32) -> tuple[Int, Int]:
     size = np.float64(value)
     digits, shift = np.int64(0), np.int64(0)
     first = np.int64(math.floor(math.log10(size)))
-    for count in range(6, 18):  # nine always suffice; more if the margin leaves a conversion undecided
+    for count in range(6, 18):  # nine suffice; more if the margin leaves it undecided
         shift = count - 1 - first
         digits = np.int64(np.rint(size * _POWERS[shift] if shift >= 0 else size / _POWERS[-shift]))
         approximate = digits / _POWERS[shift] if shift >= 0 else digits * _POWERS[-shift]
@@ -200,7 +200,7 @@ def _num_digits(number: Int) -> int:
 
 @numba.njit(nogil=True)
 def _write_fixed(digits: Int, length: int, scale: Int, out: UInt8s, offset: int) -> int:
-    """Write an integer of `length` digits times ten to the power of `scale`."""
+    """Write an integer of `length` digits times 10^`scale`."""
     before = max(length + scale, 1)  # digits before the point
     after = max(-scale, 0)
     end: int = offset + before + (after + 1 if after > 0 else 0)
@@ -224,7 +224,7 @@ TOO_FEW_WORDS, TOO_MANY_FIELDS, UNKNOWN_WORD, DUPLICATE, POSITIVE_LOG_PROB = 3, 
 
 PROB, BACKOFF = 0, 1
 MAX_LOG_PROB = 1e-6
-"""Log-probabilities from 0 up to this value are treated as rounding errors."""
+"""Log-probabilities from 0 to this value are rounding errors."""
 
 _ORDINARY, _BLANK, _END_OF_LINE = 0, 1, 2
 _BYTE_KINDS = np.zeros(256, dtype=np.uint8)
@@ -238,8 +238,8 @@ class NGramRows(NamedTuple):
     """N-grams of one section in file order; the arrays have capacity for more.
 
     Attributes:
-        prefixes: index of the prefix (all but the last word) among the n-grams one shorter, int32; −1 − k for the k-th
-            prefix that is not listed.
+        prefixes: index of the prefix (all but the last word) among the n-grams one shorter, int32; −1 − k
+            for the k-th unlisted prefix.
         words: id of the last word, int32.
         log10_probs: float32.
         log10_backoffs: float32; 0 if the line has none.
@@ -254,7 +254,7 @@ class NGramRows(NamedTuple):
 
 
 ListedArcs: TypeAlias = tuple[Int64s, UInt32s, Int32s]
-"""Arcs of the lower orders, in which prefixes are looked up: the result of `number_arcs`."""
+"""Arcs of the lower orders, to look up prefixes: the result of `number_arcs`."""
 
 
 class ParseStop(NamedTuple):
@@ -262,13 +262,13 @@ class ParseStop(NamedTuple):
 
     Attributes:
         code: reason.
-        field: offset of the field that is the reason.
-        offset: start of the first line that is not consumed.
+        field: offset of the field in question.
+        offset: start of the first unconsumed line.
         line: number of that line.
         filled: number of filled rows.
         num_hard: number of fields that Python must convert.
         missing: number of new n-grams without a back-off weight.
-        num_unlisted: number of filled rows of prefixes that are not listed.
+        num_unlisted: number of filled rows of unlisted prefixes.
     """
 
     code: int
@@ -303,15 +303,15 @@ def read_ngrams(
         offset: start offset in the text.
         line: line number at that offset.
         rows: written from `count` on.
-        count: number of rows that are already filled.
+        count: number of rows filled already.
         order: words in an n-gram.
-        table: words of all unigrams; while unigrams are read, the words of the filled rows.
+        table: words of all unigrams; for unigrams, of the filled rows.
         ids: id of each word of the table; not read for unigrams.
         listed: the lower orders; not read for unigrams.
-        hard: written, fields that Python must convert: the row, `PROB` or `BACKOFF`, start and end
-            of the field [H, 4].
-        unlisted: written from `num_unlisted` on, word ids of prefixes that are not listed [K, order - 1].
-        num_unlisted: number of these rows that are already filled.
+        hard: written, fields that Python must convert: the row, `PROB` or `BACKOFF`, start
+            and end [H, 4].
+        unlisted: written from `num_unlisted` on, word ids of unlisted prefixes [K, order - 1].
+        num_unlisted: number of these rows filled already.
     """
     code, field, num_hard, missing = BLOCK_ENDS, offset, 0, 0
     order_starts, first_arcs, arc_words = listed
@@ -362,7 +362,7 @@ def read_ngrams(
 def _read_new_word(
     text: UInt8s, offset: int, number: int, table: WordHashTable
 ) -> tuple[int, int, int, Int, Int]:
-    """Read the word of a unigram and add it to the table; returns the same as `_read_words`."""
+    """Read the word of a unigram and add it to the table; return as `_read_words`."""
     start = _field_start(text, offset)
     if text[start] == _LINE_END:
         return TOO_FEW_WORDS, start, start, np.int64(0), np.int64(number)
@@ -393,7 +393,7 @@ def _read_words(
         `BLOCK_ENDS` or an error code; start and end of the last field read; the arc of the
         prefix, −1 if it is not listed; the last word.
     """
-    # signed: with an unsigned number of the arc, the kernel takes 1.5 times as long
+    # signed: with an unsigned arc, the kernel takes 1.5 times as long
     node, word, start, end = np.int64(0), np.int64(0), offset, offset
     for position in range(order):
         start = _field_start(text, end)
@@ -422,7 +422,7 @@ def _read_backoff(
     """Read the optional back-off weight after the words of a line.
 
     Returns:
-        The offset of the next field or line end; the weight; the new `num_hard`; 1 if there is no weight, else 0.
+        The offset of the next field or line end; the weight; the new `num_hard`; 1 without a weight, else 0.
     """
     start = _field_start(text, offset)
     if text[start] == _LINE_END:
@@ -436,7 +436,7 @@ def _read_backoff(
 def _read_weight(
     text: UInt8s, start: int, end: int, row: int, column: int, hard: Int64s, num_hard: int
 ) -> tuple[np.float32, int]:
-    """Return a number and `num_hard`; a number that Python must convert is 0 and recorded in `hard`."""
+    """Return a number and `num_hard`; one that Python must convert is 0 and recorded in `hard`."""
     easy, value = read_number(text, start, end)
     if easy and not np.isinf(value):  # Python checks if infinity is allowed
         return value, num_hard
@@ -447,7 +447,7 @@ def _read_weight(
 
 @numba.njit(nogil=True)
 def _field_start(text: UInt8s, offset: int) -> int:
-    """Return the offset of the next byte that is not blank; a block ends with a line end, so it exists."""
+    """Return the offset of the next non-blank byte; it exists, as a block ends with a line end."""
     while _BYTE_KINDS[text[offset]] == _BLANK:
         offset += 1
     return offset
@@ -472,7 +472,7 @@ def _hash_field(text: UInt8s, offset: int) -> tuple[int, np.uint64]:
 
 
 def sort_rows(prefixes: Int32s, words: Int32s, *, num_prefixes: int, vocab_size: int) -> Int32s:
-    """Return the row numbers [n] in lexicographic order of n-grams of one order, given as prefix and last word [n]."""
+    """Return row numbers [n] in lexicographic order of n-grams of one order: prefix and last word [n]."""
     rows, by_word = np.arange(len(words), dtype=np.int32), np.empty_like(words)
     sort_by_key(words, rows, count_smaller_keys(words, rows, vocab_size), by_word)
     sort_by_key(prefixes, by_word, count_smaller_keys(prefixes, rows, num_prefixes), rows)
@@ -481,7 +481,7 @@ def sort_rows(prefixes: Int32s, words: Int32s, *, num_prefixes: int, vocab_size:
 
 @kernel()
 def first_out_of_order(prefixes: Int32s, words: Int32s) -> int:
-    """Return the first row that does not follow its predecessor in order; n if all rows are in order."""
+    """Return the first row that does not follow its predecessor in order; n if all do."""
     for row in range(1, len(words)):
         if prefixes[row] < prefixes[row - 1] or (
             prefixes[row] == prefixes[row - 1] and words[row] <= words[row - 1]

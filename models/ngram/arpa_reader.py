@@ -1,11 +1,11 @@
-"""Read ARPA files, compressed or not: every n-gram with its weights, as input of `build_automaton`.
+"""Read ARPA files, compressed or not: n-grams and weights, as input of `build_automaton`.
 
 Files of lmplz, SRILM and IRSTLM are supported: missing back-offs are 0, suffixes and prefixes may be missing,
 `<s>` may have the log-probability 0 or -99 and is never predicted, `<UNK>` is `<unk>`. Any other
 deviation is an error with its line number.
 
-Words that ARPA cannot represent (white space, spellings of control tokens) are escaped with `%` and two
-hexadecimal digits per byte, as in URLs, and the empty word is a single `%`; a comment in the file declares this.
+Words that ARPA cannot represent (white space, spellings of control tokens) are escaped by `%` and two
+hexadecimal digits per byte, as in URLs; the empty word is a single `%`. A comment in the file says so.
 """
 
 import re
@@ -41,13 +41,13 @@ COMMENT_MARK = "# gramophone:"
 """Start of the comment with this project's extensions of ARPA."""
 
 LOG_ZERO_OPTION = "log-zero"
-"""Key in that comment: the back-off weight that stands for minus infinity."""
+"""Key in that comment: the back-off weight for minus infinity."""
 
 BACKWARD_OPTION = ("direction", "backward")
 """Option in that comment: words are predicted from the words after them."""
 
 DATA_HEADING, END_HEADING = b"\\data\\", b"\\end\\"
-_IARPA = b"iARPA"  # resembles ARPA from the next line on, but its numbers have another meaning
+_IARPA = b"iARPA"  # as ARPA from the next line on, but its numbers mean something else
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _MOST_COMMENT_BYTES = 1 << 20
 _COUNT = re.compile(rb"ngram\s+(\d{1,30})\s*=\s*(\d{1,30})")
@@ -63,7 +63,7 @@ def read_header(source: ArpaSource) -> tuple[tuple[int, ...], Mapping[str, str]]
     """Read up to and including the heading of the unigrams.
 
     Returns:
-        The number of n-grams by order from 1; keys and values of this project's comment, if there is one.
+        The number of n-grams by order from 1; keys and values of this project's comment, if any.
 
     Raises:
         FormatError: the file is not an ARPA file, or its header has invalid orders or counts.
@@ -131,9 +131,9 @@ _NEEDS_ESCAPE = re.compile(r"[\x00-\x20\x7f]")
 
 
 def escape_tokens(tokens: Sequence[str]) -> tuple[Sequence[str], int]:
-    """Return the spellings of a vocabulary's tokens in ARPA, and the number of tokens that need escaping.
+    """Return the spellings of a vocabulary's tokens in ARPA, and the number that need escaping.
 
-    If no token needs escaping, none is escaped.
+    If none needs it, none is escaped.
     """
     special = sum(not _writable(token) for token in tokens[len(CONTROL_TOKENS) :])
     if special == 0:
@@ -142,7 +142,7 @@ def escape_tokens(tokens: Sequence[str]) -> tuple[Sequence[str], int]:
 
 
 def unescape_word(word: str) -> str | None:
-    """Return the word of an escaped spelling; None if no word is escaped like that."""
+    """Return the word of an escaped spelling, or None if no word has it."""
     if word == "%":
         return ""
     plain = _ESCAPED.sub(lambda match: chr(int(match[1], 16)), word)
@@ -164,20 +164,20 @@ def _escape(word: str) -> str:
 def read_lexicon(
     source: ArpaSource, words: WordTable, lines: Int64s, *, escaped: bool
 ) -> tuple[Vocabulary, Int32s, bool]:
-    """Assign ids to words; `<unk>` and `<UNK>` are added to the table if they are missing.
+    """Assign ids to words; missing `<unk>` and `<UNK>` are added to the table.
 
     Args:
         source: for messages.
-        words: words of the unigrams, as spelled in the file.
+        words: words of the unigrams, as in the file.
         lines: line of each word [W].
         escaped: whether the words are escaped.
 
     Returns:
-        The vocabulary, whose ids from 3 on are in file order; the id of each word of the table [W]; True if
+        The vocabulary, with ids from 3 on in file order; the id of each word of the table [W]; True if
         the file lists `<unk>` in either spelling.
 
     Raises:
-        FormatError: a word is not UTF-8 or not validly escaped; `<s>` or `</s>` is missing.
+        FormatError: a word is not UTF-8 or wrongly escaped; `<s>` or `</s>` is missing.
     """
     ids = np.zeros(words.size, dtype=np.int32)
     ordinary: list[str] = []
@@ -242,14 +242,14 @@ class ArpaSection:
     Args:
         source: at the line after the section's heading.
         order: words in an n-gram.
-        counts: number of n-grams of each order in the header; the arrays grow up to it as lines are read.
+        counts: number of n-grams of each order in the header; arrays grow up to it during reading.
 
     Attributes:
-        rows: n-grams in file order; after reading, as many as declared.
+        rows: n-grams in file order; in the end as many as declared.
         missing_backoffs: number of lines without a back-off weight.
 
     Raises:
-        FormatError: a line is invalid, or their number differs from the declared one; from every method.
+        FormatError: a line is invalid, or their number is not as declared; from every method.
     """
 
     def __init__(self, source: ArpaSource, order: int, counts: Sequence[int]) -> None:
@@ -272,7 +272,7 @@ class ArpaSection:
         """Read the section.
 
         Args:
-            words: words of all unigrams; empty to read unigrams, which adds the word of row i as number i.
+            words: words of all unigrams; for unigrams empty: the word of row i becomes number i.
             ids: id of each word; not read for unigrams.
             listed: arcs of the lower orders; likewise.
         """
@@ -314,11 +314,11 @@ class ArpaSection:
 
     @property
     def unlisted(self) -> Int32s:
-        """Word ids of the prefixes that are not listed, for each n-gram with one [K, order - 1]."""
+        """Word ids of the unlisted prefixes, for each n-gram with one [K, order - 1]."""
         return self._unlisted[: self._num_unlisted]
 
     def _check_backoffs(self) -> None:
-        """Reject a back-off weight that would overflow if charged at every length."""
+        """Reject a back-off that would overflow if charged at every length."""
         most, backoffs = MAX_LOG10_BACKOFF // (self._highest - 1), self.rows.log10_backoffs
         row = int(backoffs.argmax()) if len(backoffs) else -1
         if row >= 0 and backoffs[row] > most:
@@ -329,7 +329,7 @@ class ArpaSection:
             )
 
     def fail_duplicate(self, first: int, second: int) -> NoReturn:
-        """Reject the file because two lines, given by number, list the same n-gram."""
+        """Reject the file: two lines, given by number, list the same n-gram."""
         first, second = sorted((first, second))
         self._source.fail(
             f"this {self._order}-gram is listed already, in line {first}",
@@ -353,7 +353,7 @@ class ArpaSection:
             words.grow(len(self._source.block))  # upper bound of a word's length
 
     def _read_hard_numbers(self, stop: ParseStop) -> None:
-        """Convert the numbers that the kernel skipped, and reject invalid ones."""
+        """Convert numbers that the kernel skipped; reject invalid ones."""
         block = self._source.block
         for row, column, start, end in self._hard[: stop.num_hard].tolist():
             line = int(self.rows.lines[row]) if row < self._count else stop.line
@@ -376,7 +376,7 @@ class ArpaSection:
                 self.rows.log10_backoffs[row] = value
 
     def _refuse(self, stop: ParseStop, words: WordTable) -> NoReturn:
-        """Raise the error of the line at which the kernel stopped."""
+        """Raise the error of the line where the kernel stopped."""
         field = b"".join(self._source.fields_at(stop.field)[:1])  # empty at the end of a line
         if stop.code == arpa_kernels.POSITIVE_LOG_PROB:
             self._fail_positive(field, stop.line)
@@ -409,13 +409,13 @@ class ArpaReport(NamedTuple):
     Attributes:
         sha256: hash of the file on disk, still compressed, in hex.
         lists_unknown: whether the file lists `<unk>`.
-        missing_backoffs: number of n-grams below the highest order without a back-off weight, read as 0.
-        missing_prefixes: number of prefixes of n-grams that the file does not list, read as listed with weight 0.
-        ignored_backoffs: number of n-grams of the highest order with a back-off weight, which has no effect.
-        ignored_starts: number of n-grams other than the unigram that predict `<s>`, which is never predicted here.
-        split_words: number of words that contain white space, such as a form feed, at which texts are split.
+        missing_backoffs: number of n-grams below the highest order without back-off weight, read as 0.
+        missing_prefixes: number of unlisted prefixes of n-grams, read as listed with weight 0.
+        ignored_backoffs: number of n-grams of the highest order with a back-off weight, without effect.
+        ignored_starts: number of n-grams, except the unigram, that predict `<s>`, never predicted here.
+        split_words: number of words with white space, such as a form feed, at which texts are split.
         escaped: whether words are escaped.
-        backward: whether the file declares that the model reads right to left.
+        backward: whether the file says that the model reads right to left.
     """
 
     sha256: str
@@ -446,15 +446,15 @@ class ArpaModel(NamedTuple):
 def read_arpa(path: Path, *, on_read: Callable[[int], None] = lambda _: None) -> ArpaModel:
     """Read an ARPA file, compressed or not.
 
-    Log-probabilities and back-off weights become the nearest floats. Needs about 40 bytes of
-    memory per n-gram of the largest order and 20 per other n-gram.
+    Log-probabilities and back-off weights become the nearest floats. Takes about 40 bytes of
+    memory per n-gram of the largest order and 20 per other.
 
     Args:
         path: plain, gzip, xz or Zstandard, detected by content.
-        on_read: called with the number of bytes read from disk since the last call; the sum is the file size.
+        on_read: called with the bytes read from disk since the last call; their sum is the file size.
 
     Raises:
-        FormatError: the file cannot be read or is not valid; the message has the line and a hint.
+        FormatError: the file cannot be read or is invalid; the message has the line and a hint.
     """
     with closing(ArpaSource(path, on_read=on_read)) as source:
         counts, options = read_header(source)
@@ -498,7 +498,7 @@ def read_arpa(path: Path, *, on_read: Callable[[int], None] = lambda _: None) ->
 
 
 def _log_zero(path: Path, options: Mapping[str, str]) -> np.float32 | None:
-    """Return the back-off weight that stands for minus infinity in the file, or None."""
+    """Return the back-off weight for minus infinity in the file, or None."""
     if LOG_ZERO_OPTION not in options:
         return None
     value = nearest_float(options[LOG_ZERO_OPTION].encode())
@@ -511,7 +511,7 @@ def _log_zero(path: Path, options: Mapping[str, str]) -> np.float32 | None:
 
 
 def _read_heading(source: ArpaSource, expected: bytes, *, may_end: bool = False) -> bool:
-    """Read the next heading; return True if the file ends instead, where it may."""
+    """Read the next heading; return True if the file ends instead and may."""
     while (text := source.read_line()) != expected:
         if text is None:
             source.fail_ended(expected.decode())
@@ -523,9 +523,10 @@ def _read_heading(source: ArpaSource, expected: bytes, *, may_end: bool = False)
 
 
 def _add_prefixes(orders: list[tuple[NGrams, NGramWeights]], section: ArpaSection) -> int:
-    """Add the unlisted prefixes of a section to the lower orders, with the probabilities that backing off gives them.
+    """Add a section's unlisted prefixes to the lower orders; return their number.
 
-    The back-off weights are 0, so no other probability changes. Returns the number of added n-grams.
+    They get the probabilities of backing off, and back-off weights of 0, so no other probability
+    changes.
     """
     unlisted, vocab_size, num_added = section.unlisted, len(orders[0][0].words), 0
     of_listed, of_unlisted = np.arange(vocab_size), unlisted[:, 0].astype(np.int64)
@@ -551,7 +552,7 @@ def _add_prefixes(orders: list[tuple[NGrams, NGramWeights]], section: ArpaSectio
 
 
 def _backed_off(orders: Sequence[tuple[NGrams, NGramWeights]], words: Int32s) -> Float32s:
-    """Return the log10 probability of the last word of n-grams that are not listed [n], given as ids [n, L]."""
+    """Return the log10 probability of the last word of unlisted n-grams [n], given as ids [n, L]."""
     num, length = words.shape
     begins, tokens = np.arange(num) * length, words.astype(np.int64).reshape(-1)
     out, empty = np.zeros(words.size, np.float32), np.zeros(num, np.int32)
@@ -588,7 +589,7 @@ def _sort_section(section: ArpaSection, *, num_prefixes: int, vocab_size: int) -
 
 
 def _normalise_weights(ngrams: NGrams, weights: NGramWeights, log_zero: np.float32 | None) -> int:
-    """Normalise special weights in place; return the number of n-grams that predict `<s>`."""
+    """Normalise special weights in place; return how many n-grams predict `<s>`."""
     log10_probs, log10_backoffs = weights
     np.minimum(log10_probs, 0, out=log10_probs)  # remove rounding errors
     if log_zero is not None:

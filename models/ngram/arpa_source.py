@@ -42,12 +42,12 @@ class ArpaSource:
     """Block-by-block reader of a file, to be closed.
 
     Args:
-        path: the file; its compression is detected by its first bytes, not by its name.
-        on_read: called with the number of bytes read from disk since the last call.
+        path: the file; its first bytes tell its compression, not its name.
+        on_read: called with the bytes read from disk since the last call.
 
     Attributes:
         block: complete lines with their line ends.
-        offset: number of bytes of the block that are consumed.
+        offset: number of consumed bytes of the block.
         line: line number at that offset, from 1.
         cut: True if the file ends within the line after the block.
 
@@ -79,11 +79,11 @@ class ArpaSource:
 
     @property
     def sha256(self) -> str:
-        """Hash, in hex, of the file on disk; valid once the file is read to its end."""
+        """Hash, in hex, of the file on disk; valid once it is read to the end."""
         return self._file.digest.hexdigest()
 
     def refill(self) -> bool:
-        """Replace the consumed block by the next one; return False at the end of the file."""
+        """Replace the consumed block by the next; return False at the file's end."""
         pieces = [self._tail]
         while chunk := self._read():
             end = chunk.rfind(b"\n") + 1
@@ -101,7 +101,7 @@ class ArpaSource:
         return self.offset < len(self.block)
 
     def read_line(self) -> bytes | None:
-        """Consume one line and return it without surrounding white space; None at the end of the file."""
+        """Consume a line and return it without surrounding white space; None at the file's end."""
         if self.offset == len(self.block) and not self.refill():
             return None
         end = self._whole.index(b"\n", self.offset)
@@ -111,27 +111,27 @@ class ArpaSource:
         return text
 
     def fields_at(self, offset: int) -> list[bytes]:
-        """Return the fields of a line from an offset of the block on."""
+        """Return the fields of a line from an offset on."""
         return _FIELD.findall(self._whole, offset, self._whole.index(b"\n", offset))
 
     def drain(self) -> None:
-        """Read to the end of the file, to complete its hash and detect damage."""
+        """Read to the file's end, to complete its hash and detect damage."""
         while self._read():
             pass
 
     def fail(self, problem: str, *, line: int | None = None, hint: str = "") -> NoReturn:
-        """Reject the file because of an error in a line, by default the current one."""
+        """Reject the file for an error in a line, by default the current one."""
         raise FormatError(self.path, f"line {self.line if line is None else line}: {problem}", hint=hint)
 
     def fail_ended(self, expected: str) -> NoReturn:
-        """Reject the file because it ends here, within or before a line."""
+        """Reject the file: it ends here, within or before a line."""
         where = "in the middle of this line" if self.cut else "here"
         self.fail(
             f"the file ends {where}, before {expected}", hint="it was cut off: copy or download it again"
         )
 
     def refuse(self) -> NoReturn:
-        """Reject the file because it has another format; the hint names the likely one."""
+        """Reject the file: it has another format; the hint names the likely one."""
         if self._file.num_bytes == 0:
             raise FormatError(self.path, "is empty (0 bytes)", hint="give an ARPA file")
         if not self._first_bytes:
@@ -158,7 +158,7 @@ class ArpaSource:
         return chunk
 
     def _next_chunk(self) -> bytes:
-        """Read a chunk in the thread; errors are raised where the chunk is awaited."""
+        """Read a chunk in the thread; errors are raised where it is awaited."""
         if self._stream is None:
             self._stream = decompressed(self._file)
         return self._stream.read(BLOCK_BYTES)

@@ -2,13 +2,13 @@
 
 Lines are `log-probability TAB words TAB back-off weight`, in the order of word ids. Numbers are the
 shortest decimals that read as the same floats. The back-off weight is omitted at the highest order,
-and if it is 0 and no longer n-gram has this one as its prefix. `<s>`, which is never predicted, has
-the log-probability -99.
+and if it is 0 and the n-gram is no prefix of another. `<s>`, never predicted, has the
+log-probability -99.
 
 A comment before the data heading, which other readers skip, holds what ARPA cannot express: words
-are escaped, the model reads right to left, and the value that stands for a back-off weight of minus
-infinity, which KenLM rejects. Log-probabilities above 0, which KenLM rejects too, are rounding
-errors and are written as 0.
+are escaped, the model reads right to left, and the value for a back-off weight of minus infinity,
+which KenLM rejects. Log-probabilities above 0, which KenLM rejects too, are rounding errors, written
+as 0.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -44,8 +44,8 @@ class ArpaWriteReport(NamedTuple):
 
     Attributes:
         counts: number of n-grams by order.
-        escaped_words: number of words that need escaping; if there is one, all words are escaped.
-        log_zero: value that stands for a back-off weight of minus infinity; None if there is none.
+        escaped_words: number of words that need escaping; with any, all words are escaped.
+        log_zero: value for a back-off weight of minus infinity, or None if there is none.
     """
 
     counts: tuple[int, ...]
@@ -77,13 +77,13 @@ def write_arpa(
     backward: bool = False,
     on_write: Callable[[int], None] = lambda _: None,
 ) -> ArpaWriteReport:
-    """Write a back-off model; the file gets its name when it is complete.
+    """Write a back-off model; the file gets its name when complete.
 
     Args:
         path: the suffixes .gz, .xz and .zst select compression.
         vocabulary: words of the ids.
         orders: n-grams and weights of the orders 1, 2, …, as `list_ngrams` returns them.
-        backward: whether the model reads right to left, which is noted in a comment.
+        backward: whether the model reads right to left, noted in a comment.
         on_write: called with the number of n-grams written since the last call.
 
     Raises:
@@ -121,7 +121,7 @@ def _format_header(counts: Sequence[int], options: Mapping[str, str]) -> bytes:
 
 
 def _log_zero(log10_backoffs: Sequence[Float32s]) -> np.float32 | None:
-    """Return an unused integer to write for back-off weights of minus infinity; None if there are none."""
+    """Return an unused integer for back-off weights of minus infinity; None if there are none."""
     if not any(np.isneginf(values).any() for values in log10_backoffs):
         return None
     candidates = (np.float32(-99 - more) for more in range(1000))

@@ -1,11 +1,11 @@
 """Back-off automaton: an n-gram model as flat arrays, and its file.
 
 Every listed n-gram below the highest order is a state, as is the empty context, state 0. N-grams are
-numbered by length, then in lexicographic order, and the state of n-gram a is a + 1. An n-gram is
-thus both an arc, from the state of its prefix, and the state at the end of that arc: only the link
-to the longest listed suffix must be stored. Links always point to smaller numbers. The unigrams are
-arcs 0 to V − 1 of state 0, whose numbers are the word ids. Values are log10 in single precision, as
-in ARPA files, or eight-bit codes of such values; results are natural logarithms.
+numbered by length, then in lexicographic order; the state of n-gram a is a + 1. An n-gram is thus
+an arc, from the state of its prefix, and the state at its end: only the link to the longest listed
+suffix must be stored. Links point to smaller numbers. The unigrams are arcs 0 to V − 1 of state 0,
+by word id. Values are log10 in single precision, as in ARPA files, or eight-bit codes of such
+values; results are natural logarithms.
 """
 
 import math
@@ -52,18 +52,18 @@ QUANTISED_TYPES = EXACT_TYPES | {
 
 
 class Automaton(NamedTuple):
-    """S states and A arcs; the arcs of a state are contiguous and sorted by word. All arrays are read-only.
+    """S states and A arcs; a state's arcs are contiguous and sorted by word. All arrays are read-only.
 
     Attributes:
         order_starts: first n-gram of each length, then A [order + 1], int64.
         first_arcs: first arc of each state, then A [S + 1], uint32.
-        suffixes: state of the longest proper suffix that is a state [S], int32.
+        suffixes: longest proper suffix that is a state [S], int32.
         words: word id of each arc [A], int32; or its three bytes, the lowest first [A, 3].
         log10_probs: probability of each arc [A], float32, minus infinity for `<s>`; or uint8 codes.
         log10_backoffs: back-off weight of each state [S], float32; or uint8 codes.
         prob_values: values of the codes of `log10_probs` [256], float32; empty without codes.
         backoff_values: values of the codes of `log10_backoffs`, likewise.
-        ranked_states: states with many arcs, whose order by probability is stored [R], int32.
+        ranked_states: states with many arcs, of which the ranking is stored [R], int32.
         ranked_starts: start of each ranked state in `ranked_arcs`, then the end [R + 1], uint32.
         ranked_arcs: arcs of the ranked states, the most probable first, uint32.
         ranked_masses: sum of the probabilities of each ranked state's arcs [R], float32.
@@ -124,12 +124,12 @@ class Automaton(NamedTuple):
 
     @classmethod
     def load(cls, path: Path) -> "Automaton":
-        """Map the file that `save` wrote; processes that map it share its pages.
+        """Map the file of `save`; processes that map it share its pages.
 
         Only the shapes of the arrays are checked; `build.verify_automaton` checks every value.
 
         Raises:
-            ManifestError: the file is not an automaton, or the sizes of its arrays are inconsistent.
+            ManifestError: the file is not an automaton, or its arrays' sizes are inconsistent.
         """
         arrays = map_tensors(path)
         if arrays.keys() != EXACT_TYPES.keys():
@@ -150,7 +150,7 @@ def reject(path: Path, problem: str) -> NoReturn:
 
 
 def _check_shapes(path: Path, automaton: Automaton) -> None:  # noqa: C901 - one line per array
-    """Check that the lengths of the arrays and their first and last entries are consistent."""
+    """Check that the arrays' lengths and first and last entries are consistent."""
     starts, states, arcs = automaton.order_starts, automaton.num_states, automaton.num_arcs
     if not 1 <= automaton.order <= MAX_AUTOMATON_ORDER:
         reject(path, f"its order is {automaton.order}, it can be 1 to {MAX_AUTOMATON_ORDER}")

@@ -1,11 +1,11 @@
 """Build an automaton from n-grams and weights; rank its arcs, quantise and verify it.
 
-`build_automaton` is the boundary between serving and the estimators and file formats: it takes
-n-grams in lexicographic order with the index of each prefix among the shorter n-grams. `list_ngrams`
-is its inverse.
+`build_automaton` separates serving from estimators and file formats: it takes n-grams in
+lexicographic order with the index of each prefix among the shorter n-grams. `list_ngrams` is its
+inverse.
 
 Quantisation stores probabilities and back-offs as eight-bit codes, in less than two thirds of the
-size. Each code represents the mean of the values nearest to it, by Lloyd's algorithm in one
+size. Each code stands for the mean of the values nearest to it, by Lloyd's algorithm in one
 dimension (Lloyd 1982, "Least squares quantization in PCM"). Minus infinity, 0 and the probability
 of `<unk>` stay exact.
 
@@ -37,11 +37,11 @@ from models.ngram.automaton import Automaton, reject
 from models.vocabulary import UNK
 
 MAX_UNRANKED_ARCS = 128
-"""The ranking of states with more arcs is stored in the file; for other states it is computed on demand."""
+"""The ranking of states with more arcs is in the file; that of others is computed on demand."""
 
 
 _BLOCK = 1 << 20
-"""States examined at once, and arcs ranked at once; the arcs of a single state may be more."""
+"""States examined at once, and arcs ranked at once; one state may have more arcs."""
 
 
 class RankedArcs(NamedTuple):
@@ -68,7 +68,7 @@ def rank_arcs(first_arcs: UInt32s, log10_probs: Float32s) -> RankedArcs:
 
 
 def rank_arcs_in_blocks(first_arcs: UInt32s, log10_probs: Float32s) -> Iterator[RankedArcs]:
-    """Rank arcs as `rank_arcs`, in blocks of bounded size; `starts` lack the end."""
+    """Rank as `rank_arcs`, in blocks of bounded size; `starts` lack the end."""
     ranked_before = 0
     for begin in range(0, len(first_arcs) - 1, _BLOCK):
         sizes = np.diff(first_arcs[begin : begin + _BLOCK + 1])
@@ -109,7 +109,7 @@ def quantise_automaton(automaton: Automaton) -> Automaton:
     """Return the automaton with eight-bit codes for its values and three bytes per word.
 
     Raises:
-        InvalidInputError: the vocabulary has more words than three bytes can number.
+        InvalidInputError: the vocabulary has more words than fit three bytes.
     """
     if automaton.vocab_size > MAX_QUANTISED_WORDS:
         raise InvalidInputError(
@@ -133,7 +133,7 @@ def quantise_automaton(automaton: Automaton) -> Automaton:
 
 
 def encode_values(values: Float32s, *, kept: Float32s | None = None) -> tuple[Float32s, UInt8s]:
-    """Quantise values; return the values of the 256 codes, ascending, and the code of each value [n].
+    """Return the values of the 256 codes, ascending, and the code of each value [n].
 
     Args:
         values: values to encode.
@@ -156,7 +156,7 @@ def encode_values(values: Float32s, *, kept: Float32s | None = None) -> tuple[Fl
 
 
 def _lloyd(values: Float32s, num_levels: int) -> Float32s:
-    """Return at most `num_levels` levels for finite values [n], by Lloyd's algorithm on a histogram."""
+    """Return up to `num_levels` levels for finite values [n], by Lloyd's algorithm on a histogram."""
     if len(values) <= _HISTOGRAM_BINS and len(distinct := np.unique(values)) <= num_levels:
         return distinct
     counts, edges = np.histogram(values, bins=_HISTOGRAM_BINS)
@@ -181,19 +181,19 @@ def _lloyd(values: Float32s, num_levels: int) -> Float32s:
 
 MAX_NGRAMS = 2**32 - 1
 MAX_STATES = 2**31 - 1
-"""Limits of the integer types for arcs (n-grams of all orders) and links (contexts, including the empty one)."""
+"""Limits of the integer types for arcs (n-grams of all orders) and links (contexts, with the empty one)."""
 
 
 class NGrams(NamedTuple):
     """N-grams of one order, in lexicographic order of their word ids.
 
-    Unigrams are dense: one per id of the vocabulary. Prefixes and suffixes of unigrams are all 0,
-    the empty context.
+    Unigrams are dense: one per id of the vocabulary. Their prefixes and suffixes are all 0, the
+    empty context.
 
     Attributes:
         words: the last word [n], int32.
         prefixes: index of the prefix (all but the last word) among the n-grams one shorter [n], int32.
-        suffixes: likewise of the suffix (all but the first word) [n], int32; −1 if it is not listed or unknown.
+        suffixes: likewise of the suffix (all but the first word) [n], int32; −1 if unlisted or unknown.
     """
 
     words: Int32s
@@ -228,7 +228,7 @@ def count_smaller_keys(keys: Int32s, rows: Int32s, num_keys: int) -> Int64s:
 def sort_by_key(keys: Int32s, rows: Int32s, smaller: Int64s, out: Int32s) -> None:
     """Write rows [n] to `out`, sorted by key, stably: one pass of a radix sort.
 
-    `smaller` is the result of `count_smaller_keys` for the rows in any order; it is overwritten.
+    `smaller`, from `count_smaller_keys` for the rows in any order, is overwritten.
     """
     for row in rows:
         key = keys[row]
@@ -243,7 +243,7 @@ def build_automaton(orders: Sequence[tuple[NGrams, NGramWeights]]) -> Automaton:
         orders: n-grams and weights of the orders 1, 2, …; the prefix of every n-gram is listed.
 
     Raises:
-        InvalidInputError: there are more n-grams than the file format can number.
+        InvalidInputError: there are more n-grams than the format can number.
     """
     check_ngram_counts([len(ngrams.words) for ngrams, _ in orders])
     every_order = [ngrams for ngrams, _ in orders]
@@ -281,7 +281,7 @@ def number_arcs(orders: Sequence[NGrams]) -> tuple[Int64s, UInt32s, Int32s]:
 
 
 def check_ngram_counts(sizes: Sequence[int]) -> None:
-    """Check that the file format can number the n-grams, given their number of each order.
+    """Check that the file format can number the n-grams, given their counts by order.
 
     Raises:
         InvalidInputError: there are too many.
@@ -300,12 +300,12 @@ def check_ngram_counts(sizes: Sequence[int]) -> None:
 def suffix_states(
     orders: Sequence[NGrams], order_starts: Int64s, first_arcs: UInt32s, words: Int32s
 ) -> Int32s:
-    """Return the state of the longest proper suffix of the empty context, then of each n-gram of some orders.
+    """Return the longest proper suffix, as a state, of the empty context, then of each n-gram of some orders.
 
     Suffixes that are −1 are computed.
 
     Args:
-        orders: n-grams of the orders 1, 2, …: all orders, or those below the highest, which are the states [S].
+        orders: n-grams of the orders from 1: all, or those below the highest, which are the states [S].
         order_starts: from `number_arcs`, for all orders.
         first_arcs: likewise.
         words: likewise.
@@ -323,7 +323,7 @@ def suffix_states(
 def list_ngrams(automaton: Automaton) -> list[tuple[NGrams, NGramWeights]]:
     """Return the n-grams and weights of every order, the inverse of `build_automaton`.
 
-    Codes of quantised values are decoded.
+    Codes are decoded.
     """
     if automaton.quantised:
         words = np.zeros((automaton.num_arcs, 4), np.uint8)
@@ -351,7 +351,7 @@ def list_ngrams(automaton: Automaton) -> list[tuple[NGrams, NGramWeights]]:
 
 
 MAX_LOG10_BACKOFF = 300.0
-"""Limit of the total back-off weight down to the empty context, close to the range of a double."""
+"""Limit of the total back-off down to the empty context, close to the range of a double."""
 
 _MASS_TOLERANCE = 1e-5
 _LEAST_MASS = 1e-30  # close to the smallest number in single precision
@@ -372,7 +372,7 @@ _PROBLEMS = (
 
 
 def verify_automaton(automaton: Automaton, path: Path) -> None:
-    """Check that all indices lie within the arrays and all values are valid.
+    """Check that all indices are within the arrays and all values valid.
 
     Raises:
         ManifestError: a check fails; the message names it.
@@ -413,7 +413,7 @@ def _find_rank_problem(automaton: Automaton) -> int:  # noqa: PLR0911 - as below
 
 @numba.njit(nogil=True)
 def _has_unranked_state(automaton: Automaton) -> bool:
-    """Return whether a state with many arcs has no ranking, or the ranked states do not ascend."""
+    """True if a state with many arcs has no ranking, or ranked states do not ascend."""
     rank = 0
     for state in range(len(automaton.suffixes)):
         if rank < len(automaton.ranked_states) and automaton.ranked_states[rank] == state:
@@ -425,9 +425,9 @@ def _has_unranked_state(automaton: Automaton) -> bool:
 
 @numba.njit(nogil=True)
 def _backoff_overflows(automaton: Automaton, state: np.int64) -> bool:
-    """Return whether the back-off weights from a state to the empty context exceed `MAX_LOG10_BACKOFF` or are NaN."""
+    """True if back-offs from a state to the empty context exceed `MAX_LOG10_BACKOFF` or are NaN."""
     charged = np.float64(log10_backoff_of(automaton, U(state)))
-    if charged <= 0:  # most states; positive weights of suffixes are checked at those suffixes
+    if charged <= 0:  # most states; positive weights of suffixes are checked there
         return False
     while state != 0 and charged <= MAX_LOG10_BACKOFF:
         state = np.int64(automaton.suffixes[state])
@@ -437,9 +437,9 @@ def _backoff_overflows(automaton: Automaton, state: np.int64) -> bool:
 
 @automaton_kernel(types.int64)
 def find_problem(automaton: Automaton) -> int:  # noqa: C901, PLR0911 - one pass over the arrays
-    """Return the number of the first problem found; 0 if there is none.
+    """Return the number of the first problem found, or 0.
 
-    The conditions are written so that NaN fails them.
+    NaN fails the conditions as written.
     """
     states, arcs, vocab_size = len(automaton.suffixes), len(automaton.words), automaton.first_arcs[1]
     first, longest = automaton.first_arcs, len(automaton.order_starts) - 1
@@ -449,7 +449,7 @@ def find_problem(automaton: Automaton) -> int:  # noqa: C901, PLR0911 - one pass
     for length in range(1, longest):  # also lengths without contexts
         if first[automaton.order_starts[length - 1] + 1] != automaton.order_starts[length]:
             return 2
-    length, first_of_length = 0, 0  # length of the state, and first state of that length
+    length, first_of_length = 0, 0  # the state's, and first state of that length
     for state in range(states):
         while length + 1 < longest and state > automaton.order_starts[length]:
             first_of_length = automaton.order_starts[length] + 1

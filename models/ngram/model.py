@@ -1,4 +1,4 @@
-"""N-gram model: an automaton behind the common protocol, with checked inputs and bulk scoring of sentences."""
+"""N-gram model: an automaton by the common protocol, with checked inputs and bulk scoring."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ from models.vocabulary import EOS, Vocabulary
 
 
 def token_spans(tokens: TokenIds, lengths: TokenIds, rows: int) -> tuple[TokenIds, TokenIds, TokenIds]:
-    """Return the spans that kernels read from tokens [B, T] with lengths [B], for a state of B rows.
+    """Return the spans for kernels of tokens [B, T] with lengths [B], for a state of B rows.
 
     Returns:
         Tokens of all rows, with padding [B · T]; start of each row [B]; end of each row, without padding [B].
@@ -50,7 +50,7 @@ def token_spans(tokens: TokenIds, lengths: TokenIds, rows: int) -> tuple[TokenId
 
 
 def check_one_per_row(shape: tuple[int, ...], rows: int) -> None:
-    """Raise InvalidInputError unless a shape is that of one token per row of a state."""
+    """Raise InvalidInputError unless a shape has one token per row of a state."""
     if shape != (rows,):
         raise InvalidInputError(
             f"tokens have the shape {list(shape)}, the state has {rows} rows", parameter="tokens"
@@ -92,7 +92,7 @@ def check_k(k: int, vocab_size: int) -> None:
 
 
 def check_known(tokens: TokenIds, bad: int, vocab_size: int) -> None:
-    """Raise InvalidInputError for the token at the index `bad` of a batch, unless the index is negative."""
+    """Raise InvalidInputError for the token at index `bad` of a batch, unless it is negative."""
     if bad >= 0:
         raise InvalidInputError(
             f"token {bad} of the batch is {tokens.flat[bad]}, but token ids are 0 to {vocab_size - 1}",
@@ -123,7 +123,7 @@ class NGramState:
         return NGramState(self.ids[rows])
 
     def concatenate(self, others: Sequence["NGramState"]) -> "NGramState":
-        """Return a state with the rows of this state, followed by the rows of each of `others`."""
+        """Return a state with the rows of this state, then those of each of `others`."""
         return NGramState(np.concatenate([self.ids, *(state.ids for state in others)]))
 
 
@@ -132,8 +132,8 @@ class NGramScores(NamedTuple):
 
     Attributes:
         log_probs: natural-log probabilities [B, T].
-        orders: length of the longest listed n-gram that ends in the token [B, T], uint8; 1 is a unigram.
-        log_backoffs: natural logarithm of the back-off weights charged to reach that n-gram [B, T].
+        orders: length of the longest listed n-gram up to the token [B, T], uint8; 1 is a unigram.
+        log_backoffs: natural logarithm of the back-off charged to reach that n-gram [B, T].
     """
 
     log_probs: FloatArray
@@ -153,7 +153,7 @@ class NGramModel(
     Args:
         automaton: states and arcs.
         vocabulary: tokens of the word ids.
-        normalised: whether every distribution sums to 1, as the estimator or reader states.
+        normalised: whether all distributions sum to 1, as the estimator or reader says.
 
     Attributes:
         order: length of the longest n-gram; a context has 0 to order − 1 tokens.
@@ -222,7 +222,7 @@ class NGramModel(
         return ReadResult(log_probs, after, self._before(state, tokens, lengths) if want.before else None)
 
     def score_detailed(self, state: NGramState, tokens: TokenIds, lengths: TokenIds) -> NGramScores:
-        """Score tokens, with the length of the n-gram that gave each probability.
+        """Score tokens, with the length of each probability's n-gram.
 
         Raises:
             InvalidInputError: see `read`.
@@ -233,7 +233,7 @@ class NGramModel(
     def score_ragged(
         self, state: NGramState, tokens: TokenIds, offsets: TokenIds, *, threads: int = 1
     ) -> FloatArray:
-        """Score sequences in `threads` threads, which do not affect the result."""
+        """Score sequences in `threads` threads, without effect on the result."""
         tokens = np.ascontiguousarray(tokens, dtype=np.int64)
         offsets = np.ascontiguousarray(offsets, dtype=np.int64)
         check_offsets(tokens, offsets, len(state))
@@ -278,7 +278,7 @@ class NGramModel(
         return NGramState(out[np.arange(tokens.shape[1]) < np.asarray(lengths)[:, None]])
 
     def _prefill(self, state: NGramState, tokens: TokenIds, lengths: TokenIds) -> NGramState:
-        """Return the state after tokens, in order − 1 steps, since it depends on the last order − 1 tokens only."""
+        """Return the state after tokens, in order − 1 steps, as only the last order − 1 tokens matter."""
         tokens, lengths = np.asarray(tokens, dtype=np.int64), np.asarray(lengths, dtype=np.int64)
         check_shapes(tokens, lengths, len(state))
         reach = self.order - 1
@@ -302,7 +302,7 @@ class NGramModel(
 
     @classmethod
     def load(cls, directory: Path, vocabulary: Vocabulary, *, device: str) -> "NGramModel":  # noqa: ARG003 - protocol
-        """Map a saved model, with the vocabulary that it was saved with; this family computes on the CPU.
+        """Map a saved model, with its own vocabulary; this family computes on the CPU.
 
         Raises:
             ManifestError: a file was not written by `save`, or has another vocabulary.
@@ -343,7 +343,7 @@ def score_lines(
 ) -> SentenceScores:
     """Score each line as a sentence after `<s>`, with its `</s>`.
 
-    Also tokenises in `threads` threads, which do not affect the result.
+    Also tokenises in `threads` threads, without effect on the result.
 
     Raises:
         InvalidInputError: the tokenizer has ids outside the model's vocabulary.
@@ -367,7 +367,7 @@ def score_sentences(
         model: model to score with.
         ids: concatenated ids of all sentences, without `<s>` and `</s>` [N].
         offsets: start of each sentence, then N [B + 1].
-        threads: number of threads; it does not affect the result.
+        threads: number of threads, without effect on the result.
 
     Raises:
         InvalidInputError: the offsets do not match the ids, or an id is outside the vocabulary.
@@ -384,7 +384,7 @@ def score_sentences(
 
 @kernel(types.void(readonly("int64"), readonly("int64"), types.int64[::1]))
 def _append_eos(ids: Int64s, offsets: Int64s, tokens: Int64s) -> None:
-    """Append `</s>` to each sentence; `tokens` has one more entry per sentence than `ids`."""
+    """Append `</s>` to each sentence; `tokens` has one entry more for each than `ids`."""
     for row in range(len(offsets) - 1):
         for index in range(offsets[row], offsets[row + 1]):
             tokens[index + row] = ids[index]

@@ -1,10 +1,10 @@
 """Compiled scoring of tokens with an automaton: log-probabilities, states, context lengths, distributions.
 
-Kernels release the interpreter lock. All add in double precision and in the same
-order, so a word gets the same float in a score and in a distribution, independent of the batch.
+Kernels release the interpreter lock. All add in double precision and the same
+order, so a word gets the same float in a score and a distribution, in any batch.
 
-Word ids are checked because an id outside the vocabulary would index outside the arrays: the kernels
-return the index of the first invalid id, or −1.
+Word ids are checked, since others would index outside the arrays: kernels return the index of the
+first invalid id, or −1.
 """
 
 from typing import Any
@@ -36,7 +36,10 @@ from models.ngram.automaton import LN_10, Automaton
 
 @numba.njit(nogil=True)
 def write_suffix_chain(automaton: Automaton, state: np.int32, states: UInt64s, backoffs: Float64s) -> int:
-    """Write a state and its suffixes down to the empty context, and the log10 back-off to each; return their count."""
+    """Write a state and its suffixes, and the log10 back-off to each; return their count.
+
+    The last one is the empty context.
+    """
     depth, backoff, here = 0, 0.0, U(state)
     while here != U(0):
         states[depth], backoffs[depth] = here, backoff
@@ -49,10 +52,10 @@ def write_suffix_chain(automaton: Automaton, state: np.int32, states: UInt64s, b
 
 @automaton_kernel(types.void, readonly("int32"), types.float32[:, ::1])
 def write_distributions(automaton: Automaton, states: Int32s, out: Float32s) -> None:
-    """Write natural-log probabilities [B, V] of every word in states [B] to `out`.
+    """Write natural-log probabilities [B, V] of all words in states [B] to `out`.
 
-    Writes the unigrams with the complete back-off, then overwrites the arcs of successively
-    longer contexts: O(V + arcs) per row instead of V lookups.
+    Writes the unigrams with the complete back-off, then the arcs of successively longer
+    contexts: O(V + arcs) per row instead of V lookups.
     """
     order = len(automaton.order_starts) - 1
     chain, backoffs = np.empty(order, np.uint64), np.empty(order, np.float64)
@@ -85,7 +88,7 @@ def ranked_index(automaton: Automaton, state: np.uint64) -> Any:
 
 _LANES = 24
 _POSITION, _ROW_END, _STATE, _FIRST, _LAST = (np.uint64(column) for column in range(5))
-"""Columns of a lane: its current token, the end of its row, its state, and the range of arcs to search."""
+"""Columns of a lane: its token, the end of its row, its state, and the range of arcs to search."""
 
 
 @numba.njit(nogil=True, forceinline=True)
@@ -104,7 +107,7 @@ def _start_lane(walks: UInt64s, lane: Any, begin: Any, end: Any, state: Any) -> 
 
 @numba.njit(nogil=True, forceinline=True)
 def _prefetch_arcs(automaton: Automaton, tokens: Int64s, walks: UInt64s, lanes: Any) -> None:
-    """Find the range of arcs of each lane's state, and prefetch the data that the next step reads."""
+    """Find the range of arcs of each lane's state, and prefetch data for the next step."""
     for number in range(lanes):
         lane = U(number)
         state = walks[lane, _STATE]
@@ -130,8 +133,8 @@ def score_spans(  # noqa: C901, PLR0912, PLR0915 - one loop, to keep its variabl
 ) -> int:
     """Write natural-log probabilities of B spans of tokens [N] to the same positions of `log_probs`.
 
-    Several rows, the lanes, advance in turn by one arc or link each. A round has two passes: the
-    first prefetches the arcs of each lane's state, the second reads them.
+    Several rows, the lanes, advance in turn by one arc or link. A round has two passes: one
+    prefetches the arcs of each lane's state, the other reads them.
 
     Args:
         automaton: the model.
@@ -140,8 +143,8 @@ def score_spans(  # noqa: C901, PLR0912, PLR0915 - one loop, to keep its variabl
         begins: start of each span [B].
         ends: end of each span [B].
         log_probs: [N]; written.
-        orders: length of the n-gram found for each token [N]; not written if empty.
-        log_backoffs: natural logarithm of the back-off charged for each token [N]; not written if empty.
+        orders: length of each token's n-gram [N]; not written if empty.
+        log_backoffs: natural logarithm of each token's back-off [N]; not written if empty.
 
     Returns:
         −1, or the position of a token outside the vocabulary.
@@ -190,12 +193,12 @@ def score_spans(  # noqa: C901, PLR0912, PLR0915 - one loop, to keep its variabl
                 if row < len(states):
                     _start_lane(walks, lane, begins[row], ends[row], states[row])
                     row, lane = _next_filled_row(row + 1, begins, ends), lane + U(1)
-                else:  # the last lane moves to this slot and takes its turn
+                else:  # the last lane moves here and takes its turn
                     lanes -= U(1)
                     copy_values(walks[lanes], walks[lane])
                     backoffs[lane], scored[lane] = backoffs[lanes], scored[lanes]
                 continue
-            # n-grams of the highest order are not states, but their suffixes are
+            # n-grams of the highest order are no states; their suffixes are
             if arc + U(1) >= num_states and state != U(0):
                 state, scored[lane] = U(automaton.suffixes[state]), True
             else:
@@ -209,9 +212,9 @@ def score_spans(  # noqa: C901, PLR0912, PLR0915 - one loop, to keep its variabl
 
 @automaton_kernel(types.int64, readonly("int32"), readonly("int64"), types.int32[::1])
 def advance_rows(automaton: Automaton, states: Int32s, tokens: Int64s, out: Int32s) -> int:
-    """Write the states [B] after one token each [B] to `out`; return −1, or the row of an invalid token.
+    """Write the states [B] after a token each [B] to `out`; return −1, or the row of an invalid token.
 
-    States are minimal: contexts with the same future get the same number.
+    States are minimal: contexts with the same future share one.
     """
     vocab_size = np.int64(automaton.first_arcs[1])
     for row in range(len(states)):
@@ -226,7 +229,7 @@ def advance_rows(automaton: Automaton, states: Int32s, tokens: Int64s, out: Int3
 def states_before(
     automaton: Automaton, states: Int32s, tokens: Int64s, begins: Int64s, ends: Int64s, out: Int32s
 ) -> int:
-    """Write the state before each token of B spans to the same positions of `out` [N].
+    """Write the state before each token of B spans to its position in `out` [N].
 
     Arguments and result are as in `score_spans`.
     """

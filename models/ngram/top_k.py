@@ -1,8 +1,8 @@
 """Compiled top-k of next words without computing full distributions.
 
-Top-k merges lists of arcs ranked by probability, one list per context length. The ranking of states
-with many arcs is stored in the file (`Automaton.ranked_states`); the arcs of other states are put
-into a heap on demand.
+Top-k merges lists of arcs ranked by probability, one per context length. The ranking of states with
+many arcs is in the file (`Automaton.ranked_states`); arcs of other states are put into a heap on
+demand.
 """
 
 from typing import Any
@@ -31,7 +31,7 @@ _PREFETCH_DISTANCE = 8
 
 @numba.njit(nogil=True, forceinline=True)
 def _shadowing_level(first_arcs: UInt32s, words: Any, chain: UInt64s, level: int, word: Any) -> Any:
-    """Return the shortest context longer than this level's that has its own arc of the word; −1 if none has."""
+    """Return the shortest context longer than this level's with its own arc of the word, or −1."""
     longer = level - 1
     while longer >= 0 and arc_at(first_arcs, words, chain[longer], word) == U(len(words)):
         longer -= 1
@@ -40,14 +40,14 @@ def _shadowing_level(first_arcs: UInt32s, words: Any, chain: UInt64s, level: int
 
 @numba.njit(nogil=True, forceinline=True)
 def _precedes(probs: Any, decoded: Any, first: np.uint32, second: np.uint32) -> np.bool_:
-    """Return whether an arc precedes another of its state: by probability, then by the smaller word id."""
+    """True if an arc precedes another of its state: by probability, then by word id."""
     prob, second_prob = value_at(probs, decoded, U(first)), value_at(probs, decoded, U(second))
     return np.bool_(prob > second_prob or (prob == second_prob and first < second))
 
 
 @numba.njit(nogil=True, forceinline=True)
 def _sift_down(probs: Any, decoded: Any, heaps: UInt32s, top: Any, position: Any, size: Any) -> None:
-    """Move an arc of the heap that starts at `top` down until it precedes its children."""
+    """Move an arc down the heap that starts at `top` until it precedes its children."""
     arc = heaps[top + position]
     while 2 * position + 1 < size:
         child = 2 * position + 1
@@ -64,7 +64,7 @@ def _sift_down(probs: Any, decoded: Any, heaps: UInt32s, top: Any, position: Any
 def _heapify_arcs(
     first_arcs: Any, probs: Any, decoded: Any, state: np.uint64, heaps: UInt32s, top: Any
 ) -> Any:
-    """Write the arcs of an unranked state as a heap from `top` on, the most probable first; return their number."""
+    """Write an unranked state's arcs as a heap from `top` on, the most probable first; return their number."""
     begin = np.int64(first_arcs[state])
     size = np.int64(first_arcs[state + U(1)]) - begin
     for n in range(size):
@@ -76,13 +76,13 @@ def _heapify_arcs(
 
 @numba.njit(nogil=True)
 def _natural_log_prob(probs: Any, decoded: Any, arc: np.uint64, backoff: float) -> np.float32:
-    """Return the natural-log probability of an arc after a back-off, as `write_distributions` computes it."""
+    """Return an arc's natural-log probability after a back-off, as in `write_distributions`."""
     return np.float32((value_at(probs, decoded, arc) + backoff) * LN_10)
 
 
 @numba.njit(nogil=True, forceinline=True)
 def _prefetch_arc(probs: Any, words: Any, ranked_arcs: UInt32s, position: Any) -> None:
-    """Prefetch the arc at a position of `ranked_arcs`, since ranked arcs are scattered in memory."""
+    """Prefetch the arc at a position of `ranked_arcs`: these are scattered in memory."""
     prefetch(probs, U(ranked_arcs[position]))
     prefetch(words, U(ranked_arcs[position]))
 
@@ -91,7 +91,7 @@ def _prefetch_arc(probs: Any, words: Any, ranked_arcs: UInt32s, position: Any) -
 def _best_arc(
     ranked_arcs: UInt32s, level: int, heaps: UInt32s, nexts: Int64s, stops: Int64s, missing: np.uint64
 ) -> Any:
-    """Return a level's most probable remaining arc, or A if none remains."""
+    """Return a level's most probable remaining arc, or A."""
     if nexts[level] >= stops[level] or stops[level] == 0:
         return missing
     if nexts[level] >= 0:
@@ -101,14 +101,14 @@ def _best_arc(
 
 @numba.njit(nogil=True)
 def _lower_arc_ties(probs: Any, decoded: Any, arc: np.uint64, backoff: float) -> np.bool_:
-    """Return whether a less probable arc of the same state may have the same rounded value."""
+    """True if a less probable arc of the same state may have the same rounded value."""
     lower = np.nextafter(value_at(probs, decoded, arc), np.float32(-np.inf))
     return np.bool_(np.float32((lower + backoff) * LN_10) == _natural_log_prob(probs, decoded, arc, backoff))
 
 
 @numba.njit(nogil=True)
 def _insert_sorted(ids: Int64s, row: int, begin: int, column: int, word: np.int32) -> None:
-    """Insert a word into the ascending run of ids of a row that starts at `begin` and ends before `column`."""
+    """Insert a word into the ascending ids of a row that start at `begin` and end before `column`."""
     while column > begin and ids[row, column - 1] > word:
         ids[row, column] = ids[row, column - 1]
         column -= 1
@@ -145,18 +145,18 @@ def top_k_words(  # noqa: C901, PLR0912, PLR0915 - one merge
 ) -> None:
     """Write the k most probable words [B, k] in states [B] to `ids`, and their natural-log probabilities.
 
-    Merges the arcs of the state and its suffixes in descending order of probability, and skips
-    words that a longer context has. Words that tie in single precision are in order of id, as if
-    the full distribution were sorted, so words that tie with the k-th are considered too. k must
-    not exceed V.
+    Merges the arcs of the state and its suffixes by descending probability, and skips words that a
+    longer context has. Words that tie in single precision are in order of id, as if the full
+    distribution were sorted, so those that tie with the k-th are considered too. k must not
+    exceed V.
     """
     order, k, missing = len(automaton.order_starts) - 1, ids.shape[1], U(len(automaton.words))
     chain, backoffs = np.empty(order, np.uint64), np.empty(order, np.float64)
     heaps = np.empty(order * MAX_UNRANKED_ARCS, np.uint32)  # [order · 128], one heap per level
-    # local names: reading the tuple in the loop would double its cost
+    # local names: reading the tuple would double the loop's cost
     first_arcs, words, ranked_arcs = automaton.first_arcs, automaton.words, automaton.ranked_arcs
     probs, decoded = automaton.log10_probs, automaton.prob_values
-    # [order]: next index into ranked_arcs and its end for each level; or −1 and the size of its heap
+    # [order]: next index into ranked_arcs and its end by level; or −1 and the heap's size
     nexts, stops = np.empty(order, np.int64), np.empty(order, np.int64)
     # [order]: best remaining arc of each level, and its value
     arcs, values = np.empty(order, np.uint64), np.empty(order, np.float32)
@@ -177,8 +177,8 @@ def top_k_words(  # noqa: C901, PLR0912, PLR0915 - one merge
             arcs[level] = _best_arc(ranked_arcs, level, heaps, nexts, stops, missing)
             if arcs[level] != missing:
                 values[level] = _natural_log_prob(probs, decoded, arcs[level], backoffs[level])
-        column, begin = 0, 0  # column of the next word; first column with the value of the last word
-        # merge of `depth` sorted lists: at most `order` levels, so a scan is faster than a heap of levels
+        column, begin = 0, 0  # column of the next word; first column with the last word's value
+        # merge of `depth` sorted lists: at most `order`, so a scan is faster than a heap
         while True:
             best, word = -1, np.int32(0)
             for level in range(depth):

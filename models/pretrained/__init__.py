@@ -1,1 +1,1 @@
-"""Pretrained causal language models of Hugging Face's formats, computed by the library transformers."""
+"""Pretrained causal language models in Hugging Face's formats, computed by transformers."""

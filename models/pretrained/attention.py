@@ -1,9 +1,9 @@
 """Attention of many texts in one pass, and the keys and values that their states keep.
 
-A pass concatenates the new tokens of all texts, without padding. A text's keys and values lie in a buffer that later
-states of the text share: new tokens are written after those of all earlier states, or, if another continuation of the
-text has already claimed the next slots, into a copy. Texts whose state nobody asks for, such as the candidates of a
-list, keep nothing: those with a common beginning are computed together, and read its keys and values where they are.
+A pass concatenates all texts' new tokens, without padding. A text's keys and values lie in a buffer that later
+states of the text share: new tokens are written after all earlier states' or, if another continuation of the
+text has already claimed the next slots, into a copy. Texts whose state nobody needs, such as candidates of a
+list, keep nothing: those with a common beginning are computed together, and read its keys and values in place.
 """
 
 import itertools
@@ -47,7 +47,7 @@ class Context:
 
     @classmethod
     def empty(cls, layers: int, heads: int, width: int, **options: Any) -> "Context":
-        """Return the context of an empty text, given the sizes of keys and torch's options of tensors."""
+        """Return the context of an empty text, by the sizes of keys and torch's tensor options."""
         return cls(_Buffer(torch.empty((2, layers, heads, 0, width), **options)), 0)
 
     @property
@@ -60,7 +60,7 @@ class Context:
         return self.buffer.pairs[:, layer, :, : self.length]
 
     def extended(self, ids: TokenIds) -> "Context":
-        """Return the context with K more tokens [K], whose keys and values are yet to be written."""
+        """Return the context with K more tokens [K], keys and values yet to be written."""
         begin, end = self.length, self.length + len(ids)
         buffer = self.buffer
         if not buffer.claim(begin, end):
@@ -75,13 +75,13 @@ class Context:
 
 
 class Group(NamedTuple):
-    """New tokens that are computed together: those of one text, or of texts with one context.
+    """New tokens computed together: those of one text, or of texts with one context.
 
     Attributes:
         cut: their positions among all new tokens.
         before: the context of each text.
-        after: the context with the new tokens, where their keys and values are written; None to keep none.
-        mask: whether each new token sees each token of the context and each new one [Q, N + Q]; None for one token,
+        after: context with the new tokens, to write their keys and values; None to keep none.
+        mask: whether each new token sees each of the context and each new one [Q, N + Q]; None for one token,
             which sees all.
     """
 
@@ -94,7 +94,7 @@ class Group(NamedTuple):
 def group_texts(
     counts: Sequence[int], before: Sequence[Context], after: Sequence[Context | None], device: torch.device
 ) -> list[Group]:
-    """Group consecutive texts of a pass, given their numbers of new tokens and their contexts."""
+    """Group consecutive texts of a pass, by their numbers of new tokens and contexts."""
     groups, begin = list[Group](), 0
     most = _MAX_GROUP_TOKENS if device.type == "cpu" else _MAX_GROUP_TOKENS_ON_CUDA
 
@@ -128,7 +128,7 @@ def attend(
     scaling: float | None = None,
     **_options: Any,
 ) -> tuple[Tensor, None]:
-    """Compute the attention of one layer, as transformers asks for it, and keep keys and values.
+    """Compute one layer's attention, as transformers asks, and keep keys and values.
 
     Args:
         module: the layer's attention, whose `layer_idx` is the layer's number.

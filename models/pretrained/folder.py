@@ -1,9 +1,9 @@
-"""Folders of pretrained models as Hugging Face's libraries write them: checks, and the network, also in int8.
+"""Folders of pretrained models in Hugging Face's form: checks, and the network, also in int8.
 
 Only local files are read: no network, no pickle, no code of the folder.
 
-In int8 the kernels of int8 networks compute the linear layers, on a CPU. Weights have a scale per output, activations a
-scale per token. All else, such as attention, stays in float32, so a result depends on the other texts of a batch within
+In int8 the kernels of int8 networks compute linear layers, on a CPU. Weights have a scale per output, activations a
+scale per token. All else, such as attention, stays in float32, so a result depends on the batch's other texts within
 rounding, which int8 turns into steps of 1/127 of an activation.
 """
 
@@ -29,7 +29,7 @@ ARCHITECTURES = ("gpt2", "gpt_neox", "llama", "mistral", "olmo2", "qwen2", "qwen
 """Values of `model_type` in config.json."""
 
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
-_MAX_JSON_BYTES, _MAX_TOKENIZER_BYTES = 16 << 20, 256 << 20  # the largest tokenizers have some 40 MB
+_MAX_JSON_BYTES, _MAX_TOKENIZER_BYTES = 16 << 20, 256 << 20  # the largest tokenizers: some 40 MB
 _HOW_MADE = (
     "; transformers makes it from vocab.json and merges.txt: "
     "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
@@ -101,7 +101,7 @@ class Int8Layer(nn.Module):
 
 
 def quantise_layers(network: nn.Module, weight_cache: PackedWeightCache) -> list[Int8Layer]:
-    """Replace the linear layers of a network, output layer included, by layers in int8; return these.
+    """Replace a network's linear layers, output layer included, by int8 layers; return these.
 
     Args:
         network: network on a CPU, in float32; its embeddings stay as they are.
@@ -122,7 +122,7 @@ def quantise_layers(network: nn.Module, weight_cache: PackedWeightCache) -> list
 def centre_outputs(network: Any) -> None:
     """Subtract the mean of the output layer's vectors from each.
 
-    No probability changes: all logits lose the same amount, which is often large (GPT-2's are about -100) and would
+    No probability changes: all logits lose one amount, which is often large (GPT-2's are about -100) and would
     leave few digits for their differences.
     """
     head = network.get_output_embeddings()
@@ -131,10 +131,10 @@ def centre_outputs(network: Any) -> None:
 
 
 def check_folder(folder: Path) -> dict[str, Any]:
-    """Check that a folder has all files of a supported model; return the content of config.json.
+    """Check that a folder has all files of a supported model; return its config.json.
 
     Raises:
-        ManifestError: a file is missing or cut short, or the configuration is not supported; the message names it.
+        ManifestError: a file is missing or cut short, or the configuration unsupported; the message names it.
     """
     path = folder / CONFIG_FILE
     if not path.exists():
@@ -177,7 +177,7 @@ def files_of(folder: Path) -> list[str]:
 
 
 def _check_files(folder: Path) -> None:
-    """Raise ManifestError for a pipe or device in a folder, which may have no end, or enormous JSON."""
+    """Raise ManifestError for a pipe or device, which may have no end, or enormous JSON."""
     for file in folder.iterdir():
         if file.exists() and not file.is_file() and not file.is_dir():
             raise ManifestError(f"{file} is not a regular file")
@@ -187,7 +187,7 @@ def _check_files(folder: Path) -> None:
 
 
 def _check_numbers(path: Path, config: Mapping[str, Any]) -> None:
-    """Raise ManifestError for a number in a configuration, at any depth, that is too large or not finite."""
+    """Raise ManifestError for a configured number, at any depth, too large or not finite."""
     pending = [*config.items()]
     for name, value in pending:
         most = _MAX_NUMBERS.get(name, _MAX_NUMBER)
@@ -198,7 +198,7 @@ def _check_numbers(path: Path, config: Mapping[str, Any]) -> None:
 
 
 def _check_num_weights(folder: Path) -> None:
-    """Raise ManifestError, before memory is allocated, if far more weights are described than the files have."""
+    """Raise ManifestError, before allocation, if far more weights are described than the files have."""
     stored = sum((folder / name).stat().st_size for name in _weight_files(folder))
     with torch.device("meta"):
         config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)

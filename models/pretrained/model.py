@@ -1,6 +1,6 @@
 """Pretrained causal transformers as language models, on a CPU or a CUDA device.
 
-The library transformers builds and computes the network; this module feeds it texts without padding, keeps states,
+The library transformers builds and runs the network; this module feeds it texts without padding, keeps states,
 and normalises its predictions over the tokens that the tokenizer has.
 """
 
@@ -53,7 +53,7 @@ class TransformerState:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of outputs and of buffers of keys and values, which other states may share."""
+        """Bytes of outputs and buffers of keys and values, which other states may share."""
         buffers = {id(context.buffer): context.buffer.pairs.nbytes for context in self.contexts}
         return sum(buffers.values()) + self.outputs.nbytes
 
@@ -65,7 +65,7 @@ class TransformerState:
         return TransformerState(tuple(self.contexts[row] for row in rows), outputs)
 
     def concatenate(self, states: Sequence["TransformerState"]) -> "TransformerState":
-        """Return a state with the rows of this state, followed by the rows of each of `states`."""
+        """Return a state with this state's rows, then those of each of `states`."""
         together = (self, *states)
         contexts = tuple(context for state in together for context in state.contexts)
         with torch.inference_mode():
@@ -75,24 +75,24 @@ class TransformerState:
 class PretrainedModel(SequenceReader[TransformerState], LanguageModel[TransformerState]):
     """Causal transformer of a folder in Hugging Face's format.
 
-    A text begins with the model's token for the start of a text or, without one, with its token for the end. `<s>` and
-    tokens that the tokenizer lacks are never predicted: their probabilities go to the others in proportion. If a text
-    is longer than the model's positions, the older half of the tokens is forgotten whenever they are used up.
-    Predictions computed in different ways agree within rounding, not bit by bit.
+    A text begins with the model's token for the start or, without one, for the end. `<s>` and
+    tokens that the tokenizer lacks are never predicted: their probabilities go to others in proportion. If a text
+    is longer than the model's positions, the older half of the tokens is forgotten when they are used up.
+    Predictions computed differently agree within rounding, not bit by bit.
 
     Args:
         folder: folder with `config.json`, weights in safetensors and `tokenizer.json`.
         vocabulary: tokens of the ids, from the folder's tokenizer.
         device: `cpu`, `cuda`, `cuda:1`, … or `auto`.
-        bfloat16: whether the network computes in bfloat16; log-probabilities are in single precision.
-        int8_weights: cache of weights in int8, in which the linear layers compute on a CPU; None for none.
+        bfloat16: whether the network computes in bfloat16; log-probabilities are float32.
+        int8_weights: cache of int8 weights, for the linear layers on a CPU; None for none.
 
     Attributes:
         num_parameters: number of weights.
-        window: number of tokens of a text that a prediction can depend on.
+        window: number of tokens that a prediction can depend on.
 
     Raises:
-        ManifestError: the folder is not such a model, or predicts fewer tokens than the vocabulary has.
+        ManifestError: the folder is no such model, or predicts fewer tokens than the vocabulary has.
         InvalidInputError: the device does not exist.
     """
 
@@ -226,7 +226,7 @@ class PretrainedModel(SequenceReader[TransformerState], LanguageModel[Transforme
         return PretrainedModel(self._folder, vocabulary, int8_weights=PackedWeightCache())
 
     def _read(self, state: TransformerState, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
-        """Read sequences in passes of a bounded number of tokens; see `SequenceReader.read`."""
+        """Read sequences in passes of bounded tokens; see `SequenceReader.read`."""
         scores = np.zeros(tokens.shape, dtype=np.float32)
         contexts, last = list(state.contexts), list(state.outputs)
         before: list[list[Tensor]] = [[] for _ in contexts]
@@ -255,7 +255,7 @@ class PretrainedModel(SequenceReader[TransformerState], LanguageModel[Transforme
         return ReadResult(scores, after, TransformerState((self._empty,) * len(vectors), vectors))
 
     def _next_pass(self, contexts: list[Context], remaining: TokenIds) -> tuple[list[int], list[int]]:
-        """Choose rows and their numbers of tokens for a pass; replace contexts without a free position."""
+        """Choose rows and numbers of tokens for a pass; replace contexts with no free position."""
         rows, counts, free = list[int](), list[int](), self._max_pass_tokens
         for row in np.flatnonzero(remaining > 0).tolist():
             if contexts[row].length == self.window:
@@ -279,7 +279,7 @@ class PretrainedModel(SequenceReader[TransformerState], LanguageModel[Transforme
     def _pass(
         self, contexts: list[Context], rows: Sequence[int], ids: Sequence[TokenIds], kept: Sequence[bool]
     ) -> tuple[Tensor, ...]:
-        """Compute the outputs [T, W] of new tokens of some rows; extend the contexts of those to keep."""
+        """Compute outputs [T, W] of new tokens of rows; extend the contexts of those to keep."""
         before = [contexts[row] for row in rows]
         after = [
             context.extended(new) if keep else None
@@ -301,7 +301,7 @@ class PretrainedModel(SequenceReader[TransformerState], LanguageModel[Transforme
         return torch.split(outputs[0], counts)
 
     def _log_probs(self, outputs: Tensor) -> Tensor:
-        """Return the log-probability of each token of the network [N, outputs], with minus infinity for others."""
+        """Return the log-probability of each of the network's tokens [N, outputs], minus infinity for others."""
         return torch.log_softmax(self._head(outputs).float() + self._bias, dim=-1)
 
     def _scores(self, outputs: Tensor, ids: TokenIds) -> FloatArray:

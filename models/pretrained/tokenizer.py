@@ -1,7 +1,7 @@
-"""Tokenizers of pretrained models, as `tokenizer.json` of Hugging Face's library tokenizers describes them.
+"""Tokenizers of pretrained models, from `tokenizer.json` of Hugging Face's library tokenizers.
 
-The library computes; this module maps its numbers to ids after the control tokens, and finds the bytes of each token.
-The tokens for the start, the end and the unknown are those that the folder's configuration names.
+The library computes; this module maps its numbers to ids after the control tokens, and finds each token's bytes.
+The tokens for the start, the end and the unknown are those of the folder's configuration.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ PRETRAINED_FOLDER = "pretrained"
 _FILE, _NAMES_FILE = "tokenizer.json", "tokenizer_config.json"
 _CONTROL_NAMES = {UNK: "unk_token", BOS: "bos_token", EOS: "eos_token"}
 
-# Reading a text of `_PROBE_LENGTH` characters takes about 40 ms; in time with its square, from 2 s.
+# Reading `_PROBE_LENGTH` characters takes about 40 ms; in quadratic time, from 2 s.
 _PROBE_LENGTH, _PROBE_LOAD_S, _PROBE_S, _PROBE_BYTES = 65_536, 60.0, 0.5, 4 << 30
 _PROBE_GROWTH, _PROBE_STRINGS = 32, 128
 _PROBE_LETTERS = "aA0 \t\n.'_-é日\u0301\u2581😀"
@@ -64,7 +64,7 @@ class PretrainedTokenizer(Tokenizer):
     Control tokens that a text spells out are ordinary characters.
 
     Args:
-        folder: folder with `tokenizer.json`, `config.json` and, if there is one, `tokenizer_config.json`.
+        folder: folder with `tokenizer.json`, `config.json`, perhaps `tokenizer_config.json`.
 
     Attributes:
         numbers: the library's number of each id [V]; −1 without one.
@@ -133,7 +133,7 @@ class PretrainedTokenizer(Tokenizer):
         return word if own is None else own.normalize_str(word).replace(SPACE_MARK, " ").strip()
 
     def surface(self, token_id: int) -> str:
-        """Return the characters of a token; bytes that are not UTF-8 alone become U+FFFD."""
+        """Return a token's characters; bytes that are not UTF-8 alone become U+FFFD."""
         if token_id < len(CONTROL_TOKENS):
             return self.vocabulary[token_id]
         return self.token_bytes[token_id].decode("utf-8", errors="replace")
@@ -160,7 +160,7 @@ class PretrainedTokenizer(Tokenizer):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The tokens at the start and end of a text, and for the unknown, as the model spells them."""
+        """The tokens at a text's start and end, and for the unknown, as the model spells them."""
         return {
             name: self._library.id_to_token(self._controls[i])
             for i, name in _CONTROL_NAMES.items()
@@ -181,13 +181,13 @@ class PretrainedTokenizer(Tokenizer):
 
 
 def check_tokenizer(folder: Path) -> None:
-    """Check the tokenizer of a folder from elsewhere, by reading texts in a process that may die.
+    """Check a foreign folder's tokenizer, by reading texts in a process that may die.
 
-    An expression that backtracks, or replacements that grow, would stop or end every process that reads a client's
+    An expression that backtracks, or replacements that grow, would stop or end any process that reads a client's
     text.
 
     Raises:
-        ManifestError: reading a text takes too much time or memory, gives too many tokens, or ends the process.
+        ManifestError: a text takes too much time or memory, gives too many tokens, or ends the process.
     """
     command = [sys.executable, "-P", "-m", "models.pretrained.tokenizer", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)  # noqa: S603 - constant
@@ -201,9 +201,9 @@ def check_tokenizer(folder: Path) -> None:
 
 
 def _probe(folder: Path) -> None:
-    """Read texts that make expressions backtrack and replacements grow, with bounded time and memory.
+    """Read texts that make expressions backtrack and replacements grow, in bounded time and memory.
 
-    Texts consist of the characters and strings in the tokenizer's own patterns, and of characters of each kind.
+    Texts consist of characters and strings of the tokenizer's patterns, and characters of each kind.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with contextlib.suppress(ValueError):  # the limit is lower already
@@ -236,7 +236,7 @@ def _strings(content: Any, name: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _control_numbers(folder: Path, numbers: dict[str, int], algorithm: Any) -> dict[int, int]:
-    """Return the numbers of the control tokens that the model has, by id, given the number of each token."""
+    """Return the numbers of the model's control tokens, by id, given each token's number."""
     configured = read_config(folder / CONFIG_FILE)
     path = folder / _NAMES_FILE
     named = read_config(path) if path.exists() else {}

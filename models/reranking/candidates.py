@@ -1,7 +1,7 @@
 """Lists of candidates to re-rank, a check of their scores, and computations in bounded steps.
 
-`Steps` is a generator that yields after a bounded amount of work, so its caller can interleave other
-work, or stop.
+`Steps` is a generator that yields after a bounded amount of work, so its caller can do other
+work between, or stop.
 """
 
 import re
@@ -16,7 +16,7 @@ class Candidate:
 
     Attributes:
         text: the complete sentence.
-        features: features by name, such as `am`; natural logarithms, larger is better, unless their weights are
+        features: features by name, such as `am`; natural logarithms, larger is better, unless weights are
             negative.
     """
 
@@ -33,9 +33,9 @@ class CandidateList:
         context: text before each candidate; may be empty.
         candidates: hypotheses in first-pass order.
         references: correct texts, if known; several are alternatives.
-        continuation: text that is scored after each candidate, which is then its context (query likelihood);
+        continuation: text scored after each candidate, which is then its context (query likelihood);
             None scores the candidates themselves.
-        problems: errors of candidates that could not be read, which the list lacks.
+        problems: errors of unreadable candidates, which the list lacks.
     """
 
     name: str | None
@@ -54,13 +54,13 @@ _CHARACTERS_PER_ITEM = 64
 """Fixed cost of an item, even an empty one."""
 
 Steps: TypeAlias = Generator[None, None, T]
-"""Computation in steps, which yields often and returns its result; `models.calls.run_calls` runs it to its end."""
+"""Computation in steps, which yields often and returns its result; `models.calls.run_calls` runs it."""
 
 
 def map_in_steps(
     items: Iterable[T], prepare: Callable[[T], R], *, size: Callable[[T], int]
 ) -> Steps[list[R]]:
-    """Map a function over items, with a bounded amount of text per step.
+    """Map a function over items, with bounded text per step.
 
     Args:
         items: such as texts.
@@ -81,11 +81,11 @@ def map_in_steps(
 _SCORE = re.compile(
     r"(?:old_|hyp_|asr_)?(?:(?:am|lm|ac|acoustic|language|graph|nn|rnn)(?:_model)?(?:_score)?|score|total|log_?prob)s?"
 )
-"""Names of scores of models and decoders; features called a posterior or confidence may be probabilities."""
+"""Scores of models and decoders; features called posterior or confidence may be probabilities."""
 
 
 class ScoreRanges:
-    """Range of each score over lists; zeros are ignored, because products of probabilities underflow to 0."""
+    """Range of each score over lists, without zeros, as products of probabilities underflow."""
 
     def __init__(self) -> None:
         self._ranges: dict[str, tuple[float, float]] = {}
@@ -101,7 +101,7 @@ class ScoreRanges:
             yield one
 
     def warnings(self) -> Iterator[str]:
-        """Yield a warning for each score whose values are all between 0 and 1, and not all 1."""
+        """Yield a warning for each score with values from 0 to 1, not all 1."""
         for name, (low, high) in sorted(self._ranges.items()):
             if 0 < low < 1 and high <= 1 and _SCORE.fullmatch(name.lower()):
                 yield (

@@ -1,8 +1,8 @@
 """Corrections of systematic errors: phrases that a recogniser writes, and what was said.
 
-A correction replaces 1 to 4 words by 0 to 4 words. Its log-odds say how much more often the words had to
-be replaced than kept, in lists with references. Each candidate is corrected in a single pass, so a
-correction never applies to the result of another one.
+A correction replaces 1 to 4 words by 0 to 4 words. Its log-odds say how much more often they had
+to be replaced than kept, in lists with references. Each candidate is corrected in a single pass, so a
+correction never applies to the result of another.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,29 +27,31 @@ MAX_CORRECTIONS = 5000
 """Maximum corrections of a table."""
 
 MAX_CORRECTED_CANDIDATES = 10
-"""Candidates of a list that are corrected, the first ones; it bounds the time of long lists."""
+"""Corrected candidates of a list, the first ones; bounds the time of long lists."""
 
 MAX_VARIANTS = 3
 """Maximum corrected texts of a candidate."""
 
 MAX_CORRECTED_WORDS = 200
-"""Maximum words of a text that is corrected; longer ones remain as they are."""
+"""Maximum words of a corrected text; longer ones stay unchanged."""
 
 _CONTROL_TOKENS = 3
-"""Tokens of a text in addition to at most one per byte: `<s>`, `</s>`, a space before it."""
+"""Tokens of a text besides at most one per byte: `<s>`, `</s>`, a space before it."""
 
 _MAX_PER_PHRASE = 8
-"""Maximum corrections of a phrase that are considered, those with the greatest log-odds."""
+"""Maximum corrections considered for a phrase, those with the greatest log-odds."""
 
 _MAX_MATCHES = 32
-"""Maximum places of a text where a correction is considered, those with the greatest log-odds."""
+"""Maximum places considered in a text, those with the greatest log-odds."""
 
 _MAX_PATHS = 16
 """Maximum combinations of corrections that are compared."""
 
 
 _Phrase = Annotated[
-    str, AfterValidator(collapse_whitespace), Field(json_schema_extra={"maxLength": MAX_PHRASE_CHARACTERS})
+    str,
+    AfterValidator(collapse_whitespace),
+    Field(json_schema_extra={"maxLength": MAX_PHRASE_CHARACTERS}),
 ]
 _LogOdds = Annotated[float, Field(json_schema_extra={"minimum": -MAX_LOG_ODDS, "maximum": MAX_LOG_ODDS})]
 """Types with bounds that `CorrectionTable` checks, not pydantic."""
@@ -75,7 +77,7 @@ class PhraseCorrection(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class CorrectedCandidate(Candidate):
-    """Candidate made from another one, whose given features it has.
+    """Candidate made from another, with its given features.
 
     Attributes:
         origin: index of the other candidate in its list.
@@ -97,7 +99,7 @@ def sum_log_odds(corrections: Iterable[PhraseCorrection]) -> float:
 
 
 def origins_of(candidates: Sequence[Candidate]) -> Int64s:
-    """Return the index of the candidate that each one was made from, or its own [C]."""
+    """Return the index of each one's original candidate, or its own [C]."""
     origins = [
         candidate.origin if isinstance(candidate, CorrectedCandidate) else index
         for index, candidate in enumerate(candidates)
@@ -114,7 +116,7 @@ class _Match(NamedTuple):
 
 
 _Path: TypeAlias = tuple[float, tuple[_Match, ...]]
-"""Sum of the log-odds of matches that do not overlap, and the matches from left to right."""
+"""Sum of log-odds of matches without overlap, and the matches from left to right."""
 
 
 class CorrectionTable:
@@ -157,9 +159,9 @@ class CorrectionTable:
         del found[_MAX_PER_PHRASE:]
 
     def correct(self, text: str) -> list[tuple[str, tuple[PhraseCorrection, ...]]]:
-        """Return corrected texts with their corrections, those with the greatest log-odds first.
+        """Return corrected texts with their corrections, by descending log-odds.
 
-        The time is bounded: there are at most `MAX_VARIANTS` texts, none if the text has more than
+        The time is bounded: there are at most `MAX_VARIANTS` texts, and none for texts of more than
         `MAX_CORRECTED_WORDS` words.
         """
         words = split_words(text)
@@ -178,7 +180,7 @@ class CorrectionTable:
         return list(corrected.items())
 
     def _matches(self, words: Sequence[str]) -> list[_Match]:
-        """Find the phrases of a text that have corrections, in order of their first words."""
+        """Find the phrases that have corrections, in order of their first words."""
         return [
             _Match(begin, end, correction)
             for begin, first in enumerate(words)
@@ -204,7 +206,7 @@ def _check_correction(correction: PhraseCorrection, place: str) -> None:
 
 
 def _best_paths(matches: list[_Match]) -> list[_Path]:
-    """Combine matches that do not overlap, at least one, the greatest log-odds first; matches are in order of begin."""
+    """Combine one or more matches, given in order, without overlaps; the greatest log-odds first."""
     if len(matches) > _MAX_MATCHES:
         best = nlargest(_MAX_MATCHES, matches, key=lambda match: match.correction.log_odds)
         matches = sorted(best, key=attrgetter("begin"))
@@ -221,10 +223,10 @@ def _best_paths(matches: list[_Match]) -> list[_Path]:
 
 
 def with_corrections(one: CandidateList, table: CorrectionTable, max_tokens: int) -> CandidateList:
-    """Append corrected candidates, whose texts are new in the list.
+    """Append corrected candidates with texts new to the list.
 
-    Lists with a continuation, whose candidates are contexts, remain as they are. Texts that may have more than
-    `max_tokens` tokens with their context, because they have more bytes, are left out.
+    Lists with a continuation, whose candidates are contexts, stay unchanged. Texts that may have more than
+    `max_tokens` tokens with their context, by their bytes, are left out.
     """
     if one.continuation is not None:
         return one
@@ -253,10 +255,10 @@ def write_table(corrections: Iterable[PhraseCorrection]) -> str:
 
 
 def read_table(path: Path) -> list[PhraseCorrection]:
-    """Read corrections from a file as `write_table` writes it, in UTF-8.
+    """Read corrections from a UTF-8 file, as `write_table` writes it.
 
     Raises:
-        FormatError: the file cannot be read, the header or a line is not as expected, or a correction is outside its
+        FormatError: the file cannot be read, the header or a line is invalid, or a correction exceeds its
             limits.
     """
     try:

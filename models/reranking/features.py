@@ -1,9 +1,9 @@
 """Features of candidates: given, derived and computed ones, as columns over all candidates.
 
 Given with the candidates: an acoustic score, for example. Computed with models: `lm`, the natural-log
-probability; `tokens`, its number of tokens; `unk`, the number of unknown tokens; and `words`, runs
+probability; `tokens` and `unk`, the numbers of tokens and of unknown ones; and `words`, runs
 between white space. A further model named `old` has `lm:old`, `tokens:old`, `unk:old`. With a length
-exponent, `lm` is divided by `tokens` to that power, and `lm_sum` is the sum itself. `phrases` and
+exponent, `lm` is divided by `tokens` to that power; `lm_sum` is the sum itself. `phrases` and
 `phrases:CLASS` are the total weights of given phrases in the text.
 
 Derived from a list's texts, order and given features:
@@ -46,12 +46,12 @@ _LENGTH_MARK = "*"
 
 
 def is_derived(name: str) -> bool:
-    """True if the form of a name is that of a derived feature."""
+    """True if a name has the form of a derived feature."""
     return name.partition(":")[0] in {RANK, CONSENSUS, CORRECTION} or base_feature(name) is not None
 
 
 def base_feature(name: str) -> str | None:
-    """Return the given feature that a derived one needs, `am` for `am*words`; None if it needs none."""
+    """Return the given feature that a derived one needs: `am` for `am*words`, or None."""
     base, _, length = name.rpartition(_LENGTH_MARK)
     return base if base and length in LENGTHS else None
 
@@ -62,7 +62,7 @@ def needs_tokens(name: str) -> bool:
 
 
 def length_scaled_name(name: str, length: str) -> str:
-    """Return the name of a given feature times a length of the text."""
+    """Return the name of a given feature times a text length."""
     return name + _LENGTH_MARK + length
 
 
@@ -121,7 +121,7 @@ def derive(
 
 
 def text_ranks(texts: Sequence[str]) -> Float64s:
-    """Count the other texts before each in its list [C]; equal texts have the rank of the first."""
+    """Count the other texts before each [C]; equal texts have the rank of the first."""
     seen: dict[str, int] = {}
     return np.array([seen.setdefault(text, len(seen)) for text in texts], dtype=np.float64)
 
@@ -132,39 +132,39 @@ MODEL_FEATURES = (LM, NUM_TOKENS, NUM_UNKNOWN)
 
 COMPUTED_FEATURES = frozenset({*MODEL_FEATURES, LM_SUM, NUM_WORDS})
 MAX_FEATURE = 1e12
-"""Maximum magnitude of a feature; beyond it, totals would be inexact and finally infinite."""
+"""Maximum magnitude of a feature; beyond it, totals become inexact, then infinite."""
 
 _MODEL_SEPARATOR = ":"
 _MODEL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 def feature_name(kind: str, model: str) -> str:
-    """Return the name of a model's feature, such as `lm`; `model` is empty for the main model."""
+    """Return the name of a model's feature, such as `lm`; `model` is empty for the main one."""
     return kind + _MODEL_SEPARATOR + model if model else kind
 
 
 def feature_model(feature: str) -> str | None:
-    """Return the name of the further model that a feature is computed with; None if there is none."""
+    """Return the further model that a feature is computed with; None if there is none."""
     kind, colon, name = feature.partition(_MODEL_SEPARATOR)
     return name if colon and kind in {*MODEL_FEATURES, LM_SUM} else None
 
 
 def is_reserved(feature: str, models: Collection[str]) -> bool:
-    """True if a feature of this name is computed or derived, so it cannot be given."""
+    """True if a feature is computed or derived, and so cannot be given."""
     is_computed = feature in COMPUTED_FEATURES or feature_model(feature) in models
     return is_computed or is_phrase_feature(feature) or is_derived(feature)
 
 
 def needs_main_model(feature: str) -> bool:
-    """True if a feature is computed with the main model, or derived from such a feature."""
+    """True if a feature is computed with the main model, or derived from one."""
     return not {feature, base_feature(feature)}.isdisjoint({*MODEL_FEATURES, LM_SUM}) or needs_tokens(feature)
 
 
 def check_model_names(names: Sequence[str], *, parameter: str) -> None:
-    """Check that names of further models can be part of feature names.
+    """Check that further models' names can be part of feature names.
 
     Raises:
-        InvalidInputError: a name has characters other than letters, digits and `_.-`, is too long or not unique.
+        InvalidInputError: a name has characters besides letters, digits and `_.-`, is too long or not unique.
     """
     for index, name in enumerate(names):
         where = f"{parameter}[{index}].name"
@@ -178,10 +178,10 @@ def check_model_names(names: Sequence[str], *, parameter: str) -> None:
 
 
 class ListFeatures(NamedTuple):
-    """Computed features of the candidates of L lists: N rows, the lists concatenated.
+    """Computed features of L lists' candidates: N rows, concatenated.
 
     Attributes:
-        names: names of the columns; `lm` is the sum of the tokens' log-probabilities, whatever the length exponent.
+        names: names of the columns; `lm` is the sum of the tokens' log-probabilities, whatever the exponent.
         values: float64 [N, F].
         offsets: first row of each list, and N at the end [L + 1].
     """
@@ -195,7 +195,7 @@ class ListFeatures(NamedTuple):
         return self.values[:, self.names.index(name)]
 
     def matrix(self, names: Sequence[str], given: Mapping[str, Float64s]) -> Float64s:
-        """Collect features by name, computed or given, of all candidates [N, len(names)]."""
+        """Collect features by name, computed or given, for all candidates [N, len(names)]."""
         columns = [self.column(name) if name in self.names else given[name] for name in names]
         return np.column_stack(columns) if columns else np.zeros((len(self.values), 0), dtype=np.float64)
 
@@ -210,7 +210,7 @@ class ListFeatures(NamedTuple):
         return ListFeatures(kept, self.matrix(kept, {}), self.offsets)
 
     def normalised(self, length_exponent: float) -> "ListFeatures":
-        """Divide each model's sum by a power of its tokens, and append the undivided sums."""
+        """Divide each model's sum by a power of its tokens; append the undivided sums."""
         if not length_exponent:
             return self
         parts = (name.partition(_MODEL_SEPARATOR) for name in self.names)
@@ -226,7 +226,7 @@ class ListFeatures(NamedTuple):
 
 
 def offsets_of(lists: Sequence[CandidateList]) -> Int64s:
-    """Offsets of each list's candidates in their concatenation, and the total number [L + 1]."""
+    """Start of each list's concatenated candidates, and their number [L + 1]."""
     return np.cumsum([0, *(len(one.candidates) for one in lists)], dtype=np.int64)
 
 
@@ -237,7 +237,7 @@ Place: TypeAlias = Callable[[int], str]
 def with_derived(
     lists: Sequence[CandidateList], computed: ListFeatures, names: Iterable[str], *, place: Place
 ) -> Steps[ListFeatures]:
-    """Add those of the named features that are derived, from each list's texts, order and given features.
+    """Add those named features that derive from each list's texts, order and given features.
 
     Raises:
         InvalidInputError: a feature is unknown, or a feature that it needs is missing.

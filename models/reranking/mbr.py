@@ -1,13 +1,13 @@
 """Minimum Bayes risk decoding of n-best lists, and word confidences.
 
-The utility of a candidate is its expectation over the posteriors of the list: each candidate in
+A candidate's utility is its expectation over the list's posteriors: each candidate in
 turn is the reference (Kumar & Byrne 2004; on n-best lists Goel & Byrne 2000, SRILM's `nbest-lattice
 -wer`).
 
 For confidences, every other candidate is aligned to the chosen one by edit distance; a word's
-confidence is the posterior mass of the candidates with the same word in this position. This is the
+confidence is the posterior mass of candidates with the same word there. This is the
 confusion network of SRILM's `nbest-lattice` (Mangu et al. 2000) and of hystoc (Beneš et al. 2023)
-along one candidate: since that candidate is the pivot, no network is built, and the order of the
+along one candidate: with it as the pivot, no network is built, and the order of the
 other candidates does not matter.
 """
 
@@ -35,8 +35,8 @@ def merge_equal_candidates(
         posteriors: posterior of each, or proportional weights [C].
 
     Returns:
-        Index of each distinct candidate's first occurrence [U], the distinct index of each candidate [C], and the
-        normalised mass of each distinct candidate [U].
+        Index of each distinct candidate's first occurrence [U], distinct index of each candidate [C], and
+        normalised mass of each distinct one [U].
     """
     mass = np.asarray(posteriors, np.float64)
     number_of: dict[Hashable, int] = {}
@@ -51,7 +51,7 @@ Utility: TypeAlias = Literal["wer", "chrf", "bleu"]
 UTILITIES: tuple[Utility, ...] = get_args(Utility)
 
 MAX_COMPARED_WORDS = 8192
-"""Maximum words of a text; a pair of texts is compared in one step, which takes some 15 ms at this size."""
+"""Maximum words of a text; a pair of this size takes one step of some 15 ms."""
 
 _WORD_PAIRS_PER_STEP = 4_000_000
 _CHARACTERS_PER_STEP = 100_000
@@ -60,15 +60,15 @@ _CHARACTERS_PER_PAIR = 64
 
 
 _Comparison: TypeAlias = tuple[Callable[[Int64s, Int64s], Float64s], Iterator[tuple[Int64s, Int64s]]]
-"""A function from indices of texts [C] and references [R] to utilities [C, R], and blocks of indices of all pairs."""
+"""A function from indices of texts [C] and references [R] to utilities [C, R], and blocks of all pairs."""
 
 
 def _blocks(sizes: Float64s, factors: Float64s, most: int) -> Iterator[tuple[Int64s, Int64s]]:
-    """Yield the indices of all pairs of U texts and references, in blocks of one step or one pair.
+    """Yield all pairs of U texts and references, in blocks of one step or one pair.
 
     Args:
         sizes: sizes of the texts [U].
-        factors: factors of references, by which a text's size is the cost of a comparison [U].
+        factors: cost of a comparison with each reference, relative to the text's size [U].
         most: maximum cost per step, about a millisecond.
     """
     everyone = np.arange(len(sizes))
@@ -78,15 +78,15 @@ def _blocks(sizes: Float64s, factors: Float64s, most: int) -> Iterator[tuple[Int
 
 
 def expected_utilities(texts: Sequence[str], posteriors: npt.ArrayLike, utility: Utility) -> Steps[Float64s]:
-    """Compute the expected utility of each candidate against the list, in bounded steps; the work grows with C².
+    """Compute each candidate's expected utility against the list, in bounded steps.
 
-    The largest wins, the first of equal ones.
+    The work grows with C². The largest wins, the first of equal ones.
 
     Args:
-        texts: the candidates, at least one; equal ones count as one, with their total mass.
+        texts: the candidates, at least one; equal ones count as one of their total mass.
         posteriors: posterior of each, or proportional weights [C].
-        utility: `wer`, minus the number of word errors; `chrf`, sentence chrF; `bleu`, sentence BLEU with effective
-            order; both in percent, as in sacrebleu.
+        utility: `wer`, minus the number of word errors; `chrf`, sentence chrF; `bleu`, sentence BLEU of
+            effective order; both in percent, as in sacrebleu.
 
     Returns:
         Expected utility of each candidate, itself included [C]; larger is better.
@@ -121,7 +121,7 @@ def _wer_utilities(texts: Sequence[str]) -> Steps[_Comparison]:
         errors = pairwise_distances([spelled[i] for i in candidates], [spelled[i] for i in references])
         return -errors.astype(np.float64)
 
-    # the kernel compares 64 words of the longer text with a word of the other at once
+    # the kernel compares 64 words of the longer text with one of the other at once
     sizes = np.array([len(text) + 8.0 for text in spelled])
     return utilities, _blocks(sizes, sizes, _WORD_PAIRS_PER_STEP)
 
@@ -154,7 +154,7 @@ class WordPosterior(NamedTuple):
         text: text between white space.
         start: its start in the candidate's text, in characters.
         end: its end.
-        confidence: posterior mass of the candidates with this word at this position, from 0 to 1.
+        confidence: posterior mass of candidates with this word here, from 0 to 1.
     """
 
     text: str
@@ -166,7 +166,7 @@ class WordPosterior(NamedTuple):
 def word_confidences(
     texts: Sequence[str], posteriors: npt.ArrayLike, chosen: int
 ) -> Steps[list[WordPosterior]]:
-    """Compute the confidence of each word of a candidate, in order; exactly 1 if all candidates agree.
+    """Compute the confidence of each word of a candidate; exactly 1 if all candidates agree.
 
     Long texts are aligned in bounded steps.
 
@@ -189,7 +189,7 @@ def word_confidences(
 
 
 def _agreement_masses(pivot: str, compared_texts: Sequence[str], posteriors: Float64s) -> Steps[list[float]]:
-    """Compute, for each unit of the pivot, the mass of the texts whose alignment has the same unit there."""
+    """Compute, for each unit of the pivot, the mass of texts with the same unit aligned."""
     lost: list[int] = []
     masses: list[float] = []
     aligned = 0

@@ -1,11 +1,11 @@
 """Log-linear ranking of candidates, total = Σ_f w_f · feature_f, and weight profiles.
 
-Weights are signed and totals are not normalised: only the order of a list's candidates counts.
-Weights of `words` and `tokens` are insertion bonuses, and a negative weight of `unk` is a penalty for
-unknown words. A negative weight of a model subtracts its contribution, such as that of the language
-model inside a recogniser (density ratio, McDermott et al. 2019).
+Weights are signed and totals not normalised: only the order of a list's candidates counts.
+Weights of `words` and `tokens` are insertion bonuses, a negative weight of `unk` is a penalty for
+unknown words. A negative weight of a model subtracts its contribution, such as that of the model
+inside a recogniser (density ratio, McDermott et al. 2019).
 
-A profile is a named set of tuned weights, with the models and the metric that they were tuned for.
+A profile is a named set of tuned weights, with the models and the metric of the tuning.
 """
 
 import json
@@ -34,7 +34,7 @@ MAX_POSTERIOR_SCALE = 1e6
 def scaled_posteriors(totals: Float64s, scale: float = 1.0) -> Float64s:
     """exp(scale · total) of each candidate, normalised over the list [C]: uniform at scale 0, sharper if larger.
 
-    A candidate with the total −∞ is impossible: it has no mass, unless all are impossible and therefore equal.
+    A candidate with the total −∞ is impossible: without mass, unless all are impossible, thus equal.
     """
     possible = totals > -np.inf
     if not possible.any():
@@ -45,7 +45,7 @@ def scaled_posteriors(totals: Float64s, scale: float = 1.0) -> Float64s:
 
 
 def rank_by(values: Float64s) -> Int64s:
-    """Order candidates by descending value [C], such as an expected utility; equal ones keep their order."""
+    """Order candidates by descending value [C], such as expected utility; equal ones keep their order."""
     return np.argsort(-values, kind="stable")
 
 
@@ -102,7 +102,7 @@ class LogLinearModel:
 
     @property
     def given(self) -> tuple[str, ...]:
-        """Features that every candidate must have, because weights need them."""
+        """Features that every candidate must have for the weights."""
         needed = dict.fromkeys(
             features.base_feature(name) if features.is_derived(name) else name for name in self.weights
         )
@@ -116,7 +116,7 @@ class LogLinearModel:
             values: values of the weighted features, in the order of the weights [N, W].
         """
         totals = np.zeros(len(values))
-        for index, weight in enumerate(self.weights.values()):  # not a matrix product, which rounds by batch
+        for index, weight in enumerate(self.weights.values()):  # a matrix product rounds by batch
             totals += weighted(values[:, index], weight)
         return totals
 
@@ -193,7 +193,7 @@ class Profile(BaseModel):
         return self
 
     def replaced_versions(self, scoring: Collection[str]) -> list[str]:
-        """Return the versions that the weights were tuned on, of models of which another version scores.
+        """Return the versions of the tuning, of models of which another version scores.
 
         Args:
             scoring: the versions that score, as `name@version`.

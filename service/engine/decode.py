@@ -19,7 +19,14 @@ from models.decoding.sampling import ChosenTokens, choose_next_tokens
 from models.decoding.top_k import TokenChoice, top_tokens_of_rows
 from models.language_model import LanguageModel, TopTokens
 from models.vocabulary import EOS
-from service.engine.batching import CallBatch, SliceResult, StateView, check_no_nan, gather_states, view
+from service.engine.batching import (
+    CallBatch,
+    SliceResult,
+    StateView,
+    check_no_nan,
+    gather_states,
+    view,
+)
 from service.engine.calls import BATCHES
 from service.engine.constants import MAX_ENTRIES
 

@@ -126,7 +126,9 @@ def write_best(
     printed to standard error.
     """
     metric, num_referred = make_metric("wer"), 0
-    errors = np.zeros((3, 2), np.int64)  # and words: first pass, best strings, oracle paths
+    errors = np.zeros(
+        (3, 2), np.int64
+    )  # errors and words of the first pass, the best strings and the oracle paths
 
     def counted() -> Iterator[CandidateList]:
         nonlocal num_referred, errors

@@ -88,9 +88,9 @@ async def _answer_generation(
     stream: bool,
     ends_with_result: bool = True,
 ) -> Response:
-    """Reply with all choices, or with server-sent events, each a part of a choice; the last may be the result.
+    """Reply with all choices, or with an event per part of a choice; the last may be the result.
 
-    `reply` builds the reply or an event from choices and the usage (None before the last event, unless each has it).
+    `reply` builds the reply or an event from choices and usage (None before the last, unless each has it).
     """
     metrics = services_of(request).metrics
 
@@ -106,7 +106,7 @@ async def _answer_generation(
     first_token, inter_token = (h.labels(loaded.address) for h in (metrics.first_token, metrics.inter_token))
     began_s = time.perf_counter()
     sent_s: dict[int, float] = {}  # time of the last token of each choice
-    # an early error sets the HTTP status, and the client never waits without heartbeats
+    # an early error sets the HTTP status; the client never waits without heartbeats
     items = await start_stream(request, services_of(request).engine.stream(work, terms), HEARTBEAT_S)
 
     async def payloads() -> AsyncGenerator[bytes, None]:
@@ -152,7 +152,7 @@ async def create_completion(request: Request) -> Response:
         _log.debug("fields ignored", fields=ignored, request_id=request.state.request_id)
     parameters = wire.parameters(services.limits)
     loaded = await resolve_request(request, wire)
-    # model version and tokenizer: together with the request, they determine the reply
+    # model version and tokenizer: with the request, they determine the reply
     fingerprint = f"{loaded.address}-{loaded.tokenizer.fingerprint[:_FINGERPRINT_CHARACTERS]}"
     reply = partial(
         CompletionReply,

@@ -2,7 +2,7 @@
 
 `EndpointRouter.endpoint` registers an endpoint once: its path, key scope, body, replies and media
 types. The router, the access table of `service.middleware.authentication` and the OpenAPI document
-are derived from the registration. Example requests are part of the schemas.
+derive from it. Example requests are part of the schemas.
 """
 
 import ast
@@ -69,14 +69,14 @@ Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Response]])
 
 
 class Lines(NamedTuple):
-    """JSON-lines variant of an endpoint: a reply line per body line, with options in the query string.
+    """JSON-lines variant: a reply line per body line, with options in the query string.
 
     Attributes:
         request: model of each line of the body.
-        reply: model of each line of the reply that is not an error.
-        options: model of the query string, whose fields are documented in the JSON body's model.
+        reply: model of each reply line that is not an error.
+        options: model of the query string; the JSON body's model documents its fields.
         pairs: query-string examples of options that are objects in JSON.
-        list_types: media types of other programs' list formats, also accepted as bodies.
+        list_types: media types of other programs' lists, also accepted as bodies.
     """
 
     request: type[BaseModel]
@@ -93,10 +93,10 @@ class Endpoint:
     Attributes:
         method: HTTP method.
         path: template of its path.
-        scope: required key scope; None if no key is required.
-        body: model of its JSON body, of the query string of a GET, or a union of models; None without one.
+        scope: required key scope, if any.
+        body: model of its JSON body or a GET's query string, or a union; None without one.
         lines: JSON-lines variant; None without one.
-        reply: type of its JSON reply, or a union of types; None if the reply is a file.
+        reply: type of its JSON reply, or a union; None for a file.
     """
 
     method: str
@@ -108,7 +108,7 @@ class Endpoint:
 
 
 class EndpointRoute(APIRoute):
-    """Route that calls a handler without parameters other than the request directly; FastAPI's code takes longer."""
+    """Route that directly calls a handler of the request alone; FastAPI's code takes longer."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return the handler itself, or FastAPI's if it has parameters."""
@@ -141,19 +141,19 @@ class EndpointRouter(APIRouter):
         media_types: tuple[str, ...] = (),
         statuses: Mapping[int, str] | None = None,
     ) -> Callable[[Handler], Handler]:
-        """Return a decorator that registers a handler; the handler's docstring is the operation's description.
+        """Return a decorator that registers a handler, whose docstring describes the operation.
 
         Args:
             method: HTTP method.
             path: template of the path, in the router's syntax.
-            tag: group of the operation, one of `TAGS`; None to omit it from the OpenAPI document.
-            scope: required key scope; None if no key is required.
-            body: model of the body, or a union of models, which the handler parses; with GET of the query string.
+            tag: the operation's group, one of `TAGS`; None to omit it from the OpenAPI document.
+            scope: required key scope, if any.
+            body: model of the body that the handler parses, or a union; with GET of the query string.
             body_type: media type of the body.
             lines: JSON-lines variant.
-            reply: type of the JSON reply; None if the reply is a file.
-            media_types: media types of the reply other than JSON and JSON lines.
-            statuses: descriptions of statuses other than 200 and errors; their reply has the same type.
+            reply: type of the JSON reply; None for a file.
+            media_types: media types of the reply besides JSON and JSON lines.
+            statuses: descriptions of statuses other than 200 and errors; replies have the same type.
         """
         self.endpoints.append(Endpoint(method, path, scope, body, lines, reply))
         replies = _replies(reply, media_types, lines)
@@ -206,7 +206,7 @@ def _alternatives(kind: Any) -> tuple[Any, ...]:
 def _request(
     scope: KeyScope | None, body: type[BaseModel] | UnionType | None, body_type: str, lines: Lines | None
 ) -> Json:
-    """Return the OpenAPI description of an endpoint's requests: security, and bodies with examples."""
+    """Return the OpenAPI description of an endpoint's requests: security, bodies with examples."""
     keys = [] if scope is None else [{"key": [str(scope)]}]
     request: Json = {"security": keys if scope is KeyScope.ADMIN or not keys else [{}, *keys]}
     content: Json = {}
@@ -247,7 +247,7 @@ def _examples_of(kind: type[BaseModel]) -> list[Any]:
 def _replies(
     reply: type | UnionType | None, media_types: Iterable[str], lines: Lines | None
 ) -> dict[int | str, Json]:
-    """Return the OpenAPI descriptions of an endpoint's replies and errors, by status."""
+    """Return OpenAPI descriptions of an endpoint's replies and errors, by status."""
     content: Json = {media_type: {"schema": _schema_of(media_type, reply)} for media_type in media_types}
     if lines is not None:
         content[LINES_TYPE] = {"schema": _one_of(lines.reply, "Each line.")}
@@ -269,7 +269,7 @@ def _replies(
 
 
 def _schema_of(media_type: str, reply: Any) -> Json:
-    """Return the schema of a reply that is not JSON: events, raw numbers or a file."""
+    """Return the schema of a reply other than JSON: events, raw numbers or a file."""
     if media_type == EVENTS_TYPE:
         return _one_of(reply, "Data of each event except the last, which is `[DONE]`.")
     if media_type == BINARY_TYPE:
@@ -376,13 +376,13 @@ def make_document(app: FastAPI, endpoints: Iterable[Endpoint]) -> Json:
 
 
 def attribute_descriptions(docstring: str) -> tuple[str, dict[str, str]]:
-    """Split a class docstring into its text and the descriptions in its section `Attributes:`, by attribute."""
+    """Split a class docstring into its text and the descriptions under `Attributes:`, by attribute."""
     text, _, section = docstring.partition("\n\nAttributes:\n")
     return text, {name: " ".join(about.split()) for name, about in _ATTRIBUTE.findall(section)}
 
 
 def field_docstrings(kind: type) -> dict[str, str]:
-    """Return the docstrings below the fields of a class and of its base classes, by field."""
+    """Return the docstrings below the fields of a class and its bases, by field."""
     found = {}
     for base in reversed(kind.__mro__[:-1]):
         for statement, below in pairwise(_class_bodies(base.__module__)[base.__name__]):
@@ -394,13 +394,13 @@ def field_docstrings(kind: type) -> dict[str, str]:
 
 @cache
 def _class_bodies(module: str) -> dict[str, list[ast.stmt]]:
-    """Return the statements of the classes of a module, by class."""
+    """Return the statements of a module's classes, by class."""
     tree = ast.parse(inspect.getsource(sys.modules[module]))
     return {node.name: node.body for node in tree.body if isinstance(node, ast.ClassDef)}
 
 
 def _describe_fields(schema: Json, docstrings: Mapping[str, str]) -> None:
-    """Add the descriptions of fields: docstrings below them, or those that the class docstring lists."""
+    """Add descriptions of fields: docstrings below them, or those in the class docstring."""
     text, descriptions = attribute_descriptions(schema.get("description", ""))
     if descriptions:
         schema["description"] = text
@@ -421,7 +421,7 @@ def _request_schemas(endpoints: Iterable[Endpoint]) -> Json:
 
 
 def _query_parameter(name: str, body: Json, lines: Lines | None) -> Json:
-    """Convert a field of the JSON body to a query parameter, of the JSON-lines variant if there is one."""
+    """Convert a JSON body's field to a query parameter, of the JSON-lines variant if any."""
     field = body["properties"][name]
     schema = {key: value for key, value in field.items() if key not in {"description", "title"}}
     parameter = {"name": name, "in": "query", "required": False, "description": field.get("description", "")}

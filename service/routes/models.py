@@ -114,7 +114,7 @@ async def load_model(request: Request) -> Response:
         if model is not None and model.state is LoadState.LOADED:
             return json_response(admin_model(services.host, model, version.address))
         return json_response(AdminModel(id=version.address, state=LoadState.LOADING.value), 202)
-    model = await asyncio.shield(loading)  # the loading continues after a disconnect
+    model = await asyncio.shield(loading)  # loading continues after a disconnect
     if model.state is not LoadState.LOADED:
         raise NotReadyError(f"model {model.address} could not be loaded: {model.failure}")
     return json_response(admin_model(services.host, model, model.address))
@@ -142,7 +142,7 @@ async def set_alias(request: Request, name: _ModelName, alias: _Alias) -> Respon
     wire = await read_json(request, AliasRequest)
 
     def change(registry: Registry) -> int | None:
-        registry.resolve(f"{name}@{wire.version}")  # first, because it checks the name
+        registry.resolve(f"{name}@{wire.version}")  # first: it checks the name
         previous = registry.aliases(name).get(alias)
         registry.set_alias(name, alias, wire.version)
         return previous
@@ -174,7 +174,10 @@ async def _alias_reply(
 
 
 async def _from_registry(host: ModelHost, query: Callable[[Registry], R]) -> R:
-    """Query the registry on a thread, because it may be slow; the message about a missing model omits its location."""
+    """Query the registry on a thread, as it may be slow.
+
+    Errors about missing models omit its location.
+    """
     try:
         return await asyncio.to_thread(query, host.registry)
     except ModelNotFoundError as error:

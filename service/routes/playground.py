@@ -117,7 +117,10 @@ async def get_model_file(request: Request, address: AddressInPath, name: _FileNa
 
 @cache
 def _static_files() -> Mapping[str, tuple[str, bytes, str]]:
-    """Read all files of the pages: entity tag, content and media type by name. Other files are not served."""
+    """Read all files of the pages: entity tag, content and media type by name.
+
+    No others are served.
+    """
     files = {}
     for path in (*_STATIC.iterdir(), *(_SWAGGER / name for name in _SWAGGER_FILES)):
         suffix = PurePosixPath(path.name).suffix
@@ -134,7 +137,10 @@ def _public_files(loaded: LoadedModel) -> dict[str, FileEntry]:
 
 
 async def _file_response(request: Request, loaded: LoadedModel, name: str) -> Response:
-    """Return a public file of a version, whose content never changes; 404 if it is not in the manifest or deleted."""
+    """Return a version's public file, which never changes.
+
+    The status is 404 if it is not in the manifest or deleted.
+    """
     entry = _public_files(loaded).get(name)
     if entry is None:
         raise HTTPException(404)
@@ -160,7 +166,10 @@ def _read_file(registry: Registry, loaded: LoadedModel, name: str) -> bytes:
 def _cached_response(
     request: Request, etag: str, content: bytes, media_type: str, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Return the content, or 304 if the browser has it; browsers revalidate every time, to see new versions."""
+    """Return the content, or 304 if the browser has it.
+
+    Browsers revalidate every time, to see new versions.
+    """
     quoted = f'"{etag}"'
     reply_headers = {"etag": quoted, "cache-control": "no-cache", **(headers or {})}
     cached_tags = request.headers.get("if-none-match", "")

@@ -1,8 +1,8 @@
 """Common steps of all endpoints: resolve the model, run the work on the engine, write the reply.
 
-Work is cancelled when the client disconnects. Short requests to an n-gram model run inline, since
-handing them to the model thread takes longer. Requests with much work are bulk and yield to other
-requests. A newer autocomplete request of a session cancels older ones.
+Work is cancelled when the client disconnects. Short requests to an n-gram model run inline: handing
+them to the model thread takes longer. Requests with much work are bulk and yield to
+others. A newer autocomplete request of a session cancels older ones.
 """
 
 import asyncio
@@ -39,25 +39,25 @@ from service.use_cases.model_weights import ModelsRequest, WeightedModel
 
 
 class AutocompleteSessions:
-    """Running requests that are the newest of their sessions; used on the event loop only."""
+    """Newest running requests of sessions; used on the event loop only."""
 
     def __init__(self) -> None:
         self._newest: dict[tuple[str, str], asyncio.Future[Any]] = {}
 
     def supersede(self, owner: str, session: str) -> None:
-        """Cancel the running request of a session, if there is one, for a newer request."""
+        """Cancel the running request of a session, if any, for a newer one."""
         superseded = self._newest.pop((owner, session), None)
         if superseded is not None:
             superseded.cancel()
 
     @contextmanager
     def newest(self, owner: str, session: str, answer: "asyncio.Future[Any]") -> Iterator[None]:
-        """Register the newest request of a session while the context waits for its result.
+        """Register a session's newest request while the context waits for its result.
 
         Args:
             owner: owner of the session.
             session: name of the session.
-            answer: future result; a newer request cancels it and its work.
+            answer: future; a newer request cancels it and its work.
 
         Raises:
             SupersededError: a newer request came before the result.
@@ -82,7 +82,7 @@ T = TypeVar("T")
 _WATCH_DELAY_S = 0.02
 """Delay before a request is watched for a disconnect; most requests end earlier, which saves the watcher task."""
 
-# bench_heavy_company, bench_rerank, bench_states: limits of work for bulk requests and for inline requests
+# bench_heavy_company, bench_rerank, bench_states: limits of work for bulk and inline requests
 BULK_TOKENS = 1 << 12
 """Work in tokens read above which a request is bulk and yields to other requests."""
 
@@ -126,8 +126,8 @@ class Services:
     """Shared services of an application's routes.
 
     Attributes:
-        parsing: locks by API key, held while a long body is parsed, the one of None by the body that is parsed now;
-            keys therefore take turns.
+        parsing: locks by API key, held while a long body is parsed, that of None by the one parsed now;
+            so keys take turns.
     """
 
     host: ModelHost
@@ -153,13 +153,13 @@ def services_of(request: Request) -> Services:
 
 
 def resolve_model(request: Request, address: str | None, *, any_version: bool = False) -> LoadedModel:
-    """Return the loaded model at an address (None for the default), and add it to the request's log line.
+    """Return the loaded model at an address (None for the default), and add it to the log line.
 
-    If `any_version`, the served version of a model replaces one that is not served.
+    With `any_version`, a model's served version replaces one that is not served.
 
     Raises:
         ModelNotFoundError: the service does not serve the model.
-        NotReadyError: the model is still being loaded, or could not be loaded.
+        NotReadyError: the model is still loading, or could not be loaded.
     """
     loaded = services_of(request).host.resolve(address, any_version=any_version)
     use_model(request, loaded)
@@ -167,7 +167,7 @@ def resolve_model(request: Request, address: str | None, *, any_version: bool = 
 
 
 async def resolve_request(request: Request, wire: ModelRequest) -> LoadedModel:
-    """Return the loaded model of a request, with the request's members of classes.
+    """Return the loaded model of a request, with its members of classes.
 
     Raises:
         InvalidInputError: a class is unknown, or a member is invalid.
@@ -177,7 +177,7 @@ async def resolve_request(request: Request, wire: ModelRequest) -> LoadedModel:
 
 
 async def resolve_models(request: Request, wire: ModelsRequest) -> list[WeightedModel]:
-    """Return the loaded models of a request and their weights, see `resolve_request`."""
+    """Return a request's loaded models and their weights, see `resolve_request`."""
     if not wire.models:
         return [WeightedModel(await resolve_request(request, wire))]
     return [WeightedModel(await _resolve(request, one.model, wire), one.weight) for one in wire.models]
@@ -185,29 +185,29 @@ async def resolve_models(request: Request, wire: ModelsRequest) -> list[Weighted
 
 async def _resolve(request: Request, address: str | None, wire: ModelRequest) -> LoadedModel:
     loaded = resolve_model(request, address)
-    # on a thread, because thousands of members take tens of milliseconds
+    # on a thread: thousands of members take tens of milliseconds
     return await asyncio.to_thread(loaded.with_slots, wire.slots) if wire.slots else loaded
 
 
 def use_model(request: Request, loaded: LoadedModel) -> None:
-    """Count a model as used until the request ends, and add it to the request's log line."""
+    """Count a model as used until the request ends, and add it to the log line."""
     track_use(request.scope, loaded)
     annotate(request, model=loaded.address)
 
 
 def count_scored(request: Request, loaded: LoadedModel, tokens: int) -> None:
-    """Add scored tokens to the metrics of a model and to the request's log line."""
+    """Add scored tokens to a model's metrics and to the request's log line."""
     services_of(request).metrics.scored_tokens.labels(loaded.address).inc(tokens)
     add_counts(request, scored_tokens=tokens)
 
 
 def owner_of(request: Request) -> str:
-    """Return the owner of a request: the name of its API key, or an empty string without keys."""
+    """Return a request's owner: the name of its API key, or an empty string without keys."""
     return str(context_of(request.scope).get("key", ""))
 
 
 def json_response(reply: Any, status: int = 200) -> Response:
-    """Return a successful response with a reply as JSON; bytes are already JSON."""
+    """Return a successful response with a JSON reply; bytes are already JSON."""
     content = reply if isinstance(reply, bytes) else to_json(reply)
     return Response(content, status, media_type="application/json")
 
@@ -222,17 +222,17 @@ def request_options(
     predicted_each: int = 0,
     bulk: bool | None = None,
 ) -> RequestOptions:
-    """Return the options of a request's work; long work is bulk, even if the body is short.
+    """Return the options of a request's work; long work is bulk, even with a short body.
 
     Args:
         request: request, whose id is logged.
         wire: parsed body, if it may have a timeout.
-        body: raw body; its length estimates the number of tokens.
-        count: number of samples, beams, contexts or candidates, which are work in addition to reading the body.
-        work_each: extra work per item in tokens read, such as a shared context. It affects only the choice of bulk,
+        body: raw body; its length estimates the tokens.
+        count: number of samples, beams, contexts or candidates, work besides reading the body.
+        work_each: extra work per item in tokens read, such as a shared context; for the choice of bulk,
             not admission.
         predicted_each: distributions to predict per item, such as one per generated token.
-        bulk: true or false overrides the estimate of the work; None uses it.
+        bulk: true or false overrides the estimate of work; None uses it.
     """
     timeout_ms = None if wire is None else wire.timeout_ms
     body_tokens, predicted = len(body) // BYTES_PER_TOKEN, count * predicted_each
@@ -249,7 +249,7 @@ def request_options(
 
 
 def refuse_query_options(request: Request, options: type[BaseModel]) -> None:
-    """Reject options in the query string of a JSON request; only JSON lines have options there.
+    """Reject query-string options of a JSON request; only JSON lines have them.
 
     Raises:
         InvalidInputError: the query string has an option.
@@ -265,11 +265,11 @@ def refuse_query_options(request: Request, options: type[BaseModel]) -> None:
 
 
 async def read_body(request: Request, parse: Callable[[bytes], R]) -> R:
-    """Parse the body of a request; a long one on a thread, and only one at a time.
+    """Parse a request's body; a long one on a thread, and one at a time.
 
     Raises:
         InvalidInputError: the body is invalid.
-        OverloadedError, DrainingError: the work of a long body would not be admitted.
+        OverloadedError, DrainingError: a long body's work would not be admitted.
     """
     body = await request.body()
     if len(body) <= _SHORT_BODY_BYTES:
@@ -278,7 +278,7 @@ async def read_body(request: Request, parse: Callable[[bytes], R]) -> R:
     async with services.parsing[owner_of(request)], services.parsing[None]:
         terms = RequestOptions(bulk=True, tokens=len(body) // BYTES_PER_TOKEN, owner=owner_of(request))
         services.engine.scheduler.admission.check_capacity(terms)
-        gc.disable()  # the objects of a body form no cycles, and each collection would visit all of them
+        gc.disable()  # a body's objects form no cycles, and each collection would visit them all
         try:
             return await asyncio.to_thread(parse, body)
         finally:
@@ -291,15 +291,15 @@ async def read_json(request: Request, kind: type[B]) -> B:
 
 
 async def read_request(request: Request, body: type[B]) -> tuple[Services, bytes, B]:
-    """Return the services of a request's application, the body of the request, and the parsed JSON, see `read_body`."""
+    """Return the application's services, the body, and the parsed JSON; see `read_body`."""
     return services_of(request), await request.body(), await read_json(request, body)
 
 
 async def read_settings(request: Request, body: type[B], options: type[S]) -> B | S:
-    """Parse the JSON body of a request, or the query-string options of a JSON-lines request.
+    """Parse a request's JSON body, or the query-string options of a JSON-lines request.
 
     Raises:
-        InvalidInputError: the body or an option is invalid, or a JSON request has options in the query string.
+        InvalidInputError: the body or an option is invalid, or a JSON request has query options.
     """
     media_type = request.headers.get("content-type", "").partition(";")[0]
     if media_type.strip().lower() == LINES_TYPE:  # media types are case-insensitive
@@ -309,39 +309,39 @@ async def read_settings(request: Request, body: type[B], options: type[S]) -> B 
 
 
 def runs_inline(loaded: LoadedModel, body: bytes) -> bool:
-    """Return true for short requests to n-gram models, which run inline instead of on the model thread."""
+    """Return true for short requests to n-gram models, which run inline, not on the model thread."""
     return is_lookup(loaded.model) and len(body) <= _INLINE_BYTES
 
 
 def json_pieces(
     reply: Any, name: str, items: Sequence[T], write: Callable[[T], Any], *, entries: int
 ) -> Iterator[bytes]:
-    """Yield a reply as JSON in UTF-8, in chunks that each take a bounded time.
+    """Yield a reply as JSON in UTF-8, in chunks of bounded time.
 
     Args:
         reply: reply with one empty list.
         name: name of the list.
         items: items of the list.
-        write: converts an item to a list element; all elements have the same type.
-        entries: number of entries in all elements, such as the candidates of all contexts.
+        write: converts an item to a list element; all have the same type.
+        entries: number of entries in all elements, such as candidates of all contexts.
     """
     return _pieces(to_json(reply), (name, items, write, entries))
 
 
 def reply_pieces(reply: Any, **entries: int) -> Iterator[bytes]:
-    """Yield a reply as JSON in UTF-8, in chunks that each take a bounded time.
+    """Yield a reply as JSON in UTF-8, in chunks of bounded time.
 
     Args:
         reply: reply, a dataclass.
-        entries: number of entries in each of its long lists, such as the suggestions of all issues, in the order of
-            the reply's fields.
+        entries: number of entries in each long list, such as suggestions of all issues, in the order
+            of the reply's fields.
     """
     lists = ((name, getattr(reply, name), lambda item: item, number) for name, number in entries.items())
     return _pieces(to_json(replace(reply, **{name: [] for name in entries})), *lists)
 
 
 def _pieces(rest: bytes, *lists: tuple[str, Sequence[Any], Callable[[Any], Any], int]) -> Iterator[bytes]:
-    """Yield JSON with some empty lists, and the items of these lists; see `json_pieces`."""
+    """Yield JSON with some empty lists, and their items; see `json_pieces`."""
     for name, items, write, entries in lists:
         before, rest = rest.split(f'"{name}":[]'.encode(), 1)
         piece = before + f'"{name}":['.encode()
@@ -368,15 +368,15 @@ async def run_request(
     """Run the work of a request and return its result; cancel it when the client disconnects.
 
     Args:
-        request: request, watched for a disconnect.
+        request: watched for a disconnect.
         work: work for the model thread.
-        write: converts the result to JSON on the model thread, at once or in chunks; other requests run between
-            chunks.
+        write: converts the result to JSON on the model thread, at once or in chunks, with other requests
+            between.
         terms: options of the work.
-        inline: true to run the work immediately on the event loop instead.
+        inline: true to run the work at once on the event loop instead.
     """
 
-    def written() -> "Work[Any, bytes]":  # quoted: evaluated for each request otherwise
+    def written() -> "Work[Any, bytes]":  # quoted: else evaluated for each request
         reply = write((yield from work))
         if isinstance(reply, bytes):
             return reply
@@ -427,12 +427,12 @@ async def while_connected(receive: Receive, future: "asyncio.Future[R]") -> R:
 async def start_stream(
     request: Request, stream: AsyncGenerator[R, None], timeout_s: float | None = None
 ) -> AsyncGenerator[R, None]:
-    """Return a stream once its first item is available or a time has passed; earlier errors set the HTTP status.
+    """Return a stream after its first item or a time; earlier errors set the HTTP status.
 
     Args:
-        request: request, watched for a disconnect.
-        stream: stream, which is closed with the returned generator.
-        timeout_s: maximum time until the response starts; None to wait for the first item.
+        request: watched for a disconnect.
+        stream: closed with the returned generator.
+        timeout_s: longest wait for the response to start; None to wait for the first item.
     """
     first = asyncio.ensure_future(anext(stream))
     firsts = [first]  # removed once taken, since a task holds its result
@@ -458,7 +458,7 @@ async def start_stream(
 
 
 class ClosingStream(StreamingResponse):
-    """Streamed response that always closes its source at the end, which cancels the source's work."""
+    """Streamed response that always closes its source at the end, to cancel the work."""
 
     def __init__(self, content: AsyncGenerator[bytes, None], **options: Any) -> None:
         super().__init__(content, **options)
@@ -470,6 +470,6 @@ class ClosingStream(StreamingResponse):
             async with aclosing(self._source):
                 await super().stream_response(send)
         except (OSError, ClientDisconnect, asyncio.CancelledError) as error:
-            # the traceback of a disconnect would keep the last chunk until it is collected
+            # a disconnect's traceback would keep the last chunk until collected
             traceback.clear_frames(error.__traceback__)
             raise

@@ -124,10 +124,10 @@ def _parse_lists_or_documents(body: bytes) -> RerankRequest | DocumentsRequest:
 
 
 async def _job(request: Request, services: Services, settings: RerankSettings) -> RerankJob:
-    """Resolve the models and the profile of settings; load the kernels that they require."""
+    """Resolve the models and profile of settings; load the kernels that they require."""
     profile = None
     if settings.profile is not None:
-        # on another thread, because the registry may be remote
+        # on a thread, because the registry may be remote
         profile = await asyncio.to_thread(services.profiles.read, settings.profile)
     resolve = cache(partial(resolve_model, request))  # a model counts as used once
     job = settings.job(profile, resolve)
@@ -140,7 +140,7 @@ async def _job(request: Request, services: Services, settings: RerankSettings) -
     if job.phrases:
         await asyncio.to_thread(lambda: job.phrases.automaton)
     if job.is_pairwise:
-        # its kernels take a second to compile the first time
+        # its kernels take a second to compile at first
         await asyncio.to_thread(importlib.import_module, "models.reranking.metrics.ngram_overlap")
     if job.models.parts:
         annotate(request, model=job.models.parts[0].address)

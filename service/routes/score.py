@@ -113,7 +113,7 @@ async def score_texts(request: Request) -> Response:
             entries=entries,
         )
 
-    # read with each text, because both are tokenised together
+    # read with each text: both are tokenised together
     context_tokens = len(given.context) // BYTES_PER_TOKEN
     terms = request_options(request, given, body, count=len(items), work_each=context_tokens)
     inline = runs_inline(loaded, body) and not terms.bulk
@@ -139,7 +139,7 @@ async def rate_texts(request: Request) -> Response:
     given = await read_settings(request, QualityRequest, QualitySettings)
     items = given.items(limits) if isinstance(given, QualityRequest) else []
     against = None if given.against is None else resolve_model(request, given.against)
-    loaded = resolve_model(request, given.model)  # resolved last, because the log line names the last one
+    loaded = resolve_model(request, given.model)  # last: the log line names the last one
     body = await request.body()
 
     def counted(rated: Sequence[QualityOutcome]) -> list[TextQualityResult]:
@@ -202,7 +202,7 @@ async def next_token(request: Request) -> Response:
             inline=pairs <= INLINE_CONTINUATIONS and runs_inline(loaded, body),
         )
     if wire.unit == "word":
-        # none if tokens are words; else half the maximum number of steps, because most searches end early
+        # none if tokens are words; else half of the maximum, because most searches end early
         steps = 0 if loaded.token_trie.whole_words else count * MAX_SEARCH_STEPS // 2
         return await run_request(
             request,

@@ -153,7 +153,7 @@ def _store(request: Request) -> OwnedStateStore:
 def _find(
     request: Request, handles: Sequence[str], *, parameter: str
 ) -> tuple[LoadedModel, list[StoredState]]:
-    """Return the states of handles and their model version, and add the version to the request's log line."""
+    """Return handles' states and model version, and add it to the request's log line."""
     stored = services_of(request).states.find(owner_of(request), handles, parameter=parameter)
     loaded = common_version(stored, parameter=parameter)
     use_model(request, loaded)

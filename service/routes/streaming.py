@@ -1,7 +1,7 @@
 """Streamed replies: server-sent events, JSON lines and binary float32 rows.
 
-Event streams send a heartbeat comment after 10 s without an event, because proxies close silent
-connections. An error after the status line is the last event or the last line. Binary rows are
+Event streams send a heartbeat comment after 10 s without an event, as proxies close silent
+connections. An error after the status line is the last event or line. Binary rows are
 little-endian float32.
 """
 
@@ -22,7 +22,12 @@ from service.api_errors import error_body, error_json
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.routes.endpoints import BINARY_TYPE, EVENTS_TYPE, LINES_TYPE
-from service.routes.request import ClosingStream, request_options, services_of, start_stream
+from service.routes.request import (
+    ClosingStream,
+    request_options,
+    services_of,
+    start_stream,
+)
 from service.schemas.wire import TimedRequest
 from service.use_cases.constants import BYTES_PER_PIECE
 from service.use_cases.inputs import answer_each, read_batch
@@ -37,7 +42,7 @@ _NO_BUFFERING = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 class EventStream(ClosingStream):
     """JSON documents as server-sent events with heartbeat comments, then `[DONE]`.
 
-    An error is the last event, without `[DONE]`, because the status has already been sent.
+    An error is the last event, without `[DONE]`, because the status was sent before.
 
     Args:
         payloads: documents; always closed with the stream.
@@ -48,7 +53,7 @@ class EventStream(ClosingStream):
         self._payloads = payloads
 
     async def stream_response(self, send: Send) -> None:
-        """Send all events, and heartbeats between the start and the end of the response."""
+        """Send all events, with heartbeats from the response's start to its end."""
         clock = asyncio.get_running_loop().time
         sent_s, is_silent = clock(), False
 
@@ -103,10 +108,10 @@ async def lines_response(
     An error before the first piece sets the HTTP status; a later one is the last line.
 
     Args:
-        request: request, watched for a disconnect.
+        request: watched for a disconnect.
         body: raw body.
         lines: parsed lines, or errors of unparsable lines.
-        answer: use case of a batch of valid lines; if it fails, its halves are answered apart.
+        answer: use case of a batch of valid lines; if it fails, halves are answered apart.
         write: converts an outcome to JSON, in one or more pieces.
         model: address for the header `x-model`.
         wire: parsed options, if they may have a timeout.
@@ -124,7 +129,10 @@ def write_lines(
     write: Callable[[T], Iterable[bytes]],
     size: Callable[[L], int],
 ) -> Work[bytes, None]:
-    """Process lines batch by batch; each event consists of complete lines, so a later error gets its own line."""
+    """Process lines in batches.
+
+    Each event has complete lines, so a later error gets its own line.
+    """
 
     def size_of(line: L | InvalidInputError) -> int:
         return 1 if isinstance(line, InvalidInputError) else size(line)
@@ -141,7 +149,7 @@ def write_lines(
                 for piece in write(outcome):
                     written += piece
                     if len(written) >= BYTES_PER_PIECE:
-                        yield None  # other requests run during a long line, too
+                        yield None  # others run during a long line, too
             written += b"\n"
             if len(written) >= BYTES_PER_PIECE:
                 yield bytes(written)
@@ -162,10 +170,10 @@ async def _lines(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, N
 async def float32_response(
     request: Request, loaded: LoadedModel, rows: AsyncGenerator[FloatArray, None], *, shape: tuple[int, int]
 ) -> Response:
-    """Return a streamed response of float32 rows, once the first rows are available.
+    """Return a streamed response of float32 rows, once the first are available.
 
     Args:
-        request: request, watched for a disconnect.
+        request: watched for a disconnect.
         loaded: model of the rows.
         rows: batches of rows [·, K].
         shape: shape of all rows, (B, K).

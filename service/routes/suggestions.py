@@ -60,7 +60,11 @@ from service.use_cases.autocomplete import (
 )
 from service.use_cases.check import CheckRequest, check
 from service.use_cases.inputs import dictionaries_of_languages, find_dictionaries
-from service.use_cases.languagetool import LanguageToolRequest, check_languages, choose_languages
+from service.use_cases.languagetool import (
+    LanguageToolRequest,
+    check_languages,
+    choose_languages,
+)
 
 T = TypeVar("T")
 router = EndpointRouter()
@@ -101,14 +105,14 @@ async def complete(request: Request) -> Response:
     personal = _personal_model(services, owner, wire.user)
     rows = max_search_rows(models, wire)
     cached = cached_next_tokens(loaded, wire) if alone and len(body) <= _CACHED_BODY_BYTES else None
-    # a keystroke in the middle of a word may need no model step
+    # a keystroke within a word may need no model step
     inline = alone and not rows and (cached is not None or runs_inline(loaded, body))
     work = autocomplete(models, wire, services.limits, user=personal, cached=cached)
     terms = request_options(
         request, wire, body, count=1, work_each=_TOKENS_PER_ROW * rows, predicted_each=rows
     )
     if wire.session is not None:
-        services.sessions.supersede(owner, wire.session)  # before admission, to free a slot in the queue
+        services.sessions.supersede(owner, wire.session)  # before admission, to free a queue slot
     if inline or wire.session is None:
         return await run_request(request, work, to_json, terms, inline=inline)
     answer = services.engine.run(work, terms)
@@ -117,7 +121,10 @@ async def complete(request: Request) -> Response:
 
 
 def _personal_model(services: Services, owner: str, user: str | None) -> UserModel | None:
-    """Return the personal model of a user; none, which is logged, if it cannot be read: typing goes on."""
+    """Return a user's personal model.
+
+    If it cannot be read, this is logged and there is none: typing goes on.
+    """
     if user is None:
         return None
     try:
@@ -198,10 +205,10 @@ async def check_text(request: Request) -> Response:
 def _prepare(
     services: Services, models: Sequence[LoadedModel], *, needed: bool = False
 ) -> tuple[Calibration | None, dict[str, ErrorTable | None]]:
-    """Build the models' checkers; return the calibration, of a single model, and the tables of errors by address.
+    """Build the models' checkers; return a single model's calibration, and tables of errors by address.
 
-    For a thread, to keep the model thread free, and because the registry may be remote. A damaged document is logged
-    and not used, unless it is a calibration that the request needs.
+    For a thread: the model thread stays free, and the registry may be remote. A damaged document is
+    logged and not used, unless it is a calibration that the request needs.
     """
     _ = [model.checker for model in models]  # the first use builds it
 

@@ -77,7 +77,7 @@ class ImportRequest(WireModel):
         """Return the user model of these counts.
 
         Raises:
-            InvalidInputError: there are too many words or pairs, one occurs twice, or the word of a pair
+            InvalidInputError: there are too many words or pairs, one occurs twice, or a pair's word
                 is not among the words.
         """
         given = ("words", self.words, bounds.max_words), ("pairs", self.pairs, bounds.max_pairs)
@@ -114,7 +114,7 @@ def check_user_name(user: str) -> str:
 
 
 def _unique_counts(items: Iterable[tuple[K, float]], *, parameter: str) -> dict[K, float]:
-    """Return counts by item; an item may occur only once."""
+    """Return counts by item; each may occur only once."""
     counts: dict[K, float] = {}
     for index, (item, count) in enumerate(items):
         if item in counts:

@@ -1,11 +1,11 @@
-"""Autocomplete: completions of the word being typed, by a model and by the words of its user.
+"""Completions of the word being typed, by a model and by the words of its user.
 
 P(W) = ((1-λ) · P_model(W) + λ · P_user(W)) / ((1-λ) · P_model(prefix) + λ · P_user(prefix)), where
 each probability is joint with the typed text, and λ is 0 if no word of the user matches.
 
-If spelling errors in the prefix are allowed, the mass of a word is multiplied by the probability
-of the errors of the first `CorrectedPrefix` that the word starts with. Words adopt the case of the
-typed prefix unless they have capitals of their own.
+With spelling errors in the prefix, a word's mass is multiplied by the probability of the errors of
+the first `CorrectedPrefix` that it starts with. Words take the case of the typed prefix unless
+they have capitals of their own.
 """
 
 import math
@@ -140,14 +140,14 @@ class AutocompleteRequest(ModelsRequest):
 
 @dataclass(slots=True)
 class RankedCompletion:
-    """A completion, with its probability by the model and by the user's words.
+    """A completion, with its probability by the model and the user's words.
 
     Attributes:
         text: text from the start of the current word.
         num_words: number of words.
         edits: edits between its beginning and the typed prefix.
         is_complete: true if it ends at the end of a word.
-        of_model: mass by the model; after ranking, the model's part of the probability given the typed text.
+        of_model: mass by the model; after ranking, its part of the probability given the typed text.
         of_user: mass by the user's words, likewise.
         begun: end of the text that a member of a class with earlier words begins with; empty for the current word.
     """
@@ -173,10 +173,10 @@ _PrefixSearch: TypeAlias = tuple[CorrectedPrefix, CompletionSearch]
 def _model_completions(
     searches: Sequence[_PrefixSearch], request: AutocompleteRequest
 ) -> Work[Any, tuple[dict[str, RankedCompletion], float, float]]:
-    """Collect the words of finished searches, each under the first prefix that it begins with.
+    """Collect words of finished searches, each under the first prefix it begins with.
 
     Returns:
-        The completions by text, the mass of the typed text, and the part of the mass that they do not cover.
+        Completions by text, the mass of the typed text, and the part of it that they do not cover.
     """
     completions: dict[str, RankedCompletion] = {}
     live_masses: list[float] = []  # mass of words under no earlier prefix
@@ -193,7 +193,7 @@ def _model_completions(
         ]
         complete_mass = sum(item.mass for item in own if item.is_complete and item.num_words == 1)
         found = result.live_mass * (1 - result.unexplored_mass)
-        # two searches with common words may have found different ones
+        # two searches with common words may find different ones
         found_masses.append(max(complete_mass, found - sum(found_masses[i] for i in nested)))
         live_masses.append(max(found_masses[-1], result.live_mass - sum(live_masses[i] for i in nested)))
         for item in own:
@@ -215,10 +215,10 @@ def _add_user_completions(
     limit: int,
     previous: str,
 ) -> Work[Any, float]:
-    """Add the user's words that match the prefix to the completions of the model, and set the mass of all by `models`.
+    """Add the user's words that match the prefix, and set the mass of all completions by `models`.
 
-    At most `limit` completions are added for each number of words, `previous` being the word before them. Returns the
-    mass of the typed text by the models.
+    At most `limit` are added for each number of words; `previous` is the word before them. Returns
+    the mass of the typed text by the models.
     """
     words = next_word_models(models)
     next_words = words(previous)
@@ -263,7 +263,7 @@ def _begun_words(
 ) -> Work[Any, list[RankedCompletion]]:
     """Find words that the text has begun elsewhere than the word at its end, such as "node.js" after "node.j".
 
-    Their masses are relative to the probability of the text before the word at its end.
+    Their masses are relative to the probability of the text before its last word.
     """
     run = re.split(r"\s", request.text[-_MAX_ENTRY_CHARACTERS:])[-1]
     size = len(request.text) - typed.start
@@ -283,7 +283,7 @@ def _begun_words(
 
 
 def _penalty(word: str, edits: int, typed: PrefixSplit) -> float:
-    """Return the assumed probability of edits in the beginning of a word, as for the model's words."""
+    """Return the assumed probability of edits in a word's beginning, as for the model's words."""
     if not edits:
         return 1.0
     same_letter = word[:1].casefold() == typed.prefix[:1].casefold()
@@ -307,7 +307,7 @@ _MIN_PROBABILITY = 1e-12
 def _in_typed_case(
     completions: Iterable[RankedCompletion], request: AutocompleteRequest, typed: PrefixSplit
 ) -> Work[Any, list[RankedCompletion]]:
-    """Adapt the case of all completions, and their beginning to the typed one, and merge those with equal text."""
+    """Give all completions the typed case and beginning, and merge those of equal text."""
     merged: dict[tuple[str, bool, str], RankedCompletion] = {}
     for number, completion in enumerate(completions, start=1):
         if not number % _COMPLETIONS_PER_STEP:
@@ -337,7 +337,7 @@ def _best_completions(
     weight: float,
     live: float,
 ) -> Work[Any, list[RankedCompletion]]:
-    """Divide masses by that of the typed text, and select the best; word beginnings follow complete words."""
+    """Divide masses by the typed text's, and select the best; complete words precede beginnings."""
     least = max(request.min_probability, _MIN_PROBABILITY)
 
     def rank(offer: RankedCompletion) -> tuple[bool, float, str]:
@@ -368,7 +368,7 @@ def _folded(text: str) -> str:
 
 
 def _is_blocked(text: str, blocked: PhraseAutomaton[str]) -> bool:
-    """Check whether consecutive words, with or without punctuation, are blocked, or a control token occurs."""
+    """Find blocked consecutive words, with or without punctuation, or a control token."""
     folded = _folded(text)
     if not _CONTROL_TOKENS.isdisjoint(folded.split()):
         return True
@@ -399,9 +399,9 @@ _COMPLETIONS_PER_ROW = 16
 
 
 def max_search_rows(models: Sequence[WeightedModel], request: AutocompleteRequest) -> int:
-    """Return the maximum rows read in addition to the context, and other work as rows that take as long.
+    """Return the most rows read besides the context, with other work as rows that take as long.
 
-    There are none for single words of a word tokenizer without corrections.
+    None are read for single words of a word tokenizer without corrections.
     """
     found = request.limit * request.max_words * len(models) // _COMPLETIONS_PER_ROW
     fuzzy = _ROWS_FOR_CORRECTIONS if request.fuzzy else 0
@@ -411,7 +411,10 @@ def max_search_rows(models: Sequence[WeightedModel], request: AutocompleteReques
 
 
 def cached_next_tokens(loaded: LoadedModel, request: AutocompleteRequest) -> NextTokenEntry | None:
-    """Look up the state and distribution after the context; if cached, only search steps need the model."""
+    """Look up the state and distribution after the context.
+
+    If cached, only search steps need the model.
+    """
     return loaded.next_token_cache.find(split_prefix(loaded.tokenizer, request.text).context)
 
 
@@ -419,14 +422,14 @@ class _OfModel(NamedTuple):
     """Completions of one model.
 
     Attributes:
-        weight: weight of the model after the text before the typed prefix.
-        lead: text between the first beginning of the current word of all models and that of this model.
+        weight: the model's weight after the text before the typed prefix.
+        lead: text from the first beginning of the current word by any model to this model's.
         searches: finished searches.
         completions: completions by text.
-        members: members of classes that the text has begun with earlier words.
+        members: members of classes begun with earlier words.
         mass: mass of the typed prefix.
-        unexplored: the part of it that the completions do not cover.
-        request: the request with the model's case and corrections.
+        unexplored: part of it that the completions do not cover.
+        request: request with the model's case and corrections.
     """
 
     weight: float
@@ -439,7 +442,7 @@ class _OfModel(NamedTuple):
     request: AutocompleteRequest
 
     def weighted_mass(self, text: str, *, is_complete: bool = True) -> float:
-        """Return the weighted mass of a word, or of the beginning of one; 0 if it is unknown, or a phrase not found."""
+        """Return the weighted mass of a word or its beginning; 0 if unknown or a phrase not found."""
         if not text.startswith(self.lead):
             return 0.0
         own = text.removeprefix(self.lead)
@@ -462,19 +465,19 @@ def autocomplete(
     user: UserModel | None = None,
     cached: NextTokenEntry | None = None,
 ) -> Work[Any, AutocompleteReply]:
-    """Complete a text; a use case.
+    """Complete a text.
 
     Args:
-        models: the model, or several.
+        models: one or several.
         request: the request.
-        limits: limits of one request.
-        user: model of the user's accepted words, if a user is named.
-        cached: the state and distribution after the context, if cached; only for one model.
+        limits: of one request.
+        user: model of a named user's accepted words, if any.
+        cached: state and distribution after the context, if any; only for one model.
 
     Raises:
         ContextLengthError: the text is too long.
         InvalidInputError: the dictionary has too many words.
-        UnsupportedParameterError: a model reads from right to left.
+        UnsupportedParameterError: a model reads backward.
     """
     limits.check_characters(request.text, parameter="text")
     words = yield from map_in_steps(request.blocklist, lambda one: tuple(_folded(one).split()), size=len)
@@ -549,7 +552,7 @@ def autocomplete(
 
 
 def _adapted(request: AutocompleteRequest, typed: PrefixSplit, *, any_case: bool) -> AutocompleteRequest:
-    """Return a request with the case of a model, and no more corrections than the prefix allows."""
+    """Return the request with a model's case, and no more corrections than the prefix allows."""
     fuzzy = min(request.fuzzy, len(typed.prefix) // LETTERS_PER_EDIT)
     return request.model_copy(update={"casing": "ignore" if any_case else "exact", "fuzzy": fuzzy})
 
@@ -564,7 +567,7 @@ def _complete(
     first: int,
     limit: int,
 ) -> Work[Any, _OfModel]:
-    """Find the completions of one model, at most `limit` of each length."""
+    """Find completions of one model, at most `limit` of each length."""
     any_case = request.ignore_case or loaded.tokenizer.normaliser.changes_case
     request = _adapted(request, typed, any_case=any_case)
     splits, plain = [typed], plain_form(typed.prefix)
@@ -585,7 +588,7 @@ def _complete(
 
 
 def _merged(parts: Sequence[_OfModel]) -> Work[Any, dict[str, RankedCompletion]]:
-    """Sum the masses of the completions of all models, from the first beginning of the current word on."""
+    """Sum the completions' masses by all models, from the current word's first beginning on."""
     if len(parts) == 1:
         return parts[0].completions
     merged: dict[str, RankedCompletion] = {}
@@ -610,9 +613,9 @@ def _merged(parts: Sequence[_OfModel]) -> Work[Any, dict[str, RankedCompletion]]
 def _begun_members(
     loaded: LoadedModel, request: AutocompleteRequest, typed: PrefixSplit, limits: Limits
 ) -> Work[Any, list[RankedCompletion]]:
-    """Find members of classes that the text has begun with earlier words.
+    """Find members of classes begun with earlier words of the text.
 
-    Their masses are relative to the probability of these words, as those of words after them are.
+    Their masses are relative to these words' probability, as those of words after them are.
     """
     if not loaded.token_trie.has_members:
         return []
@@ -646,9 +649,9 @@ def _begun_members(
 def _searches(
     loaded: LoadedModel, request: AutocompleteRequest, typed: PrefixSplit, entry: NextTokenEntry, limit: int
 ) -> Work[Any, list[_PrefixSearch]]:
-    """Create a search for the typed prefix, then one for each corrected prefix, the most probable edits first."""
+    """Create a search for the typed prefix, then for each corrected one, most probable edits first."""
     variants = _prefix_variants(loaded, request, typed, entry)
-    # the typed prefix gets half of the steps, the corrected prefixes the rest in proportion to their weights
+    # half of the steps for the typed prefix, the rest for corrected ones by weight
     spare, weights = request.max_steps // 2, sum(variant.weight for variant in variants) or 1.0
     shares = [request.max_steps - spare if variants else request.max_steps]
     shares += [max(1, round(spare * variant.weight / weights)) for variant in variants]
@@ -674,7 +677,7 @@ def _searches(
 def _prefix_variants(
     loaded: LoadedModel, request: AutocompleteRequest, typed: PrefixSplit, entry: NextTokenEntry
 ) -> list[CorrectedPrefix]:
-    """Find corrected prefixes, the most probable edits first; none starts with the typed or an earlier one."""
+    """Find corrected prefixes, most probable edits first; none starts with the typed or an earlier one."""
     if not request.fuzzy:
         return []
     found = corrected_prefixes(
@@ -693,7 +696,7 @@ def _prefix_variants(
 
 
 def _search_limit(request: AutocompleteRequest, typed: PrefixSplit, blocked: Iterable[Sequence[str]]) -> int:
-    """Return the number of completions to search for: some may be blocked, and some merge after recasing."""
+    """Return how many completions to search for: some may be blocked, some merge after recasing."""
     prefix = typed.prefix.casefold()
     num_blocked = sum(words[0].startswith(prefix) for words in blocked)
     return request.limit * (2 if request.ignore_case else 1) + 1 + min(num_blocked, _MAX_SPARE_COMPLETIONS)
@@ -702,7 +705,7 @@ def _search_limit(request: AutocompleteRequest, typed: PrefixSplit, blocked: Ite
 def _personal_models(
     request: AutocompleteRequest, user: UserModel | None, compose: Callable[[str], str]
 ) -> Work[Any, list[UserModel]]:
-    """Collect the user's model and a model of the dictionary, composed, with bigrams from its phrases."""
+    """Collect the user's model and the dictionary's, composed, with bigrams from its phrases."""
     models = [] if user is None else [user]
     if request.dictionary:
         words: defaultdict[str, float] = defaultdict(float)

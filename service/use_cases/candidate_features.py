@@ -1,7 +1,7 @@
-"""Model features of reranking candidates, by one model or a mixture, and by further models.
+"""Model features of reranking candidates, by a model or mixture, and by further models.
 
-Several main models are mixed linearly at every token, so they must have the same vocabulary,
-tokenizer and direction. Each further model has its own features, such as `lm:old`.
+Main models are mixed linearly at every token, so they must share vocabulary, tokenizer and
+direction. Each further model has its own features, such as `lm:old`.
 """
 
 import math
@@ -15,7 +15,9 @@ import numpy as np
 from models.arrays import Float64s, Int64s, TokenIds
 from models.errors import InvalidInputError, UnsupportedParameterError
 from models.files import count_words
-from models.language_model import is_self_normalised
+from models.language_model import (
+    is_self_normalised,
+)
 from models.normaliser import Writing
 from models.phrases import NO_PHRASES, PhraseList
 from models.reranking.candidates import CandidateList, map_in_steps
@@ -52,10 +54,10 @@ class ScoringModels:
     """Models that score candidates.
 
     Attributes:
-        parts: the main model of the feature `lm`; several are mixed at every token; empty without such features.
-        mixture_weights: weights of the parts; positive, summing to 1.
-        extra: further models by their names in features, such as `old` in `lm:old`.
-        form: form in which pretrained models read the texts.
+        parts: main model, of `lm`; several are mixed at every token; empty without such features.
+        mixture_weights: positive weights of the parts, summing to 1.
+        extra: further models by name in features, such as `old` in `lm:old`.
+        form: form of the texts for pretrained models.
     """
 
     parts: tuple[LoadedModel, ...]
@@ -70,7 +72,7 @@ class ScoringModels:
 
     @property
     def main_address(self) -> str | None:
-        """Address of the main model, or of all parts with their weights; None without a main model."""
+        """Address of the main model, or of its parts with weights; None without one."""
         if not self.parts:
             return None
         if len(self.parts) == 1:
@@ -88,14 +90,14 @@ def scoring_models(
     """Resolve addresses to the models that score.
 
     Args:
-        main: addresses of the parts of the main model, each with its weight; None for the service's default model.
+        main: address and weight of each part of the main model; None for the service's default model.
         extra: names of further models and their addresses.
-        resolve: finds a model by its address.
-        form: form in which pretrained models read the texts.
+        resolve: finds a model by address.
+        form: form of the texts for pretrained models.
 
     Raises:
-        InvalidInputError: there are too many models; the weights are not a distribution over the parts; the parts
-            tokenise texts differently; or a name is invalid.
+        InvalidInputError: there are too many models, the weights are no distribution over the parts, the
+            parts tokenise differently, or a name is invalid.
     """
     for parameter, count in (("mixture", len(main)), ("models", len(extra))):
         if count > MAX_MODELS:
@@ -118,7 +120,7 @@ def scoring_models(
 
 
 def _check_compatible(first: LoadedModel, part: LoadedModel, index: int) -> None:
-    """Reject a part that tokenises differently from the first: mixing requires equal tokens in equal order."""
+    """Reject a part that tokenises unlike the first: mixing needs equal tokens in equal order."""
     why = None
     if part.model.vocabulary.fingerprint != first.model.vocabulary.fingerprint:
         why = "has another vocabulary than"
@@ -143,7 +145,7 @@ class StartStates(NamedTuple):
 
     Attributes:
         of_lists: index of the state before each list; None for a list after its context.
-        of_models: the states of each model, in the order of `ScoringModels.all`.
+        of_models: states of each model, in the order of `ScoringModels.all`.
     """
 
     of_lists: Sequence[int | None] = ()
@@ -159,7 +161,7 @@ class CandidateScores(NamedTuple):
 
     Attributes:
         features: features of all candidates.
-        tokens: returns the token scores of the candidate in a row; None without a main model.
+        tokens: returns token scores of a row's candidate; None without a main model.
     """
 
     features: ListFeatures
@@ -190,22 +192,22 @@ def score_candidates(
     phrases: PhraseList = NO_PHRASES,
     prefix: Callable[[int], str] = "lists[{}].".format,
 ) -> Work[Any, CandidateScores]:
-    """Score every candidate, equal texts in equal surroundings only once; a use case.
+    """Score every candidate, equal texts in equal surroundings once.
 
     Args:
-        models: the scoring models.
+        models: scoring models.
         lists: candidate lists, at least one.
-        limits: limits of one text with its context.
-        bos: true to put `<s>` before each candidate, or its context.
+        limits: of one text with its context.
+        bos: true to put `<s>` before each candidate or its context.
         eos: true to also score `</s>` after each candidate.
         score_mode: kind of the token scores summed in `lm`.
         starts: states that replace the context of some lists.
         phrases: phrases that candidates may contain.
-        prefix: prefix of `candidates` in a message about list i.
+        prefix: of `candidates` in a message about list i.
 
     Raises:
-        ContextLengthError: a candidate with its context has too many tokens.
-        UnsupportedParameterError: there is a context, and a model reads from right to left; or unnormalised scores
+        ContextLengthError: a candidate with its context is too long.
+        UnsupportedParameterError: there is a context and a model reads backward, or unnormalised scores
             are requested of a model not trained for them.
     """
     check_score_mode(models, score_mode)
@@ -253,7 +255,7 @@ def _score_texts(
     eos: bool,
     normalised: bool,
 ) -> Work[Any, _TextScores]:
-    """Score texts by a model, or by the parts of a mixture, which have equal tokens."""
+    """Score texts by a model, or by a mixture's parts, which have equal tokens."""
     given = distinct.written(form) if reads_forms(parts[0]) else distinct
     texts = yield from tokenise_texts(parts[0], given, limits, eos=eos, starts=stored[0])
     total = None
@@ -275,7 +277,7 @@ def _add_phrases(
     distinct: DistinctTexts,
     models: ScoringModels,
 ) -> Work[Any, None]:
-    """Add the features of phrases in U texts, and account for their words in the models' features."""
+    """Add features of phrases in U texts, and account for their words in the models' features."""
     found = yield from map_in_steps(distinct.texts, phrases.find, size=len)
     texts = np.repeat(np.arange(len(found)), [len(of_text) for of_text in found])
     flat = np.array([index for of_text in found for index in of_text], dtype=np.int64)
@@ -314,7 +316,7 @@ def _ragged_sums(values: Float64s, offsets: Int64s) -> Float64s:
 
 
 def check_score_mode(models: ScoringModels, mode: ScoreMode) -> None:
-    """Reject unnormalised scores of models that were not trained for them, and of mixtures.
+    """Reject unnormalised scores of mixtures, and of models not trained for them.
 
     Raises:
         UnsupportedParameterError: the message names the mode and the model.

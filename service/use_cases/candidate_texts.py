@@ -21,7 +21,13 @@ from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.engine.state_store import StoredState
 from service.use_cases.constants import CHARACTERS_PER_STEP, TOKENISED_PER_STEP
-from service.use_cases.inputs import ContextEncoder, EncodedText, Limits, encode, no_context_error
+from service.use_cases.inputs import (
+    ContextEncoder,
+    EncodedText,
+    Limits,
+    encode,
+    no_context_error,
+)
 from service.use_cases.prefill import token_runs
 from service.use_cases.states import ids_after
 
@@ -31,8 +37,8 @@ class Surroundings(NamedTuple):
 
     Attributes:
         context: text before the candidates.
-        continuation: text scored after each candidate, instead of the candidate itself; None scores the candidate.
-        start: index of the stored state before the candidates; None for a context.
+        continuation: text scored after each candidate, in its place; None scores the candidate.
+        start: index of the stored state before them; None for a context.
     """
 
     context: str
@@ -41,14 +47,14 @@ class Surroundings(NamedTuple):
 
 
 class DistinctTexts(NamedTuple):
-    """Distinct candidate texts of lists; equal texts in equal surroundings count once.
+    """Distinct candidate texts; equal texts in equal surroundings count once.
 
     Attributes:
         texts: U texts.
         settings: distinct surroundings.
-        setting_of: index of the surroundings of each text [U].
-        list_of: first list of each text, in ascending order [U].
-        text_of: index of the text of each candidate [N].
+        setting_of: index of each text's surroundings [U].
+        list_of: first list of each text, ascending [U].
+        text_of: index of each candidate's text [N].
         names: returns the name of a text for messages.
     """
 
@@ -72,7 +78,7 @@ class DistinctTexts(NamedTuple):
 
 
 def reads_forms(loaded: LoadedModel) -> bool:
-    """Return True if a request's `form` applies to a model: it is pretrained, or shares its tokenizer."""
+    """Return True if `form` applies to a model: it is pretrained, or shares its tokenizer."""
     return loaded.tokenizer.kind == SUBWORDS
 
 
@@ -81,10 +87,10 @@ class RaggedTexts(NamedTuple):
 
     Attributes:
         contexts: ids of K contexts.
-        context_of: index of the context of each text; K + s for stored state s [U].
+        context_of: index of each text's context; K + s for stored state s [U].
         ids: ids to score, including a scored `</s>` [T].
         offsets: start of each text's ids, and T at the end [U + 1].
-        words: number of words of each candidate [U] if tokens are words; else None.
+        words: number of each candidate's words [U] if tokens are words; else None.
     """
 
     contexts: list[TokenIds]
@@ -107,12 +113,12 @@ class RaggedTexts(NamedTuple):
 def find_distinct_texts(
     lists: Sequence[CandidateList], starts: Sequence[int | None], prefix: Callable[[int], str]
 ) -> Work[Any, DistinctTexts]:
-    """Find equal candidates; a use case.
+    """Find equal candidates.
 
     Args:
         lists: candidate lists.
-        starts: index of the stored state before each list; empty without stored states.
-        prefix: prefix of `candidates` in a message about list i.
+        starts: index of the stored state before each list; empty without states.
+        prefix: of `candidates` in a message about list i.
     """
     settings: dict[Surroundings, int] = {}
     seen: dict[tuple[int, str], int] = {}
@@ -154,18 +160,18 @@ def tokenise_texts(
     eos: bool,
     starts: Sequence[StoredState] = (),
 ) -> Work[Any, RaggedTexts]:
-    """Tokenise texts; a use case.
+    """Tokenise texts.
 
     Args:
-        loaded: the model.
-        distinct: the texts; a space separates a context and a candidate, and precedes a continuation.
-        limits: limits of one text with its context.
+        loaded: model.
+        distinct: texts; a space separates context and candidate, and precedes a continuation.
+        limits: of one text with its context.
         eos: true to also score `</s>`.
         starts: the model's stored states.
 
     Raises:
         ContextLengthError: a text with its context is too long.
-        UnsupportedParameterError: there is a context or a continuation, and the model reads from right to left.
+        UnsupportedParameterError: there is a context or a continuation, and the model reads backward.
     """
     _check_characters(distinct, limits)
     for number, setting in enumerate(distinct.settings) if loaded.reads_backward else ():
@@ -193,7 +199,7 @@ def tokenise_texts(
 
 
 def _is_separable(loaded: LoadedModel, distinct: DistinctTexts) -> bool:
-    """Return True if contexts and candidates can be tokenised separately: no token crosses a space."""
+    """Return True if contexts and candidates can be tokenised apart: no token crosses a space."""
     if any(s.continuation is not None for s in distinct.settings):
         return False
     tokenizer = loaded.tokenizer
@@ -233,7 +239,7 @@ def _encode_each(
         if setting.continuation is not None:
             before, after = _with_space(before, candidate) + candidate, setting.continuation
         before, after = split_at_space(loaded, before, after)
-        # texts are never rejected here, so the exact parameter name is not needed
+        # texts are never rejected here, so an inexact parameter name will do
         return encoder.encode(before, after, parameter="candidates")
 
     def size(text: int) -> int:
@@ -248,7 +254,7 @@ def _encode_each(
 
 
 def _with_space(before: str, after: str) -> str:
-    """Append a space to `before` if neither text has one at the boundary."""
+    """Append a space to `before` if neither text has one there."""
     apart = not before or not after or before[-1].isspace() or after[0].isspace()
     return before if apart else before + " "
 
@@ -256,8 +262,8 @@ def _with_space(before: str, after: str) -> str:
 def split_at_space(loaded: LoadedModel, before: str, after: str) -> tuple[str, str]:
     """Insert a space between two texts if neither side has one, and assign it to one text.
 
-    If tokens begin with spaces, the space belongs to the second text: the first piece of a rare word may be a bare
-    space, which must be scored as well.
+    If tokens begin with spaces, it belongs to the second text: the first piece of a rare word may be
+    a bare space, which must be scored too.
     """
     before = _with_space(before, after)
     if loaded.tokenizer.joins_spaces and before.endswith(" ") and not after[:1].isspace():

@@ -136,15 +136,15 @@ class CheckRequest(ModelsRequest):
     _one_of = either("threshold", "precision", neither="")
 
     def threshold_for(self, models: Sequence[WeightedModel], calibration: Calibration | None) -> float:
-        """Return the minimum probability of an error for a word to be reported.
+        """Return the minimum probability of an error to report a word.
 
         Args:
             models: models that check the text.
-            calibration: precision by threshold, if measured for the model.
+            calibration: precision by threshold, if measured.
 
         Raises:
             InvalidInputError: no threshold reaches the precision.
-            UnsupportedParameterError: a precision is given, but the model was not calibrated, or there are several.
+            UnsupportedParameterError: a precision is given for an uncalibrated model, or for several.
         """
         if self.precision is None:
             return DEFAULT_THRESHOLD if self.threshold is None else self.threshold
@@ -183,7 +183,7 @@ def _given_span(index: int, span: CandidateSpan) -> GivenSpan:
     suggestions = tuple(
         (given, None)
         if isinstance(given, str)
-        else (given.text, max(given.logprob, LOG_ZERO))  # lower values would cost sums their precision
+        else (given.text, max(given.logprob, LOG_ZERO))  # lower values would make sums imprecise
         for given in span.suggestions
     )
     return GivenSpan(span.start, span.end, suggestions, f"candidates[{index}]")
@@ -212,8 +212,8 @@ class _Checked(NamedTuple):
     Attributes:
         words: words of the text.
         surprisals: surprisal of each word in bits [N].
-        issues: spans of the text that are probably wrong.
-        positions: position of each predicted token and line end in the text [T].
+        issues: probably wrong spans of the text.
+        positions: text position of each predicted token and line end [T].
         log_probs: log-probability of each [T].
         num_ends: number of line ends.
     """
@@ -234,24 +234,24 @@ def check(
     word_lists: WordLists = (),
     errors: Mapping[str, ErrorTable | None] | None = None,
 ) -> Work[Any, tuple[CheckReply, list[int]]]:
-    """Check a text; a use case.
+    """Check a text.
 
     Args:
-        models: the model, or several.
+        models: one or several.
         request: the request.
-        calibration: precision by threshold, if measured for the model.
-        limits: limits of one request.
-        word_lists: the dictionaries that the request names.
-        errors: edits in misspellings, by the model's address; None: all edits are equally probable.
+        calibration: precision by threshold, if measured.
+        limits: of one request.
+        word_lists: dictionaries that the request names.
+        errors: edits in misspellings, by model address; None: all are equally probable.
 
     Returns:
-        The reply, and the number of tokens that each model has scored.
+        The reply, and the number of tokens scored by each model.
 
     Raises:
-        InvalidInputError: a line is too long, spans overlap or lie outside the text, or no threshold reaches
-            the precision.
-        UnsupportedParameterError: a model reads backward, or a precision is given and the model is not calibrated, or
-            not the only one.
+        InvalidInputError: a line is too long, spans overlap or are outside the text, or no threshold
+            reaches the precision.
+        UnsupportedParameterError: a model reads backward, or a precision is given for an uncalibrated
+            model or for several.
     """
     threshold = request.threshold_for(models, calibration)
     keys = yield from map_in_steps(request.dictionary, dictionary_key, size=len)
@@ -347,10 +347,10 @@ def _check(
 def _combine(
     models: Sequence[WeightedModel], results: Sequence[_Checked], text: str
 ) -> Work[Any, tuple[_Checked, Float64s]]:
-    """Combine the results of several models by their weights at each word, which are also returned [N, M].
+    """Combine several models' results by their weights at each word; return these too [N, M].
 
-    The probability of an error, or of a correction, is the mean of the models' probabilities. The surprisal of a word
-    is that of the mixture, given the weights before it; the model with the largest weight divides it into its words.
+    The probability of an error or a correction is the mean of the models'. The surprisal of a word is
+    the mixture's, given the weights before it; the model of largest weight divides it into its words.
     """
     starts = word_starts(text)
     if not len(starts):
@@ -365,7 +365,7 @@ def _combine(
     weights = yield from weights_given_text(prior, log_probs)
     mixed = np.logaddexp.reduce(np.log(before.T) + log_probs)
     best = weights.argmax(axis=1)
-    # a model of characters knows every word, so the type of an issue is that of the others, if there are any
+    # a character model knows every word, so the others, if any, give an issue's type
     judges = [
         number
         for number, model in enumerate(models)
@@ -415,13 +415,16 @@ def _combine(
 
 
 def _word_span(issue: Issue, text: str) -> tuple[int, int]:
-    """Return the span of an issue without punctuation, which the words of some models include."""
+    """Return an issue's span without punctuation, which some models' words include."""
     spans = [found.span() for found in word_pattern().finditer(text, issue.start, issue.end)]
     return (spans[0][0], spans[-1][1]) if spans else (issue.start, issue.end)
 
 
 def _mean_issue(issues: Sequence[tuple[float, Issue]], text: str, known: Container[tuple[int, int]]) -> Issue:
-    """Return the mean of issues of several models, given the weight of each, and the spans of words that one knows."""
+    """Return the mean of several models' issues, each given with its weight.
+
+    `known` are the spans of words that a model knows.
+    """
     start, end = min(issue.start for _, issue in issues), max(issue.end for _, issue in issues)
     ascending = sorted(issues, key=lambda weighted: weighted[0])
     suggestions: dict[str, Suggestion] = {}
@@ -439,7 +442,7 @@ def _mean_issue(issues: Sequence[tuple[float, Issue]], text: str, known: Contain
 
 
 def _sentences(loaded: LoadedModel, text: str, limits: Limits) -> Work[Any, list[Sentence]]:
-    """Split a text into sentences, in steps between which other requests run; reject lines over the limits."""
+    """Split a text into sentences, with other requests in between; reject lines over the limits."""
     num_lines = text.count("\n") + 1
     if num_lines > limits.max_reply_entries:
         raise InvalidInputError(
@@ -468,7 +471,7 @@ def _sentences(loaded: LoadedModel, text: str, limits: Limits) -> Work[Any, list
 
 
 def _answer_directly(work: CallGenerator[RescoredBatch]) -> Work[Any, RescoredBatch]:
-    """Run a checker's calls to an n-gram model here: the lookup costs less than a call to the engine."""
+    """Run a checker's calls to an n-gram model here: lookup costs less than calling the engine."""
     answer: Any = None
     while True:
         try:
@@ -477,5 +480,5 @@ def _answer_directly(work: CallGenerator[RescoredBatch]) -> Work[Any, RescoredBa
             rescored: RescoredBatch = stopped.value
             return rescored
         answer = None if call is None else run_call(call)
-        if not isinstance(call, Read) or call.want.scores:  # reads of single tokens take microseconds each
+        if not isinstance(call, Read) or call.want.scores:  # reads of single tokens take microseconds
             yield None

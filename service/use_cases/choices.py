@@ -33,7 +33,7 @@ the most probable tokens at its position by the model alone (log-probabilities m
 
 
 class Piece(NamedTuple):
-    """Addition of one step to a choice: a token, its end, or both. `</s>` is not a token, but part of the end.
+    """One step's addition to a choice: a token, its end, or both; `</s>` is part of the end.
 
     Attributes:
         choice: number of the continuation, `prompt * n + j`.
@@ -58,8 +58,8 @@ class Prompt(NamedTuple):
         number: index of the prompt in the request.
         ids: token ids [T].
         bos: true if `<s>` precedes the tokens.
-        continues: true if text precedes the continuation, or the text taken back.
-        taken: end of the prompt that is not in `ids`; the first tokens must spell it again (token healing).
+        continues: true if text precedes the continuation or the text taken back.
+        taken: end of the prompt not in `ids`; the first tokens must spell it again (token healing).
     """
 
     number: int
@@ -84,8 +84,8 @@ class GenerateResult(NamedTuple):
     """Result of a request.
 
     Attributes:
-        choices: choices in wire format that were not sent as events, in order.
-        usage: numbers of tokens read and generated, `</s>` counted as in the events.
+        choices: choices in wire format not sent as events, in order.
+        usage: tokens read and generated, `</s>` counted as in the events.
         finish_reasons: finish reasons of all choices, in order.
     """
 
@@ -96,14 +96,14 @@ class GenerateResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DecodeTask:
-    """Settings of decoding, common to all prompts.
+    """Decoding settings, common to all prompts.
 
     Attributes:
-        loaded: the model.
+        loaded: model.
         parameters: decoding parameters, with a seed.
-        biases: biases of tokens, for the sequences that must not be generated, or should be.
+        biases: biases of tokens, for sequences that must not or should be generated.
         top: tokens to report at each position.
-        emit: builds the events of the pieces of one step; None to yield no events.
+        emit: builds the events of one step's pieces; None for no events.
     """
 
     loaded: LoadedModel
@@ -122,7 +122,7 @@ class DecodeTask:
         return compile_rules(self.parameters, prompt.ids, self.biases)
 
     def parts(self, items: Sequence[T], rows: int) -> Iterator[Sequence[T]]:
-        """Split items of `rows` rows each into parts to decode together, to bound memory."""
+        """Split items of `rows` rows each into parts decoded together, to bound memory."""
         max_rows = min(MAX_CHOICE_ROWS, MAX_CHOICE_ENTRIES // self.loaded.vocab_size)
         size = max(1, max_rows // rows)
         for first in range(0, len(items), size):
@@ -138,15 +138,15 @@ class Continuation:
         prompt: the prompt that it continues.
         choice: number of the continuation, `prompt * n + j`.
         text: text before a stop string.
-        rest: end of `text` that was buffered until the end and is not part of any token's piece.
-        token_ids: all generated tokens except `</s>`, including tokens cut off by a stop string.
-        logprobs: log-probability of each token by the model alone, natural.
-        tops: the most probable tokens at each token's position; empty unless requested.
+        rest: end of `text` buffered until the end, in no token's piece.
+        token_ids: all generated tokens but `</s>`, with those cut off by a stop string.
+        logprobs: natural-log probability of each token by the model alone.
+        tops: most probable tokens at each position; empty unless requested.
         finish_reason: `stop` at `</s>` or a stop string, `length` at `max_tokens`.
-        eos_logprob: log-probability of the final `</s>` by the model alone; None without `</s>`.
-        eos_top: the most probable tokens at the position of that `</s>`, if requested.
-        score: ranking score of choices, higher first: with beams the sum of token scores over
-            length ** length_penalty, else the mean of `logprobs`, `</s>` included in both.
+        eos_logprob: likewise of the final `</s>`; None without it.
+        eos_top: most probable tokens at its position, if requested.
+        score: ranking score, higher first: with beams the sum of token scores over
+            length ** length_penalty, else the mean of `logprobs`, both with `</s>`.
     """
 
     task: DecodeTask = field(repr=False, compare=False)
@@ -177,7 +177,7 @@ class Continuation:
 
     @property
     def full(self) -> bool:
-        """Return True if generation must stop: at a stop string, or at `max_tokens` tokens."""
+        """Return True if generation must stop: at a stop string or `max_tokens` tokens."""
         return self._stops.stopped or len(self.token_ids) == self.task.parameters.max_tokens
 
     def push(self, tokens: Sequence[int], logprobs: Sequence[float], tops: Sequence[TopTokens]) -> str:
@@ -186,7 +186,7 @@ class Continuation:
         Args:
             tokens: ids [T]; T is 1 if there are stop strings.
             logprobs: log-probability of each by the model alone [T].
-            tops: the most probable tokens at each position [T]; empty if not requested.
+            tops: most probable tokens at each position [T]; empty unless requested.
         """
         self.token_ids += tokens
         self.logprobs += logprobs
@@ -196,7 +196,7 @@ class Continuation:
         return text
 
     def end(self) -> Self:
-        """Finish at a stop string, at `max_tokens`, or because no token was possible."""
+        """Finish at a stop string, at `max_tokens`, or because no token is possible."""
         if not self._stops.stopped:
             self.rest = self._stops.push(self._detokenizer.flush()) + self._stops.flush()
             self.text += self.rest
@@ -222,17 +222,17 @@ def encode_prompt(
     """Tokenise a prompt that follows `<s>`, or check its ids.
 
     Args:
-        loaded: the model.
+        loaded: model.
         number: index of the prompt in the request.
         given: the prompt.
-        limits: limits of one request.
+        limits: of one request.
         parameter: name of the prompt in the request, for messages.
         healing: true to take back the tokens of the prompt's last word.
 
     Raises:
         InvalidInputError: an id is outside the vocabulary.
         ContextLengthError: there are too many tokens.
-        UnsupportedParameterError: the prompt is a list of token ids, and is to be healed.
+        UnsupportedParameterError: a prompt of token ids is to be healed.
     """
     ids = encode_within(loaded, given, limits, parameter=parameter)
     if healing and not isinstance(given, str):
@@ -256,7 +256,7 @@ def distinct_prompts(prompts: Sequence[Prompt]) -> tuple[list[Prompt], list[int]
 
 
 def prefill_prompts(task: DecodeTask, prompts: Sequence[Prompt]) -> Work[Any, Any]:
-    """Read the prompts of R rows, equal prompts only once; a use case.
+    """Read the prompts of R rows, equal ones once.
 
     Returns:
         The state after each row's prompt [R].

@@ -1,12 +1,12 @@
-r"""Completions as in OpenAI's API: prompts echoed, scored and continued, with token log-probabilities.
+r"""OpenAI's completions: prompts echoed, scored and continued, with token log-probabilities.
 
-A text is read after `<s>`, which is not shown. Token ids are used exactly as given: the model
-starts at `<s>` if it is the first id, else from its empty state. Hence the ids of `/tokenize` give
-the same result as the text.
+A text is read after `<s>`, which is not shown. Token ids are used as given: the model starts at
+`<s>` if it is the first id, else from its empty state. Hence the ids of `/tokenize` give the same
+result as the text.
 
-A token's name is the text that it adds, including its space: the joined names give the text, except for the
-space that a tokenizer puts before the first word. A part of a character is named `<0xE2>` by SentencePiece,
-else `bytes:\xe2\x82`; names are unique within a vocabulary.
+A token's name is the text that it adds, with its space: the joined names give the text, except the
+space that a tokenizer puts before the first word. A part of a character is `<0xE2>` with
+SentencePiece, else `bytes:\xe2\x82`; names are unique within a vocabulary.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -244,7 +244,7 @@ class CompletionRequest(ModelRequest):
             self,
             limits,
             stream=bool(self.stream),
-            max_tokens=max_tokens or 1,  # 0 would be invalid; the other fields are still checked
+            max_tokens=max_tokens or 1,  # 0 would be invalid; other fields are still checked
             top_k=None if self.top_k in {-1, 0} else self.top_k,
             seed=None if self.seed is None else self.seed % _SEEDS,
         )
@@ -252,13 +252,13 @@ class CompletionRequest(ModelRequest):
 
 
 class EntryBuilder:
-    """Builder of the entries of one text's tokens, token by token.
+    """Builder of the entries of a text's tokens, token by token.
 
     Args:
-        loaded: the model.
-        continues: true if text precedes the first token, which then keeps its leading space.
+        loaded: model.
+        continues: true if text precedes the first token, which keeps its space then.
         offset: start of the first token, in characters.
-        as_ids: true to name tokens `token_id:7` instead of by their texts.
+        as_ids: true to name tokens `token_id:7`, not by their texts.
     """
 
     def __init__(
@@ -279,10 +279,10 @@ class EntryBuilder:
         """Append the next token.
 
         Args:
-            entries: the entries to extend.
+            entries: entries to extend.
             token: its id.
             logprob: its log-probability; None for a token without a context.
-            top: the most probable tokens at its position.
+            top: most probable tokens at its position.
         """
         name = self.name(token)
         entries.tokens.append(name)
@@ -311,9 +311,9 @@ class EncodedPrompt(NamedTuple):
     """A prompt, tokenised or with checked ids.
 
     Attributes:
-        text: the text to echo.
-        tokens: the ids to show, with `<s>` before them unless they are used exactly as given.
-        entries: entries of its tokens, filled when they are scored.
+        text: text to echo.
+        tokens: ids to show, after `<s>` unless used exactly as given.
+        entries: entries of its tokens, filled by scoring.
     """
 
     text: str
@@ -321,7 +321,7 @@ class EncodedPrompt(NamedTuple):
     entries: CompletionLogprobs
 
     def to_continue(self) -> Prompt:
-        """Return the prompt for the model, with a leading id of `<s>` converted to `bos`."""
+        """Return the model's prompt, with a leading id of `<s>` converted to `bos`."""
         tokens = self.tokens
         if tokens.bos or not len(tokens.ids) or tokens.ids[0] != BOS:
             return tokens
@@ -344,9 +344,9 @@ class ChunkBuilder:
         return CompletionChoice(choice, prompt.text, finish_reason, entries), 0
 
     def parts(self, pieces: Sequence[Piece]) -> Iterator[tuple[CompletionChoice, int]]:
-        """Build the parts that a step adds; choices that end come first.
+        """Build the parts that a step adds; ending choices come first.
 
-        The last token of a choice shares a part with its end: clients measure the time per token by the parts, so
+        A choice's last token shares a part with its end: clients measure the time per token by parts, so
         parts without a token are avoided.
         """
         for piece in sorted(pieces, key=lambda piece: piece.end is None):
@@ -370,7 +370,7 @@ class ChunkBuilder:
         tokens: Iterable[GeneratedToken],
         done: Continuation | None,
     ) -> tuple[CompletionChoice, int]:
-        """Build the part with these tokens of a choice; a final `</s>` counts as a predicted token."""
+        """Build a choice's part with these tokens; a final `</s>` counts as a predicted token."""
         predicted = list(tokens)
         if done is not None and done.eos_logprob is not None:
             predicted.append((EOS, done.eos_logprob, done.eos_top))
@@ -398,7 +398,7 @@ class ChunkBuilder:
         return builder
 
     def _num_taken(self, prompt: Prompt) -> int:
-        """Return the number of characters taken back: the first tokens of the choice start before its text."""
+        """Return the number of characters taken back: a choice's first tokens start before its text."""
         text = prompt.taken.decode(errors="replace")
         strips = self.loaded.tokenizer.leading_space and not prompt.continues
         return len(text.removeprefix(" ") if strips else text)
@@ -407,13 +407,13 @@ class ChunkBuilder:
 def complete_prompts(
     loaded: LoadedModel, request: CompletionRequest, parameters: DecodingParameters | None, limits: Limits
 ) -> Work[ChoiceChunk, GenerateResult]:
-    """Echo, score and continue the prompts of a request; with `stream`, yield parts of the choices as events.
+    """Echo, score and continue a request's prompts; with `stream`, yield parts of choices as events.
 
-    Without parameters, the prompts are only echoed.
+    Without parameters, prompts are only echoed.
 
     Raises:
-        InvalidInputError: a prompt has an invalid id or too many tokens, or the reply would be too long.
-        UnsupportedParameterError: the model reads from right to left.
+        InvalidInputError: a prompt has an invalid id or too many tokens, or the reply is too long.
+        UnsupportedParameterError: the model reads backward.
     """
     check_reads_forward(loaded)
     requested = tuple(request.logprob_token_ids or ())
@@ -490,7 +490,7 @@ def _check_entries(
     parameters: DecodingParameters | None,
     limits: Limits,
 ) -> None:
-    """Reject a reply with too many entries, or one that repeats too many characters of prompts."""
+    """Reject a reply of too many entries, or that repeats too many characters of prompts."""
     n = request.num_choices
     characters = n * sum(len(prompt.text) for prompt in prompts)
     limit = MAX_CHARACTERS_PER_TOKEN * limits.max_reply_entries
@@ -516,7 +516,7 @@ def _check_entries(
 def _score_prompts(
     loaded: LoadedModel, prompts: Sequence[EncodedPrompt], request: CompletionRequest
 ) -> Work[Any, None]:
-    """Score the tokens of prompts and fill in their entries."""
+    """Score tokens of prompts and fill in their entries."""
     nonempty = [prompt for prompt in prompts if len(prompt.tokens.ids)]
     scores = yield from score_prompt_tokens(
         loaded.model, [prompt.tokens for prompt in nonempty], top=request.logprobs or 0

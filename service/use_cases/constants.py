@@ -1,7 +1,7 @@
-"""Sizes of steps and batches of the use cases; the comment above each group names the benchmark that measures it.
+"""Sizes of the use cases' steps and batches; the comment above each group names its benchmark.
 
-A step is the work done before other requests run, at most a few milliseconds: larger steps delay interactive
-requests, smaller steps cost throughput. Limits on requests are in their use cases.
+A step is the work done before other requests run, a few milliseconds at most: larger steps delay
+interactive requests, smaller ones cost throughput. Limits on requests are in their use cases.
 """
 
 # bench_service and bench_completion

@@ -1,6 +1,6 @@
 """Sampling, token healing and beam search over prompts.
 
-Imported at first use: its compiled kernels would delay the start of the service.
+Imported at first use: its compiled kernels would delay the service's start.
 """
 
 import math
@@ -26,15 +26,21 @@ from service.engine.batching import concatenate_states, materialize
 from service.engine.decode import Decode, DecodeState, Generated
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
-from service.use_cases.choices import Continuation, DecodeTask, Piece, Prompt, prefill_prompts
+from service.use_cases.choices import (
+    Continuation,
+    DecodeTask,
+    Piece,
+    Prompt,
+    prefill_prompts,
+)
 from service.use_cases.constants import MAX_CHOICE_ENTRIES, MAX_SEARCH_STEPS
 
 
 def sample_prompts(task: DecodeTask, prompts: Sequence[Prompt]) -> Work[Any, list[Continuation]]:
-    """Sample `num_samples` continuations of each prompt; a use case.
+    """Sample `num_samples` continuations of each prompt.
 
     Returns:
-        All continuations, in the order of the prompts.
+        All continuations, in the prompts' order.
     """
     count = task.parameters.num_samples
     rows = [Continuation(task, prompt, prompt.number * count + n) for prompt in prompts for n in range(count)]
@@ -53,7 +59,7 @@ def _sample_rows(task: DecodeTask, rows: Sequence[Continuation]) -> Work[Any, No
         rows, decoding = yield from _heal(task, rows, decoding)
         if not rows:
             return
-    # streams, stop strings and healed prompts require the text after every token; otherwise one block generates all
+    # streams, stop strings and healed prompts need the text after every token; else one block does all
     block = 1 if task.emit or task.parameters.stop or heals else max_tokens
     for begin in range(0, max_tokens, block):
         last = begin + block == max_tokens
@@ -68,7 +74,7 @@ def _sample_rows(task: DecodeTask, rows: Sequence[Continuation]) -> Work[Any, No
 
 
 def _extend(task: DecodeTask, rows: Sequence[Continuation], generated: Generated) -> Iterator[Any]:
-    """Add the generated tokens to each row's continuation; yield their events if streaming."""
+    """Add generated tokens to each row's continuation; yield their events if streaming."""
     pieces = []
     for row, (one, tokens, logprobs) in enumerate(
         zip(rows, generated.tokens, generated.log_probs, strict=True)
@@ -97,10 +103,10 @@ class _Spelling:
 
     Attributes:
         state: model state after them, one row.
-        log_probs: log-probabilities of the next token by the model [V].
+        log_probs: the model's next-token log-probabilities [V].
         rest: bytes still to spell.
         mass: log-probability of the tokens.
-        longer: spellings with one more token, by this token, that do not spell all of the text.
+        longer: unfinished spellings with one more token, by this token.
         total: log-probability that the rest of the text follows.
     """
 
@@ -112,7 +118,7 @@ class _Spelling:
     total: float = -math.inf
 
     def scores(self, tokens: SortedTokens) -> FloatArray:
-        """Return log-probabilities of the next token, given that the text is spelled and up to a constant [V]."""
+        """Return next-token log-probabilities given that the text is spelled, up to a constant [V]."""
         ids, possible = self.possible(tokens)
         scores = np.full(len(self.log_probs), -np.inf, dtype=np.float32)
         scores[ids] = possible
@@ -128,23 +134,23 @@ class _Spelling:
 
 
 def spell(loaded: LoadedModel, state: Any, taken: bytes) -> Work[Any, _Spelling]:
-    """Find the tokenisations of a text and what follows, up to the token that completes the text; a use case.
+    """Find tokenisations of a text and what follows, up to the token that completes it.
 
-    A token's score is the sum over all tokenisations that begin with it. Tokenisations of less than a millionth of the
-    mass found are omitted, and the least probable of those that spell as many bytes, to read at most
+    A token's score is the sum over all tokenisations that begin with it. Omitted are those of less
+    than a millionth of the mass found, and the least probable that spell as many bytes, to read at most
     `MAX_SEARCH_STEPS` rows or `MAX_CHOICE_ENTRIES` log-probabilities, but at least one row per byte.
 
     Args:
-        loaded: the model.
+        loaded: model.
         state: state before the text, one row.
-        taken: the text, at least one byte.
+        taken: text, at least one byte.
     """
     tokens, model = loaded.token_trie.exact, loaded.model
     most = min(MAX_SEARCH_STEPS, MAX_CHOICE_ENTRIES // loaded.vocab_size)
     log_probs = yield from Predict(model, state)
     root = _Spelling(state, np.array(log_probs[0]), taken, 0.0)
     found, level, every = -math.inf, [root], [root]
-    # spellings and their next tokens, by the number of bytes still to spell after these
+    # spellings and next tokens, by the number of bytes to spell after these
     begun: list[list[tuple[float, _Spelling, int]]] = [[] for _ in taken]
     for num_left in range(len(taken) - 1, 0, -1):
         for node in level:
@@ -174,7 +180,7 @@ def spell(loaded: LoadedModel, state: Any, taken: bytes) -> Work[Any, _Spelling]
 def _heal(
     task: DecodeTask, rows: Sequence[Continuation], decoding: DecodeState
 ) -> Work[Any, tuple[list[Continuation], DecodeState]]:
-    """Choose the first tokens of R rows, which spell the text taken back; return the unfinished rows."""
+    """Choose first tokens of R rows, which spell the text taken back; return unfinished rows."""
     spelled, root = None, None  # rows of one prompt follow each other
     unfinished, batches, states, last = [], [], [], []
     for row, one in enumerate(rows):
@@ -217,7 +223,7 @@ def _heal(
 
 
 def _batch(task: DecodeTask, rows: Sequence[Continuation]) -> SequenceBatch:
-    """Create the batch of rows before generation; rows of a prompt share its rules."""
+    """Create the batch of rows before generation; a prompt's rows share its rules."""
     seed, count = task.parameters.seed or 0, task.parameters.num_samples
     prompts = {one.prompt.number: one.prompt for one in rows}
     rules = {number: task.rules(prompt) for number, prompt in prompts.items()}
@@ -226,10 +232,10 @@ def _batch(task: DecodeTask, rows: Sequence[Continuation]) -> SequenceBatch:
 
 
 def beam_search(task: DecodeTask, prompts: Sequence[Prompt]) -> Work[Any, list[Continuation]]:
-    """Search for the best continuations of each prompt; a use case.
+    """Search for the best continuations of each prompt.
 
     Returns:
-        At most `n` continuations per prompt, best first, in the order of the prompts.
+        At most `n` continuations per prompt, best first, in the prompts' order.
     """
     done: list[Continuation] = []
     for part in task.parts(prompts, task.parameters.beams):

@@ -1,7 +1,7 @@
 """Continuation of prompts: POST /v1/generate, and code shared with /v1/completions.
 
-The rows of all prompts are stepped together. Choice `prompt * n + j` is the j-th continuation of a
-prompt; it depends only on its prompt, the parameters and the seed.
+All prompts' rows are stepped together. Choice `prompt * n + j` is the j-th continuation of a
+prompt; it depends only on the prompt, the parameters and the seed.
 """
 
 import secrets
@@ -146,7 +146,7 @@ class GenerateRequest(ModelRequest):
 
     @property
     def num_alternatives(self) -> int | None:
-        """Number of most probable tokens to report at each position; None to report no log-probabilities."""
+        """Number of most probable tokens reported per position; None for no log-probabilities."""
         if isinstance(self.logprobs, bool):
             return 0 if self.logprobs else None
         return self.logprobs
@@ -163,16 +163,16 @@ class GenerateRequest(ModelRequest):
 def decoding_parameters(
     request: TimedRequest, limits: Limits, *, stream: bool, **converted: Any
 ) -> DecodingParameters:
-    """Return the decoding parameters of a request; null fields mean the defaults.
+    """Return a request's decoding parameters; null fields mean the defaults.
 
     Args:
-        request: has `max_tokens`, `logit_bias`, `stop` and other fields of the parameters.
-        limits: limits of one request.
+        request: has `max_tokens`, `logit_bias`, `stop` and other parameters.
+        limits: of one request.
         stream: true if the choices are streamed.
-        converted: values that override fields of the request.
+        converted: values that override the request's.
 
     Raises:
-        InvalidInputError: a value is outside its limits, or the parameters do not allow streaming.
+        InvalidInputError: a value is outside its limits, or parameters do not allow streaming.
     """
     given = shared_fields(request, DecodingParameters) | converted
     if "max_tokens" not in request.model_fields_set or vars(request)["max_tokens"] is None:
@@ -210,24 +210,24 @@ def continue_prompts(
     top: TokenChoice = 0,
     emit: Emit | None = None,
 ) -> Work[Any, list[Continuation]]:
-    """Continue each prompt `n` times; a use case.
+    """Continue each prompt `n` times.
 
     Args:
-        loaded: the model.
+        loaded: model.
         prompts: prompts to continue.
         parameters: decoding parameters.
-        limits: limits of one request.
+        limits: of one request.
         top: tokens to report at each position.
-        emit: builds the events of the pieces of each step; None for no events. Beam search yields all events of a
-            choice at the end, when its text is final.
+        emit: builds the events of each step's pieces; None for no events. Beam search yields a choice's
+            events at the end, when its text is final.
 
     Returns:
-        The continuations, n per prompt in the order of the prompts; with beams and `best_of`, best first. Beam
-        search returns fewer if fewer than n distinct continuations exist.
+        The continuations, n per prompt in the prompts' order; with beams and `best_of`, best first.
+        Beam search returns fewer if fewer than n distinct ones exist.
 
     Raises:
         InvalidInputError: an id of `logit_bias` is outside the vocabulary, or a limit is exceeded.
-        UnsupportedParameterError: the model reads from right to left.
+        UnsupportedParameterError: the model reads backward.
     """
     check_reads_forward(loaded)
     for token_id, _ in parameters.logit_bias:
@@ -250,7 +250,7 @@ def continue_prompts(
         parameters = replace(parameters, seed=secrets.randbits(63))
     top = min(top, loaded.vocab_size) if isinstance(top, int) else top
     task = DecodeTask(loaded, parameters, TokenBias(parameters.logit_bias, banned, phrases), top, emit)
-    # imported late, because compiled code would delay the start of the service; model warm-up loads it
+    # imported late: compiled code would delay the service's start; model warm-up loads it
     from service.use_cases.decode import beam_search, sample_prompts
 
     if parameters.strategy == BEAM:
@@ -259,7 +259,7 @@ def continue_prompts(
 
 
 def _best(choices: list[Continuation], parameters: DecodingParameters) -> list[Continuation]:
-    """Select the `n` best of `best_of` continuations per prompt and renumber them."""
+    """Select and renumber the `n` best of `best_of` continuations per prompt."""
     if parameters.num_samples == parameters.n:
         return choices
     best = []
@@ -274,13 +274,13 @@ def _best(choices: list[Continuation], parameters: DecodingParameters) -> list[C
 def generate(
     loaded: LoadedModel, request: GenerateRequest, parameters: DecodingParameters, limits: Limits
 ) -> Work[ChoiceChunk, GenerateResult]:
-    """Continue a prompt `n` times; with `stream`, yield all pieces of the choices except the last end as events.
+    """Continue a prompt `n` times; with `stream`, yield all pieces but the last end as events.
 
-    `<unk>` is never chosen. Equal seeds give equal texts, independent of other requests.
+    `<unk>` is never chosen. Equal seeds give equal texts, whatever the other requests.
 
     Raises:
         InvalidInputError: the prompt has an invalid id or too many tokens, or a parameter is invalid for this model.
-        UnsupportedParameterError: the model reads from right to left, or the prompt cannot be healed.
+        UnsupportedParameterError: the model reads backward, or the prompt cannot be healed.
     """
     if request.token_healing and parameters.strategy == BEAM:
         raise UnsupportedParameterError(

@@ -1,7 +1,7 @@
-"""Request inputs: limits, token ids, batches of lines, dictionaries, and the reading order of backward models.
+"""Request inputs: limits, token ids, batches of lines, dictionaries, order of backward models.
 
-A backward model scores the reversed text after `<s>`; its `</s>` is the start of the text. Replies
-are in text order, `</s>` last.
+A backward model scores the reversed text after `<s>`; its `</s>` is the text's start. Replies are
+in text order, `</s>` last.
 """
 
 from array import array
@@ -52,8 +52,8 @@ class Limits:
         max_tokens_per_sequence: maximum tokens of one text with its context.
         max_new_tokens: maximum tokens to generate.
         max_top_k: maximum `top_k`; None for the size of the vocabulary.
-        max_reply_entries: maximum candidates or separately reported tokens in one reply: each is
-            an object, and serialising them delays all other requests.
+        max_reply_entries: maximum candidates or separately reported tokens in a reply: each is
+            an object, whose serialisation delays all other requests.
     """
 
     max_texts: int
@@ -79,8 +79,8 @@ class Limits:
 
         Args:
             count: entries of the reply.
-            parameter: the responsible parameter, for the message.
-            description: the request in words, such as `top_k is 4000 for 100 contexts`.
+            parameter: responsible parameter, for the message.
+            description: request in words, such as `top_k is 4000 for 100 contexts`.
             instead: an alternative for large requests.
 
         Raises:
@@ -93,7 +93,7 @@ class Limits:
             )
 
     def check_characters(self, *given: str | Sequence[int], parameter: str) -> None:
-        """Reject a text, in one or more pieces, that is too long to tokenise; ids are not counted.
+        """Reject a text, in one or more pieces, too long to tokenise; ids are not counted.
 
         Raises:
             ContextLengthError: it is too long.
@@ -122,7 +122,7 @@ class Limits:
 
 
 class EncodedText(NamedTuple):
-    """Ids to score, and the ids of the context before them, which are not scored.
+    """Ids to score, and unscored ids of the context before them.
 
     Attributes:
         context: ids of the context [C], may be empty.
@@ -160,7 +160,7 @@ def encode_within(loaded: LoadedModel, given: TextOrIds, limits: Limits, *, para
 def encode_each(
     loaded: LoadedModel, named: Sequence[tuple[str, TextOrIds]], limits: Limits
 ) -> Work[Any, list[TokenIds]]:
-    """Encode texts, each with its name in the request; a use case.
+    """Encode texts, each with its name in the request.
 
     Raises:
         InvalidInputError, ContextLengthError: see `encode_within`.
@@ -173,8 +173,8 @@ def encode_each(
 
 
 def token_automaton(loaded: LoadedModel, automaton: A, weights: Iterable[tuple[str, float]]) -> Work[Any, A]:
-    """Fill an automaton with the token sequences that spell texts, each with its text's weight."""
-    by_ids: dict[bytes, float] = {}  # bytes, because a tuple's ids take ten times as much memory
+    """Fill an automaton with token sequences that spell texts, each with its text's weight."""
+    by_ids: dict[bytes, float] = {}  # bytes: a tuple's ids take ten times the memory
 
     def spell(weighted: tuple[str, float]) -> None:
         for ids in spellings(loaded.tokenizer, weighted[0]):
@@ -187,7 +187,7 @@ def token_automaton(loaded: LoadedModel, automaton: A, weights: Iterable[tuple[s
 
 
 def phrase_automaton(loaded: LoadedModel, phrases: Sequence[Phrase]) -> Work[Any, PhraseAutomaton[int]]:
-    """Return an automaton of the token sequences that spell phrases; `NO_TOKEN_PHRASES` without phrases."""
+    """Return an automaton of token sequences that spell phrases; `NO_TOKEN_PHRASES` without any."""
     if not phrases:
         return NO_TOKEN_PHRASES
     weights = [(phrase.text, phrase.weight) for phrase in phrases]
@@ -195,12 +195,12 @@ def phrase_automaton(loaded: LoadedModel, phrases: Sequence[Phrase]) -> Work[Any
 
 
 def encode_after(loaded: LoadedModel, context: TextOrIds, given: TextOrIds, *, parameter: str) -> EncodedText:
-    """Encode a context and its continuation, tokenised as one text.
+    """Encode a context and its continuation as one text.
 
     A token that begins in the context and ends in the text belongs to the text.
 
     Args:
-        loaded: the model.
+        loaded: model.
         context: may be empty.
         given: the continuation; text after a text, ids after ids.
         parameter: name of the continuation, for messages.
@@ -228,13 +228,13 @@ _LONG_CONTEXT, _TAIL = 1024, 512
 
 
 class ContextEncoder:
-    """Encodes texts after contexts; equal contexts become one array, and long ones are tokenised once.
+    """Encodes texts after contexts; equal ones become one array, and long ones are tokenised once.
 
-    Tokens that end long before a text do not depend on it. That the tokenizer has a boundary where a context is cut
-    is checked for each context.
+    Tokens that end long before a text do not depend on it. That the tokenizer has a boundary where a
+    context is cut is checked for each.
 
     Args:
-        loaded: the model.
+        loaded: model.
     """
 
     def __init__(self, loaded: LoadedModel) -> None:
@@ -280,7 +280,7 @@ V = TypeVar("V", bound=np.number[Any])
 
 
 def read_batch(lines: Iterator[L], size: Callable[[L], int]) -> Work[Any, list[L]]:
-    """Take the next batch of lines to answer together; empty at the end. A use case.
+    """Take the next batch of lines to answer together; empty at the end.
 
     Args:
         lines: the lines, parsed lazily.
@@ -302,7 +302,7 @@ def read_batch(lines: Iterator[L], size: Callable[[L], int]) -> Work[Any, list[L
 def answer_each(
     answer: Callable[[list[L]], Work[Any, Sequence[R]]], batch: list[L]
 ) -> Work[Any, list[R | LanguageModelError]]:
-    """Answer lines together; if one is invalid, each half apart, so only invalid lines fail. A use case."""
+    """Answer lines together; if one is invalid, each half apart: only invalid lines fail."""
     try:
         return [*(yield from answer(batch))]
     except (InvalidInputError, StatesFullError) as error:
@@ -329,7 +329,7 @@ def check_reads_forward(loaded: LoadedModel) -> None:
 
 
 def no_context_error(loaded: LoadedModel, *, parameter: str) -> UnsupportedParameterError:
-    """Return the error for a text with a context given to a backward model."""
+    """Return the error for a text with a context and a backward model."""
     return UnsupportedParameterError(
         f"model {loaded.address} reads from right to left; it does not accept a context before {parameter}",
         parameter="context",
@@ -337,7 +337,10 @@ def no_context_error(loaded: LoadedModel, *, parameter: str) -> UnsupportedParam
 
 
 def to_text_order(loaded: LoadedModel, values: npt.NDArray[V], *, ends: bool) -> npt.NDArray[V]:
-    """Convert values of a scored text [T] to text order; if the text `ends` in `</s>`, its value stays last."""
+    """Convert a scored text's values [T] to text order.
+
+    If it `ends` in `</s>`, that value stays last.
+    """
     if not loaded.reads_backward:
         return values
     if not ends:

@@ -18,7 +18,11 @@ from models.errors import InvalidInputError
 from models.reranking.candidates import map_in_steps
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
-from service.schemas.suggestions import LanguageToolMatch, LanguageToolReply, TextIssue
+from service.schemas.suggestions import (
+    LanguageToolMatch,
+    LanguageToolReply,
+    TextIssue,
+)
 from service.schemas.wire import WireModel, either, invalid_input, parse_json
 from service.use_cases.check import DEFAULT_THRESHOLD, CheckRequest, check
 from service.use_cases.inputs import Limits, WordLists
@@ -121,7 +125,7 @@ class LanguageToolRequest(_Lenient):
         return document
 
     def allows(self, rule: str, category: str) -> bool:
-        """Return true if a rule of a category is not left out."""
+        """Return true unless a rule of a category is left out."""
 
         def has(rules: str, categories: str) -> bool:
             return f",{rule}," in f",{rules}," or f",{category}," in f",{categories},"
@@ -140,10 +144,10 @@ def _annotation(index: int, given: Any) -> Annotation:
 
 
 class AnnotatedText:
-    """Text without its markup, and the positions of its characters in the text with markup.
+    """Text without its markup, and its characters' positions in the text with markup.
 
     Args:
-        parts: the first parts.
+        parts: first parts.
     """
 
     def __init__(self, parts: Iterable[Annotation] = ()) -> None:
@@ -154,7 +158,7 @@ class AnnotatedText:
             self.add(part)
 
     def add(self, part: Annotation) -> None:
-        """Append a part; a long text becomes several, so that a position in it is found quickly."""
+        """Append a part; a long text becomes several, to find a position in it quickly."""
         text = part.interpretAs if part.text is None else part.text
         length = None if part.markup is None else utf16_length(part.markup)
         for begin in range(0, len(text), _PART_CHARACTERS if length is None else max(len(text), 1)):
@@ -171,7 +175,7 @@ class AnnotatedText:
         return "".join(self._texts)
 
     def offset(self, position: int, *, end: bool = False) -> int:
-        """Return the offset with markup, in UTF-16 code units, of a position in `plain`, such as the end of a word."""
+        """Return the offset with markup, in UTF-16 code units, of a position in `plain`, such as a word's end."""
         number = bisect_right(self._places, position - end, key=itemgetter(0)) - 1
         start, offset, length = self._places[number]
         return offset + (utf16_length(self.plain[start:position]) if length is None else end * length)
@@ -183,7 +187,7 @@ def utf16_length(text: str) -> int:
 
 
 def choose_languages(languages: Mapping[str, str | None], code: str) -> list[str]:
-    """Return the languages to check a text in: all for `auto`, else the named one, or one that differs in the country.
+    """Return the languages to check in: all for `auto`, else the named one, or one of another country.
 
     Raises:
         InvalidInputError: the service has no such language.
@@ -206,15 +210,15 @@ def check_languages(
     word_lists: WordLists,
     errors: Mapping[str, ErrorTable | None],
 ) -> Work[Any, LanguageToolReply]:
-    """Check a text with the models of some languages, weighted by how well they predict it; a use case.
+    """Check a text with models of languages, weighted by how well they predict it.
 
     Args:
         request: the request.
         loaded: models by language.
-        limits: limits of one request.
+        limits: of one request.
         count: counts the tokens that a model has scored.
         word_lists: dictionaries of the languages.
-        errors: edits in misspellings, by the models' addresses.
+        errors: edits in misspellings, by model address.
 
     Raises:
         InvalidInputError: the markup is invalid, or a line is too long.

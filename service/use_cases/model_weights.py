@@ -1,9 +1,9 @@
-"""Weights of several models of one request, by how well each predicts the text.
+"""Weights of a request's models, by how well each predicts the text.
 
-A text is assumed to be written word by word with one model at a time: before each word, with the
-probability `_SWITCH`, the model is drawn anew by the weights of the request (fixed share: Herbster
-and Warmuth 1998, Tracking the best expert). Words are split at white space, because the models may
-have different tokens, and an unknown word counts with the probability of its spelling.
+Each word is assumed to be written with one model: before it, with probability `_SWITCH`, the model
+is drawn anew by the request's weights (fixed share: Herbster and Warmuth 1998, Tracking the best
+expert). Words are split at white space, because the models' tokens may differ, and an unknown
+word counts with the probability of its spelling.
 """
 
 import re
@@ -63,7 +63,7 @@ class ModelsRequest(ModelRequest):
 
 
 class WeightedModel(NamedTuple):
-    """A loaded model and its weight before the text is seen, relative to those of the other models."""
+    """A loaded model and its weight before the text, relative to the other models'."""
 
     loaded: LoadedModel
     weight: float = 1.0
@@ -80,12 +80,12 @@ def shares(weights: Sequence[float], models: Sequence[WeightedModel]) -> dict[st
 
 
 def word_starts(text: str) -> Int64s:
-    """Return the starts of the words of a text, split at white space [N]."""
+    """Return the starts of a text's words, split at white space [N]."""
     return np.array([found.start() for found in _WORD.finditer(text)], dtype=np.int64)
 
 
 def words_at(starts: Int64s, positions: npt.ArrayLike) -> Int64s:
-    """Return the index of the word, of those that begin at `starts` [N], in which each position lies [K]."""
+    """Return the index of each position's word [K]; words begin at `starts` [N]."""
     words: Int64s = np.maximum(np.searchsorted(starts, positions, side="right") - 1, 0)
     return words
 
@@ -97,7 +97,7 @@ def sum_by_word(starts: Int64s, positions: npt.ArrayLike, values: npt.ArrayLike)
 
 
 def sum_spellings(checker: Checker, words: Sequence[Word], starts: Int64s) -> Work[Any, Float64s]:
-    """Sum the log-probabilities of the spellings of unknown words by the words that begin at `starts` [N]."""
+    """Sum log-probabilities of unknown words' spellings by the words that begin at `starts` [N]."""
     unknown = [word for word in words if not word.known]
     spellings = yield from map_in_steps(
         unknown, lambda word: checker.log_spelling(word.text), size=lambda word: len(word.text)
@@ -106,12 +106,12 @@ def sum_spellings(checker: Checker, words: Sequence[Word], starts: Int64s) -> Wo
 
 
 def weights_before(prior: Float64s, log_probs: Float64s) -> Work[Any, Float64s]:
-    """Return the weights before each word, given the words before it, and after the last word [N + 1, M].
+    """Return weights before each word, given the words before, and after the last [N + 1, M].
 
-    A text may have many words, so other requests run in between.
+    Other requests run in between: a text may have many words.
 
     Args:
-        prior: weights before the text, with the sum 1 [M].
+        prior: weights before the text, summing to 1 [M].
         log_probs: ln P(word | preceding text) by each model [M, N].
     """
     weights = [prior]
@@ -124,7 +124,7 @@ def weights_before(prior: Float64s, log_probs: Float64s) -> Work[Any, Float64s]:
 
 
 def weights_given_text(prior: Float64s, log_probs: Float64s) -> Work[Any, Float64s]:
-    """Return the weights at each word, given the complete text [N, M]; see `weights_before`."""
+    """Return weights at each word, given the whole text [N, M]; see `weights_before`."""
     likelihoods = _scaled(log_probs)
     weights = (yield from weights_before(prior, log_probs))[:-1] * likelihoods
     after = np.ones(len(prior))
@@ -140,7 +140,7 @@ def weights_given_text(prior: Float64s, log_probs: Float64s) -> Work[Any, Float6
 
 
 def _scaled(log_probs: Float64s) -> Float64s:
-    """Return the probability of each word by each model, relative to the best model's [N, M]; 1 if all are 0."""
+    """Return each word's probability by each model, relative to the best's [N, M]; 1 if all are 0."""
     best = log_probs.max(axis=0)
     nowhere = np.isneginf(best)
     scaled: Float64s = np.exp(np.where(nowhere, 0.0, log_probs) - np.where(nowhere, 0.0, best)).T
@@ -148,10 +148,10 @@ def _scaled(log_probs: Float64s) -> Float64s:
 
 
 def normalised_weights(models: Sequence[WeightedModel]) -> Float64s:
-    """Return the weights before the text, with the sum 1 [M]."""
+    """Return weights before the text, summing to 1 [M]."""
     weights: Float64s = np.array([model.weight for model in models], dtype=np.float64)
     weights /= weights.sum()
-    np.maximum(weights, 1e-100, out=weights)  # with zeros, an impossible word might leave no weight
+    np.maximum(weights, 1e-100, out=weights)  # with zeros, an impossible word could leave no weight
     return weights
 
 
@@ -161,15 +161,15 @@ def weights_after(
     entries: Sequence[NextTokenEntry],
     text: str,
 ) -> Work[Any, Float64s]:
-    """Return the weights after a typed text without the beginning of its last word [M].
+    """Return weights after a typed text without the beginning of its last word [M].
 
-    What comes before the beginning may differ, because the models' tokens do: the weights are of the text up to the
-    first beginning, multiplied by the probability of the rest up to each model's own.
+    The text before it may differ, as the models' tokens do: the weights are of the text up to the first
+    beginning, times the probability of the rest up to each model's own.
 
     Args:
         models: two or more models.
-        splits: the text as split for each.
-        entries: cached results of each for its part of the text, to which the evidence is added.
+        splits: text as split for each.
+        entries: cached results of each for its part of the text; the evidence is added to them.
         text: the text.
     """
     prior = normalised_weights(models)

@@ -1,4 +1,4 @@
-"""Next tokens, texts and words after contexts: the most probable, requested ones, or complete distributions.
+"""Next tokens, texts and words after contexts: most probable or requested, or full distributions.
 
 A search over all tokenisations finds the words.
 """
@@ -31,7 +31,13 @@ from service.schemas.replies import (
     TextCandidate,
     WordCandidate,
 )
-from service.schemas.wire import ModelRequest, OneOrMoreContexts, TextOrIds, TokenId, named_contexts
+from service.schemas.wire import (
+    ModelRequest,
+    OneOrMoreContexts,
+    TextOrIds,
+    TokenId,
+    named_contexts,
+)
 from service.use_cases.constants import MAX_SEARCH_STEPS, ROWS_PER_STEP, VALUES_PER_STEP
 from service.use_cases.inputs import (
     MAX_CHARACTERS_PER_TOKEN,
@@ -94,12 +100,12 @@ RankedTokens: TypeAlias = tuple[TopTokens, float | None]
 def rank_next_tokens(
     loaded: LoadedModel, request: NextTokenRequest, limits: Limits
 ) -> Work[Any, list[RankedTokens]]:
-    """Rank the most probable next tokens after each context, or look up the requested ones.
+    """Rank the most probable next tokens after each context, or look up requested ones.
 
     Raises:
-        InvalidInputError: top_k exceeds the vocabulary, an id is outside it, a context is invalid, or the reply would
-            be too long.
-        UnsupportedParameterError: the model reads from right to left.
+        InvalidInputError: top_k exceeds the vocabulary, an id is outside it, a context is invalid, or the
+            reply is too long.
+        UnsupportedParameterError: the model reads backward.
     """
     ids = requested_token_ids(loaded, request.token_ids)
     largest = min(loaded.vocab_size, limits.max_top_k or loaded.vocab_size)
@@ -127,13 +133,13 @@ def next_token_result(loaded: LoadedModel, ranked: RankedTokens) -> NextTokenRes
 def next_distributions(
     loaded: LoadedModel, request: NextTokenRequest, limits: Limits
 ) -> Work[FloatArray, None]:
-    """Compute the distribution after each context; the events are blocks of rows [b, V], in order.
+    """Compute distributions after contexts; events are blocks of rows [b, V], in order.
 
     With `token_ids`, rows have only these entries [b, K].
 
     Raises:
         InvalidInputError: an id is outside the vocabulary, or a context is invalid.
-        UnsupportedParameterError: the model reads from right to left.
+        UnsupportedParameterError: the model reads backward.
     """
     ids = requested_token_ids(loaded, request.token_ids)
     check_reads_forward(loaded)
@@ -156,7 +162,7 @@ def _check_entries(request: NextTokenRequest, limits: Limits, instead: str) -> N
 def _rank(
     loaded: LoadedModel, state: Any, request: NextTokenRequest, ids: TokenIds | None
 ) -> Work[Any, list[RankedTokens]]:
-    """Rank the most probable tokens, or look up the requested ones [K], after each row of a state."""
+    """Rank the most probable tokens, or look up requested ones [K], after each row of a state."""
     ranked: list[RankedTokens] = []
     if not request.entropy and ids is None and supports(loaded.model, TopKPredictor):
         for rows in _row_blocks(state, request.top_k):
@@ -164,7 +170,7 @@ def _rank(
             ranked += [(TopTokens(*row), None) for row in zip(*best, strict=True)]
         return ranked
     for rows in _row_blocks(state, loaded.vocab_size):
-        if ranked:  # before all blocks except the first: a single distribution is not delayed
+        if ranked:  # before all blocks but the first: one distribution is not delayed
             yield None
         if ids is not None and not request.entropy:
             log_probs = yield from next_log_probs(loaded, rows, ids)
@@ -180,7 +186,7 @@ def _rank(
 
 
 def _row_blocks(state: Any, values: int) -> Generator[Any, None, None]:
-    """Split a state into blocks of rows, given the number of values computed per row."""
+    """Split a state into blocks of rows, given the values computed per row."""
     least, most = ROWS_PER_STEP
     rows = min(max(least, VALUES_PER_STEP // values), most)
     if len(state) <= rows:
@@ -193,12 +199,12 @@ def _row_blocks(state: Any, values: int) -> Generator[Any, None, None]:
 def score_next_texts(
     loaded: LoadedModel, request: NextTokenRequest, limits: Limits
 ) -> Work[Any, list[NextTextResult]]:
-    """Score each text of `candidates` after each context; tokens shared by texts are read once.
+    """Score each text of `candidates` after each context; shared tokens are read once.
 
     Raises:
         InvalidInputError: there are too many texts, or a text has no token or a context of ids.
         ContextLengthError: a text with its context is too long.
-        UnsupportedParameterError: the model reads from right to left.
+        UnsupportedParameterError: the model reads backward.
     """
     check_reads_forward(loaded)
     texts, num_contexts = request.candidates or [], len(request.contexts)
@@ -235,9 +241,9 @@ def score_next_texts(
 def predict_next(
     loaded: LoadedModel, context: str, limits: Limits, *, parameter: str
 ) -> Work[Any, NextTokenEntry]:
-    """Compute or look up the state and distribution after a context; cached for the keystrokes of a word.
+    """Compute or look up the state and distribution after a context; cached for a word's keystrokes.
 
-    A context with too many tokens is also cached, to avoid tokenising it at every keystroke.
+    Too long a context is also cached, to avoid tokenising it at every keystroke.
     """
     entry = loaded.next_token_cache.find(context)
     if entry is None:
@@ -261,9 +267,9 @@ def rank_next_words(
     """Rank the most probable next words after each context.
 
     Raises:
-        UnsupportedParameterError: a context is a list of token ids, too many words are requested, or the model
-            reads from right to left.
-        InvalidInputError: a context is invalid, or the reply would be too long.
+        UnsupportedParameterError: a context is a list of ids, too many words are requested, or the model
+            reads backward.
+        InvalidInputError: a context is invalid, or the reply is too long.
     """
     check_reads_forward(loaded)
     if request.top_k > MAX_NEXT_WORDS:
@@ -273,7 +279,7 @@ def rank_next_words(
     _check_entries(request, limits, "split it into several requests")
     ranked: list[NextWordResult] = []
     for parameter, context in request.contexts:
-        if ranked:  # with a cached context, no model call would let other requests run
+        if ranked:  # with a cached context, no model call lets other requests run
             yield None
         if not isinstance(context, str):
             raise UnsupportedParameterError(

@@ -1,7 +1,7 @@
-"""Prefill of contexts: the model state after each of several sequences, with the prefix cache.
+"""Prefill of contexts: the model state after each sequence, with the prefix cache.
 
-States of requests with few contexts are cached, both at the end and at the start of the last word,
-because a word changes while it is typed.
+States of a few contexts are cached, at the end and at the start of the last word, because a word
+changes while it is typed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,17 +21,17 @@ from service.use_cases.constants import MAX_CACHED_CONTEXTS, MAX_CALL_TOKENS, MA
 
 
 def prefill(loaded: LoadedModel, contexts: Sequence[TokenIds], *, bos: bool) -> Work[Any, Any]:
-    """Read B contexts; a use case.
+    """Read B contexts.
 
     States of a few contexts are cached; cached prefixes are not read again.
 
     Args:
-        loaded: the model.
-        contexts: B sequences of ids, each [T_b] and possibly empty; B is at least 1.
+        loaded: model.
+        contexts: B ≥ 1 sequences of ids, each [T_b] and possibly empty.
         bos: true if `<s>` precedes them.
 
     Returns:
-        A state of B rows, in the order of the contexts.
+        A state of B rows, in the contexts' order.
     """
     cache = loaded.prefix_cache
     if cache is None or len(contexts) > MAX_CACHED_CONTEXTS:
@@ -46,7 +46,7 @@ def prefill(loaded: LoadedModel, contexts: Sequence[TokenIds], *, bos: bool) -> 
 def _prefill_cached(
     loaded: LoadedModel, cache: PrefixCache, context: TokenIds, *, bos: bool
 ) -> Work[Any, Any]:
-    """Read the uncached rest of one context; also cache the state before its last word, which may change."""
+    """Read a context's uncached rest; also cache the state before its last word, which may change."""
     model = loaded.model
     if not len(context):
         return model.initial_state(1) if bos else model.empty_state(1)
@@ -66,7 +66,7 @@ def _prefill_cached(
 
 
 def _last_word_start(loaded: LoadedModel, ids: TokenIds) -> int:
-    """Find the start of the last word of ids [T]; the last token if no token begins with a space."""
+    """Find the start of the last word of ids [T]; the last token if none begins with a space."""
     spelled = loaded.tokenizer.token_bytes
     starts = (index for index in reversed(range(len(ids))) if spelled[ids[index]][:1] == b" ")
     return next(starts, max(len(ids) - 1, 0))
@@ -90,12 +90,12 @@ def _prefill_all(model: LanguageModel[Any], contexts: Sequence[TokenIds], *, bos
 
 
 def token_runs(lengths: Sequence[int], most: int | None = None, *, padded: bool = False) -> Iterator[slice]:
-    """Split sequences into runs of bounded length; a run has at least one sequence.
+    """Split sequences into runs of bounded length, at least one in each.
 
     Args:
         lengths: lengths of the sequences, in order.
         most: maximum tokens of a run; None for `MAX_GROUP_TOKENS`.
-        padded: true to count each sequence with the length of the longest in its run.
+        padded: true to count each sequence as long as the longest in its run.
     """
     most = MAX_GROUP_TOKENS if most is None else most
     first = total = longest = 0
@@ -109,7 +109,7 @@ def token_runs(lengths: Sequence[int], most: int | None = None, *, padded: bool 
 
 
 def chunks_by_length(lengths: Int64s) -> Iterator[Int64s]:
-    """Split indices, sorted by length, into runs of at most `MAX_CALL_TOKENS` padded tokens, or one sequence."""
+    """Split indices, sorted by length, into runs of at most `MAX_CALL_TOKENS` padded tokens, or one."""
     order = np.argsort(lengths, kind="stable")
     for run in token_runs(lengths[order].tolist(), MAX_CALL_TOKENS, padded=True):
         yield order[run]

@@ -1,9 +1,9 @@
-"""Reranking of candidate lists by a log-linear combination of features, one list or a stream.
+"""Reranking of one candidate list or a stream by a log-linear combination of features.
 
-An invalid list of a stream fails alone. In a session the candidates of each list follow the text
-that the client committed before: a session is a handle to one state per model, so its cost does not
-grow with the committed text. Sessions are immutable, so a client may send a list again, with the
-same or another commit.
+An invalid list of a stream fails alone. In a session, a list's candidates follow the text that the
+client committed before: a session is a handle to one state per model, so its cost does not grow
+with that text. Sessions are immutable, so a client may send a list again, with the same or
+another commit.
 """
 
 import uuid
@@ -31,7 +31,11 @@ from models.reranking.features import (
     offsets_of,
     with_derived,
 )
-from models.reranking.mbr import WordPosterior, expected_utilities, word_confidences
+from models.reranking.mbr import (
+    WordPosterior,
+    expected_utilities,
+    word_confidences,
+)
 from models.reranking.ranking import rank_by, scaled_posteriors
 from models.vocabulary import EOS
 from service.engine.job import Work
@@ -60,15 +64,15 @@ _HANDLE_SEPARATOR = ","
 def store_sessions(
     starts: StartStates, turns: Sequence[Turn | None], state_store: OwnedStateStore
 ) -> list[str | None]:
-    """Store new states; return each list's session handle for the next list, unchanged without a commit.
+    """Store new states; return each list's handle for the next list, unchanged without a commit.
 
     Args:
-        starts: the states before the lists, from `resume_sessions`.
-        turns: session parameters of each list; None for a list without a session.
+        starts: states before the lists, from `resume_sessions`.
+        turns: session parameters of each list; None without a session.
         state_store: store of the states.
 
     Raises:
-        StatesFullError: the store has no capacity for the states; none is stored.
+        StatesFullError: the store is full; none is stored.
     """
     both = [*zip(starts.of_lists, turns, strict=True)]
     new = sorted({n for n, turn in both if turn and turn.commit is not None and n is not None})
@@ -85,22 +89,22 @@ def resume_sessions(
     limits: Limits,
     name: Callable[[int], str],
 ) -> Work[Any, StartStates]:
-    """Find the states of sessions and read the committed texts; a use case.
+    """Find states of sessions and read committed texts.
 
     Args:
         job: models and settings.
-        turns: session parameters of each list; None for a list without a session.
+        turns: session parameters of each list; None without a session.
         state_store: store of the states.
-        limits: limits of the text that a state has read.
-        name: prefix of `session` in a message about list i.
+        limits: of the text read by a state.
+        name: of `session` in a message about list i.
 
     Raises:
-        UnknownStateError: a session was freed or has expired.
+        UnknownStateError: a session was freed or expired.
         StateElsewhereError: another process has the session.
-        InvalidInputError: a session was started with other models than the request's.
+        InvalidInputError: a session began with other models than the request's.
         ContextLengthError: the committed text is too long.
-        UnsupportedParameterError: a model reads from right to left.
-        StatesFullError: the store has no capacity for the new states.
+        UnsupportedParameterError: a model reads backward.
+        StatesFullError: the store is full.
     """
     models, eos = job.models.all, job.settings.commit_eos
     numbers: dict[Turn, int] = {}
@@ -152,7 +156,7 @@ def _commit_ids(
     limits.check_characters(turn.commit, parameter=f"{name}commit")
     text = written(turn.commit, form) if reads_forms(before.loaded) else turn.commit
     if text and not (eos or text[-1].isspace() or before.loaded.tokenizer.joins_spaces):
-        text += " "  # a token of its own, before the next candidate; read but not scored, as after a context
+        text += " "  # its own token, before the next candidate; read but not scored, as after a context
     ids = ids_after(before, text)
     if eos:
         ids = np.append(ids, EOS)
@@ -178,13 +182,13 @@ class RankedList(NamedTuple):
         given: the list, without dropped duplicates and with corrected candidates.
         indices: original indices of its candidates [C].
         order: positions of its candidates in `given`, best first [C].
-        posteriors: posteriors in the order of `given` [C].
-        totals: totals in the order of `given` [C].
+        posteriors: in the order of `given` [C].
+        totals: in the order of `given` [C].
         computed: computed features in the order of `given`.
         utilities: expected utilities in the order of `given` [C]; None unless requested.
-        confidences: confidences of the best candidate's words; empty unless requested.
-        tokens: returns the token scores of the candidate at a position in `given`; None without a main model.
-        session: session handle for the next list; None without a session.
+        confidences: of the best candidate's words; empty unless requested.
+        tokens: returns token scores of the candidate at a position in `given`; None without a main model.
+        session: handle for the next list; None without a session.
     """
 
     given: CandidateList
@@ -212,22 +216,22 @@ def rerank(
     states: OwnedStateStore | None = None,
     name: Callable[[int], str] = "lists[{}].".format,
 ) -> Work[Any, list[RankedList]]:
-    """Score every candidate as a complete sentence after its context, and re-rank each list; a use case.
+    """Score candidates as complete sentences after their contexts, and re-rank each list.
 
     Args:
         job: models and settings.
         items: lists to re-rank, at least one.
-        limits: limits of one text with its context.
+        limits: of one text with its context.
         states: store of sessions; None without sessions.
-        name: prefix of `candidates` in a message about list i.
+        name: of `candidates` in a message about list i.
 
     Raises:
-        InvalidInputError: a weight has no feature, a feature is invalid, a list is too long for pairwise comparison,
-            or a session cannot be resumed.
-        ContextLengthError: a candidate with its context has too many tokens.
-        UnsupportedParameterError: there is a context, and a model reads from right to left; or
+        InvalidInputError: a weight has no feature, a feature is invalid, a list is too long to compare
+            pairwise, or a session cannot be resumed.
+        ContextLengthError: a candidate with its context is too long.
+        UnsupportedParameterError: there is a context and a model reads backward, or
             unnormalised scores are requested of a model not trained for them.
-        StatesFullError: the store has no capacity for another session.
+        StatesFullError: the store is full.
     """
     models, settings = job.models, job.settings
     given = _checked_columns(job, [item.given for item in items], name)
@@ -282,7 +286,7 @@ def _filter_candidates(given: CandidateList, *, drop_duplicates: bool) -> _Filte
 def _add_corrected(
     filtered: Sequence[_FilteredList], table: CorrectionTable, starts: StartStates, limits: Limits
 ) -> Work[Any, list[_FilteredList]]:
-    """Append corrected candidates, which have the original index of the candidate they were made from."""
+    """Append corrected candidates, each with the original index of its source."""
 
     def correct(number: int) -> _FilteredList:
         given, indices = filtered[number]
@@ -298,7 +302,7 @@ def _add_corrected(
 def _checked_columns(
     job: RerankJob, lists: Sequence[CandidateList], name: Callable[[int], str]
 ) -> dict[str, Float64s]:
-    """Check weights and given features before scoring; return the columns of given features with weights."""
+    """Check weights and given features before scoring; return the given columns with weights."""
     models = job.models
     job.weighting.check(models.extra)
     for feature in job.weighting.weights if not models.parts else ():
@@ -368,12 +372,12 @@ def _rank_lists(
 def rank_documents(
     loaded: LoadedModel, request: DocumentsRequest, limits: Limits
 ) -> Work[Any, DocumentsReply]:
-    """Rank documents by the probability of the query after each, without `</s>`; a use case.
+    """Rank documents by the query's probability after each, without `</s>`.
 
     Raises:
         InvalidInputError: there are too many documents, or the query has no token.
         ContextLengthError: a document with the query is too long.
-        UnsupportedParameterError: the model reads from right to left.
+        UnsupportedParameterError: the model reads backward.
     """
     texts = [given if isinstance(given, str) else given.text for given in request.documents]
     limits.check_count(len(texts), parameter="documents")
@@ -410,10 +414,10 @@ _BATCH_CANDIDATES = 128
 def rerank_reply_chunks(lists: Sequence[RankedList], job: RerankJob, limits: Limits) -> Iterator[bytes]:
     """Yield the JSON of a reply.
 
-    Dictionaries replace the objects of `RerankReply`, which takes a third of the time per candidate.
+    Dictionaries instead of `RerankReply` objects take a third of the time per candidate.
 
     Raises:
-        InvalidInputError: the reply would list too many tokens.
+        InvalidInputError: the reply lists too many tokens.
     """
     detail = job.settings.detail
     if detail is not Detail.NONE and job.models.parts:
@@ -440,7 +444,7 @@ def rerank_reply_chunks(lists: Sequence[RankedList], job: RerankJob, limits: Lim
 
 
 def list_chunks(ranked: RankedList, job: RerankJob, *, tuned_on: Sequence[str] = ()) -> Iterator[bytes]:
-    """Yield the JSON of one list, best candidate first; a list of a stream also has `tuned_on`, if not empty."""
+    """Yield a list's JSON, best candidate first; in a stream with `tuned_on`, if not empty."""
     head: dict[str, Any] = {"id": ranked.given.name, "unchanged": int(ranked.order[0]) == 0}
     if tuned_on:
         head["tuned_on"] = tuned_on
@@ -499,7 +503,7 @@ def _candidates(ranked: RankedList, part: slice, job: RerankJob) -> list[dict[st
 
 
 def _correction_posteriors(ranked: RankedList) -> dict[tuple[str, str], float]:
-    """Sum the posteriors of all candidates that have a correction."""
+    """Sum the posteriors of all candidates with a correction."""
     posteriors: defaultdict[tuple[str, str], float] = defaultdict(float)
     for candidate, posterior in zip(ranked.given.candidates, ranked.posteriors.tolist(), strict=True):
         for pair in {(correction.heard, correction.written) for correction in corrections_of(candidate)}:

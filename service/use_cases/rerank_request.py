@@ -1,6 +1,6 @@
 """Requests of POST /v1/rerank: settings and lists, in one body or as a stream.
 
-If the body is a stream of lists, the settings are in the query string, in the syntax of the command
+With a stream of lists as body, the settings are in the query string, written as on the command
 line.
 """
 
@@ -72,8 +72,8 @@ class Turn(NamedTuple):
     """Session parameters of a list.
 
     Attributes:
-        session: handle from the reply to the previous list; None begins a session.
-        commit: text that the client chose from the previous list, to be read first; None to read nothing.
+        session: handle from the previous list's reply; None begins a session.
+        commit: text the client chose from the previous list, to read first; None for nothing.
     """
 
     session: str | None
@@ -153,7 +153,7 @@ Mixture = Annotated[list[MixturePart], Field(min_length=1), schema_only(maxItems
 
 
 def main_models(model: str | None, mixture: Sequence[MixturePart] | None) -> list[tuple[str | None, float]]:
-    """Return the addresses and weights of the models of `lm`; None for the default model.
+    """Return addresses and weights of the models of `lm`; None for the default model.
 
     Raises:
         InvalidInputError: both a mixture and a model are given.
@@ -233,12 +233,12 @@ class RerankSettings(ModelRequest):
         """Find the scoring models, and fill in omitted settings.
 
         Args:
-            profile: the profile named by `profile`, if any; its models are used if the settings name none.
-            resolve: finds a model by its address, or with `any_version` the served version if that one is not served.
+            profile: profile named in the settings, if any; its models are used if these name none.
+            resolve: finds a model by address, or with `any_version` the served version if that is not served.
 
         Raises:
-            InvalidInputError: a weight, an exponent or a scale is outside its limits; a mixture is invalid or given
-                together with a model; there are too many models; or a phrase is invalid.
+            InvalidInputError: a weight, exponent or scale is outside its limits, a mixture is invalid or given
+                with a model, there are too many models, or a phrase is invalid.
         """
         given = self.phrases if self.phrases is not None or profile is None else profile.phrases
         phrases = PhraseList(given or ())
@@ -268,7 +268,7 @@ class RerankSettings(ModelRequest):
         return RerankJob(models, weighting, scale, corrections, self, phrases, tuned_on)
 
     def _model_weights(self) -> dict[str, float]:
-        """Return the weights given with the further models; reject those that are also in `weights`."""
+        """Return weights given with further models; reject those that are also in `weights`."""
         given = {feature_name(LM, m.name): m.weight for m in self.models if m.weight is not None}
         duplicate = next((name for name in given if name in (self.weights or {})), None)
         if duplicate is not None:
@@ -280,16 +280,16 @@ class RerankSettings(ModelRequest):
 
 @dataclass(frozen=True, slots=True)
 class RerankJob:
-    """Models and settings of re-ranking, completed from a profile and the defaults.
+    """Models and settings of re-ranking, completed from a profile and defaults.
 
     Attributes:
-        models: the scoring models.
+        models: scoring models.
         weighting: weights of features.
         posterior_scale: factor of the totals in the posteriors.
         corrections: corrections of the profile; None without any.
         settings: all other settings.
         phrases: phrases that candidates may contain.
-        tuned_on: versions that the profile was tuned on, of models of which another version scores.
+        tuned_on: versions that the profile was tuned on, of models that score with another.
     """
 
     models: ScoringModels
@@ -383,8 +383,8 @@ def rerank_items(
     Args:
         body: JSON lines, or lists in another program's format.
         format_name: one of `FORMAT_NAMES`.
-        limits: limits of one list.
-        reserved: true for names of computed features; an `lm` feature of another program becomes `old_lm`.
+        limits: of one list.
+        reserved: true for names of computed features; another program's `lm` becomes `old_lm`.
     """
     items: Iterator[RerankItem | InvalidInputError]
     if format_name == "jsonl":
@@ -402,7 +402,7 @@ def rerank_items(
 
 
 def _items_of(parsed: Iterable[ListOrBadLine]) -> Iterator[RerankItem | InvalidInputError]:
-    """Yield one item for each list: the errors of its candidates, which come before it, are its problems."""
+    """Yield one item per list: its candidates' errors, which come before it, are its problems."""
     problems: list[str] = []
     for one in parsed:
         if not isinstance(one, BadLine):
@@ -420,8 +420,8 @@ def _items_of(parsed: Iterable[ListOrBadLine]) -> Iterator[RerankItem | InvalidI
 def read_rerank_query(query: Mapping[str, str]) -> RerankSettings:
     """Parse the settings in a query string.
 
-    `weights=lm=0.5,am=1`, `mixture=ngram=0.3,lstm=0.7` and `models=old=small@3` are written as pairs, `phrases` as a
-    JSON array, all other settings as plain values.
+    `weights=lm=0.5,am=1`, `mixture=ngram=0.3,lstm=0.7` and `models=old=small@3` are pairs, `phrases` is
+    a JSON array, all other settings are plain values.
 
     Raises:
         InvalidInputError: a setting is unknown or invalid.

@@ -1,4 +1,4 @@
-"""Log-probabilities of texts, and their quality by word and byte under one model or two.
+"""Log-probabilities of texts, and their quality by word and byte under one or two models.
 
 Streams of lines are scored in batches; an invalid line fails alone.
 """
@@ -140,10 +140,10 @@ class SequenceScore(NamedTuple):
     Attributes:
         item: the sequence.
         num_bytes: size of the scored text in UTF-8.
-        ids: the scored tokens [T], `</s>` included if requested.
+        ids: scored tokens [T], `</s>` included if requested.
         log_probs: log-probability of each token [T].
-        ngram_lengths: length of the n-gram found for each token [T]; empty unless requested of an n-gram model.
-        context_lengths: number of last tokens that matter after each token [T]; as above.
+        ngram_lengths: length of the n-gram found per token [T]; empty unless requested of an n-gram model.
+        context_lengths: last tokens that matter after each token [T]; as above.
     """
 
     item: ScoreItem
@@ -228,7 +228,7 @@ def _num_bytes(loaded: LoadedModel, item: ScoreItem, ids: TokenIds) -> int:
 def _ngram_lengths(
     loaded: LoadedModel, sequence: EncodedText, settings: ScoreSettings
 ) -> tuple[TokenIds, TokenIds]:
-    """Return the length of the n-gram found for each token of a text, and of the context after it [T].
+    """Return the length of the n-gram found for each token, and of the context after it [T].
 
     Both are empty unless requested of an n-gram model.
     """
@@ -283,7 +283,7 @@ def token_scores(
 
 
 def word_scores(loaded: LoadedModel, given: TokenIds, log_probs: npt.NDArray[np.floating]) -> list[WordScore]:
-    """Join scored tokens [T] into words, which begin at tokens with leading white space; `</s>` is a separate word."""
+    """Join scored tokens [T] into words, which begin at leading white space; `</s>` is its own word."""
     token_bytes = loaded.tokenizer.token_bytes
     ids = given.tolist()
     starts = [k for k, i in enumerate(ids) if k == 0 or i == EOS or token_bytes[i][:1].isspace()]
@@ -365,7 +365,7 @@ def quality(
     items: Sequence[ScoreItem],
     limits: Limits,
 ) -> Work[Any, list[QualityOutcome]]:
-    """Score texts with one model, and compare with another if it is given; a use case.
+    """Score texts with one model, and compare with another if given.
 
     Raises:
         InvalidInputError: a text has nothing to score, or is too long.

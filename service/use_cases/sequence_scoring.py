@@ -1,9 +1,9 @@
-"""Scoring of many texts in bounded chunks; prefixes common to several texts are read once.
+"""Scoring of many texts in bounded chunks; common prefixes are read once.
 
-The texts form a prefix tree of tokens. `score_tree` reads it level by level, with one row of a
-state per prefix, and scores next tokens when enough rows are pending, because matrix products of
-many rows are cheapest. It is used if its estimated cost is below the cost of reading all texts
-side by side (costs measured on small int8 mixtures and on a float32 LSTM of 2x512).
+The texts form a prefix tree of tokens. `score_tree` reads it level by level, one state row per
+prefix, and scores next tokens when enough rows are pending, because matrix products of many rows
+are cheapest. It is used if its estimated cost is below that of reading all texts side by side
+(costs measured on small int8 mixtures and on a float32 LSTM of 2x512).
 
 Lookup models score without padding.
 """
@@ -55,11 +55,11 @@ from service.use_cases.prefill import chunks_by_length, prefill, token_runs
 def score_sequence_list(
     loaded: LoadedModel, sequences: Sequence[EncodedText], *, bos: bool
 ) -> Work[Any, list[FloatArray]]:
-    """Score each sequence's text given its context; a use case.
+    """Score each sequence's text given its context.
 
     Args:
-        loaded: the model.
-        sequences: texts with their contexts; equal contexts are one array (`ContextEncoder`).
+        loaded: model.
+        sequences: texts with contexts; equal contexts are one array (`ContextEncoder`).
         bos: true if `<s>` precedes the context.
 
     Returns:
@@ -75,7 +75,7 @@ def score_sequence_list(
 
 
 def _score_one(loaded: LoadedModel, sequence: EncodedText, *, bos: bool) -> Work[Any, FloatArray]:
-    """Score a single text, without the overhead for many: natural-log probabilities [T]."""
+    """Score one text, without the overhead for many: natural-log probabilities [T]."""
     context, text = sequence
     states = yield from prefill(loaded, [context], bos=bos)
     if supports(loaded.model, RaggedScorer) and len(text) <= MAX_LOOKUP_TOKENS:
@@ -91,7 +91,7 @@ class ScoreItem:
     Attributes:
         parameter: its name in the request, for messages.
         given: the text or ids to score; not empty.
-        context: the text or ids before it; may be empty.
+        context: text or ids before it; may be empty.
         name: the client's id for it, if any.
 
     Raises:
@@ -117,16 +117,16 @@ class ScoreItem:
 def score_pairs(
     loaded: LoadedModel, pairs: Sequence[ScoreItem], limits: Limits, *, exact: bool = False
 ) -> Work[Any, tuple[list[EncodedText], Float64s]]:
-    """Score each text after its context, tokenised as one text; equal contexts and prefixes are read once.
+    """Score texts after contexts, tokenised as one; equal contexts and prefixes are read once.
 
     Args:
-        loaded: the model.
-        pairs: texts with their contexts, at least one.
-        limits: limits of one text with its context.
+        loaded: model.
+        pairs: at least one text with its context.
+        limits: of one text with its context.
         exact: see `score_ragged_texts`.
 
     Returns:
-        The ids of each pair, and the natural-log probability of each text [N].
+        Each pair's ids, and the natural-log probability of each text [N].
 
     Raises:
         InvalidInputError: a text has no token, or a context of ids.
@@ -155,7 +155,7 @@ class TreeLevel(NamedTuple):
     """Choices: the distinct next tokens after the prefixes of one length.
 
     Attributes:
-        rows: prefix of each choice, in ascending order [C].
+        rows: prefix of each choice, ascending [C].
         tokens: token of each choice [C].
         choices: choice of each text; −1 after its end [N].
         continued: choices with further tokens, the prefixes of the next level.
@@ -168,10 +168,10 @@ class TreeLevel(NamedTuple):
 
 
 def build_tree(contexts: Int64s, tokens: TokenIds, lengths: TokenIds) -> Work[Any, list[TreeLevel]]:
-    """Build the levels of texts, one per token of the longest text; a use case.
+    """Build the levels of texts, one per token of the longest.
 
     Args:
-        contexts: index of the context of each text [N].
+        contexts: index of each text's context [N].
         tokens: ids [N, T].
         lengths: lengths of the texts [N].
     """
@@ -195,16 +195,16 @@ def build_tree(contexts: Int64s, tokens: TokenIds, lengths: TokenIds) -> Work[An
 
 
 def tree_is_cheaper(levels: list[TreeLevel], num_contexts: int, lengths: TokenIds) -> bool:
-    """Return True if reading prefixes once, level by level, costs less than all texts side by side."""
+    """Return True if reading prefixes once, by level, costs less than texts side by side."""
     num_prefixes = num_contexts + sum(len(level.continued) for level in levels)
     return _is_cheaper(num_prefixes, len(levels), lengths)
 
 
 def may_be_cheaper(contexts: Int64s, tokens: TokenIds, lengths: TokenIds) -> bool:
-    """Return True if a tree could be cheaper, by a lower bound: the longest text after each first token.
+    """Return True if a tree may be cheaper, by a lower bound: the longest text after each first token.
 
     Args:
-        contexts: index of the context of each text [N].
+        contexts: index of each text's context [N].
         tokens: ids [N, T].
         lengths: lengths of the texts [N].
     """
@@ -226,7 +226,7 @@ def score_tree(
     *,
     exact: bool = False,
 ) -> Work[Any, FloatArray]:
-    """Score texts [N, T] by levels, in natural logarithms; 0 past a text's length; a use case.
+    """Score texts [N, T] by levels, in natural logarithms; 0 past a text's length.
 
     Args:
         model: any model; a `ChoiceScorer` gains most.
@@ -251,7 +251,7 @@ def score_tree(
 
 
 class _PendingChoices(NamedTuple):
-    """Unscored choices of the level at a depth, after the prefixes of a state; see `TreeLevel` for the arrays."""
+    """Unscored choices of a level, after the prefixes of a state; see `TreeLevel` for the arrays."""
 
     depth: int
     state: Any
@@ -260,7 +260,7 @@ class _PendingChoices(NamedTuple):
     choices: Int64s
 
     def split(self, count: int) -> "tuple[_PendingChoices, _PendingChoices | None]":
-        """Split into the choices after the first `count` prefixes and the remainder."""
+        """Split into choices after the first `count` prefixes and the rest."""
         if count >= len(self.state):
             return self, None
         cut = int(np.searchsorted(self.rows, count))
@@ -280,7 +280,7 @@ class _PendingChoices(NamedTuple):
 
 
 def _advance_rows(model: LanguageModel[Any], state: Any, rows: Int64s, tokens: TokenIds) -> Work[Any, Any]:
-    """Advance rows by one token each, a bounded number of rows per call."""
+    """Advance rows by one token each, in calls of bounded size."""
     parts = []
     for first in range(0, len(rows), MAX_TREE_ROWS):
         block = slice(first, first + MAX_TREE_ROWS)
@@ -299,7 +299,7 @@ def _score_pending(
     *,
     exact: bool,
 ) -> Work[Any, list[_PendingChoices]]:
-    """Score the next batch of pending prefixes, at most `capacity`; return the rest."""
+    """Score the next pending prefixes, at most `capacity`; return the rest."""
     batch: list[_PendingChoices] = []
     remaining = list(pending)
     while remaining and capacity:
@@ -334,19 +334,19 @@ def score_ragged_texts(
     normalised: bool = True,
     exact: bool = False,
 ) -> Work[Any, FloatArray]:
-    """Score each text given its context or start state; a use case.
+    """Score each text given its context or start state.
 
-    Contexts are read once. Texts of one list, which often share prefixes, are read side by side, and shared prefixes
-    only once if that saves work. Lookup models score without padding.
+    Contexts are read once. Texts of a list, which often share prefixes, are read side by side, and
+    shared prefixes once if that saves work.
 
     Args:
-        loaded: the model.
+        loaded: model.
         texts: the texts.
-        list_of: list of each text, in ascending order [U]; None if each text is a list.
+        list_of: each text's list, ascending [U]; None if each text is a list.
         bos: true if `<s>` precedes the contexts.
         starts: the model's stored states, for texts without a context.
         normalised: False for logits instead of log-probabilities.
-        exact: True for the values in the distributions, from which scores of float32 networks differ by rounding.
+        exact: True for the values of distributions, from which float32 networks' scores differ by rounding.
 
     Returns:
         Natural-log probabilities of all ids [T].
@@ -384,7 +384,7 @@ def score_ragged_texts(
 
 
 def _distinct(numbers: Int64s) -> tuple[Int64s, Int64s]:
-    """Return the distinct numbers in ascending order, and the index of each number among them."""
+    """Return distinct numbers in ascending order, and each number's index among them."""
     if not numbers.any():  # the common case, several times as fast
         return np.zeros(1, dtype=np.int64), numbers
     used, indices = np.unique(numbers, return_inverse=True)
@@ -402,7 +402,7 @@ def _lists_by_length(lengths: Int64s, list_of: Int64s | None) -> Int64s:
 
 
 def _new_ragged_context_lengths(texts: RaggedTexts, order: Int64s) -> list[int]:
-    """Return the length of each text's context, in an order; 0 if an earlier text has an equal context."""
+    """Return each text's context length, in an order; 0 if an earlier text has an equal context."""
     if not any(map(len, texts.contexts)):
         return [0] * len(order)
     fresh = np.zeros(len(order), dtype=np.int64)
@@ -415,7 +415,7 @@ def _new_ragged_context_lengths(texts: RaggedTexts, order: Int64s) -> list[int]:
 def _context_states(
     loaded: LoadedModel, texts: RaggedTexts, used: Int64s, starts: Sequence[StoredState], *, bos: bool
 ) -> Work[Any, Any]:
-    """Compute the states after contexts and append stored states, one row each."""
+    """Compute states after contexts and append stored ones, one row each."""
     known = len(texts.contexts)
     stored = [starts[i - known].state for i in used if i >= known]
     contexts = [texts.contexts[i] for i in used if i < known]
@@ -428,7 +428,7 @@ def _context_states(
 def _score_by_lookup(
     loaded: LoadedModel, texts: RaggedTexts, rows: Int64s, states: Any, numbers: Int64s, out: FloatArray
 ) -> Work[Any, None]:
-    """Score consecutive texts by lookup, a bounded number of tokens per call."""
+    """Score consecutive texts by lookup, in calls of bounded size."""
     first, last = int(rows[0]), int(rows[-1]) + 1
     begin = first
     while begin < last:
@@ -452,7 +452,7 @@ def _score_padded(
     normalised: bool,
     exact: bool,
 ) -> Work[Any, FloatArray]:
-    """Score texts [N, T] after contexts [N] of K, shared prefixes only once if that saves work or if `exact`."""
+    """Score texts [N, T] after contexts [N] of K, shared prefixes once if that saves work or `exact`."""
     may_save = normalised and len(lengths) > 1 and not is_lookup(model)
     if exact or (may_save and may_be_cheaper(contexts, tokens, lengths)):
         levels = yield from build_tree(contexts, tokens, lengths)
@@ -470,7 +470,7 @@ def _score_padded(
 
 
 def _pad_rows(texts: RaggedTexts, rows: Int64s) -> tuple[TokenIds, TokenIds, Int64s]:
-    """Pad texts' ids [R, T]; return also lengths [R] and positions among all ids, −1 past the end [R, T]."""
+    """Pad texts' ids [R, T]; also return lengths [R] and positions in all ids, −1 past the end [R, T]."""
     starts = texts.offsets[rows]
     lengths = texts.offsets[rows + 1] - starts
     steps = np.arange(int(lengths.max(initial=0)))  # [T]
@@ -487,12 +487,12 @@ each position [T, k], k possibly 0; the first values are meaningless."""
 def score_prompt_tokens(
     model: LanguageModel[Any], prompts: Sequence[Prompt], *, top: int
 ) -> Work[Any, list[PromptScores]]:
-    """Score all tokens of prompts except the first of each; a use case.
+    """Score all tokens of prompts but the first of each.
 
     Args:
         model: any model.
         prompts: nonempty prompts; equal ones are read once.
-        top: number of most probable tokens to find at each position; 0 scores each sequence in one call.
+        top: most probable tokens to find at each position; 0 scores each sequence in one call.
     """
     distinct, rows = distinct_prompts(prompts)
     scores_of_row: dict[int, PromptScores] = {}
@@ -505,7 +505,7 @@ def score_prompt_tokens(
 def _score_chunk(
     model: LanguageModel[Any], prompts: Sequence[Prompt], top: int
 ) -> Work[Any, list[PromptScores]]:
-    """Score the tokens of prompts [B, T], and find the most probable tokens at each position if `top` is not 0."""
+    """Score tokens of prompts [B, T]; find the most probable at each position if `top` is not 0."""
     tokens, lengths = pad_sequences([prompt.ids for prompt in prompts])
     both = concatenate_states([model.initial_state(1), model.empty_state(1)])
     state: Any = both.select(np.array([0 if prompt.bos else 1 for prompt in prompts], dtype=np.int64))
@@ -531,10 +531,10 @@ def _score_with_top(
     log_probs: FloatArray,
     tops: TopTokens,
 ) -> Work[Any, None]:
-    """Fill in the log-probabilities of tokens [B, T] and the most probable tokens [B, T, k].
+    """Fill in log-probabilities of tokens [B, T] and the most probable tokens [B, T, k].
 
-    Distributions of all positions of a long prompt would fill the memory. States are collected until their
-    distributions fill a block of bounded size, and only the most probable tokens of a block are kept.
+    All distributions of a long prompt would fill the memory. States are collected until their
+    distributions fill a bounded block, and only a block's most probable tokens are kept.
     """
     pending: list[tuple[Any, TokenIds, int]] = []
     limit = max(BLOCK_ENTRIES // len(model.vocabulary), 1)

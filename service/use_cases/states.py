@@ -1,7 +1,7 @@
 """Stored states for decoders: open after contexts, advance, fork, and query next tokens.
 
-First tokens of several continuations of one state are scored from one distribution if that costs
-less than separate scores.
+First tokens of a state's continuations are scored from one distribution if that costs less than
+separate scores.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,14 @@ from pydantic import Field
 from models.arrays import FloatArray, Int64s, TokenIds
 from models.calls import Predict, Read
 from models.errors import InvalidInputError
-from models.language_model import SCORES, STATE, LanguageModel, Want, is_lookup, pad_sequences
+from models.language_model import (
+    SCORES,
+    STATE,
+    LanguageModel,
+    Want,
+    is_lookup,
+    pad_sequences,
+)
 from models.phrases import MAX_TOKEN_PHRASES, Phrase, PhraseList
 from models.reranking.candidates import map_in_steps
 from models.vocabulary import EOS, UNK
@@ -51,16 +58,16 @@ _NO_LOG_PROBS = np.zeros(0, dtype=np.float32)
 def continue_states(
     loaded: LoadedModel, previous: Sequence[StoredState], texts: Sequence[TokenIds], want: Want
 ) -> Work[Any, tuple[list[FloatArray], list[Any]]]:
-    """Read texts [T] after states, in chunks of similar length; a use case.
+    """Read texts [T] after states, in chunks of similar length.
 
     Args:
-        loaded: the model version of all states.
-        previous: the state before each text, possibly repeated.
+        loaded: model version of the states.
+        previous: state before each text, possibly repeated.
         texts: token ids; an empty text is a fork.
-        want: log-probabilities, the states after the texts, or both.
+        want: log-probabilities, states after the texts, or both.
 
     Returns:
-        The natural-log probabilities of the tokens of each text [T], and the states (one row) after each, if wanted.
+        Natural-log probabilities of each text's tokens [T], and states (one row) after each, if wanted.
     """
     row_of_state: dict[int, int] = {}
     rows = np.array([row_of_state.setdefault(id(before.state), len(row_of_state)) for before in previous])
@@ -86,12 +93,12 @@ def continue_states(
 def next_log_prob_blocks(
     loaded: LoadedModel, states: Sequence[Any], ids: TokenIds | None
 ) -> Work[FloatArray, None]:
-    """Compute next-token log-probabilities after states of one row each; a use case.
+    """Compute next-token log-probabilities after states of one row each.
 
     Args:
-        loaded: the model version of all states.
+        loaded: model version of the states.
         states: N states.
-        ids: the requested tokens [K]; None for all.
+        ids: requested tokens [K]; None for all.
 
     Yields:
         Events: natural-log probabilities of a block of rows [n, K], in order.
@@ -112,12 +119,12 @@ def next_log_prob_matrix(
 
 
 def next_log_probs(loaded: LoadedModel, state: Any, ids: TokenIds | None) -> Work[Any, FloatArray]:
-    """Compute next-token log-probabilities [N, K] after a state of N rows; a use case.
+    """Compute next-token log-probabilities [N, K] after a state of N rows.
 
     Args:
-        loaded: the model version of the state.
+        loaded: model version of the state.
         state: N rows.
-        ids: the requested tokens [K]; None for all.
+        ids: requested tokens [K]; None for all.
     """
     if ids is None or not _is_sparse(loaded, ids):
         log_probs = yield from Predict(loaded.model, state)
@@ -152,10 +159,10 @@ def _score_and_advance(
     lengths: TokenIds,
     want: Want,
 ) -> Work[Any, tuple[FloatArray, Any]]:
-    """Read nonempty texts [R, T] after rows of distinct states; return the wanted scores and states."""
+    """Read nonempty texts [R, T] after rows of distinct states; return what is wanted."""
     used, row_of_used = np.unique(rows, return_inverse=True)
     num_tokens = tokens.shape[1]
-    single = num_tokens == 1 and not want.state  # scoring would needlessly advance the state
+    single = num_tokens == 1 and not want.state  # scoring would advance the state needlessly
     by_distribution = want.scores and (single or len(rows) >= MIN_SHARED_CONTINUATIONS * len(used))
     if is_lookup(model) or not by_distribution:
         result = yield from Read(model, distinct.select(rows), tokens, lengths, want)
@@ -290,8 +297,8 @@ def open_states(
 
     Raises:
         InvalidInputError: a context or phrase is invalid.
-        UnsupportedParameterError: the model reads from right to left.
-        StatesFullError: the store has no capacity for the states; none is stored.
+        UnsupportedParameterError: the model reads backward.
+        StatesFullError: the store is full; none is stored.
     """
     check_reads_forward(loaded)
     phrases = yield from phrase_automaton(loaded, PhraseList(request.phrases).phrases)
@@ -321,19 +328,19 @@ def advance_states(
     state_store: OwnedStateStore,
     limits: Limits,
 ) -> Work[Any, list[AdvancedState]]:
-    """Score continuations of states and store the states after them; the states before stay unchanged.
+    """Score continuations of states and store the states after them; those before stay unchanged.
 
     Args:
-        loaded: the model version of all states.
+        loaded: model version of the states.
         request: the request.
-        before: the state before each continuation.
+        before: state before each continuation.
         state_store: the owner's states.
-        limits: limits of one request.
+        limits: of one request.
 
     Raises:
         InvalidInputError: an id is outside the vocabulary, or the reply would be too long.
         ContextLengthError: a continuation is too long.
-        StatesFullError: the store has no capacity for the states; none is stored.
+        StatesFullError: the store is full; none is stored.
     """
     given = request.continuations
     next_ids = loaded.model.vocabulary.check_ids(request.next_token_ids, parameter="next_token_ids")
@@ -417,7 +424,7 @@ def common_version(states: Sequence[StoredState], *, parameter: str) -> LoadedMo
 
 
 def requested_token_ids(loaded: LoadedModel, ids: Sequence[int] | None) -> TokenIds | None:
-    """Check the token ids of a request [K]; None for all.
+    """Check a request's token ids [K]; None for all.
 
     Raises:
         InvalidInputError: an id is outside the vocabulary, or there are more ids than tokens.
@@ -435,7 +442,7 @@ def requested_token_ids(loaded: LoadedModel, ids: Sequence[int] | None) -> Token
 def ids_after(before: StoredState, text: str) -> TokenIds:
     """Tokenise words that follow a state [T].
 
-    The words are tokenised as after a space: a space is inserted if neither the text before the state ends
+    They are tokenised as after a space: one is inserted if neither the text before the state ends
     with white space nor the words begin with it.
     """
     tokenizer = before.loaded.tokenizer
@@ -451,7 +458,10 @@ def ids_after(before: StoredState, text: str) -> TokenIds:
 def stored_states(
     loaded: LoadedModel, states: Sequence[Any], texts: Sequence[TokenIds], prior: Sequence[StoredState]
 ) -> Work[Any, list[StoredState]]:
-    """Copy states after texts, each read after a prior state, into their own memory; a bounded number per step."""
+    """Copy states after texts into their own memory, a bounded number per step.
+
+    Each text was read after a prior state.
+    """
 
     def build(index: int) -> StoredState:
         ids, before = texts[index], prior[index]

@@ -94,8 +94,8 @@ class TokenizerInfo(ModelReply):
 def tokenize(loaded: LoadedModel, request: TokenizeRequest, limits: Limits) -> Work[Any, TokenizeReply]:
     """Tokenise a text.
 
-    A text equal to `<s>`, `</s>` or `<unk>` gives that control token, unless the vocabulary has an ordinary
-    token with this spelling: clients look up the ids of control tokens this way. Inside longer texts these
+    A text equal to `<s>`, `</s>` or `<unk>` gives that control token, unless an ordinary token is
+    spelled so: clients look up the ids of control tokens this way. In longer texts these
     spellings are ordinary text.
 
     Raises:

@@ -177,10 +177,10 @@ class TuneSettings(TimedRequest):
         """Find the scoring models.
 
         Args:
-            resolve: finds a model by its address.
+            resolve: finds a model by address.
 
         Raises:
-            InvalidInputError: a mixture is invalid or given together with a model, or a model with `given_only`.
+            InvalidInputError: a mixture is invalid or given with a model, or models with `given_only`.
         """
         if self.given_only and (self.model is not None or self.mixture is not None or self.models):
             raise InvalidInputError("given_only is true, but models are given", parameter="given_only")
@@ -259,13 +259,13 @@ def tune_reply(
     phrases: Sequence[Phrase] = (),
     corrections: Sequence[PhraseCorrection] = (),
 ) -> TuneReply:
-    """Return the result of tuning in wire format, with a profile created now.
+    """Return a tuning's result in wire format, with a profile created now.
 
     Args:
         tuned: the result.
-        models: the scoring models.
+        models: scoring models.
         phrases: phrases for the profile, if their features have a weight.
-        corrections: corrections for the profile, unless it keeps the first pass.
+        corrections: for the profile, unless it keeps the first pass.
     """
     reply = TuneReply(
         **{field.name: getattr(tuned.figures, field.name) for field in fields(tuned.figures)},
@@ -311,12 +311,12 @@ def _models(weights: Mapping[str, float], models: ScoringModels) -> list[dict[st
 
 
 def tune(models: ScoringModels, request: TuneRequest, limits: Limits) -> Work[Any, TuneReply]:
-    """Score the candidates, search for weights, and evaluate them; a use case.
+    """Score the candidates, search for weights, and evaluate them.
 
     Raises:
-        InvalidInputError: there are more candidates or searches than one request may have, no list has references,
-            a feature is missing, a phrase is invalid, or there are too few lists.
-        ContextLengthError: a candidate with its context has too many tokens.
+        InvalidInputError: there are too many candidates or searches, no list has references, a feature is
+            missing, a phrase is invalid, or lists are too few.
+        ContextLengthError: a candidate with its context is too long.
     """
     count = sum(len(wire.candidates) for wire in request.lists)
     if count > MAX_CANDIDATES:
@@ -356,18 +356,18 @@ def tune_and_evaluate(
     *,
     searched: Callable[[], None] = lambda: None,
 ) -> Work[Any, tuple[TuningOutcome, TuneReply]]:
-    """Learn corrections if requested, search for weights and evaluate them; a use case.
+    """Learn corrections if requested, search for weights and evaluate them.
 
     Args:
         settings: settings of tuning.
         models: scoring models that the weights apply to.
-        lists: candidate lists; lists without references are ignored.
-        features_of: use case that computes the features of the candidates of all lists with references.
-        limits: limits of one text with its context.
+        lists: candidate lists; ignored without references.
+        features_of: use case that computes candidates' features, of all lists with references.
+        limits: of one text with its context.
         searched: called after each resample, at most `settings.search.num_resamples` times.
 
     Raises:
-        InvalidInputError: no list has references, a feature is missing, or there are too few lists.
+        InvalidInputError: no list has references, a feature is missing, or lists are too few.
     """
     metric, search = settings.metric_of(lists), settings.search
     numbers, referenced = select_with_references(lists)
@@ -391,7 +391,7 @@ def tune_and_evaluate(
 def _check(
     features: Sequence[str], lists: Sequence[CandidateList], numbers: Ints, models: ScoringModels
 ) -> Work[Any, None]:
-    """Reject lists that are invalid for tuning; `numbers` are their indices in the request, for messages."""
+    """Reject lists invalid for tuning; `numbers` are their indices in the request, for messages."""
     for begin in range(0, len(lists), LISTS_AT_ONCE):
         batch, batch_numbers = lists[begin : begin + LISTS_AT_ONCE], numbers[begin : begin + LISTS_AT_ONCE]
         check_given(batch, models=models.extra, place=partial(list_prefix, batch_numbers))

@@ -114,7 +114,9 @@ class Broadcast(PeerMiddleware):
         own = PeerResponse()
         headers = [(name, value) for name, value in scope["headers"] if name != b"x-request-id"]
         # all workers log the same id
-        headers.append((b"x-request-id", scope["state"]["request_id"].encode()))
+        headers.append(
+            (b"x-request-id", scope["state"]["request_id"].encode())
+        )  # all workers log the same id
         request = encode_scope({**scope, "headers": headers}, body)
         replies, _ = await asyncio.gather(self._forward(request), self.app(scope, receive, own.send))
         return _merge_responses(own, self.pool.number, replies)

@@ -1,7 +1,7 @@
 """Simulated typist: types held-out lines letter by letter with a model's completions.
 
-The completion list is computed before each character except spaces. The searches of several lines run as one batch.
-`gramophone evaluate --task autocomplete` evaluates one model, or compares two on the same lines.
+Completions are computed before each character except spaces. Searches of several lines run as one
+batch. `gramophone evaluate --task autocomplete` evaluates one model, or compares two on the same lines.
 """
 
 import re
@@ -63,7 +63,7 @@ class TypingContexts:
     def read(self, wanted: Mapping[int, Sequence[int]]) -> None:
         """Advance texts, by index, to the given ids; only new ids are computed.
 
-        A text is read again if its ids do not extend the earlier ids because its last word is tokenised differently.
+        A text is read again if its ids do not extend the earlier ones, as its last word is tokenised differently.
         """
         changed = [index for index, ids in wanted.items() if ids != self._ids[index]]
         if not changed:
@@ -96,7 +96,7 @@ class TypingContexts:
 
 
 UNKNOWN_MARK = "<unk>"
-"""Placeholder for rare words in some corpora; it is never offered, and no word of a model."""
+"""Placeholder for rare words in some corpora; never offered, and no word of a model."""
 
 _MARK = re.compile(rf"(?<!\S){UNKNOWN_MARK}(?!\S)")
 _NOT_SPACE = re.compile(r"\S+")
@@ -135,7 +135,7 @@ def sample_lines(texts: Sequence[str], words: int, *, consecutive: bool = False)
     Args:
         texts: all lines.
         words: minimum number of words.
-        consecutive: take the first lines instead of random lines (fixed seed, in the text's order).
+        consecutive: take the first lines, not random ones (fixed seed, in the text's order).
     """
     order = (
         range(len(texts)) if consecutive else np.random.default_rng(_SEED).permutation(len(texts)).tolist()
@@ -155,17 +155,17 @@ MAX_COMPLETIONS = 10
 _SETTINGS = CompletionSettings(limit=MAX_COMPLETIONS + 1)  # one more, because `<unk>` is not shown
 
 _BATCH_LINES = 32
-"""Number of lines typed in parallel, which gives model calls many rows."""
+"""Number of lines typed in parallel, so model calls have many rows."""
 
 
 class Typist:
-    """Simulated typist that ranks the wanted words in a model's completions, for several lines.
+    """Simulated typist of several lines that ranks wanted words in a model's completions.
 
     Args:
         model: model of any family that reads forward.
         tokenizer: tokenizer of the model.
-        carries_state: continue each line from the state after the previous line, like `stream` in
-            `training.evaluation.evaluate`; else each line starts from the initial state.
+        carries_state: continue each line from the state after the previous one, like
+            `stream` in `training.evaluation.evaluate`; else start from the initial state.
     """
 
     def __init__(
@@ -201,14 +201,14 @@ class Typist:
                 state = prefill_sequences(self._model, state, tokens, lengths)
 
     def type_line(self, line: TypingLine, start: Any) -> Iterator[CompletionRank]:
-        """Type one line; yield the rank at each keystroke, computed as for a single service request."""
+        """Type one line; yield the rank at each keystroke, computed as for one service request."""
         contexts = TypingContexts(self._model, start, 1)
         for offset, character in enumerate(line.text):
             if not character.isspace():
                 yield from self._rank_completions(contexts, {0: (line, offset)}).values()
 
     def _type_batch(self, lines: Sequence[TypingLine], start: Any) -> list[TypedLine]:
-        """Type the first white-space words of all lines, then the second ones, and so on."""
+        """Type the first white-space words of all lines, then the second ones, …."""
         contexts = TypingContexts(self._model, start, len(lines))
         ranks: list[dict[int, CompletionRank]] = [{} for _ in lines]  # by offset
         runs = [[range(*match.span()) for match in _NOT_SPACE.finditer(line.text)] for line in lines]
@@ -238,7 +238,7 @@ class Typist:
 
 
 def _completion_rank(result: SearchResult, cut: PrefixSplit, line: TypingLine, offset: int) -> CompletionRank:
-    """Rank the model's own word, and find the right completions; none if all begin with an unwanted space."""
+    """Rank the model's own word, and find right completions; none if all begin with an unwanted space."""
     shown = [c for c in result.completions if c.is_complete and c.text != UNKNOWN_MARK][:MAX_COMPLETIONS]
     probability = shown[0].mass / result.live_mass if shown else 0.0
     if cut.space:
@@ -252,7 +252,7 @@ def _completion_rank(result: SearchResult, cut: PrefixSplit, line: TypingLine, o
 
 
 DEFAULT_WORDS = 2_000
-"""Minimum number of words typed: measures keystroke savings to about one percentage point."""
+"""Minimum number of typed words: measures keystroke savings to about a percentage point."""
 
 _TIMED_KEYSTROKES = 400
 _WARMUP_KEYSTROKES = 20  # caches are cold at first
@@ -267,7 +267,7 @@ def autocomplete_figures(
     against: Checkpoint | None = None,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Measure keystroke savings and other metrics of a model's completions on held-out lines, by name.
+    """Measure keystroke savings and other metrics of completions on held-out lines, by name.
 
     Args:
         checkpoint: the model.
@@ -308,7 +308,7 @@ def autocomplete_figures(
 def _model_figures(
     checkpoint: Checkpoint, texts: Sequence[str], draws: Float64s, progress: Progress, *, carries_state: bool
 ) -> tuple[dict[str, Any], dict[str, Ratio]]:
-    """Return a model's figures as JSON values, and its figures with intervals as ratios."""
+    """Return a model's figures as JSON values, and those with intervals as ratios."""
     lines = [typing_line(checkpoint.tokenizer, text) for text in texts]
     spelled = [line.text[word.begin : word.end] for line in lines for word in line.words]
     if not spelled:
@@ -341,7 +341,7 @@ def _model_figures(
 def _keystroke_ms(typist: Typist, lines: Sequence[TypingLine], progress: Progress) -> dict[str, Any]:
     """Measure wall-clock time per keystroke in this process, one text at a time: percentiles in ms.
 
-    As in the service, the state and the distribution before a word are reused while the word is typed.
+    As in the service, state and distribution before a word are reused while it is typed.
     """
 
     def seconds() -> Iterator[float]:

@@ -1,27 +1,27 @@
 """Metrics of the simulated typist, with bootstrap intervals.
 
-Keystroke savings = 1 − keys pressed / keys without completions (Trnka and McCoy 2008; Trnka et al.
-2009) of the text as it is written, by one rule for all tokenizers. Every code point is a key, and so is a
-line's end. The typist reads the list before each character except a space. A completion is right if it
-spells the next characters, in their case, up to a word's end. It is selected as soon as it saves a key, the
+Keystroke savings = 1 − keys pressed / keys without completions (Trnka and McCoy 2008; Trnka et al. 2009)
+of the text as written, by one rule for all tokenizers. Every code point and line's end is a key. The
+typist reads the list before each character except a space. A completion is right if it spells the next
+characters, in their case, up to a word's end. It is selected as soon as it saves a key, the
 furthest-reaching first, by one key that also writes a space, as in `autocomplete.js`: closing punctuation
-replaces the space, any other character takes a key to delete it. Everything else is typed; no key is wrong.
+replaces the space, any other character takes a key to delete it. All else is typed; no key is wrong.
 
-Word savings are for comparison: completions must equal the model's own words, in any case if it lower-cases;
-the key also ends the line, and writes only wanted spaces; `<unk>` marks are not typed. The metrics below
-are about these words, too.
+Word savings, for comparison: completions must equal the model's own words, in any
+case if it lower-cases; the key also ends the line, and writes only wanted spaces;
+`<unk>` marks are not typed. The metrics below are about these words, too.
 
-Recall: the share of words in the list. MRR: the mean of 1 / rank, 0 beyond the tenth; before the first
-letter, and over all positions before a letter. Recoverable length: the number of a word's last letters
-that need not be typed, back to the last position where the list lacks the word (Kim 2019). A phrase of
-n words matches if the most probable word, the most probable word after it, … are the next n words of
-the text (ExactMatch of Chen et al. 2019, greedy). Acceptance: a service that shows its first completion
-only above a probability shows it at a share of positions (coverage) and is correct at a share of the
-shown positions (precision).
+Recall: the share of words in the list. MRR: the mean of 1 / rank, 0 beyond the tenth;
+before the first letter, and over all positions before a letter. Recoverable length: the
+number of a word's last letters that need no typing, back to the last position where the
+list lacks it (Kim 2019). A phrase of n words matches if the most probable word, the most
+probable word after it, … are the next n words of the text (ExactMatch of Chen et al. 2019,
+greedy). Acceptance: a service that shows its first completion only above a probability
+shows it at a share of positions (coverage) and is correct at a share of these (precision).
 
-Intervals are percentile intervals of a bootstrap over lines (Efron and Tibshirani 1993, chapter 13).
-The words of a line are dependent, so entire lines are resampled. Every metric is a ratio of two sums over
-lines; two models are compared on the same lines, resample by resample.
+Intervals are percentile intervals of a bootstrap over lines (Efron and Tibshirani 1993,
+chapter 13). Words of a line are dependent, so entire lines are resampled. Every metric is a
+ratio of two sums over lines; two models are compared on the same lines, resample by resample.
 """
 
 import math
@@ -132,10 +132,10 @@ class CompletionRank(NamedTuple):
     """Completion list before one keystroke.
 
     Attributes:
-        rank: rank of the model's own word in the list of completions, from 1; 0 if it is not listed.
+        rank: rank of the model's own word in the list, from 1; 0 if it is not listed.
         probability: probability of the first completion; 0 without completions.
-        ends: for a list of each of `LIST_LENGTHS`, the furthest offset in the line to which a right completion
-            spells the text; 0 if none is right.
+        ends: for each of `LIST_LENGTHS`, the furthest offset in the line
+            to which a right completion spells it; 0 if none is right.
     """
 
     rank: int
@@ -144,7 +144,10 @@ class CompletionRank(NamedTuple):
 
 
 _NO_EXTRA_KEY = frozenset(("", " ", *".,;:!?)]}"))
-"""Characters after a completion that take no key to delete its space; punctuation replaces it in `autocomplete.js`."""
+"""Characters after a completion that take no key to delete its space.
+
+Punctuation replaces it in `autocomplete.js`.
+"""
 
 
 class TypedLine(NamedTuple):
@@ -165,7 +168,7 @@ class TypedLine(NamedTuple):
         return [[self.ranks.get(offset, CompletionRank(0, 0.0)) for offset in span] for span in spans]
 
     def keys_pressed(self, number: int) -> int:
-        """Count the keys for the line and its end, with a list of `LIST_LENGTHS[number]` completions."""
+        """Count the keys for line and end, with a list of `LIST_LENGTHS[number]` completions."""
         text, keys, offset = self.line.text, 1, 0
         while offset < len(text):
             end = self.ranks[offset].ends[number] if offset in self.ranks else 0
@@ -177,7 +180,7 @@ class TypedLine(NamedTuple):
 
 
 MAX_PHRASE_WORDS = 5
-"""Number of words of the longest compared phrase."""
+"""Maximum number of words of a compared phrase."""
 COVERAGES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0)
 _MAX_LETTERS = 10
 
@@ -187,12 +190,12 @@ class Ranks(NamedTuple):
 
     Attributes:
         table: ranks after 0, 1, 2, … letters [N, K]; 0 where a word is not listed, -1 past its last letter.
-        letters: number of letters of each word [N].
+        letters: letters of each word [N].
         spaced: True if a space or the line's end follows [N].
-        joined: True if a single space separates the word from the previous word of the line [N].
+        joined: True if a single space separates the word from the line's previous one [N].
         lines: line index of each word [N].
         num_keys: `TypingLine.num_keys` of each line [L].
-        keys: keys for each line without completions, and with a list of each of `LIST_LENGTHS` [L, 3].
+        keys: keys for each line without completions, and with lists of each of `LIST_LENGTHS` [L, 3].
     """
 
     table: Int64s
@@ -227,7 +230,7 @@ class Ranks(NamedTuple):
         )
 
     def by_line(self, values: AnyArray) -> Float64s:
-        """Sum a value per word [N] over each line's words [L]."""
+        """Sum a value of words [N] by line [L]."""
         return np.bincount(self.lines, values, minlength=len(self.num_keys)).astype(np.float64)
 
     def shown(self, length: int) -> Bools:
@@ -261,14 +264,14 @@ def ratios(ranks: Ranks) -> dict[str, Ratio]:
 
 
 def saved_keys(ranks: Ranks, length: int) -> Int64s:
-    """Return the number of keys that a list of `length` completions saves at each word, for word savings [N]."""
+    """Count the keys that a list of `length` completions saves at each word, for word savings [N]."""
     shown = ranks.shown(length)
     typed = np.where(shown.any(axis=1), shown.argmax(axis=1), ranks.letters)
     return np.maximum(ranks.letters - typed + ranks.spaced - 1, 0)
 
 
 def recoverable_letters(ranks: Ranks, length: int) -> Int64s:
-    """Return the number of trailing letters of each word at which the list always contains it [N]."""
+    """Count the trailing letters of each word at which the list always contains it [N]."""
     missing = ~ranks.shown(length) & (ranks.table >= 0)
     columns = np.arange(ranks.table.shape[1])
     last = np.where(missing, columns, -1).max(axis=1, initial=-1)
@@ -277,7 +280,7 @@ def recoverable_letters(ranks: Ranks, length: int) -> Int64s:
 
 
 def recall_by_letters(ranks: Ranks) -> list[dict[str, Any]]:
-    """Return recall after 0, 1, 2, … letters, over the words that have more letters."""
+    """Return recall after 0, 1, 2, … letters, over words with more letters."""
     rows: list[dict[str, Any]] = []
     for letters in range(min(_MAX_LETTERS + 1, ranks.table.shape[1])):
         longer = ranks.table[:, letters] >= 0
@@ -287,15 +290,15 @@ def recall_by_letters(ranks: Ranks) -> list[dict[str, Any]]:
 
 
 def acceptance(typed: list[TypedLine], *, first_only: bool) -> list[dict[str, float]]:
-    """Compute the precision of first completions shown above a probability threshold, a row per coverage.
+    """Compute the precision of first completions above a probability threshold, a row per coverage.
 
     Args:
         typed: the lines.
-        first_only: count only positions before a word's first letter; else before every letter.
+        first_only: count only positions before first letters of words; else before every letter.
 
     Returns:
-        Coverage, threshold (lowest probability shown), mean probability shown, and precision, which equals the
-        mean probability for a calibrated model.
+        Coverage, threshold (lowest probability shown), mean probability
+        shown, and precision, which equals it for a calibrated model.
     """
     last = 1 if first_only else None
     ranks = [rank for line in typed for word_ranks in line.completion_ranks for rank in word_ranks[:last]]

@@ -1,8 +1,8 @@
-"""Details of held-out results: breakdowns by frequency and position, entropy, a second model, cost of int8.
+"""Details of held-out results: by frequency and position, entropy, a second model, cost of int8.
 
-Full distributions have V values, so they are computed only at a few thousand evenly spread positions.
-Rows come in small batches, in the same order for all models with one vocabulary, so two models are
-compared row by row in bounded memory.
+Full distributions, of V values, are computed only at a few thousand evenly
+spread positions. Rows come in small batches, in the same order for all models
+with one vocabulary, so two models are compared row by row in bounded memory.
 """
 
 import math
@@ -41,15 +41,15 @@ _POWERS_OF_TWO = 2 ** np.arange(62)
 
 
 TokenGroups: TypeAlias = list[dict[str, Any]]
-"""Groups of a text's predicted tokens: the figures of `group_figures`, and the `name`, such as `10-99`."""
+"""Groups of a text's predicted tokens: figures of `group_figures`, and the `name`, such as `10-99`."""
 
 
 def by_frequency(targets: CorpusScores, counts: npt.NDArray[np.integer[Any]]) -> TokenGroups:
-    """Group tokens by powers of ten of their counts; `<unk>` and `</s>` have their own groups.
+    """Group tokens by powers of ten of their counts; `<unk>` and `</s>` are groups of their own.
 
     Args:
         targets: scores of a model.
-        counts: count of each vocabulary token in a reference text [V].
+        counts: token counts in a reference text [V].
     """
     of_each = counts[targets.tokens]
     powers = np.searchsorted(_POWERS_OF_TEN, of_each, side="right")
@@ -80,7 +80,7 @@ def positions_in_sentence(corpus: EncodedCorpus) -> TokenIds:
 
 
 def positions_since_start(corpus: EncodedCorpus, *, context: Context, window: int) -> TokenIds:
-    """Return the position of each predicted token since the last state reset, from 1 [N].
+    """Return each predicted token's position since the last state reset, from 1 [N].
 
     For `stream`, the state is reset at the start of the text; for `document`, at each window.
     """
@@ -144,7 +144,7 @@ class _SampledText(NamedTuple):
 
 
 def sample_positions(num_tokens: int, most: int) -> TokenIds:
-    """Sample up to `most` of a text's predicted tokens, evenly spread and ascending [n]."""
+    """Sample up to `most` predicted tokens of a text, evenly spread and ascending [n]."""
     count = min(num_tokens, most)
     return (2 * np.arange(count, dtype=np.int64) + 1) * num_tokens // (2 * max(count, 1))
 
@@ -156,7 +156,7 @@ def sampled_distributions(
     options: EvaluationOptions,
     progress: Progress,
 ) -> Iterator[Float64s]:
-    """Compute the model's distributions over the token at each position, given the tokens before it.
+    """Compute the model's distributions over tokens at positions, given the tokens before.
 
     Args:
         model: model of any family.
@@ -221,7 +221,7 @@ def _states_at_stops(model: LanguageModel[Any], texts: Sequence[_SampledText]) -
 
 
 def _rebatch_states(states: Iterator[Any], rows: int) -> Iterator[Any]:
-    """Concatenate states into batches of at least `rows` rows, which an output layer processes faster."""
+    """Concatenate states into batches of at least `rows` rows, for which an output layer is faster."""
     pending: list[Any] = []
     for state in states:
         pending.append(state)
@@ -240,7 +240,7 @@ def mean_over_positions(
     options: EvaluationOptions,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Compute the mean of a quantity of the models' predictions at sampled positions of a text.
+    """Average a quantity of the models' predictions over sampled positions of a text.
 
     Args:
         title: title of the quantity, for progress.
@@ -251,7 +251,7 @@ def mean_over_positions(
         progress: counts predictions, once per model.
 
     Returns:
-        The mean in `nats` and in `bits`, None if it is infinite or no position was sampled; its standard error
+        The mean in `nats` and `bits`, None if infinite or without positions; its standard error
         `standard_error_bits` for independent positions, None for fewer than two; the number of `positions`.
     """
     positions = sample_positions(num_predicted(corpus, options.context), options.sample)
@@ -277,7 +277,7 @@ def entropies_of(rows: Float64s) -> Float64s:
 
 
 def num_predicted(corpus: EncodedCorpus, context: Context) -> int:
-    """Return the number of predicted tokens of a corpus."""
+    """Count the predicted tokens of a corpus."""
     return len(corpus.tokens) if context == "document" else corpus.num_tokens
 
 
@@ -289,10 +289,10 @@ def log_prob_difference(
 ) -> dict[str, float | None]:
     """Compute the paired difference of two models' log-probabilities of the same tokens.
 
-    Both models read the same sentences, so the common difficulty of a sentence cancels, and the difference is
-    far more precise than either perplexity. It is a ratio of two sums over sentences: nats and tokens. Its
-    standard error comes from the linearised ratio (Cochran, Sampling Techniques, 1977, section 6.4) and is
-    close to a bootstrap over sentences.
+    A sentence's difficulty, common to both, cancels, so the difference is far more
+    precise than either perplexity. It is a ratio of two sums over sentences: nats
+    and tokens. Its standard error comes from the linearised ratio (Cochran, Sampling
+    Techniques, 1977, section 6.4) and is close to a bootstrap over sentences.
 
     Args:
         a: scores of A.
@@ -301,9 +301,9 @@ def log_prob_difference(
         context: context of the scores; for `document`, texts count as sentences.
 
     Returns:
-        `nats_per_token`, A's mean log-probability minus B's, positive if A is better, None if a model gives a token
-        the probability 0; its `standard_error`, from the variance between sentences, None for fewer than two
-        sentences; the ends of the 95 % interval, `low` and `high`; and the number of `sentences`.
+        `nats_per_token`, A's mean log-probability minus B's, positive if A is better, None if a model
+        gives a token the probability 0; its `standard_error`, from the variance between sentences, None
+        for fewer than two; the ends of the 95 % interval, `low` and `high`; and the number of `sentences`.
     """
     lengths = np.diff(corpus.offsets) + (context != "document")
     differences = a.log_probs.astype(np.float64) - b.log_probs
@@ -327,7 +327,7 @@ def log_prob_difference(
 def divergences_of(a: Float64s, b: Float64s) -> Float64s:
     """Compute the Kullback–Leibler divergences KL(A‖B) in nats [n] of rows of log-probabilities [n, V].
 
-    A divergence is infinite if only B gives some token the probability 0.
+    One is infinite if only B gives some token the probability 0.
     """
     p = np.exp(a)
     possible = p > 0
@@ -342,7 +342,7 @@ OOV_POLICY = (
     "which excludes them from sum and count"
 )
 COUNTS_FILE = "token_counts.npy"
-"""Checkpoint file with the count of each token in the training text [V], int64."""
+"""Checkpoint file of token counts in the training text [V], int64."""
 
 
 def evaluation_details(
@@ -354,9 +354,9 @@ def evaluation_details(
     with_entropy: bool,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Compute the entropy of the predictions, if requested, and figures by frequency and position, by name.
+    """Compute the predictions' entropy, if requested, and figures by frequency and position, by name.
 
-    Frequencies come from the training text if the checkpoint has its counts, else from the evaluated text.
+    Frequencies are of the training text if the checkpoint has its counts, else of the evaluated text.
     """
     vocab_size = len(checkpoint.model.vocabulary)
     known = training_counts(checkpoint.path, vocab_size)
@@ -387,7 +387,7 @@ def compare_models(
     *,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Compute a second model's figures on the same text, the paired difference and the divergence, by name.
+    """Compute a second model's figures on the same text, paired difference and divergence, by name.
 
     `targets` are the first model's scores of the text; see also `check_comparable`.
     """
@@ -426,7 +426,7 @@ def check_comparable(a: Checkpoint, b: Checkpoint) -> None:
 
 
 def training_counts(directory: Path, vocab_size: int) -> Int64s | None:
-    """Read the token counts of a checkpoint's training text [V]; None if they are missing or of another size."""
+    """Read the token counts of a checkpoint's training text [V]; None if missing or of another size."""
     path = directory / COUNTS_FILE
     if not path.is_file():
         return None
@@ -435,7 +435,7 @@ def training_counts(directory: Path, vocab_size: int) -> Int64s | None:
 
 
 INT8_TOKENS = 20_000
-"""Maximum number of compared tokens: measures the ratio of perplexities to a few in ten thousand."""
+"""Maximum number of compared tokens: measures a ratio of perplexities to a few in ten thousand."""
 
 
 def int8_facts(
@@ -444,9 +444,9 @@ def int8_facts(
     """Measure the cost of int8 for metrics.json; empty for a model without networks.
 
     Returns:
-        Under `int8`: `perplexity` in int8 and `perplexity_float32` over `tokens` of the text; `cost`, their
-        ratio minus 1; `default`, True if the cost is at most `MAX_INT8_COST`; `problems`, the reasons why a
-        network stays in float32.
+        Under `int8`: `perplexity` in int8 and `perplexity_float32` over `tokens`
+        of the text; `cost`, their ratio minus 1; `default`, True if the cost is
+        at most `MAX_INT8_COST`; `problems`, why a network stays in float32.
     """
     problems = int8_problems(model)
     rounded = to_int8(model)
@@ -467,7 +467,9 @@ _STEPS, _FIRST_STEPS = 20, 3
 
 
 def step_milliseconds(model: LanguageModel[Any]) -> float:
-    """Measure one step of one text, the next distribution and the state after a token; networks in int8 if possible.
+    """Measure one step of one text: the next distribution and the state after a token.
+
+    Networks are in int8 if possible.
 
     Returns:
         The median over some steps, in milliseconds.
@@ -483,7 +485,7 @@ def step_milliseconds(model: LanguageModel[Any]) -> float:
 
 
 def first_sentences(text: EncodedCorpus, tokens: int) -> EncodedCorpus:
-    """Return the first sentences, up to `tokens` tokens but at least one sentence; words and bytes are 0."""
+    """Return the first sentences, up to `tokens` tokens but at least one; words and bytes are 0."""
     ends = text.offsets[1:] + np.arange(1, len(text.offsets))
     count = max(1, int(np.searchsorted(ends, tokens, side="right")))
     return EncodedCorpus(text.tokens[: text.offsets[count]], text.offsets[: count + 1], 0, 0)

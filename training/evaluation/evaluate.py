@@ -45,7 +45,7 @@ CHUNK_TOKENS = 2_048
 
 
 class CorpusScores(NamedTuple):
-    """A model's scores of predicted tokens, in the corpus's order.
+    """Scores of predicted tokens, in the corpus's order.
 
     Attributes:
         log_probs: natural-log probabilities [N].
@@ -66,7 +66,7 @@ def score_corpus(
     window: int = DEFAULT_WINDOW_TOKENS,
     progress: Progress,
 ) -> CorpusScores:
-    """Compute the log-probability of every predicted token of a corpus."""
+    """Compute the log-probabilities of a corpus's predicted tokens."""
     with progress.stage(f"scoring with the {model.family}, {context} context", corpus.num_tokens):
         if context == "sentence":
             return _score_sentences(model, corpus, progress)
@@ -98,7 +98,7 @@ def _score_sentences(model: LanguageModel[Any], corpus: EncodedCorpus, progress:
 def _read(
     model: Any, state: Any, tokens: TokenIds, lengths: TokenIds, want: Want
 ) -> tuple[FloatArray, npt.NDArray[np.integer[Any]] | None, Any]:
-    """Return log-probabilities [B, T], lengths of the n-grams found by an n-gram model [B, T], and the new state."""
+    """Return log-probabilities [B, T], lengths of n-grams found by an n-gram model [B, T], and the new state."""
     if ngram_order(model) is None:
         read = read_sequences(model, state, tokens, lengths, want)
         return read.log_probs, None, read.state
@@ -119,14 +119,17 @@ def _batches_of_similar_length(lengths: Int64s) -> Iterator[Int64s]:
 
 
 def running_text(corpus: EncodedCorpus) -> TokenIds:
-    """Return the tokens of a corpus as one text after `<s>`, including the `<s>`, which are not predicted."""
+    """Return a corpus as one text after `<s>`, including the `<s>`, which are not predicted."""
     return corpus.with_boundaries().astype(np.int64)[1:]
 
 
 def read_stream(
     model: LanguageModel[Any], text: TokenIds, want: Want, *, progress: Progress = SILENT
 ) -> Iterator[tuple[TokenIds, ReadResult]]:
-    """Yield consecutive chunks [T] of a running text with the results of reading them; the progress counts tokens."""
+    """Yield consecutive chunks [T] of a running text with the results of reading them.
+
+    The progress counts tokens.
+    """
     state = model.advance(model.empty_state(1), np.array([BOS]))
     for start in range(0, len(text), CHUNK_TOKENS):
         chunk = text[start : start + CHUNK_TOKENS]
@@ -154,7 +157,7 @@ def windows(corpus: EncodedCorpus, window: int) -> Iterator[tuple[TokenIds, Toke
 def _score_long(
     model: LanguageModel[Any], texts: Iterable[tuple[TokenIds, TokenIds]], progress: Progress
 ) -> CorpusScores:
-    """Score texts one after the other, each in chunks with carried state."""
+    """Score texts in turn, each in chunks with carried state."""
     log_probs, targets = [np.zeros(0, dtype=np.float32)], [np.zeros(0, dtype=np.int64)]
     matched: list[npt.NDArray[np.integer[Any]]] = []
     for before, text in texts:
@@ -176,8 +179,8 @@ def _score_long(
 class Evaluation(NamedTuple):
     """Figures over a text.
 
-    Figures per token depend on the tokenizer. Figures per word and per byte do not, so they can compare
-    models with different tokenizers on one text.
+    Figures per token depend on the tokenizer. Those per word and byte do
+    not, so they compare models with different tokenizers on one text.
 
     Attributes:
         context: context of the tokens.
@@ -187,7 +190,7 @@ class Evaluation(NamedTuple):
         nats_per_token: cross-entropy, −logprob / tokens; None if a probability is zero.
         bits_per_token: cross-entropy in bits.
         perplexity: perplexity per token; unknown tokens have the probability p(<unk>).
-        perplexity_without_oov: perplexity per token, with unknown tokens excluded from sum and count.
+        perplexity_without_oov: perplexity per token, without unknown tokens in sum and count.
         word_perplexity: perplexity per white-space word; a predicted `</s>` counts as a word.
         byte_perplexity: perplexity per UTF-8 byte, without line ends (`document`: with line ends).
         bits_per_byte: base-2 logarithm of `byte_perplexity`.
@@ -209,7 +212,7 @@ class Evaluation(NamedTuple):
     hit_rates: Sequence[dict[str, Any]] = ()
 
     def facts(self) -> dict[str, Any]:
-        """Return the figures by name, as JSON values: a log-probability of minus infinity is null.
+        """Return figures by name, as JSON values: a log-probability of minus infinity is null.
 
         Only n-gram models have `hit_rates`.
         """
@@ -270,7 +273,7 @@ def summarise_scores(
 def group_figures(
     log_probs: npt.NDArray[np.floating[Any]], group: npt.NDArray[np.integer[Any]], count: int
 ) -> list[dict[str, Any]]:
-    """Compute the figures of each of `count` groups of a text's tokens, as JSON values.
+    """Compute figures of each of `count` groups of a text's tokens, as JSON values.
 
     Args:
         log_probs: natural-log probabilities of the tokens [N].
@@ -278,8 +281,8 @@ def group_figures(
         count: number of groups.
 
     Returns:
-        Per group the number of `tokens`, their `share` of all tokens, their mean natural-log probability `logprob`
-        and their `perplexity`; the last two are None without tokens or with an impossible token.
+        Per group the number of `tokens`, their `share` of all tokens, their mean natural-log probability
+        `logprob` and their `perplexity`; the last two are None without tokens or with an impossible one.
     """
     tokens = np.bincount(group, minlength=count)
     totals = np.bincount(group, log_probs, minlength=count)

@@ -1,4 +1,4 @@
-"""Evaluation of spelling correction: errors are injected into held-out text and detected.
+"""Evaluation of spelling correction: errors injected into held-out text are detected.
 
 Kinds of errors:
 
@@ -7,9 +7,9 @@ non_word    one or two random edits make a non-word: four in five have one (Dame
 space       a word is split, or joined with the next word
 misspelling a word, known or not, becomes one of its misspellings in a list
 
-Every line is corrupted and checked once per kind. Precision, recall and F0.5 use a threshold that is
-chosen on every other line and applied to the rest, for the checker and for two baselines: the surprisal
-of a word given the text before it, and the checker without the text after a word.
+Every line is corrupted and checked once per kind. Precision, recall and F0.5 use a threshold
+chosen on every other line and applied to the rest, for the checker and two baselines: the
+surprisal of a word given the text before it, and the checker without the text after a word.
 """
 
 from bisect import bisect_left
@@ -59,7 +59,7 @@ Misspellings: TypeAlias = Mapping[str, Sequence[str]]
 def read_misspellings(path: Path, digest: "hashlib._Hash | None" = None) -> Misspellings:
     """Read misspellings: wrong and right word with a tab or `->` between them on each line.
 
-    After `->` there may be several right words and a comment, each after a comma, as in codespell's format.
+    After `->`, several right words and a comment may follow, each after a comma, as in codespell's format.
 
     Args:
         path: the file.
@@ -148,7 +148,7 @@ class ErrorInjector:
         self._replacement_of = replacements[kind] if isinstance(kind, str) else self._misspelling
 
     def inject_errors(self, sentence: Sentence) -> CorruptedLine:
-        """Corrupt some words of a line that are known or in the list, never two adjacent words."""
+        """Corrupt some words of a line that are known or listed, never two adjacent ones."""
         text, errors, copied, following = "", [], 0, 0
         for number, word in enumerate(words := sentence.words):
             eligible = self._misspellings or (self._known_words if word.known else ())
@@ -162,7 +162,7 @@ class ErrorInjector:
             text += sentence.text[copied : word.start]
             errors.append(InjectedError(len(text), len(text) + len(new), sentence.text[word.start : end]))
             text += new
-            copied, following = end, number + count + 1  # skips the next word, so errors are not adjacent
+            copied, following = end, number + count + 1  # skips a word, so errors are not adjacent
         return CorruptedLine(text + sentence.text[copied:], tuple(errors))
 
     def _misspelling(self, words: Sequence[Word], number: int) -> WordReplacement:
@@ -201,7 +201,7 @@ class ErrorInjector:
 
 
 _BETA_SQUARED = 0.25
-"""β² of F0.5, which weights precision twice as much as recall because of false alarms (Ng et al. 2014)."""
+"""β² of F0.5, which weights precision twice as much as recall to avoid false alarms (Ng et al. 2014)."""
 
 
 class Detections(NamedTuple):
@@ -226,7 +226,7 @@ class DetectionFigures(NamedTuple):
         precision: share of issues that are errors; 1 without issues.
         recall: share of errors that are detected.
         f0_5: weighted harmonic mean of precision and recall.
-        correction_accuracy: share of detected errors with the correct first suggestion; None without any.
+        correction_accuracy: share of detected errors whose first suggestion is right; None without any.
     """
 
     threshold: float
@@ -276,7 +276,7 @@ _MIN_PROBABILITY = 1e-4
 
 _MAX_SUGGESTIONS = 1
 _Detection: TypeAlias = tuple[int, int, float, str]
-"""Start and end in the checked text, score and first suggestion."""
+"""Start and end in the text, score and first suggestion."""
 
 _LEFT_ONLY = CandidateSettings(right_tokens=0)
 
@@ -290,9 +290,12 @@ class LineDetections(NamedTuple):
 
 
 def detect_errors(
-    checkpoint: Checkpoint, checker: Checker, lines: Sequence[CorruptedLine], table: ErrorTable | None = None
+    checkpoint: Checkpoint,
+    checker: Checker,
+    lines: Sequence[CorruptedLine],
+    table: ErrorTable | None = None,
 ) -> Iterator[LineDetections]:
-    """Detect errors in corrupted lines; yield the detections of each line, matched with its errors.
+    """Detect errors in corrupted lines; yield each line's detections, matched with its errors.
 
     Args:
         checkpoint: the model.
@@ -333,14 +336,14 @@ def _check_line(
 
 
 def _surprisal_detections(rescored: RescoredBatch) -> list[_Detection]:
-    """Score each non-exempt word by its surprisal in bits, given the text before it."""
+    """Score non-exempt words by their surprisal in bits, given the text before."""
     bits = (-rescored.word_log_probs / log(2)).tolist()
     slots = rescored.slots[: len(bits)]
     return [(slot.start, slot.end, b, "") for slot, b in zip(slots, bits, strict=True) if not slot.exempt]
 
 
 def _match_errors(line: CorruptedLine, offset: int, detections: Sequence[_Detection]) -> Detections:
-    """Assign detections to overlapping errors of a line; detections without overlap are false alarms."""
+    """Assign detections to overlapping errors of a line; those without overlap are false alarms."""
     errors, end = line.errors, offset + len(line.text)
     scores, corrected = [-inf] * len(errors), [False] * len(errors)
     alarms: list[float] = []
@@ -448,7 +451,7 @@ def run_check_task(
 
 
 def _misspelling_rate(misspellings: Misspellings, checker: Checker, lines: Sequence[str]) -> float:
-    """Return the share of the words with misspellings to corrupt, which is `ERROR_RATE` of all words, or less."""
+    """Return the share of words with misspellings to corrupt: `ERROR_RATE` of all words, or less."""
     words = [word.text for line in lines for word in checker.splitter.sentence(line).words]
     return min(1.0, ERROR_RATE * len(words) / max(sum(word in misspellings for word in words), 1))
 
@@ -463,7 +466,7 @@ def _check_options(sample: int, kinds: Sequence[Kind], misspellings: Path | None
 
 
 def _sample_lines(sentences: Sequence[str], words: int, random: np.random.Generator) -> list[str]:
-    """Sample lines without replacement until they have `words` white-space words; at least two lines."""
+    """Sample lines without replacement until they have `words` white-space words; at least two."""
     lines: list[str] = []
     for index in random.permutation(len(sentences)).tolist():
         if words <= 0 and len(lines) >= _MIN_LINES:
@@ -480,7 +483,7 @@ def _sample_lines(sentences: Sequence[str], words: int, random: np.random.Genera
 
 
 def _word_counts(checkpoint: Checkpoint, sentences: Sequence[str]) -> Mapping[str, int]:
-    """Return word counts: training counts of a word tokenizer's vocabulary, else counts in the text itself."""
+    """Return training counts of a word tokenizer's vocabulary, else word counts in the text itself."""
     tokenizer = checkpoint.tokenizer
     if isinstance(tokenizer, WordTokenizer):
         counts = training_counts(checkpoint.path, len(tokenizer.vocabulary))
@@ -521,7 +524,7 @@ def _detect_in_halves(
 
 
 def _figures(chosen_on: LineDetections, measured_on: LineDetections) -> dict[str, Any]:
-    """Compute the figures of one kind on one half, each at the threshold chosen on the other half."""
+    """Compute figures of one kind on one half, each at the threshold chosen on the other."""
     method, left_only, surprisal = (
         figures_at_threshold(measured, best_threshold(chosen))
         for measured, chosen in zip(measured_on, chosen_on, strict=True)

@@ -1,7 +1,7 @@
 """Diagnostics of a network's training: gradients by lag, gate saturation, failures, TensorBoard.
 
-Gradients and gates are measured on text, not on random numbers. For self-normalised models, the
-deviation of logits from log-probabilities is also measured. TensorBoard is an optional package.
+Gradients and gates are measured on text, not random numbers; for self-normalised models,
+also the deviation of logits from log-probabilities. TensorBoard is an optional package.
 """
 
 from collections.abc import Iterator
@@ -32,15 +32,15 @@ _NEARLY_CLOSED, _NEARLY_OPEN = 0.1, 0.9
 
 
 def gradient_by_lag(network: Network, tokens: Tensor) -> list[float]:
-    """Compute the norm of the gradient of a late loss with respect to the state at earlier tokens.
+    """Compute the gradient norm of a late loss with respect to the state at earlier tokens.
 
-    The norm is ‖∂L_T/∂s_{T−k}‖ for k = 0, 1, …, averaged over rows. L_T is the loss of the last token, and
-    s the complete state, for an LSTM including the cell. A curve that falls in a straight line on a
-    logarithmic scale shows a vanishing gradient, a rising curve an exploding gradient (Pascanu et al.
-    2013, section 2.1).
+    The norm is ‖∂L_T/∂s_{T−k}‖ for k = 0, 1, …, averaged over rows. L_T is the loss
+    of the last token, and s the complete state, for an LSTM including the cell. On
+    a logarithmic scale, a straight falling curve shows a vanishing gradient, a
+    rising one an exploding gradient (Pascanu et al. 2013, section 2.1).
 
     Args:
-        network: network of any family; it runs in evaluation mode.
+        network: network of any family, run in evaluation mode.
         tokens: ids [T + 1, B]; the last one is predicted.
 
     Returns:
@@ -52,7 +52,7 @@ def gradient_by_lag(network: Network, tokens: Tensor) -> list[float]:
         hidden = tuple(p.clone().requires_grad_() if p.is_floating_point() else p for p in hidden)
         for token in tokens[:-1]:
             _, hidden = network(token[None], hidden)
-            # copies, so only the next step depends on them, even if a kernel's outputs share memory
+            # copies, so only the next step depends on them, even if kernel outputs share memory
             hidden = tuple(part.clone() for part in hidden)
             carried.append(tuple(part for part in hidden if part.requires_grad))
         loss = -network.output.target_log_probs(network.features(hidden[0][0]), tokens[-1]).sum()
@@ -69,15 +69,15 @@ def gradient_by_lag(network: Network, tokens: Tensor) -> list[float]:
 
 
 def gate_saturation(network: Network, tokens: Tensor) -> list[dict[str, Any]]:
-    """Compute the shares of gate values near the ends of their range, where hardly any gradient passes.
+    """Compute the shares of gate values near the ends of their range, where little gradient passes.
 
     Args:
-        network: network of any family; it runs in evaluation mode. Cells without known gates have no entry.
+        network: network of any family, run in evaluation mode. Cells without known gates have no entry.
         tokens: ids [T, B].
 
     Returns:
-        For each gate its `layer`, from 1 for the lowest; its name, `gate`, which is `|h|` for the absolute outputs
-        of a layer without gates; and the shares of its values below 0.1, `low`, and above 0.9, `high`.
+        For each gate its `layer`, from 1 for the lowest; its name, `gate`, `|h|` for the absolute outputs
+        of a layer without gates; and the shares of values below 0.1, `low`, and above 0.9, `high`.
     """
     cells = [module for module in network.modules() if isinstance(module, Cell)]
     values_by_gate: dict[Cell, dict[str, list[Tensor]]] = {cell: {} for cell in cells}
@@ -109,7 +109,7 @@ def gate_saturation(network: Network, tokens: Tensor) -> list[dict[str, Any]]:
 
 
 def diagnose(network: Network, text: EncodedCorpus) -> dict[str, Any]:
-    """Compute gradients by lag and gate saturation on segments of a text, for metrics.json; empty for tiny texts."""
+    """Compute gradients by lag and gate saturation on a text's segments, for metrics.json; empty for tiny texts."""
     segments = sample_segments(text, length=LAGS + 1, rows=_ROWS)
     if segments is None:
         return {}
@@ -125,7 +125,7 @@ def diagnose(network: Network, text: EncodedCorpus) -> dict[str, Any]:
 def sample_segments(text: EncodedCorpus, *, length: int, rows: int) -> TokenIds | None:
     """Sample evenly spaced segments [T, B] of running text that end in a predicted token.
 
-    Segments are shorter than `length` if the text is; None if the text has fewer than two tokens.
+    Segments are shorter than `length` if the text is; None if it has fewer than two tokens.
     """
     running = text.with_boundaries().astype(np.int64)
     length = min(length, len(running))
@@ -139,7 +139,7 @@ def sample_segments(text: EncodedCorpus, *, length: int, rows: int) -> TokenIds 
 
 
 def _gates(cell: Cell, inputs: Tensor, before: CellState, outputs: Tensor) -> dict[str, Tensor]:
-    """Return the values of each gate of a layer at one token, in [0, 1], each [B, H]."""
+    """Return the values of a layer's gates at one token, in [0, 1], each [B, H]."""
     if isinstance(cell, MinGRU):
         return {"update": cell.gates(inputs).chunk(2, dim=-1)[0].sigmoid()}
     kernel = cell.kernel
@@ -201,7 +201,7 @@ def display_text(ids: list[int], vocabulary: Vocabulary) -> str:
 
 @contextmanager
 def memory_advice(settings: TrainSettings) -> Iterator[None]:
-    """Turn an out-of-memory error into one that names the settings to lower.
+    """Make an out-of-memory error name the settings to lower.
 
     Raises:
         InvalidInputError: memory ran out.
@@ -224,10 +224,10 @@ _TOKENS = 20_000  # enough for two significant digits
 
 
 def log_normalisers(model: NeuralModel, corpus: EncodedCorpus) -> dict[str, float]:
-    """Compute `mean` and `deviation` of log Σ exp of the logits, over sentences spread over a text, in nats.
+    """Compute `mean` and `deviation` of the logits' log Σ exp over sentences spread over a text, in nats.
 
-    The mean is near 0 if scores are comparable with log-probabilities; the deviation disturbs the order
-    of candidates.
+    The mean is near 0 if scores are like log-probabilities;
+    the deviation disturbs the order of candidates.
 
     Args:
         model: source of the logits.
@@ -253,7 +253,7 @@ class TensorBoardWriter:
 
     Args:
         folder: the log folder; empty for none.
-        step: number of updates already done; the folder's records of later updates are hidden.
+        step: updates already done; the folder's records of later ones are hidden.
 
     Attributes:
         failure: reason why writing stopped; empty without a failure.
@@ -290,7 +290,7 @@ class TensorBoardWriter:
                 self._write("add_scalar", f"training/{name}", value, record.step)
 
     def _write(self, method: str, *arguments: object) -> None:
-        """Call a method of the writer; stop writing after a file error, which must not end the run."""
+        """Call a writer's method; stop writing after a file error, which must not end the run."""
         try:
             if self._writer is not None:
                 getattr(self._writer, method)(*arguments)

@@ -1,13 +1,13 @@
 """Data-parallel training in several processes, and liveness of the processes.
 
-Each process has a share of the streams, and all processes make the same updates. Every process draws
-the random numbers, such as dropout masks, for the entire batch and uses its rows, so the result equals
-the result of one process except for rounding. Rank 0 makes all decisions that depend on the clock or
-on a signal. Processes may run on several machines; only rank 0 writes to disk.
+Each process has a share of the streams, and all make the same updates. Each draws the
+random numbers, such as dropout masks, for the entire batch and uses its rows, so the result
+equals that of one process except for rounding. Rank 0 makes all decisions that depend on
+clock or signals. Processes may run on several machines; only rank 0 writes to disk.
 
-Each process writes a heartbeat to torchrun's store once per second and reads the heartbeats of its
-peers, so it can wait hours for a busy process and still detects a lost process in bounded time. A
-separate thread accesses the store, so a waiting process can be interrupted.
+Each process writes a heartbeat to torchrun's store once per second and reads those of
+its peers, so it can wait hours for a busy one and still detects a lost one in bounded
+time. A separate thread accesses the store, so a waiting process can be interrupted.
 """
 
 import json
@@ -31,11 +31,11 @@ from models.neural.cells import Dropout, Hidden
 from training.signals import Terminated
 
 PATIENCE_S = 300.0
-"""Maximum time without a heartbeat, or duration of an exchange, before a process counts as lost, in seconds."""
+"""Seconds without a heartbeat, or of an exchange, after which a process counts as lost."""
 
 _HEARTBEAT_S = 1.0
 _FIRST_PAUSE_S = 0.001
-_SILENCE_S = 3.5  # maximum time without a heartbeat after a failed exchange: three missed heartbeats
+_SILENCE_S = 3.5  # maximum time without a heartbeat after a failed exchange: three missed
 _ADVICE = "restart all processes; with --resume, the training continues from the saved state"
 
 
@@ -71,10 +71,10 @@ class PeerMonitor:
     """Heartbeats between the processes of a run, and detection of lost processes.
 
     Args:
-        store: store of all processes; this object is the only user of the handle.
+        store: store of all processes; only this object uses the handle.
         rank: rank of this process.
         count: number of processes.
-        patience_s: time without a heartbeat after which a process counts as lost, in seconds.
+        patience_s: seconds without a heartbeat after which a process counts as lost.
     """
 
     def __init__(self, store: Store, rank: int, count: int, *, patience_s: float) -> None:
@@ -92,7 +92,7 @@ class PeerMonitor:
         self._thread.start()
 
     def barrier(self) -> None:
-        """Wait until all processes have reached this barrier; there is no timeout while they are alive.
+        """Wait until all processes have reached this barrier; no timeout while they are alive.
 
         Raises:
             ProcessLostError: another process was lost.
@@ -108,7 +108,7 @@ class PeerMonitor:
             pause = min(2 * pause, 0.1)
 
     def lost_peer_error(self, problem: str) -> ProcessLostError:
-        """Build the error for a failed exchange; it names the lost process and the reason if found in time.
+        """Build the error for a failed exchange; it names the lost process and reason if found in time.
 
         Args:
             problem: problem to report if no lost process is found.
@@ -122,7 +122,7 @@ class PeerMonitor:
         return ProcessLostError(f"{reason}; {_ADVICE}")
 
     def leave(self, farewell: str) -> None:
-        """Report the end of this process to its peers, with the reason unless it is normal."""
+        """Report this process's end to its peers, with the reason unless it is normal."""
         self._exit_reason = farewell
         self._wake.set()
         self._thread.join(timeout=2 * _HEARTBEAT_S)
@@ -138,7 +138,7 @@ class PeerMonitor:
             if peer.exit_reason:
                 return f"{peer.name} ended: {peer.exit_reason}"
         for peer in peers:
-            # until the store's last answer: nothing is known of a process while the store is silent
+            # until the store's last answer: a silent store tells nothing of a process
             if peer.exit_reason is None and (silence_s := self._heard - peer.heard) > silent_s:
                 return f"{peer.name} was lost: no heartbeat for {silence_s:.0f} s"
         return ""
@@ -209,7 +209,7 @@ class Processes:
 
     @classmethod
     def current(cls) -> "Processes":
-        """Return the joined processes, or this single process."""
+        """Return the joined processes, or this single one."""
         return cls._joined or cls()
 
     @property
@@ -238,7 +238,7 @@ class Processes:
                 module.shard = (self.rank, self.count)
 
     def barrier(self) -> None:
-        """Wait for all processes; required before an exchange that one process may reach much later.
+        """Wait for all processes; required before an exchange that one may reach much later.
 
         Raises:
             ProcessLostError: another process was lost; the methods below also raise it.
@@ -249,7 +249,7 @@ class Processes:
     def exchange(
         self, parameters: Sequence[nn.Parameter], own: ExchangeStatus, *, weight: float
     ) -> ExchangeStatus:
-        """Replace gradients by the weighted sum over all processes; return the common status.
+        """Replace gradients by the weighted sum over processes; return the common status.
 
         Args:
             parameters: parameters with gradients of a mean loss.
@@ -271,12 +271,12 @@ class Processes:
         return ExchangeStatus(loss, seconds, interruptions > 0, terminations > 0)
 
     def broadcast_value(self, value: float) -> float:
-        """Broadcast the value of rank 0, which may need a long time to compute it."""
+        """Broadcast the value of rank 0, which may take long to compute."""
         self.barrier()
         return float(np.frombuffer(self.broadcast_bytes(np.float64(value).tobytes()) or b"")[0])
 
     def broadcast_bytes(self, content: bytes | None, *, source: int = 0) -> bytes | None:
-        """Broadcast the bytes, or None, of one process, by default rank 0; other processes' bytes are ignored."""
+        """Broadcast the bytes, or None, of one process, by default rank 0; those of others are ignored."""
         if self.count == 1:
             return content
         length = torch.tensor([-1 if content is None else len(content)])
@@ -298,7 +298,7 @@ class Processes:
                 dist.broadcast(parameter.data, src=0)
 
     def gather_texts(self, text: str) -> list[str]:
-        """Gather the texts of all processes, by rank."""
+        """Gather all processes' texts, by rank."""
         self.barrier()
         contents = [self.broadcast_bytes(text.encode(), source=rank) for rank in range(self.count)]
         return [(content or b"").decode() for content in contents]

@@ -1,8 +1,8 @@
 """Pre-trained word vectors as the initial embeddings of a network.
 
-The files are text, with a word and its numbers on each line. The first line of word2vec and fastText
-files has the number of words and of dimensions; GloVe files have no such line. Files may be
-compressed (.gz, .xz, .zst).
+Each line of these text files has a word and its numbers. The first line
+of word2vec and fastText files has the numbers of words and dimensions;
+GloVe files have none. Files may be compressed (.gz, .xz, .zst).
 """
 
 import itertools
@@ -36,7 +36,7 @@ class Embeddings(NamedTuple):
 
 
 def read_embeddings(path: Path, vocabulary: Vocabulary, *, size: int) -> Embeddings:
-    """Read the vectors of a vocabulary's tokens from a file; the first entry of a repeated word counts.
+    """Read vectors of a vocabulary's tokens from a file; the first entry of a repeated word counts.
 
     The lookup is case-sensitive and never finds control tokens. The numbers of words outside the
     vocabulary are counted but not parsed.
@@ -73,8 +73,8 @@ def read_embeddings(path: Path, vocabulary: Vocabulary, *, size: int) -> Embeddi
 def initialise_embeddings(network: Network, embeddings: Embeddings) -> None:
     """Initialise a network's embeddings of the tokens found in a file.
 
-    One factor scales all vectors to the root mean square of the network's initial values: pre-trained
-    vectors are up to ten times as long, too long for a tied output.
+    One factor scales all vectors to the root mean square of the network's initial
+    values: pre-trained ones are up to ten times as long, too long for a tied output.
 
     Raises:
         InvalidInputError: the network's vectors have several widths.
@@ -93,7 +93,7 @@ def initialise_embeddings(network: Network, embeddings: Embeddings) -> None:
 
 
 def _word_lines(path: Path, size: int) -> Iterator[tuple[int, str]]:
-    """Yield non-blank lines, right-stripped, with line numbers from 1; check a first line with counts."""
+    """Yield non-blank lines, right-stripped, with numbers from 1; check a first line with counts."""
     expected: int | None = None
     num_words = 0
     for number, line in enumerate(read_lines(path), start=1):
@@ -114,7 +114,7 @@ def _word_lines(path: Path, size: int) -> Iterator[tuple[int, str]]:
 
 
 def _split_line(path: Path, number: int, line: str, size: int) -> tuple[str, str]:
-    """Split a line into a word with spaces and its numbers; such a word must not end in a number."""
+    """Split a line into a word with spaces, which must not end in a number, and its numbers."""
     fields = line.split(" ")
     width = sum(1 for _ in itertools.takewhile(_is_number, reversed(fields[1:])))
     if width == size and fields[0]:

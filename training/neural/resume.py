@@ -1,7 +1,7 @@
 """State of an interrupted run in one file, replaced atomically.
 
-The file is a SHA-256 followed by tensors, numbers and text in torch's format. It is read with
-`weights_only`, so reading it runs no code.
+The file is a SHA-256 followed by tensors, numbers and text in
+torch's format. It is read with `weights_only`, which runs no code.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ _RESTART_HINT = "without --resume, the training starts from the beginning"
 
 
 def write_state(path: Path, state: Mapping[str, Any]) -> None:
-    """Replace a run's state file atomically: after a crash, either the old or the new file exists.
+    """Replace a run's state file atomically: after a crash, the old or the new one exists.
 
     The first write creates the folder.
 
@@ -79,7 +79,7 @@ def parse_state(path: Path, content: bytes) -> dict[str, Any]:
 
 
 def state_error(path: Path, error: Exception) -> FormatError:
-    """Build the error for an intact file that does not contain a training state."""
+    """Build the error for an intact file without a training state."""
     reason = f"{type(error).__name__}: {error}".partition("\n")[0]
     return FormatError(path, f"does not contain a training state: {reason:.200}", hint=_RESTART_HINT)
 
@@ -88,7 +88,7 @@ def changed_bounds(state: Mapping[str, Any], identity: Mapping[str, Any], *, fol
     """Describe each changed limit of a resumed run.
 
     Raises:
-        InvalidInputError: anything except the limits differs; the message lists the differences.
+        InvalidInputError: anything but limits differs; the message lists the differences.
     """
     before: Mapping[str, Any] = state["identity"]
     names = [name for name in {**identity, **before} if before.get(name) != identity.get(name)]
@@ -104,9 +104,9 @@ def changed_bounds(state: Mapping[str, Any], identity: Mapping[str, Any], *, fol
 
 
 def check_same_structure(given: Any, own: Any, name: str) -> None:
-    """Check that a part of a saved state has the types and shapes of the part in a new run.
+    """Check that a part of a saved state has the types and shapes of a new run's part.
 
-    Parts that are still empty in the new run, an empty list or None, are not compared; a tensor may be None.
+    Parts still empty in the new run, an empty list or None, are not compared; a tensor may be None.
 
     Args:
         given: part of the saved state.

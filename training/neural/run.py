@@ -1,8 +1,8 @@
 """Components of a training run, and their state for resuming.
 
-They are the optimiser, schedules of learning rate and dropout, averages of the weights, penalties of the outputs,
-validation and best weights. Weights averaged over many updates predict better than the weights of a single update. The
-penalties are AR and TAR (Merity et al. 2017, "Revisiting activation regularization").
+They are the optimiser, schedules of learning rate and dropout, averages of weights, penalties of
+outputs, validation and best weights. Weights averaged over many updates predict better than those
+of one. The penalties are AR and TAR (Merity et al. 2017, "Revisiting activation regularization").
 """
 
 import bisect
@@ -41,7 +41,7 @@ _MIN_RATE_SHARE = 0.01
 
 
 class Schedule:
-    """Progress of a run by updates and time, and the learning rate at each point.
+    """Progress of a run by updates and time, and its learning rates.
 
     Args:
         settings: limits of the run and learning-rate schedule.
@@ -57,7 +57,7 @@ class Schedule:
         self._started = clock()
 
     def resume_from(self, seconds: float) -> None:
-        """Continue from the seconds that the run took before its interruption."""
+        """Continue from the run's seconds before its interruption."""
         self._started = self._clock() - seconds
 
     @property
@@ -66,7 +66,7 @@ class Schedule:
         return self._clock() - self._started
 
     def done(self, step: int, *, seconds: float | None = None) -> float:
-        """Return the completed share of the run, by updates or by time, whichever is larger.
+        """Return the completed share of the run, by updates or time, whichever is larger.
 
         Args:
             step: number of updates.
@@ -107,8 +107,8 @@ class Schedule:
 def make_optimizer(network: nn.Module, settings: TrainSettings) -> Optimizer:
     """Create the optimiser of the settings for all parameters.
 
-    Weight decay applies to matrices only. Biases, gains of norms and learned initial states set levels;
-    their decay would only shift the network's outputs.
+    Weight decay applies to matrices only. Biases, gains of norms and
+    learned initial states set levels; their decay would only shift outputs.
     """
     groups = [
         {"params": parameters, "weight_decay": decay}
@@ -127,17 +127,17 @@ def make_optimizer(network: nn.Module, settings: TrainSettings) -> Optimizer:
 class WeightAverage:
     """Average of the weights over updates, as the settings select.
 
-    `ema` is an exponential moving average (Polyak and Juditsky 1992, with decay). Its decay is at most
-    (1 + t) / (10 + t) after t updates, to discount the random start. `nt-asgd` is the plain mean of all
-    updates since the first validation that was worse than the best validation more than `nonmonotone`
-    validations before it (Merity et al. 2018, algorithm 1).
+    `ema` is an exponential moving average (Polyak and Juditsky 1992, with decay). Its decay
+    is at most (1 + t) / (10 + t) after t updates, to discount the random start. `nt-asgd`
+    is the plain mean of all updates since the first validation worse than the best one more
+    than `nonmonotone` validations before it (Merity et al. 2018, algorithm 1).
 
     Args:
-        network: network with the parameters; every average except `none` copies them.
+        network: network with the parameters; averages except `none` copy them.
         settings: selects the average.
 
     Attributes:
-        updates: number of updates in the average; 0 before it begins.
+        updates: updates in the average; 0 before it begins.
     """
 
     def __init__(self, network: nn.Module, settings: TrainSettings) -> None:
@@ -179,7 +179,7 @@ class WeightAverage:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Replace the network's weights by the average inside the block, if it has begun."""
+        """Replace the network's weights inside the block by the average, if begun."""
         if not self.updates:
             yield
             return
@@ -222,7 +222,7 @@ class OutputPenalties:
         settings: α, `activation_penalty`, and β, `slowness_penalty`.
 
     Attributes:
-        scale: factor of both terms; 1, except in a process with a part of the batch.
+        scale: factor of both terms; 1, except in a process with part of the batch.
     """
 
     def __init__(self, network: Network, settings: TrainSettings) -> None:
@@ -263,7 +263,7 @@ class BestWeights:
     Attributes:
         perplexity: lowest perplexity.
         failures: number of consecutive validations without improvement.
-        weights: weights of the network by name; None before the first validation.
+        weights: the network's weights by name; None before the first validation.
     """
 
     perplexity: float = math.inf
@@ -286,7 +286,7 @@ class BestWeights:
             self.failures += counts
 
     def apply(self, network: Network) -> None:
-        """Load the best weights into the network; without a validation, leave it unchanged."""
+        """Load the best weights into the network; without validation, leave it unchanged."""
         if self.weights is not None:
             network.load_state_dict(self.weights)
 
@@ -321,7 +321,7 @@ def training_precision(settings: TrainSettings, device: torch.device) -> torch.d
 
 
 def autocast(precision: torch.dtype, device: torch.device) -> torch.autocast:
-    """Return a context manager that computes matrix products in the given type."""
+    """Return a context manager for matrix products in the given type."""
     return torch.autocast(device.type, precision, enabled=precision != torch.float32)
 
 
@@ -332,8 +332,8 @@ _MIN_ROW_TOKENS = 256  # in shorter rows, tokens with little context would domin
 class Validation:
     """Perplexity of a fixed sample of the validation text.
 
-    In sentence context, the sample consists of sentences spread over the text. In stream context, it consists
-    of a few rows of running text, read in parallel: one row would be slow, many rows would lack context.
+    In sentence context, the sample consists of sentences spread over the text; in stream context,
+    of a few rows of running text, read in parallel: one row would be slow, many would lack context.
 
     Args:
         corpus: validation text.
@@ -359,7 +359,7 @@ class Validation:
 
 
 def sample_sentences(corpus: EncodedCorpus, tokens: int) -> EncodedCorpus:
-    """Sample about `tokens` predicted tokens in sentences spread over a corpus, at least one."""
+    """Sample sentences spread over a corpus, at least one, with about `tokens` predicted tokens."""
     every = -(-corpus.num_tokens // tokens)
     return EncodedCorpus.from_sentences(
         [corpus.sentence(i).tolist() for i in range(0, corpus.num_sentences, every)]
@@ -436,7 +436,7 @@ class TrainingRun:
         self.network.output.initialise_from_counts(counts)
         if embeddings is not None:
             initialise_embeddings(self.network, embeddings)
-        if base is not None:  # tokens after those of the base keep their initial vectors and biases
+        if base is not None:  # tokens after the base's keep their initial vectors and biases
             given = base.state_dict()
             for name, weights in self.network.state_dict().items():
                 size = len(given[name])
@@ -469,7 +469,7 @@ class TrainingRun:
             module.share = share * (start + (1 - start) * self.done)
 
     def state(self) -> dict[str, Any]:
-        """Return the state for resuming; every process must call it, to gather hidden states."""
+        """Return the state for resuming; all processes must call it, to gather hidden states."""
         cuda = torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None
         return {
             "step": self.step,

@@ -1,8 +1,8 @@
-"""Soft targets for knowledge distillation: distributions of teacher models at every position of a text.
+"""Soft targets for knowledge distillation: teachers' distributions at every position of a text.
 
-Source: Hinton, Vinyals and Dean 2015. The teachers read the text once, before the training. The most probable tokens of
-their mean distribution, and a few drawn from the rest, are stored in a file that the trainer maps into memory. Without
-the drawn ones, a network would learn that all other tokens are improbable.
+Source: Hinton, Vinyals and Dean 2015. Before the training, the teachers read the text once. The most
+probable tokens of their mean distribution, and some drawn from the rest, are stored in a file that the
+trainer maps into memory. Without the latter, a network would learn that all other tokens are improbable.
 """
 
 import io
@@ -29,10 +29,10 @@ from training.neural.streams import StreamSegment
 from training.progress import Progress
 
 TARGET_TOKENS = 32
-"""Number of tokens stored of each distribution, the most probable ones."""
+"""Stored tokens of each distribution, the most probable ones."""
 
 DRAWN_TOKENS = 16
-"""Number of tokens drawn from the rest of each distribution; each stands for an equal part of the rest."""
+"""Tokens drawn from the rest of each distribution; each stands for an equal part of it."""
 
 _CONTEXT = 200  # tokens that a row reads before its own part of the text
 _ROWS, _ROWS_OF_CACHE = 64, 16  # per thread; a cache stores a vector for each token of its rows
@@ -40,7 +40,7 @@ _SEGMENT_STEPS = 32
 
 
 class SoftTargets(NamedTuple):
-    """Distributions q of teachers at every position of a text, stored in a file.
+    """Distributions q of teachers at every position of a text, in a file.
 
     Attributes:
         path: file of records [L, R]: the text is cut into R rows of L positions. A record has `ids` of the most
@@ -55,7 +55,7 @@ class SoftTargets(NamedTuple):
     def changes(
         self, segment: StreamSegment, *, weight: float, device: torch.device
     ) -> tuple[Tensor, Tensor]:
-        """Return the changes of a segment's target distributions, from y, the token of the text, to (1 − α) y + α q.
+        """Return the changes of a segment's target distributions, from y, the text's token, to (1 − α) y + α q.
 
         Args:
             segment: segment with N predicted tokens.
@@ -63,7 +63,7 @@ class SoftTargets(NamedTuple):
             device: device of the results.
 
         Returns:
-            Ids with a changed probability, of which two may be equal [N, K], and the amounts to add [N, K].
+            Ids with changed probabilities, of which two may be equal [N, K], and amounts to add [N, K].
         """
         tokens, positions = (part[segment.targets != BOS] for part in (segment.targets, segment.positions))
         records = np.load(self.path, mmap_mode="r", allow_pickle=False)
@@ -85,8 +85,8 @@ def write_soft_targets(
 ) -> None:
     """Write the mean distribution of teachers at every position of a text, for `SoftTargets`.
 
-    The text is one cyclic stream, as in `Streams`. It is read in parallel rows, in threads on a CPU: they wait for each
-    other less often than torch's threads.
+    The text is one cyclic stream, as in `Streams`. It is read in parallel rows,
+    on a CPU in threads, which wait for each other less often than torch's.
 
     Args:
         path: file to write.

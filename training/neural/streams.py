@@ -1,4 +1,4 @@
-"""Corpus as parallel token streams, cut into the segments of one update each."""
+"""Corpus as parallel token streams, cut into segments, one per update."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -38,13 +38,13 @@ class StreamSegment(NamedTuple):
 class Streams:
     """Text cut into parallel streams.
 
-    The text is cyclic, and each epoch cuts it at other tokens. An epoch depends only on the seed and its
-    index, so a resumed run needs only the number of updates.
+    The text is cyclic, and each epoch cuts it at other tokens. An epoch depends only
+    on the seed and its index, so a resumed run needs only the number of updates.
 
     Args:
         corpus: the text.
-        settings: number of streams, B, fewer if the text is too short to fill them; number of tokens per segment, T;
-            order of the text and share of unknown words.
+        settings: number of streams, B, fewer if the text cannot fill them;
+            tokens per segment, T; order of the text and share of unknown words.
         seed: random seed of the offsets, the lengths and the order.
 
     Raises:
@@ -72,7 +72,7 @@ class Streams:
         return self._length // self.bptt_length
 
     def segments(self, epochs: int, *, skip: int = 0) -> Iterator[StreamSegment]:
-        """Yield the segments of `epochs` passes in order, without the first `skip` segments."""
+        """Yield the segments of `epochs` passes in order, without the first `skip`."""
         first_epoch, first_step = divmod(skip, self.steps_per_epoch)
         for epoch in range(first_epoch, epochs):
             generator = np.random.default_rng([self._seed, epoch])
@@ -80,7 +80,7 @@ class Streams:
             ends = np.cumsum(self._lengths(generator))
             order = self._order(generator)
             text = self._text
-            if self._once is not None:  # some of the words of one occurrence are unknown in this epoch
+            if self._once is not None:  # some words of one occurrence are unknown in this epoch
                 text = text.copy()
                 text[self._once[generator.random(len(self._once)) < self._settings.unknown_share]] = UNK
             for step in range(first_step if epoch == first_epoch else 0, len(ends)):
@@ -90,7 +90,7 @@ class Streams:
                 yield StreamSegment(epoch, step == 0, tokens[:-1], tokens[1:], positions[1:])
 
     def _order(self, generator: np.random.Generator) -> Int64s:
-        """Return the text's positions in an epoch's order; blocks begin with a sentence (Press 2019)."""
+        """Return positions of the text in an epoch's order; blocks begin with a sentence (Press 2019)."""
         order = np.arange(len(self._text))
         block = self._settings.shuffle_block
         if not block:
@@ -101,7 +101,7 @@ class Streams:
         return np.concatenate([blocks[number] for number in generator.permutation(len(blocks))])
 
     def _lengths(self, generator: np.random.Generator) -> Int64s:
-        """Sample the segment lengths of one epoch [steps_per_epoch], at most a stream in total."""
+        """Sample an epoch's segment lengths [steps_per_epoch], at most a stream in total."""
         count, mean = self.steps_per_epoch, self.bptt_length
         if not self._variable:
             return np.full(count, mean)

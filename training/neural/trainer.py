@@ -1,7 +1,7 @@
 """Training loop of neural networks: truncated back-propagation over streams with carried state.
 
-A run stores the weights of its best validation and returns them when it ends, also after Ctrl-C;
-SIGTERM only saves the state. The state is saved every few minutes for resuming.
+A run stores the weights of its best validation and returns them at the end, also after
+Ctrl-C; SIGTERM only saves the state, which is also saved every few minutes for resuming.
 """
 
 import ctypes
@@ -45,10 +45,10 @@ _MAX_THRESHOLD = 2**31 - 1
 
 
 def keep_freed_memory() -> None:
-    """Make glibc reuse large freed blocks instead of returning them to the system.
+    """Make glibc reuse large freed blocks, not return them to the system.
 
-    Otherwise glibc returns each block and gets it back page by page, zeroed, which takes an eighth of an
-    update's time on a CPU. Other allocators are unchanged.
+    Otherwise it returns each block and gets it back page by page, zeroed:
+    an eighth of an update's time on a CPU. Other allocators are unchanged.
     """
     if sys.platform.startswith("linux") and (tune := getattr(ctypes.CDLL(None), "mallopt", None)):
         tune(_MMAP_THRESHOLD, _MAX_THRESHOLD >> 1)
@@ -99,14 +99,14 @@ class Saver:
         self.failure = ""
 
     def resume(self) -> float:
-        """Resume the run from the state file, if it exists; all processes use the file of rank 0.
+        """Resume the run from the state file, if it exists; all processes use rank 0's.
 
         Returns:
-            The seconds that the run took before it was saved.
+            The seconds of the run before it was saved.
 
         Raises:
-            InvalidInputError: the state belongs to another run, with the differences in the message; or
-                another process has a state file and rank 0 has none.
+            InvalidInputError: the state belongs to another run, with the differences
+                in the message; or another process has a state file and rank 0 none.
             FormatError: the file is damaged.
         """
         run, path = self._run, self._path
@@ -139,7 +139,7 @@ class Saver:
         """Save if the last save was `save_minutes` ago.
 
         Args:
-            seconds: seconds since the start of the run; equal in all processes, so all save or none.
+            seconds: seconds since the run began; equal in all processes, so all save or none.
         """
         if seconds - self._saved_at >= 60 * self._run.settings.save_minutes:
             self._saved_at = seconds
@@ -162,7 +162,7 @@ class Saver:
             self.failure = ""
 
     def _check_no_stale_state(self, path: Path) -> None:
-        """Raise if another process has a state file, because the machines were started in another order."""
+        """Raise if another process has a state file, as machines were started in another order."""
         paths = self._run.processes.gather_texts(str(path.absolute()) if path.exists() else "")
         for rank, found in enumerate(paths):
             if found:
@@ -185,7 +185,7 @@ class TrainingResult(NamedTuple):
         history: records from the first update to the last.
         stopped: reason for the end: `max_minutes`, `max_steps`, `epochs`, `patience` or `interrupted`.
         notes: messages for the user, such as changes on resume.
-        seconds_before: seconds that the run took before it was resumed.
+        seconds_before: seconds of the run before it was resumed.
     """
 
     model: NeuralModel
@@ -212,21 +212,21 @@ def train_network(
 ) -> TrainingResult:
     """Train a network, together with the other processes of the run.
 
-    The same seed and number of updates give bit-identical weights on the same CPU with the same number
-    of threads, also for a resumed run. A limit in minutes makes the number of updates vary: set
-    `max_steps` or `epochs` for reproducible runs.
+    Equal seeds and numbers of updates give bit-identical weights on the same CPU
+    with the same number of threads, also after a resume. A limit in minutes varies
+    the number of updates: set `max_steps` or `epochs` for reproducible runs.
 
     Args:
         train: training text.
         valid: validation text, which selects the best weights.
         vocabulary: vocabulary of both texts.
-        recipe: shape of the network, training settings, and random seed of weights, dropout and the order of the text.
+        recipe: network shape, training settings, and random seed of weights, dropout and the text's order.
         device: `cpu`, `cuda`, `cuda:1`, … or `auto`.
         progress: display of the percentage.
         clock: monotonic clock in seconds.
         embeddings: initial vectors of tokens; None for random vectors.
-        base: network of the same shape, whose weights the training starts from; its vocabulary is the beginning of
-            `vocabulary`. The result's validation perplexity is at most the base's. None for random weights.
+        base: network of the same shape, with the initial weights; `vocabulary` begins with its
+            vocabulary. The result's validation perplexity is at most the base's. None for random weights.
         soft_targets: distributions of the teachers of the settings; None without teachers.
         state_file: file of the state for resuming; None saves none.
         resume: continue from `state_file`, if it exists.
@@ -282,7 +282,7 @@ def train_network(
 def _train_until_stop(
     run: TrainingRun, saver: Saver, interrupted: Interruption, board: TensorBoardWriter, progress: Progress
 ) -> None:
-    """Update until a limit, patience or the user ends the run; store the reason in the run."""
+    """Update until a limit, patience or the user ends the run; store the reason in it."""
     if run.stopped:
         return
     validations = run.settings.validations
@@ -320,7 +320,7 @@ def _train_until_stop(
 def _update(
     run: TrainingRun, segment: StreamSegment, interrupted: Interruption
 ) -> tuple[float, float, ExchangeStatus]:
-    """Run one step of the optimiser on a segment; return its learning rate, gradient norm and status."""
+    """Run one optimiser step on a segment; return its learning rate, gradient norm and status."""
     settings, network = run.settings, run.network
     # the carried state is reset at the start of an epoch, and random rows before each update
     keep_probability = 0.0 if segment.first else 1 - settings.reset
@@ -364,7 +364,7 @@ def _update(
 
 
 def _validate(run: TrainingRun) -> float:
-    """Compute the validation perplexity per token, of the averaged weights if they exist."""
+    """Compute the validation perplexity per token, of averaged weights if any."""
     with run.average.applied():
         perplexity = math.nan
         if run.processes.is_leader:

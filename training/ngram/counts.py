@@ -1,14 +1,14 @@
 """N-gram counts of all orders from one sort, count pruning, and matches of held-out text with the counts.
 
-The positions of the text are sorted once by the N words that start at each, as in a suffix array cut
-at depth N, with one partition of first words per core. The n-grams of every order k ≤ N are then runs
-of equal k-word prefixes in this list, already in lexicographic order. The index of an n-gram's prefix
-is the index of the (k−1)-gram at the same position; its suffix is at the next position.
+The positions of the text are sorted once by the N words that start at each, as in a suffix array
+cut at depth N, with one partition of first words per core. The n-grams of every order k ≤ N are
+then runs of equal k-word prefixes in this list, already in lexicographic order. The index of an
+n-gram's prefix is that of the (k−1)-gram at its position; its suffix is at the next position.
 
-Count pruning: rare n-grams are counted, but not listed. The totals of their contexts include their
-counts, so their mass goes to the context's back-off weight. Thresholds apply to occurrences in the
-text, for all smoothing methods, and never decrease with the order. So the prefix and the suffix of a
-listed n-gram, which occur at least as often, are also listed.
+Count pruning: rare n-grams are counted, but not listed. Totals of contexts include
+their counts, so their mass goes to the back-off weights. Thresholds apply to
+occurrences in the text, for all smoothings, and never decrease with the order. So
+prefix and suffix of a listed n-gram, which occur at least as often, are also listed.
 """
 
 import os
@@ -32,13 +32,13 @@ _BLOCK = 1024
 
 
 class SortedText(NamedTuple):
-    """Positions of one partition, sorted by the N words that start at each; equal ones are in text order.
+    """Positions of a partition, sorted by the N words that start at each; equal ones in text order.
 
     Attributes:
         text: all words [L + N], int32.
         positions: sorted positions [l], int32.
-        shared: number of words shared with the previous position, up to the sentence's end [l], uint8.
-        extents: number of words left in the sentence, at most N [l], uint8.
+        shared: words shared with the previous position, up to the sentence's end [l], uint8.
+        extents: words left in the sentence, at most N [l], uint8.
     """
 
     text: Int32s
@@ -48,7 +48,7 @@ class SortedText(NamedTuple):
 
 
 def sort_text(text: Int32s, vocab_size: int, *, order: int, progress: Progress) -> list[SortedText]:
-    """Sort all positions except the last `order` by their first `order` words, in partitions of first words.
+    """Sort all positions but the last `order` by their first `order` words, in partitions of first words.
 
     Args:
         text: words [L + order], each in [0, V).
@@ -57,7 +57,7 @@ def sort_text(text: Int32s, vocab_size: int, *, order: int, progress: Progress) 
         progress: advanced by `order` steps.
     """
     length = len(text) - order
-    # first words that split the positions into similar partitions, one per core
+    # first words that split positions into similar partitions, one per core
     smaller = np.concatenate([[0], np.cumsum(np.bincount(text[:length], minlength=vocab_size))])
     targets = np.linspace(0, length, (os.cpu_count() or 1) + 1)
     bounds = np.unique([0, *np.searchsorted(smaller, targets[1:-1]), vocab_size])
@@ -84,7 +84,7 @@ def sort_text(text: Int32s, vocab_size: int, *, order: int, progress: Progress) 
 def _share_prefixes(text: Int32s, positions: Int32s, order: int) -> tuple[UInt8s, UInt8s]:
     """Return `shared` and `extents` of the sorted positions [l]; see `SortedText`.
 
-    The words of a block are read by offset, in a loop of their own, so the scattered reads overlap.
+    A block's words are read by offset, in their own loop, so the scattered reads overlap.
     """
     shared, extents = np.empty(len(positions), np.uint8), np.empty(len(positions), np.uint8)
     words = np.empty(_BLOCK + 1, np.int32)  # at one offset, from the position before the block
@@ -109,10 +109,10 @@ def _share_prefixes(text: Int32s, positions: Int32s, order: int) -> tuple[UInt8s
 
 
 MAX_ORDER = 255
-"""Maximum n-gram length, which takes one byte while counting."""
+"""Maximum n-gram length: one byte while counting."""
 
 MAX_POSITIONS = 2**31 - 1 - MAX_ORDER
-"""Maximum number of positions in the text, which take four bytes each."""
+"""Maximum number of positions in the text, of four bytes each."""
 
 
 class CountedNGrams(NamedTuple):
@@ -141,8 +141,8 @@ def count_ngrams(
         progress: advanced after each pass over the text.
 
     Raises:
-        InvalidInputError: the order is out of range; the corpus is empty, too large, or has an id
-            outside the vocabulary or the id of `<s>` or `</s>`.
+        InvalidInputError: the order is out of range; the corpus is empty or too
+            large, or has an id outside the vocabulary or of `<s>` or `</s>`.
     """
     check_range("ngram.order", order, 1, MAX_ORDER)
     if corpus.num_sentences == 0:
@@ -180,7 +180,7 @@ def check_ids(corpus: EncodedCorpus, vocab_size: int, *, what: str, parameter: s
         parameter: key or option of the text.
 
     Raises:
-        InvalidInputError: an id is outside [0, V), or is the id of `<s>` or `</s>`.
+        InvalidInputError: an id is outside [0, V), or that of `<s>` or `</s>`.
     """
     if len(corpus.tokens) == 0:
         return
@@ -197,7 +197,7 @@ def check_ids(corpus: EncodedCorpus, vocab_size: int, *, what: str, parameter: s
 
 
 def _count_order(parts: Sequence[SortedText], order: int, shorter: Int32s) -> tuple[CountedNGrams, Int32s]:
-    """Count one order; return its n-grams, and the index of the n-gram at each position [L]."""
+    """Count one order; return its n-grams, and their index at each position [L]."""
     sizes = run_parts(lambda part: _count_distinct(part.shared, part.extents, order), parts)
     words, prefixes, suffixes, counts = (np.zeros(sum(sizes), np.int32) for _ in range(4))
     counted = CountedNGrams(NGrams(words, prefixes, suffixes), counts)
@@ -209,7 +209,7 @@ def _count_order(parts: Sequence[SortedText], order: int, shorter: Int32s) -> tu
 
 @kernel()
 def _count_distinct(shared: UInt8s, extents: UInt8s, order: int) -> int:
-    """Count the distinct n-grams of one order at sorted positions."""
+    """Count an order's distinct n-grams at sorted positions."""
     size = 0
     for i in range(len(shared)):
         size += shared[i] < order <= extents[i]
@@ -222,8 +222,8 @@ def _list_ngrams(
 ) -> None:
     """Write one order's n-grams and counts [n] from index `number`, and indices by position [L].
 
-    Equal n-grams are adjacent, so one pass numbers them in order. Positions with fewer than `order` words left in
-    their sentence have no n-gram. A block is numbered first, so its scattered reads and writes overlap.
+    Equal n-grams are adjacent, so one pass numbers them in order. Positions with fewer than `order` words
+    left in their sentence have no n-gram. A block is numbered first, so scattered reads and writes overlap.
     """
     text, positions, shared, extents = part
     (words, prefixes, suffixes), counts = counted
@@ -248,7 +248,7 @@ def _list_ngrams(
 
 
 def thresholds_by_order(prune: Sequence[int], *, order: int) -> tuple[int, ...]:
-    """Return one threshold per order; n-grams with a count up to the threshold are dropped.
+    """Return one threshold per order; n-grams with counts up to it are dropped.
 
     Args:
         prune: thresholds of the orders 1, 2, …, without a `threshold_problem`; the last applies to all higher
@@ -260,7 +260,7 @@ def thresholds_by_order(prune: Sequence[int], *, order: int) -> tuple[int, ...]:
 
 
 def threshold_problem(prune: Sequence[int], *, order: int) -> str | None:
-    """Describe the problem with the thresholds; None without a problem."""
+    """Describe the thresholds' problem; None without one."""
     shown = list(prune)
     if len(shown) > order:
         return f"is {shown}, thresholds of {len(shown)} orders, but ngram.order is {order}"
@@ -278,15 +278,15 @@ MAX_COUNT_OF_COUNTS = 7
 class OrderCounts(NamedTuple):
     """The counts of one order, and statistics of its contexts, the n-grams of the order below.
 
-    `totals`, `types` and `counts_of_counts` include pruned n-grams: they describe the text, not the
-    listed n-grams.
+    `totals`, `types` and `counts_of_counts`
+    describe the text: they include pruned n-grams.
 
     Attributes:
         ngrams: the listed n-grams [n].
         counts: counts of the listed n-grams [n], int32; 0 for the unigram `<s>`, which is never predicted.
         totals: sum of the counts after each context [m], int32.
         types: number of distinct words after each context [m], int32.
-        counts_of_counts: number of n-grams with the count 0, 1, … 7 [8], int64.
+        counts_of_counts: number of n-grams with counts 0, 1, … 7 [8], int64.
     """
 
     ngrams: NGrams
@@ -300,7 +300,7 @@ class Observations:
     """A counted text as input of smoothing; each iteration is a fresh pass, to save memory.
 
     Args:
-        counted: n-grams of the orders 1, 2, ….
+        counted: n-grams by order from 1.
         prune: count thresholds by order; see `thresholds_by_order`.
 
     Attributes:
@@ -320,8 +320,8 @@ class Observations:
     def continuations(self) -> Iterator[OrderCounts]:
         """Yield the continuation counts of each order, from 1: numbers of distinct preceding words.
 
-        N-grams of the highest order, and n-grams that start with `<s>` and have no preceding word, have
-        occurrence counts.
+        N-grams of the highest order, and those that start with
+        `<s>`, as no word precedes, have occurrence counts.
 
         Source: Heafield et al. (2013), section 3.2, «adjusted counts».
         """
@@ -359,7 +359,7 @@ class Observations:
 
 @kernel()
 def _count_predecessors(occurrences: Int32s, suffixes: Int32s) -> Int32s:
-    """Count the n-grams whose suffix is each shorter n-gram [n]; its occurrences if there are none."""
+    """Count the n-grams whose suffix is each shorter n-gram [n]; its occurrences without any."""
     counts = np.zeros_like(occurrences)  # [n]
     for suffix in suffixes:
         counts[suffix] += 1
@@ -390,7 +390,7 @@ class Matches(NamedTuple):
         counts: count of the n-gram that ends in the token [T], int32.
         totals: sum of the counts after its context [T], int32.
         pruned: part of `totals` due to unlisted n-grams [T], int32.
-        types: number of listed words after the context with a count of 1, 2, and 3 or more [T, 3], int32.
+        types: number of listed words after the context with counts of 1, 2, and 3 or more [T, 3], int32.
     """
 
     counts: Int32s
@@ -402,15 +402,15 @@ class Matches(NamedTuple):
 def match_counts(
     orders: Iterable[OrderCounts], held_out: EncodedCorpus, *, vocab_size: int
 ) -> Iterator[Matches]:
-    """Yield the matches of all held-out tokens with each order.
+    """Yield all held-out tokens' matches with each order.
 
     Args:
-        orders: the counts of the orders 1, 2, ….
+        orders: counts by order from 1.
         held_out: sentences of ids in [0, V), without `<s>` and `</s>`.
         vocab_size: V.
 
     Raises:
-        InvalidInputError: the held-out text has ids outside the vocabulary, or ids of `<s>` or `</s>`.
+        InvalidInputError: the held-out text has ids outside the vocabulary, or of `<s>` or `</s>`.
     """
     check_ids(held_out, vocab_size, what="the held-out text", parameter="valid")
     text = held_out.with_boundaries()

@@ -65,7 +65,7 @@ DEFAULT_SMOOTHING: Smoothing = Discounting()
 
 
 def release_memory() -> None:
-    """Return freed memory to the system if the allocator does not return it automatically."""
+    """Return freed memory to the system if the allocator does not do so automatically."""
     gc.collect()
     if sys.platform.startswith("linux") and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)):
         trim(0)
@@ -76,10 +76,10 @@ class NGramEstimate(NamedTuple):
 
     Attributes:
         model: the model.
-        facts: for metrics.json, lists by order from 1: number of listed `ngrams`, 0 for orders emptied by pruning,
-            which the model may lack; `ngrams_before_pruning` by entropy; `discounts` for counts of 1, 2, and
-            3 or more; `fallback_orders`, which have constant parameters because their counts allow no estimate;
-            and the parameters fitted by the smoothing.
+        facts: for metrics.json, lists by order from 1: number of listed `ngrams`, 0 for orders
+            that pruning emptied, which the model may lack; `ngrams_before_pruning` by entropy;
+            `discounts` for counts of 1, 2, and 3 or more; `fallback_orders`, with constant
+            parameters as their counts allow no estimate; and fitted parameters of the smoothing.
     """
 
     model: NGramModel
@@ -115,8 +115,8 @@ def estimate(
         progress: display of the stages.
 
     Raises:
-        InvalidInputError: the order is out of range; a text is empty or does not match the vocabulary; or the
-            required held-out text is missing.
+        InvalidInputError: the order is out of range, a text is empty or does not
+            match the vocabulary, or the held-out text is required but missing.
     """
     counted = count_ngrams(corpus, len(vocabulary), order=order, progress=progress)
     with progress.stage("smoothing n-grams"):

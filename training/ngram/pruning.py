@@ -1,4 +1,4 @@
-"""Relative-entropy pruning of back-off models, and their quantisation to eight bits.
+"""Relative-entropy pruning and eight-bit quantisation of back-off models.
 
 Source: Stolcke (1998), "Entropy-based pruning of backoff language models", equations 3 to 8. Without
 the n-gram hw, the probability of w after h is α'(h) p(w|h'), and the unlisted words after h are scaled
@@ -40,23 +40,23 @@ from training.progress import Progress
 def prune_by_entropy(
     orders: Orders, threshold: float, *, history_probs: Sequence[Float64s] | None = None
 ) -> list[tuple[NGrams, NGramWeights]]:
-    """Remove n-grams whose removal increases the perplexity by a smaller share than the threshold.
+    """Remove n-grams whose removal raises the perplexity by a share below the threshold.
 
-    Unigrams and the prefixes of kept n-grams are kept. Kept probabilities do not change; back-off
-    weights change to preserve the sum of every row.
+    Unigrams and prefixes of kept n-grams stay. Kept probabilities do not
+    change; back-off weights change to preserve the sum of every row.
 
-    By default, the probability of a context comes from the model by the chain rule, with
-    p(`<s>`) = 1. (SRILM uses the probability of `</s>`, which is worse for Kneser–Ney models and a
-    little better for others.) Kneser–Ney models estimate it badly, because their lower orders are
-    designed for back-off, not for frequencies (Chelba et al. 2010, "Study on interaction between
-    entropy pruning and Kneser–Ney smoothing"). If counts are available, pass their
-    `history_frequencies`.
+    By default, the probability of a context comes from the model by the chain
+    rule, with p(`<s>`) = 1. (SRILM uses the probability of `</s>`, which is worse
+    for Kneser–Ney models and a little better for others.) Kneser–Ney models
+    estimate it badly: their lower orders are designed for back-off, not for
+    frequencies (Chelba et al. 2010, "Study on interaction between entropy pruning
+    and Kneser–Ney smoothing"). With counts, pass their `history_frequencies`.
 
     Args:
-        orders: n-grams and weights of any back-off model for the orders 1, 2, ….
+        orders: n-grams and weights of any back-off model, by order from 1.
         threshold: minimum relative increase in perplexity, at least 0; 0 keeps all. Usual: 1e-8 to 1e-6.
-        history_probs: probability of each n-gram as the context of a word [n], for all orders except the
-            highest.
+        history_probs: probability of each n-gram as a word's
+            context [n], for all orders except the highest.
 
     Returns:
         The kept n-grams and their weights, without empty orders; a removed suffix is −1.
@@ -81,15 +81,15 @@ def prune_by_entropy(
 
 
 def history_frequencies(counts: Sequence[npt.NDArray[np.integer]]) -> list[Float64s]:
-    """Compute the frequency of each n-gram as a context, as a share of all words of a text.
+    """Compute the frequency of each n-gram as a context, as a share of a text's words.
 
     `<s>` gets the frequency of `</s>`, regardless of its own count.
 
     Args:
-        counts: occurrences of the n-grams of the orders 1, 2, … [n each].
+        counts: occurrences of n-grams by order from 1 [n each].
 
     Returns:
-        Frequencies by order, for all orders except the highest [n each].
+        Frequencies by order, except the highest [n each].
     """
     words = counts[0].sum() - counts[0][BOS]
     shares = [one_order / words for one_order in counts[:-1]]
@@ -109,7 +109,7 @@ def _chain_rule(orders: Orders) -> list[Float64s]:
 
 
 def _context_masses(trie: Trie, orders: Orders) -> list[ContextMasses]:
-    """Compute the masses of the n-grams of the orders 2, 3, …."""
+    """Compute the masses of n-grams by order from 2."""
     rows = BackoffRows(trie)
     answer = []
     for length, (ngrams, weights) in enumerate(orders, start=1):
@@ -141,7 +141,7 @@ def _reaches_threshold(
 ) -> Bools:
     """Return a mask of n-grams whose exp(D) − 1 reaches the threshold [n]."""
     keep = np.ones(len(probs), np.bool_)  # [n]
-    for i in range(len(probs)):  # by context, so the values of a context stay in the cache
+    for i in range(len(probs)):  # by context, so its values stay in the cache
         context, p, lower = prefixes[i], probs[i], contexts.lower[i]
         left, lower_left = contexts.unlisted[context], contexts.lower_unlisted[context]
         scale = (left + p) / (lower_left + lower)  # α'(h)
@@ -178,7 +178,7 @@ def _kept_ngrams(trie: Trie, orders: Orders, masks: Sequence[Bools]) -> list[NGr
 def _reweighted(
     ngrams: Sequence[NGrams], orders: Orders, contexts: Sequence[ContextMasses], masks: Sequence[Bools]
 ) -> list[NGramWeights]:
-    """Return the kept probabilities, and new back-off weights that preserve each row's sum."""
+    """Return the kept probabilities, and back-off weights that preserve each row's sum."""
     rows = BackoffRows(link(ngrams))
     answer: list[NGramWeights] = []
     for length, ((old, weights), keep) in enumerate(zip(orders, masks, strict=False), start=1):
@@ -199,9 +199,9 @@ def _new_backoffs(
 ) -> Float64s:
     """Compute back-off weights of contexts [m] whose n-grams [n] are only partly kept.
 
-    The unlisted masses of the context and of the shorter context grow by the removed words, the latter
-    also by the losses of kept words in its row. Changes are summed, instead of 1 minus sums, so the
-    weight of an unchanged context stays bit-identical.
+    The unlisted masses of the context and the shorter one grow by the removed
+    words, the latter also by the losses of kept words in its row. Changes are
+    summed, not 1 minus sums, so an unchanged context's weight stays bit-identical.
     """
     dropped = ~keep
     size = len(contexts.unlisted)
@@ -230,7 +230,7 @@ def compress(
     """Compress n-grams, and build a model from them.
 
     Args:
-        orders: n-grams and weights of the orders 1, 2, ….
+        orders: n-grams and weights by order from 1.
         vocabulary: maps ids to words.
         prune_entropy: relative increase in perplexity below which an n-gram is dropped; 0 drops none.
         quantise: store probabilities and back-off weights in eight bits each.

@@ -1,12 +1,12 @@
 """N-grams of a back-off model as one trie, and the rows p(·|h) over it, order by order.
 
-Estimators and files provide n-grams order by order. Pruning or mixing finished models also requires
-probabilities after a *shorter* context, possibly several orders down: if an n-gram's suffix is not
-listed, the next shorter suffix is used.
+Estimators and files provide n-grams order by order. Pruning or mixing finished
+models also needs probabilities after a *shorter* context, possibly several
+orders down: in place of an unlisted suffix, the next shorter one is used.
 
 A row lists some words; the probability of an unlisted word is the back-off weight times its probability
-in the shorter context's row. So the mass of a row's unlisted words is the back-off weight times their
-mass in the shorter context's row. Both follow from the listed words, even if a row does not sum to 1.
+in the shorter context's row. So the mass of a row's unlisted words is that weight times their mass in
+the shorter context's row. Both follow from the listed words, even if a row does not sum to 1.
 """
 
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ def link(ngrams: Sequence[NGrams]) -> Trie:
     """Build a trie of n-grams, and find missing suffixes.
 
     Args:
-        ngrams: n-grams of the orders 1, 2, …; a suffix of −1 is replaced by the longest listed suffix.
+        ngrams: n-grams by order from 1; the longest listed suffix replaces a suffix of −1.
     """
     order_starts, first_arcs, words = number_arcs(ngrams)
     suffixes = suffix_states(ngrams, order_starts, first_arcs, words)
@@ -83,10 +83,10 @@ def _lower_probs(trie: Trie, length: int, probs: Float64s, backoffs: Float64s) -
 
 
 Orders: TypeAlias = Sequence[tuple[NGrams, NGramWeights]]
-"""A back-off model as its n-grams and weights of the orders 1, 2, …."""
+"""A back-off model as n-grams and weights, by order from 1."""
 
 MIN_LOWER_MASS = 1e-9
-"""Minimum lower-order mass; less is rounding error, because stored probabilities are float32."""
+"""Minimum lower-order mass; less is rounding error of stored float32 probabilities."""
 
 
 class ContextMasses(NamedTuple):
@@ -107,7 +107,7 @@ class BackoffRows:
     """Probabilities, back-off weights and row sums of a model, by node below the trie's highest order.
 
     Args:
-        trie: the n-grams; n-grams that the model does not list have a back-off weight of 1.
+        trie: the n-grams; those that the model does not list have the back-off weight 1.
     """
 
     def __init__(self, trie: Trie) -> None:
@@ -129,7 +129,7 @@ class BackoffRows:
         return self.probs[suffixes]
 
     def contexts(self, ngrams: NGrams, length: int) -> ContextMasses:
-        """Compute the masses at the contexts of n-grams of `length` words from shorter n-grams."""
+        """Compute masses at contexts of n-grams of `length` words from shorter n-grams."""
         if length == 1:  # the unigrams list every word
             return ContextMasses(np.zeros(len(ngrams.words)), np.zeros(1), np.zeros(1))
         nodes = self.trie.nodes(length - 1)

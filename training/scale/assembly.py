@@ -1,8 +1,8 @@
 """Assembly of an automaton from sorted tables, batch by batch, into memory-mapped files.
 
-N-grams are sorted in the automaton's order, so words and probabilities are written sequentially, and
-the contexts of consecutive n-grams are close together. The arrays are memory-mapped files: the system
-caches as much of them as fits into memory.
+N-grams are sorted in the automaton's order, so words and probabilities are
+written sequentially, and contexts of consecutive n-grams are close together.
+The arrays are memory-mapped files: the system caches what fits into memory.
 """
 
 import os
@@ -26,7 +26,7 @@ _BATCH = 1 << 17
 
 
 def assemble(tables: Sequence[Path], folder: Path, progress: Progress) -> None:
-    """Write an automaton's arrays into an empty folder, from the folders of the sorted tables of the orders 1, 2, ….
+    """Write an automaton's arrays into an empty folder, from folders of the sorted tables, by order from 1.
 
     Raises:
         InvalidInputError: there are more n-grams than the file format can index.
@@ -52,7 +52,7 @@ def open_automaton(folder: Path) -> Automaton:
 
 
 class _AutomatonBuilder:
-    """Builder of an automaton's arrays, order by order, from the number of n-grams of each order."""
+    """Builder of an automaton's arrays, order by order, from numbers of n-grams by order."""
 
     def __init__(self, folder: Path, sizes: Sequence[int]) -> None:
         self._folder = folder
@@ -86,7 +86,7 @@ class _AutomatonBuilder:
         self._filled += size
 
     def close_order(self, k: int) -> None:
-        """Convert the fan-outs of the k-grams' contexts to offsets of their first arcs."""
+        """Convert fan-outs of the k-grams' contexts to offsets of first arcs."""
         begin = int(self._starts[k - 2]) + 1 if k > 1 else 0
         end = int(self._starts[k - 1]) + 1
         running = int(self._first_arcs[begin])
@@ -111,14 +111,14 @@ class _AutomatonBuilder:
         _append(self._folder, "ranked_starts", np.array([ranked_arcs], np.uint32))
 
     def _array(self, name: str, size: int) -> AnyArray:
-        """Map a file of zeros, allocated now: a full disk raises an error here instead of a signal later."""
+        """Map a file of zeros, allocated now: a full disk raises an error here, not a signal later."""
         with (self._folder / name).open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, size * np.dtype(EXACT_TYPES[name][0]).itemsize)
         return _map(self._folder, name, "r+")
 
 
 def _map(folder: Path, name: str, mode: Literal["r", "r+"]) -> AnyArray:
-    """Map an array's file as a plain array, the type for which kernels are compiled."""
+    """Map an array's file as a plain array, for which kernels are compiled."""
     path, dtype = folder / name, np.dtype(EXACT_TYPES[name][0])
     if path.stat().st_size == 0:  # an empty file cannot be mapped
         array = np.zeros(0, dtype)

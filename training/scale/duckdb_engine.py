@@ -27,7 +27,7 @@ class DuckDBEngine:
     """`QueryEngine` of DuckDB.
 
     Args:
-        memory_limit_bytes: memory limit of the entire process.
+        memory_limit_bytes: memory limit of the whole process.
         spill: folder for data beyond the limit.
 
     Raises:

@@ -16,7 +16,7 @@ ENGINES: tuple[str, ...] = ("memory", *get_args(EngineName))
 
 DEFAULT_LIMIT_BYTES = 2 * 1024**3
 _MAX_BYTES = 1024**5
-"""Maximum memory limit, more than any machine has; engines cannot parse much larger numbers."""
+"""Maximum memory limit, more than any machine has; engines cannot parse far larger ones."""
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
@@ -107,10 +107,10 @@ def _bytes_of(size: str) -> int:
 
 
 _RESERVE_BYTES = 64 * 1024**2
-"""Memory reserved for an engine's unaccounted allocations and for reading and writing tables."""
+"""Memory reserved for an engine's unaccounted allocations and reading and writing tables."""
 
 _ENGINE_SHARE = 0.8
-"""Share of the remaining memory given to DuckDB, which exceeds its own limit by up to 15 %."""
+"""Share of remaining memory given to DuckDB, which exceeds its limit by up to 15 %."""
 
 _MIN_ENGINE_BYTES = 100 * 1024**2
 """Minimum memory for DuckDB to sort wide rows."""
@@ -127,7 +127,7 @@ def own_memory_bytes() -> int:
 
 
 def engine_memory_bytes(limit_bytes: int) -> int:
-    """Compute an engine's memory budget that keeps the entire process below a limit.
+    """Compute an engine's memory budget to keep the entire process below a limit.
 
     Raises:
         InvalidInputError: the remaining memory is too small.

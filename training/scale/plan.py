@@ -1,7 +1,7 @@
 """Relational estimation plan: named stages, each one SELECT over the tables of earlier stages.
 
-The SQL is the common subset of DuckDB and Spark. Counts are BIGINT, probabilities DOUBLE. Only integers
-are summed, so the result is bit-identical for all orders of rows.
+The SQL is the common subset of DuckDB and Spark. Counts are BIGINT, probabilities
+DOUBLE. Only integers are summed, so results are bit-identical for all orders of rows.
 
     windows      w1 … wN of every position in the text followed by N words, or at <s>
     counts_N     the N-grams with c, their count
@@ -75,7 +75,7 @@ def counts_of_counts(k: int) -> str:
 
 
 def estimation_stages(k: int, *, threshold: int, discounts: Discounts, vocab_size: int) -> list[Stage]:
-    """Return the stages that estimate the probabilities of k-grams from the probabilities of order k − 1.
+    """Return the stages that estimate the probabilities of k-grams from those of order k − 1.
 
     Args:
         k: length of the n-grams.

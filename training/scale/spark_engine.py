@@ -1,7 +1,7 @@
 """Spark engine: runs the plan on a cluster, or on the cores of one machine.
 
-`spark-submit` or Spark's configuration define the session, such as a cluster and the memory of
-executors; by default it is local. The work folder must have the same path on all nodes.
+`spark-submit` or Spark's configuration define the session, such as a cluster and executor
+memory; by default it is local. The work folder must have the same path on all nodes.
 """
 
 import logging
@@ -101,7 +101,7 @@ def _hadoop_path(folder: Path) -> str:
 
 
 def _root_cause(message: str) -> str:
-    """Return the root cause of a Java trace, which is the last listed cause."""
+    """Return the root cause of a Java trace, the last one listed."""
     lines = [line for line in message.splitlines() if line.startswith((": ", "Caused by: "))]
     return (lines[-1] if lines else message.partition("\n")[0]).removeprefix("Caused by").removeprefix(": ")
 

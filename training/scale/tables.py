@@ -8,9 +8,9 @@ A killed estimation continues from its completed stages:
 <folder>/.tmp-…            an incomplete stage
 <folder>/spill/            data of an engine beyond its memory limit
 
-Texts larger than memory are read again for every pass. The table of the text has a row of N words for
-every position at which an n-gram of the highest order starts. Lower orders are sums over these rows,
-so only the beginnings of sentences are stored in addition.
+Texts larger than memory are read again for every pass. The text's table has a
+row of N words for every position at which an n-gram of the highest order starts.
+Lower orders are sums over these rows, so only beginnings of sentences are added.
 """
 
 import contextlib
@@ -71,7 +71,9 @@ class Workspace:
         return self.folder / f"{_STAGE}{name}"
 
     def claim(self, key: str) -> None:
-        """Record the hash of text, recipe and program; remove the stages of another, whose input tables may be missing.
+        """Record the hash of text, recipe and program.
+
+        The stages of another, whose input tables may be missing, are removed.
 
         Raises:
             RegistryError: a file operation failed.
@@ -87,7 +89,7 @@ class Workspace:
             mark.write_text(key, encoding="utf-8")
 
     def stage(self, name: str, key: str, write: Callable[[Path], Mapping[str, Any] | None]) -> dict[str, Any]:
-        """Return the results of a stage; run it unless it is complete for the same key.
+        """Return a stage's results; run it unless it is complete for the same key.
 
         Args:
             name: name of the stage.
@@ -115,7 +117,7 @@ class Workspace:
         return facts
 
     def drop(self, name: str) -> None:
-        """Remove the table of a stage that no later stage reads; the stage stays recorded as complete."""
+        """Remove a stage's table, which no later stage reads; the stage stays recorded as complete."""
         with report_write_errors(self.folder):
             for path in self.path(name).glob("*.parquet"):
                 path.unlink()
@@ -168,7 +170,7 @@ def workspace(folder: Path) -> Iterator[Workspace]:
 
 
 def _discard(stage: Path) -> None:
-    """Remove a stage by one rename, because a partly removed table would be read as complete."""
+    """Remove a stage by one rename: a partly removed table would be read as complete."""
     discarded = stage.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}")
     stage.rename(discarded)
     shutil.rmtree(discarded)
@@ -242,7 +244,7 @@ def write_vocabulary(folder: Path, vocab_size: int) -> None:
 def text_windows(encoded: EncodedCorpus, order: int) -> Int32s:
     """Return the N words that start at every position [N, rows], one array row per table column.
 
-    Positions with fewer words left in their sentence are included only at the sentence's start.
+    Positions with fewer words left in their sentence are included only at its start.
     """
     text = np.append(encoded.with_boundaries(), np.full(order, ABSENT, np.int32))
     size = len(text) - order
@@ -290,7 +292,7 @@ class FileSentences:
 
 
 def stream_corpus(files: Sequence[Path], *, unit: str, progress: Progress) -> Corpus:
-    """Read files like `training.corpus.read_corpus`, but stream their sentences block by block.
+    """Read files like `training.corpus.read_corpus`, but stream sentences block by block.
 
     Raises:
         FormatError: a file cannot be read as text, or cannot be read several times.

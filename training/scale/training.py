@@ -22,7 +22,13 @@ from training.recipe import NGramSettings, Recipe
 from training.scale.assembly import assemble, open_automaton
 from training.scale.options import ScaleOptions
 from training.scale.plan import PLAN_VERSION, Stage, counting_stages, counts_of_counts, estimation_stages
-from training.scale.tables import Workspace, stage_key, stream_corpus, write_vocabulary, write_windows
+from training.scale.tables import (
+    Workspace,
+    stage_key,
+    stream_corpus,
+    write_vocabulary,
+    write_windows,
+)
 from training.single_model import Trained, held_out_figures, in_model_direction
 from training.texts import EncodedTexts, read_texts
 from training.tokenizer import encode_corpus, learn_tokenizer
@@ -54,7 +60,7 @@ class QueryEngine(Protocol):
 
 
 def start_engine(options: ScaleOptions, spill: Path) -> QueryEngine:
-    """Start the engine of the options, whose packages are installed; `spill` is for data beyond the limit.
+    """Start the options' engine, whose packages are installed; `spill` is for data beyond the limit.
 
     Raises:
         InvalidInputError: the memory limit is too small.
@@ -74,7 +80,7 @@ class PlanRunner(NamedTuple):
     Attributes:
         work: workspace with the stages `windows` and `vocabulary`.
         start: starts the engine; called if a stage has to run.
-        engine_name: part of each stage's key, because engines may differ in the last bits.
+        engine_name: part of each stage's key: engines may differ in the last bits.
         progress: reports every stage.
     """
 
@@ -89,12 +95,12 @@ class PlanRunner(NamedTuple):
         """Count all n-grams and estimate their probabilities.
 
         Args:
-            settings: settings that `options.check_relational` accepts.
+            settings: settings accepted by `options.check_relational`.
             vocab_size: V.
 
         Returns:
-            By order from 1, the folders of the sorted n-grams with their weights, and the discounts; and the
-            orders with constant discounts, because their counts allow no estimate.
+            By order from 1, the folders of the sorted n-grams with their weights, and the
+            discounts; and the orders with constant discounts, as their counts allow no estimate.
 
         Raises:
             InvalidInputError: the memory limit is too small.
@@ -138,7 +144,7 @@ class PlanRunner(NamedTuple):
         self.work.stage(stage.name, key, write)
 
     def _counts_of_counts(self, k: int) -> list[int]:
-        """Return the number of k-grams with the counts 0 to 4; the first is always 0."""
+        """Count the k-grams with counts 0 to 4; the first is always 0."""
         table = f"counts_{k}"
 
         def count(_: Path) -> dict[str, Sequence[int]]:
@@ -160,13 +166,13 @@ def train_out_of_core(
     work: Workspace,
     progress: Progress,
 ) -> tuple[Trained, RunContext, list[str]]:
-    """Estimate by the relational plan; complete stages with the same inputs are reused.
+    """Estimate by the relational plan; complete stages of the same inputs are reused.
 
     The model's arrays are mapped from the workspace.
 
     Args:
         title: title of the model.
-        recipe: recipe that `options.check_relational` accepts.
+        recipe: recipe accepted by `options.check_relational`.
         files: files for training, validation and test.
         options: engine and limits.
         work: workspace of the stages.
@@ -232,7 +238,7 @@ def train_out_of_core(
     seconds = time.monotonic() - began
     valid = encode_corpus(tokenizer, texts.valid.sentences, progress=progress)
     test = None if texts.test is None else encode_corpus(tokenizer, texts.test.sentences, progress=progress)
-    # the training text stays empty, because it may exceed memory
+    # the training text stays empty: it may exceed memory
     encoded = EncodedTexts(EncodedCorpus.from_sentences([]), valid, test)
     figures = held_out_figures(model, in_model_direction(encoded, recipe), progress=progress)
     facts = {

@@ -1,8 +1,8 @@
 """LLVM kernels of int8 inference: dot products of 64 rows of weights with 1 or 4 vectors.
 
-numba cannot emit instructions for products of bytes, so the loops are LLVM IR: with `vpdpbusd` (VNNI: 64 products
+numba cannot emit instructions for byte products, so loops are LLVM IR: with `vpdpbusd` (VNNI: 64 products
 and sums per instruction with AVX-512, 32 without), or else with sums of two 16-bit products, for which LLVM
-selects `vpmaddwd` on AVX2. All are exact, so their results are equal. `dequantise_sums` converts the integer sums
+selects `vpmaddwd` on AVX2. All are exact, so results are equal. `dequantise_sums` converts the integer sums
 to floats, sixteen at a time.
 """
 
@@ -34,7 +34,7 @@ COLUMN_MULTIPLE = 64
 """Vectors in memory are padded to a multiple of this width."""
 
 ZERO_POINT = 128
-"""Offset that makes weights unsigned, because the instruction requires one unsigned factor."""
+"""Offset that makes weights unsigned, as the instruction requires of one factor."""
 
 _VECTOR_BYTES = 64
 _BYTES = ir.VectorType(BYTE, _VECTOR_BYTES)
@@ -49,7 +49,7 @@ HAS_VNNI = _HAS_AVX512_VNNI or "avxvnni" in LEVEL.features
 
 
 def _at(builder: Any, address: Any, index: Any, size: int) -> Any:
-    """Return the address of an element of an array, from its index and the size of elements in bytes."""
+    """Return the address of an array's element, from its index and the elements' size in bytes."""
     if isinstance(index, int):
         index = ir.Constant(INT64, index)
     return builder.gep(address, [builder.mul(index, ir.Constant(index.type, size))])
@@ -67,11 +67,11 @@ class _Arithmetic(NamedTuple):
     """Arithmetic of dot products.
 
     Attributes:
-        prepare: function of the address of a vector's bytes; returns the addresses of its factors, 4 bytes per group.
-        multiply: function of sums [16], weights [16, 4] and a group's factors, each repeated 16 times; returns the
+        prepare: function from the address of a vector's bytes to those of its factors, 4 bytes per group.
+        multiply: function of sums [16], weights [16, 4] and a group's factors, each 16 times; returns the
             sums with the products added.
         groups: number of groups of columns prepared at once.
-        sums: number of vectors of 16 sums that fit in the processor's registers.
+        sums: number of vectors of 16 sums that fit in registers.
     """
 
     prepare: Callable[[Any, Any], list[Any]]
@@ -81,7 +81,7 @@ class _Arithmetic(NamedTuple):
 
 
 def _multiply_bytes(builder: Any, sums: Any, weights: Any, factors: list[Any]) -> Any:
-    """Add the products in groups of four to sums, with one instruction of 512 bits or two of 256."""
+    """Add products in groups of four to sums, with one instruction of 512 bits or two of 256."""
     lanes = VECTOR_WIDTH if _HAS_AVX512_VNNI else VECTOR_WIDTH // 2
     part = ir.VectorType(ir.IntType(32), lanes)
     name = f"llvm.x86.avx512.vpdpbusd.{32 * lanes}"
@@ -97,7 +97,7 @@ def _multiply_bytes(builder: Any, sums: Any, weights: Any, factors: list[Any]) -
 
 
 def _split_bytes(builder: Any, values: Any, shift: Any) -> list[Any]:
-    """Return the even and the odd ones of 64 bytes as 16-bit integers; the kind of shift decides on the sign."""
+    """Return the even and odd ones of 64 bytes as 16-bit integers; the kind of shift sets the sign."""
     words, byte = builder.bitcast(values, _WORDS), ir.Constant(_WORDS, [8] * _WORDS.count)
     return [shift(builder.shl(words, byte), byte), shift(words, byte)]
 
@@ -109,7 +109,7 @@ def _split_activations(builder: Any, address: Any) -> list[Any]:
 
 
 def _multiply_words(builder: Any, sums: Any, weights: Any, factors: list[Any]) -> Any:
-    """Compute `_multiply_bytes` from 16-bit factors; LLVM selects one instruction for two products and their sum."""
+    """Compute `_multiply_bytes` from 16-bit factors; LLVM selects one instruction per two products and sum."""
     neighbours = [ir.Constant(INT_VECTOR, list(range(first, _PRODUCTS.count, 2))) for first in range(2)]
     for half, factor in zip(_split_bytes(builder, weights, builder.lshr), factors, strict=True):
         words = builder.sext(builder.bitcast(factor, _WORDS), _PRODUCTS)
@@ -138,7 +138,7 @@ def _add_products(
     Args:
         builder: builder of the kernel.
         arithmetic: arithmetic of the products.
-        weights: address of the first group's weights, of which the first [R, 16, 4] are used.
+        weights: address of the first group's weights; the first [R, 16, 4] are used.
         prepared: addresses of each vector's factors.
         group: index of the group.
         totals: addresses of the sums [16] of each vector and 16 rows of weights [N, R].
@@ -155,7 +155,7 @@ def _add_products(
 
 
 def _dot_intrinsic(rows: int, arithmetic: _Arithmetic) -> Any:
-    """Return an intrinsic that writes the dot products [rows, 64] of 64 rows of weights and `rows` vectors."""
+    """Return an intrinsic to write dot products [rows, 64] of 64 rows of weights and `rows` vectors."""
     per_row = min(_SUM_VECTORS, arithmetic.sums // rows)
 
     @procedure
@@ -173,7 +173,7 @@ def _dot_intrinsic(rows: int, arithmetic: _Arithmetic) -> Any:
         numbers = (builder.add(row, ir.Constant(INT64, n)) for n in range(rows))
         starts = [builder.gep(first, [builder.mul(number, width)]) for number in numbers]
         steps = builder.udiv(groups, ir.Constant(INT64, arithmetic.groups))
-        # all groups of columns for as many of the 64 rows of weights as have their sums in registers
+        # all groups of columns, for as many of 64 weight rows as have sums in registers
         with loop(_SUM_VECTORS // per_row) as part:
             totals = [
                 [codegen.alloca_once(builder, INT_VECTOR, zfill=True) for _ in range(per_row)]
@@ -215,7 +215,7 @@ def dequantise_sums(
     products: Any,
     stride: Any,
 ) -> None:
-    """Convert the dot products of 64 rows of weights and N vectors to floats, and add the bias.
+    """Convert dot products of 64 rows of weights and N vectors to floats; add the bias.
 
     Args:
         builder: builder of the caller's code.

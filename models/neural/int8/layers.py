@@ -1,10 +1,10 @@
-"""Int8 layers: recurrent, feed-forward and attention bodies with integer products and row-wise float gates.
+"""Int8 layers: recurrent, feed-forward, attention; integer products and row-wise float gates.
 
-Activations pass between layers as integers, or as floats if a layer needs them (normalisation,
+Activations pass between layers as integers, or floats if a layer needs them (normalisation,
 residual connections). Cells are simple loops over contiguous ranges, which the compiler vectorises.
 
-Scores of attention and their softmax are computed in single precision, term by term in the order of time, so the
-results of a row do not depend on the batch or the segmentation of its text.
+Attention's scores and softmax are computed in single precision, term by term in the order of time, so the
+results of a row do not depend on the batch or its text's segmentation.
 """
 
 import math
@@ -79,7 +79,7 @@ def lstm_step(x: Any, u: Any, h: Any, c: Any) -> None:
     """Long short-term memory: c ← σ(f) c + σ(i) tanh(g), h ← σ(o) tanh(c).
 
     Args:
-        x: contribution of the inputs to the gates i, f, g, o [4 P], P being H rounded up; overwritten.
+        x: the inputs' part of the gates i, f, g, o [4 P], P being H rounded up; overwritten.
         u: contribution of the last outputs, in the shape of `x`.
         h: the last outputs [H]; overwritten.
         c: the memory cells [H]; overwritten.
@@ -125,7 +125,10 @@ def elman_step(x: Any, u: Any, h: Any, rectified: Any) -> None:
 
 @numba.njit(nogil=True, error_model="numpy")
 def mingru_step(x: Any, h: Any) -> None:
-    """Minimal gated recurrent unit: h ← h + σ(z) (g(n) − h), g being n + ½ above 0 and σ(n) below; see `lstm_step`."""
+    """Minimal gated recurrent unit: h ← h + σ(z) (g(n) − h).
+
+    g is n + ½ above 0 and σ(n) below; see `lstm_step`.
+    """
     size, padded = len(h), len(x) // 2
     sigmoid_in_place(x[:padded])
     z, n = x[:size], x[padded : padded + size]
@@ -143,12 +146,12 @@ LSTM_KIND, GRU_KIND, ELMAN_KIND, RELU_ELMAN_KIND, MINGRU_KIND = range(5)
 
 
 class RecurrentLayer(NamedTuple):
-    """Weights of one recurrent layer with G gates of P rows each, P being H rounded up to a multiple of 64.
+    """Weights of a recurrent layer with G gates of P rows, P being H rounded up to a multiple of 64.
 
     Attributes:
         kind: kind of the cell.
         of_inputs: weights of the inputs [G P, I].
-        of_hidden: weights of the last outputs [G P, H]; without rows if the gates depend only on the input.
+        of_hidden: weights of the last outputs [G P, H]; no rows if gates depend only on the input.
         biases: biases of inputs and of last outputs [2, G P], float32.
     """
 
@@ -177,12 +180,12 @@ def run_recurrent_layer(layer: Any, inputs: Any, alive: Any, h: Any, c: Any, out
         h: last outputs [B, H]; overwritten.
         c: memory cells [B, H]; overwritten by LSTM layers.
         outputs: written, [T, B, H].
-        rows: written, `Int8Rows` [(T + 1) * B]: the last outputs, then the outputs of each step.
+        rows: written, `Int8Rows` [(T + 1) * B]: the last outputs, then each step's.
     """
     batch = len(h)
     width = layer.biases.shape[1]
     steps_per_product = max(1, INPUTS_PER_PRODUCT // max(1, batch))
-    # gate contributions: x of the inputs for several steps, since inputs are known ahead; u of the outputs for one
+    # gate contributions: x of inputs for several steps, as inputs are known ahead; u of outputs for one
     x = np.empty((min(steps_per_product, len(alive)) * batch, width + ROW_PADDING), np.float32)
     u = np.empty((batch, width + ROW_PADDING), np.float32)
     for row in range(batch):
@@ -238,7 +241,7 @@ _EPSILON = np.float32(1e-5)  # added to the variance; torch's default
 
 @kernel(types.void(*[FLOATS_2D] * 3), error_model="numpy")
 def normalise_rows(norm: Any, vectors: Any, normalised: Any) -> None:
-    """Normalise vectors [N, W] to mean 0 and variance 1, and write them to `normalised` [N, W] (Ba et al. 2016).
+    """Normalise vectors [N, W] to mean 0 and variance 1, into `normalised` [N, W] (Ba et al. 2016).
 
     `norm` has a scale and a shift per column [2, W].
     """
@@ -332,14 +335,14 @@ def row_lengths(alive: TokenIds, batch: int) -> TokenIds:
 
 
 def last_vectors(seen: FloatArray, alive: TokenIds, count: int) -> FloatArray:
-    """Return the last n vectors [n, B, W] that each row has read; `seen` has n earlier vectors, then one per step."""
+    """Return each row's last n vectors read [n, B, W]; `seen` has n earlier ones, then one per step."""
     batch = seen.shape[1]
     last: FloatArray = seen[row_lengths(alive, batch) + np.arange(count)[:, None], np.arange(batch)]
     return last
 
 
 class Int8Layers(Int8Body):
-    """Base class of stacked layers with normalisations and skips; see `models.neural.layers.LayeredBody`."""
+    """Base of stacked layers with normalisations and skips; see `models.neural.layers.LayeredBody`."""
 
     def __init__(self, config: NetworkConfig, parameters: Parameters) -> None:
         self._skips = config.skips
@@ -349,7 +352,7 @@ class Int8Layers(Int8Body):
             self._norms = [np.stack([norm["weight"], norm["bias"]]) for norm in norms]
 
     def _run_layers(self, outputs: Activations, run: Callable[[int, Int8Rows], Activations]) -> Activations:
-        """Return the last layer's outputs from the first layer's inputs; `run` takes a layer's number and inputs."""
+        """Return the last layer's outputs from the first's inputs; `run` takes a layer's number and inputs."""
         for number, skip in enumerate(self._skips):
             above = run(number, outputs.normalised(self._norms[number]).rows)
             outputs = above.plus(outputs) if skip else above
@@ -392,7 +395,7 @@ def _pack_layer(config: NetworkConfig, cell: Parameters) -> RecurrentLayer:
     kind = RELU_ELMAN_KIND if (config.cell, config.activation) == ("elman", "relu") else kinds[config.cell]
 
     def padded(name: str) -> FloatArray:
-        """Return the weights [G H, …] of a name, each gate's rows padded with zeros to a multiple of the lanes."""
+        """Return weights [G H, …] by name, each gate's rows zero-padded to a multiple of the lanes."""
         weights, size = cell[name], config.hidden_size
         of_gates = weights.reshape(GATES[config.cell], size, *weights.shape[1:])
         rows = np.zeros((len(of_gates), -(-size // ROW_LANES) * ROW_LANES, *weights.shape[1:]), np.float32)
@@ -465,7 +468,7 @@ class Int8Attention(Int8Body):
         queries = self._multiplied(self._queries, outputs)
         keys = seen if self._keys is None else self._multiplied(self._keys, seen)
         context = np.empty_like(outputs)
-        first = self._before - filled[0, :, 0].astype(np.int64)  # first valid vector of each row in `seen`
+        first = self._before - filled[0, :, 0].astype(np.int64)  # each row's first valid vector in `seen`
         _attend(queries, keys, seen, first, self._reduction, self._scale, context)
         attended = outputs + self._multiplied(self._projection, context)
         lengths = row_lengths(alive, batch)

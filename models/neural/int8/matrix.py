@@ -28,7 +28,7 @@ from models.neural.int8.kernels import (
 from models.tensor_files import Arrays, PackedWeightCache
 
 FLOATS, FLOATS_2D, IDS = types.float32[::1], types.float32[:, ::1], types.int64[::1]
-"""Types of arguments of kernels: arrays of one and two dimensions, and token ids or indices."""
+"""Types of kernels' arguments: arrays of one and two dimensions, and ids or indices."""
 
 MAX_INT8 = np.float32(127)
 """Largest integer; -128 is not used, for a symmetric range."""
@@ -68,7 +68,7 @@ def zero_int8_rows(count: int, width: int) -> Int8Rows:
 
 @numba.njit(nogil=True)
 def _max_abs(vector: Any) -> Any:
-    """Return the largest absolute value, compared as integers of equal order, because only such loops vectorise."""
+    """Return the largest absolute value, compared as integers of equal order: only such loops vectorise."""
     highest = np.uint32(0)
     for index in range(len(vector)):
         highest = greater(np.uint32(np.float32(vector[index]).view(np.uint32) & _MAGNITUDE), highest)
@@ -77,7 +77,7 @@ def _max_abs(vector: Any) -> Any:
 
 @numba.njit(nogil=True, error_model="numpy")
 def quantise_row(vector: Any, rows: Any, row: Any) -> None:
-    """Quantise a vector [W] of float32 to a row of the nearest integers, scaled so the largest is ±127."""
+    """Quantise a float32 vector [W] to a row of nearest integers, the largest ±127."""
     highest = _max_abs(vector)
     inverse = MAX_INT8 / max(highest, _TINY)
     values = rows.values[row]
@@ -118,7 +118,7 @@ INT8_LAYOUT = "int8-1"
 _BATCH = SPARE_ROWS + 1  # rows of one product
 _ALIGNMENT = 64  # bytes: a cache line
 ROW_PADDING = 16
-"""Floats between rows of products, because rows a power of two apart evict each other from the cache."""
+"""Floats between rows of products: rows a power of two apart evict each other from the cache."""
 
 
 class Int8Matrix(NamedTuple):
@@ -126,7 +126,7 @@ class Int8Matrix(NamedTuple):
 
     Attributes:
         weights: [O/64, K/4, 64, 4] as [O/64, 64 K], O and K rounded up; uint8, the integer plus 128.
-        scales: scale of each row [O rounded up to a multiple of 64], float32; 0 in padding.
+        scales: scale per row [O rounded up to a multiple of 64], float32; 0 in padding.
     """
 
     weights: UInt8s
@@ -139,7 +139,8 @@ INT8_MATRIX_TYPE = tuple_type(Int8Matrix, types.uint8[:, ::1], FLOATS)
 def quantise_matrix(matrix: FloatArray) -> Int8Matrix:
     """Quantise each row of weights [O, K] to 255 levels, symmetric about 0."""
     rows, columns = matrix.shape
-    blocks, groups = -(-rows // ROW_LANES), -(-columns // COLUMN_MULTIPLE) * (COLUMN_MULTIPLE // COLUMN_GROUP)
+    blocks = -(-rows // ROW_LANES)
+    groups = -(-columns // COLUMN_MULTIPLE) * (COLUMN_MULTIPLE // COLUMN_GROUP)
     scales = np.zeros(blocks * ROW_LANES, np.float32)
     width = groups * ROW_LANES * COLUMN_GROUP
     memory = np.empty(blocks * width + _ALIGNMENT, np.uint8)
@@ -186,13 +187,13 @@ def multiply_blocks(
     products: Any,
     column: Any,
 ) -> None:
-    """Write the products of `multiply_rows` for some blocks of 64 rows of the matrix, from `column` on."""
+    """Write products of `multiply_rows` for blocks of 64 matrix rows, from `column` on."""
     values, totals, scales, factors = rows.values, rows.sums, rows.scales, matrix.scales
     groups = values.shape[1] // COLUMN_GROUP
     sums = np.empty(_BATCH * ROW_LANES, np.int32)
     stride, target = products.shape[1], products.reshape(-1)
     weights = matrix.weights.reshape(-1)
-    # outer loop over blocks of weights: a block is read from memory once, then from the cache for all rows
+    # outer loop over blocks of weights: each is read from memory once, then from the cache
     for block in range(begin, end):
         start, lane = block * groups * ROW_LANES * COLUMN_GROUP, block * ROW_LANES
         done = 0
@@ -246,7 +247,7 @@ def gather_rows(matrix: Any, size: Any, ids: Any, rows: Any, first: Any) -> Any:
 
 @kernel(types.void(INT8_MATRIX_TYPE, FLOATS, INT8_ROWS_TYPE, IDS, FLOATS))
 def multiply_row_pairs(matrix: Any, bias: Any, rows: Any, ids: Any, products: Any) -> None:
-    """Write the products [N] of each row of activations with one row of the matrix, given by ids [N]."""
+    """Write products [N] of each row of activations with one row of the matrix, by ids [N]."""
     groups = rows.values.shape[1] // COLUMN_GROUP
     for row in range(len(ids)):
         block, lane = ids[row] // ROW_LANES, ids[row] % ROW_LANES

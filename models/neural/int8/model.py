@@ -1,4 +1,4 @@
-"""Network with eight-bit integers as a language model: embedding → body → (projection) → output layer."""
+"""Int8 network as a language model: embedding → body → (projection) → output layer."""
 
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -33,14 +33,14 @@ from models.tensor_files import PackedWeightCache
 from models.vocabulary import Vocabulary
 
 NetworkOutputs: TypeAlias = tuple[FloatArray, Int8Rows]
-"""The body's outputs before each of T tokens per row [T, B, W], and the same as integers [T * B]."""
+"""The body's outputs before each of T tokens per row [T, B, W], and as integers [T * B]."""
 
 
 class Int8Model(NetworkModel, BlockSampler[NeuralState]):
     """Neural language model with eight-bit weights and activations, on a CPU.
 
     Weights have a scale per row, activations a scale per row of the batch, and integer sums are exact.
-    The results of a row therefore depend only on its own text, to the last bit, in any batch, step by
+    A row's results therefore depend only on its own text, to the last bit, in any batch, step by
     step or at once.
 
     Args:
@@ -49,7 +49,7 @@ class Int8Model(NetworkModel, BlockSampler[NeuralState]):
         weight_cache: cache of quantised weights; None for process memory.
 
     Raises:
-        InvalidInputError: network and vocabulary differ in size, or int8 does not support the network.
+        InvalidInputError: network and vocabulary differ in size, or the network has no int8 form.
     """
 
     group_rows, segment_steps = GROUP_ROWS, INT8_SEGMENT_STEPS

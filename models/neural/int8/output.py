@@ -1,6 +1,6 @@
-"""Int8 output layers: the softmax over the full vocabulary, the adaptive softmax, and their kernels.
+"""Int8 output layers: softmax over the full vocabulary, adaptive softmax, their kernels.
 
-Logits are summed while they are in the processor's cache. Sampling stores no full distribution: it
+Logits are summed while in the processor's cache. Sampling stores no full distribution: it
 computes sums of blocks of 64 tokens.
 """
 
@@ -44,10 +44,10 @@ from models.neural.int8.matrix import (
 from models.vocabulary import BOS
 
 LOWEST_LOGIT = np.float32(-3e38)
-_ZERO, _ONE_ROW = np.int64(0), np.int64(1)  # numba would compile a further version for each literal
+_ZERO, _ONE_ROW = np.int64(0), np.int64(1)  # numba would compile a version per literal
 
 BLOCKS_PER_PASS = 16
-"""Number of 64-token blocks per pass: their logits stay in the cache until they are summed."""
+"""Number of 64-token blocks per pass: their logits stay in the cache until summed."""
 
 
 @kernel(types.void(INT8_MATRIX_TYPE, FLOATS, INT8_ROWS_TYPE, types.int64, FLOATS_2D, FLOATS))
@@ -63,7 +63,7 @@ def write_logits(matrix: Any, bias: Any, rows: Any, first: Any, logits: Any, log
         log_sums: written, [N].
     """
     count = len(logits)
-    # running maxima [N] and sums in lanes [N, 64]: one pass over the vocabulary reads each logit once
+    # running maxima [N] and sums in lanes [N, 64]: one pass reads each logit once
     highest, lanes = np.full(count, LOWEST_LOGIT), np.zeros((count, ROW_LANES), np.float32)
     tops = np.empty(ROW_LANES, np.float32)
     for begin in range(0, len(matrix.weights), BLOCKS_PER_PASS):
@@ -78,7 +78,7 @@ def write_logits(matrix: Any, bias: Any, rows: Any, first: Any, logits: Any, log
 
 @kernel(types.void(INT8_MATRIX_TYPE, FLOATS, INT8_ROWS_TYPE, types.int64, IDS, FLOATS))
 def score_targets(matrix: Any, bias: Any, rows: Any, first: Any, ids: Any, log_probs: Any) -> None:
-    """Write the log-probabilities [N] of ids [N] after rows from `first` on; see `write_logits`."""
+    """Write log-probabilities [N] of ids [N] after rows from `first` on; see `write_logits`."""
     count = len(ids)
     highest, lanes = np.full(count, LOWEST_LOGIT), np.zeros((count, ROW_LANES), np.float32)
     tops = np.empty(ROW_LANES, np.float32)
@@ -114,7 +114,7 @@ def accumulate_exp(logits: Any, highest: Any, lanes: Any, tops: Any) -> Any:
 
 @numba.njit(nogil=True)
 def max_logit(logits: Any, highest: Any, tops: Any) -> Any:
-    """Return the maximum of a multiple of 64 logits and `highest`; `tops` [64] is scratch."""
+    """Return the maximum of `highest` and 64 n logits; `tops` [64] is scratch."""
     for lane in range(ROW_LANES):
         tops[lane] = highest
     max_in_lanes(logits, len(logits), tops)
@@ -131,7 +131,7 @@ def max_logit(logits: Any, highest: Any, tops: Any) -> Any:
 
 @numba.njit(nogil=True)
 def log_sum_of_lanes(lanes: Any, highest: Any) -> Any:
-    """Return the log-sum-exp from 64 lanes, which are overwritten, and the highest logit."""
+    """Return the log-sum-exp from 64 lanes, overwritten, and the highest logit."""
     return np.log(fold_lanes(lanes)) + highest
 
 
@@ -153,7 +153,7 @@ def write_block_sums(
     sums: Any,
     first: Any,
 ) -> None:
-    """Write the block sums of rows from `start` on, without a full distribution; see `write_logits`.
+    """Write block sums of rows from `start` on, with no full distribution; see `write_logits`.
 
     Args:
         matrix: `Int8Matrix` of V rows.
@@ -197,7 +197,7 @@ def accumulate_block_sums(
         inverse: inverse of the row's temperature.
         highest: the highest logit of earlier segments.
         lanes: sums of exponentials in 64 lanes; overwritten.
-        sums: sums of the row's blocks; written for the segment, rescaled for earlier segments.
+        sums: sums of the row's blocks; written for the segment, rescaled for earlier ones.
         scratch: [64].
 
     Returns:
@@ -215,7 +215,7 @@ def accumulate_block_sums(
 
 @kernel(types.void(INT8_MATRIX_TYPE, FLOATS, INT8_ROWS_TYPE, IDS, IDS, FLOATS_2D))
 def write_block_logits(matrix: Any, bias: Any, rows: Any, numbers: Any, blocks: Any, logits: Any) -> None:
-    """Write the logits [N, 64] of N pairs of a row, given by number [N], and a block of tokens [N]."""
+    """Write the logits [N, 64] of N pairs of a row's number [N] and a block of tokens [N]."""
     for index in range(len(numbers)):
         block = blocks[index]
         multiply_blocks(
@@ -230,7 +230,7 @@ def _scale(values: Any, factor: Any) -> None:
 
 
 class Int8Output(ABC):
-    """Layer from vectors to distributions over the vocabulary of size V; the results of a row depend on it only."""
+    """Layer from vectors to distributions over V tokens; a row's results depend on it only."""
 
     @abstractmethod
     def log_probs(self, features: Int8Rows) -> FloatArray:
@@ -241,25 +241,26 @@ class Int8Output(ABC):
         """Return natural-log probabilities [N] of ids [N] after vectors [N, E]."""
 
     def choice_log_probs(self, features: Int8Rows, rows: TokenIds, ids: TokenIds) -> FloatArray:
-        """Return natural-log probabilities [C] of ids [C] after vectors [N, E], by index in `rows` [C], ascending."""
+        """Return natural-log probabilities [C] of ids [C] after vectors [N, E], by ascending index `rows` [C]."""
         return self.log_probs(features)[rows, ids]
 
     def target_logits(self, features: Int8Rows, ids: TokenIds) -> FloatArray:
-        """Return unnormalised log-probabilities [N] of ids [N], without a sum over the vocabulary if possible."""
+        """Return unnormalised log-probabilities [N] of ids [N], if possible with no sum over V."""
         return self.target_log_probs(features, ids)
 
     def block_sums(self, features: Int8Rows, temperatures: FloatArray) -> BlockSums:
-        """Return sums for sampling the next tokens after vectors [N, E], at temperatures [N]; see `BlockSampler`."""
+        """Return sums to sample the next tokens after vectors [N, E], at temperatures [N]; see `BlockSampler`."""
         log_probs = self.log_probs(features)
         padding = -log_probs.shape[1] % BLOCK_TOKENS
         log_probs = np.pad(log_probs, ((0, 0), (0, padding)), constant_values=-np.inf)
         highest = log_probs.max(axis=1)
         weights = np.exp((log_probs - highest[:, None]) / temperatures[:, None])
         sums = weights.reshape(len(weights), -1, BLOCK_TOKENS).sum(axis=2)
-        return BlockSums(np.zeros_like(highest), highest, sums, log_probs[:, :BLOCK_TOKENS].copy(), log_probs)
+        first = log_probs[:, :BLOCK_TOKENS].copy()
+        return BlockSums(np.zeros_like(highest), highest, sums, first, log_probs)
 
     def block_logits(self, features: Any, rows: TokenIds, blocks: TokenIds) -> FloatArray:
-        """Return the logits [N, 64] of blocks of tokens [N] after rows [N] of the features of `block_sums`."""
+        """Return logits [N, 64] of blocks of tokens [N] after rows [N] of `block_sums`' features."""
         logits: FloatArray = features.reshape(len(features), -1, BLOCK_TOKENS)[rows, blocks]
         return logits
 
@@ -373,7 +374,7 @@ class Int8AdaptiveSoftmax(Int8Output):
 def make_output(
     config: NetworkConfig, vocab_size: int, parameters: Parameters, embedding: Int8Matrix
 ) -> Int8Output:
-    """Create the output layer of a network, which shares the embedding's matrix in a tied softmax."""
+    """Create a network's output layer, which shares the embedding's matrix in a tied softmax."""
     if config.output == "adaptive":
         return Int8AdaptiveSoftmax(config, vocab_size, parameters)
     matrix = embedding if config.tied else parameters.matrix("output.weight")

@@ -1,1 +1,1 @@
-"""Back-off n-gram models as torch tensors on a device; the only part of `models.ngram` that imports torch."""
+"""Back-off n-gram models as torch tensors on a device; nothing else in `models.ngram` imports torch."""

@@ -1,15 +1,14 @@
 """Automaton as torch tensors: scores of all positions at once, full distributions, next states.
 
 Kernel launches dominate the cost on a device. An arc is therefore found by one bisection over the
-keys of all arcs, state · V + word, which ascend over the entire array, not among the arcs of its
-state.
+ascending keys of all arcs, state · V + word, not among the arcs of its state.
 
 The score of a token depends only on the order − 1 tokens before it, so there is no loop over time:
-the contexts of one length before every token are found from the contexts one token shorter, in as
-many rounds as the model's order.
+the contexts of one length before all tokens are found from those one token shorter, in as many
+rounds as the model's order.
 
 Distributions are written from the unigrams to the arcs of successively longer contexts. All arcs of
-a group of rows form one flat list; the host waits for the device once per call, to read its length.
+a group of rows form a flat list; the host waits for the device once per call, to read its length.
 """
 
 import itertools
@@ -36,16 +35,16 @@ from models.ngram.model import check_known, check_one_per_row
 
 # bench_device
 MAX_MATRIX_ENTRIES = 1 << 24
-"""Entries of [B, V] computed at once, with at most a few hundred MiB beyond the result; see `_ARC_ENTRIES`."""
+"""Entries of [B, V] computed at once, with a few hundred MiB beyond the result; see `_ARC_ENTRIES`."""
 
 _ARC_ENTRIES = 4
-"""Entries that one overwriting arc counts as, because it takes more temporary memory."""
+"""Entries that an overwriting arc counts as: it takes more temporary memory."""
 
 MAX_TOKENS_AT_ONCE = 1 << 20
-"""Tokens read at once; each takes about 200 bytes of temporary device memory."""
+"""Tokens read at once; each takes 200 bytes of temporary device memory."""
 
 _BLOCK = 1 << 22
-"""Elements copied at once, so a mapped file is never completely in the host's memory."""
+"""Elements copied at once, so a mapped file is never entirely in the host's memory."""
 
 _NO_KEY = 2**63 - 1
 
@@ -60,7 +59,7 @@ class TensorAutomaton(NamedTuple):
         keys: state · V + word of each arc, then a larger number [A + 1], int64.
         first_arcs: first arc of each state, then A [S + 1], int32, or int64 if A requires it.
         suffixes: [S], int32.
-        minimal: the shortest state with the same future as each state [S], int32.
+        minimal: the shortest state with each state's future [S], int32.
         log10_probs: decoded values [A + 1], float32; the last entry is padding.
         log10_backoffs: decoded values [S], float32; 0 for the empty context.
     """
@@ -90,7 +89,7 @@ class TensorAutomaton(NamedTuple):
 def to_tensors(automaton: Automaton, device: torch.device) -> TensorAutomaton:
     """Copy an automaton to a device and decode its values.
 
-    The copy takes 12 bytes per arc and 16 per state on the device, and 12 more per arc while it is made.
+    It takes 12 bytes per arc and 16 per state on the device, and 12 more per arc during the copy.
     """
     states, arcs, vocab_size = automaton.num_states, automaton.num_arcs, automaton.vocab_size
     wide = torch.int64 if arcs >= 2**31 else torch.int32
@@ -125,7 +124,7 @@ def to_tensors(automaton: Automaton, device: torch.device) -> TensorAutomaton:
 def _copy_in_blocks(
     length: int, dtype: torch.dtype, device: torch.device, read: Callable[[slice], AnyArray]
 ) -> Tensor:
-    """Copy the segments that `read` returns, block by block, into one tensor [length]."""
+    """Copy what `read` returns, block by block, into one tensor [length]."""
     out = torch.empty(length, dtype=dtype, device=device)
     for begin in range(0, length, _BLOCK):
         part = slice(begin, min(begin + _BLOCK, length))
@@ -134,12 +133,12 @@ def _copy_in_blocks(
 
 
 def _decoded(values: AnyArray, table: Float32s) -> Float32s:
-    """Return a copy of the values, decoded if there is a table of codes."""
+    """Copy values, decoded if there is a table of codes."""
     return table[values] if len(table) else values.copy()
 
 
 def _word_ids(words: AnyArray) -> Int32s:
-    """Return a copy of word ids [n], given as numbers [n] or as three bytes each [n, 3]."""
+    """Copy word ids [n], given as numbers [n] or as three bytes each [n, 3]."""
     if words.ndim == 1:
         return words.astype(np.int32)
     low, middle, high = words.astype(np.int32).T
@@ -161,7 +160,7 @@ def _keys(automaton: Automaton, first_arcs: Tensor) -> Tensor:
 def _minimal_states(
     first_arcs: Tensor, suffixes: Tensor, backoffs: Tensor, state_starts: list[int]
 ) -> Tensor:
-    """Apply `access.minimal_state` to all states, by length, because links lead to shorter contexts."""
+    """Apply `access.minimal_state` to all states, by length: links lead to shorter contexts."""
     minimal = torch.arange(len(suffixes), dtype=torch.int32, device=suffixes.device)
     says_nothing = (first_arcs.diff() == 0) & (backoffs == 0)
     for begin, end in itertools.pairwise(state_starts):
@@ -179,7 +178,10 @@ def suffix_chain(automaton: TensorAutomaton, ids: Tensor) -> Tensor:
 
 
 def find_arcs(automaton: TensorAutomaton, states: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the arcs of words in states, and whether they exist; a missing arc has an arbitrary number up to A."""
+    """Return the arcs of words in states, and whether they exist.
+
+    A missing arc has any number up to A.
+    """
     wanted = (states * automaton.vocab_size + words).contiguous()
     arcs = torch.searchsorted(automaton.keys, wanted)
     return arcs, automaton.keys[arcs] == wanted
@@ -193,12 +195,15 @@ def advance_contexts(automaton: TensorAutomaton, ids: Tensor, words: Tensor) -> 
 
 
 def _longest_state(automaton: TensorAutomaton, states: Tensor) -> Tensor:
-    """Return the minimal state, int32, of the longest state along the first axis, which has the largest number."""
+    """Return the minimal state, int32, of the longest along the first axis.
+
+    That has the largest number.
+    """
     return automaton.minimal[states.amax(0)]
 
 
 def suffixes_by_length(automaton: TensorAutomaton, ids: Tensor) -> Tensor:
-    """Return the states [B] and their suffixes, indexed by length [order, B], int64; 0 if there is none."""
+    """Return states [B] and their suffixes, by length [order, B], int64; 0 if there is none."""
     chain = suffix_chain(automaton, ids)
     lengths = torch.bucketize(chain, automaton.state_starts, right=True)
     return torch.zeros_like(chain).scatter_(0, lengths, chain)
@@ -207,7 +212,7 @@ def suffixes_by_length(automaton: TensorAutomaton, ids: Tensor) -> Tensor:
 def score_contexts(
     automaton: TensorAutomaton, tokens: Tensor, starts: Tensor, before: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Score the tokens of R concatenated sequences, each given the tokens before it.
+    """Score tokens of R concatenated sequences, each given the tokens before it.
 
     Args:
         automaton: the model.
@@ -216,8 +221,8 @@ def score_contexts(
         before: states before each sequence, by length [order, R].
 
     Returns:
-        The results of `score_unpadded`, and the state of each length that ends in each token [order, N]; 0 if it is
-        not listed.
+        The results of `score_unpadded`, and the state of each length that ends in each token [order, N];
+        0 if unlisted.
     """
     probs = automaton.log10_probs[tokens].double() * LN_10
     backoffs = torch.zeros_like(probs)
@@ -241,7 +246,7 @@ class _Contexts(NamedTuple):
 
     Attributes:
         states: [order − 1, B], int64; 0 if a row has no context of that length.
-        log_backoffs: natural logarithm of the back-off weights down to each context [order − 1, B], float64.
+        log_backoffs: natural logarithm of the back-off down to each context [order − 1, B], float64.
         root_log_backoffs: the same down to the empty context [B].
         begins: first arc of each context [order − 1, B].
         counts: number of arcs of each context [order − 1, B].
@@ -257,7 +262,7 @@ class _Contexts(NamedTuple):
 
 
 def all_log_probs(automaton: TensorAutomaton, ids: Tensor) -> Tensor:
-    """Return natural-log probabilities [B, V], float32, of every word in states [B]."""
+    """Return natural-log probabilities [B, V], float32, of all words in states [B]."""
     contexts = _contexts(automaton, ids)
     unigrams = automaton.log10_probs[: automaton.vocab_size].double() * LN_10
     out = torch.empty((len(ids), automaton.vocab_size), dtype=torch.float32, device=automaton.device)
@@ -269,7 +274,7 @@ def all_log_probs(automaton: TensorAutomaton, ids: Tensor) -> Tensor:
 
 
 def top_k_of_states(automaton: TensorAutomaton, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the k most probable words [B, k] in states [B] and their log-probabilities; ties in order of id."""
+    """Return the k most probable words [B, k] in states [B] and their log-probabilities; ties by id."""
     size = max(1, MAX_MATRIX_ENTRIES // automaton.vocab_size)
     begins = range(0, max(len(ids), 1), size)
     parts = [_exact_top_k(all_log_probs(automaton, ids[begin : begin + size]), k) for begin in begins]
@@ -277,7 +282,7 @@ def top_k_of_states(automaton: TensorAutomaton, ids: Tensor, k: int) -> tuple[Te
 
 
 def _exact_top_k(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the k largest entries of each row of [B, V], with ties in order of id, unlike `torch.topk`."""
+    """Return the k largest entries of each row of [B, V], ties by id, unlike `torch.topk`."""
     width = values.shape[1]
     bits = (values + 0.0).view(torch.int32)  # adding 0 turns −0 into 0
     rising = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).long()
@@ -290,7 +295,7 @@ def _contexts(automaton: TensorAutomaton, ids: Tensor) -> _Contexts:
     chain = suffix_chain(automaton, ids)
     backoffs = (automaton.log10_backoffs[chain].double() * LN_10).cumsum(0)
     charged = torch.cat([torch.zeros_like(backoffs[:1]), backoffs[:-1]])
-    states = chain[:-1].flip(0)  # without the empty context, which every row has at its end
+    states = chain[:-1].flip(0)  # without the empty context, the last of every row
     begins = automaton.first_arcs[states].long()
     counts = automaton.first_arcs[states + 1] - begins
     counts = torch.where(states > 0, counts, 0)
@@ -298,7 +303,7 @@ def _contexts(automaton: TensorAutomaton, ids: Tensor) -> _Contexts:
 
 
 def _scatter_arcs(automaton: TensorAutomaton, contexts: _Contexts, rows: slice, out: Tensor) -> None:
-    """Overwrite entries of `out` [rows, V] with the arcs of some rows' contexts, the longest last."""
+    """Overwrite entries of `out` [rows, V] by the arcs of rows' contexts, the longest last."""
     ends = np.cumsum(contexts.host_counts[:, rows].sum(axis=1)).tolist()
     if not ends or ends[-1] == 0:
         return
@@ -335,7 +340,7 @@ class UnpaddedTokens(NamedTuple):
 
 
 def to_device(ids: Ids, device: torch.device) -> Tensor:
-    """Copy ids or row numbers, of any shape, to the device as int64."""
+    """Copy ids or row numbers of any shape to the device, as int64."""
     if isinstance(ids, Tensor):
         return ids.to(device, torch.int64)
     own = np.array(ids, dtype=np.int64)  # a copy: torch warns about read-only arrays
@@ -345,10 +350,10 @@ def to_device(ids: Ids, device: torch.device) -> Tensor:
 def check_token_per_row(tokens: Ids, rows: int, vocab_size: int, device: torch.device) -> Tensor:
     """Return one token per row [B], int64, on the device.
 
-    Checking ids that are already on a device makes the host wait for it.
+    To check ids on a device, the host waits for it.
 
     Raises:
-        InvalidInputError: the number of tokens is not the number of rows, or an id is outside the vocabulary.
+        InvalidInputError: there is not one token per row, or an id is outside the vocabulary.
     """
     host = tokens.cpu().numpy() if isinstance(tokens, Tensor) else np.asarray(tokens, dtype=np.int64)
     check_one_per_row(host.shape, rows)
@@ -359,7 +364,7 @@ def check_token_per_row(tokens: Ids, rows: int, vocab_size: int, device: torch.d
 
 
 def unpad(tokens: TokenIds, counts: Bools, vocab_size: int) -> UnpaddedTokens:
-    """Return the tokens of [B, T] that a mask selects; in each row, they are contiguous.
+    """Return the tokens of [B, T] that a mask selects; they are contiguous in a row.
 
     Raises:
         InvalidInputError: a selected token is outside the vocabulary.
@@ -379,12 +384,12 @@ def score_unpadded(
 
     Args:
         automaton: the model.
-        ids: states before all rows [B], including rows without tokens.
+        ids: states before all rows [B], with or without tokens.
         texts: tokens of the rows [N].
 
     Returns:
-        Natural-log probabilities, float32, lengths of the n-grams found, uint8, and natural logarithms of the
-        back-off weights charged to reach these, float32, each [N].
+        Natural-log probabilities, float32, lengths of the n-grams found, uint8, and natural logarithms of
+        the back-off charged to reach these, float32, each [N].
     """
     size = len(texts.tokens)
     out: list[AnyArray] = [np.empty(size, kind) for kind in (np.float32, np.uint8, np.float32)]
@@ -405,9 +410,9 @@ def score_unpadded(
 
 
 def prefill_unpadded(automaton: TensorAutomaton, ids: Tensor, texts: UnpaddedTokens) -> Tensor:
-    """Return the states [B], int32, after the texts; the state of a row without tokens is unchanged.
+    """Return the states [B], int32, after the texts; without tokens, a row's state is unchanged.
 
-    Intended for the few last tokens of each row, on which the state depends: all are read at once.
+    For the few last tokens of each row, on which the state depends: all are read at once.
     """
     if len(texts.rows) == 0:
         return ids

@@ -1,6 +1,6 @@
 """N-gram model on a device: the same numbers as `models.ngram.model`, as tensors.
 
-`move_if_it_fits` leaves the model on the CPU and logs a warning if the device lacks memory or fails.
+`move_if_it_fits` leaves the model on the CPU, with a warning, if the device lacks memory or fails.
 """
 
 import logging
@@ -48,7 +48,7 @@ class TensorNGramState:
 
     @torch.inference_mode()
     def concatenate(self, others: Sequence["TensorNGramState"]) -> "TensorNGramState":
-        """Return a state with the rows of this state, followed by the rows of each of `others`."""
+        """Return a state with the rows of this state, then those of each of `others`."""
         return TensorNGramState(torch.cat([self.ids, *(state.ids for state in others)]))
 
 
@@ -61,11 +61,11 @@ class TensorNGramModel(
     """Back-off n-gram model whose automaton is on a device.
 
     State numbers equal those of the CPU model, and scores are equal within the rounding of single
-    precision. Intended for large batches: one call launches dozens of kernels, which for one context
-    takes longer than the computation on a CPU.
+    precision. For large batches: a call launches dozens of kernels, which for one context takes
+    longer than the computation on a CPU.
 
     Args:
-        model: model to copy to the device; its arrays stay on the host.
+        model: model to copy; its arrays stay on the host.
         device: device of the computation.
 
     Attributes:
@@ -100,14 +100,14 @@ class TensorNGramModel(
     @override
     @torch.inference_mode()
     def advance(self, state: TensorNGramState, tokens: Ids) -> TensorNGramState:
-        """Consume one token per row; ids may be a tensor, but checking it makes the host wait for the device."""
+        """Consume one token per row; to check ids in a tensor, the host waits for the device."""
         words = check_token_per_row(tokens, len(state), len(self.vocabulary), self.device)
         return TensorNGramState(kernels.advance_contexts(self._automaton, state.ids, words))
 
     @override
     @torch.inference_mode()
     def next_log_probs(self, state: TensorNGramState) -> Tensor:
-        """Return log-probabilities [B, V], float32; memory beyond the result is bounded for any number of rows."""
+        """Return log-probabilities [B, V], float32; memory beyond the result is bounded for any B."""
         return kernels.all_log_probs(self._automaton, state.ids)
 
     @override
@@ -132,7 +132,7 @@ class TensorNGramModel(
 
     @torch.inference_mode()
     def score_detailed(self, state: TensorNGramState, tokens: TokenIds, lengths: TokenIds) -> NGramScores:
-        """Score tokens, with the length of the n-gram that gave each probability.
+        """Score tokens, with the length of each probability's n-gram.
 
         Raises:
             InvalidInputError: see `read`.
@@ -149,7 +149,7 @@ class TensorNGramModel(
 
     @torch.inference_mode()
     def _prefill(self, state: TensorNGramState, tokens: TokenIds, lengths: TokenIds) -> TensorNGramState:
-        """Return the state after tokens; it depends on the last order − 1 tokens of a row, so only these are read."""
+        """Return the state after tokens; only the last order − 1 of a row matter, and only these are read."""
         tokens, lengths = np.asarray(tokens), np.asarray(lengths)
         check_shapes(tokens, lengths, len(state))
         left = lengths[:, None] - np.arange(tokens.shape[1])  # tokens from each position to the row's end
@@ -161,7 +161,7 @@ class TensorNGramModel(
         return self.cpu_model.context_lengths(_to_host_state(state))
 
     def save(self, directory: Path) -> None:
-        """Write config.json and the automaton, as the model on the CPU does."""
+        """Write config.json and the automaton, as on the CPU."""
         self.cpu_model.save(directory)
 
     @torch.inference_mode()
@@ -177,7 +177,10 @@ _log = logging.getLogger(__name__)
 
 
 def move_if_it_fits(model: NGramModel, device: str | torch.device) -> TensorNGramModel | NGramModel:
-    """Return the model moved to a device; the model itself, with a warning, if the device lacks memory or fails."""
+    """Return the model on a device.
+
+    If the device lacks memory or fails, it is the given model, with a warning.
+    """
     try:
         return _move_and_try(model, device)
     except (torch.OutOfMemoryError, torch.AcceleratorError) as error:
@@ -193,7 +196,7 @@ def move_if_it_fits(model: NGramModel, device: str | torch.device) -> TensorNGra
 
 
 def _move_and_try(model: NGramModel, device: str | torch.device) -> TensorNGramModel:
-    """Move the model to a device and compute one distribution, because that needs memory too."""
+    """Move the model to a device and compute a distribution: that needs memory too."""
     moved = TensorNGramModel(model, device=device)
     moved.next_log_probs(moved.initial_state(1))
     return moved

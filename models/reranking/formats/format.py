@@ -1,8 +1,8 @@
-"""Interface of n-best list formats, with the lines, fields and grouping that they share.
+"""Interface of n-best list formats, with their common lines, fields and grouping.
 
-Files are plain, .gz, .xz, .zst or .bz2, in UTF-8. A line that is not UTF-8 or too long is a `BadLine`, and
+Files are plain, .gz, .xz, .zst or .bz2, in UTF-8. A line not in UTF-8 or too long is a `BadLine`, and
 reading continues; a missing or damaged file is an error. At most one line and one block are in
-memory. White space is ASCII white space, as in the programs that define the formats; a no-break space
+memory. White space is ASCII white space, as in the formats' programs; a no-break space
 is part of a word.
 """
 
@@ -22,13 +22,13 @@ from models.files import ASCII_WHITESPACE, COMPRESSED_SUFFIXES, check_text, deco
 from models.reranking.candidates import Candidate, CandidateList
 
 MAX_LIST_CANDIDATES = 100_000
-"""Maximum candidates of a list; without ids, a file could otherwise fill the memory."""
+"""Maximum candidates of a list; without ids, a file could fill the memory."""
 MAX_CANDIDATE_LINE_BYTES = 1 << 20
 """Maximum size of a line with one candidate."""
 MAX_LIST_BYTES = 1 << 26
 """Maximum size of a list in JSON."""
 MAX_DOCUMENT_LINE_BYTES = 1 << 28
-"""Maximum size of a line of a JSON document, which may be on one line."""
+"""Maximum size of a line of a JSON document, which may have only one."""
 
 ReferenceLayout = Literal["lines", "tab", "utterance", "trn", "manifest"]
 
@@ -54,7 +54,7 @@ class BadLine(NamedTuple):
         source: the file.
         number: line number, from 1.
         problem: description of the error.
-        loses_list: True if an entire list is lost, False if only a candidate or a score is.
+        loses_list: True if an entire list is lost, not only a candidate or a score.
     """
 
     source: str
@@ -70,7 +70,10 @@ ListOrBadLine = CandidateList | BadLine
 
 
 def unpacked_name(path: PurePath) -> str:
-    """Return a file's name without its compression suffix; in formats with one list per file, the list's name."""
+    """Return a file's name without its compression suffix.
+
+    It is the list's name in formats of one list per file.
+    """
     return path.stem if path.suffix in COMPRESSED_SUFFIXES else path.name
 
 
@@ -104,7 +107,7 @@ class SourceLines:
                 byte = f"byte {error.start + 1} of the line is 0x{raw[error.start]:02x}"
                 yield self.bad(number, f"the text is not UTF-8: {byte}")
                 if limit < MAX_DOCUMENT_LINE_BYTES:
-                    continue  # in a document, its brackets count: surrogates replace the invalid bytes
+                    continue  # a document's brackets count: surrogates replace invalid bytes
                 text = raw.decode("utf-8", errors="surrogateescape")
             if number == 1:
                 text = text.removeprefix("\ufeff")  # byte-order mark
@@ -133,18 +136,18 @@ class Format:
     Attributes:
         name: name on the command line.
         read: yields lists, with a `BadLine` for each unreadable line.
-        write: yields pieces of text; raises InvalidInputError for values that would not be read back; by default for
-            any list.
-        first_key: key that detects a JSON file of this format, if it comes before the keys of other formats.
+        write: yields pieces of text; raises InvalidInputError for values that would not be read back; by default
+            for any list.
+        first_key: key that detects a JSON file of this format, if before other formats' keys.
         features: names of the supported features; None: any.
-        custom_feature_names: True if the file's author names the features, False if the format's programs do.
+        custom_feature_names: True if the file's author names the features, not the format's programs.
         carried_fields: those of `id`, `context` and `continuation` that lists keep.
         max_references: maximum references of a list; None: no limit.
         separate_score_files: True if scores have their own files and a single stream has none.
-        one_list_per_file: True if a file holds one list, and several lists need a folder.
-        needs_beam_size: True if only the number of candidates of each list separates lists.
+        one_list_per_file: True if a file holds one list, and several need a folder.
+        needs_beam_size: True if only the number of candidates separates lists.
         max_line_bytes: maximum size of a line.
-        numbered: True if the names of lists are their indices, from 0.
+        numbered: True if lists' names are their indices, from 0.
         reference_layout: usual layout of reference files for this format.
         media_types: media types in HTTP.
         example: file with one list, if the format is only read.
@@ -168,7 +171,7 @@ class Format:
     example: str = ""
 
     def dropped_fields(self, one: CandidateList, *, streamed: bool = False) -> set[str]:
-        """Return the fields of a list that this format, or a stream of it, drops, such as `context`, `features.lm`."""
+        """Return the fields of a list that this format, or its stream, drops: `context`, `features.lm`."""
         given = {"id": one.name, "context": one.context or None, "continuation": one.continuation}
         lost = {field for field, value in given.items() if value is not None} - self.carried_fields
         if self.max_references is not None and len(one.references) > self.max_references:
@@ -198,7 +201,7 @@ def is_decimal_number(text: str) -> bool:
 
 
 def parse_number(text: str, what: str) -> float:
-    """Parse a finite number, at most 1e300 in magnitude to keep sums of millions finite.
+    """Parse a finite number, at most 1e300 in magnitude so that sums of millions are finite.
 
     Raises:
         InvalidInputError: it is not such a number; the message starts with `what`.
@@ -210,7 +213,7 @@ def parse_number(text: str, what: str) -> float:
 
 
 def format_number(value: float) -> str:
-    """Format a number so that parsing returns the same number.
+    """Format a number so that parsing returns the same.
 
     Raises:
         InvalidInputError: it is not finite.
@@ -226,7 +229,7 @@ def shorten(text: str) -> str:
 
 
 def parse_lines(lines: SourceLines, parse: Callable[[str], T | None]) -> Iterator[tuple[int, T] | BadLine]:
-    """Parse each line, and yield the result with the line number; bad lines are passed on.
+    """Parse each line, and yield results with line numbers; bad lines are passed on.
 
     `parse` returns None for a line to skip, and raises InvalidInputError for an invalid one.
     """
@@ -252,10 +255,10 @@ def after_errors(errors: Sequence[BadLine], one: CandidateList | None) -> Iterat
 
 
 def named_lists(lists: Iterable[CandidateList]) -> Iterator[tuple[str, CandidateList]]:
-    """Yield lists with their names, or their indices from 0 if they have none.
+    """Yield lists with their names, or else their indices from 0.
 
     Raises:
-        InvalidInputError: a name is not one word, or equals the name of the list before, so a reader would join both.
+        InvalidInputError: a name is not one word, or equals the one before, so a reader would join both.
     """
     before = None
     for index, one in enumerate(lists):
@@ -271,7 +274,7 @@ def named_lists(lists: Iterable[CandidateList]) -> Iterator[tuple[str, Candidate
 
 
 CandidateRow = tuple[str, int, Candidate | InvalidInputError]
-"""Id of the candidate's list, its rank in the list if the line states it, and the candidate or its error."""
+"""Id of the candidate's list, its rank there if stated, and the candidate or its error."""
 
 
 def candidate_or_error(parse: Callable[[], Candidate]) -> Candidate | InvalidInputError:
@@ -291,10 +294,10 @@ def group_candidates(
     lines: SourceLines,
     make: Callable[[str, Sequence[tuple[int, Candidate]]], CandidateList | None] = _list_of_members,
 ) -> Iterator[ListOrBadLine]:
-    """Group consecutive candidates with the same id into lists, each after the errors of its candidates.
+    """Group consecutive candidates with the same id into lists, each after its candidates' errors.
 
     Args:
-        rows: candidates with their line numbers; they are sorted by rank, and equal ranks keep the order
+        rows: candidates with their line numbers; sorted by rank, and equal ranks keep the order
             of the lines.
         lines: their source, for messages.
         make: makes a list of an id and its ranked candidates, or None; by default of all.
@@ -327,7 +330,9 @@ def group_candidates(
 
 
 def read_beams(lines: SourceLines, parse: Callable[[str], Candidate]) -> Iterator[ListOrBadLine]:
-    """Read lists of `beam_size` lines each; a bad line, which `parse` may refuse, reduces its list by one candidate.
+    """Read lists of `beam_size` lines each.
+
+    A bad line, or one that `parse` refuses, reduces its list by one candidate.
 
     Raises:
         InvalidInputError: the beam size is missing or out of range.
@@ -360,7 +365,7 @@ def read_blocks(source: Path | BinaryIO, name: str) -> Iterator[bytes]:
         name: name of the source in messages.
 
     Raises:
-        FormatError: it is missing, or cannot be read or decompressed.
+        FormatError: it is missing, unreadable or cannot be decompressed.
     """
     if isinstance(source, Path) and source.is_dir():
         raise FormatError(name, "is a folder")
@@ -371,7 +376,7 @@ def read_blocks(source: Path | BinaryIO, name: str) -> Iterator[bytes]:
             raw = source
         else:
             raw = BufferedReader(cast("Any", source))
-            opened.callback(raw.detach)  # otherwise the caller's stream would be closed too
+            opened.callback(raw.detach)  # else the caller's stream would be closed too
         stream = decompressed(raw)
         head = stream.read(_BLOCK_BYTES)
         check_text(head, name)
@@ -379,7 +384,7 @@ def read_blocks(source: Path | BinaryIO, name: str) -> Iterator[bytes]:
 
 
 def raw_lines(blocks: Iterable[bytes], max_bytes: int) -> Iterator[bytes | None]:
-    """Yield lines as bytes; None for a line that is too long, which is not kept in memory."""
+    """Yield lines as bytes; None for one that is too long, not kept in memory."""
     parts, size = list[bytes](), 0
     for block in blocks:
         for index, piece in enumerate(block.split(b"\n")):

@@ -1,21 +1,21 @@
-"""Formats in JSON: one list per line, and the documents of HyPoradise and mlm-scoring with all lists.
+"""Formats in JSON: one list per line, and documents of HyPoradise and mlm-scoring.
 
 A line is a list as in POST /v1/rerank, one JSON object, with optional references:
 
     {"id": "u1", "context": "", "candidates": [{"text": "…", "features": {"am": -12.5}}, …], "reference": "…"}
 
 `references` is a list of alternative references; `continuation` is scored after each candidate. An
-id may be a number. Other keys are dropped. Only this format preserves every field of a list and all
-white space. A line of a reply of POST /v1/rerank, with `ranking`, is such a list, too.
+id may be a number. Other keys are dropped. Only this format keeps every field and all
+white space. Lines of replies of POST /v1/rerank, with `ranking`, are such lists too.
 
 HyPoradise: `[{"input": ["best hypothesis", …], "output": "reference", …}, …]`. Its files pad shorter
-lists with copies of hypotheses: only the first of equal ones is read, with its scores. Any other list
-of numbers, one per hypothesis, is a feature: `am_score` (ATIS) becomes `am`, others keep their names,
-such as `score` (WSJ). These scores seem to be averages per token.
+lists with copies of hypotheses: only the first of equal ones is read, with its scores. Any other
+list of numbers, one per hypothesis, is a feature: `am_score` (ATIS) becomes `am`, others keep their names,
+such as `score` (WSJ). They seem to be averages per token.
 
-mlm-scoring: `{utterance: {"hyp_1": {"score": …, "text": …}, …, "ref": …}, …}`. The score is the score
+mlm-scoring: `{utterance: {"hyp_1": {"score": …, "text": …}, …, "ref": …}, …}`. The score is that
 of the first pass, a natural logarithm, larger is better: the feature `score`. Hypotheses are sorted
-by their numbers; texts are stripped, as in mlm-scoring.
+by number; texts are stripped, as in mlm-scoring.
 
 Sources: Hypo2Trans generate_data/whisper/generate_hp_dataset.py; HyPoradise-v0 test_atis.json,
 test_wsj_score.json; mlm-scoring examples/demo/format.json, src/mlm/loaders.py

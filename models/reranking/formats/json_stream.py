@@ -1,7 +1,7 @@
-"""Streaming of the members of a large JSON document, and typed access to their values.
+"""Streaming of a large JSON document's members, and typed access to their values.
 
-Only brackets and strings are scanned; the caller parses each member. A document therefore need not
-fit into memory, and an error in a member loses only that member if its brackets are balanced.
+Only brackets and strings are scanned; the caller parses each member. So a document need not
+fit into memory, and an error loses only its member if its brackets are balanced.
 """
 
 import json
@@ -109,7 +109,7 @@ def list_value(value: Any, field: str) -> list[Any]:
 def parse_candidates(
     value: Any, field: str, parse: Callable[[Any, str], Candidate], problems: list[str]
 ) -> tuple[Candidate, ...]:
-    """Parse the candidates of a list, at least one; append the errors of invalid ones to the problems.
+    """Parse a list's candidates, at least one; append errors of invalid ones to the problems.
 
     Raises:
         InvalidInputError: none is valid, or there are too many.
@@ -173,10 +173,12 @@ _CLOSING = {"[": "]", "{": "}"}
 def parse_list(
     lines: SourceLines, number: int, parse: Callable[[list[str]], CandidateList]
 ) -> Iterator[ListOrBadLine]:
-    """Yield the list that begins on a line after its errors; the last one loses the list if nothing of it is usable.
+    """Yield the list begun on a line after its errors.
 
-    `parse` returns the list and appends the errors of its parts to the problems; it raises InvalidInputError if nothing
-    is usable.
+    The last error loses the list if nothing is usable.
+
+    `parse` returns the list and appends its parts' errors to the problems; it raises InvalidInputError if
+    nothing is usable.
     """
     problems, one = list[str](), None
     try:
@@ -193,8 +195,8 @@ def read_elements(
 
     Args:
         lines: lines of the document.
-        outer: `[` for an array of objects, `{` for an object of objects; empty for lines, of which an unreadable one is
-            a lost list.
+        outer: `[` for an array of objects, `{` for an object of objects; empty for lines, where an unreadable
+            one is a lost list.
         parse: converts a member or line to a list, see `parse_list`.
     """
     for element in split_elements(lines, outer) if outer else lines:
@@ -209,8 +211,8 @@ def split_elements(lines: SourceLines, outer: str = "") -> Iterator[TextLine | B
 
     Args:
         lines: lines of the document.
-        outer: `[` for an array of objects, `{` for an object of objects; empty for objects one after another, or in an
-            array.
+        outer: `[` for an array of objects, `{` for an object of objects; empty for objects one after another,
+            or in an array.
     """
     scanner = _Scanner(lines, outer)
     number = 1

@@ -1,12 +1,12 @@
-"""Kaldi's n-best lists: words in one text archive, one archive of costs for each score.
+"""Kaldi's n-best lists: words in one text archive, costs in an archive per score.
 
     utt-1 the first hypothesis            (words_text)
     utt-1 1523.4                          (acwt, lmwt.lmonly, …)
 
-The key of a hypothesis is its utterance and its rank, from 1. Lists are sorted by rank because sorted
+The key of a hypothesis is its utterance and rank, from 1. Lists are sorted by rank because sorted
 archives have utt-10 before utt-2. Costs are negated natural logarithms: a feature is minus the
-cost. Several costs on a line, which the neural models' scripts write per word, are summed. Archives
-are read in parallel with the words, so archives in the same order need no memory.
+cost. Several costs on a line, which the neural models' scripts write by word, are summed. Archives
+are read along with the words, so archives in the same order need no memory.
 
 Sources: kaldi src/latbin/lattice-to-nbest.cc (keys), nbest-to-linear.cc (archives),
 egs/wsj/s5/steps/pytorchnn/lmrescore_nbest_pytorchnn.sh (file names), compute_sentence_scores.py
@@ -44,14 +44,14 @@ SCORE_FILES = {
     "lmwt.nn": "nn",
     "lmwt.rnn": "rnn",
 }
-"""Features of the cost archives in a folder; `lmwt.withlm` is omitted because it is a sum of others."""
+"""Features of the cost archives in a folder; `lmwt.withlm`, a sum of others, is omitted."""
 
 _OTHER_FEATURE = re.compile(r"score\.([A-Za-z0-9_.:*+-]{1,100})")
 _RANK = re.compile(r"[0-9]{1,9}")
 
 
 def feature_of_file(file: str) -> str | None:
-    """Return the feature of an archive by its file name; None for other files."""
+    """Return an archive's feature by its file name; None for other files."""
     match = _OTHER_FEATURE.fullmatch(file)
     return match[1] if match else SCORE_FILES.get(file)
 
@@ -70,7 +70,7 @@ def file_of_feature(feature: str) -> str:
 
 
 def read(lines: SourceLines) -> Iterator[ListOrBadLine]:
-    """Read lists of consecutive lines with the same utterance; skip hypotheses without all scores."""
+    """Read lists of consecutive lines of an utterance; skip hypotheses without all scores."""
     archives = {feature: _CostArchive(scores) for feature, scores in lines.scores.items()}
     return group_candidates(_rows(lines, archives), lines)
 
@@ -106,7 +106,7 @@ def _row(line: str) -> tuple[str, int, str]:
 
 
 def check_content(lines: Sequence[str], source: str) -> None:
-    """Check that the first lines of a file, which begin with a word and a number, are those of n-best lists.
+    """Check that a file's first lines, which begin with a word and a number, are n-best lists.
 
     Raises:
         FormatError: they seem to be something else; the message names it.
@@ -119,7 +119,7 @@ def check_content(lines: Sequence[str], source: str) -> None:
 def _other_content(rows: Sequence[Sequence[str]]) -> str | None:
     """Return what lines seem to have; None for hypotheses.
 
-    Ranks of an utterance begin with 1, without leading zeros, and its hypotheses have words in common.
+    An utterance's ranks begin with 1, without leading zeros, and its hypotheses share words.
     """
     for place in (2, 3):  # start and duration, or end, in CTM and STM
         times = [row[place : place + 2] for row in rows if len(row) > place + 2]
@@ -156,7 +156,7 @@ class _CostArchive:
         self._waiting: dict[str, float] = {}
 
     def cost(self, key: str) -> Generator[BadLine, None, float | None]:
-        """Yield bad lines, and return the cost of a hypothesis; None if the archive has none."""
+        """Yield bad lines, and return a hypothesis's cost, or None."""
         while key not in self._waiting and (row := next(self._rows, None)) is not None:
             if isinstance(row, BadLine):
                 yield row
@@ -177,7 +177,7 @@ def _cost(line: str) -> tuple[str, float]:
 
 
 def word_lines(name: str, one: CandidateList) -> Iterator[str]:
-    """Format the words of a list's candidates."""
+    """Format the words of candidates."""
     for rank, candidate in enumerate(one.candidates, start=1):
         yield f"{name}-{rank} {collapse_whitespace(candidate.text)}".rstrip(" ") + "\n"
 
@@ -199,7 +199,7 @@ def cost_lines(name: str, one: CandidateList, feature: str) -> Iterator[str]:
 FORMAT = Format(
     name="kaldi",
     read=read,
-    # words alone: scores are in separate files, see `cost_lines`
+    # words alone: scores have their own files, see `cost_lines`
     write=lambda lists: chain.from_iterable(word_lines(name, one) for name, one in named_lists(lists)),
     separate_score_files=True,
     reference_layout="utterance",

@@ -9,10 +9,10 @@ A reference file has one of five layouts:
 - `manifest`: a JSON object with the key `text` per line, as in NeMo; its id is `id`, or else the
   name of the `audio_filepath` without folder and suffix.
 
-If lines have ids, every list needs a reference with its id, and every reference a list. A file is
-read in the order of the lists only if no line has the id of a list and the lines do not seem to have
-ids (a tab on each, a word in parentheses at the end of each, a digit in the first word of each, or a
-hyphen or underscore in first words that are all different). Any case in between is an error, never a
+If lines have ids, every list needs a reference with its id, and every reference a list. Files are
+read in list order only if no line has the id of a list and the lines do not seem to have
+ids (a tab on each, a word in parentheses at the end of each, a digit in each first word, or a
+hyphen or underscore in first words that all differ). Any case in between is an error, never a
 guess. Several files give each list several references.
 """
 
@@ -54,7 +54,7 @@ _DIGIT = re.compile("[0-9]")
 
 
 class _ReferenceEntry(NamedTuple):
-    """Reference with its line number, from 1, its id, empty if it has none, and its text."""
+    """Reference with its line number, from 1, its id, maybe empty, and its text."""
 
     number: int
     name: str
@@ -67,8 +67,8 @@ class References:
     Args:
         path: plain, .gz, .xz or .zst.
         layout: None: detected from the lines and the id of the first list.
-        usual: usual layout of reference files for the lists' format; with `utterance`, lines have ids.
-        numbered: True if the name of a list is its line number, from 0, in files without ids.
+        usual: usual reference layout of the lists' format; with `utterance`, lines have ids.
+        numbered: True if a list's name is its line number, from 0, in files without ids.
 
     Raises:
         FormatError: the file cannot be read, or has another layout.
@@ -109,10 +109,10 @@ class References:
         self._num_bad += 1
 
     def of(self, one: CandidateList) -> str:
-        """Return the reference of the next list, by its id or its position.
+        """Return the next list's reference, by its id or position.
 
         Raises:
-            FormatError: it is missing or also belongs to another list, or the layout is ambiguous.
+            FormatError: it is missing or also another list's, or the layout is ambiguous.
         """
         if not self._used:
             self._decide(one)
@@ -141,7 +141,7 @@ class References:
         """Check that the references belong to the lists, after the last list.
 
         Raises:
-            FormatError: the file has references of other lists, or its layout is ambiguous.
+            FormatError: it has other lists' references, or an ambiguous layout.
         """
         left, num_lists = list[_ReferenceEntry](), self._num_lists
         if self._by_name:
@@ -169,7 +169,7 @@ class References:
         layout = self._expected
         for reading, entries in self._readings.items():
             names = {entry.name for entry in entries}
-            # a sentence may start with a number, so finding a list's number there is no evidence
+            # a sentence may start with a number, so a list's number there is no evidence
             may_be_words = reading == "utterance" != self._expected and _has_numeric_id(first)
             if first.name in names and "" not in names and not may_be_words:
                 layout = reading
@@ -234,7 +234,7 @@ def _read_reference_lines(path: Path) -> list[str]:
 
 
 def _detect_layout(lines: Sequence[str]) -> ReferenceLayout | None:
-    """Detect a layout with ids that fits all lines; None if the lines seem to be references only."""
+    """Detect a layout with ids that fits all lines; None if they seem mere references."""
     if lines and all("\t" in line for line in lines):
         return "tab"
     if len(lines) < 2:  # a single line may match by chance
@@ -261,7 +261,7 @@ def _parse_reference(number: int, line: str, layout: ReferenceLayout) -> _Refere
 
 
 def _parse_manifest(path: Path, lines: Iterable[tuple[int, str]]) -> tuple[list[_ReferenceEntry], bool]:
-    """Parse a manifest; return its references, and True if they have ids and not only file names."""
+    """Parse a manifest; return its references, and True if they have ids, not only file names."""
     entries, has_ids = list[_ReferenceEntry](), False
     for number, line in lines:
         try:
@@ -381,7 +381,7 @@ def read_lists(
     reserved: Callable[[str], bool] | None = None,
     source_name: str | None = None,
 ) -> Iterator[ListOrBadLine]:
-    """Yield lists, and a `BadLine` for each part that cannot be read; the first `next` opens the files.
+    """Yield lists, and a `BadLine` for each unreadable part; the first `next` opens the files.
 
     Args:
         source: plain, .gz, .xz or .zst, whatever its suffix; a folder for formats with several files.
@@ -390,7 +390,7 @@ def read_lists(
         reference_layout: None: detected from the file and the format's usual layout.
         beam_size: number of candidates of every list, for formats that need it.
         scores: cost archives for format kaldi, by feature, in addition to those of a folder.
-        reserved: True for names of computed features, which get the prefix `old_`. In jsonl, which has our own
+        reserved: True for names of computed features, which get the prefix `old_`. In jsonl, with our own
             names, they are dropped and reported.
         source_name: name of a stream in messages.
 
@@ -434,7 +434,7 @@ def read_bytes(
 
 
 def _open_scores(form: Format, beam_size: int | None, scores: Mapping[str, Path]) -> dict[str, SourceLines]:
-    """Open the score files, by feature; refuse options of other formats."""
+    """Open score files by feature; refuse options of other formats."""
     if beam_size is not None and not form.needs_beam_size:
         needing = " and ".join(one.name for one in FORMATS.values() if one.needs_beam_size)
         raise InvalidInputError(f"beam_size is for {needing}, not for {form.name}", parameter="beam_size")
@@ -472,7 +472,7 @@ def _read_folder(folder: Path, form: Format, scores: Mapping[str, SourceLines]) 
 def _rename_reserved(
     items: Iterable[ListOrBadLine], reserved: Callable[[str], bool], *, drop_from: str | None = None
 ) -> Iterator[ListOrBadLine]:
-    """Add the prefix `old_` to features with reserved names, or drop those of a source and report them once."""
+    """Prefix features of reserved names with `old_`, or drop a source's and report them once."""
     reported = False
     for item in items:
         given = () if isinstance(item, BadLine) else item.candidates

@@ -1,7 +1,7 @@
 """Output of speech recognisers: NeMo, Vosk, Azure, Google Cloud and Amazon Transcribe.
 
-NeMo's beams are `text <tab> score`, a fixed number of lines per input (the beam size); no ids. The score
-is the recogniser's log-probability (natural logarithm): the feature `score`. References are in a
+NeMo's beams are `text <tab> score`, a fixed number of lines per input (the beam size); no ids. The
+score is the recogniser's log-probability (natural logarithm): the feature `score`. References are in a
 manifest, a JSON object with the key `text` per input, in the same order.
 
 `transcribe_speech.py` with `return_best_hypothesis=false` writes the beams into the manifest itself:
@@ -10,9 +10,9 @@ manifest, a JSON object with the key `text` per input, in the same order.
 
 The id of a list is `id`, or else the name of the audio file without folder and suffix.
 
-The others are replies in JSON, one after another, each on one line or several, or in an array. Every
-utterance or segment with alternatives is a list, in the order of the reply; its id is its number in the
-file, from 0, and a segment that cannot be read has a number too. Interim results are skipped.
+The others are replies in JSON, one after another, on one or several lines each, or in an array. Every
+utterance or segment with alternatives is a list, in reply order; its id is its number in the
+file, from 0; an unreadable segment has a number too. Interim results are skipped.
 
 - `vosk`: `{"alternatives": [{"text": …, "confidence": …}, …]}`, the result after
   `SetMaxAlternatives`. Its confidence is a log-likelihood, graph and acoustic: the feature `score`.
@@ -27,7 +27,7 @@ file, from 0, and a segment that cannot be read has a number too. Interim result
   file of a job with `ShowAlternatives`. Only words have confidences: `log_confidence` is the sum of
   their logarithms.
 
-Confidences may be strings, as Amazon's are. Those below 0.0001, the last digit that Amazon writes,
+Confidences may be strings, as Amazon's are. Those below 0.0001, Amazon's last digit,
 count as 0.0001.
 
 Sources: NeMo scripts/asr_language_modeling/neural_rescorer/eval_neural_rescorer.py
@@ -90,7 +90,7 @@ def _write_nemo(lists: Iterable[CandidateList]) -> Iterator[str]:
     """Write one line per candidate; a missing score is written as 0.
 
     Raises:
-        InvalidInputError: lists have different numbers of candidates, so a reader could not separate them.
+        InvalidInputError: lists differ in their numbers of candidates, so a reader could not separate them.
     """
     beam_size = None
     for index, one in enumerate(lists):
@@ -116,7 +116,7 @@ NEMO = Format(
 
 
 def manifest_id(entry: JsonObject) -> tuple[str | None, bool]:
-    """Return the id of an entry of a manifest, and True if it is its `id` and not the name of its file.
+    """Return a manifest entry's id, and True if it is its `id`, not its file name.
 
     Raises:
         InvalidInputError: `id` or `audio_filepath` has another type.
@@ -192,9 +192,9 @@ class _Layout(NamedTuple):
         path: keys of the array of segments; empty if the reply is one segment.
         candidates: key of a segment's candidates.
         text: key of a candidate's text.
-        features: returns the features of a candidate; the string is its field, for messages.
+        features: returns a candidate's features; the string is its field, for messages.
         interim: key of a segment that is an interim result.
-        omits_empty: True if a candidate without a text has an empty one, as in the JSON of protocol buffers.
+        omits_empty: True if a missing text is an empty one, as in the JSON of protocol buffers.
     """
 
     path: tuple[str, ...]

@@ -5,7 +5,7 @@
 - `NBestList1.0` of the Decipher recogniser: `(score) w1 w2 …`, one composite score;
 - `NBestList2.0`: `(score) w1 ( st: 0.1 et: 0.4 g: -52 a: -318 ) w2 …`, with times, language model
   (g) and acoustic (a) scores of every word. Phones and HMM states among the words are dropped, as
-  in SRILM: their times lie within the previous word, or their names end in a hyphen and a digit.
+  in SRILM: their times lie within the word before, or their names end in a hyphen and a digit.
 
 Decipher's scores are bytelogs: logarithms to base 1.0001 divided by 1024, so 1024 / 10000.5 =
 0.1024 of a natural logarithm, rounded to integers when written. All become natural logarithms:
@@ -135,7 +135,7 @@ def _text(words: list[str]) -> str:
 
 
 def write(lists: Iterable[CandidateList], version: str) -> Iterator[str]:
-    """Write one list; missing scores are 0. In version 2, an empty text keeps only its composite score.
+    """Write one list; missing scores are 0. In version 2, empty texts keep only composite scores.
 
     Args:
         lists: at most one.
@@ -171,7 +171,7 @@ def _line(candidate: Candidate, version: str) -> str:
 
 
 def _format_scored_words(words: list[str], features: Mapping[str, float]) -> Iterator[str]:
-    """Format words with times and scores; each word gets one second, and the first word gets the entire scores."""
+    """Format words with times and scores: one second per word, the entire scores on the first."""
     for second, word in enumerate(words):
         if _HMM_STATE.fullmatch(word):
             raise InvalidInputError(f"{shorten(word)!r} would be read as an HMM state, not as a word")
@@ -186,7 +186,7 @@ def _bytelog(features: Mapping[str, float], name: str) -> int:
 
 
 def is_srilm_line(line: str) -> bool:
-    """True if a file's first line is in one of SRILM's formats: a header, a score in parentheses, or three numbers."""
+    """True if a file's first line is SRILM's: a header, a score in parentheses, or three numbers."""
     fields = split_words(line)
     composite = _COMPOSITE.fullmatch(fields[0])
     return (

@@ -1,20 +1,20 @@
 r"""Output of translators: Moses, fairseq, CTranslate2, OpenNMT-tf and Sockeye.
 
-Moses: `id ||| hypothesis ||| name= value value … ||| total`. Values are natural logarithms; larger is
-better. A feature with several values becomes `name_0`, `name_1`, …, as in MERT's feature map. The total
-becomes the feature `score`, or `total` if the file already has a `score`. Ids are indices of the input
+Moses: `id ||| hypothesis ||| name= value value … ||| total`. Values are natural logarithms, larger is
+better. A feature of several values becomes `name_0`, `name_1`, …, as in MERT's feature map. The total
+becomes the feature `score`, or `total` if there is a `score`. Ids are indices of the input
 sentences, from 0, but may be any string without white space. Escapes such as `&quot;` are kept.
 
 Reading is lenient: spaces around `|||` and the total may be missing; labels may be `name=`, `name:`
 (old versions) or `name=value` (Joshua, Marian), or missing (`-labeled-n-best-list false`:
 `feature_0`, …). Alignments, after the total in Moses and before the features in Marian, are dropped,
-and so are Marian's `WordScores=` and Moses' marks of source positions after phrases, such as `|0-1|`. New
+as are Marian's `WordScores=` and Moses' source positions after phrases, such as `|0-1|`. New
 features are appended to the field, as Marian's scorer does.
 
 The scores of the others are means over the tokens of a hypothesis, unless the length penalty is not 1:
 the feature `score`, a natural logarithm.
 
-fairseq prints a line for each source, reference and hypothesis, with the number of the sentence from 0:
+fairseq prints a line per source, reference and hypothesis, with the sentence's number from 0:
 
     S-7 <tab> source
     T-7 <tab> reference
@@ -27,7 +27,7 @@ have base 2. `fairseq-generate` sorts sentences by length.
 CTranslate2 and OpenNMT-tf write `score ||| hypothesis`, the same number of lines per input; further
 fields, such as scores of tokens, are dropped. Tokens are as in the file: detokenise them first.
 
-Sockeye's JSON has an object per line, with the number of the sentence from 1 as `sentence_id`:
+Sockeye's JSON has an object per line, with the sentence's number from 1 as `sentence_id`:
 
     {"sentence_id": 1, "translation": "…", "score": 0.3, "translations": ["…", …], "scores": [[0.3], …]}
 
@@ -101,7 +101,7 @@ def _moses_row(line: str) -> CandidateRow:
 
 
 def _without_marks(text: str) -> str:
-    """Drop the marks of source positions after phrases; the last phrase has one, too, unless they are words."""
+    """Drop marks of source positions after phrases, also the last, unless they are words."""
     return collapse_whitespace(_SOURCE_MARK.sub("", text)) if _ENDS_IN_MARK.search(text) else text
 
 
@@ -123,7 +123,7 @@ def _is_labelled(tokens: list[str]) -> bool:
 
 
 def _label(token: str) -> tuple[str | None, str]:
-    """Split a label into its name and the value attached to it; the name is None if the token is not a label."""
+    """Split a label into its name and the attached value; the name is None if it is no label."""
     if len(token) > 1 and token[-1] in "=:":
         return token[:-1], ""
     name, _, value = token.rpartition("=")
@@ -179,7 +179,7 @@ def _scores(features: Mapping[str, float]) -> str:
 
 
 def _labels(features: Mapping[str, float]) -> dict[str, list[float]]:
-    """Group values by label: `d_0`, `d_1`, … get the one label `d`, as in Moses."""
+    """Group values by label: `d_0`, `d_1`, … become `d`, as in Moses."""
     bases = {name.removesuffix("_0") for name in features if name.endswith("_0")} - features.keys() - {""}
     runs = {base: run for base in bases if len(run := _run(features, base)) > 1}
     covered = {f"{base}_{i}" for base, run in runs.items() for i in range(len(run))}
@@ -221,7 +221,7 @@ def _read_fairseq(lines: SourceLines) -> Iterator[ListOrBadLine]:
 
 
 def _fairseq_list(name: str, members: Sequence[tuple[int, Candidate]]) -> CandidateList | None:
-    """Make a list of the detokenised hypotheses, or else of those as the model wrote them."""
+    """Make a list of the detokenised hypotheses, or else of the model's own."""
     found = defaultdict[int, list[Candidate]](list)
     for kind, candidate in members:
         found[kind].append(candidate)
@@ -232,7 +232,7 @@ def _fairseq_list(name: str, members: Sequence[tuple[int, Candidate]]) -> Candid
 
 
 def _fairseq_line(line: str) -> CandidateRow | None:
-    """Parse the sentence, the kind and the text of a line, with its score; None for another kind than T, H and D."""
+    """Parse a line's sentence, kind, text and score; None for kinds other than T, H and D."""
     match = _FAIRSEQ_LINE.fullmatch(line)
     if match is None:
         return None
@@ -257,7 +257,7 @@ def has_fairseq_line(head: str) -> bool:
 
 
 def is_scored_line(line: str) -> bool:
-    """True if a line begins with a score and bars, and not with the index of a sentence, as in Moses."""
+    """True if a line begins with a score and bars, not with a sentence's index as in Moses."""
     first, bar, _ = line.partition(_BAR)
     score = first.strip(ASCII_WHITESPACE)
     return bool(bar) and is_decimal_number(score) and not score.isdigit()

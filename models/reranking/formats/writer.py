@@ -24,15 +24,15 @@ def write_lists(lists: Iterable[CandidateList], target: Path | BinaryIO, format_
     """Write lists as they come.
 
     Args:
-        lists: fields that the format does not have are dropped (`Format.dropped_fields`); minus infinity is written as
-            `LOG_ZERO`.
-        target: a file, compressed according to its suffix and replaced atomically; a stream; or a folder, for kaldi
+        lists: fields that the format lacks are dropped (`Format.dropped_fields`); minus infinity is written
+            as `LOG_ZERO`.
+        target: a file, compressed by its suffix and replaced atomically; a stream; or a folder, for kaldi
             (words, and an archive per feature) and for SRILM's formats (one file per list).
         format_name: one of `WRITTEN_FORMAT_NAMES`.
 
     Raises:
         FormatError: the file system reports an error.
-        InvalidInputError: the format is unknown or only read, or cannot represent a name, a text or a score.
+        InvalidInputError: the format is unknown, only read, or cannot represent a name, text or score.
     """
     form = format_by_name(format_name, to_write=True)
     lists = map(_finite, lists)
@@ -103,7 +103,7 @@ def _write_list_files(lists: Iterable[CandidateList], folder: Path, form: Format
 
 
 def is_valid_file_name(name: str) -> bool:
-    """True if a file can have this name and the folder's reader returns the same name."""
+    """True if a file can have this name and the folder's reader returns it."""
     return (
         0 < len(name.encode(errors="replace")) <= _MAX_FILE_NAME_BYTES
         and name.isprintable()
@@ -114,7 +114,7 @@ def is_valid_file_name(name: str) -> bool:
 
 
 def _write_archives(lists: Iterable[CandidateList], folder: Path) -> None:
-    """Write Kaldi's archives: the words, and the costs of each feature of the first candidate."""
+    """Write Kaldi's archives: words, and costs of each feature of the first candidate."""
     with contextlib.ExitStack() as files:
         words = files.enter_context(atomic_writer(folder / kaldi.WORD_FILES[0]))
         archives: dict[str, Callable[[bytes], None]] | None = None

@@ -19,7 +19,7 @@ def make_metric(name: str, *, num_references: int | None = 1, normaliser: str = 
 
     Args:
         name: one of `METRIC_NAMES`.
-        num_references: number of references per input, only for the signature; None if it varies.
+        num_references: references per input, only for the signature; None if it varies.
         normaliser: normalisation of texts and references; only for error rates.
 
     Raises:
@@ -43,11 +43,11 @@ def make_metric(name: str, *, num_references: int | None = 1, normaliser: str = 
 
 
 def summarise_lists(lists: Iterable[CandidateList]) -> dict[str, Any]:
-    """Count lists, candidates and features by name, with word error rates if there are references.
+    """Count lists, candidates and features by name; with references, word error rates.
 
-    `duplicates` have the text of an earlier candidate of their list, `lists_of_one_text` cannot be re-ranked,
-    `features` counts the candidates that have each feature. `first_wer` and `oracle_wer`, in percent, are for the
-    first candidates and the candidates with the fewest errors, over the lists with references.
+    `duplicates` repeat an earlier text of their list, `lists_of_one_text` cannot be re-ranked,
+    `features` counts the candidates with each feature. `first_wer` and `oracle_wer`, in percent, are for
+    first candidates and those with the fewest errors, over the lists with references.
     """
     names = ("lists", "candidates", "duplicates", "lists_of_one_text", "lists_with_references")
     counts, features, metric = dict.fromkeys(names, 0), Counter[str](), make_metric("wer")

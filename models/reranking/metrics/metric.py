@@ -1,9 +1,9 @@
 """Interface of metrics, word and character error rates, and the significance of differences.
 
-Metrics are counts that add up over a corpus. A signature states the settings of a metric in sacrebleu's
+Metrics are counts that add up over a corpus. A signature states a metric's settings in sacrebleu's
 form, so that scores can be compared. Error rates are edits in percent of the reference's words or
 characters: substitutions, deletions and insertions cost 1 each. Sequences are strings, one character
-per unit: rapidfuzz compares 64 units at a time (Hyyrö 2003). Significance is that of paired bootstrap
+per unit: rapidfuzz compares 64 units at once (Hyyrö 2003). Significance is by paired bootstrap
 resampling (Koehn 2004).
 """
 
@@ -44,7 +44,7 @@ class Metric(Protocol):
         """Settings of the metric; sacrebleu's own signature for `bleu` and `chrf`."""
 
     def statistics(self, texts: Sequence[str], references: Sequence[str]) -> Statistics:
-        """Count the statistics of each text against one input's references.
+        """Count each text's statistics against one input's references.
 
         Args:
             texts: hypotheses for one input [C].
@@ -61,7 +61,7 @@ class Metric(Protocol):
         return self.count(texts, references)
 
     def count(self, texts: Sequence[str], references: Sequence[str]) -> Statistics:
-        """Count the statistics of each text against at least one reference; see `statistics`."""
+        """Count each text's statistics against at least one reference; see `statistics`."""
 
     def score(self, totals: Statistics) -> Float64s:
         """Compute the score in percent, such as a WER of 15.44 or a BLEU of 34.47.
@@ -79,7 +79,7 @@ METRIC_TITLES = {"wer": "word error rate", "cer": "character error rate", "bleu"
 
 
 def format_score(metric: str, score: float) -> str:
-    """Format a score by the name of its metric: `25.33 %` for error rates, `34.47` for BLEU and chrF."""
+    """Format a score by its metric's name: `25.33 %` for error rates, `34.47` for BLEU and chrF."""
     return f"{score:.2f} %" if metric in {"wer", "cer"} else f"{score:.2f}"
 
 
@@ -87,7 +87,7 @@ UNCHANGED = "none"
 
 
 class _WithoutPunctuation(dict[int, int | None]):
-    """Table for `str.translate` that looks up a character's category on first use."""
+    """Table for `str.translate`; looks up a category on first use."""
 
     def __missing__(self, character: int) -> int | None:
         replacement = None if unicodedata.category(chr(character)).startswith("P") else character
@@ -116,7 +116,7 @@ class SignificanceResult:
     """Result of a paired bootstrap.
 
     Attributes:
-        difference: score of the tried weights minus the baseline.
+        difference: tried weights' score minus the baseline's.
         p_value: probability of a difference this large by chance.
         low: lower end of the difference's 95 % interval.
         high: upper end of the interval.
@@ -133,13 +133,13 @@ def paired_bootstrap(
 ) -> Steps[SignificanceResult]:
     """Compare two systems on the same segments, resampled with replacement, in steps.
 
-    The p-value is two-sided: the share of samples, including the observed one, whose difference is as far from the
-    samples' mean as the observed difference is from 0 (shift method; Riezler & Maxwell 2005). sacrebleu's test first
-    takes absolute values of the differences, and so gives about half of it.
+    The p-value is two-sided: the share of samples, with the observed one, whose difference is as far from
+    the samples' mean as the observed one is from 0 (shift method; Riezler & Maxwell 2005). sacrebleu's test
+    first takes absolute values of the differences, and so gives about half of it.
 
     Args:
         metric: computes scores from summed statistics.
-        before: statistics of the baseline's segments [N, S]; at least one.
+        before: statistics of the baseline's segments [N, S], N ≥ 1.
         after: statistics of the other system's segments [N, S].
         samples: number of samples, at least 1.
         seed: random seed; equal seeds give equal results.
@@ -161,7 +161,7 @@ def paired_bootstrap(
 
 
 def resampled_scores(metric: Metric, stats: Statistics, *, samples: int, seed: int) -> Float64s:
-    """Score systems on resampled segments, the same segments for all systems.
+    """Score systems on resampled segments, the same for all.
 
     Args:
         metric: computes scores from summed statistics.
@@ -177,7 +177,7 @@ def resampled_scores(metric: Metric, stats: Statistics, *, samples: int, seed: i
     draws = np.random.default_rng(seed).integers(segments, size=(samples, segments))
     cells = draws + segments * np.arange(samples)[:, None]
     times_drawn = np.bincount(cells.ravel(), minlength=draws.size).reshape(draws.shape)
-    # a float64 matrix product: exact below 2 ** 53, and much faster than gathering rows
+    # a float64 matrix product: exact below 2 ** 53, much faster than gathering rows
     totals = np.rint(times_drawn.astype(np.float64) @ by_segment).astype(np.int64)
     return metric.score(totals.reshape(samples, systems, width))
 
@@ -187,12 +187,12 @@ _MAX_DISTINCT_WORDS = 0x110000  # number of code points
 
 
 def words_as_characters(texts: Iterable[Sequence[str]]) -> Steps[list[str]]:
-    """Encode texts as strings with one character per word, consistently over all texts, in bounded steps.
+    """Encode texts as strings with one character per word, consistently, in bounded steps.
 
-    Used for comparisons of words by string algorithms.
+    String algorithms can then compare words.
 
     Raises:
-        InvalidInputError: there are more distinct words than characters.
+        InvalidInputError: more distinct words than characters.
     """
     character_of = _WordCharacters()
     return map_in_steps(texts, lambda words: "".join(map(character_of.__getitem__, words)), size=len)
@@ -221,14 +221,14 @@ def pairwise_distances(texts: Sequence[str], references: Sequence[str]) -> Int32
 class ErrorRate(Metric):
     """Word or character error rate; statistics are errors and reference units.
 
-    Words are separated by ASCII white space and, as in jiwer, by two or more characters of any white space; characters
-    are code points of the stripped text, including spaces between words. The errors are those against the reference
-    with the fewest edits, and among equal ones the longest, which gives the lowest rate. An empty reference counts as
-    one unit.
+    Words are separated by ASCII white space and, as in jiwer, by two or more characters of any white space;
+    characters are code points of the stripped text, including spaces. The errors are those against the
+    reference with the fewest edits, of equal ones the longest, which gives the lowest rate. An empty
+    reference counts as one unit.
 
     Attributes:
         name: `wer` or `cer`.
-        num_references: number of references per input, only for the signature; None if it varies.
+        num_references: references per input, only for the signature; None if it varies.
         normaliser: one of `NORMALISERS`.
     """
 

@@ -5,7 +5,7 @@ on the tokenisation of NIST's mteval-v13a.pl. chrF is the F-score of character n
 space (Popović 2015). Both agree with sacrebleu.
 
 N-grams get exact numbers: an n-gram is identified by the number of its first n − 1 units and its last
-unit, in one hash table per order. Numbers are unique over all orders, so one array by number holds
+unit, in one hash table per order. Numbers are unique over all orders; one array by number holds
 all counts. The kernels release the interpreter lock. The module is imported on demand.
 """
 
@@ -25,7 +25,7 @@ from models.reranking.candidates import Steps, map_in_steps
 from models.reranking.metrics.metric import Metric, Statistics
 
 _NGRAMS_PER_STEP = 1 << 14
-"""N-grams counted per step, about a millisecond; a longer text is counted in one step."""
+"""N-grams counted per step, about a millisecond; a longer text takes one step."""
 
 _FREE = np.int64(-1)
 _HASH_MIX = np.uint64(0x9E3779B97F4A7C15)
@@ -44,7 +44,7 @@ class NgramCounts(NamedTuple):
         counts: count of each in its text [E].
         starts: first entry of each order and text, and the end of the order [N, T + 1].
         num_grams: upper bound of the numbers.
-        lengths: number of units of each text [T].
+        lengths: units of each text [T].
     """
 
     grams: Int32s
@@ -54,12 +54,12 @@ class NgramCounts(NamedTuple):
     lengths: Int64s
 
     def totals(self, texts: Int64s) -> Int64s:
-        """Return the number of n-grams of texts, given by their indices, by order [..., N]."""
+        """Count the n-grams of texts, by index, by order [..., N]."""
         totals: Int64s = np.maximum(self.lengths[texts][..., None] - np.arange(len(self.starts)), 0)
         return totals
 
     def matches(self, texts: Int64s, references: Int64s, groups: Int64s) -> Int64s:
-        """Count the n-grams that texts share with groups of references, clipped to the largest count in the group.
+        """Count n-grams shared by texts and groups of references, clipped to the group's largest count.
 
         Args:
             texts: indices of texts [C].
@@ -79,7 +79,7 @@ def count_ngrams_in_steps(units: Int32s, lengths: Int64s, order: int) -> Steps[N
 
     Args:
         units: concatenated units of the texts, ≥ 0 [Σ lengths].
-        lengths: number of units of each text [T].
+        lengths: units of each text [T].
         order: highest order N.
     """
     ends = np.concatenate(([0], np.cumsum(lengths)))
@@ -88,7 +88,7 @@ def count_ngrams_in_steps(units: Int32s, lengths: Int64s, order: int) -> Steps[N
     num_units = int(units.max(initial=0)) + 1
     slots = 1 << (2 * len(units)).bit_length()
     table = np.empty(slots, np.int64), np.empty(slots, np.int32)
-    beginning_at = np.zeros(len(units), np.int32)  # number of the (n - 1)-gram that starts at each position
+    beginning_at = np.zeros(len(units), np.int32)  # (n - 1)-gram that starts at each position
     held = np.zeros(len(units) * order + 1, np.int32)  # counts in the current text, by number
     # next order and text, and the numbers of n-grams and entries so far; n-gram 0 is empty
     at = np.array([0, 0, 1, 0])
@@ -112,9 +112,10 @@ def _count_ngrams(
     counts: Int32s,
     starts: Int64s,
 ) -> bool:
-    """Fill the arrays of `NgramCounts` for texts that end at `ends`, one step; return True until all are filled.
+    """Fill the arrays of `NgramCounts` for texts that end at `ends`, one step.
 
-    `keys` and `number_of` are the hash table of the current order [a power of two, above twice the units].
+    Returns True until all are filled. `keys` and `number_of` are the current order's hash table
+    [a power of two, above twice the units].
     """
     num_texts = len(ends) - 1
     shift, wrap = np.uint64(64), np.int64(len(keys) - 1)
@@ -185,12 +186,15 @@ def _match_ngrams(
 _ENTITIES_13A = (("&quot;", '"'), ("&amp;", "&"), ("&lt;", "<"), ("&gt;", ">"))
 _RULES_13A = (
     # ASCII punctuation except apostrophe, comma, full stop and hyphen
-    (re.compile(r"""([!-&(-+/:-@\[-`{-~])"""), r" \1 "),
+    (
+        re.compile(r"""([!-&(-+/:-@\[-`{-~])"""),
+        r" \1 ",
+    ),
     (re.compile(r"([^0-9])([.,])"), r"\1 \2 "),  # a full stop or comma after a non-digit
     (re.compile(r"([.,])([^0-9])"), r" \1 \2"),  # or before a non-digit
     (re.compile(r"([0-9])(-)"), r"\1 \2 "),  # a hyphen after a digit
 )
-"""Applied in this order, which matters for consecutive characters, such as an ellipsis."""
+"""Applied in this order, which matters for consecutive characters, as in an ellipsis."""
 
 
 def tokenize_13a(text: str) -> list[str]:
@@ -211,10 +215,10 @@ _SETTINGS = {"bleu": "eff:no|tok:13a|smooth:exp", "chrf": "eff:yes|nc:6|nw:0|spa
 
 @dataclass(frozen=True, slots=True)
 class NgramMetric(Metric):
-    """N-gram metric that agrees with sacrebleu's metric of the same name.
+    """N-gram metric that agrees with sacrebleu's of the same name.
 
     Attributes:
-        num_references: number of references per input, only for the signature; None if it varies.
+        num_references: references per input, only for the signature; None if it varies.
     """
 
     num_references: int | None = 1
@@ -233,10 +237,10 @@ BLEU_ORDER = 4
 
 @dataclass(frozen=True, slots=True)
 class Bleu(NgramMetric):
-    """BLEU with sacrebleu's defaults; statistics are both lengths, then shared and all n-grams by order [C, 10].
+    """BLEU with sacrebleu's defaults.
 
-    A text is compared with all references together. The score is 0 if the text is too short to have an n-gram of
-    every order.
+    Statistics are both lengths, then shared and all n-grams by order [C, 10]. A text is compared with
+    all references together. The score is 0 for texts too short for an n-gram of every order.
     """
 
     name = "bleu"
@@ -255,10 +259,10 @@ class Bleu(NgramMetric):
 
 
 def effective_bleu(totals: Statistics) -> tuple[Float64s, Int64s]:
-    """Compute BLEU over the orders that the texts have, as sacrebleu's `sentence_bleu`, and the number of orders.
+    """Compute BLEU over the texts' orders, as sacrebleu's `sentence_bleu`, and their number.
 
-    An order without a shared n-gram counts as 1/2, 1/4, … n-gram (smoothing of mteval-v13a.pl; Chen & Cherry 2014,
-    method 3); without any shared word the score is 0.
+    An order without a shared n-gram counts as 1/2, 1/4, … n-gram (mteval-v13a.pl's smoothing; Chen & Cherry
+    2014, method 3); without any shared word the score is 0.
 
     Args:
         totals: statistics [..., 10].
@@ -287,7 +291,7 @@ def count_word_ngrams(texts: Sequence[str]) -> Steps[NgramCounts]:
 
 
 def bleu_statistics(counts: NgramCounts, texts: Int64s, references: Int64s, groups: Int64s) -> Statistics:
-    """Count the statistics of each text against each group of references.
+    """Count each text's statistics against each group of references.
 
     Args:
         counts: n-grams of all texts.
@@ -296,12 +300,12 @@ def bleu_statistics(counts: NgramCounts, texts: Int64s, references: Int64s, grou
         groups: start of each group in `references`, and the end [G + 1].
 
     Returns:
-        [C, G, 10]: the text's length in words, the closest length in the group, shared and all n-grams by order.
+        [C, G, 10]: the text's words, the closest length in the group, shared and all n-grams by order.
     """
     shared = counts.matches(texts, references, groups)
     lengths, of_references = counts.lengths[texts][:, None], counts.lengths[references]
-    # the reference length closest to the text's, the shorter of equally close ones: distance and length are packed
-    # into one number, so one minimum finds both
+    # the reference length closest to the text's, the shorter of ties: distance and length are packed
+    # into one number, so that one minimum finds both
     bound = 2 * max(of_references.max(initial=0), lengths.max(initial=0)) + 1
     keys = np.abs(lengths - of_references) * bound + of_references
     closest = np.minimum.reduceat(keys, groups[:-1], axis=1) % bound
@@ -318,10 +322,11 @@ CHRF_BETA = 2
 
 @dataclass(frozen=True, slots=True)
 class ChrF(NgramMetric):
-    """chrF2 with sacrebleu's defaults; statistics are n-grams of text and reference and shared ones, by order [C, 18].
+    """chrF2 with sacrebleu's defaults.
 
-    A text is compared with the reference with the best chrF, the first of equal ones. The score is the F-score of the
-    mean precision and the mean recall over the orders that both sides have.
+    Statistics are n-grams of text, reference and both, by order [C, 18].
+    A text is compared with the reference with the best chrF, the first of equals. The score is the F-score
+    of mean precision and mean recall over the orders that both sides have.
     """
 
     name = "chrf"
@@ -338,7 +343,7 @@ class ChrF(NgramMetric):
     def score(self, totals: Statistics) -> Float64s:
         shape = totals.shape[:-1]
         precision, recall, orders = np.zeros(shape), np.zeros(shape), np.zeros(shape)
-        # in sacrebleu's order of operations, so results and ties are identical to the last bit
+        # in sacrebleu's order of operations, so results and ties are the same to the last bit
         for n in range(CHRF_ORDER):
             in_text, in_reference, shared = np.moveaxis(totals[..., 3 * n : 3 * n + 3], -1, 0)
             both = (in_text > 0) & (in_reference > 0)
@@ -359,7 +364,7 @@ def count_character_ngrams(texts: Sequence[str]) -> Steps[NgramCounts]:
 
 
 def chrf_statistics(counts: NgramCounts, texts: Int64s, references: Int64s) -> Statistics:
-    """Count the statistics of each text against each reference.
+    """Count each text's statistics against each reference.
 
     Args:
         counts: n-grams of all texts.
@@ -367,10 +372,10 @@ def chrf_statistics(counts: NgramCounts, texts: Int64s, references: Int64s) -> S
         references: indices of texts [R].
 
     Returns:
-        [C, R, 18]: for each order, n-grams of the text and of the reference, and shared ones.
+        [C, R, 18]: by order, n-grams of the text, of the reference, and shared ones.
     """
     shared = counts.matches(texts, references, np.arange(len(references) + 1))
     in_reference = np.broadcast_to(counts.totals(references), shared.shape)
-    # orders that the reference is too short for do not count
+    # orders too long for the reference do not count
     in_text = np.where(in_reference > 0, counts.totals(texts)[:, None], 0)
     return np.stack([in_text, in_reference, shared], axis=-1).reshape(*shared.shape[:2], 3 * CHRF_ORDER)

@@ -1,1 +1,1 @@
-"""Tuning of the weights of a log-linear model over candidates, and significance of the gain."""
+"""Tuning of a log-linear model's weights over candidates, and significance of the gain."""

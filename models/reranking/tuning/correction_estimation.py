@@ -1,7 +1,7 @@
 """Learning of corrections from lists with references.
 
-Each hypothesis is aligned with its reference, in blocks of words that were changed together. A block
-with up to 4 words on both sides, alone or with its neighbours as context, is evidence for a correction.
+Each hypothesis is aligned with its reference, in blocks of words changed together. A block
+with up to 4 words on both sides, alone or with neighbours as context, is evidence for a correction.
 Every list counts once, however many hypotheses repeat its errors.
 """
 
@@ -29,25 +29,25 @@ from models.reranking.corrections import (
 from models.reranking.tuning.problem import Ints
 
 _MIN_LISTS = 2
-"""Minimum lists with a correction; so each one is confirmed by a list that others were learnt from."""
+"""Minimum lists with a correction, so that each is confirmed by another list."""
 
 _KEPT_PRIOR = 2.0
-"""Number of times that every phrase is assumed to have been kept, in addition to those counted."""
+"""Times that every phrase is assumed to be kept, besides those counted."""
 
 _MIN_LOG_ODDS = -2.0
-"""Minimum log-odds of a correction; lower ones add candidates that are rarely right."""
+"""Minimum log-odds of a correction; lower ones are rarely right."""
 
 _MIN_CONTEXT_GAIN = 0.5
-"""Minimum log-odds that the context of a correction adds; otherwise the shorter correction is enough."""
+"""Minimum log-odds that a correction's context adds; else the shorter one is enough."""
 
 _MAX_ERROR_SHARE = 0.5
-"""Maximum share of wrong words of a hypothesis; alignments of worse ones are arbitrary."""
+"""Maximum share of wrong words of a hypothesis; worse ones align arbitrarily."""
 
 _MAX_HYPOTHESES = 10
-"""Maximum hypotheses of a list that corrections are learnt from, the first ones."""
+"""Maximum hypotheses of a list to learn from, the first ones."""
 
 _MAX_SPLIT_WORDS = 8
-"""Maximum words on either side of a changed span that is divided into blocks."""
+"""Maximum words on either side of a span divided into blocks."""
 
 Words: TypeAlias = list[str]
 
@@ -74,9 +74,10 @@ def _align(heard: Words, right: Words) -> list[_Block]:
 
 
 def _split_span(heard: tuple[str, ...], written: tuple[str, ...]) -> list[_Block]:
-    """Divide a changed span into blocks with the fewest changed characters, spaces aside, and then the most blocks.
+    """Divide a changed span into blocks.
 
-    A span of more than `_MAX_SPLIT_WORDS` words on either side is one block.
+    They have the fewest changed characters, spaces aside, and are then the most. A span of more than
+    `_MAX_SPLIT_WORDS` words on either side is one block.
     """
     if max(len(heard), len(written)) > _MAX_SPLIT_WORDS:
         return [_Block(heard, written)]
@@ -102,10 +103,10 @@ Pair: TypeAlias = tuple[str, str]
 
 
 def _pairs(blocks: Sequence[_Block]) -> dict[Pair, None]:
-    """Return the changed phrases of an alignment: runs of blocks of at most `MAX_PHRASE_WORDS` words on both sides.
+    """Return an alignment's changed phrases.
 
-    A run does not begin with inserted words: two corrections, of the word before and the word after, would insert them
-    twice.
+    They are runs of blocks of at most `MAX_PHRASE_WORDS` words on both sides. None begins with inserted
+    words, which two corrections, of the word before and the word after, would insert twice.
     """
     pairs: dict[Pair, None] = {}
     for first in range(len(blocks)):
@@ -144,7 +145,7 @@ class CorrectionCounts:
             self.kept[pair[0]] -= count / len(hypotheses)
 
     def add_phrases(self, hypotheses: _Hypotheses, phrases: set[str]) -> None:
-        """Count those of the phrases that are in a list."""
+        """Count the phrases that are in a list."""
         for words, _ in hypotheses:
             runs = (
                 " ".join(words[begin : begin + length])
@@ -156,7 +157,7 @@ class CorrectionCounts:
 
 
 def count_corrections(lists: Sequence[CandidateList], folds: Ints) -> Steps[list[CorrectionCounts]]:
-    """Count replacements that recur, and how often their phrases are kept, in the lists of each fold.
+    """Count recurring replacements, and how often their phrases are kept, in each fold's lists.
 
     Args:
         lists: lists with references.
@@ -181,7 +182,7 @@ def count_corrections(lists: Sequence[CandidateList], folds: Ints) -> Steps[list
 
 
 def _hypotheses(one: CandidateList) -> _Hypotheses:
-    """Return the hypotheses that are good enough to align, each with its closest reference, as words."""
+    """Return the hypotheses good enough to align, each with its closest reference, as words."""
     references = [split_words(reference) for reference in one.references]
     texts = dict.fromkeys(candidate.text for candidate in one.candidates)
     found = []
@@ -194,7 +195,7 @@ def _hypotheses(one: CandidateList) -> _Hypotheses:
 
 
 def learn_corrections(counts: Sequence[CorrectionCounts]) -> Steps[list[PhraseCorrection]]:
-    """Learn corrections, those with the most evidence first.
+    """Learn corrections, by descending evidence.
 
     A correction whose context adds little to a shorter one is left out.
     """
@@ -225,7 +226,7 @@ def learn_corrections(counts: Sequence[CorrectionCounts]) -> Steps[list[PhraseCo
 def correct_by_fold(
     lists: Sequence[CandidateList], folds: Ints, counts: Sequence[CorrectionCounts], max_tokens: int
 ) -> Steps[list[CandidateList]]:
-    """Append corrected candidates to lists, by corrections learnt without the fold of each, from 0 [N].
+    """Append corrected candidates to lists, by corrections learnt without each one's fold, from 0 [N].
 
     `counts` are those of each fold; see `with_corrections` for the others.
     """

@@ -1,4 +1,4 @@
-"""Tuning with cross-fitting: every list is held out once, so the gain can be expected on new lists."""
+"""Tuning with cross-fitting: every list is held out once, so new lists should gain as much."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -44,8 +44,8 @@ _MIN_LENGTH_CORRELATION = 0.5
 _SAME_SIGN_SHARE = 0.9
 
 _MIN_CORRECTION_GAIN = 0.01
-"""Minimum share of the errors that weights with corrections remove on held-out lists; for less, a table that writes
-what no recogniser wrote is not worth its risk."""
+"""Minimum share of the errors that weights with corrections remove on held-out lists; else a table that
+writes what no recogniser wrote is not worth its risk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class CountsResult:
     Attributes:
         lists: number of lists used for tuning.
         without_reference: number of lists skipped because they have no reference.
-        single: number of lists whose candidates all have the same text.
+        single: number of lists of one distinct text.
         candidates: number of distinct candidates.
         duplicates: number of candidates that repeat an earlier text of their list.
     """
@@ -74,7 +74,7 @@ class TuningData:
     Attributes:
         lists: the lists with references.
         shapes: the problem under each length exponent, the simplest first.
-        candidate_indices: index of each candidate of the problem in its list, without equal texts [C].
+        candidate_indices: index of each distinct candidate in its list [C].
         counts: numbers of lists and candidates.
         ignored: given features that some candidates lack.
     """
@@ -114,7 +114,10 @@ def select_with_references(lists: Sequence[CandidateList]) -> tuple[Ints, tuple[
 
 
 def list_prefix(numbers: Ints, index: int) -> str:
-    """Return the prefix of a selected list's fields in messages; `numbers` are the indices of the selected lists."""
+    """Return the message prefix of a selected list's fields.
+
+    `numbers` are the indices of the selected lists.
+    """
     return f"lists[{numbers[index]}]."
 
 
@@ -132,11 +135,11 @@ def tuning_data(
         lists: all lists; those without references are skipped.
         computed: computed features of the lists with references, in order.
         metric: metric to tune for.
-        features: features that may have weights; None: those of `default_features`.
-        length_exponents: exponents to choose from; used only if a language model scores.
+        features: features to weight; None: `default_features`.
+        length_exponents: exponents to choose from, if a language model scores.
 
     Raises:
-        InvalidInputError: no list has a reference, a candidate lacks a feature, or there are too many features.
+        InvalidInputError: no list has a reference, a candidate lacks a feature, or features are too many.
     """
     numbers, annotated = select_with_references(lists)
     common, ignored = yield from given_features(annotated)
@@ -185,7 +188,7 @@ def tuning_data(
 
 
 def given_features(lists: Sequence[CandidateList]) -> Steps[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Return the given features that every candidate has, and those that only some have, both sorted."""
+    """Return the given features of every candidate, and those of only some, both sorted."""
     of_lists = yield from map_in_steps(
         lists,
         lambda one: {frozenset(candidate.features) for candidate in one.candidates},
@@ -199,11 +202,11 @@ def given_features(lists: Sequence[CandidateList]) -> Steps[tuple[tuple[str, ...
 def default_features(
     lists: Sequence[CandidateList], computed: ListFeatures, given: Sequence[str]
 ) -> tuple[str, ...]:
-    """Choose the features that may have weights by default.
+    """Choose the features to weight by default.
 
-    These are both rank features, the features given with every candidate, each also times the text's
-    length if it seems to be a mean over the text, the models' features, the number of words, the features of phrases,
-    and `correction` if there are corrected candidates.
+    These are both rank features, the features given with every candidate, each also times the text's length
+    if it seems to be a mean over the text, the models' features, the number of words, the phrases' features,
+    and, with corrected candidates, `correction`.
     """
     names = [RANK, RANK_LOG]
     words = np.array([count_words(one.candidates[0].text) for one in lists], dtype=np.float64)
@@ -219,11 +222,11 @@ def default_features(
 
 
 def looks_like_mean(values: Floats, words: Floats) -> bool:
-    """True if a score is probably a mean over each text and not a sum, because it does not grow with length.
+    """True if a score is probably a mean over each text, not a sum: it does not grow with length.
 
     Args:
-        values: scores of the first candidate of each list [N].
-        words: numbers of words of the same texts [N].
+        values: first candidates' scores [N].
+        words: their numbers of words [N].
     """
     negative, zero, positive = ((np.sign(values) == sign).mean() for sign in (-1, 0, 1))
     if max(min(negative, positive), zero) > 1 - _SAME_SIGN_SHARE:
@@ -246,7 +249,7 @@ def _check_names(names: Sequence[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class FoldResult:
-    """Scores of a fold with weights that were found without it.
+    """Scores of a fold with weights found without it.
 
     Attributes:
         num_lists: number of lists in the fold.
@@ -255,7 +258,7 @@ class FoldResult:
         baseline: score of the first candidates.
         tuned: score of the candidates chosen by these weights.
         oracle: score of the best candidates.
-        in_sample: score of these weights on the folds where they were found.
+        in_sample: score of these weights where they were found.
     """
 
     num_lists: int
@@ -298,7 +301,7 @@ class TuningOutcome(NamedTuple):
         found: the weights found on all lists, recommended or not.
         fitted: the recommended weights: those found, or the first pass.
         first: first candidate of each list [N].
-        held_out: candidate of each list chosen by the weights found without its fold [N].
+        held_out: each list's candidate by the weights found without its fold [N].
         oracle: best candidate of each list [N].
     """
 
@@ -316,14 +319,14 @@ def cross_fit(
 ) -> Steps[TuningOutcome]:
     """Find weights, and decide whether to recommend them.
 
-    Weights are found once per fold, on the other folds, and re-rank the fold's lists; then once more on all lists.
+    Weights are found once per fold, on the other folds, and re-rank the fold's lists; then on all lists.
     The latter are the result if the held-out lists improve by more than chance.
 
     Args:
         data: lists and their features.
         folds: fold of each list, from 0 [N].
         settings: settings of the search.
-        searched: callback after each resample, called at most `settings.num_resamples` times.
+        searched: callback after each resample, at most `settings.num_resamples` times.
     """
     problem = data.problem
     held_out = problem.first_pass().copy()
@@ -405,7 +408,7 @@ def _accept_or_reject(
 
 
 def candidate_totals(data: TuningData, fitted: FittedWeights) -> Floats:
-    """Compute the totals of all candidates [C]; for the first pass, minus the index in the list."""
+    """Compute all candidates' totals [C]; for the first pass, minus the index in the list."""
     problem = data.shapes[fitted.shape]
     if fitted.weights is None:
         indices = np.arange(len(problem.features)) - np.repeat(problem.first_pass(), np.diff(problem.offsets))

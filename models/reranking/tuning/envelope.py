@@ -1,6 +1,6 @@
 """Upper envelope of straight lines, compiled: the best candidate of each list along a line.
 
-On the line w + γ·d in weight space, a candidate's total is a straight line in γ with value f·w and
+On the line w + γ·d in weight space, a candidate's total is a straight line in γ of value f·w and
 slope f·d. The best candidates from γ = −∞ to ∞ are the pieces of the upper envelope; a list of K
 candidates has at most K pieces (Och 2003, Minimum Error Rate Training in Statistical Machine
 Translation, §5).
@@ -19,7 +19,7 @@ _INTS, _DOUBLES = types.int64[::1], types.float64[::1]
 
 @numba.njit(nogil=True, error_model="numpy")
 def _next_winner(values: Any, slopes: Any, begin: Any, end: Any, winner: Any) -> Any:
-    """Find the first candidate to overtake the winner, the steepest of simultaneous ones, and where; or _NONE."""
+    """Find the first to overtake the winner, the steepest of simultaneous ones, and where; or _NONE."""
     following, at = _NONE, 0.0
     for candidate in range(begin, end):
         if slopes[candidate] > slopes[winner]:
@@ -38,12 +38,12 @@ def _next_winner(values: Any, slopes: Any, begin: Any, end: Any, winner: Any) ->
 def upper_envelopes(
     values: Any, slopes: Any, offsets: Any, first: Any, breaks: Any, previous: Any, entering: Any
 ) -> Any:
-    """Find each list's winner at γ = −∞, and the points at which its winner changes.
+    """Find each list's winner at γ = −∞, and where its winner changes.
 
     Args:
         values: total of each candidate at γ = 0 [C].
         slopes: slope of each candidate [C].
-        offsets: start of each list in these arrays, and the end [N+1]; no list is empty.
+        offsets: start of each list, and the end [N+1]; no list is empty.
         first: output: first winners [N].
         breaks: output: values of γ at which winners change, list by list [C].
         previous: output: winner before each change [C].

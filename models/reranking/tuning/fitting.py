@@ -1,7 +1,7 @@
-"""Fitting of weights that generalise: bagging over resamples, folds, and the posterior scale.
+"""Fitting of weights that generalise: bagging over resamples, folds, posterior scale.
 
-A search on error counts overfits its lists. The weights are therefore the mean of the best weights of
-many resamples of the lists (bagging, Breiman 1996); a feature gets no weight if the resamples
+A search on error counts overfits its lists. Weights are therefore the mean of the best weights of
+many resamples of the lists (bagging, Breiman 1996); a feature gets no weight if they
 disagree on its sign. A more complex result must beat a simpler one on its lists by more than chance;
 otherwise the simplest result, the first pass, remains. Without this rule, each fold of a useless
 model selects what is best on the other lists by chance, and therefore worst on its own.
@@ -85,7 +85,7 @@ class TuningSettings:
 
     @property
     def num_resamples(self) -> int:
-        """Number of resamples of all folds and of all lists, over all exponents."""
+        """Number of resamples of folds and all lists, over all exponents."""
         return (self.folds + 1) * len(self.length_exponents) * self.resamples
 
 
@@ -93,17 +93,17 @@ _MAX_EXPLORED_LISTS = 500
 """Maximum lists of the first search, which locates the minima."""
 
 _MAX_RESAMPLE_LISTS = 1000
-"""Maximum lists per resample; more lists made the mean no better and every step slower."""
+"""Maximum lists per resample; more made the mean no better and every step slower."""
 
 _NUM_MINIMA = 3
-"""Number of the lowest minima that every resample starts from."""
+"""Number of lowest minima that each resample starts from."""
 
 _IN_SAMPLE_P_FACTOR = 1.5
-"""Factor of `max_p_value` on the lists that weights were found with: these lists are fewer, and the result is tested
+"""Factor of `max_p_value` on the lists of the fit: these are fewer, and the result is tested
 again on held-out lists."""
 
 _MIN_AGREEMENT = 0.5
-"""Minimum mean weight relative to its deviation over the resamples; features below it get no weight."""
+"""Minimum mean weight relative to its deviation over the resamples; others become 0."""
 
 
 class FittedWeights(NamedTuple):
@@ -124,7 +124,7 @@ class FittedWeights(NamedTuple):
         return problem.first_pass() if self.weights is None else problem.chosen(self.weights)
 
     def by_feature(self, names: Sequence[str]) -> dict[str, float]:
-        """Return the nonzero weights by feature; for the first pass, a weight that keeps its order."""
+        """Return nonzero weights by feature; for the first pass, one that keeps its order."""
         if self.weights is None:
             return {RANK: 1.0}
         return {name: weight for name, weight in zip(names, self.weights.tolist(), strict=True) if weight}
@@ -144,7 +144,7 @@ def fit_feature_weights(
 
     Args:
         shapes: shapes of one problem, the simplest first.
-        lists: indices of the lists to use; other lists have no influence.
+        lists: indices of the lists to use; others have no influence.
         settings: settings of the search.
         searched: callback after each resample.
     """
@@ -172,9 +172,9 @@ def fit_feature_weights(
 def _mean_weights(
     problem: TuningProblem, settings: TuningSettings, searched: Callable[[], None]
 ) -> Steps[Floats | None]:
-    """Compute the mean of the resamples' best weights [D], scaled so that the most influential feature has ±1.
+    """Compute the mean of the resamples' best weights [D], scaled to ±1 for the most influential feature.
 
-    Weights are scaled down further if one would exceed `MAX_WEIGHT`. Returns None if no feature distinguishes
+    Weights are scaled down further if one would exceed `MAX_WEIGHT`. None if no feature distinguishes
     candidates, or the resamples agree on none.
     """
     scaled, deviations = standardise_features(problem)
@@ -213,12 +213,12 @@ def _resampled_weights(
 
 
 def assign_folds(lists: Sequence[CandidateList], *, folds: int, seed: int) -> Ints:
-    """Assign lists with references to folds of about equal size; return the fold of each list, from 0 [N].
+    """Assign lists with references to folds of about equal size; return each one's, from 0 [N].
 
-    Lists with equal references share a fold; otherwise held-out references would have been used in the fit.
+    Lists with equal references share a fold; else the fit would have used held-out references.
 
     Raises:
-        InvalidInputError: there are fewer different references than folds.
+        InvalidInputError: fewer different references than folds.
     """
     groups: dict[tuple[str, ...], list[int]] = {}
     for number, one in enumerate(lists):
@@ -255,7 +255,7 @@ class PosteriorResult:
 
     Attributes:
         cross_entropy: mean −ln of the posterior of a list's best candidates, in nats.
-        cross_entropy_uniform: cross-entropy if all candidates of a list were equally probable.
+        cross_entropy_uniform: cross-entropy of equally probable candidates.
     """
 
     cross_entropy: float
@@ -266,7 +266,7 @@ def fit_posterior_scale(problem: TuningProblem, totals: Floats) -> Steps[tuple[f
     """Find the factor that maximises the geometric mean of the posterior mass of the lists' best candidates.
 
     Args:
-        problem: the lists; a list whose candidates are all equally good is ignored.
+        problem: the lists; those of equally good candidates are ignored.
         totals: totals of the candidates [C].
 
     Returns:

@@ -1,13 +1,13 @@
 """Minimum error rate training: Powell's search for weights on exact error counts.
 
-A point on the line w + tan(θ)·d is given by its angle θ, from −90° to 90°: only the direction of the
-weights matters, and 90° is d alone. The loss is constant between the angles at which the best
-candidate of a list changes. Its minimum is often in a narrow interval, by chance; the search therefore
+A point on the line w + tan(θ)·d is given by its angle θ, from −90° to 90°: only the weights' direction
+matters, and 90° is d alone. The loss is constant between the angles at which a list's best
+candidate changes. Its minimum is often in a narrow interval, by chance; so the search
 minimises the loss averaged over a window of angles, which prefers broad minima (Cer, Jurafsky &
 Manning 2008, Regularization and Search for Minimum Error Rate Training, §3).
 
-Since the loss is known everywhere on a line, each step goes directly to its minimum: first along every
-feature, then along the direction of the entire round (Powell 1964; Och 2003).
+As the loss is known everywhere on a line, each step goes directly to its minimum: first along every
+feature, then along the entire round's direction (Powell 1964; Och 2003).
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ from models.reranking.tuning.problem import Floats, Ints, TuningProblem
 _MAX_ANGLE = np.pi / 2
 _LISTS_PER_STEP = 1024
 _LOWEST = -1e300
-"""Total of impossible candidates: only at the ends of a line is it the largest."""
+"""Total of impossible candidates: the largest only at the ends of a line."""
 LOSS_TOLERANCE = 1e-9
 """Losses within this tolerance count as equal."""
 
@@ -30,7 +30,7 @@ class LossCurve(NamedTuple):
     """Loss along a line.
 
     Attributes:
-        angles: angles at which it may change, ascending [M].
+        angles: angles where it may change, ascending [M].
         losses: losses before, between and after the angles [M+1].
     """
 
@@ -42,7 +42,7 @@ class LossCurve(NamedTuple):
         return self.losses[np.searchsorted(self.angles, angles, side="right")]
 
     def smoothed(self, angles: Floats, window: float) -> Floats:
-        """Average the loss over `window` radians to either side of angles, within the line."""
+        """Average the loss over `window` radians on both sides of angles, within the line."""
         edges = np.concatenate(([-_MAX_ANGLE], self.angles, [_MAX_ANGLE]))
         area = np.concatenate(([0.0], np.cumsum(np.diff(edges) * self.losses)))
         low, high = np.maximum(angles - window, -_MAX_ANGLE), np.minimum(angles + window, _MAX_ANGLE)
@@ -50,7 +50,7 @@ class LossCurve(NamedTuple):
         return means
 
     def best(self, window: float) -> tuple[float, float]:
-        """Return the angle of the smallest smoothed loss, the middle of its interval, and that loss."""
+        """Return the angle of least smoothed loss, its interval's middle, and the loss."""
         edges = np.concatenate((self.angles - window, self.angles + window, [-_MAX_ANGLE, _MAX_ANGLE, 0.0]))
         knots = np.unique(np.clip(edges, -_MAX_ANGLE, _MAX_ANGLE))  # the slope of the mean may change here
         losses = self.smoothed(knots, window)
@@ -114,12 +114,12 @@ def start_points(num_features: int, *, restarts: int, seed: int) -> Iterator[Flo
 def powell_search(
     problem: TuningProblem, begin: Iterator[Floats] | Sequence[Floats], *, window: float
 ) -> Steps[list[LocalMinimum]]:
-    """Search from each start; return the end points, the best first, equal ones in the order of their starts.
+    """Search from each start; return the end points, the best first, ties in the order of starts.
 
     Args:
-        problem: with standardised features, each of which distinguishes some candidates; at least one.
+        problem: with standardised features, at least one, each distinguishing some candidates.
         begin: starting points [D].
-        window: radians to either side over which the loss along a line is averaged.
+        window: radians to either side to average the loss over.
     """
     found = []
     for start in begin:
@@ -133,7 +133,7 @@ def _powell_descent(problem: TuningProblem, start: Floats, window: float) -> Ste
         before = found
         for feature, direction in enumerate(np.eye(len(problem.names))):
             weight = found.weights[feature]
-            # prefer a zero weight if it is as good, unless all weights would be zero
+            # prefer a zero weight if as good, unless all would be zero
             none = () if abs(weight) >= 1 - LOSS_TOLERANCE else (float(np.arctan(-weight)),)
             found = yield from _search_line(problem, found.weights, direction, window, (*none, 0.0))
         travelled = found.weights - before.weights
@@ -147,7 +147,7 @@ def _powell_descent(problem: TuningProblem, start: Floats, window: float) -> Ste
 def _search_line(
     problem: TuningProblem, weights: Floats, direction: Floats, window: float, preferred: Sequence[float]
 ) -> Steps[LocalMinimum]:
-    """Move to the best point of a line through `weights`, or to the first preferred angle that is as good.
+    """Move to the best point of a line through `weights`, or to the first preferred angle as good.
 
     Weights and direction are unit vectors [D].
     """

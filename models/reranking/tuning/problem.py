@@ -1,4 +1,4 @@
-"""Tuning problem: candidates as rows of features, with the counts that a metric sums.
+"""Tuning problem: candidates as rows of features, with counts that a metric sums.
 
 `standardise_features` centres features within each list and scales them to deviation 1 overall.
 """
@@ -22,12 +22,12 @@ class TuningProblem:
 
     Attributes:
         names: names of the features [D].
-        features: features of the candidates, as multiplied by the weights [C, D]; all finite, see `with_floor`.
+        features: candidates' features, as multiplied by the weights [C, D]; all finite, see `with_floor`.
         statistics: counts of each candidate against its list's references [C, S].
         offsets: start of each list, and the end [N+1]; no list is empty.
         metric: metric that scores sums of counts.
         length_exponent: exponent of the language models in these features.
-        impossible: true where a feature is −∞ [C, D]: with a weight of it, the candidate is chosen only if all are
+        impossible: true where a feature is −∞ [C, D]: if weighted, the candidate is chosen only if all are
             impossible; None without such features.
     """
 
@@ -45,7 +45,7 @@ class TuningProblem:
         return len(self.offsets) - 1
 
     def of(self, lists: Ints, depth: int | None = None) -> "TuningProblem":
-        """Return the problem of some lists, by index, optionally with only the first `depth` candidates of each."""
+        """Return the problem of some lists, by index, with at most the first `depth` candidates of each."""
         begins, lengths = self.offsets[lists], np.diff(self.offsets)[lists]
         lengths = lengths if depth is None else np.minimum(lengths, depth)
         offsets = np.concatenate(([0], np.cumsum(lengths)))
@@ -83,7 +83,7 @@ class TuningProblem:
         return self.line(weights, np.zeros(len(weights)))[0]
 
     def chosen(self, weights: Floats) -> Ints:
-        """Choose the candidate of each list with the largest total, the first of equal ones [N]."""
+        """Choose each list's candidate of largest total, the first of equal ones [N]."""
         return argmax_by_list(self.totals(weights), self.offsets)
 
     def first_pass(self) -> Ints:
@@ -91,7 +91,7 @@ class TuningProblem:
         return self.offsets[:-1]
 
     def losses(self, totals: Ints) -> Floats:
-        """Compute the loss of sums of counts [..., S]: the score, negated if higher is better [...]."""
+        """Compute the loss of summed counts [..., S]: the score, negated if higher is better [...]."""
         scores = self.metric.score(totals)
         return -scores if self.metric.higher_is_better else scores
 
@@ -100,9 +100,9 @@ class TuningProblem:
         return float(self.metric.score(self.statistics[chosen].sum(axis=0)))
 
     def costs(self, totals: Ints) -> Floats:
-        """Linearise the loss around the sums `totals` [S]; return the contribution of each candidate [C].
+        """Linearise the loss around the sums `totals` [S]; return each candidate's contribution [C].
 
-        A corpus score is not a sum over lists, so a count is weighted by the slope of the loss at the sums.
+        A corpus score is no sum over lists, so counts are weighted by the loss's slope at the sums.
         """
         steps = np.eye(len(totals), dtype=np.int64)
         return self.statistics @ (self.losses(totals + steps) - self.losses(totals))
@@ -110,8 +110,8 @@ class TuningProblem:
     def oracle(self, *, worst: bool = False) -> Ints:
         """Choose the candidates with the best possible score, or the worst [N].
 
-        Repeatedly chooses by cost at the sums of the previous choice, while the loss improves. The result is exact
-        for word and character errors with one reference each; for BLEU and chrF a better choice may exist.
+        Repeatedly chooses by cost at the previous choice's sums, while the loss improves. The result is exact
+        for word and character errors with one reference each; for BLEU and chrF there may be a better one.
         """
         best, sign = self.first_pass(), -1.0 if worst else 1.0
         totals = self.statistics[best].sum(axis=0)
@@ -140,7 +140,7 @@ def centre_by_list(values: Floats, offsets: Ints) -> Floats:
 
 
 def floor_by_list(values: Floats, offsets: Ints) -> Floats:
-    """Replace −∞ by one less than the least other value of its list, or by 0 if there is none [C, …]."""
+    """Replace −∞ by one less than its list's least other value, or by 0 if none [C, …]."""
     impossible = np.isneginf(values)
     least = np.minimum.reduceat(np.where(impossible, np.inf, values), offsets[:-1]) - 1.0
     least[np.isposinf(least)] = 0.0
@@ -148,17 +148,17 @@ def floor_by_list(values: Floats, offsets: Ints) -> Floats:
 
 
 def spread_by_list(values: Floats, offsets: Ints) -> float:
-    """Return the root-mean-square deviation of finite values from their list's mean [C]."""
+    """Return the root-mean-square deviation of finite values [C] from their list's mean."""
     return float(np.sqrt(np.mean(centre_by_list(floor_by_list(values, offsets), offsets) ** 2)))
 
 
 def standardise_features(problem: TuningProblem) -> tuple[TuningProblem, Floats]:
     """Standardise features to mean 0 within each list and deviation 1 overall.
 
-    Values shared by all candidates of a list change no choice, so they are removed.
+    Values shared by a list's candidates change no choice, so they are removed.
 
     Returns:
-        The problem, and the root-mean-square deviation of each feature within its list; 0 if it does not
+        The problem, and each feature's root-mean-square deviation within its list; 0 if it does not
         distinguish candidates [D].
     """
     centred = centre_by_list(problem.features, problem.offsets)

@@ -1,8 +1,8 @@
 """Losses over sampled tokens: sampled softmax, noise-contrastive estimation, negative sampling; losses by name.
 
-Tokens are sampled without replacement, in proportion to a power of their frequency or log-uniformly,
-and shared by all positions of a batch. Sources: Jean et al. (2015); Gutmann and Hyvärinen (2010),
-Mnih and Teh (2012); Mikolov et al. (2013).
+Tokens are sampled without replacement, in proportion to a power of frequency or
+log-uniformly, and shared by a batch's positions. Sources: Jean et al. (2015);
+Gutmann and Hyvärinen (2010), Mnih and Teh (2012); Mikolov et al. (2013).
 """
 
 import math
@@ -41,12 +41,12 @@ _POWER = 0.75
 
 
 class NoiseSampler:
-    """Sampler of a fixed number of tokens without replacement, with probabilities in proportion to weights.
+    """Sampler of a fixed number of tokens without replacement, in proportion to weights.
 
-    Systematic sampling (Madow 1949): inclusion probabilities, which sum to S, are accumulated in a
-    shuffled order, and the points u, u + 1, u + 2, … for a random u in [0, 1) select tokens. A draw
-    needs one random number, its probabilities are exact, and a token whose probability would exceed 1
-    is in every sample.
+    Systematic sampling (Madow 1949): inclusion probabilities, which sum to S,
+    are accumulated in shuffled order, and points u, u + 1, u + 2, … for a
+    random u in [0, 1) select tokens. A draw needs one random number, has exact
+    probabilities, and always includes tokens whose probability would exceed 1.
 
     Args:
         weights: relative frequency of tokens in samples [V], not all 0; 0 for `<s>`.
@@ -64,7 +64,7 @@ class NoiseSampler:
     ) -> None:
         expected = inclusion_probabilities(weights, samples)
         self.samples = round(float(expected.sum()))
-        # differs from the generator of the streams, which has the same seed
+        # unlike the generator of the streams, which has the same seed
         self.generator = np.random.default_rng([seed, 0x6E6F697365])
         drawable = np.flatnonzero(expected)
         self._order = np.random.default_rng(0).permutation(drawable)  # independent of the seed
@@ -191,10 +191,10 @@ class _SampledLoss(Loss):
 class NoiseContrastive(_SampledLoss):
     """Noise-contrastive estimation (Gutmann and Hyvärinen 2010; Mnih and Teh 2012) with shared noise.
 
-    The loss is −log σ(target's score) − Σ log(1 − σ(noise token's score)). Logits are treated as
-    log-probabilities with a log-normaliser of 0, which the biases can shift. So the trained model has
-    usable unnormalised scores. A score is the logit minus the logarithm of the token's expected count in
-    the noise; targets are not removed from the noise.
+    The loss is −log σ(target's score) − Σ log(1 − σ(noise token's score)). Logits are
+    treated as log-probabilities with a log-normaliser of 0, which the biases can shift. So
+    the trained model has usable unnormalised scores. A score is the logit minus the log of
+    the token's expected count in the noise; targets are not removed from the noise.
     """
 
     @override
@@ -209,9 +209,9 @@ class NoiseContrastive(_SampledLoss):
 class NegativeSampling(NoiseContrastive):
     """Negative sampling (Mikolov et al. 2013), the same loss: scores are the logits themselves.
 
-    The logits are not log-probabilities: at the optimum they are log p(w | context) − log(inclusion
-    probability of w). The exact softmax of the evaluation does not remove the noise distribution from
-    them, so end the run with another loss (`train.sampled_share`).
+    At the optimum, logits are log p(w | context) − log(inclusion probability of w), not
+    log-probabilities. The exact softmax of the evaluation does not remove the noise
+    distribution from them, so end the run with another loss (`train.sampled_share`).
     """
 
     corrected = False
@@ -220,9 +220,9 @@ class NegativeSampling(NoiseContrastive):
 class SampledSoftmax(_SampledLoss):
     """Softmax over the target and sampled tokens (Jean et al. 2015), which all positions share.
 
-    The logit of a sampled token is reduced by the log of its inclusion probability, and the target is
-    removed from the sample, so the expected sum over the sample is the sum over all tokens except the
-    target (Blanc and Rendle 2018). With as many samples as tokens, the loss is the full softmax.
+    The logit of a sampled token is reduced by the log of its inclusion probability, and the target
+    is removed from the sample, so the expected sum over the sample is that over all tokens except
+    the target (Blanc and Rendle 2018). With as many samples as tokens, the loss is the full softmax.
     """
 
     @override
@@ -241,7 +241,7 @@ class SwitchedLoss(Loss):
     """A cheap loss for the first share of a run, followed by an exact one.
 
     Args:
-        first: loss for the first share of the run.
+        first: loss of the first share of the run.
         then: loss for the rest of the run.
         share: share of the run, from 0 to 1, that uses the first loss.
     """
@@ -290,7 +290,7 @@ def make_loss(
         settings: training settings, which can train the layer; see `TrainSettings.problem_with`.
         output: output layer to train.
         counts: count of each token in the training text [V].
-        seed: random seed of the draws; the same in all processes of a run, which share the draws.
+        seed: random seed of the draws, which all processes of a run share.
     """
     if isinstance(output, AdaptiveSoftmax):
         return AdaptiveCrossEntropy(output)

@@ -1,10 +1,10 @@
 """Interface of losses; cross-entropy of the full and the adaptive softmax, in bounded memory.
 
-Positions are processed in slices, forward and backward together, so the full logits [N, V] are never
-in memory. On a CPU, compiled kernels turn logits into gradients in place, row by row, in threads.
-torch would make several passes over fresh memory, which take as long as the matrix products in
-bfloat16. Logits are float32, or bfloat16 as uint16 in NumPy. The adaptive softmax
-(Grave et al. 2017) has a head and clusters.
+Positions are processed in slices, forward and backward together, so the full logits
+[N, V] are never in memory. On a CPU, compiled kernels turn logits into gradients in
+place, row by row, in threads. torch's several passes over fresh memory would take
+as long as the matrix products in bfloat16. Logits are float32, or bfloat16 as
+uint16 in NumPy. The adaptive softmax (Grave et al. 2017) has a head and clusters.
 """
 
 from abc import ABC, abstractmethod
@@ -32,8 +32,8 @@ class LossResult(NamedTuple):
     """Loss of a segment of text, and its gradient.
 
     Attributes:
-        loss: minimised value, mean per predicted token; the cross-entropy in nats if the loss covers the
-            full vocabulary.
+        loss: minimised value, mean per predicted token; the
+            cross-entropy in nats if it covers the full vocabulary.
         gradient: gradient of the loss with respect to the features [N, E], in their type.
     """
 
@@ -62,14 +62,14 @@ class Loss(ABC):
 
     @property
     def is_final(self) -> bool:
-        """True if the run ends with this loss; early stopping must wait for the final loss."""
+        """True if the run ends with this loss; early stopping must wait for it."""
         return True
 
     def set_progress(self, done: float) -> None:  # noqa: B027 - most losses ignore it
         """Set the completed share of the run, from 0 to 1; called before each update."""
 
     def state(self) -> dict[str, Any]:
-        """Return the state for exact resuming, numbers and dictionaries; empty for a deterministic loss."""
+        """Return the state for exact resuming, numbers and dictionaries; empty if deterministic."""
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - most losses have no state
@@ -77,7 +77,7 @@ class Loss(ABC):
 
 
 def accumulate(parameter: Tensor, gradient: Tensor) -> None:
-    """Add to a parameter's gradient; a missing gradient becomes `gradient` itself, without a copy."""
+    """Add to a parameter's gradient; a missing one becomes `gradient` itself, without a copy."""
     parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
 
 
@@ -119,7 +119,10 @@ _ONE = np.float32(1)
 
 @numba.njit(nogil=True, inline="always")
 def _sortable_bits(value: Any) -> Any:
-    """Map a float32 to an integer with the same order; LLVM vectorises the maximum of integers, not of floats."""
+    """Map a float32 to an integer in the same order.
+
+    LLVM vectorises the maximum of integers, not of floats.
+    """
     bits = np.float32(value).view(np.int32)
     return bits ^ ((bits >> _SIGN) & _MAGNITUDE)
 
@@ -150,7 +153,7 @@ def softmax_gradients(
         log_sums: output, log Σ exp [N], float32.
     """
     size = logits.shape[1]
-    values = np.empty(size, np.float32)  # [V], one row at a time: it stays in the cache
+    values = np.empty(size, np.float32)  # [V], one row: it stays in the cache
     for n in range(logits.shape[0]):
         row = logits[n]
         key = _LOWEST_KEY
@@ -302,22 +305,22 @@ def _numpy_view(logits: Tensor) -> AnyArray:
 
 
 def _in_threads(work: Callable[[slice], None], rows: int) -> None:
-    """Split the rows over threads; the result does not depend on the number of threads."""
+    """Split the rows over threads, whose number does not change the result."""
     cuts = np.linspace(0, rows, min(torch.get_num_threads(), rows) + 1).astype(int).tolist()
     run_slices(work, cuts)
 
 
 MAX_LOGITS = 1 << 22
-"""Maximum number of logits in memory on a CPU; beyond the caches, fresh pages cost more than the products."""
+"""Maximum logits in memory on a CPU; beyond the caches, fresh pages cost more than the products."""
 
 MAX_LOGITS_ON_CUDA = 1 << 25
 
 MIN_ROWS = 256
-"""Minimum number of positions per slice: each slice reads and writes matrices as large as the layer's."""
+"""Minimum positions per slice: each reads and writes matrices as large as the layer's."""
 
 
 class LinearSoftmax(NamedTuple):
-    """Losses of a linear layer's softmax and the gradients of their scaled sum.
+    """Losses of a linear layer's softmax, and gradients of their scaled sum.
 
     Attributes:
         losses: −log p(target) [N], float32.
@@ -392,8 +395,8 @@ def linear_softmax(
 class FullSoftmax(Loss):
     """Mean cross-entropy, plus ½ `self_normalise` times the mean squared log-normaliser.
 
-    The second term pulls Σ exp of the logits towards 1, so logits can replace log-probabilities if a sum
-    over the vocabulary is too slow (Devlin et al. 2014; Chen et al. 2015, "variance regularisation").
+    The second term pulls Σ exp of the logits towards 1, so logits can replace log-probabilities if sums
+    over the vocabulary are too slow (Devlin et al. 2014; Chen et al. 2015, "variance regularisation").
 
     Args:
         layer: the output layer.

@@ -21,9 +21,9 @@ _CANCELLED = 1e-6  # a smaller difference from 1 has lost too many digits
 def good_turing(observations: Observations, held_out: EncodedCorpus | None) -> Smoothed:  # noqa: ARG001 - a smoothing's signature
     """Estimate a Katz back-off: p(w|h) = d(c(hw)) c(hw) / c(h) for words seen after h, else α(h) p(w|h').
 
-    d(c) is a ratio from the Good–Turing estimate; see `discount_ratios`. α(h) makes the
-    probabilities after h sum to 1; below the unigrams, unseen words share the mass equally.
-    If words remain but no mass is freed, because all counts after h are high, h is
+    d(c) is a ratio from the Good–Turing estimate; see `discount_ratios`. α(h) makes
+    the probabilities after h sum to 1; below the unigrams, unseen words share the mass
+    equally. If words remain but no mass is freed, as all counts after h are high, h is
     counted once more, for a new word. If no word remains, nothing is discounted.
 
     Source: Katz (1987), "Estimation of probabilities from sparse data for the language model
@@ -75,11 +75,11 @@ def discount_ratios(counts_of_counts: Sequence[int] | Int64s) -> list[float] | N
 
 
 FALLBACK_RATIOS = [(r - 0.5) / r for r in range(1, MAX_DISCOUNTED + 1)]
-"""Ratios for an order whose counts of counts allow no estimate: low counts are reduced by ½."""
+"""Ratios of an order whose counts of counts allow no estimate: reduce low counts by ½."""
 
 
 def _unigrams(counts: Int32s, kept_shares: Float64s) -> Float64s:
-    """Compute the probabilities of all words [V]; unseen words share the freed mass equally."""
+    """Compute all words' probabilities [V]; unseen words share the freed mass equally."""
     reduced = counts * kept_shares[np.minimum(counts, len(kept_shares) - 1)]
     total, freed = float(counts.sum()), float((counts - reduced).sum())
     never_seen = counts == 0
@@ -104,7 +104,7 @@ def _back_off(
 ) -> tuple[Float64s, Float64s, Float64s]:
     """Compute probabilities of one order [n], and back-off weights and mass of unlisted words by context [m].
 
-    `lower_unlisted` is the mass of unlisted words by context of the order below.
+    `lower_unlisted` is that mass by context of the order below.
     """
     (_, prefixes, suffixes), counts, totals = order.ngrams, order.counts, order.totals
     probs = np.empty(len(counts), np.float64)
@@ -145,10 +145,10 @@ def _back_off(
 def _remaining_mass(
     listed: Int32s, lower_prefixes: Int32s, lower: Float64s, lower_unlisted: Float64s
 ) -> float:
-    """Sum the shorter context's probabilities of words that the longer context does not list, term by term.
+    """Sum the shorter context's probabilities of words unlisted after the longer one, term by term.
 
-    `listed` has the suffixes of the longer context's listed n-grams, in order. They are n-grams of the
-    shorter context; its unlisted words are also unlisted after the longer context.
+    `listed` has the suffixes of the longer context's listed n-grams, in order. They are n-grams
+    of the shorter context, whose unlisted words are also unlisted after the longer one.
     """
     context = lower_prefixes[listed[0]]
     i = listed[0]

@@ -2,11 +2,11 @@
 
     p(w|h) = (1 − μ(h)) (c(hw) − D(c(hw))) / c(h) + γ(h) p(w|h')
 
-h' is h without its first word; the order below the unigrams is the uniform distribution over all words except
-`<s>`. c(h) is the sum of the counts after h, μ(h) the fixed share of the order below, and D the discount
-of a count. γ(h) is the total mass of the order below: μ(h), the discounts, and the counts of pruned
-n-grams. It is also the back-off weight of h, so words that are not listed after h have exactly the
-probability γ(h) p(w|h'). γ is 1 for contexts without a following word.
+h' is h without its first word; the order below the unigrams is the uniform distribution over all
+words except `<s>`. c(h) is the sum of the counts after h, μ(h) the fixed share of the order below,
+and D the discount of a count. γ(h) is the total mass of the order below: μ(h), the discounts, and
+the counts of pruned n-grams. It is also the back-off weight of h, so words unlisted after h have
+exactly the probability γ(h) p(w|h'). γ is 1 for contexts without a following word.
 """
 
 import os
@@ -26,13 +26,13 @@ from training.corpus import EncodedCorpus
 from training.ngram.counts import Observations, OrderCounts
 
 Smoothed: TypeAlias = tuple[Sequence[tuple[NGrams, NGramWeights]], Mapping[str, Any]]
-"""N-grams and weights of the orders 1, 2, …, for `build_automaton`, and fitted values; see `NGramEstimate`."""
+"""N-grams and weights by order from 1, for `build_automaton`, and fitted values; see `NGramEstimate`."""
 
 Smoothing: TypeAlias = Callable[[Observations, EncodedCorpus | None], Smoothed]
 """Smoothing method: estimates a normalised model from a counted text.
 
-Parameters may be fitted on the second, held-out text, which has the same vocabulary. `InvalidInputError` is
-raised if the text is required but missing, or has another vocabulary.
+Parameters may be fitted on the second, held-out text, which has the same vocabulary.
+`InvalidInputError` is raised if it is required but missing, or has another vocabulary.
 """
 
 
@@ -75,7 +75,7 @@ def interpolate(
     """Estimate a back-off model from counts.
 
     Args:
-        orders: counts of the orders 1, 2, ….
+        orders: counts by order from 1.
         level: returns the interpolation of an order with the order below.
     """
 
@@ -93,7 +93,7 @@ def interpolate(
 
 
 def _interpolated(order: OrderCounts, level: Level, lower: Float64s) -> tuple[Float64s, Float64s]:
-    """Compute the probabilities of one order [n], and the back-off weights of its contexts [m], on all cores."""
+    """Compute probabilities of one order [n] and back-off weights of its contexts [m], on all cores."""
     prefixes, size = order.ngrams.prefixes, len(order.counts)
     probs, backoffs = np.empty(size), np.ones(len(order.totals))
     middles = np.linspace(0, size, (os.cpu_count() or 1) + 1).astype(np.int64)[1:-1]
@@ -111,12 +111,12 @@ def _interpolated(order: OrderCounts, level: Level, lower: Float64s) -> tuple[Fl
 def attach_backoffs(
     estimated: Iterable[tuple[NGrams, Float64s, Float64s]],
 ) -> list[tuple[NGrams, NGramWeights]]:
-    """Attach back-off weights to their n-grams: weights estimated with order k belong to order k − 1.
+    """Attach back-off weights to their n-grams: those estimated with order k belong to order k − 1.
 
     The weight of the empty context is never used, and the longest n-grams are not contexts.
 
     Args:
-        estimated: n-grams, their probabilities [n] and back-off weights of their contexts [m], by order.
+        estimated: n-grams, probabilities [n] and back-off weights of contexts [m], by order.
     """
     orders: list[tuple[NGrams, NGramWeights]] = []
     for ngrams, probs, backoffs in estimated:
@@ -131,10 +131,10 @@ def attach_backoffs(
 def _interpolate(
     order: OrderCounts, level: Level, lower: Float64s, probs: Float64s, backoffs: Float64s
 ) -> None:
-    """Write the probabilities of n-grams [n], and the back-off weights of their contexts [m].
+    """Write probabilities of n-grams [n], and back-off weights of their contexts [m].
 
-    The n-grams of a context are adjacent. The freed mass is summed directly, not as a
-    difference from 1, so it is exactly 0 if nothing is freed.
+    The n-grams of a context are adjacent. The freed mass is summed,
+    not 1 minus a sum, so it is exactly 0 if nothing is freed.
     """
     (_, prefixes, suffixes), counts, totals = order.ngrams, order.counts, order.totals
     discounts, lower_shares = level
@@ -165,9 +165,9 @@ class Additive:
     """Add k to every count: p(w|h) = (c(hw) + k) / (c(h) + k V').
 
     V' is the number of words except `<s>`. After an unseen context, every word has the probability
-    1 / V'; shorter contexts are not used. So only contexts of full length and contexts that begin with
-    `<s>` have estimates. Other contexts exist only as states of the automaton, with the probabilities
-    1 / V' and a back-off weight of 1. All words share the mass of pruned n-grams equally.
+    1 / V'; shorter contexts are not used. So only contexts of full length, or that begin with
+    `<s>`, have estimates. Others exist only as states of the automaton, with probabilities 1 / V'
+    and a back-off weight of 1. All words share the mass of pruned n-grams equally.
 
     As an interpolation, the uniform distribution has the share k V' / (c(h) + k V').
 
@@ -202,9 +202,9 @@ class Additive:
 def maximum_likelihood(observations: Observations, held_out: EncodedCorpus | None) -> Smoothed:  # noqa: ARG001 - a smoothing's signature
     """Estimate relative frequencies: p(w|h) = c(hw) / c(h).
 
-    Words that never followed a context have the probability 0 after it. An unseen context is replaced
-    by the next shorter context. Pruned n-grams are estimated by the shorter context, with their total
-    weight.
+    Words never seen after a context have the probability 0. The
+    next shorter context replaces an unseen one. It also estimates
+    a context's pruned n-grams, with their total weight.
 
     Source: Jelinek (1997), "Statistical methods for speech recognition", section 4.2.
     """
@@ -215,7 +215,7 @@ def maximum_likelihood(observations: Observations, held_out: EncodedCorpus | Non
 def witten_bell(observations: Observations, held_out: EncodedCorpus | None) -> Smoothed:  # noqa: ARG001 - likewise
     """Interpolate by the diversity of a context: p(w|h) = (c(hw) + T(h) p(w|h')) / (c(h) + T(h)).
 
-    T(h) is the number of distinct words after h, which equals the number of times a new word occurred.
+    T(h) is the number of distinct words after h, and so of times that a new word occurred.
 
     Source: Witten and Bell (1991), "The zero-frequency problem", method C; Chen and Goodman (1998), section 2.5.
     """

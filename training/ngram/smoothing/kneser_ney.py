@@ -2,13 +2,13 @@
 
     p(w|h) = (c(hw) − D(c(hw))) / Σ_x c(hx) + γ(h) p(w|h')
 
-The methods differ in the counts below the highest order, occurrences or distinct preceding words,
-and in the number of discounts. γ(h) is the mass freed by discounts and pruning.
+The methods differ in the counts below the highest order, occurrences or distinct preceding
+words, and the number of discounts. γ(h) is the mass freed by discounts and pruning.
 
-Discounts come from counts of counts, or are fitted on held-out text. Counts of counts estimate
-discounts well if rare n-grams are numerous and a random sample. This is not the case for subword pieces,
-closed vocabularies and texts with replaced rare words, where hardly any token occurs once. For these,
-discounts fitted by held-out likelihood are better.
+Discounts come from counts of counts, or are fitted by held-out likelihood.
+Counts of counts estimate them well if rare n-grams are numerous and a random
+sample. Fitted discounts are better for subword pieces, closed vocabularies
+and texts with replaced rare words, where hardly any token occurs once.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -38,7 +38,7 @@ class Discounts(NamedTuple):
 
 
 FALLBACK_DISCOUNTS = Discounts(0.5, 1.0, 1.5)
-"""Discounts for an order whose counts of counts allow no estimate, as in tiny texts or closed vocabularies."""
+"""Discounts of an order whose counts of counts allow no estimate: tiny texts, closed vocabularies."""
 
 SINGLE_FALLBACK_DISCOUNT = Discounts(0.5, 0.5, 0.5)
 """Fallback discount for smoothings with one discount."""
@@ -47,10 +47,10 @@ SINGLE_FALLBACK_DISCOUNT = Discounts(0.5, 0.5, 0.5)
 def discounts_from_counts(
     counts_of_counts: Sequence[int] | Int64s, *, num_discounts: Literal[1, 3]
 ) -> tuple[Discounts, bool]:
-    """Return one or three discounts, estimated or else constant, and True if they are estimated.
+    """Return one or three discounts, estimated or else constant, and True if estimated.
 
-    One discount for all counts is Y = n₁ / (n₁ + 2 n₂); no estimate exists if n₁ or n₂ is 0. Three are
-    D_j = j − (j + 1) Y n_{j+1} / n_j; no estimate exists if n₁, n₂ or n₃ is 0 or a D_j is outside [0, j].
+    One discount for all counts is Y = n₁ / (n₁ + 2 n₂); no estimate if n₁ or n₂ is 0. Three are
+    D_j = j − (j + 1) Y n_{j+1} / n_j; no estimate if n₁, n₂ or n₃ is 0 or a D_j is outside [0, j].
 
     Source: Ney, Essen and Kneser (1994), "On structuring probabilistic dependences in
     stochastic language modelling"; for three discounts, Chen and Goodman (1998), section 3.
@@ -72,7 +72,7 @@ def discounts_from_counts(
 
 
 MIN_DISCOUNT = 1e-3
-"""Minimum fitted discount, so words that occur in neither text keep a probability."""
+"""Minimum fitted discount, so words in neither text keep a probability."""
 
 _TOLERANCE = 1e-4  # of a discount, from one round to the next
 _MAX_ROUNDS = 100
@@ -82,16 +82,16 @@ _MAX_NEWTON_STEPS = 50
 def fit_discounts(
     matches: Iterable[Matches], *, num_discounts: Literal[1, 3], vocab_size: int
 ) -> list[Discounts]:
-    """Fit the discounts by order that maximise the held-out likelihood.
+    """Fit discounts by order that maximise held-out likelihood.
 
-    Coordinate ascent starts from the fallback discounts. A token's probability is linear in each single
-    discount, so the log-likelihood is concave in it, and Newton's method finds its only maximum in
-    [`MIN_DISCOUNT`, j].
+    Coordinate ascent starts from the fallback discounts. A token's
+    probability is linear in each discount, so the log-likelihood is concave
+    in it, and Newton's method finds its only maximum in [`MIN_DISCOUNT`, j].
 
     Source: optimisation of discounts: Chen and Goodman (1998), section 4.1.
 
     Args:
-        matches: matches of held-out text with the orders 1, 2, ….
+        matches: matches of held-out text by order from 1.
         num_discounts: 3 for counts of 1, 2, and 3 or more; 1 for all counts together.
         vocab_size: V.
     """
@@ -112,9 +112,9 @@ class _Evidence:
 
     Attributes:
         frequencies: counts divided by totals [T].
-        pruned: share of unlisted n-grams [T]; 1 if the context was never seen.
-        freed: gain of the order below per unit of each discount [T, D].
-        lost: loss of the n-gram itself per unit of each discount [T, D].
+        pruned: share of unlisted n-grams [T]; 1 for unseen contexts.
+        freed: the order below's gain per unit of each discount [T, D].
+        lost: the n-gram's own loss per unit of each discount [T, D].
     """
 
     def __init__(self, matches: Matches, num_discounts: int) -> None:
