@@ -324,7 +324,10 @@ def summarise_load(recording: Recording) -> LoadSummary:
 
 
 def _tokens_between(observations: Iterable[Observation], began_s: float, until_s: float) -> float:
-    """Count tokens received between two times, assuming that a stream's tokens spread evenly over its events."""
+    """Count tokens received between two times.
+
+    A stream's tokens are assumed to spread evenly over its events.
+    """
     total = 0.0
     for observation in observations:
         if observation.num_tokens:

@@ -161,7 +161,10 @@ class DecodeBatch:
 
     @classmethod
     def of(cls, slots: Sequence[DecodeSlot]) -> "DecodeBatch":
-        """Form a batch of unbatched slots; their rows are sorted to avoid a copy if they are all rows of one state."""
+        """Form a batch of unbatched slots.
+
+        Their rows are sorted to avoid a copy if they are all rows of one state.
+        """
         state = slots[0].rows.base
         order = sorted(slots, key=lambda slot: (slot.rows.base is not state, slot.rows.rows[0]))
         return cls(order, gather_states([slot.rows for slot in order]))

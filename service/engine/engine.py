@@ -47,7 +47,10 @@ class Engine:
 
     @property
     def is_hung(self) -> bool:
-        """True if the current turn exceeds its time limit or the model thread has died; the process must restart."""
+        """True if the current turn exceeds its time limit or the model thread has died.
+
+        The process must then restart.
+        """
         began_s = self._turn_began_s
         return 0 < self.hang_timeout_s < (0.0 if began_s is None else self.scheduler.clock() - began_s)
 
@@ -157,7 +160,10 @@ class Engine:
         self._flush()
 
     def _flush(self) -> None:
-        """Send all deliveries to the event loop; at most twice per turn, since waking it costs more than a step."""
+        """Send all deliveries to the event loop.
+
+        At most twice per turn, since waking it costs more than a step.
+        """
         if self._pending and self._loop is not None:
             deliveries = self._pending.copy()
             self._pending.clear()

@@ -111,7 +111,10 @@ class Shares(Generic[H]):
         self.held: Counter[H] = Counter()
 
     def share(self, owner: H) -> int:
-        """Return the amount that an owner gets even if nothing is free; the total if no other owner holds anything."""
+        """Return the amount that an owner gets even if nothing is free.
+
+        The total if no other owner holds anything.
+        """
         return self.total // (len(self.held) + (owner not in self.held))
 
     def refusal(self, owner: H, amount: int, whose: str = "this key") -> str | None:

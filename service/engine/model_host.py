@@ -193,7 +193,10 @@ class ModelHost:
     # --- for the loader thread only -----------------------------------------------------------------
 
     def load_all(self) -> None:
-        """Load every model, the default first; failed loads are logged, and the models stay hosted as failed."""
+        """Load every model, the default first.
+
+        Failed loads are logged, and the models stay hosted as failed.
+        """
         first = self.default.address
         _log.info("loading models", models=len(self._models), first=first)
         self.compile_kernels()
@@ -349,7 +352,10 @@ class ModelHost:
         self._reconcile()
 
     def _reconcile(self) -> None:
-        """Move addresses to newly loaded versions, unload models without an address, and publish the table."""
+        """Move addresses to newly loaded versions and publish the table.
+
+        Models without an address are unloaded.
+        """
         needed = set()
         for watched in self._watcher.watched.values():
             if watched.version is not None:

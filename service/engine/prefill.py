@@ -85,7 +85,10 @@ class PrefillProgress:
         return min(self.left, STRIDE_TOKENS * self._num_left)
 
     def next_segments(self, share: int) -> list[Segment]:
-        """Select the texts of the next slice: as many as get a stride each from `share` tokens, at least one."""
+        """Select the texts of the next slice.
+
+        These are as many as get a stride each from `share` tokens, at least one.
+        """
         self._next, self._rest = self._pending, []
         if share >= self.wanted:
             return self._next

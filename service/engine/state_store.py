@@ -207,7 +207,10 @@ class StateStore:
                 )
 
     def free_version(self, loaded: LoadedModel) -> None:
-        """Delete all states of an unloaded version and accept no more; errors for its handles name the version."""
+        """Delete all states of an unloaded version and accept no more.
+
+        Errors for its handles name the version.
+        """
         with self._lock:
             unloaded = [
                 (owner, handle)

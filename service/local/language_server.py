@@ -306,7 +306,7 @@ class Document:
         return sorted((self._place(within.start), self._place(within.end)))
 
     def _place(self, position: types.Position) -> tuple[int, int]:
-        """Return line and column, in characters, of the place in the document that is nearest to a position."""
+        """Return line and column, in characters, of the place nearest to a position."""
         if position.line >= len(self._lines):
             return len(self._lines) - 1, len(self._lines[-1])
         line = self._lines[position.line]
@@ -324,7 +324,10 @@ class _Protocol(LanguageServerProtocol):
 
     @override
     def handle_message(self, message: Any) -> None:
-        """Convert and handle a message, or answer that it is damaged; without an id, pygls tells the user."""
+        """Convert and handle a message, or answer that it is damaged.
+
+        Without an id, pygls tells the user.
+        """
         fields = message if isinstance(message, dict) else {}
         try:
             if fields.get("jsonrpc") != self.VERSION or (
