@@ -1,8 +1,8 @@
 """Mapping of errors to HTTP statuses, and the JSON format of error replies.
 
-`ERROR_STATUSES` maps each error class to a status and a type; a class without an entry uses the
-entry of its nearest base class. Folders and bucket URLs are removed from the messages of file
-errors, to hide the location of the registry from clients.
+`ERROR_STATUSES` maps each error class to a status and a type, by default those of its nearest base
+class. Folders and bucket URLs are removed from messages of file errors, to hide the registry's
+location from clients.
 """
 
 import json
@@ -44,7 +44,7 @@ from models.errors import (
 from service.schemas.replies import ErrorBody
 
 CLIENT_GONE = 499
-"""Status of a request whose client has disconnected, in the log and the metrics (as in nginx)."""
+"""Status of a request whose client has disconnected, in log and metrics (as in nginx)."""
 
 
 class ErrorStatus(NamedTuple):
@@ -74,7 +74,7 @@ ERROR_STATUSES: dict[type[LanguageModelError], ErrorStatus] = {
     EngineError: ErrorStatus(503, "service_unavailable_error"),
     LanguageModelError: ErrorStatus(500, "server_error"),
 }
-"""Status and type of each error class; subclasses inherit from their nearest base class."""
+"""Status and type of each error class, also for its subclasses without their own."""
 
 _HTTP_CODES = {
     405: "method_not_allowed",
@@ -96,7 +96,7 @@ _BUCKET_URLS = re.compile(r"\b[a-z][a-z0-9+.-]*://(?:[^\s/]+/)+")
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Install handlers that convert all errors of an application to the JSON format."""
+    """Install handlers that convert an application's errors to the JSON format."""
     app.add_exception_handler(LanguageModelError, _on_language_model_error)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(ClientDisconnect, _on_disconnect)
@@ -117,7 +117,7 @@ def error_body(error: LanguageModelError) -> ErrorBody:
 
 
 def _truncate(text: str) -> str:
-    """Truncate a text that may quote arbitrarily long names and values of a request."""
+    """Truncate a text that may quote long names and values of a request."""
     return text if len(text) <= _MAX_MESSAGE_CHARACTERS else text[:_MAX_MESSAGE_CHARACTERS] + "…"
 
 
@@ -166,7 +166,7 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
 
 
 def _allowed_methods(request: Request) -> list[str]:
-    """Return the methods of all routes of a path; the framework's `Allow` lists only the first route's."""
+    """Return the methods of all routes of a path; the framework's `Allow` has only the first route's."""
 
     def answers(method: str) -> bool:
         scope = {**request.scope, "method": method}

@@ -106,7 +106,7 @@ def parse_key(line: str) -> ApiKey:
 def find_key(keys: Iterable[ApiKey], presented: bytes) -> ApiKey | None:
     """Return the record of the presented key, or None.
 
-    The comparison takes constant time, so it reveals neither the matching key nor a matching part.
+    The comparison takes constant time, so it reveals neither the key nor a matching part.
     """
     if len(presented) > _MAX_PRESENTED_BYTES:
         return None
@@ -153,12 +153,12 @@ class KeyStore:
     """Store of the valid keys.
 
     The key file is checked for changes at most once per second and reloaded, so keys are issued and revoked
-    without a restart. If the file is damaged or empty, the previous keys stay valid, so an editing mistake
-    neither opens the service nor locks out its users.
+    without a restart. If it is damaged or empty, the previous keys stay valid, so a mistake in it neither
+    opens the service nor locks out its users.
 
     Args:
         entries: keys in the format of `parse_key`.
-        file: file with one key per line; empty lines and lines that start with `#` are ignored.
+        file: file with a key per line; empty lines and those that start with `#` are ignored.
         clock: monotonic clock in seconds.
 
     Raises:
@@ -184,7 +184,7 @@ class KeyStore:
         self._keys = self._fixed if file is None else self._read(file)
 
     def __bool__(self) -> bool:
-        """Return whether any key exists; without keys everything except administration is open."""
+        """Return whether any key exists, without which everything except administration is open."""
         return bool(self._keys)
 
     def find(self, presented: bytes) -> ApiKey | None:
@@ -196,7 +196,7 @@ class KeyStore:
         return find_key(self._keys, presented)
 
     def force_reload(self) -> None:
-        """Reload the file at the next request even if it has not changed; safe in a signal handler."""
+        """Reload the file at the next request even if unchanged; safe in a signal handler."""
         self._next_check_s = self._clock()
         self._stamp = _NEVER_SEEN
 

@@ -63,10 +63,10 @@ from service.workers.worker import WorkerServer
 
 _log = structlog.get_logger(__name__)
 _SWITCH_INTERVAL_S = 0.0005
-"""Thread switch interval for the event loop and the model thread, a tenth of Python's default."""
+"""Thread switch interval of event loop and model thread, a tenth of Python's default."""
 
 _STOP_GRACE_S = 10.0
-"""Seconds after the drain timeout until a worker that is still running is killed."""
+"""Seconds after the drain timeout until a running worker is killed."""
 
 _PREFIX_CACHE_GAUGES = {
     "queries": "Prefix-cache lookups since the model was loaded",
@@ -110,7 +110,7 @@ def create_app(settings: Settings, pool: WorkerPool | None = None) -> FastAPI:
 
     Raises:
         RegistryError: the registry does not exist or contains no model.
-        ModelNotFoundError: the settings name a model that is not in the registry.
+        ModelNotFoundError: the settings name a model not in the registry.
     """
     copies = _model_copies(settings)
     services = _compose(settings, pool, copies)
@@ -154,11 +154,11 @@ def create_app(settings: Settings, pool: WorkerPool | None = None) -> FastAPI:
 
 
 def serve(settings: Settings) -> None:
-    """Serve requests until a stop signal, then finish the running requests.
+    """Serve requests until a stop signal, then finish the running ones.
 
     Raises:
         RegistryError: the registry does not exist or contains no model.
-        ModelNotFoundError: the settings name a model that is not in the registry.
+        ModelNotFoundError: the settings name a model not in the registry.
         InvalidInputError: listening on the address failed, or a setting cannot be applied.
         FormatError: the file of API keys is missing or damaged.
     """
@@ -250,7 +250,7 @@ def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics, pool: Wo
 
 
 def _model_copies(settings: Settings) -> Copies | None:
-    """Return the folder for copies of local models; remote models are already in the registry cache."""
+    """Return the folder for copies of local models; remote ones are in the registry cache."""
     if not settings.copy_models or local_registry_folder(settings.registry) is None:
         return None
     try:

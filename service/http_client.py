@@ -1,7 +1,7 @@
 """HTTP/1.1 client: request encoding, connections for one request at a time, and a connection pool.
 
-A connection costs little more than its parser. A client library would take longer than most replies of a small
-model and, in a load generator, slow down the server on the same machine.
+A connection costs little more than its parser. A client library would take longer than most replies of a
+small model and, in a load generator, slow down a server on the machine.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ class ExchangeError(Exception):
     """Missing or incomplete reply.
 
     Attributes:
-        kind: `cut` if the connection closed, `protocol` if the reply was not HTTP, or a kind chosen by the caller.
+        kind: `cut` if the connection closed, `protocol` if the reply was not HTTP, or the caller's.
         reply_begun: True if a part of the reply was received.
     """
 
@@ -43,7 +43,7 @@ class ExchangeError(Exception):
 
 
 class ClientConnection(asyncio.Protocol, ABC):
-    """Connection that carries one request at a time; a subclass receives the replies as they arrive.
+    """Connection that carries one request at a time; a subclass receives replies as they arrive.
 
     Attributes:
         transport: transport of the event loop; None if the connection is closed.
@@ -83,7 +83,7 @@ class ClientConnection(asyncio.Protocol, ABC):
         if self.transport is not None:
             self.transport.abort()
 
-    # --- implemented by subclasses ----------------------------------------------------------------
+    # --- implemented by subclasses ---
 
     @abstractmethod
     def begin_reply(self) -> None:
@@ -95,9 +95,9 @@ class ClientConnection(asyncio.Protocol, ABC):
 
     @abstractmethod
     def end_reply(self, error: ExchangeError | None) -> None:
-        """Receive the end of the reply, or the error if the reply is missing or incomplete."""
+        """Receive the end of the reply, or the error if it is missing or incomplete."""
 
-    # --- called by the event loop -----------------------------------------------------------------
+    # --- called by the event loop ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Store the transport."""
@@ -120,14 +120,14 @@ class ClientConnection(asyncio.Protocol, ABC):
             self._fail("cut", f"the connection closed before the end of the reply{f': {exc}' if exc else ''}")
         del self._parser  # breaks a reference cycle: garbage collection may be off
 
-    # --- called by the parser -----------------------------------------------------------------------
+    # --- called by the parser ---
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Add a header."""
         self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        """Begin the reply; skip informational replies (1xx), and close the connection on an unrequested reply."""
+        """Begin the reply; skip informational ones (1xx), and close the connection on an unrequested one."""
         status = self._parser.get_status_code()
         if not self._is_busy:
             self.close()
@@ -156,14 +156,14 @@ C = TypeVar("C", bound=ClientConnection)
 
 
 class ConnectionPool(Generic[C]):
-    """Pool of connections; the most recently released one is reused first, to keep few connections idle.
+    """Pool of connections; the most recently released one is reused first, to keep few idle.
 
     Args:
-        connect: function that opens a connection.
+        connect: opens a connection.
         max_connections: maximum open connections; further requests queue in order.
 
     Attributes:
-        num_waited: number of requests that waited for a connection.
+        num_waited: requests that waited for a connection.
     """
 
     def __init__(self, connect: Callable[[], Awaitable[C]], max_connections: int = sys.maxsize) -> None:

@@ -1,10 +1,10 @@
 """HTTP/1.1 connection handling: limits on slow, idle and oversized requests, and strict framing.
 
 `GuardedProtocol` extends uvicorn's httptools protocol, which accepts request heads of any size,
-waits for them without a timeout, and answers connections over its limit without `Retry-After`. The
-base class also parses the body of an upgrade request as the next request (RFC 9110, section 7.8),
-sends chunks to HTTP/1.0 clients, and closes half-closed connections. This module handles these
-cases before a request is created.
+waits for them without a timeout, and answers connections over its limit without `Retry-After`. It
+also parses the body of an upgrade request as the next request (RFC 9110, section 7.8), sends chunks
+to HTTP/1.0 clients, and closes half-closed connections. This module handles these cases before a
+request is created.
 
 A TLS connection is closed once its last bytes are sent. The event loop would wait for the client's
 `close_notify`, which idle clients do not send. A half-closed TLS connection is a closed one.
@@ -14,7 +14,7 @@ smuggling: a proxy that parses them differently would see other request boundari
 bytes.
 
 `SlowClients` bounds the time and the memory of replies to slow readers, whose unsent bytes would
-otherwise stay in this process without limit. The classes are for the event loop only.
+otherwise stay here without limit. The classes are for the event loop only.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ from service.middleware.limits import ARRIVAL_S, OVER_LIMIT, RECEIVE_TIMEOUT
 from service.schemas.replies import ErrorBody
 
 _BASE_PATH = re.compile("^/+(v[12])/+")
-"""Start of a path, such as `//v2/` for a client whose base URL ends in a slash, which is read as `/v2/`."""
+"""Start of a path, such as `//v2/` if a client's base URL ends in a slash, which is read as `/v2/`."""
 _LINGER_RESET = struct.pack("ii", 1, 0)
 """SO_LINGER with zero seconds: closing resets the connection."""
 
@@ -50,7 +50,7 @@ class SlowClients:
     Args:
         timeout_s: time without progress after which a client is disconnected.
         max_bytes: maximum unsent bytes of all clients; above it the oldest connections are reset.
-        pending_bytes: function that returns the bytes of replies that wait to be sent, divided among these clients.
+        pending_bytes: returns the bytes of replies that wait to be sent, divided among these clients.
     """
 
     def __init__(
@@ -95,14 +95,14 @@ class SlowClients:
 
     def _cut_off(self, transport: asyncio.Transport) -> None:
         self.discard(transport)
-        # without a reset, the kernel would still send its buffer; the errors mean that it is just closed
+        # without a reset, the kernel would still send its buffer; errors mean that it is just closed
         with contextlib.suppress(OSError, AttributeError):
             transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
         transport.abort()
 
 
 def _unsent_bytes(transport: asyncio.Transport) -> int:
-    """Count the unsent bytes in this process and in the kernel, which reports free space only in large steps."""
+    """Count unsent bytes here and in the kernel, which reports free space only in large steps."""
     buffered = transport.get_write_buffer_size()
     try:
         queued = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
@@ -161,16 +161,16 @@ _INVALID = "Invalid HTTP request received."
 class GuardedProtocol(HttpToolsProtocol):
     """Connection with limits on the arrival time and the head size of requests.
 
-    A connection above `max_connections` may send one request, which the application answers with 503; a connection
-    above twice that number is closed, and so is the connection of a client that does not read its reply. A subclass
-    sets the limits, because uvicorn requires a class.
+    A connection above `max_connections` may send one request, which the application answers with 503; one above
+    twice that number is closed, and so is that of a client that does not read its reply. A subclass sets the
+    limits, because uvicorn requires a class.
 
     Attributes:
         max_connections: maximum open connections.
         max_header_bytes: maximum bytes of a request line and its headers together.
         receive_timeout_s: maximum time for a request to arrive.
-        slow_clients: clients that are slow to read their replies.
-        on_end: function that is called at the end of the connection.
+        slow_clients: clients slow to read their replies.
+        on_end: called at the end of the connection.
     """
 
     max_connections = 4096
@@ -269,7 +269,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._start_timer()
 
     def on_message_begin(self) -> None:
-        """Start a request's head; bytes received with the end of the previous request do not count."""
+        """Start a request's head; bytes received with the last request's end do not count."""
         self._framing_bytes = 0
         self._head_done = self._request_complete = False
         super().on_message_begin()
@@ -302,7 +302,7 @@ class GuardedProtocol(HttpToolsProtocol):
         if self.scope["http_version"] in OLD_VERSIONS:
             self.cycle.keep_alive = False
             self.cycle.send = partial(_send_unchunked, self.cycle)  # type: ignore[method-assign]
-        self.headers = []  # the request has a reference to its headers; trailers must not be added to them
+        self.headers = []  # the request refers to its headers; trailers must not be added
         self._framing_bytes = 0
         self._head_done = True
 
@@ -330,8 +330,8 @@ class GuardedProtocol(HttpToolsProtocol):
     def _parse(self, data: bytes | memoryview) -> None:
         """Parse received bytes and ignore `Upgrade` headers (RFC 9110, section 7.8).
 
-        The parser stops after a head with such a header. A new parser then receives the head without the header,
-        and the remaining bytes.
+        The parser stops after such a head. A new one then receives the head without the header, and the
+        remaining bytes.
         """
         while True:
             try:
@@ -359,7 +359,7 @@ class GuardedProtocol(HttpToolsProtocol):
             raise ValueError(refusal)
 
     def _check_hang_up(self) -> None:
-        """Abort the connection of a client that has disconnected, or check again later."""
+        """Abort the connection of a disconnected client, or check again later."""
         if self.transport.is_closing():
             return
         if _has_hung_up(self.transport):
@@ -404,7 +404,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._close()
 
     def _has_unanswered_requests(self) -> bool:
-        """Return whether complete requests are unanswered, not counting a request still being received."""
+        """Return whether complete requests are unanswered, not counting one still being received."""
         if self.cycle is None or self.cycle.response_complete:
             return False
         return self._request_complete or not self._head_done
@@ -434,7 +434,7 @@ class GuardedProtocol(HttpToolsProtocol):
                 self._end_tls()
 
     def _end_tls(self, *, is_sent: bool = False) -> None:
-        """Close the connection below TLS after two checks without unsent bytes: the loop itself may hold some more."""
+        """Close the connection below TLS after two checks without unsent bytes: the loop may hold more."""
         if is_sent and not _unsent_bytes(self.transport):
             self.transport.abort()
             return

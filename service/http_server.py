@@ -1,8 +1,8 @@
 """HTTP server: listening socket, TLS, file descriptor limit, uvicorn configuration and draining.
 
 After a stop signal the server accepts no new work and gives running requests time to finish; a
-second signal ends the process. `SocketListener` pauses when the process runs out of file
-descriptors; the event loop's own accept would retry in a busy loop.
+second signal ends the process. `SocketListener` pauses when file descriptors run out; the event
+loop's own accept would retry in a busy loop.
 """
 
 import asyncio
@@ -34,9 +34,9 @@ _OTHER_FILES = 128
 
 
 def reserve_descriptors(max_connections: int) -> int:
-    """Raise the limit on file descriptors for `max_connections`; return the number of connections that fit.
+    """Raise the limit on file descriptors for `max_connections`; return how many connections fit.
 
-    The same number is reserved for connections that get 503. The usual soft limit, 1,024, is below the hard limit.
+    As many are reserved for connections that get 503. The usual soft limit, 1,024, is below the hard limit.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * max_connections + _OTHER_FILES
@@ -66,7 +66,7 @@ class SocketListener:
 
     Args:
         listening: listening socket.
-        connect: function that serves an accepted socket.
+        connect: serves an accepted socket.
     """
 
     def __init__(self, listening: socket.socket, connect: Callable[[socket.socket], None]) -> None:
@@ -98,7 +98,7 @@ class SocketListener:
         self._timer = None if seconds is None else self._loop.call_later(seconds, self._listen)
 
     def _on_readable(self) -> None:
-        """Accept the waiting connections, as many as one turn of the event loop may take."""
+        """Accept waiting connections, as many as one turn of the event loop may take."""
         for _ in range(_ACCEPTED_AT_ONCE):
             if not self._accept():
                 return
@@ -125,7 +125,7 @@ _NO_KEY = "it is not a private key in PEM format"
 
 
 def tls_context(settings: Settings) -> ssl.SSLContext | None:
-    """Read the settings' certificate and key; return the context of TLS connections, or None for plain HTTP.
+    """Read the settings' certificate and key; return the TLS context, or None for plain HTTP.
 
     Raises:
         InvalidInputError: a file is unset, missing or damaged, the key is encrypted or does not fit the certificate.
@@ -168,17 +168,17 @@ def _tls_error(name: str, value: object, reason: str) -> InvalidInputError:
 
 
 _TLS_CLOSE_S = 600.0
-"""Maximum time from the closing of a TLS connection to its end; `SlowClients` normally ends it much earlier."""
+"""Maximum time from a TLS connection's closing to its end; `SlowClients` normally ends it much earlier."""
 
 _CANCEL_MARGIN_S = 2
-"""Seconds by which the server's drain timeout exceeds the engine's, after which the engine answers every client."""
+"""Seconds by which the server's drain timeout exceeds the engine's, at which the engine answers all clients."""
 
 _LAST_REQUESTS_S = 0.25
 """Time for requests sent just before the server stops; closing their connections would lose them."""
 
 
 class DrainingServer(uvicorn.Server):
-    """Server that finishes running requests after a stop signal; a second signal ends it immediately.
+    """Server that finishes running requests after a stop signal; a second one ends it at once.
 
     Args:
         app: application with its services.

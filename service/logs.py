@@ -2,7 +2,7 @@
 
 Lines may contain values chosen by clients, such as field names and paths. Control characters are
 escaped, so a value can neither forge a line nor control a terminal. Messages of exceptions raised
-by requests are omitted, because they may quote request texts; types and tracebacks are logged.
+by requests are omitted: they may quote texts; types and tracebacks are logged.
 
 Nothing waits for the reader of the log: lines that it does not take are dropped and counted.
 """
@@ -32,10 +32,10 @@ _Event = MutableMapping[str, Any]
 
 _MAX_WAITING_LINES = 8192
 _PIPE_BYTES = 4096
-"""Bytes that a pipe which is ready takes without blocking."""
+"""Bytes that a ready pipe takes without blocking."""
 
 _PAUSE_S = 0.005
-"""Pause of the thread after each write; without it the event loop would lose time to the thread at every line."""
+"""Pause of the thread after each write; without it the event loop would lose time to it at every line."""
 
 
 class LineWriter:
@@ -45,7 +45,7 @@ class LineWriter:
 
     Attributes:
         stream: file that receives the lines.
-        num_dropped: number of lines that were not written.
+        num_dropped: lines that were not written.
     """
 
     def __init__(self) -> None:

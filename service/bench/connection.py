@@ -42,9 +42,9 @@ class Event(NamedTuple):
     """Content of an event.
 
     Attributes:
-        num_tokens: number of tokens in the event.
-        usage_tokens: number of generated tokens in the reply, if the server reports it.
-        error: error message that the server sent within the stream.
+        num_tokens: tokens in the event.
+        usage_tokens: generated tokens of the reply, if the server reports them.
+        error: error message within the stream.
     """
 
     num_tokens: int = 0
@@ -78,7 +78,7 @@ def _num_tokens(choice: Any) -> int:
 
 
 def error_message(body: bytes) -> str:
-    """Return an error message as one line, from OpenAI's or FastAPI's format, or else the start of the body."""
+    """Return an error as one line, from OpenAI's or FastAPI's format, else the start of the body."""
     if (value := _fields(body)) is not None:
         error = value.get("error", value.get("detail", value))
         body = str(error.get("message", error) if isinstance(error, dict) else error).encode()
@@ -105,7 +105,7 @@ class Reply:
     Attributes:
         status: HTTP status.
         streamed: true for a stream of server-sent events, whose body is not stored.
-        num_tokens: number of generated tokens; without streaming, from the reply's usage.
+        num_tokens: generated tokens; without streaming, from the reply's usage.
         token_times_s: arrival times of events with tokens, by `time.perf_counter`.
         ended_s: time of completion.
         error: error message within a stream.
@@ -164,7 +164,7 @@ class Connection(ClientConnection):
         """Open a connection.
 
         Raises:
-            OSError: no server accepts the connection, or its certificate is not trusted.
+            OSError: no server accepts the connection, or its certificate is untrusted.
         """
         _, connection = await asyncio.get_running_loop().create_connection(
             lambda: cls(target), target.host, target.port, ssl=_tls_context() if target.tls else None

@@ -1,7 +1,7 @@
-"""Execution of a load: probe the target, send requests on schedule, record the replies.
+"""Execution of a load: probe the target, send requests on schedule, record replies.
 
-The clock uses a system alarm, accurate to about ten microseconds; an event loop's timers have millisecond
-resolution. Garbage collection is disabled during a load, because a full collection delays every reply.
+The clock uses a system alarm, accurate to about ten microseconds; an event loop's timers are accurate to
+milliseconds. Garbage collection is disabled during a load: a full one delays every reply.
 """
 
 import asyncio
@@ -27,8 +27,8 @@ _LEAST_WAIT_S = 1e-6  # 0 would disable the alarm
 class PreciseClock:
     """Clock for one sleeping task, woken by the system's alarm signal; works on the main thread only.
 
-    A sleeping thread that wakes the loop is worse: it wakes 0.1 ms late instead of 0.03 ms, and waits twice for a
-    core on a busy machine.
+    A sleeping thread that wakes the loop is worse: 0.1 ms late instead of 0.03 ms, and it waits twice for a core
+    on a busy machine.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class PreciseClock:
         asyncio.get_running_loop().remove_signal_handler(signal.SIGALRM)
 
     async def sleep_until(self, time_s: float) -> None:
-        """Sleep until a time of `time.perf_counter`; if it has passed, yield to other tasks once."""
+        """Sleep until a time of `time.perf_counter`; if it is past, yield to other tasks once."""
         left_s = time_s - time.perf_counter()
         if left_s <= 0:
             await asyncio.sleep(0)
@@ -56,7 +56,7 @@ class PreciseClock:
 RecordingCallback = Callable[[Recording], None]
 _PROGRESS_INTERVAL_S = 0.5
 _PAUSE_AFTER_FAILURE_S = 0.01
-"""Pause of a closed-loop client after a failed request, to avoid flooding an unreachable server."""
+"""Pause of a closed-loop client after a failed request, not to flood an unreachable server."""
 
 
 class LoadRun:
@@ -132,7 +132,7 @@ class LoadRun:
             error = failure.kind, str(failure)
         except OSError as failure:
             error = "refused" if isinstance(failure, ConnectionRefusedError) else "connect", str(failure)
-        except asyncio.CancelledError:  # recorded, because slow requests would be under-represented otherwise
+        except asyncio.CancelledError:  # recorded: else slow requests would be under-represented
             error = "unfinished", "in flight when the load was ended early"
             raise
         finally:

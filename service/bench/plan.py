@@ -1,9 +1,9 @@
 """Plan of a load: target and requests, open or closed loop, arrival times, durations.
 
-An open loop sends at a rate that does not depend on the replies, like independent users; in a closed
-loop, each of several clients sends its next request after the reply to the previous one. Equal seeds
-give equal arrival times. Durations are written `50ms`, `2s` or `1.5min`. The command line imports
-this module at startup, so it must not import slow packages.
+An open loop sends at a rate independent of the replies, like independent users; in a closed loop,
+each client sends its next request after the reply to the last. Equal seeds give equal arrival times.
+Durations are written `50ms`, `2s` or `1.5min`. The command line imports this module at startup, so it
+must not import slow packages.
 """
 
 import itertools
@@ -72,7 +72,7 @@ class LoadSettings:
 
     Attributes:
         duration_s: length of the measurement; or
-        num_requests: number of measured requests.
+        num_requests: measured requests.
         warmup_s: length of the warm-up under the same load.
         max_connections: maximum connections of an open loop; a closed loop has one per client.
         timeout_s: time after which a request counts as failed.
@@ -106,7 +106,7 @@ class Request(NamedTuple):
     Attributes:
         path: path below the target's path; empty for the target's path.
         body: JSON, or empty.
-        num_items: number of texts, candidates or contexts in the request.
+        num_items: texts, candidates or contexts in the request.
     """
 
     path: str

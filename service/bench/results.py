@@ -1,9 +1,9 @@
 """Results of a load: observations, percentiles, validity.
 
-All times are from `time.perf_counter`. Latency counts from the time when a request was due, not from
-its sending; otherwise queueing in the client would be hidden (coordinated omission). Results are
-marked invalid if requests were sent late, if they waited for connections, or if the generator's core
-was saturated: they then describe the generator, not the service.
+All times are from `time.perf_counter`. Latency counts from the time a request was due, not sent;
+otherwise queueing in the client would be hidden (coordinated omission). Results are marked invalid
+if requests were sent late or waited for connections, or if the generator's core was saturated:
+they then describe the generator, not the service.
 """
 
 from collections import Counter
@@ -26,14 +26,14 @@ class Observation:
 
     Attributes:
         intended_s: due time; in a closed loop, the time when its client was free.
-        started_s: time when the generator started the request.
-        sent_s: time when the request was written to a connection; 0 if it was not.
+        started_s: time when the generator started it.
+        sent_s: time when it was written to a connection; 0 if it was not.
         ended_s: time when the reply was complete or the request failed.
         status: HTTP status; 0 without a reply.
         error: kind of error: `http_429`, `refused`, `connect`, `cut`, `protocol`, `stream`, `timeout`,
             `unfinished`; None without an error.
-        num_items: number of texts, candidates or contexts in the request.
-        num_tokens: number of generated tokens.
+        num_items: texts, candidates or contexts in the request.
+        num_tokens: generated tokens.
         token_times_s: arrival times of a stream's events with tokens.
     """
 
@@ -77,8 +77,8 @@ class Recording:
         ended_s: time of the last reply.
         observations: observations of all ended requests, including the warm-up.
         examples: first message of each kind of error.
-        num_due: number of observations due after the warm-up.
-        num_waited: number of requests that waited for a connection.
+        num_due: observations due after the warm-up.
+        num_waited: requests that waited for a connection.
         cpu_s: CPU time of the thread that sends and receives.
         interrupted: true if the run was ended early.
     """
@@ -108,7 +108,7 @@ class Recording:
 
     @property
     def window_end_s(self) -> float:
-        """End of the measurement: after the requested duration, or else at the last reply."""
+        """End of the measurement: after the requested duration, else at the last reply."""
         if self.terms.duration_s is None:
             return self.ended_s
         until_s = self.window_start_s + self.terms.duration_s
@@ -118,7 +118,7 @@ class Recording:
 class Percentiles(BaseModel):
     """Percentiles of times in milliseconds, interpolated linearly.
 
-    A percentile is None if fewer than one value is expected above it: p99 needs 100 values, p99.9 needs 1,000.
+    A percentile is None if fewer than one value is expected above it: p99 needs 100 values, p99.9 1,000.
     """
 
     count: int
@@ -166,7 +166,7 @@ MAX_CPU_SHARE = 0.9
 def validity_problems(
     recording: Recording, latency: Percentiles | None, lateness: Percentiles | None
 ) -> list[str]:
-    """Return the reasons why the figures do not describe the service; empty if they do.
+    """Return why the figures do not describe the service; empty if they do.
 
     Args:
         recording: recording of the run.
@@ -209,7 +209,7 @@ class GeneratorFigures(BaseModel):
     Attributes:
         lateness_ms: time from a request's due time to its start.
         connecting_ms: time from a request's start to its connection.
-        waited_for_connection: number of requests that waited for a connection.
+        waited_for_connection: requests that waited for a connection.
         cpu_share: CPU use as a share of one core.
     """
 
@@ -225,15 +225,15 @@ class LoadSummary(BaseModel):
     Attributes:
         load: open or closed loop.
         arrivals: arrivals of an open loop.
-        clients: number of clients of a closed loop.
+        clients: clients of a closed loop.
         duration_s: length of the measurement.
         offered_per_s: requested rate, in requests per second; None in a closed loop.
         sent_per_s: requests due per second; differs from `offered_per_s` if arrivals are random.
         achieved_per_s: replies per second that arrived during the measurement.
         items_per_s: texts, candidates or contexts per second in these replies.
         tokens_per_s: tokens per second that arrived during the measurement.
-        requests: number of requests due during the measurement.
-        answered: number of these requests with a complete reply of status 2xx.
+        requests: requests due during the measurement.
+        answered: those of them with a complete reply of status 2xx.
         errors: errors of the remaining requests, by kind.
         rejected_share: share of requests with status 429.
         latency_ms: latency of replies, from the due time; a timed-out request counts with its timeout.
@@ -242,7 +242,7 @@ class LoadSummary(BaseModel):
         tpot_ms: time per output token after the first; None without streams.
         generator: figures of the generator itself.
         valid: true if the figures describe the service, not the generator.
-        invalid_because: reasons why the figures are not valid.
+        invalid_because: why the figures are not valid.
         interrupted: true if the run was ended early.
     """
 
@@ -272,8 +272,8 @@ class LoadSummary(BaseModel):
 def summarise_load(recording: Recording) -> LoadSummary:
     """Compute the results of a recording.
 
-    Rates cover the time from the end of the warm-up to the end of the measurement; other figures cover the
-    requests due in that time, including those with late replies.
+    Rates cover the time from the end of the warm-up to that of the measurement; other figures cover
+    the requests due in that time, including those with late replies.
     """
     began_s, until_s = recording.window_start_s, recording.window_end_s
     duration_s = max(until_s - began_s, 0.0)
@@ -324,10 +324,7 @@ def summarise_load(recording: Recording) -> LoadSummary:
 
 
 def _tokens_between(observations: Iterable[Observation], began_s: float, until_s: float) -> float:
-    """Count tokens received between two times.
-
-    A stream's tokens are assumed to spread evenly over its events.
-    """
+    """Count tokens received between two times, if a stream's tokens spread evenly over its events."""
     total = 0.0
     for observation in observations:
         if observation.num_tokens:

@@ -1,7 +1,7 @@
 """Requests of a load: built-in workloads, or bodies from a file.
 
 Built-in workloads are this service's endpoints and OpenAI's completions. Their texts come from the
-user's files, or else from Python's documentation.
+user's files, else from Python's documentation.
 """
 
 import codecs
@@ -52,7 +52,7 @@ def shuffled(texts: Sequence[str], seed: int) -> list[str]:
 
 
 def typed_prefixes(texts: Iterable[str]) -> Iterator[str]:
-    """Yield the prefixes of each text while a user types it, each one word longer than the last."""
+    """Yield prefixes of each text as a user types it, each one word longer than the last."""
     for text in texts:
         words = text.split()
         for end in range(1, max(len(words), 2)):
@@ -60,7 +60,7 @@ def typed_prefixes(texts: Iterable[str]) -> Iterator[str]:
 
 
 def candidate_variants(text: str, words: Sequence[str], count: int, generator: random.Random) -> list[str]:
-    """Return `count` variants of a text with two random words each, similar to a decoder's candidates."""
+    """Return `count` variants of a text with two random words each, like a decoder's candidates."""
     variants = []
     for _ in range(count):
         variant = text.split()
@@ -78,7 +78,7 @@ _LIST_LENGTH = 100
 _DEFAULT_ITEMS = {"next-token": 1, "score": 1, "rerank": _LIST_LENGTH}
 """Contexts, texts or candidates per request, by workload; other workloads have one prompt."""
 WORKLOADS = (*_DEFAULT_ITEMS, "generate", "completions")
-"""Names of the workloads, equal to their paths; `generate` and `completions` are streamed."""
+"""Names of workloads, equal to their paths; `generate` and `completions` are streamed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ class WorkloadOptions:
         texts: texts for the requests; empty for Python's documentation.
         model: model named in each request; None for the server's default.
         num_items: contexts, texts or candidates per request; None for the workload's default.
-        max_tokens: number of tokens to generate.
+        max_tokens: tokens to generate.
         fields: fields to set in each body.
         seed: seed of the order of texts and of random choices.
     """

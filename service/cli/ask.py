@@ -262,7 +262,7 @@ def read_words(path: Path) -> list[str]:
 
 
 def read_dictionary(path: Path) -> list[dict[str, Any]]:
-    """Read a dictionary file: an entry per line, optionally with a tab and its weight (default 1), a tab and its class.
+    """Read a dictionary file: an entry per line, with optional weight (default 1) and class, each after a tab.
 
     Raises:
         FormatError: see `read_text`; or a weight is not a number.
@@ -349,7 +349,7 @@ def check(
 
 
 def _read_source(source: str) -> str:
-    """Return the text to check: standard input, the named file, or else the argument; it must not be empty."""
+    """Return the text to check, never empty: standard input, the named file, or else the argument."""
     if source == "-":
         text = sys.stdin.read() if sys.stdin else ""
     elif os.path.exists(source) or _looks_like_filename(source):  # noqa: PTH110 - false if it is no valid path

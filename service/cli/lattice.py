@@ -74,8 +74,9 @@ class LatticeOptions(NamedTuple):
         references: Sequence[Path],
         layout: "ReferenceLayout | None",
     ) -> "Iterator[Lattice]":
-        """Read lattices of files and folders of SLF files; report unreadable ones. With references, read all at once.
+        """Read lattices of files and folders of SLF files; report unreadable ones.
 
+        With references, all are read at once.
         A format of None is detected from the first file, and a layout of None from the references.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Options shared by commands, the lists and models that they select, and JSON output."""
+"""Options shared by commands, the lists and models they select, and JSON output."""
 
 import inspect
 import json
@@ -78,7 +78,7 @@ PhrasesOption = Annotated[
 
 
 def valid_items(items: Iterator[T | BadLine], file: str) -> Iterator[T]:
-    """Yield lists or lattices; report unreadable lines on standard error, the first ones individually.
+    """Yield lists or lattices; report unreadable lines on standard error, the first individually.
 
     Raises:
         FormatError: some lines are unreadable and no list is readable.
@@ -162,7 +162,7 @@ class PublishedModels(NamedTuple):
         """Load a published model.
 
         Raises:
-            LanguageModelError: the registry or model does not exist, or is damaged.
+            LanguageModelError: the registry or model is missing or damaged.
         """
         from service.local.ask import load_published
 

@@ -41,7 +41,7 @@ def serve(
     ] = False,
 ) -> None:
     """Serve the registry's models over HTTP. Settings are read from the environment; --settings lists them."""
-    gc.disable()  # until the models are loaded: collections while modules are imported take a tenth of the time
+    gc.disable()  # until the models are loaded: collections during imports take a tenth of the time
     from service.app import serve as run
     from service.settings import read_settings
 

@@ -142,7 +142,7 @@ def show_selection(result: Mapping[str, Any]) -> None:
 
 
 def show_check_evaluation(result: Mapping[str, Any]) -> None:
-    """Print accuracies of detection and correction of inserted errors, by kind and by threshold."""
+    """Print accuracies of detection and correction of inserted errors, by kind and threshold."""
     _console.print(
         f"{result['model']}: {result['words']:,} words on {result['lines']:,} lines for each kind; errors in one of "
         f"{1 / result['error_rate']:.0f} eligible words"
@@ -187,7 +187,7 @@ _POSITIONS = {"next_word": "before a word's first letter", "any_letter": "before
 
 
 def show_autocomplete_evaluation(result: Mapping[str, Any]) -> None:
-    """Print keystroke savings, accuracy and latency of completions, for one model or two side by side."""
+    """Print keystroke savings, accuracy and latency of completions, of one model or two side by side."""
     models = [result, *([result["against"]] if "against" in result else [])]
     _console.print(
         f"{result['words']:,} words on {result['lines']:,} lines, {result['unknown_words']:,} of them not in the "
@@ -316,7 +316,7 @@ def show_export(result: dict[str, Any]) -> None:
 
 
 class TuningProgress(ProgressLine):
-    """Progress of tuning, with the time left for the current kind of work, because speeds differ."""
+    """Progress of tuning, with the time left for the current kind of work, as speeds differ."""
 
     def __init__(self) -> None:
         super().__init__()

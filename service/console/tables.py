@@ -19,7 +19,7 @@ _WORDS = frozenset({"", "family", "aliases", "created", "split", "remarks"})
 
 
 def result_table(first: str, *headings: str, folded: bool = False) -> Table:
-    """Make an empty table: a name column, folded if names may be long, then columns of numbers or short words."""
+    """Make an empty table: names, folded if they may be long, then columns of numbers or short words."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column(first, no_wrap=not folded, overflow="fold")
     for name in headings:
@@ -38,9 +38,10 @@ def format_number(value: float | None, digits: int = 2) -> str:
 
 
 class ProgressLine:
-    """Progress on standard error until the context ends: one updated line on a terminal, else a line every 10 s.
+    """Progress on standard error until the context ends.
 
-    Writing takes only microseconds, because it bypasses rich.
+    It is one updated line on a terminal, else a line every 10 s. Writing takes only microseconds, because
+    it bypasses rich.
     """
 
     def __init__(self) -> None:

@@ -1,12 +1,12 @@
 """Batches of model calls of one kind, run in slices, over lazily selected rows of joint states.
 
-A `CallBatch` runs its calls a slice at a time; calls may be added and removed between slices. After
-a failure each call of the slice runs alone in the next slices, so only the faulty call fails.
+A `CallBatch` runs calls a slice at a time; they are added and removed between slices. After a failure
+each call of the slice runs alone next, so only the faulty one fails.
 
-A `StateView` selects rows of a joint state without copying them. Batched requests have views of one
-state, which is not copied as long as the same rows stay together. `split_budget` divides the token
-budget of a slice: half goes to the calls with the least remaining work, the rest to the oldest
-calls. `check_no_nan` rejects NaN log-probabilities; minus infinity is allowed.
+A `StateView` selects rows of a joint state without copying. Batched requests have views of one state,
+not copied while the same rows stay together. `split_budget` divides the tokens of a slice: half go
+to the calls with the least work left, the rest to the oldest. `check_no_nan` rejects NaN
+log-probabilities; minus infinity is allowed.
 
 All objects are for one thread.
 """
@@ -42,7 +42,7 @@ class SliceResult(NamedTuple):
 
 
 class CallBatch(ABC, Generic[C, P]):
-    """Batch of calls of one kind that runs a slice at a time; for one thread only."""
+    """Batch of calls of one kind, run a slice at a time; for one thread only."""
 
     def __init__(self) -> None:
         self._running: dict[C, P] = {}  # oldest first
@@ -63,7 +63,7 @@ class CallBatch(ABC, Generic[C, P]):
     def add(self, call: C, owner: str = "") -> None:
         """Add a call to the next slices.
 
-        In order of their tags, owners take turns and the calls of each stay in order (start-time fair queueing, Goyal,
+        Owners take turns by their tags, and the calls of each stay in order (start-time fair queueing, Goyal,
         Vin and Cheng 1997).
         """
         self._running[call] = self._start(call)
@@ -79,7 +79,7 @@ class CallBatch(ABC, Generic[C, P]):
         """Compute about `count` tokens or distributions, at least one; the batch must not be empty.
 
         Raises:
-            Exception: the model failed. All calls are unchanged; call `isolate_failure` before the next slice.
+            Exception: the model failed. Calls are unchanged; call `isolate_failure` next.
         """
         suspect = {call: self._running[call] for call in self._suspects[:1]}
         result = self._run(suspect or self._running, count)
@@ -90,7 +90,7 @@ class CallBatch(ABC, Generic[C, P]):
         return result
 
     def isolate_failure(self) -> C | None:
-        """Handle a failed slice: run each of its calls alone next, so only the faulty call fails.
+        """Run each call of a failed slice alone next, so only the faulty one fails.
 
         Returns:
             The faulty call, now removed, if the slice ran it alone; else None.
@@ -109,11 +109,11 @@ class CallBatch(ABC, Generic[C, P]):
 
     @abstractmethod
     def _run(self, under_way: Mapping[C, P], count: int) -> SliceResult:
-        """Advance some of these calls by about `count` tokens; an exception must leave all calls unchanged."""
+        """Advance some calls by about `count` tokens; an exception must leave all unchanged."""
 
 
 def split_budget(wanted: Sequence[int], left: Sequence[int], budget: int) -> list[int]:
-    """Divide a slice: half of the budget to the calls with the least remaining work, the rest to the oldest.
+    """Divide a slice: half to the calls with the least work left, the rest to the oldest.
 
     Args:
         wanted: tokens that each call can use, oldest call first.
@@ -139,7 +139,7 @@ def split_budget(wanted: Sequence[int], left: Sequence[int], budget: int) -> lis
 class StateView:
     """Lazy selection of R rows of a joint state; a view is usable as a state.
 
-    Batched requests select rows of one state. No rows are copied while the batch stays the same:
+    No rows are copied while a batch stays the same:
     `gather_states` returns the base if all its rows are selected in order.
 
     Args:
@@ -166,7 +166,7 @@ class StateView:
 
     @property
     def materialized(self) -> Any:
-        """The state of exactly these rows, copied unless they are all rows of the base in order."""
+        """State of these rows, copied unless they are all rows of the base in order."""
         if is_range(self.rows, len(self.base)):
             return self.base
         return self.base.select(self.rows)
@@ -178,7 +178,7 @@ def materialize(state: Any) -> Any:
 
 
 def concatenate_states(states: Sequence[Any]) -> StateView:
-    """Concatenate the rows of several states, without copying if all are views of one base."""
+    """Concatenate states' rows, without copying if all are views of one base."""
     runs = [list(run) for _, run in groupby(map(view, states), key=lambda state: id(state.base))]
     parts = [StateView(run[0].base, np.concatenate([state.rows for state in run])) for run in runs]
     if len(parts) == 1:
@@ -223,7 +223,7 @@ def check_no_nan(log_probs: FloatArray) -> FloatArray:
     Raises:
         FloatingPointError: a value is NaN; the engine then fails only the faulty request.
     """
-    # the maximum is NaN if any value is NaN, and several times as fast as isnan on all values
+    # the maximum is NaN if any value is, and several times as fast as isnan
     if log_probs.size and math.isnan(log_probs.max()):
         raise FloatingPointError("the model returned NaN as a log-probability")
     return log_probs

@@ -1,9 +1,9 @@
 """Queues of pending model calls, batched by kind and served in turn, one time slice each.
 
-Owners take turns, and the batches of each do; a slice of a batch serves the calls of all owners in it.
+Owners take turns, and the batches of each do; a slice serves the calls of all owners in its batch.
 
-The cost per token of each kind of call is estimated by exponential smoothing; the estimate sets the
-size of a slice.
+The size of a slice follows from the cost per token of its kind of call, which is estimated by
+exponential smoothing.
 """
 
 from collections import OrderedDict
@@ -25,9 +25,9 @@ class CallQueue:
     Attributes:
         clock: monotonic clock in seconds.
         costs_s: estimated seconds per token by kind of call, shared with the other queues.
-        record: function that receives the kind of call and the number of rows of each slice.
+        record: receives the kind of call and the number of rows of each slice.
         batches: batches with pending calls by kind, the last served last.
-        turns: by owner, the next first, the kinds of its batches likewise; those that have ended are dropped later.
+        turns: by owner, the next first, the kinds of its batches likewise; ended ones are dropped later.
     """
 
     clock: Callable[[], float]
@@ -63,11 +63,11 @@ class CallQueue:
             self._forget(call)
 
     def run_slice(self, seconds: float, min_tokens: int) -> list[tuple[Job, Any]]:
-        """Run one slice of the next batch; return the jobs whose calls are finished, with the answers.
+        """Run a slice of the next batch; return the jobs with finished calls, and the answers.
 
         Args:
             seconds: approximate duration.
-            min_tokens: minimum number of tokens; a network takes nearly as long for fewer.
+            min_tokens: minimum tokens; a network takes nearly as long for fewer.
 
         Raises:
             Exception: the model failed; call `isolate_failure` next.
@@ -87,7 +87,7 @@ class CallQueue:
         return [(self._forget(call), answer) for call, answer in result.answers]
 
     def isolate_failure(self) -> Job | None:
-        """Return the job whose call made the last slice fail, or None if further slices must identify it."""
+        """Return the job that made the last slice fail, or None if further slices must identify it."""
         call = next(reversed(self.batches.values())).isolate_failure()  # run_slice has moved it to the end
         return None if call is None else self._forget(call)
 
@@ -113,7 +113,7 @@ class CallQueue:
         self.costs_s[kind] = COST_SMOOTHING * previous_s + (1 - COST_SMOOTHING) * seconds / tokens
 
     def _forget(self, call: ModelCall) -> Job:
-        """Remove a call, which has left its batch, and the batch if it is empty; return the job of the call."""
+        """Remove a call that has left its batch, and the batch if empty; return the call's job."""
         job = self._jobs.pop(call)
         job.call = None
         key = _batch_key(job, call)

@@ -1,7 +1,7 @@
 """Batches of each kind of model call, and scheduling rules of calls.
 
-A use case yields a call of `models.calls` and is resumed with the answer. The answer does not
-depend on the other calls in the batch.
+A use case yields a call of `models.calls` and is resumed with the answer, which does not depend on
+the other calls in the batch.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -88,7 +88,7 @@ _ANSWERS: Mapping[type[ModelCall], Callable[[Sequence[Any]], list[Any]]] = {
     Rank: _answer_rankings,
     ScoreRagged: _answer_ragged,
 }
-"""Functions that answer calls of one kind in one slice; batching does not change an answer."""
+"""Functions that answer calls of a kind in one slice; batching changes no answer."""
 
 
 @dataclass(slots=True)
@@ -100,7 +100,7 @@ class _ChoiceProgress:
 
 
 class ChoiceBatch(CallBatch[ScoreChoices, _ChoiceProgress]):
-    """Batch of `ScoreChoices` calls; a slice scores the candidates of a bounded number of rows."""
+    """Batch of `ScoreChoices` calls; a slice scores candidates of a bounded number of rows."""
 
     def _start(self, call: ScoreChoices) -> _ChoiceProgress:
         return _ChoiceProgress(np.empty(len(call.tokens), dtype=np.float32))
@@ -134,16 +134,19 @@ BATCHES: dict[type[ModelCall], Callable[[], CallBatch[Any, Any]]] = {
     ScoreChoices: ChoiceBatch,
     Read: ReadBatch,
 }
-"""Batch of each kind of call; `service.engine.decode`, which needs compiled code, adds an entry when imported."""
+"""Batch by kind of call; importing `service.engine.decode`, which needs compiled code, adds an entry."""
 
 
 def merges(call: ModelCall) -> bool:
-    """Return whether merging calls saves time; false for n-gram tables, where it only copies, and for ragged calls."""
+    """Return whether merging calls saves time.
+
+    It does not for n-gram tables, where it only copies, and for ragged calls.
+    """
     return not (is_lookup(call.model) or isinstance(call, ScoreRagged))
 
 
 def is_urgent(call: ModelCall) -> bool:
-    """Return whether a call is short for its model and takes precedence over long calls."""
+    """Return whether a call is short for its model and takes precedence over long ones."""
     if not isinstance(call, Read):
         return not isinstance(call, ScoreChoices)  # these calls have many rows
     return call.size <= (SHORT_READ_TOKENS if merges(call) else SHORT_LOOKUP_TOKENS)

@@ -1,23 +1,26 @@
-"""Sizes of batches, slices and calls of the engine; a comment above each group names the benchmark for changes."""
+"""Sizes of batches, slices and calls of the engine.
+
+The comment above each group names the benchmark for changes.
+"""
 
 # bench_engine and bench_latency
 INITIAL_TOKEN_COST_S = 2e-5
 """Assumed seconds per token before the first measurement."""
 
 MAX_CALL_KINDS = 256
-"""Maximum number of call kinds with a cost estimate."""
+"""Maximum call kinds with a cost estimate."""
 
 COST_SMOOTHING = 0.8
-"""Weight of the previous estimate when a new measurement is added (exponential moving average)."""
+"""Weight of the previous estimate in the exponential moving average."""
 
 MAX_ENTRIES = 1 << 21
-"""Maximum number of values of distributions [B, V] computed at once (8 MiB of float32)."""
+"""Maximum values of distributions [B, V] computed at once (8 MiB of float32)."""
 
 BULK_JOBS_AT_ONCE = 16
-"""Maximum number of bulk jobs with a pending call: enough to fill slices, few enough to bound memory."""
+"""Maximum bulk jobs with a pending call: enough to fill slices, few enough to bound memory."""
 
 MAX_SHARED_KINDS = 4
-"""Maximum number of new kinds of urgent calls, and of slices, in a pass with jobs of several owners."""
+"""Maximum new kinds of urgent calls, and slices, in a pass with jobs of several owners."""
 
 MIN_SLICE_TOKENS, MIN_BULK_SLICE_TOKENS = 256, 16
 """Minimum tokens of a slice; a network takes nearly as long for fewer."""
@@ -26,12 +29,12 @@ MIN_LATE_TOKENS = 1024
 """Minimum token count of a job in the computation of its lateness."""
 
 MIN_LATE_JOBS = 32
-"""Number of unfinished interactive jobs below which their age does not matter."""
+"""Unfinished interactive jobs below which their age does not matter."""
 
 
 # bench_heavy_company
 STRIDE_TOKENS = 8
-"""Approximate tokens per text and slice; fewer would leave more texts incomplete for little gain in speed."""
+"""Approximate tokens per text and slice; fewer leave more texts incomplete, for little speed."""
 
 SHORT_READ_TOKENS = 8
 """Maximum tokens of an urgent read by a network: about a keystroke or a word."""

@@ -1,8 +1,8 @@
 """Continuous batching of generation: rows of all requests to one model take steps together.
 
 A slice is one step of all rows in the `DecodeBatch`, or of the oldest calls if not all fit. Rows
-that reach `</s>` or their token count leave the batch; new calls are added between steps. A
-`DecodeState` is immutable, like a model's state.
+that reach `</s>` or their token count leave the batch; new calls are added
+between steps.
 """
 
 from collections.abc import Mapping, Sequence
@@ -64,8 +64,8 @@ class Generated(NamedTuple):
     Attributes:
         tokens: tokens of each row [R]; `</s>`, if generated, is the last.
         log_probs: the model's own log-probability of each token [R].
-        tops: the most probable tokens at each position of each row [R], if requested; else empty.
-        unfinished: states of the unfinished rows, in order; None if all rows have ended or no states are wanted.
+        tops: most probable tokens at each position of each row [R]; empty unless requested.
+        unfinished: states of unfinished rows, in order; None if none are left or wanted.
     """
 
     tokens: list[list[int]]
@@ -78,10 +78,10 @@ class Generated(NamedTuple):
 class Decode(ModelCall[Generated]):
     """Call that generates up to `count` tokens of each row, or until `</s>`.
 
-    The state is a `DecodeState`, or a `StateView` of one (`Generated.unfinished`); continue each row only once.
+    The state is a `DecodeState`, or a `StateView` of one (`Generated.unfinished`); continue each row once.
 
     Attributes:
-        count: number of tokens of each row, at least 1.
+        count: tokens of each row, at least 1.
         top: tokens to report at each position.
         last: True if the states after the tokens are not needed.
     """
@@ -116,7 +116,7 @@ class DecodeSlot:
         return not (self.left and self.indices)
 
     def add_tops(self, log_probs: FloatArray) -> None:
-        """Record the tokens to report, from log-probabilities of the unfinished rows [R, V]."""
+        """Record the tokens to report, from log-probabilities of unfinished rows [R, V]."""
         ids, values = top_tokens_of_rows(log_probs, self.call.top)
         for index, row_ids, row_values in zip(self.indices, ids, values, strict=True):
             self.result.tops[index].append(TopTokens(row_ids, row_values))
@@ -161,10 +161,7 @@ class DecodeBatch:
 
     @classmethod
     def of(cls, slots: Sequence[DecodeSlot]) -> "DecodeBatch":
-        """Form a batch of unbatched slots.
-
-        Their rows are sorted to avoid a copy if they are all rows of one state.
-        """
+        """Form a batch of unbatched slots, sorted to avoid a copy if they are all rows of one state."""
         state = slots[0].rows.base
         order = sorted(slots, key=lambda slot: (slot.rows.base is not state, slot.rows.rows[0]))
         return cls(order, gather_states([slot.rows for slot in order]))
@@ -181,17 +178,17 @@ class DecodeBatch:
         return DecodeBatch([*self.slots, *slots], decoding)
 
     def dissolve(self) -> None:
-        """Store each slot's progress in the slot, so it can run alone or in another batch."""
+        """Store progress in each slot, so it can run alone or in another batch."""
         self._store_left()
         for slot, span in zip(self.slots, self._spans, strict=True):
             slot.rows = StateView(self._decoding, np.arange(span.start, span.stop))
 
     def step(self, model: LanguageModel[Any]) -> "DecodeBatch | None":
-        """Generate one token of each row and remove rows that end; an exception leaves the batch unchanged.
+        """Generate a token per row and remove ended rows; an exception leaves the batch unchanged.
 
         Returns:
-            This batch if no row has ended; else a batch of all unfinished slots, or None if no slot is unfinished or
-            a new batch must be formed.
+            This batch if no row has ended; else a batch of all unfinished slots; None if there are none,
+                or a new batch must be formed.
         """
         before = self._decoding
         step = choose_next_tokens(model, before.state, before.batch, in_full=self._wants_tops)
@@ -239,7 +236,7 @@ class DecodeBatch:
 def _advance(
     model: LanguageModel[Any], before: DecodeState, chosen: ChosenTokens, batch: SequenceBatch, keep: Bools
 ) -> DecodeState:
-    """Advance the model by the chosen tokens of the kept rows; their sequences are already extended."""
+    """Advance the model by the tokens of kept rows, whose sequences are already extended."""
     if keep.all():
         return DecodeState(model.advance(before.state, chosen.tokens), batch)
     rows = np.flatnonzero(keep)
@@ -249,7 +246,7 @@ def _advance(
 
 
 class DecodeCallBatch(CallBatch[Decode, DecodeSlot]):
-    """Batch of decode calls; a slice is one step of all rows, or of the oldest calls' rows if not all fit."""
+    """Batch of decode calls, advanced by a step per slice."""
 
     def __init__(self) -> None:
         super().__init__()

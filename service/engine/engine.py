@@ -29,7 +29,7 @@ class Engine:
     Attributes:
         scheduler: scheduler whose turns the thread runs.
         request_timeout_s: time limit of a request.
-        hang_timeout_s: duration after which a turn, normally milliseconds, counts as hung; 0 disables the check.
+        hang_timeout_s: time after which a turn, normally milliseconds, counts as hung; 0 for never.
     """
 
     scheduler: Scheduler
@@ -38,7 +38,7 @@ class Engine:
 
     def __post_init__(self) -> None:
         self._turn_began_s: float | None = None
-        # used as a semaphore: each item lets the thread check for work once; much faster than threading.Event
+        # a semaphore: each item lets the thread check for work once; much faster than threading.Event
         self._work_arrived: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._stopping = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -47,10 +47,7 @@ class Engine:
 
     @property
     def is_hung(self) -> bool:
-        """True if the current turn exceeds its time limit or the model thread has died.
-
-        The process must then restart.
-        """
+        """True if a turn exceeds its time limit or the model thread is dead: the process must restart."""
         began_s = self._turn_began_s
         return 0 < self.hang_timeout_s < (0.0 if began_s is None else self.scheduler.clock() - began_s)
 
@@ -90,7 +87,7 @@ class Engine:
     async def stream(
         self, work: Work[Any, Any], options: RequestOptions = _DEFAULT_OPTIONS
     ) -> AsyncGenerator[Any, None]:
-        """Run work on the model thread; yield its events as they arrive, then its result unless it is None.
+        """Run work on the model thread; yield its events on arrival, then its result unless None.
 
         The work is suspended while too many events are pending; closing the iterator cancels it.
 
@@ -100,7 +97,7 @@ class Engine:
         loop = asyncio.get_running_loop()
         items: asyncio.Queue[WorkOutput] = asyncio.Queue()  # bounded by the scheduler
         job = self._submit(work, items.put_nowait, options, streams=True)
-        # a parked job runs no steps, so the scheduler must be woken to end it after its deadline
+        # a parked job runs no steps, so the scheduler is woken to end it after its deadline
         timer = loop.call_later(job.deadline_s - self.scheduler.clock() + _TIMER_RESOLUTION_S, self._wake)
         try:
             while True:
@@ -132,7 +129,7 @@ class Engine:
         deadline_s = self.scheduler.clock() + timeout_s
         job = Job(work, lambda item: self._pending.append((deliver, item)), deadline_s, options, streams)
         self.scheduler.submit(job)
-        # after all callbacks that are ready now, so that their requests share a batch
+        # after all ready callbacks, so their requests share a batch
         self._loop.call_soon(self._wake)
         return job
 
@@ -160,10 +157,7 @@ class Engine:
         self._flush()
 
     def _flush(self) -> None:
-        """Send all deliveries to the event loop.
-
-        At most twice per turn, since waking it costs more than a step.
-        """
+        """Send all deliveries to the event loop, at most twice per turn: waking it costs more than a step."""
         if self._pending and self._loop is not None:
             deliveries = self._pending.copy()
             self._pending.clear()

@@ -1,7 +1,7 @@
 """Jobs of the scheduler, and shares of their owners.
 
-A use case is a generator function. It yields a `ModelCall`, to be resumed with the call's result,
-an event for the client, or None to let other jobs run, and returns its result.
+A use case is a generator function that yields a `ModelCall`, to be resumed with its result, an event
+for the client, or None to let other jobs run, and returns its result.
 """
 
 from collections import Counter, deque
@@ -17,14 +17,14 @@ E = TypeVar("E")
 R = TypeVar("R")
 H = TypeVar("H", bound=Hashable)
 Party: TypeAlias = tuple[str, bool]
-"""Owner of jobs and True for the bulk ones; it has a share, so bulk jobs leave capacity to interactive ones."""
+"""Owner and kind of jobs, True for bulk; each has a share, so bulk jobs leave capacity to others."""
 
 Work: TypeAlias = Generator[ModelCall | E | None, Any, R]
 """A running use case: events of type E, then a result of type R."""
 
 
 def iter_outputs(work: Work[Any, Any]) -> Iterator[WorkOutput]:
-    """Run a use case without an engine, one call at a time; yield its events as they arrive, then its result."""
+    """Run a use case without an engine, call by call; yield its events on arrival, then its result."""
     return calls.iter_outputs(work, run_single)
 
 
@@ -41,7 +41,7 @@ class RequestOptions:
         request_id: id of the request in the log.
         timeout_s: time limit, at most the engine's; None for the engine's.
         bulk: True if interactive requests take precedence over this one.
-        tokens: expected number of tokens to read and generate.
+        tokens: expected tokens to read and generate.
         owner: client with a share of the capacity.
     """
 
@@ -63,8 +63,8 @@ class Job:
 
     Attributes:
         work: generator of the use case, started and resumed on the model thread only.
-        deliver: function called on the model thread with each event, then once with the result or the exception
-            that ended the work; not called after cancellation.
+        deliver: called on the model thread with each event, then with the result or the exception that
+            ended the work; not after cancellation.
         deadline_s: end of the time limit on the scheduler's clock.
         options: options of the request.
         streams: True to deliver events, False to drop them.
@@ -92,11 +92,11 @@ class Job:
 
 
 class Shares(Generic[H]):
-    """Fair shares of one capacity, such as the places of a queue: what is free is lent, and comes back as it ends.
+    """Fair shares of one capacity, such as a queue's places: what is free is lent, and comes back as it ends.
 
-    With n owners that hold something, the share of each is an n-th. An owner may hold more while capacity is free, and
-    gets its share even if others have borrowed it. In a queue the total then exceeds the capacity until borrowed work
-    ends; a store evicts what was borrowed.
+    With n owners that hold something, each has a share of one n-th. An owner may hold more while capacity is free,
+    and gets its share even if others borrowed it: a queue then exceeds the capacity until borrowed work ends,
+    and a store evicts what was borrowed.
 
     Args:
         total: the capacity; also an attribute.
@@ -111,10 +111,7 @@ class Shares(Generic[H]):
         self.held: Counter[H] = Counter()
 
     def share(self, owner: H) -> int:
-        """Return the amount that an owner gets even if nothing is free.
-
-        The total if no other owner holds anything.
-        """
+        """Return what an owner gets even if nothing is free; the total if no other holds anything."""
         return self.total // (len(self.held) + (owner not in self.held))
 
     def refusal(self, owner: H, amount: int, whose: str = "this key") -> str | None:

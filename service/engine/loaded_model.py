@@ -1,7 +1,7 @@
 """Models in memory: loaded and hosted models, their addresses, and models being unloaded.
 
-An `AddressTable` is immutable and replaced atomically: a request sees either the old version or the
-new one. The memory of an unloaded model is freed when the last request that uses it ends.
+An `AddressTable` is immutable and replaced atomically: a request sees the old version or the new
+one. An unloaded model's memory is freed when the last request that uses it ends.
 """
 
 import itertools
@@ -40,7 +40,7 @@ class ModelUse:
     """Use of a model by requests; written on the event loop only.
 
     Attributes:
-        in_flight: number of unfinished requests that use the model.
+        in_flight: unfinished requests that use the model.
         last_s: start of the latest request, in seconds since 1970; None before the first.
     """
 
@@ -49,7 +49,7 @@ class ModelUse:
 
 
 _MAX_SLOTTED = 16
-"""Maximum number of models with members from requests that are kept for each loaded model."""
+"""Maximum models with members from requests that are kept for each loaded model."""
 
 _MAX_SLOTTED_BYTES = 1 << 30
 """Maximum memory of these models together."""
@@ -64,7 +64,7 @@ _TAGS = itertools.count(secrets.randbelow(_MAX_TAGS))
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """Loaded model; a request uses the same version until it ends, even if the address moves.
+    """Loaded model; a request uses one version to its end, even if the address moves.
 
     Attributes:
         address: `name@number`.
@@ -72,7 +72,7 @@ class LoadedModel:
         prefix_cache: states after recently read texts; None if the cache is disabled.
         next_token_cache: next-token distributions after recently typed texts.
         use: use of the model by requests.
-        tag: id of this load, different from the ids of earlier loads; the first id is random.
+        tag: id of this load, unlike those of earlier loads; the first is random.
     """
 
     address: str
@@ -109,7 +109,7 @@ class LoadedModel:
 
     @cached_property
     def token_names(self) -> tuple[str, ...]:
-        """Distinct name of each token [V]: the text that it adds, or else its bytes as in OpenAI's API."""
+        """Distinct name of each token [V]: the text it adds, else its bytes as in OpenAI's API."""
         added, controls = self.tokenizer.token_bytes, self.token_texts[: len(CONTROL_TOKENS)]
         spaced = (b" " + text.encode() == own for text, own in zip(self.token_texts, added, strict=True))
         texts = [" " * space + text for text, space in zip(self.token_texts, spaced, strict=True)]
@@ -124,7 +124,7 @@ class LoadedModel:
 
     @cached_property
     def token_trie(self) -> TokenTrie:
-        """Trie of the tokens by their spelling; built during loading because it is slow."""
+        """Trie of the tokens by spelling; built during loading because it is slow."""
         return TokenTrie(self.tokenizer)
 
     @cached_property
@@ -133,7 +133,7 @@ class LoadedModel:
         return Checker(self.tokenizer)
 
     def with_slots(self, slots: Mapping[str, Any] | None) -> "LoadedModel":
-        """Return this model with other members of its classes; the models of recent requests are kept.
+        """Return this model with other members of its classes; those of recent requests are kept.
 
         Raises:
             InvalidInputError: a class is unknown, or a member is invalid.
@@ -165,9 +165,9 @@ class HostedModel:
         address: `name@number`; the served address if the registry could not resolve it.
         version: the registry's version; None if the registry could not resolve it.
         aliases: aliases of the version.
-        loaded: the model, once it is loaded.
+        loaded: the model, once loaded.
         failure: error of a failed load; if `loaded` is set, the error of its successor.
-        failures: number of failed loads.
+        failures: failed loads.
         retry_s: time of the next load after a failed one.
         size: memory of the loaded model.
         load_s: loading time in seconds, including warm-up.
@@ -204,7 +204,7 @@ class AddressTable:
 
     Attributes:
         models: models by `name@number`.
-        by_address: models by every address that resolves to them: `name`, `name@7`, `name@champion`.
+        by_address: models by each of their addresses: `name`, `name@7`, `name@champion`.
         default: model of requests that name no model.
     """
 
@@ -226,7 +226,7 @@ def build_address_table(
     Args:
         models: models by `name@number`.
         served: `name@number` of the serving model, by served address.
-        aliases: version numbers by model name and alias in the registry; versions that are not hosted are ignored.
+        aliases: version numbers by model name and alias in the registry; versions not hosted are ignored.
         default: address of the default model; a key of `served`.
         before: table to replace.
     """
@@ -267,7 +267,7 @@ def _alias_targets(
 
 
 class UnloadingModel(NamedTuple):
-    """Model without an address, whose memory is freed when the last request that uses it ends.
+    """Model without an address, whose memory is freed with the last request that uses it.
 
     Attributes:
         address: `name@number`.

@@ -1,7 +1,7 @@
 """Loading of one model version: memory check, golden test, precision, caches and warm-up.
 
-The warm-up runs all operations of a model at several batch sizes, so kernels are compiled and
-selected before the first request.
+The warm-up runs all operations of a model at several batch sizes, to compile and select kernels
+before the first request.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ def read_precisions(text: str) -> dict[str, Precision]:
     """Parse `int8`, `lstm=int8,gru@3=float32` or `int8,gru=float32`.
 
     Returns:
-        Precisions by model name or `name@number`; that of all other models, `auto` unless given, by the empty name.
+        Precisions by model name or `name@number`; that of all others, by default `auto`, by the empty name.
 
     Raises:
         InvalidInputError: a part is not a precision, or two parts apply to the same models.
@@ -71,10 +71,10 @@ _TOP = 10
 
 
 def warm_up(model: LanguageModel[Any]) -> None:
-    """Run all operations of a model at several batch sizes; errors of the model propagate."""
+    """Run all operations of a model at several batch sizes; its errors propagate."""
     vocab_size = len(model.vocabulary)
     for batch in BATCHES:
-        # ordinary ids spread over the vocabulary, or `</s>` if it has no ordinary tokens
+        # ordinary ids spread over the vocabulary, or `</s>` if it has none
         ids = EOS + 1 + np.arange(batch * _WIDTH) * 7919 % max(vocab_size - EOS - 1, 1)
         tokens = np.minimum(ids, vocab_size - 1).reshape(batch, _WIDTH)
         lengths = 1 + np.arange(batch) % _WIDTH
@@ -102,7 +102,7 @@ LOAD_ERRORS = (
     TypeError,
     ValueError,
 )
-"""Errors that a damaged or unsupported version may raise while it is loaded and warmed up."""
+"""Errors that a damaged or unsupported version may raise in loading and warm-up."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -111,16 +111,16 @@ class Loader:
 
     Attributes:
         registry: source of the versions.
-        read: function that reads a checkpoint.
+        read: reads a checkpoint.
         device: `cpu`, `cuda`, `cuda:1` or `auto`.
-        precision: precision setting in the syntax of `read_precisions`.
+        precision: setting in the syntax of `read_precisions`.
         budget: maximum bytes of all models together; None for no limit.
-        num_threads: maximum number of threads of a network's computation; None for the default.
-        prefix_cache_bytes: maximum bytes of the caches of each model, not part of the budget; 0 disables them.
+        num_threads: maximum threads of a network's computation; None for the default.
+        prefix_cache_bytes: maximum bytes of each model's caches, outside the budget; 0 for none.
         clock: monotonic clock in seconds.
 
     Raises:
-        InvalidInputError: the precision is invalid, or names an alias or a model that is not in the registry.
+        InvalidInputError: the precision is invalid, or names an alias or a model not in the registry.
         RegistryError: the registry cannot be read.
     """
 
@@ -153,14 +153,14 @@ class Loader:
                 )
 
     def _precision_of(self, version: Version) -> Precision:
-        """Return the precision set for the address of a version, else for its model name, else for all others."""
+        """Return the precision set for a version's address, else for its model name, else for all others."""
         set_for = self._precisions
         return set_for.get(version.address, set_for.get(version.name, set_for[""]))
 
     def compile_kernels(self, versions: Iterable[Version]) -> list[Future[None]]:
-        """Start to compile the kernels that versions need and that are not stored yet; see `compile_groups`.
+        """Start to compile the missing kernels of versions; see `compile_groups`.
 
-        Versions of a remote registry are left to `load`, which checks the budget before it fetches their files.
+        Versions of a remote registry are left to `load`, which checks the budget before it fetches files.
         """
         from models.checkpoint.precompile import compile_groups, needed_groups  # imports numba
 
@@ -195,7 +195,7 @@ class Loader:
         directory = self.registry.fetch(version)
         checkpoint = self.read(directory, device=self.device, precision=self._precision_of(version))
         # the kernels that the warm-up does not call, such as those that choose tokens
-        with contextlib.suppress(LanguageModelError, OSError):  # they are then compiled at their first call
+        with contextlib.suppress(LanguageModelError, OSError):  # then compiled at their first call
             for group in needed_groups(directory, int8=checkpoint.precision == INT8):
                 compile_group(group)
         size = loaded_bytes(checkpoint.model, manifest)

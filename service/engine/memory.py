@@ -1,8 +1,8 @@
 """Memory accounting: budget, size of a model, and container or machine memory.
 
-Sizes are estimated from a checkpoint's files before loading. After loading, a model reports the
-size of its arrays; the tokenizer's size stays an estimate. Memory in use is read from the control
-group (cgroup v2 or v1), else from /proc/meminfo, without droppable page cache.
+Sizes are estimated from a checkpoint's files before loading. A loaded model reports the size of its
+arrays; the tokenizer's size stays an estimate. Memory in use is read from the control group (cgroup
+v2 or v1), else from /proc/meminfo, without droppable page cache.
 """
 
 import ctypes
@@ -39,7 +39,7 @@ def estimate_bytes(manifest: Manifest) -> ModelBytes:
 
 
 def loaded_bytes(model: LanguageModel[Any], manifest: Manifest) -> ModelBytes:
-    """Return the memory of a loaded model, and of its tokenizer as estimated from the manifest."""
+    """Return the memory of a loaded model, and of its tokenizer, estimated from the manifest."""
     size = model.memory()
     return size._replace(own=size.own + estimate_bytes(manifest).own)
 
@@ -76,10 +76,10 @@ def format_bytes(size: int) -> str:
 
 
 def freeze_garbage_collector() -> None:
-    """Exclude all existing objects from garbage collection, and enable it, with fewer collections.
+    """Exclude existing objects from garbage collection; enable it, with fewer collections.
 
     With torch imported, a full collection delays every request by 0.3 s. Reference counting still frees these
-    objects, and nearly all objects of requests, because cycles are rare.
+    objects and nearly all of requests, because cycles are rare.
     """
     gc.collect()
     gc.freeze()
@@ -111,7 +111,7 @@ def reports_memory(meminfo: Path = _MEMINFO) -> bool:
 
 
 def system_memory(cgroup: Path = _CGROUP, meminfo: Path = _MEMINFO) -> SystemMemory:
-    """Return the memory use of the container, or of the machine; requires `reports_memory`.
+    """Return the container's or machine's memory use; requires `reports_memory`.
 
     Args:
         cgroup: mount point of the container's control group, version 2 or 1.
@@ -131,7 +131,10 @@ def system_memory(cgroup: Path = _CGROUP, meminfo: Path = _MEMINFO) -> SystemMem
 
 
 def _group_memory(group: Path, limit_file: str, usage_file: str, droppable: str) -> SystemMemory | None:
-    """Return the memory of a control group; None without a limit (`max`; version 1 reports a huge limit)."""
+    """Return the memory of a control group.
+
+    It is None without a limit (`max`; version 1 reports a huge limit).
+    """
     limit, used, stat = _read(group / limit_file), _read(group / usage_file), _read(group / "memory.stat")
     if limit is None or limit == "max" or used is None or stat is None:
         return None

@@ -16,7 +16,7 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-# model requests take 0.25 ms and more; most would fall into the first of the default buckets.
+# model requests take 0.25 ms and more; most would be in the first default bucket.
 # Three bounds per decade up to 10 s, then half a minute and a minute
 _SECONDS = (*(step * 10**power / 100_000 for power in range(5) for step in (25, 50, 100)), 30.0, 60.0)
 
@@ -39,7 +39,7 @@ class Metrics:
     """Metrics of one application, in a separate collector registry.
 
     Args:
-        worker: index of this worker process, a label of every sample; None for a single process, without the label.
+        worker: index of this worker, a label of every sample; None for a single process, without the label.
     """
 
     def __init__(self, worker: int | None = None) -> None:
@@ -119,7 +119,7 @@ class Metrics:
         self.rejected_requests.labels(reason).inc()
 
     def answered(self, kind: str, rows: int) -> None:
-        """Record the number of rows of one kind of call computed in one slice."""
+        """Record the rows of one kind of call computed in one slice."""
         self.batch_rows.labels(kind).observe(rows)
 
     def stepped(self, seconds: float) -> None:

@@ -1,9 +1,9 @@
-"""Model host: loads models, resolves addresses, and replaces versions while the service runs.
+"""Model host: loads models, resolves addresses, and replaces versions at run time.
 
-Only the loader thread changes the set of hosted models (`ModelReloader`). All other threads read
-one immutable address table, which is replaced atomically. Failed loads are retried after 10 s; the
-delay doubles with each failure, up to 600 s. The readiness probe and the metrics use the same
-function, `readiness`.
+Only the loader thread changes the hosted models (`ModelReloader`). All other threads read an
+immutable address table, which is replaced atomically. Failed loads are retried after 10 s; the
+delay doubles with each failure, up to 600 s. The readiness probe and the metrics share
+`readiness`.
 """
 
 import asyncio
@@ -47,15 +47,15 @@ _LONGEST_RETRY_S = 600.0
 
 
 class ModelHost:
-    """Host of the served models: loads them, resolves addresses, and follows addresses to new versions.
+    """Host of the served models: loads them, resolves addresses, and follows them to new versions.
 
     Args:
         loader: loader of the versions.
         addresses: addresses to serve; empty for every model of the registry.
-        default: address of the default model; None for the registry's default if it is served, else the choice of
+        default: address of the default model; None for the registry's default if served, else the choice of
             `models.checkpoint.manifest.choose_default`.
-        report_load: function that receives the outcome of each load, `loaded`, `failed`, or `refused` for lack of
-            memory, and its duration in seconds.
+        report_load: receives each load's outcome, `loaded`, `failed`, or `refused` for lack of memory,
+            and its duration in seconds.
 
     Attributes:
         registry: source of the models.
@@ -94,7 +94,7 @@ class ModelHost:
         self._choose_default()
         self._reconcile()
 
-    # --- for any thread -----------------------------------------------------------------------------
+    # --- for any thread ---
 
     @property
     def models(self) -> Mapping[str, HostedModel]:
@@ -119,7 +119,7 @@ class ModelHost:
 
     @property
     def unloading(self) -> list[UnloadingModel]:
-        """Unloaded models that are still in memory, because requests use them."""
+        """Unloaded models still in memory, because requests use them."""
         return [model for model in self._unloading if model.model() is not None]
 
     @property
@@ -128,7 +128,7 @@ class ModelHost:
         return self._clock() - self._last_read_s
 
     def prefix_cache_figures(self, figure: str) -> dict[str, float]:
-        """Return `queries`, `hits` or `num_bytes` of the prefix cache of each loaded model that has one."""
+        """Return `queries`, `hits` or `num_bytes` of each loaded model's prefix cache, if any."""
         caches = {m.address: m.loaded.prefix_cache for m in self.models.values() if m.loaded is not None}
         return {name: getattr(cache, figure) for name, cache in caches.items() if cache is not None}
 
@@ -142,7 +142,7 @@ class ModelHost:
 
         Args:
             address: `name`, `name@7`, `name@champion`; None for the default.
-            any_version: if that version is not served, return the served version of the model.
+            any_version: if the address is not served, return the served version of the model.
 
         Raises:
             ModelNotFoundError: the address is not served.
@@ -164,7 +164,7 @@ class ModelHost:
 
         Raises:
             ModelNotFoundError: no hosted model has this address.
-            RegistryError: no hosted model has this address, and the registry cannot be read.
+            RegistryError: likewise, and the registry cannot be read.
         """
         table = self.address_table
         hosted = table.by_address.get(address)
@@ -190,13 +190,10 @@ class ModelHost:
         """Start no more loads."""
         self._stopping = True
 
-    # --- for the loader thread only -----------------------------------------------------------------
+    # --- for the loader thread only ---
 
     def load_all(self) -> None:
-        """Load every model, the default first.
-
-        Failed loads are logged, and the models stay hosted as failed.
-        """
+        """Load every model, the default first; those that fail are logged and stay hosted as failed."""
         first = self.default.address
         _log.info("loading models", models=len(self._models), first=first)
         self.compile_kernels()
@@ -206,15 +203,15 @@ class ModelHost:
                 self._load(model)
 
     def compile_kernels(self) -> list[Future[None]]:
-        """Start to compile the kernels that the models need and that are not stored yet; see `compile_groups`."""
+        """Start to compile the missing kernels of the models; see `compile_groups`."""
         return self._loader.compile_kernels(m.version for m in self._models.values() if m.version is not None)
 
     def load(self, address: str) -> HostedModel:
         """Start serving an address, and load its model unless it is already loaded.
 
         Returns:
-            The model of the address in the registry, loaded or failed. A failed load is retried automatically only
-            if the address was served before.
+            The model of the address in the registry, loaded or failed. A failed load is retried only if
+                the address was served before.
 
         Raises:
             ModelNotFoundError: the address is not in the registry.
@@ -231,7 +228,7 @@ class ModelHost:
         return self.models[target]
 
     def unload(self, address: str) -> HostedModel:
-        """Stop serving a model under all its addresses; running requests use it until they end.
+        """Stop serving a model under all its addresses; running requests still use it.
 
         Raises:
             ModelNotFoundError: the model is not hosted.
@@ -260,7 +257,7 @@ class ModelHost:
     def refresh(self) -> None:
         """Poll the registry, and load the current versions of the served addresses.
 
-        The old version serves until the new one is loaded. Failed loads are retried after increasing delays.
+        The old version serves until the new one is loaded.
         """
         reachable = self._watcher.poll()
         if reachable:
@@ -289,7 +286,7 @@ class ModelHost:
             trim_heap()
         return bool(in_use)
 
-    # ------------------------------------------------------------------------------------------------
+    # --- internal ---
 
     def _choose_default(self) -> None:
         """Choose the default model.
@@ -308,7 +305,7 @@ class ModelHost:
             target = self.find(address).address
             if self._configured and self._watcher.resolved_address(address) == target:
                 self._watcher.watch(address)
-            else:  # a model name that is not served itself: the served address of its hosted version
+            else:  # a model name not served itself: the served address of its hosted version
                 address = next(item.address for item in watched.values() if item.target == target)
         self.default_choice = choice._replace(name=address)
 
@@ -352,10 +349,7 @@ class ModelHost:
         self._reconcile()
 
     def _reconcile(self) -> None:
-        """Move addresses to newly loaded versions and publish the table.
-
-        Models without an address are unloaded.
-        """
+        """Move addresses to newly loaded versions, unload models without one, and publish the table."""
         needed = set()
         for watched in self._watcher.watched.values():
             if watched.version is not None:
@@ -388,7 +382,7 @@ class ModelHost:
         )
 
     def _problem(self, model: HostedModel) -> str | None:
-        """Return the error of a model that is not loaded, or the error of a loaded model's successor."""
+        """Return the error of a model that is not loaded, or of a loaded model's successor."""
         if model.loaded is None:
             return model.failure
         for watched in self._watcher.watched.values():
@@ -406,12 +400,12 @@ _REAP_S = 0.1
 
 
 class ModelReloader:
-    """Executor of model host changes on a loader thread, separate from the event loop and the model thread.
+    """Executor of model host changes on the loader thread, not the event loop or the model thread.
 
     Args:
         host: the model host.
         interval_s: time between polls of the registry; 0 disables polling.
-        peers_started: function that returns True once all other processes on the port have done their initial loads.
+        peers_started: returns True once all other processes on the port have done their initial loads.
     """
 
     def __init__(
@@ -427,7 +421,7 @@ class ModelReloader:
         self.queued: list[str] = []
         """Addresses passed to `load` whose loads have not finished."""
         self.initial_load_done = False
-        """True once every model present at start is loaded or has failed to load in this process."""
+        """True once every model present at start is loaded or has failed in this process."""
 
     @property
     def started(self) -> bool:
@@ -459,7 +453,7 @@ class ModelReloader:
         def dequeue(ended: asyncio.Future[HostedModel]) -> None:
             self.queued.remove(address)
             if not ended.cancelled():
-                ended.exception()  # mark as retrieved, so asyncio does not warn if no caller awaits
+                ended.exception()  # retrieved, so asyncio does not warn if no caller awaits
 
         future.add_done_callback(dequeue)
         return future
@@ -523,8 +517,8 @@ READY = "ok"
 def readiness(host: ModelHost, reloader: ModelReloader, scheduler: Scheduler) -> str:
     """Return READY, else the state that prevents it: `loading`, `failed` (the default model) or `draining`.
 
-    The service is ready once every model present at start is loaded or has failed and the default is loaded, until
-    shutdown. Later loads and failures do not affect readiness, because the old versions continue to serve.
+    The service is ready once the default is loaded and every model present at start is loaded or has failed, until
+    shutdown. Later loads and failures do not matter: the old versions continue to serve.
     """
     state = host.default.state
     if scheduler.admission.draining:

@@ -1,8 +1,8 @@
 """Chunked prefill: texts of many calls are read and scored together, a bounded slice at a time.
 
-The progress of a call is a list of segments: texts that are read up to the same column. A slice
-reads as many columns as its token budget allows. If not all texts can be finished, it reads at most
-twice the median remaining length, so one long text does not delay short ones.
+A call's progress is a list of segments: texts read up to the same column. A slice reads as many
+columns as its token budget allows. If not all texts can be finished, it reads at most twice the
+median remaining length, so one long text does not delay short ones.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ from service.engine.constants import STRIDE_TOKENS
 
 
 class Segment(NamedTuple):
-    """Texts of one call that are read up to the same column.
+    """Texts of one call, read up to the same column.
 
     Attributes:
         rows: indices of the texts in the call [N], the shortest first.
@@ -55,7 +55,7 @@ class PrefillProgress:
 
     Attributes:
         tokens: ids of the texts [R, T].
-        left: number of unread tokens.
+        left: unread tokens.
         scores: log-probabilities [R, T], 0 for unread tokens; None if not wanted.
     """
 
@@ -81,14 +81,11 @@ class PrefillProgress:
 
     @property
     def wanted(self) -> int:
-        """Maximum number of tokens that the call can use in a slice."""
+        """Maximum tokens that the call can use in a slice."""
         return min(self.left, STRIDE_TOKENS * self._num_left)
 
     def next_segments(self, share: int) -> list[Segment]:
-        """Select the texts of the next slice.
-
-        These are as many as get a stride each from `share` tokens, at least one.
-        """
+        """Select texts of the next slice: as many as get a stride each from `share` tokens, at least one."""
         self._next, self._rest = self._pending, []
         if share >= self.wanted:
             return self._next
@@ -108,10 +105,10 @@ class PrefillProgress:
         return self._next
 
     def record(self, columns: int, results: Iterator[tuple[StateView | None, FloatArray | None]]) -> None:
-        """Record that the selected segments were read by `columns` columns, or to the ends of their texts.
+        """Record that the selected segments were read by `columns` columns, or to their texts' ends.
 
         Args:
-            columns: number of columns, at least one.
+            columns: columns read, at least one.
             results: of each segment, and then of other calls, the new state, None if all texts have ended and no
                 state is wanted, and the log-probabilities [N, columns], None if not wanted.
         """
@@ -128,7 +125,7 @@ class PrefillProgress:
         self._num_left = sum(len(segment.rows) for segment in self._pending)
 
     def detach(self, state: Any) -> None:
-        """Copy this call's rows of a joint state, so the rows of other calls can be freed."""
+        """Copy this call's rows of a joint state, so other rows can be freed."""
         self._pending = [_detached(segment, state) for segment in self._pending]
         self._read = [_detached(segment, state) for segment in self._read]
 
@@ -162,7 +159,7 @@ _Chosen: TypeAlias = Sequence[tuple[PrefillProgress, list[Segment]]]
 
 
 class ReadBatch(CallBatch[Read, PrefillProgress]):
-    """Batch of texts read together; only the states of a slice's texts are gathered in memory."""
+    """Batch of texts read together; only states of a slice's texts are gathered."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -184,7 +181,7 @@ class ReadBatch(CallBatch[Read, PrefillProgress]):
         return SliceResult(rows, tokens, done)
 
     def _read(self, like: Read, chosen: _Chosen, count: int) -> tuple[int, int]:
-        """Read the selected segments of each call together; return the numbers of rows and tokens."""
+        """Read all selected segments together; return the numbers of rows and tokens."""
         segments = [segment for _, selected in chosen for segment in selected]
         left = np.concatenate([segment.left for segment in segments])
         width = slice_width(left, count)
@@ -203,7 +200,7 @@ class ReadBatch(CallBatch[Read, PrefillProgress]):
         results = zip(states, log_probs, strict=True)
         for reading, _ in chosen:
             reading.record(width, results)
-        # calls of the last slice that this slice did not advance must not keep the joint state alive
+        # calls of the last slice not advanced by this one must not keep the joint state alive
         for reading in self._last:
             reading.detach(self._joint)
         self._last, self._joint = [reading for reading, _ in chosen if not reading.done], after
@@ -214,7 +211,7 @@ def slice_width(left: TokenIds, count: int) -> int:
     """Return the number of columns to read in a slice, at least one.
 
     It is the largest within the token budget; if not all texts can be finished, at most twice the median
-    remaining length, so a long text among short ones does not delay their answers.
+    remaining length, so a long text does not delay short ones.
 
     Args:
         left: remaining tokens of each text, at least one each [R].

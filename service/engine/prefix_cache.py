@@ -1,9 +1,9 @@
 """LRU caches of model states after token prefixes and of next-token distributions after texts.
 
-`PrefixCache` finds the longest cached prefix of a sequence of ids; a hash locates an entry and a
-comparison of the ids confirms it, so lookups are exact. `NextTokenCache` is keyed by the text, for
-autocomplete, where every keystroke inside a word needs the same distribution. Both caches are
-thread-safe and belong to one loaded version.
+`PrefixCache` finds the longest cached prefix of ids; a hash locates an entry and a comparison of the
+ids confirms it, so lookups are exact. `NextTokenCache` is keyed by text, for autocomplete, where
+every keystroke in a word needs the same distribution. Both caches are thread-safe and belong to one
+loaded version.
 """
 
 import threading
@@ -47,7 +47,7 @@ class LimitedCache(Generic[K, V]):
         return len(self._entries)
 
     def find(self, key: K) -> V | None:
-        """Return the value of a key and mark it as used, or None if it is not cached."""
+        """Return a key's value and mark it as used; None if it is not cached."""
         with self._lock:
             if key not in self._entries:
                 return None
@@ -80,7 +80,7 @@ class PrefixCache(LimitedCache[int, tuple[TokenIds, Any]]):
         """Find the longest cached prefix of ids [T].
 
         Returns:
-            Number of tokens of the prefix and the state after it, one row; 0 and None without a match.
+            Length of the prefix and the state after it, one row; 0 and None without a match.
         """
         self.queries += 1
         hashes = _prefix_hashes(ids).tolist()
@@ -135,8 +135,8 @@ class NextTokenEntry(NamedTuple):
     """Next-token distribution after a text before the caret.
 
     Attributes:
-        num_tokens: number of tokens of the text.
-        state: state after the text, one row that shares no memory; None if the text was too long to be read.
+        num_tokens: tokens of the text.
+        state: state after the text, one row that shares no memory; None if the text was too long to read.
         log_probs: natural-log probabilities of the next token [1, V], unshared and read-only; [1, 0] if too long.
         evidence: log-probabilities of its last words, once a request has needed them.
     """

@@ -1,7 +1,7 @@
 """Registry watcher: new versions and moved aliases of served addresses.
 
-A model has changed if its stamp in the registry's listing differs from the stamp of its last
-snapshot. If the registry cannot be read, the error is logged and nothing changes.
+A model has changed if its stamp in the registry's listing differs from its last snapshot's. If the
+registry cannot be read, the error is logged and nothing changes.
 """
 
 from collections.abc import Sequence
@@ -23,9 +23,9 @@ class WatchedAddress:
 
     Attributes:
         address: `name`, `name@7`, `name@champion`.
-        version: version of the address in the registry; None if the registry has never resolved it.
+        version: its version in the registry; None if it was never resolved.
         serving: `name@number` of the model that serves the address; None until one is loaded.
-        problem: error of the last resolution by the registry; None if it succeeded.
+        problem: error of the last resolution; None if it succeeded.
         failed_target: `name@number` of a version that `ModelHost.load` failed to load.
     """
 
@@ -42,7 +42,7 @@ class WatchedAddress:
 
     @property
     def target(self) -> str:
-        """`name@number` of the version to serve; the address itself if it was never resolved."""
+        """`name@number` of the version to serve; the address itself if never resolved."""
         return self.address if self.version is None else self.version.address
 
     @property
@@ -52,11 +52,11 @@ class WatchedAddress:
 
 
 class RegistryWatcher:
-    """Watcher of served addresses, their models' aliases and the default model; for one thread at a time.
+    """Watcher of served addresses, their models' aliases and the default; for one thread at a time.
 
     Args:
         registry: source of the models.
-        addresses: addresses to serve; empty for every model of the registry, including models added later.
+        addresses: addresses to serve; empty for every model of the registry, also later ones.
 
     Raises:
         RegistryError: the registry contains no model.
@@ -78,7 +78,7 @@ class RegistryWatcher:
             try:
                 self.watch(address)
             except (CheckpointError, ModelNotFoundError) as error:
-                # damaged or dangling aliases of one model must not block the other models
+                # damaged or dangling aliases of one model must not block others
                 if isinstance(error, ModelNotFoundError) and address not in self._names:
                     raise
                 problem = registry.redact_location(str(error))
@@ -100,7 +100,7 @@ class RegistryWatcher:
         return watched
 
     def resolved_address(self, address: str) -> str | None:
-        """Return `name@number` of an address in the registry, or None if the registry cannot resolve it."""
+        """Return `name@number` of an address; None if the registry cannot resolve it."""
         try:
             return self._registry.resolve(address).address
         except (CheckpointError, ModelNotFoundError, RegistryError):

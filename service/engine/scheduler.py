@@ -1,15 +1,15 @@
 """Scheduler: admission of jobs, and turns of interactive work with slices of long and bulk work.
 
 The scheduler is synchronous, has an injected clock and starts no threads. Only the model thread
-runs steps; all other methods may be called from any thread. A lock guards the bookkeeping and is
-never held while a job or a model runs.
+runs steps; other methods are for any thread. A lock guards the bookkeeping and is never
+held while a job or a model runs.
 
 A turn has two halves. In the first, interactive jobs run for a few milliseconds in passes: every
-ready job runs up to its next call, and every batch of urgent calls runs one slice. In the second,
-one batch of long or bulk calls runs a slice of bounded time. No request waits for more than one
-slice of another request's long text. Owners of jobs take turns, so one with many jobs delays another's by few steps.
+ready job runs up to its next call, and every batch of urgent calls runs a slice. In the second, a
+batch of long or bulk calls runs a slice of bounded time. A request waits for at most one slice of
+another's long text. Owners of jobs take turns, so one with many jobs delays another's by few steps.
 
-Admission control bounds the number of jobs, their expected tokens to read and generate, and the time that
+Admission control bounds the jobs, their expected tokens to read and generate, and the time that
 interactive jobs take; each owner has a share.
 """
 
@@ -55,13 +55,13 @@ class SchedulerLimits:
     Longer bulk slices cost less per token, but delay interactive jobs.
 
     Attributes:
-        max_jobs: maximum number of waiting and running jobs, besides what shares grant.
+        max_jobs: maximum waiting and running jobs, besides what shares grant.
         max_tokens: maximum sum of the jobs' expected tokens, likewise. A job counts as little more than half of it at
             most, so the largest leaves capacity to others and two of them exclude each other.
         max_age_s: mean age of unfinished interactive jobs above which further ones of owners with many are rejected.
-            Each takes about twice as long, and four times as long at the beginning of an overload.
+            Each takes about twice as long, and four times at the beginning of an overload.
         token_age_s: additional age for each expected token beyond `MIN_LATE_TOKENS`.
-        max_pending_events: number of pending events at which a job is parked.
+        max_pending_events: pending events at which a job is parked.
         max_job_pending_bytes: size of a job's pending events at which it is parked.
         max_pending_bytes: size of all pending events at which every job with one is parked.
         retry_after_s: delay suggested to rejected clients.
@@ -94,7 +94,7 @@ class SchedulerLimits:
 
 
 class Admission:
-    """Admission control: the set of admitted, unfinished jobs. The caller must hold a lock to change it.
+    """Admission control: the admitted, unfinished jobs. The caller must hold a lock to change it.
 
     Args:
         limits: bounds on jobs and tokens.
@@ -102,7 +102,7 @@ class Admission:
 
     Attributes:
         jobs: the admitted jobs, unordered; read-only.
-        num_jobs: number of jobs by owner and kind.
+        num_jobs: jobs by owner and kind.
         num_tokens: expected tokens likewise.
         draining: True if new jobs are rejected.
     """
@@ -117,7 +117,7 @@ class Admission:
 
     @property
     def num_waiting(self) -> int:
-        """Number of jobs that have not run their first step."""
+        """Number of jobs before their first step."""
         return sum(not job.started for job in list(self.jobs))
 
     def check_capacity(self, options: RequestOptions) -> None:
@@ -209,7 +209,7 @@ class Admission:
 
 
 class Scheduler:
-    """Scheduler of jobs: turns of interactive work, with slices of long or bulk work between them.
+    """Scheduler of jobs: turns of interactive work between slices of long or bulk work.
 
     Args:
         clock: the clock.
@@ -259,8 +259,8 @@ class Scheduler:
     def cancel(self, job: Job) -> None:
         """Cancel a job: it runs no further step and delivers no further output.
 
-        A job that has not started is released immediately, so a client can replace its own waiting request
-        without being rejected.
+        A job that has not started is released at once, so a client can replace its own waiting request
+        without rejection.
         """
         with self._lock:
             job.cancelled = True
@@ -271,7 +271,7 @@ class Scheduler:
                 self.admission.release(job, "cancelled")
 
     def event_taken(self, job: Job) -> bool:
-        """Record that a client has taken one event of a job; resume the job if it was parked.
+        """Record that a client has taken an event of a job; resume the job if parked.
 
         Returns:
             True if the job was parked.
@@ -295,10 +295,10 @@ class Scheduler:
             self._end(job, "cancelled" if job.cancelled else "failed", error)
 
     def serve_interactive(self) -> bool:
-        """Advance all interactive jobs for a bounded time; return whether any work was done."""
+        """Advance interactive jobs for a bounded time; return whether work was done."""
         until_s = self.clock() + self._limits.round_s
         worked, owners = False, set[str]()
-        while True:  # a keystroke makes two or three calls: no slice of long or bulk work comes between them
+        while True:  # a keystroke makes two or three calls, without a slice of other work between them
             self._end_stopped()
             resumed = self._resume_ready(owners)
             owners |= self._urgent.turns.keys()
@@ -339,7 +339,7 @@ class Scheduler:
         return bool(count)
 
     def serve_bulk(self) -> bool:
-        """Run a slice of long or of bulk work, in alternation; return whether any work was done."""
+        """Run a slice of long or of bulk work, in alternation; return whether work was done."""
         long_first = bool(len(self._long)) and not self._bulk_next
         self._bulk_next = long_first
         worked = not long_first and self._serve_bulk_jobs()
@@ -351,7 +351,7 @@ class Scheduler:
         return worked
 
     def _serve_bulk_jobs(self) -> bool:
-        """Resume bulk jobs up to their next calls, then run a slice of the calls; return whether any work was done."""
+        """Resume bulk jobs up to their next calls, then run a slice of these; return whether work was done."""
         until_s = self.clock() + self._limits.bulk_slice_s / 2
         resumed = False
         for _ in range(BULK_JOBS_AT_ONCE - len(self._bulk)):
@@ -382,7 +382,7 @@ class Scheduler:
         return min(seconds, limits.late_bulk_slice_s), MIN_BULK_SLICE_TOKENS
 
     def _pop(self, queue: dict[str, deque[Job]]) -> Job | None:
-        """Return the first job of the next owner that has not ended; None if there is none."""
+        """Return the first job of the next owner that has not ended, or None."""
         with self._lock:
             while queue:
                 owner = next(iter(queue))
@@ -469,9 +469,10 @@ class Scheduler:
         self._end(job, "failed", error)
 
     def _requeue(self, job: Job) -> None:
-        """Queue a job for the next turn, or park it if its pending events, or those of all, are too many or too large.
+        """Queue a job for the next turn, or park it.
 
-        Events of a cancelled job are not pending.
+        It is parked if its pending events, or those of all, are too many or too large. Events of a cancelled job are
+        not pending.
         """
         limits = self._limits
         with self._lock:

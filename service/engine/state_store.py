@@ -1,8 +1,8 @@
 """Store of model states by handle, which outlive requests.
 
 States are immutable, so forks need no copy. A handle is `process.version.secret`: the process that
-stores the state, the loaded version that read the text, and 96 random bits. States expire after a
-time without use, or if another owner needs its share of the store; `StateStore` is thread-safe.
+stores the state, the version that read the text, and 96 random bits. States expire after a time
+without use, or if another owner needs its share of the store.
 """
 
 import asyncio
@@ -34,21 +34,21 @@ OVERHEAD_BYTES = 1000
 _SECRET_BYTES = 12
 _HANDLE = re.compile(r"(?P<process>[\w-]{1,63})\.(?P<tag>[0-9a-f]{6})\.[\w-]{16}", re.ASCII)
 _MAX_UNLOADED_TAGS = 1000
-"""Maximum number of unloaded versions recorded for error messages."""
+"""Maximum unloaded versions recorded for error messages."""
 
 _SWEEP_S = 5.0
 
 
 @dataclass(frozen=True, eq=False)
 class StoredState:
-    """State of a model after one text (immutable, so forks are free).
+    """State of a model after one text (immutable).
 
     Attributes:
         loaded: version that read the text; it stays in memory as long as the state.
         state: model state, one row.
-        num_tokens: number of tokens read, not counting `<s>`.
+        num_tokens: tokens read, not counting `<s>`.
         last_token: id of the last token; None if none was read.
-        phrases: spellings of the phrases whose value is reported; states that continue this one share it.
+        phrases: spellings of the phrases whose value is reported; continuing states share it.
         node: node of the phrases after the text.
     """
 
@@ -82,7 +82,7 @@ class StateStore:
 
     Attributes:
         process: name of this process in handles.
-        max_states: maximum number of states.
+        max_states: maximum states.
         max_bytes: maximum bytes of all states together.
         ttl_s: time without use after which a state expires.
         clock: monotonic clock in seconds.
@@ -155,14 +155,14 @@ class StateStore:
     def keep(self, owner: str, states: Sequence[StoredState]) -> list[str]:
         """Store all of these states or none; they must not share memory with other rows (see `materialize`).
 
-        States that other owners have stored beyond their shares are evicted if necessary.
+        States of other owners beyond their shares are evicted if necessary.
 
         Returns:
             A handle for each state.
 
         Raises:
             StatesFullError: a limit on states or bytes, and the owner's share of it, would be exceeded.
-            ModelNotFoundError: the version of a state was unloaded while the text was read.
+            ModelNotFoundError: a state's version was unloaded while the text was read.
         """
         with self._lock:
             for stored in states:
@@ -207,10 +207,7 @@ class StateStore:
                 )
 
     def free_version(self, loaded: LoadedModel) -> None:
-        """Delete all states of an unloaded version and accept no more.
-
-        Errors for its handles name the version.
-        """
+        """Delete all states of an unloaded version and accept no more; errors for its handles name it."""
         with self._lock:
             unloaded = [
                 (owner, handle)
@@ -233,7 +230,7 @@ class StateStore:
                     self._remove(owner, next(iter(entries)))
 
     async def sweep(self) -> None:
-        """Delete expired states periodically, even without requests; runs until cancelled."""
+        """Delete expired states periodically, even without requests, until cancelled."""
         while True:
             await asyncio.sleep(min(self.ttl_s / 4, _SWEEP_S))
             self.expire()
@@ -250,7 +247,10 @@ class StateStore:
             del self._owned[owner]
 
     def _count(self, owner: str, stored: StoredState, sign: int) -> None:
-        """Count a stored state, or the end of one with the sign −1; phrases count once for the states of an owner."""
+        """Count a stored state, or the end of one with the sign −1.
+
+        Phrases count once for the states of an owner.
+        """
         shared = owner, stored.phrases
         before, after = self._num_sharing[shared], self._num_sharing[shared] + sign
         is_only = not (before and after)

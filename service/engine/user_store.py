@@ -1,6 +1,6 @@
 """Personal models of autocomplete users in an SQLite file, which several processes may share.
 
-A change is written before it is answered, so a process that is killed loses nothing. The file is in write-ahead mode:
+A change is written before it is answered, so a killed process loses nothing. The file is in write-ahead mode:
 readers do not wait for writers. Deleted and dropped words are overwritten, and the log that may still have them is cut.
 Times are seconds that services have run with the file: neither a wrong clock nor a long stop makes users old.
 """
@@ -72,12 +72,12 @@ class _StoredWords(BaseModel, strict=True):
 class UserStore:
     """Personal models by owner and user.
 
-    `get` takes microseconds if the model has not changed. Methods that change the file may wait for other processes and
-    for the disk, so threads call them.
+    `get` takes microseconds if the model has not changed. Methods that change the file may wait for processes and
+    the disk, so threads call them.
 
     Args:
         path: the file, created if missing, for this account only; None keeps the words in memory.
-        max_users: maximum number of users of one owner; beyond it, the owner's users unused for longest are deleted.
+        max_users: maximum users of one owner; beyond it, those unused for longest are deleted.
         ttl_s: running time without use after which a user is deleted.
         bounds: limits of one personal model.
         clock: monotonic clock in seconds.
@@ -156,11 +156,11 @@ class UserStore:
             return model
 
     def put(self, owner: str, user: str, model: UserModel) -> UserModel:
-        """Replace the personal model of a user; return the stored model, which is limited to the bounds.
+        """Replace a user's personal model; return the stored one, limited to the bounds.
 
         Raises:
-            UsersUnavailableError: the file cannot be written, or another program reads its log, so words that were
-                left out are still in it; call again.
+            UsersUnavailableError: the file cannot be written, or another program reads its log, so words left out
+                are still in it; call again.
         """
         with self._transaction(owner, deletes=True) as writer:
             return self._put(writer, owner, user, model.limited_to(self.bounds))
@@ -220,7 +220,7 @@ class UserStore:
         return model
 
     def _now(self, connection: sqlite3.Connection) -> float:
-        """Return the file's time, at least that of the latest use, which may be another process's."""
+        """Return the file's time, at least that of the latest use in any process."""
         query = "SELECT max(used) FROM users WHERE used < 1e11"  # a later time is damaged
         latest = connection.execute(query).fetchone()[0] or 0.0
         offset = latest - self._clock()
@@ -238,7 +238,7 @@ class UserStore:
 
     @contextmanager
     def _transaction(self, owner: str, *, deletes: bool = False) -> Iterator[sqlite3.Connection]:
-        """Begin a change of an owner's users; at its end delete old users and those beyond the owner's maximum.
+        """Begin a change of an owner's users; at its end delete old ones and those beyond the maximum.
 
         After deletions the log is cut: now, if the change deletes; else now or, if others read it, at the next change.
         """
@@ -281,7 +281,7 @@ class UserStore:
         if self._path is not None:
             path = self._path.expanduser().resolve()
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # an existing file is not opened here: closing it again would drop the locks of other connections
+            # an existing file is not opened here: closing it would drop other connections' locks
             with contextlib.suppress(FileExistsError):
                 os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         connection = sqlite3.connect(path, timeout=wait_s, isolation_level=None, check_same_thread=False)

@@ -1,7 +1,7 @@
 """In-process queries of a published model, and re-ranking of n-best list files.
 
-The service's schemas and use cases are called without HTTP, so command-line values get the same
-validation as HTTP requests.
+The service's schemas and use cases are called without HTTP, so command-line values are validated
+like HTTP requests.
 """
 
 import dataclasses
@@ -71,7 +71,7 @@ def load_published(registry: Address, address: str, device: str, precision: str)
     """Load a published model.
 
     Raises:
-        LanguageModelError: the registry or model does not exist, or is damaged.
+        LanguageModelError: the registry or model is missing or damaged.
     """
     store = open_registry(registry)
     version = store.resolve(address)
@@ -171,9 +171,9 @@ def stream_text(loaded: LoadedModel, request: Mapping[str, Any]) -> Iterator[str
 
 
 def model_loader(load: Callable[[str], LoadedModel]) -> Callable[..., LoadedModel]:
-    """Return a function that loads each model once, by its address, and rejects the address None.
+    """Return a function that loads each model once, by address, and rejects the address None.
 
-    If `any_version`, the version that a service would serve replaces one that is not in the registry.
+    If `any_version`, the version that a service would serve replaces one not in the registry.
     """
 
     @cache
@@ -202,7 +202,7 @@ def prepare_rerank(
 
     Raises:
         InvalidInputError: a setting is invalid, also for the models, or the profile does not exist.
-        LanguageModelError: the registry or model does not exist, or is damaged.
+        LanguageModelError: the registry or model is missing or damaged.
     """
     read = read_rerank_query({name: value for name, value in settings.items() if value is not None})
     profile = None if read.profile is None else ProfileStore(registry).read(read.profile)
@@ -213,7 +213,7 @@ def prepare_rerank(
 
 
 def report_replaced(profile: str | None, tuned_on: Sequence[str]) -> None:
-    """Tell on standard error that other versions score than those that a profile was tuned on, if there are any."""
+    """Tell on standard error if other versions score than those that a profile was tuned on."""
     if tuned_on:
         note = f"profile {profile} was tuned on {', '.join(tuned_on)}; test its weights with `gramophone tune --check`"
         typer.echo(note, err=True)
@@ -294,7 +294,7 @@ def tell_scores(metric: Metric, counts: Int64s, what: str, chosen: str) -> None:
 
 
 def metric_of_profile(registry: Address, name: str | None) -> Metric:
-    """Return the metric that a profile was tuned for, or the word error rate without a profile."""
+    """Return the metric that a profile was tuned for; without one, the word error rate."""
     if name is None:
         return make_metric("wer")
     profile = ProfileStore(registry).read(name)
@@ -309,7 +309,7 @@ def check_profile(
 
     Args:
         job: re-ranking with the profile.
-        lists: candidate lists, best those that it was not tuned on; those without references are ignored.
+        lists: candidate lists, best ones it was not tuned on; those without references are ignored.
         registry: registry of the profile.
         settings: maximum p-value, samples of the bootstrap, and seed.
         file: name of the lists' file, for messages.
@@ -345,7 +345,7 @@ def check_profile(
 
 
 def reorder_list(ranked: RankedList, top: int | None) -> CandidateList:
-    """Return the re-ranked list with all features; `score` is the new total, `old_score` the first pass's score."""
+    """Return the re-ranked list with all features; `score` is the new total, `old_score` the first pass's."""
     candidates = []
     for index in ranked.order[:top].tolist():
         features = ranked.features(index)

@@ -1,4 +1,4 @@
-"""Listing, description and verification of a registry's versions; imports no slow numerical module."""
+"""Listing, description and verification of a registry's versions, without slow numerical modules."""
 
 import itertools
 import json

@@ -1,9 +1,9 @@
 """Language server for editors: completions, inline completions, probable errors and corrections.
 
 Source: the Language Server Protocol, version 3.18. A document is prose; what Markdown marks as code
-or as an address is left out, and so are comments of commit messages.
-Every request is answered, with an error if it is damaged, and work is in proportion to the length of messages and
-documents. Documents are kept here, as lines, because pygls splits a document again for each change and each position.
+or address is left out, and so are comments of commit messages.
+Every request is answered, with an error if damaged, and work is in proportion to the length of messages and
+documents. These are kept here, as lines, because pygls splits a document again for each change and position.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ Json = dict[str, Any]
 Span = tuple[int, int]
 """Beginning and end, in characters of a document."""
 Query = Callable[[str, Json], Awaitable[Json]]
-"""Function that returns the reply to a request, given the path of an endpoint and the body."""
+"""Function that returns the reply to a request, given an endpoint's path and the body."""
 
 NAME = "gramophone"
 ADD_TO_DICTIONARY = "gramophone.addToDictionary"
@@ -60,12 +60,12 @@ _MIN_PROBABILITY = 0.01
 _MAX_DOCUMENT_CHARACTERS = 1_000_000
 _MAX_MESSAGE_BYTES, _MAX_HEADER_BYTES, _MAX_READ_BYTES = 16 << 20, 100, 1 << 20
 _MARKDOWN = MarkdownIt("commonmark", {"maxNesting": 100})
-"""Parser of blocks. Tables are paragraphs: the rule for them makes up to 65,536 cells of a few characters."""
+"""Parser of blocks. Tables are paragraphs: their rule makes up to 65,536 cells of a few characters."""
 _QUOTE_MARKS = re.compile(r"(?:[ \t]|>|[*+-][ \t]|\d{1,9}[.)][ \t])*")
 _MAX_QUOTE_LINES = 100_000
 """Maximum lines of a document times quotes around a line; more deeply quoted lines are not read."""
 _MARK = re.compile(r"\\.|[`<&\]]", re.DOTALL)
-"""Escaped characters, and characters at which something begins that is not prose."""
+"""Escaped characters, and characters that begin what is not prose."""
 _TARGET = re.compile(r"\(([ \t\n]*)|\[([^\[\]\\]{1,999})\]")
 _BLANKS = frozenset(" \t\n")
 _HIDDEN_HTML = re.compile(r"\s*<(?:[!?]|(?:script|pre|style|textarea)\b)", re.IGNORECASE)
@@ -79,7 +79,7 @@ _COMMIT_FILES = ("COMMIT_EDITMSG", "MERGE_MSG", "TAG_EDITMSG")
 _LINE_START = re.compile(r"(?<=\n)|(?<=\r)(?!\n)")
 """Starts of lines by the protocol. Python also ends lines at other characters, such as form feeds and U+2028."""
 _PIECE = re.compile(r".{1,8000}[^\n]*\n?", re.DOTALL)
-"""Complete lines that are checked together: completions wait for the check of a piece only."""
+"""Complete lines checked together: completions wait for the check of a piece only."""
 _WRAP = re.compile(r"\n(?<=[^\n]{40}\n)(?=\w)")
 """Line breaks inside a paragraph: a model's sentences end at line breaks."""
 
@@ -88,10 +88,10 @@ class ServerOptions(NamedTuple):
     """Options of a language server.
 
     Attributes:
-        limit: maximum number of completions.
+        limit: maximum completions.
         max_words: maximum words of an inline completion.
         threshold: minimum probability of an error.
-        delay_s: time without changes after which a document is checked, in seconds.
+        delay_s: time without changes after which a document is checked.
         words: correct words.
         dictionary: list of correct words, one per line, to which editors add words; None for none.
     """
@@ -105,7 +105,7 @@ class ServerOptions(NamedTuple):
 
 
 def local_models(models: Sequence[LoadedModel], registry: Address, word_lists: WordLists) -> Query:
-    """Return a function that asks loaded models of a registry, with Hunspell dictionaries, one request at a time."""
+    """Return a function that asks a registry's models, with Hunspell dictionaries, one request at a time."""
     endpoints: Mapping[str, Callable[[Json], Json]] = {
         "/v1/autocomplete": partial(ask.autocomplete, models),
         "/v1/check": partial(ask.check, models, registry, word_lists=word_lists),
@@ -141,7 +141,7 @@ def _units_before(line: str, units_of: Callable[[str], int]) -> Sequence[int]:
 
 
 def _read_target(state: StateInline, silent: bool) -> bool:  # noqa: ARG001
-    """Read the destination or the label behind the text of a link, or of an image; a rule of markdown-it.
+    """Read the destination or label behind the text of a link or image; a rule of markdown-it.
 
     It replaces the rules that read the text of a link again for each bracket before it.
     """
@@ -170,7 +170,7 @@ _RULES = {"`": (backtick,), "<": (autolink, html_inline), "&": (entity,), "]": (
 
 
 def _marked_spans(text: str, env: Json) -> Iterator[Span]:
-    """Yield the spans of code, tags, addresses, entities and targets of links in the text of a block of Markdown."""
+    """Yield spans of code, tags, addresses, entities and link targets in the text of a Markdown block."""
     yield from (found.span() for found in _ADDRESS.finditer(text))
     state = StateInline(text, _MARKDOWN, env, [])
     while (found := _MARK.search(text, state.pos)) is not None:
@@ -271,7 +271,7 @@ class Document:
             return
         (first, begin), (last, end) = self._span(change.range)
         lines = self._lines
-        # the lines beside it too, because the characters of one line break may come together
+        # the lines beside it too: the characters of a line break may come together
         before, after = lines[max(first - 1, 0) : first], lines[last + 1 : last + 2]
         new = _LINE_START.split(
             "".join([*before, lines[first][:begin], change.text, lines[last][end:], *after])
@@ -306,7 +306,7 @@ class Document:
         return sorted((self._place(within.start), self._place(within.end)))
 
     def _place(self, position: types.Position) -> tuple[int, int]:
-        """Return line and column, in characters, of the place nearest to a position."""
+        """Return line and column, in characters, of the place in the document nearest to a position."""
         if position.line >= len(self._lines):
             return len(self._lines) - 1, len(self._lines[-1])
         line = self._lines[position.line]
@@ -319,7 +319,7 @@ class _Protocol(LanguageServerProtocol):
 
     @override
     def structure_message(self, data: dict[str, Any]) -> Any:
-        """Return an object of a message as it is; `handle_message` converts the message as a whole."""
+        """Return a message's object as it is; `handle_message` converts the message as a whole."""
         return data
 
     @override
@@ -345,7 +345,10 @@ class _Protocol(LanguageServerProtocol):
 
 
 class _BoundedInput:
-    """Input of messages; one that is too long is not read: its bytes are taken for headers up to the next real one."""
+    """Input of messages, of which too long ones are not read.
+
+    Their bytes are taken for headers up to the next real one.
+    """
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -569,7 +572,7 @@ def problem_of_word(word: str) -> str:
 
 
 def _corrections(issue: Json) -> list[str]:
-    """Return the corrections of an issue that are worth showing, the most probable first."""
+    """Return the corrections of an issue worth showing, the most probable first."""
     suggestions: list[Json] = issue["suggestions"]
     worth = [one for one in suggestions if one is suggestions[0] or one["probability"] >= _MIN_PROBABILITY]
     return [one["text"] for one in worth]

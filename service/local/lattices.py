@@ -34,7 +34,7 @@ from service.engine.loaded_model import LoadedModel
 from service.local.ask import tell_scores
 
 _BATCH_ARCS = 1 << 15
-"""Number of arcs at which a batch of lattices is complete; a batch shares model calls."""
+"""Arcs at which a batch of lattices is complete; a batch shares model calls."""
 
 LATTICE_FORMATS: dict[str, LatticeFormat] = {"slf-lattice": "slf", "kaldi-lattice": "kaldi"}
 """Output formats of lattices."""
@@ -122,7 +122,7 @@ def write_best(
 ) -> None:
     """Write the `count` best strings of each lattice in an n-best format; as `text`, its id and best string.
 
-    With references, the word error rates of the first pass's strings, of the best strings and of the oracle paths are
+    With references, the word error rates of the first pass's and the best strings, and of the oracle paths, are
     printed to standard error.
     """
     metric, num_referred = make_metric("wer"), 0

@@ -13,12 +13,12 @@ from models.errors import InvalidInputError
 
 T = TypeVar("T")
 MAX_SHOWN = 20
-"""Maximum number of printed messages; further ones are only counted."""
+"""Maximum printed messages; further ones are only counted."""
 _PEEKED_BYTES = 1 << 16
 
 
 def good_items(items: Iterable[T | str], file: str, *, rest: str, none_good: Exception) -> Iterator[T]:
-    """Yield good items; print the messages of bad ones to standard error, the first ones individually.
+    """Yield good items; print messages of bad ones to standard error, the first individually.
 
     Args:
         items: good items, and messages of bad ones.
@@ -42,7 +42,7 @@ def good_items(items: Iterable[T | str], file: str, *, rest: str, none_good: Exc
 
 
 def open_source(file: str) -> Path | BufferedReader:
-    """Return the path of a file, or the stream of a pipe or of standard input (`-`), the same one if asked again."""
+    """Return a file's path, or the stream of a pipe or standard input (`-`), the same if asked again."""
     if file != "-" and not (path := Path(file)).is_fifo():
         return path
     return _open_stream(file, sys.stdin)

@@ -67,7 +67,7 @@ def prepare_tuning(
 
     Raises:
         InvalidInputError: an option is invalid, or not one of lattices.
-        LanguageModelError: the registry or model does not exist, or is damaged.
+        LanguageModelError: the registry or model is missing or damaged.
     """
     given = {name: value for name, value in options.items() if value is not None}
     settings = _lattice_settings(given, model) if for_lattices else _settings(given, model)
@@ -140,7 +140,7 @@ def tune_lattices(
     phrases = PhraseList(job.settings.phrases)
     weights_of = partial(tuned_weights, phrases=phrases.features)
     untuned = partial(PathWeights.of, {}, phrases=phrases.features)
-    found = [dict[str, Candidate]() for _ in lattices]  # by text; the features are those of the latest search
+    found = [dict[str, Candidate]() for _ in lattices]  # by text; features are of the latest search
 
     def search_all(number: int, weights: Sequence[Sequence[LatticeWeights]]) -> int:
         """Search each lattice with all weights of its fold; return the number of new strings."""

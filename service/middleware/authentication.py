@@ -1,7 +1,7 @@
 """Authentication middleware: checks the API key scope that each route requires.
 
-The access table has every registered endpoint; other paths get 404. The key is checked before the
-body is read. Without configured keys, everything except administration is open.
+The key is checked before the body is read. Paths outside the access table, which has every registered
+endpoint, get 404.
 """
 
 from collections.abc import Mapping
@@ -27,12 +27,12 @@ class AccessTable:
     def __init__(self, scopes: Mapping[str, KeyScope | None]) -> None:
         self.scopes = scopes
         self._fixed = {route for route in scopes if "{" not in route}
-        # routes with any number of segments come last; among these, longer ones come first
+        # routes with any number of segments come last, longer ones of these first
         patterns = sorted(scopes.keys() - self._fixed, key=lambda route: (":path}" in route, -len(route)))
         self._patterns = [(compile_path(route)[0], route) for route in patterns]
 
     def route(self, path: str) -> str | None:
-        """Return the template of the route of a path; None without one, or if a parameter would be empty."""
+        """Return the template of a path's route; None without one, or if a parameter would be empty."""
         if path in self._fixed:
             return path
         found = ((pattern.fullmatch(path), route) for pattern, route in self._patterns)
@@ -48,10 +48,10 @@ _ADMIN_WITHOUT_KEYS = (
 
 
 class Authentication:
-    """Middleware that requires a key with the scope of the route.
+    """Middleware that requires a key with the route's scope.
 
-    With configured keys, every route requires one unless its rule has no scope. Without keys, all routes are open
-    except administration, which always requires a key. Paths outside the table get 404.
+    With configured keys, every route requires one unless its rule has no scope. Without keys, all routes
+    are open except administration, which always requires a key.
 
     Args:
         app: application.
@@ -91,7 +91,7 @@ class Authentication:
             await self._app(scope, receive, send)
 
     def _refusal(self, scope: ConnectionScope, route: str | None) -> tuple[str, str] | None:
-        """Return the reason (a metric label) and the error message; None if the request is allowed."""
+        """Return the reason (a metric label) and the error message; None if allowed."""
         required = None if route is None else self._table.scopes[route]
         if route is not None and required is None:
             return None

@@ -1,17 +1,17 @@
 """Cross-origin guard and CORS options.
 
-A web page can make a browser send requests to any address that the browser's machine can reach. If
-the service requires API keys, such a page has no key. Without keys, two checks apply:
+A web page can make a browser send requests to any address that its machine can reach. If the service
+requires API keys, such a page has none. Without keys, two checks apply:
 
 - *Origin of a request that changes something*: browsers send it in `Sec-Fetch-Site` or `Origin`.
   Reads need no check, because without CORS other pages cannot see the reply.
-- *Host name*, if the service listens on a loopback address: a page whose own name resolves to
-  127.0.0.1 (DNS rebinding) counts as same-origin; only `Host` distinguishes it.
+- *Host name*, if the service listens on a loopback address: a page whose name resolves to 127.0.0.1
+  (DNS rebinding) counts as same-origin; only `Host` distinguishes it.
 
-Programs other than browsers send neither header and are not affected.
+Other programs send neither header and are not affected.
 
 A browser first asks whether a page may send a request (a preflight). `CrossOriginReplies` tells a
-page of an origin that is not listed which setting would list it.
+page of an unlisted origin which setting would list it.
 """
 
 import ipaddress
@@ -44,11 +44,11 @@ class CrossOriginGuard:
 
     Attributes:
         app: application.
-        keys: keys of the service; if there are any, the origin of changes is not checked.
+        keys: the service's keys; with any, the origin of changes is not checked.
         metrics: counters of rejected requests.
         host: listening address.
-        allowed_hosts: allowed names in `Host`, `*` for any; if empty, every name is allowed with keys or if `host` is
-            not a loopback address, otherwise only local names.
+        allowed_hosts: allowed names in `Host`, `*` for any; if empty, only local names, but every name with keys
+            or if `host` is not a loopback address.
         origins: origins whose pages may send changes, `*` for any.
     """
 
@@ -96,11 +96,11 @@ class CrossOriginGuard:
             return ANY in self._allowed or name in self._allowed or _is_address(name)
         if self.keys or not self._is_loopback:
             return True
-        # a name without a dot cannot be registered, so it belongs to this machine or network
+        # a name without a dot cannot be registered, so it is of this machine or network
         return "." not in name or name.endswith(".localhost") or _is_address(name)
 
     def _is_same_origin(self, scope: Scope, host_header: str) -> bool:
-        """Return true if a request comes from the service's own page, an allowed page, or no page."""
+        """Return true if a request comes from the service's own page, an allowed one, or none."""
         origin = header(scope, b"origin")
         if ANY in self.origins or (origin is not None and origin.decode("latin-1") in self.origins):
             return True

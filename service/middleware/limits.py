@@ -1,7 +1,7 @@
-"""Limits on open connections, on the delay of the event loop, and on the size and duration of request bodies.
+"""Limits on connections, event loop delay, and size and duration of request bodies.
 
 Compressed bodies are rejected, because they could expand beyond the limit. Connections over the limit
-get 503, and requests that the event loop has delayed get 429, except for the health endpoints.
+get 503, and requests delayed by the event loop 429, except for the health endpoints.
 """
 
 import asyncio
@@ -22,15 +22,15 @@ OVER_LIMIT = "crowded"
 """Key in a request's state: true if its connection is over the limit."""
 
 ARRIVAL_S = "arrival"
-"""Key in a request's state: time on the event loop's clock at which its head was read; if the head waited already, at
-which its connection was accepted."""
+"""Key in a request's state: event loop time at which its head was read; if it waited already, at which
+its connection was accepted."""
 
 RECEIVE_TIMEOUT = "late"
 """Key in a request's state: the exceeded time limit for receiving the request, in seconds."""
 
 _MAX_DELAY_S = 0.25
 _MIN_DELAYED = 32
-"""Number of requests under way below which a delay is no overload, but a single long step."""
+"""Requests under way below which a delay is no overload, but a single long step."""
 
 _SHOWN_BYTES = 4096
 _SHOWN_ENCODING_BYTES = 40
@@ -56,11 +56,11 @@ class HeldBodies(Shares[str]):
 
         Args:
             owner: name of the API key; empty without keys.
-            count: number of received bytes.
-            before: bytes of the same body that were received before.
+            count: received bytes.
+            before: bytes of the body received before.
 
         Raises:
-            HTTPException: the body is long, not the only one, and exceeds the maximum and the share of its owner.
+            HTTPException: the body is long, not the only one, and exceeds the maximum and its owner's share.
         """
         is_long = before + count > _SHORT_BODY_BYTES
         if is_long and self.used > before and (refusal := self.refusal(owner, count)):
@@ -138,7 +138,7 @@ class BodyLimit:
 
 
 class ConnectionLimit:
-    """Middleware that replies 503 on connections over the limit, and 429 if requests wait for the event loop.
+    """Middleware that replies 503 on connections over the limit, and 429 if requests wait for the loop.
 
     The health endpoints are exempt. Such a reply takes a quarter of the time of a short request.
 
@@ -164,7 +164,7 @@ class ConnectionLimit:
             self._num_running -= 1
 
     def _refusal(self, state: dict[str, Any]) -> ASGIApp | None:
-        """Return the reply to a request that is refused; None for others."""
+        """Return the reply to a refused request; None for others."""
         delay_s = asyncio.get_running_loop().time() - state.get(ARRIVAL_S, math.inf)
         if state.get(OVER_LIMIT):
             reason, status = "connections", 503

@@ -3,8 +3,8 @@
 Fields: `route`, `key`, `model`, `prompt_tokens`, `scored_tokens`, `generated_tokens`, `queue_ms`,
 `trace_id`.
 
-The models are released when the request has been answered or abandoned; an unloaded model is freed only
-after that.
+The models are released when the request is answered or abandoned; an unloaded model is freed only
+then.
 """
 
 import time
@@ -28,12 +28,12 @@ def begin_context(scope: Scope) -> dict[str, Any]:
 
 
 def annotate(request: Request | Scope, **fields: str | float) -> None:
-    """Add fields to the context of a request; values are names, numbers, or texts that clients cannot choose."""
+    """Add fields to a request's context; values are names, numbers, or texts that clients cannot choose."""
     context_of(request.scope if isinstance(request, Request) else request).update(fields)
 
 
 def add_counts(request: Request, **numbers: float) -> None:
-    """Increase counter fields, such as the number of tokens of a stream."""
+    """Increase counter fields, such as a stream's tokens."""
     fields = context_of(request.scope)
     for name, number in numbers.items():
         fields[name] = fields.get(name, 0) + number

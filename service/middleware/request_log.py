@@ -1,7 +1,7 @@
 """Request id, access log, request metrics, OpenTelemetry spans and the last-resort error handler.
 
-Spans require the extra `otel` and a configured endpoint; otherwise OpenTelemetry is not imported. The
-SDK's own variables also apply, as it documents them.
+Spans require the extra `otel` and a configured endpoint; else OpenTelemetry is not imported. The SDK's
+own variables apply as it documents them.
 """
 
 import importlib.metadata
@@ -31,7 +31,7 @@ _STATUS = "status"
 
 _UNTRACED = ("/health/", "/v2/health", "/metrics")
 _SEND_TIMEOUT_S = 3
-"""Default timeout of a send including retries, also while the service stops and the collector is unreachable."""
+"""Default timeout of a send with retries, also while the service stops and the collector is unreachable."""
 
 _OTEL_ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _OTEL_TIMEOUTS = {"OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT"}
@@ -44,7 +44,7 @@ def make_tracer_provider(endpoint: str | None, variables: Mapping[str, str]) -> 
     """Create a provider of spans, whose own thread sends them to a collector.
 
     Args:
-        endpoint: URL of the collector; without a path, OTLP's default `/v1/traces` is used. None for the endpoint that
+        endpoint: URL of the collector; its path defaults to OTLP's `/v1/traces`. None for the endpoint that
             the variables name.
         variables: OpenTelemetry's own variables.
 
@@ -188,7 +188,7 @@ class RequestLog:
             await self._app(scope, receive, send_with_headers)
         except Exception:  # the last-resort handler
             _log.exception("request failed", request_id=request_id)
-            if status:  # the response has started, so the server must close the connection
+            if status:  # the reply has begun, so the server must close the connection
                 raise
             await error_response(500, _INTERNAL_ERROR)(scope, receive, send_with_headers)
         finally:
@@ -198,11 +198,11 @@ class RequestLog:
     def _record(
         self, scope: Scope, fields: dict[str, Any], status: int, elapsed_s: float, *, is_complete: bool
     ) -> None:
-        # the route's template, set by the authentication, because the number of paths is unbounded
+        # the route's template, set by the authentication: paths are unbounded in number
         route = fields.pop("route", "unmatched")
         method = scope["method"] if scope["method"] in _METHODS else "other"
         key = (route, method, status)
-        if key not in self._instruments:  # cached, because a lookup by label takes longer than counting
+        if key not in self._instruments:  # cached: a lookup by label takes longer than counting
             counter = self._metrics.http_requests.labels(route, method, str(status))
             self._instruments[key] = (counter, self._metrics.latency.labels(route))
         counter, latency = self._instruments[key]
@@ -222,11 +222,11 @@ class RequestLog:
 
 
 def head_as_get(app: ASGIApp) -> ASGIApp:
-    """Return middleware that handles HEAD as GET, for gateways and link checkers; the server omits the body."""
+    """Return middleware that handles HEAD as GET, for gateways and link checkers; the server omits bodies."""
 
     async def handle(scope: Scope, receive: Receive, send: Send) -> None:
         if scope.get("method") == "HEAD":
-            scope = {**scope, "method": "GET"}  # a copy, because the server needs the original method
+            scope = {**scope, "method": "GET"}  # a copy: the server needs the original method
         await app(scope, receive, send)
 
     return handle

@@ -1,4 +1,4 @@
-"""Requests to all workers: merged metrics, and model changes applied to every worker.
+"""Requests to all workers: merged metrics, and model changes on every worker.
 
 A file lock serialises changes across processes. `Broadcast` is plain ASGI middleware behind the authentication.
 """
@@ -50,8 +50,8 @@ def pool_metrics(answering: int, restarts: Sequence[int]) -> Iterator[Metric]:
     """Yield the metrics of the pool.
 
     Args:
-        answering: number of workers whose metrics were received.
-        restarts: number of restarts of each worker.
+        answering: workers whose metrics were received.
+        restarts: restarts of each worker.
     """
     yield GaugeMetricFamily("gramophone_workers", "Worker processes configured", len(restarts))
     yield GaugeMetricFamily("gramophone_workers_answering", "Worker processes that sent metrics", answering)
@@ -74,7 +74,7 @@ _KEPT_HEADERS = frozenset({b"content-type", b"retry-after"})
 class Broadcast(PeerMiddleware):
     """Middleware that applies model changes on all workers and merges their metrics.
 
-    A worker that does not reply is skipped; when restarted, it loads the models that its peers serve.
+    A worker that does not reply is skipped; when restarted, it loads its peers' models.
     """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -101,7 +101,7 @@ class Broadcast(PeerMiddleware):
         if body is None:
             await self.app(scope, receive, send)
             return
-        # one change at a time, since two conflicting changes could end differently in different workers
+        # one change at a time: conflicting ones could end differently in different workers
         async with self.pool.lock_changes():
             if _ALIASES_SEGMENT in scope["path"]:
                 answer = await self._change_alias(scope, receive, body)
@@ -127,7 +127,7 @@ class Broadcast(PeerMiddleware):
     async def _ask_peers(
         self, ask: Callable[[Peer], Awaitable[PeerResponse]], warning: str
     ) -> dict[int, PeerResponse]:
-        """Return the replies of the other workers, and log a warning for each missing reply."""
+        """Return the other workers' replies, and log a warning for each missing one."""
         replies: dict[int, PeerResponse] = {}
 
         async def add(number: int, peer: Peer) -> None:
@@ -157,12 +157,12 @@ class Broadcast(PeerMiddleware):
         behind = [address for address in serving if address != reply["serving"]]
         if "wait" not in query or not behind:
             return own
-        # a worker that could not load the version still serves the previous one: reply as a single process would
+        # a worker that failed to load the version serves the previous one: reply as a single process would
         return _with_body(own, json.dumps({**reply, "serving": behind[0]}).encode())
 
 
 def _merge_responses(own: PeerResponse, number: int, replies: Mapping[int, PeerResponse]) -> PeerResponse:
-    """Merge the replies of all workers into this worker's, or into an error if some failed and some did not."""
+    """Merge all workers' replies into this worker's, or into an error if only some failed."""
     answers = {number: own, **replies}
     failed = sorted(n for n, answer in answers.items() if answer.status >= _FIRST_ERROR_STATUS)
     done = sorted(set(answers) - set(failed))
@@ -182,6 +182,6 @@ def _worker_names(numbers: list[int]) -> str:
 
 
 def _with_body(answer: PeerResponse, body: bytes) -> PeerResponse:
-    """Replace the body of a reply, without the headers that this worker adds to every reply."""
+    """Replace a reply's body, without the headers that this worker adds to every reply."""
     headers = [(name, value) for name, value in answer.headers if name in _KEPT_HEADERS]
     return PeerResponse(answer.status, [*headers, (b"content-length", str(len(body)).encode())], body)

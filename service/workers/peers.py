@@ -1,9 +1,9 @@
 """Communication between workers: relaying by affinity, internal endpoints, HTTP over Unix sockets.
 
-Personal models and sessions of autocomplete belong to the worker selected by a hash of their name.
-States and reranking sessions belong to the worker named in their handles. New states are opened by
-the worker selected by the header `X-Gramophone-Session`, else by the client's address, so all
-states of a client are in one process and may occur in one request.
+Personal models and sessions of autocomplete belong to the worker chosen by a hash of their name,
+states and reranking sessions to the worker named in their handles. New states are opened by the
+worker chosen by the header `X-Gramophone-Session`, else by the client's address, so a client's
+states are in one process and may occur in one request.
 
 Internal endpoints, over sockets that only workers can reach:
 
@@ -48,7 +48,7 @@ _BUFFER_BYTES = 1 << 18
 """Maximum buffered bytes of a reply that arrives faster than it is forwarded."""
 
 _REPLY_TIMEOUT_S = 1.0
-"""Timeout of requests to internal endpoints, which reply immediately unless the worker hangs."""
+"""Timeout of requests to internal endpoints, which reply at once unless the worker hangs."""
 
 _HOP_BY_HOP_HEADERS = frozenset(
     {b"connection", b"keep-alive", b"transfer-encoding", b"upgrade", b"expect", b"te", b"trailer"}
@@ -74,7 +74,7 @@ class PeerResponse:
 
 
 def encode_scope(scope: Scope, body: bytes) -> bytes:
-    """Encode the request of a scope; HEAD becomes GET, and the forwarding worker omits the body of the reply."""
+    """Encode a scope's request; HEAD becomes GET, and the forwarding worker omits the reply's body."""
     method = "GET" if scope["method"] == "HEAD" else scope["method"]
     target = scope["raw_path"]
     if scope["query_string"]:
@@ -122,7 +122,7 @@ class Peer:
 
         Args:
             request: request from `encode_request` or `encode_scope`.
-            send: function that receives the messages of the reply while it arrives.
+            send: receives the messages of the reply as it arrives.
 
         Raises:
             ExchangeError: the worker does not listen, or its reply was incomplete.
@@ -134,7 +134,7 @@ class Peer:
                     return await connection.forward(request, send)
                 except ExchangeError as error:
                     if error.reply_begun or not was_used:
-                        raise  # else the idle connection was closed, or the worker died: retry on another one
+                        raise  # else the idle connection was closed, or the worker died: retry on another
 
     async def _connect(self) -> "_PeerConnection":
         try:
@@ -233,8 +233,8 @@ class PeerMiddleware:
         """Read the body of a request, which is not held when this returns.
 
         Returns:
-            The body, and a `receive` for the application that replays the messages. The body is None if it is too long,
-            too slow or incomplete; the application then rejects the request.
+            The body, and a `receive` for the application that replays the messages. The body is None if too long,
+            too slow or incomplete; the application rejects the request.
         """
         messages: list[Message] = []
         size, is_complete = 0, False
@@ -326,7 +326,7 @@ PEER_PREFIX = "/workers/"
 
 
 def is_from_peer(scope: Scope) -> bool:
-    """Return whether a request is from another worker: over a Unix socket, which has a path and no port."""
+    """Return whether a request is from another worker: over a Unix socket, which has no port."""
     server = scope.get("server")
     return server is not None and server[1] is None
 
@@ -335,11 +335,11 @@ def is_from_peer(scope: Scope) -> bool:
 class AffinityRelay(PeerMiddleware):
     """Middleware that forwards requests to their worker, which authenticates, counts and logs them.
 
-    It is the outermost middleware. This worker answers requests from other workers itself.
+    It is the outermost middleware. Requests from other workers are answered here.
 
     Attributes:
         peer_endpoints: application of the internal endpoints.
-        keys: keys of the service; if keys exist, a valid one is required before a body is read.
+        keys: the service's keys; with any, a valid one is required before a body is read.
     """
 
     peer_endpoints: ASGIApp
@@ -361,7 +361,7 @@ class AffinityRelay(PeerMiddleware):
             await self.app(scope, receive, send)
 
     def _acceptable_key(self, scope: Scope) -> str | None:
-        """Return the name of a request's key, empty without keys; None to let this worker reject the request."""
+        """Return the name of a request's key, empty without keys; None to reject the request here."""
         if scope["method"] not in _METHODS or scope["state"].get(OVER_LIMIT):
             return None
         found = self.keys.find(presented_key(scope)) if self.keys else None

@@ -1,4 +1,4 @@
-"""Worker pool as seen by one worker, and the status shared by all workers and the supervisor."""
+"""Worker pool as seen by one worker, and the status shared by workers and supervisor."""
 
 import asyncio
 import fcntl
@@ -21,18 +21,20 @@ HEARTBEAT_INTERVAL_S = 0.2
 
 
 class SharedStatus:
-    """Status of all workers in shared memory, created before the fork; each cell has one writer and needs no lock.
+    """Status of all workers in shared memory, created before the fork.
+
+    Each cell has one writer and needs no lock.
 
     Args:
         size: number of workers.
 
     Attributes:
-        connections: number of connections of each worker, or `NOT_LISTENING`.
+        connections: connections of each worker, or `NOT_LISTENING`.
         composed: 1 for each worker that has ever built its application.
-        started: 1 for each worker that has ever finished its initial loads; its death does not reset the value,
-            because its peers serve.
-        restarts: number of restarts of each worker, written by the supervisor.
-        heartbeats: number of heartbeats of each worker, sent while it makes progress or is idle; 0 before the first.
+        started: 1 for each worker that has ever finished its initial loads; kept after its death, because its
+            peers serve.
+        restarts: restarts of each worker, written by the supervisor.
+        heartbeats: heartbeats of each worker, sent while it makes progress or is idle; 0 before the first.
     """
 
     def __init__(self, size: int) -> None:
@@ -85,7 +87,7 @@ class WorkerPool:
 
     @asynccontextmanager
     async def lock_changes(self) -> AsyncIterator[None]:
-        """Exclude changes by all other requests, in all workers; the lock is released if this process dies.
+        """Exclude changes by other requests of all workers; the lock is released if this process dies.
 
         Each request has its own descriptor, so requests of one worker exclude each other, too.
         """
@@ -103,7 +105,7 @@ class WorkerPool:
 
     @property
     def num_threads(self) -> int:
-        """Number of threads of a worker: its share of the cores."""
+        """Threads of a worker: its share of the cores."""
         return max(1, len(_cores()) // self.size)
 
     def pin(self) -> None:

@@ -1,7 +1,7 @@
 """Supervisor process: starts workers, restarts dead or hung ones, and stops all of them together.
 
 The supervisor serves no requests, starts no threads and runs no event loop, so it can fork at any
-time. Models are first inspected in a child process, so no library leaves a thread in this process.
+time. Models are first inspected in a child process, so no library leaves a thread in this one.
 Modules are imported before the fork, so workers share their pages.
 
 Shared folders are locked with `flock`; the lock ends with the last process, even after a crash. The
@@ -41,7 +41,7 @@ class LockedFolder:
     """New locked folder, closed to other users; unlocked folders of its kind are removed first.
 
     Args:
-        kind: suffix of the name, `gramophone-….kind`, which distinguishes kinds of folders.
+        kind: suffix of the name, `gramophone-….kind`.
         parent: parent of the folder; None for the folder of temporary files.
     """
 
@@ -80,7 +80,7 @@ _FIRST_DELAY_S = 0.5
 _MAX_DELAY_S = 30.0
 _MAX_NAME_LENGTH = 59
 _MAX_FOLDER_BYTES = 98
-"""Maximum bytes of a folder's path: a socket's path may have 107 bytes, nine of them for its file name."""
+"""Maximum bytes of a folder's path: a socket's may have 107, nine of them for its file name."""
 
 _MAX_MISSED_HEARTBEATS = 5
 _STABLE_S = 60.0
@@ -102,8 +102,8 @@ class _WorkerSlot:
         since_s: time of its start.
         due_s: time of the next start; None if none is due.
         delay_s: last delay of a restart.
-        heartbeats: number of its heartbeats at the last check.
-        missed: number of consecutive checks without a new heartbeat.
+        heartbeats: its heartbeats at the last check.
+        missed: consecutive checks without a new heartbeat.
     """
 
     pid: int | None = None
@@ -115,14 +115,14 @@ class _WorkerSlot:
 
 
 class Supervisor:
-    """Supervisor of a number of workers, which restarts dead and hung ones.
+    """Supervisor of workers, which restarts dead and hung ones.
 
     Args:
         size: number of workers.
         name: name of the service in state handles; None for a random name.
         patience_s: maximum time for workers to stop.
-        hang_timeout_s: time without a heartbeat after which a worker is killed and restarted, at least five of their
-            intervals; 0 disables the check.
+        hang_timeout_s: time without a heartbeat after which a worker is killed and restarted, at least
+            five of their intervals; 0 for never.
 
     Raises:
         InvalidInputError: the name is too long to append a worker's number.
@@ -145,7 +145,7 @@ class Supervisor:
         self._check_interval_s = interval_s if hang_timeout_s else math.inf
         self._check_s = time.monotonic() + self._check_interval_s
         self._slots = [_WorkerSlot() for _ in range(size)]
-        # changes as pip replaces the program's files, from which forked workers would import further modules
+        # changes as pip replaces the program's files, from which forked workers would import more modules
         self._program = file_stamp(Path(__file__))
         self._stopping: int | None = None
         self._kill_s: float | None = None
@@ -155,8 +155,8 @@ class Supervisor:
         """Start the workers and supervise them.
 
         Args:
-            listening: shared listening socket; the supervisor and the workers close it when they stop, so new
-                connections are refused immediately.
+            listening: shared listening socket, which supervisor and workers close when they stop, so new
+                connections are refused at once.
 
         Returns:
             The worker pool, in each worker. The supervisor does not return: it ends after all workers, by the signal
@@ -259,10 +259,10 @@ class Supervisor:
                     os.kill(slot.pid, kind)
 
     def _kill_hung(self) -> None:
-        """Kill workers without recent heartbeats; they are then restarted like dead ones.
+        """Kill workers without recent heartbeats; they are restarted like dead ones.
 
-        Checks are counted instead of seconds, since the supervisor makes none either while the machine or container
-        is suspended. A worker without a first heartbeat is still starting.
+        Checks are counted, not seconds, since the supervisor makes none either while the machine or container is
+        suspended. A worker without a first heartbeat is still starting.
         """
         if time.monotonic() < self._check_s:
             return
@@ -316,7 +316,7 @@ class Supervisor:
         slot.delay_s = _next_delay_s(slot.delay_s)
 
     def _clean_up(self) -> int:
-        """Remove the folders, then end by the stop signal; return the exit code if there was no signal."""
+        """Remove the folders, then end by the stop signal; return the exit code if there was none."""
         for folder in (self._folder, self._weights):
             folder.remove()
         if self._stopping:
@@ -331,7 +331,7 @@ def _next_delay_s(delay_s: float) -> float:
 
 
 def _socket_folder() -> LockedFolder:
-    """Create a folder closed to other users, with a path short enough for sockets."""
+    """Create a folder closed to other users, its path short enough for sockets."""
     folder = LockedFolder("sockets")
     if len(os.fsencode(folder.path)) > _MAX_FOLDER_BYTES:
         folder.remove()
@@ -344,7 +344,7 @@ def _socket_folder() -> LockedFolder:
 
 
 def _shared_memory_folder() -> Path | None:
-    """Return the shared memory folder, or None if it is missing, not writable or too small for weights."""
+    """Return the shared memory folder; None if missing, not writable or too small for weights."""
     try:
         filesystem = os.statvfs(_SHARED_MEMORY)
     except OSError:
@@ -373,7 +373,7 @@ def prepare(host: ModelHost) -> bool:
 
 
 def preload(*, networks: bool, float32: bool) -> None:
-    """Import the modules of models, and exclude them from garbage collection, which would write to shared pages.
+    """Import models' modules, and exclude them from garbage collection, which writes to shared pages.
 
     Args:
         networks: True if any model is a neural network.
@@ -386,9 +386,9 @@ def preload(*, networks: bool, float32: bool) -> None:
 
 
 def probe_in_child(probe: Callable[[], bool]) -> bool:
-    """Return the result of a probe that runs in a child process and leaves no threads in this process.
+    """Return the result of a probe in a child process, which leaves no threads in this one.
 
-    Threads of a remote-file library, for instance, would be missing in workers forked later. If the probe raises,
+    Those of a remote-file library, for instance, would be missing in workers forked later. If the probe raises,
     the child reports the error, and this process ends with the same exit code.
     """
     child = os.fork()

@@ -1,10 +1,10 @@
 """Worker process: its server, fair acceptance of connections, and synchronisation with its peers.
 
-Clients keep connections open, so a worker that accepts a burst of connections keeps their load. When
-the kernel chose between two workers, one of them sometimes accepted all of eight connections. With
-one socket per worker (`SO_REUSEPORT`) it was six of eight, and the queue of a dead worker is lost.
-All workers therefore share one socket, and a worker with more connections than another leaves it
-some milliseconds to accept the next connection.
+Clients keep connections open, so a worker that accepts a burst of them keeps their load. When the
+kernel chose between two workers, one sometimes accepted all of eight connections. With one socket
+per worker (`SO_REUSEPORT`) it was six of eight, and a dead worker's queue is lost. All workers
+therefore share one socket, and a worker with more connections than another leaves it some
+milliseconds to accept the next.
 
 A restarted worker loads the models that its peers serve before it accepts connections.
 """
@@ -35,7 +35,7 @@ _POLL_S = 0.05
 
 
 async def sync_with_peers(services: Services, peers: Mapping[int, Peer]) -> None:
-    """Apply the loads and unloads that were requested from the first peer that replies."""
+    """Apply the loads and unloads requested from the first peer that replies."""
     for peer in peers.values():
         try:
             peer_models = json.loads((await peer.get(SERVED_PATH)).body)
@@ -44,7 +44,7 @@ async def sync_with_peers(services: Services, peers: Mapping[int, Peer]) -> None
         served = served_addresses(services)
         load, unload = services.reloader.load, services.reloader.unload
         changes = [(load, address) for address in peer_models["served"] if address not in served]
-        # addresses that only this worker serves may be new in the registry: unload listed addresses only
+        # addresses that only this worker serves may be new in the registry: unload only listed ones
         changes += [(unload, address) for address in peer_models["unloaded"] if address in served]
         for change, address in changes:
             try:
@@ -62,13 +62,13 @@ _PATIENCE_S = 0.01
 class FairListener(SocketListener):
     """Listener that defers to workers with fewer connections; for the event loop only.
 
-    The lead over them that is allowed grows while connections wait, so neither a burst nor a worker that hangs
-    holds up new connections.
+    The allowed lead over them grows while connections wait, so neither a burst nor a hung worker holds up
+    new ones.
 
     Args:
         listening: socket shared by all workers.
-        pool: worker pool, with the number of connections of each worker.
-        connect: function that serves an accepted socket, and calls a function at its end.
+        pool: worker pool, with the connections of each worker.
+        connect: serves an accepted socket, and calls a function at its end.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class FairListener(SocketListener):
         return False
 
     def _is_deferred(self) -> bool:
-        """Return whether a worker with fewer connections should accept the connection."""
+        """Return whether a worker with fewer connections should accept this one."""
         fewest = min((count for count in self._status.connections if count >= 0), default=0)
         lead = self._status.connections[self._number] - fewest
         if lead <= 0:
@@ -123,7 +123,7 @@ class FairListener(SocketListener):
 class WorkerServer(DrainingServer):
     """Server of a worker: a socket for its peers, and a fair share of the connections to the shared socket.
 
-    A restarted worker uses the shared socket once its models are loaded; until then its peers serve.
+    A restarted worker uses the shared socket once its models are loaded; its peers serve until then.
 
     Args:
         app: application with its services and peers.
@@ -138,10 +138,10 @@ class WorkerServer(DrainingServer):
         self._pool = pool
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop on SIGTERM from the supervisor; SIGINT (Ctrl-C) is ignored, because the supervisor then sends SIGTERM.
+        """Stop on SIGTERM from the supervisor.
 
-        A second SIGTERM is ignored: a signal to the process group reaches workers twice. The supervisor sends SIGKILL
-        to end workers immediately.
+        SIGINT (Ctrl-C) is ignored, because the supervisor then sends SIGTERM, and so is a second SIGTERM: a signal to
+        the process group reaches workers twice. The supervisor sends SIGKILL to end workers immediately.
         """
         if sig != signal.SIGINT and not self.should_exit:
             super().handle_exit(sig, frame)
@@ -169,7 +169,7 @@ class WorkerServer(DrainingServer):
                 self.servers.append(listener)  # type: ignore[arg-type]  # has the methods that uvicorn calls
 
     async def _send_heartbeats(self) -> None:
-        """Send heartbeats while this worker makes progress; the supervisor kills workers without heartbeats."""
+        """Send heartbeats while this worker makes progress; the supervisor kills workers without them."""
         while True:
             if not self._services.engine.is_hung:
                 self._pool.status.heartbeats[self._pool.number] += 1
@@ -186,7 +186,7 @@ class WorkerServer(DrainingServer):
             self._pool.status.started[self._pool.number] = 1
 
     def _on_supervisor_death(self) -> None:
-        """Stop this worker after the supervisor's death, and remove the supervisor's folders."""
+        """Stop this worker after the supervisor's death, and remove its folders."""
         asyncio.get_running_loop().remove_reader(self._pool.lifeline)
         _log.error("the supervisor has died; this worker stops")
         for folder in (self._pool.folder, self._pool.weights):
