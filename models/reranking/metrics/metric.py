@@ -116,7 +116,7 @@ class SignificanceResult:
     """Result of a paired bootstrap.
 
     Attributes:
-        difference: tried weights' score minus the baseline's.
+        difference: score of the tried weights minus the baseline.
         p_value: probability of a difference this large by chance.
         low: lower end of the difference's 95 % interval.
         high: upper end of the interval.

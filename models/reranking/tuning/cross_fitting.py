@@ -55,7 +55,7 @@ class CountsResult:
     Attributes:
         lists: number of lists used for tuning.
         without_reference: number of lists skipped because they have no reference.
-        single: number of lists of one distinct text.
+        single: number of lists whose candidates all have the same text.
         candidates: number of distinct candidates.
         duplicates: number of candidates that repeat an earlier text of their list.
     """
@@ -249,7 +249,7 @@ def _check_names(names: Sequence[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class FoldResult:
-    """Scores of a fold with weights found without it.
+    """Scores of a fold with weights that were found without it.
 
     Attributes:
         num_lists: number of lists in the fold.
@@ -258,7 +258,7 @@ class FoldResult:
         baseline: score of the first candidates.
         tuned: score of the candidates chosen by these weights.
         oracle: score of the best candidates.
-        in_sample: score of these weights where they were found.
+        in_sample: score of these weights on the folds where they were found.
     """
 
     num_lists: int

@@ -255,7 +255,7 @@ class PosteriorResult:
 
     Attributes:
         cross_entropy: mean −ln of the posterior of a list's best candidates, in nats.
-        cross_entropy_uniform: cross-entropy of equally probable candidates.
+        cross_entropy_uniform: cross-entropy if all candidates of a list were equally probable.
     """
 
     cross_entropy: float
